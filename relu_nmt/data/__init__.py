@@ -1,0 +1,1 @@
+"""Dictionaries, binarised corpora and batches."""

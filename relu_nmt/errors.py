@@ -1,0 +1,30 @@
+"""Errors that a user of relu_nmt can cause and mend.
+
+Every message is one line that gives the value and where it came from, what was expected, and
+how to fix it. Commands print it and exit with status 2; a library caller may catch
+:class:`ReluNmtError`.
+"""
+
+
+class ReluNmtError(Exception):
+    """Base class of all errors that a user can mend."""
+
+
+class ConfigError(ReluNmtError):
+    """A flag, an argument or a combination of them cannot work."""
+
+
+class DataError(ReluNmtError):
+    """A data file is missing, damaged or does not fit the others."""
+
+
+class CheckpointError(ReluNmtError):
+    """A checkpoint is missing, damaged or does not fit the model or the data."""
+
+
+class TrainingError(ReluNmtError):
+    """Training cannot go on, for example because the loss is not finite."""
+
+
+class MissingExtraError(ReluNmtError):
+    """An optional package is needed and not installed; the message names it."""

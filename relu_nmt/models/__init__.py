@@ -1,0 +1,1 @@
+"""Encoder-decoder models, their configuration and `--arch` presets."""

@@ -1,0 +1,1 @@
+"""Shared building blocks of the models: embeddings, positions, multi-head attention."""

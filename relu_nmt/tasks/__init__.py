@@ -1,0 +1,1 @@
+"""What joins text, tokenisation and vocabulary into a task."""

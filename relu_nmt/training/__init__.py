@@ -1,0 +1,1 @@
+"""Generic training: any objective, any batches."""

@@ -1,0 +1,44 @@
+"""Packaging of relu_nmt; tool settings are in pyproject.toml, tested versions in constraints.txt."""
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+HERE = Path(__file__).parent
+VERSION = re.search(r'__version__ = "(.+)"', (HERE / "relu_nmt/__init__.py").read_text("utf-8"))[1]
+COMMANDS = ["preprocess", "train", "generate", "interactive", "score", "average"]
+
+setup(
+    name="relu-nmt",
+    version=VERSION,
+    description="Translation of sentences and long documents with attention that is not softmax",
+    long_description=(HERE / "README.md").read_text("utf-8"),
+    long_description_content_type="text/markdown",
+    license="MIT",
+    python_requires=">=3.10",
+    packages=find_packages(include=["relu_nmt", "relu_nmt.*"]),
+    package_data={"relu_nmt": ["py.typed"]},
+    install_requires=[
+        "torch>=2.11",
+        "numpy>=1.26",
+        "sentencepiece>=0.2",
+        "sacrebleu>=2.4",
+        "sacremoses>=0.1.1",
+        "subword-nmt>=0.3.8",
+        "tensorboard>=2.16",
+        "safetensors>=0.4.3",
+        "tqdm>=4.66",
+    ],
+    extras_require={"dev": ["pytest>=8", "hypothesis>=6.100", "ruff>=0.6"]},
+    entry_points={
+        "console_scripts": [
+            f"relu-nmt-{command} = relu_nmt.cli.{command}:main" for command in COMMANDS
+        ]
+    },
+    classifiers=[
+        "License :: OSI Approved :: MIT License",
+        "Programming Language :: Python :: 3",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    ],
+)
