@@ -1,4 +1,4 @@
-"""Packaging of relu_nmt; tool settings are in pyproject.toml, tested versions in constraints.txt."""
+"""Packaging of relu_nmt; tool settings: pyproject.toml, tested versions: constraints.txt."""
 
 import re
 from pathlib import Path

@@ -138,3 +138,30 @@ def from_dict(config_class: type[ConfigT], values: Mapping[str, Any]) -> ConfigT
         )
     # JSON has no tuples; the fields that are sequences are tuples (frozen configs are hashable).
     return config_class(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+
+
+def from_strings(config_class: type[ConfigT], texts: Mapping[str, str]) -> ConfigT:
+    """Return the config with some fields given as text, as in ``gamma=2,learnable=true``.
+
+    Raises:
+        ConfigError: unknown field, or a text that is not of the field's type.
+    """
+    annotations = typing.get_type_hints(config_class)
+    values = {}
+    for name, text in texts.items():
+        if name not in annotations:
+            known = ", ".join(annotations) or "none"
+            raise ConfigError(f"unknown option '{name}' (known: {known})")
+        kind = _value_type(annotations[name])
+        try:
+            values[name] = _parse_bool(text) if kind is bool else kind(text)
+        except ValueError as error:
+            raise ConfigError(f"option {name}={text}: expected {kind.__name__}") from error
+    return config_class(**values)
+
+
+def _parse_bool(text: str) -> bool:
+    try:
+        return {"true": True, "false": False}[text.lower()]
+    except KeyError as error:
+        raise ValueError(text) from error

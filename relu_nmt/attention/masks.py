@@ -1,0 +1,86 @@
+"""Which keys each query may see, and how many: padding and causality in one place.
+
+Reference: the length n of ReLUFormer's scale factor is counted per query row and never includes
+padding; every pointwise mechanism needs it.
+"""
+
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+
+class Visibility:
+    """The keys that each query of one attention slot may see.
+
+    It is made once per slot and forward pass and shared by all layers, so masks and counts are
+    computed once. With ``causal`` the last query sees all keys (queries are the newest
+    positions), so a single query over cached keys needs no mask.
+
+    Args:
+        num_queries: Nq.
+        num_keys: Nk.
+        key_mask: [B, Nk] bool, True = visible; ``None`` if no key is padding.
+        query_mask: [B, Nq] bool, True = real query; padded query rows are left out of every
+            statistic and loss. ``None`` if all are real.
+        causal: query i sees keys 0 .. Nk - Nq + i only.
+        device: where masks are made.
+
+    Example:
+        >>> Visibility(2, 2, causal=True).counts.tolist()
+        [[[1.0, 2.0]]]
+    """
+
+    def __init__(
+        self,
+        num_queries: int,
+        num_keys: int,
+        *,
+        key_mask: Tensor | None = None,
+        query_mask: Tensor | None = None,
+        causal: bool = False,
+        device: torch.device | None = None,
+    ) -> None:
+        self.num_queries = num_queries
+        self.num_keys = num_keys
+        self.key_mask = key_mask
+        self.query_mask = query_mask
+        # One query may see every key: nothing is left to mask.
+        self.causal = causal and num_queries > 1
+        self.device = key_mask.device if key_mask is not None else device
+
+    @cached_property
+    def mask(self) -> Tensor | None:
+        """[B or 1, 1, Nq or 1, Nk] bool, True = visible; ``None`` if every key is visible."""
+        mask = None if self.key_mask is None else self.key_mask[:, None, None, :]
+        if self.causal:
+            ones = torch.ones(self.num_queries, self.num_keys, dtype=torch.bool, device=self.device)
+            triangle = ones.tril(self.num_keys - self.num_queries)[None, None]
+            mask = triangle if mask is None else mask & triangle
+        return mask
+
+    @cached_property
+    def counts(self) -> Tensor:
+        """[B or 1, 1, Nq or 1] float32: n, the number of visible keys of each query row."""
+        if self.mask is None:
+            return torch.full((1, 1, 1), float(self.num_keys), device=self.device)
+        return self.mask.sum(-1, dtype=torch.float32)
+
+    @cached_property
+    def empty_rows(self) -> Tensor | None:
+        """[B, 1, Nq or 1, 1] bool: rows that see no key; ``None`` if there can be none."""
+        return None if self.key_mask is None else (self.counts == 0)[..., None]
+
+    @cached_property
+    def normalizable_mask(self) -> Tensor | None:
+        """As ``mask``, but rows that see no key see all, for maps that divide by a row's sum.
+
+        Their output is to be set to 0 afterwards; so neither it nor its gradient is NaN.
+        """
+        return self.mask if self.empty_rows is None else self.mask | self.empty_rows
+
+    def real_rows(self, batch: int) -> Tensor:
+        """[B, 1, Nq] float32: 1 for real query rows, 0 for padding."""
+        if self.query_mask is None:
+            return torch.ones(batch, 1, self.num_queries, device=self.device)
+        return self.query_mask[:, None, :].float()

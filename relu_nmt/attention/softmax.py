@@ -1,0 +1,56 @@
+"""Softmax attention, the baseline."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from relu_nmt.attention import attentions
+from relu_nmt.attention.base import NOTHING, Attention, AttentionOutput, Capabilities, Need
+from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.stats import row_statistics
+
+
+@attentions.register("softmax")
+class SoftmaxAttention(Attention):
+    """softmax(q k^T / sqrt(d)) v.
+
+    PyTorch's fused kernel is used unless weights or statistics are asked for.
+
+    Reference: Vaswani et al. 2017, "Attention is all you need", Eq. 1.
+    """
+
+    capabilities = Capabilities(causal=True, cross=True, non_negative=True)
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, need: Need = NOTHING
+    ) -> AttentionOutput:
+        """See :meth:`Attention.forward`."""
+        if need.statistics or need.weights:
+            return self._with_weights(q, k, v, visibility, need)
+        only_causal = visibility.causal and visibility.key_mask is None and q.size(2) == k.size(2)
+        values = F.scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            attn_mask=None if only_causal else visibility.normalizable_mask,
+            dropout_p=self.active_dropout,
+            is_causal=only_causal,
+        )
+        if visibility.empty_rows is not None:
+            values = values.masked_fill(visibility.empty_rows, 0.0)
+        return AttentionOutput(values)
+
+    def _with_weights(
+        self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, need: Need
+    ) -> AttentionOutput:
+        scores = (q / math.sqrt(self.head_dim)) @ k.transpose(-1, -2)
+        if visibility.normalizable_mask is not None:
+            scores = scores.masked_fill(~visibility.normalizable_mask, -math.inf)
+        weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32))
+        if visibility.empty_rows is not None:
+            weights = weights.masked_fill(visibility.empty_rows, 0.0)
+        rows = row_statistics(weights, visibility) if need.statistics else None
+        values = F.dropout(weights, self.active_dropout).to(v.dtype) @ v
+        return AttentionOutput(values, weights if need.weights else None, rows)

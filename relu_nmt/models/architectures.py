@@ -1,0 +1,55 @@
+"""The ``--arch`` presets: settings that differ from the defaults, by name.
+
+Every shape exists twice: ``transformer*`` with softmax and ``reluformer*`` with ReLU attention
+and its regulariser; nothing else differs between the twins.
+"""
+
+from typing import Any
+
+from relu_nmt.errors import ConfigError
+
+_RELU_ATTENTION = {
+    "attention": "reluformer",
+    "attention_norm_weight": 0.1,
+    "attention_entropy_weight": 0.1,
+}
+
+
+def _both_sides(embed_dim: int, ffn_dim: int, layers: int, heads: int) -> dict[str, Any]:
+    sides = {}
+    for side in ("encoder", "decoder"):
+        sides[f"{side}_embed_dim"] = embed_dim
+        sides[f"{side}_ffn_embed_dim"] = ffn_dim
+        sides[f"{side}_layers"] = layers
+        sides[f"{side}_attention_heads"] = heads
+    return sides
+
+
+_SHAPES: dict[str, dict[str, Any]] = {
+    "": _both_sides(512, 2048, 6, 8),
+    "_tiny": _both_sides(64, 128, 2, 2),
+    "_iwslt_de_en": _both_sides(512, 1024, 6, 4),
+    "_wmt_en_de": _both_sides(512, 2048, 6, 8),
+}
+
+_ARCHITECTURES = {
+    f"{family}{suffix}": {**shape, **attention}
+    for suffix, shape in _SHAPES.items()
+    for family, attention in (("transformer", {}), ("reluformer", _RELU_ATTENTION))
+}
+
+
+def architecture_names() -> list[str]:
+    """Return the names of all presets, sorted."""
+    return sorted(_ARCHITECTURES)
+
+
+def architecture_defaults(name: str) -> dict[str, Any]:
+    """Return the settings of a preset: fields of the model's and the regulariser's config.
+
+    Raises:
+        ConfigError: no such preset.
+    """
+    if name not in _ARCHITECTURES:
+        raise ConfigError(f"--arch {name}: choose one of {', '.join(architecture_names())}")
+    return dict(_ARCHITECTURES[name])
