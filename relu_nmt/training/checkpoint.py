@@ -1,0 +1,211 @@
+"""The checkpoint file: one safetensors file that holds everything, and no pickle.
+
+Tensors are named ``model.*`` (the weights to decode with: the averaged ones where EMA is on) and,
+for going on with training, ``train.model.*`` (the raw weights, only with EMA) and
+``optimizer.*``. The safetensors metadata maps ``format``, ``version``, ``tied``, ``model_config``,
+``task``, ``training_state`` and ``args`` to JSON. A file is written beside its place and renamed,
+so an interrupted or failed write never harms an older checkpoint.
+"""
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from relu_nmt.errors import CheckpointError
+
+SUFFIX = ".safetensors"
+FORMAT = "relu_nmt checkpoint"
+VERSION = 1
+MODEL_PREFIX = "model."
+_PICKLE_STARTS = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
+
+
+@dataclass
+class Checkpoint:
+    """The contents of a checkpoint.
+
+    Args:
+        model_tensors: the model's ``state_dict`` for decoding. Entries that are one tensor (tied
+            weights) are stored once and come back as one tensor.
+        metadata: what JSON can hold, by name: ``model_config``, ``task``, ``training_state``,
+            ``args``.
+        training_tensors: further tensors by full name (``optimizer.*``, ``train.model.*``); empty
+            in a checkpoint for decoding only.
+
+    Example:
+        >>> import tempfile, torch
+        >>> path = Path(tempfile.mkdtemp()) / "checkpoint_last.safetensors"
+        >>> save_checkpoint(path, Checkpoint({"w": torch.ones(2)}, {"args": {"lr": 0.5}}))
+        >>> load_checkpoint(path).metadata["args"]
+        {'lr': 0.5}
+    """
+
+    model_tensors: dict[str, Tensor]
+    metadata: dict[str, Any] = field(default_factory=dict)
+    training_tensors: dict[str, Tensor] = field(default_factory=dict)
+
+
+def save_checkpoint(path: str | os.PathLike[str], checkpoint: Checkpoint) -> None:
+    """Write ``checkpoint`` to ``path``; the old file stays whole until the new one is complete.
+
+    Raises:
+        CheckpointError: the file cannot be written, for example because the disk is full.
+    """
+    target = Path(path)
+    tensors = {MODEL_PREFIX + name: t for name, t in checkpoint.model_tensors.items()}
+    tensors |= checkpoint.training_tensors
+    stored, tied = _without_aliases(tensors)
+    header = {**checkpoint.metadata, "format": FORMAT, "version": VERSION, "tied": tied}
+    text = {key: json.dumps(value, ensure_ascii=False) for key, value in header.items()}
+    temporary = None
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(
+            prefix=f".{target.name}.", suffix=".tmp", dir=target.parent
+        )
+        os.close(handle)
+        save_file(stored, temporary, metadata=text)
+        _make_durable(temporary)
+        os.replace(temporary, target)
+        temporary = None
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(
+            f"{target}: cannot write the checkpoint ({error}); free some space or choose another "
+            "--save-dir. Earlier checkpoints are unharmed"
+        ) from error
+    finally:
+        if temporary is not None and os.path.exists(temporary):
+            os.unlink(temporary)
+
+
+def load_checkpoint(path: str | os.PathLike[str], with_training_state: bool = False) -> Checkpoint:
+    """Read a checkpoint; all tensors are on the CPU.
+
+    Args:
+        path: the file.
+        with_training_state: also read the tensors that only training needs.
+
+    Raises:
+        CheckpointError: no such file, a truncated file, or not a checkpoint of relu_nmt.
+    """
+    source = Path(path)
+    metadata = read_metadata(source)
+    tied: dict[str, str] = metadata.pop("tied", {})
+    try:
+        with safe_open(source, framework="pt") as file:
+            names = file.keys()
+            wanted = [n for n in names if with_training_state or n.startswith(MODEL_PREFIX)]
+            tensors = {name: file.get_tensor(name) for name in wanted}
+    except (OSError, SafetensorError) as error:
+        raise _damaged(source, error) from error
+    for alias, name in tied.items():
+        if name in tensors:
+            tensors[alias] = tensors[name]
+    model, training = {}, {}
+    for name, tensor in tensors.items():
+        if name.startswith(MODEL_PREFIX):
+            model[name.removeprefix(MODEL_PREFIX)] = tensor
+        else:
+            training[name] = tensor
+    return Checkpoint(model, metadata, training)
+
+
+def read_metadata(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return a checkpoint's metadata without reading tensors.
+
+    Raises:
+        CheckpointError: no such file, a truncated file, or not a checkpoint of relu_nmt.
+    """
+    source = Path(path)
+    _check_is_safetensors(source)
+    try:
+        with safe_open(source, framework="pt") as file:
+            raw = file.metadata() or {}
+    except (OSError, SafetensorError) as error:
+        raise _damaged(source, error) from error
+    try:
+        metadata = {key: json.loads(value) for key, value in raw.items()}
+    except ValueError:
+        metadata = {}
+    if metadata.get("format") != FORMAT:
+        raise CheckpointError(
+            f"{source}: a safetensors file, but not a checkpoint of relu_nmt; "
+            "give a file that relu-nmt-train or relu-nmt-average wrote"
+        )
+    if metadata.get("version") != VERSION:
+        raise CheckpointError(
+            f"{source}: checkpoint version {metadata.get('version')}, but this relu_nmt reads "
+            f"version {VERSION}; use the relu_nmt that wrote it"
+        )
+    return {key: value for key, value in metadata.items() if key not in ("format", "version")}
+
+
+def _without_aliases(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return each tensor once, on the CPU, and which name stands for which (tied weights)."""
+    stored: dict[str, Tensor] = {}
+    tied: dict[str, str] = {}
+    first_name: dict[tuple[int, int, torch.Size, tuple[int, ...]], str] = {}
+    for name, tensor in tensors.items():
+        identity = (
+            tensor.untyped_storage().data_ptr(),
+            tensor.storage_offset(),
+            tensor.shape,
+            tensor.stride(),
+        )
+        if tensor.numel() and identity in first_name:
+            tied[name] = first_name[identity]
+            continue
+        first_name[identity] = name
+        value = tensor.detach().to("cpu").contiguous()
+        # safetensors wants every tensor to own its storage: a view of a larger one is copied.
+        whole = value.untyped_storage().nbytes() == value.numel() * value.element_size()
+        stored[name] = value if whole else value.clone()
+    return stored, tied
+
+
+def _make_durable(temporary: str) -> None:
+    """Give the file the permissions of an ordinary new file and force it to the disk."""
+    mask = os.umask(0)
+    os.umask(mask)
+    os.chmod(temporary, 0o666 & ~mask)
+    with open(temporary, "rb") as file:
+        os.fsync(file.fileno())
+
+
+def _check_is_safetensors(path: Path) -> None:
+    """Give a clear message for the wrong kinds of file that people try."""
+    if path.is_dir():
+        raise CheckpointError(f"{path}: a folder; give the checkpoint file in it")
+    try:
+        with open(path, "rb") as file:
+            start = file.read(9)
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: no such checkpoint") from None
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot read the checkpoint ({error.strerror})") from error
+    if start.startswith(_PICKLE_STARTS):
+        raise CheckpointError(
+            f"{path}: a pickled PyTorch or fairseq checkpoint, which could run any code when "
+            "read; only checkpoints of relu_nmt (.safetensors) are loaded"
+        )
+    if len(start) < 9 or start[8:9] != b"{":
+        raise CheckpointError(
+            f"{path}: not a checkpoint (no safetensors header), or damaged; "
+            "give a file that relu-nmt-train wrote"
+        )
+
+
+def _damaged(path: Path, error: Exception) -> CheckpointError:
+    return CheckpointError(
+        f"{path}: the checkpoint is damaged or cut short ({error}); use another one, "
+        "for example checkpoint_best or the one before"
+    )

@@ -1,0 +1,146 @@
+import json
+import os
+import stat
+import subprocess
+import sys
+import zipfile
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from relu_nmt.errors import CheckpointError
+from relu_nmt.training.checkpoint import (
+    Checkpoint,
+    load_checkpoint,
+    read_metadata,
+    save_checkpoint,
+)
+
+
+def example() -> Checkpoint:
+    shared = torch.randn(5, 3)
+    return Checkpoint(
+        model_tensors={
+            "embed.weight": shared,
+            "output.weight": shared,
+            "half": torch.randn(4).to(torch.bfloat16),
+            "count": torch.tensor(7),
+        },
+        metadata={"model_config": {"width": 3, "name": "größe"}, "args": {"lr": [0.1]}},
+        training_tensors={"optimizer.embed.weight.exp_avg": torch.randn(5, 3)},
+    )
+
+
+def test_everything_comes_back(tmp_path):
+    saved = example()
+    save_checkpoint(tmp_path / "c.safetensors", saved)
+    loaded = load_checkpoint(tmp_path / "c.safetensors", with_training_state=True)
+    assert loaded.metadata == saved.metadata
+    assert loaded.model_tensors.keys() == saved.model_tensors.keys()
+    for name, tensor in saved.model_tensors.items():
+        assert loaded.model_tensors[name].dtype == tensor.dtype
+        assert torch.equal(loaded.model_tensors[name], tensor)
+    assert torch.equal(
+        loaded.training_tensors["optimizer.embed.weight.exp_avg"],
+        saved.training_tensors["optimizer.embed.weight.exp_avg"],
+    )
+
+
+def test_tied_tensors_are_stored_once_and_stay_tied(tmp_path):
+    save_checkpoint(tmp_path / "c.safetensors", example())
+    loaded = load_checkpoint(tmp_path / "c.safetensors")
+    assert loaded.model_tensors["embed.weight"] is loaded.model_tensors["output.weight"]
+    with open(tmp_path / "c.safetensors", "rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    assert sorted(name for name in header if name != "__metadata__") == [
+        "model.count",
+        "model.embed.weight",
+        "model.half",
+        "optimizer.embed.weight.exp_avg",
+    ]
+
+
+def test_views_and_transposes_are_stored_by_value(tmp_path):
+    base = torch.arange(12.0).reshape(3, 4)
+    tensors = {"row": base[1], "transposed": base.T, "base": base, "part": base[:, :2]}
+    save_checkpoint(tmp_path / "c.safetensors", Checkpoint(tensors))
+    loaded = load_checkpoint(tmp_path / "c.safetensors").model_tensors
+    for name, tensor in tensors.items():
+        assert torch.equal(loaded[name], tensor), name
+
+
+def test_training_tensors_are_read_only_when_asked(tmp_path):
+    save_checkpoint(tmp_path / "c.safetensors", example())
+    assert load_checkpoint(tmp_path / "c.safetensors").training_tensors == {}
+    assert read_metadata(tmp_path / "c.safetensors")["args"] == {"lr": [0.1]}
+
+
+def test_a_new_checkpoint_has_ordinary_permissions_and_leaves_no_temporary_file(tmp_path):
+    save_checkpoint(tmp_path / "c.safetensors", example())
+    (tmp_path / "ordinary").touch()
+    assert sorted(os.listdir(tmp_path)) == ["c.safetensors", "ordinary"]
+    mode = stat.S_IMODE((tmp_path / "c.safetensors").stat().st_mode)
+    assert mode == stat.S_IMODE((tmp_path / "ordinary").stat().st_mode)
+
+
+FULL_DISK = """
+import resource, sys, torch
+from relu_nmt.errors import CheckpointError
+from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
+resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+try:
+    save_checkpoint(sys.argv[1], Checkpoint({"w": torch.zeros(100_000)}))
+except CheckpointError as error:
+    print(error)
+"""
+
+
+def test_a_full_disk_leaves_the_old_checkpoint_whole(tmp_path):
+    path = tmp_path / "c.safetensors"
+    save_checkpoint(path, Checkpoint({"w": torch.ones(3)}))
+    run = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(path)], capture_output=True, text=True, check=False
+    )
+    assert "cannot write the checkpoint" in run.stdout, run.stderr
+    assert torch.equal(load_checkpoint(path).model_tensors["w"], torch.ones(3))
+    assert os.listdir(tmp_path) == ["c.safetensors"]
+
+
+@pytest.mark.parametrize("kept", [0, 4, 8, 9, 60, 0.5, 0.9, -1])
+def test_truncated_files(tmp_path, kept):
+    path = tmp_path / "c.safetensors"
+    save_checkpoint(path, example())
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(kept * len(whole)) if isinstance(kept, float) else kept])
+    for read in (load_checkpoint, read_metadata):
+        with pytest.raises(CheckpointError, match=r"c\.safetensors") as caught:
+            read(path)
+        assert "\n" not in str(caught.value)
+
+
+def test_foreign_files(tmp_path):
+    torch.save({"w": torch.ones(1)}, tmp_path / "new.pt")
+    torch.save({"w": torch.ones(1)}, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("x", "y")
+    for name in ("new.pt", "old.pt", "a.zip"):
+        with pytest.raises(CheckpointError, match="pickled"):
+            load_checkpoint(tmp_path / name)
+    (tmp_path / "text").write_text("a text file of some length\n")
+    with pytest.raises(CheckpointError, match="not a checkpoint"):
+        load_checkpoint(tmp_path / "text")
+    save_file({"w": torch.ones(1)}, tmp_path / "other.safetensors", metadata={"format": "pt"})
+    with pytest.raises(CheckpointError, match="not a checkpoint of relu_nmt"):
+        load_checkpoint(tmp_path / "other.safetensors")
+    with pytest.raises(CheckpointError, match="no such checkpoint"):
+        load_checkpoint(tmp_path / "missing.safetensors")
+    with pytest.raises(CheckpointError, match="a folder"):
+        load_checkpoint(tmp_path)
+
+
+def test_a_later_version_is_refused(tmp_path):
+    metadata = {"format": json.dumps("relu_nmt checkpoint"), "version": "99"}
+    save_file({"model.w": torch.ones(1)}, tmp_path / "c.safetensors", metadata=metadata)
+    with pytest.raises(CheckpointError, match="version 99"):
+        load_checkpoint(tmp_path / "c.safetensors")
