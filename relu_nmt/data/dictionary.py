@@ -1,0 +1,210 @@
+"""The dictionary: symbols and their numbers, in fairseq's order and file format."""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from relu_nmt.data.safe_write import write_text
+from relu_nmt.errors import DataError
+
+BOS, PAD, EOS, UNK = SPECIAL_SYMBOLS = ("<s>", "<pad>", "</s>", "<unk>")
+OVERWRITE_FLAG = "#fairseq:overwrite"
+
+
+class Dictionary:
+    """Symbols numbered from 0, beginning with ``<s> <pad> </s> <unk>``.
+
+    Args:
+        symbols: the further symbols, in order.
+        counts: how often each of them occurs in the training text; 0 where unknown.
+
+    Raises:
+        DataError: a symbol occurs twice (also: is one of the four special ones).
+
+    Example:
+        >>> dictionary = Dictionary(["the", "cat"], [2, 1])
+        >>> dictionary.encode(["the", "dog"]).tolist()
+        [4, 3, 2]
+        >>> dictionary.symbols_of([4, 5, 2])
+        ['the', 'cat']
+    """
+
+    bos_index, pad_index, eos_index, unk_index = range(len(SPECIAL_SYMBOLS))
+
+    def __init__(self, symbols: Sequence[str] = (), counts: Sequence[int] | None = None) -> None:
+        self._symbols = [*SPECIAL_SYMBOLS]
+        self._counts = [1] * len(SPECIAL_SYMBOLS)
+        self._indices = {symbol: i for i, symbol in enumerate(self._symbols)}
+        counts = [0] * len(symbols) if counts is None else counts
+        for symbol, count in zip(symbols, counts, strict=True):
+            if symbol in self._indices:
+                raise DataError(f"dictionary: the symbol '{symbol}' occurs twice; keep it once")
+            self._append(symbol, count)
+
+    def _append(self, symbol: str, count: int) -> None:
+        self._indices[symbol] = len(self._symbols)
+        self._symbols.append(symbol)
+        self._counts.append(count)
+
+    def __len__(self) -> int:
+        return len(self._symbols)
+
+    def __getitem__(self, index: int) -> str:
+        return self._symbols[index]
+
+    def __contains__(self, symbol: str) -> bool:
+        return symbol in self._indices
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Dictionary)
+            and self._symbols == other._symbols
+            and self._indices == other._indices
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # mutable only while it is built, but large
+
+    @property
+    def num_words(self) -> int:
+        """Symbols that are neither special nor fill the dictionary up to a round size."""
+        words = self._symbols[len(SPECIAL_SYMBOLS) :]
+        return sum(not word.startswith("madeupword") for word in words)
+
+    def index(self, symbol: str) -> int:
+        """Return the number of ``symbol``, or that of ``<unk>``."""
+        return self._indices.get(symbol, self.unk_index)
+
+    def indices(self) -> dict[str, int]:
+        """Return a copy of the table from symbol to number."""
+        return dict(self._indices)
+
+    def encode(self, tokens: Sequence[str], append_eos: bool = True) -> np.ndarray:
+        """Return the numbers of ``tokens``, int64 [n], ending in ``</s>`` unless told otherwise."""
+        ids = [self._indices.get(token, self.unk_index) for token in tokens]
+        if append_eos:
+            ids.append(self.eos_index)
+        return np.array(ids, dtype=np.int64)
+
+    def symbols_of(self, ids: Iterable[int], unk: str = UNK) -> list[str]:
+        """Return the symbols of ``ids``, leaving out ``<s>``, ``<pad>`` and ``</s>``.
+
+        Args:
+            ids: numbers, for example a hypothesis; a tensor's ``tolist()``.
+            unk: what stands for an unknown word.
+        """
+        dropped = (self.bos_index, self.pad_index, self.eos_index)
+        return [
+            unk if i == self.unk_index else self._symbols[i]
+            for i in map(int, ids)
+            if i not in dropped
+        ]
+
+    @classmethod
+    def from_counts(
+        cls,
+        counts: Mapping[str, int],
+        threshold: int = 0,
+        nwords: int = -1,
+        padding_factor: int = 8,
+    ) -> "Dictionary":
+        """Build the dictionary of a text as fairseq does.
+
+        The symbols stand in the order of falling count, equal counts in code-point order. The
+        special symbols are never counted, even if the text contains them.
+
+        Args:
+            counts: how often each word occurs.
+            threshold: words that occur less often are left out.
+            nwords: at most so many symbols, the special ones included; all if 0 or less.
+            padding_factor: filled up with ``madeupword0000``... to a multiple of this size.
+
+        Reference: fairseq 0.12, ``Dictionary.finalize`` and ``pad_to_multiple_``.
+        """
+        words = {word: n for word, n in counts.items() if word not in SPECIAL_SYMBOLS}
+        ordered = sorted(words.items(), key=lambda item: (-item[1], item[0]))
+        if nwords > 0:
+            ordered = ordered[: max(0, nwords - len(SPECIAL_SYMBOLS))]
+        dictionary = cls()
+        for word, count in ordered:
+            if count >= threshold:
+                dictionary._append(word, count)
+        filler = 0
+        while padding_factor > 1 and len(dictionary) % padding_factor:
+            symbol = f"madeupword{filler:04d}"
+            if symbol not in dictionary:
+                dictionary._append(symbol, 0)
+            filler += 1
+        return dictionary
+
+    def to_text(self) -> str:
+        """Return the contents of fairseq's ``dict.xx.txt``: a symbol and its count per line.
+
+        A symbol that stands twice (a dictionary made by hand with ``#fairseq:overwrite``) keeps
+        its flag. fairseq 0.12 loses it and then cannot read its own file.
+        """
+        lines = []
+        for i in range(len(SPECIAL_SYMBOLS), len(self)):
+            symbol = self._symbols[i]
+            again = symbol in SPECIAL_SYMBOLS or self._indices[symbol] != i
+            flag = f" {OVERWRITE_FLAG}" if again else ""
+            lines.append(f"{symbol} {self._counts[i]}{flag}\n")
+        return "".join(lines)
+
+    @classmethod
+    def from_text(cls, text: str, origin: str = "dictionary") -> "Dictionary":
+        """Read the contents of a ``dict.xx.txt``.
+
+        Args:
+            text: the file's contents.
+            origin: where it came from, for messages.
+
+        Raises:
+            DataError: a line is not ``<symbol> <count>``, or a symbol occurs twice without the
+                flag ``#fairseq:overwrite``.
+        """
+        dictionary = cls()
+        # Not str.splitlines: that also cuts at characters that may be part of a symbol.
+        lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+        if lines[-1] == "":
+            lines.pop()
+        for number, line in enumerate(lines, 1):
+            symbol, separator, field = line.rstrip().rpartition(" ")
+            overwrite = field == OVERWRITE_FLAG
+            if overwrite:
+                symbol, separator, field = symbol.rpartition(" ")
+            if not separator or not field.removeprefix("-").isdecimal():
+                raise DataError(
+                    f"{origin}:{number}: expected '<symbol> <count>', found {line[:60]!r}; "
+                    "is this a fairseq dictionary?"
+                )
+            if symbol in dictionary and not overwrite:
+                raise DataError(
+                    f"{origin}:{number}: the symbol '{symbol}' stands twice; remove one line, or "
+                    f"write '{OVERWRITE_FLAG}' after the count of the second"
+                )
+            dictionary._append(symbol, int(field))
+        return dictionary
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "Dictionary":
+        """Read a ``dict.xx.txt``.
+
+        Raises:
+            DataError: the file is missing, not UTF-8 or not a dictionary.
+        """
+        try:
+            text = Path(path).read_bytes().decode("utf-8")
+        except OSError as error:
+            raise DataError(f"{path}: cannot read the dictionary: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"{path}: not a UTF-8 dictionary (byte {error.start}); make it again with "
+                "relu-nmt-preprocess"
+            ) from error
+        return cls.from_text(text, str(path))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a ``dict.xx.txt``, whole or not at all."""
+        write_text(path, self.to_text())

@@ -1,0 +1,303 @@
+"""The translation task: text, tokenisation and dictionaries of a language pair, joined."""
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from relu_nmt.data.data_folder import (
+    dictionary_path,
+    documents_path,
+    find_pair,
+    infer_languages,
+    pair_name,
+    raw_path,
+    split_prefix,
+)
+from relu_nmt.data.dictionary import UNK, Dictionary
+from relu_nmt.data.documents import read_documents
+from relu_nmt.data.indexed_dataset import IndexedDataset
+from relu_nmt.data.manifest import read_manifest
+from relu_nmt.data.parallel import ParallelDataset
+from relu_nmt.data.text_lines import read_lines
+from relu_nmt.errors import CheckpointError, DataError, ReluNmtError
+from relu_nmt.tasks.stored_pipeline import load_pipeline
+from relu_nmt.tokenization.pipeline import TextPipeline
+
+
+class TranslationTask:
+    """What is known about a language pair apart from the model.
+
+    Made from a data folder (:meth:`from_data_folder`) or from a checkpoint (:meth:`from_state`).
+    Only the former can load splits.
+
+    Args:
+        source_text: the way from raw source sentences to tokens and back.
+        target_text: the same for the target.
+        source_dictionary: numbers of the source tokens.
+        target_dictionary: numbers of the target tokens; equal to the source's if joined.
+        folder: the data folder, if there is one.
+
+    Example:
+        >>> words = Dictionary(["ein", "Haus"])
+        >>> task = TranslationTask(TextPipeline("de"), TextPipeline("en"), words, words)
+        >>> task.decode_target(task.encode_source("ein Haus"))
+        'ein Haus'
+    """
+
+    def __init__(
+        self,
+        source_text: TextPipeline,
+        target_text: TextPipeline,
+        source_dictionary: Dictionary,
+        target_dictionary: Dictionary,
+        folder: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self.source_text = source_text
+        self.target_text = target_text
+        self.source_dictionary = source_dictionary
+        self.target_dictionary = target_dictionary
+        self.folder = None if folder is None else Path(folder)
+
+    @property
+    def source_lang(self) -> str:
+        """Source language, as in the file names ("de")."""
+        return self.source_text.language
+
+    @property
+    def target_lang(self) -> str:
+        """Target language, as in the file names ("en")."""
+        return self.target_text.language
+
+    @property
+    def joined_dictionary(self) -> bool:
+        """Whether both sides share one dictionary, as shared embeddings need."""
+        return self.source_dictionary == self.target_dictionary
+
+    @classmethod
+    def from_data_folder(
+        cls,
+        path: str | os.PathLike[str],
+        source_lang: str | None = None,
+        target_lang: str | None = None,
+    ) -> "TranslationTask":
+        """Return the task of a data folder that relu-nmt-preprocess or fairseq-preprocess made.
+
+        Args:
+            path: the data folder.
+            source_lang: by default as the folder was binarised.
+            target_lang: by default as the folder was binarised.
+
+        Raises:
+            DataError: the folder, a dictionary or the manifest is missing or damaged.
+        """
+        manifest = read_manifest(path)
+        if source_lang is None or target_lang is None:
+            inferred = infer_languages(path)
+            if source_lang is None and target_lang is None:
+                source_lang, target_lang = inferred
+            else:
+                # One language is given: the other one is the pair's other.
+                given = source_lang or target_lang
+                if given not in inferred:
+                    raise DataError(f"{path}: holds {'-'.join(inferred)}, not the language {given}")
+                other = inferred[1] if given == inferred[0] else inferred[0]
+                source_lang, target_lang = source_lang or other, target_lang or other
+        pipelines = [
+            TextPipeline(language) if manifest is None else load_pipeline(path, manifest, language)
+            for language in (source_lang, target_lang)
+        ]
+        dictionaries = [
+            Dictionary.load(dictionary_path(path, language))
+            for language in (source_lang, target_lang)
+        ]
+        for language, dictionary in zip((source_lang, target_lang), dictionaries, strict=True):
+            if not dictionary.num_words:
+                raise DataError(
+                    f"{dictionary_path(path, language)}: no words in it; was the training text "
+                    "empty? run relu-nmt-preprocess again"
+                )
+        return cls(*pipelines, *dictionaries, folder=path)
+
+    def with_post_processing(
+        self, remove_bpe: str | None = None, detokenizer: str | None = None
+    ) -> "TranslationTask":
+        """Return the task for text that arrives segmented, which is undone on the way back.
+
+        For folders that fairseq-preprocess made, or that were made here from segmented text.
+
+        Args:
+            remove_bpe: how the words were split: ``@@ ``, ``sentencepiece``...; None as before.
+            detokenizer: ``moses``, or ``none``/``space``; None as before.
+
+        Raises:
+            ConfigError: the data was segmented here, so that it is undone anyway.
+        """
+        return TranslationTask(
+            self.source_text.with_post_processing(remove_bpe, detokenizer),
+            self.target_text.with_post_processing(remove_bpe, detokenizer),
+            self.source_dictionary,
+            self.target_dictionary,
+            self.folder,
+        )
+
+    def _folder(self) -> Path:
+        if self.folder is None:
+            raise DataError("this task comes from a checkpoint and has no data folder; give one")
+        return self.folder
+
+    def load_split(self, split: str) -> ParallelDataset:
+        """Return the sentence pairs of ``train``, ``valid``, ``test``, ``test1``...
+
+        Raises:
+            DataError: the split is missing, damaged or not parallel.
+        """
+        folder = self._folder()
+        pair = find_pair(folder, split, self.source_lang, self.target_lang)
+        source = IndexedDataset(split_prefix(folder, split, pair, self.source_lang))
+        target = None
+        if pair != pair_name(self.source_lang, None):
+            target = IndexedDataset(split_prefix(folder, split, pair, self.target_lang))
+        sizes = len(self.source_dictionary), len(self.target_dictionary)
+        return ParallelDataset(source, target, *sizes)
+
+    def documents(self, split: str) -> np.ndarray | None:
+        """Return the sentences of each document, int64 [documents]; None if unknown.
+
+        Raises:
+            DataError: the side file is damaged or does not fit the split.
+        """
+        folder = self._folder()
+        pair = find_pair(folder, split, self.source_lang, self.target_lang)
+        path = documents_path(folder, split, pair)
+        return read_documents(path, len(self.load_split(split))) if path.exists() else None
+
+    def raw_lines(self, split: str, side: str) -> list[str] | None:
+        """Return the sentences of a split as they were before any step, or None if not kept.
+
+        They are kept for validation and test sets made by relu-nmt-preprocess.
+
+        Args:
+            split: ``valid``, ``test``...
+            side: ``source`` or ``target``.
+
+        Raises:
+            DataError: the split is missing, or there are not as many raw sentences as pairs.
+        """
+        folder = self._folder()
+        language = {"source": self.source_lang, "target": self.target_lang}[side]
+        pair = find_pair(folder, split, self.source_lang, self.target_lang)
+        path = raw_path(folder, split, pair, language)
+        if not path.exists():
+            return None
+        lines = read_lines(path)
+        count = len(IndexedDataset(split_prefix(folder, split, pair, language)))
+        if len(lines) != count:
+            raise DataError(
+                f"{path}: {len(lines):,} lines, but the split has {count:,} sentences; run "
+                "relu-nmt-preprocess again"
+            )
+        return lines
+
+    def references(self, split: str) -> list[str]:
+        """Return the target sentences that translations of a split are compared with.
+
+        These are the raw sentences where they are kept. If the text arrived segmented, the
+        segmentation is undone as in the translations (:meth:`with_post_processing`). In a folder
+        that fairseq-preprocess made, they come from the binarised data.
+
+        Raises:
+            DataError: the split is missing, damaged or source-only.
+        """
+        raw = self.raw_lines(split, "target")
+        if raw is not None:
+            if not self.target_text.keeps_text:
+                return raw
+            return [self.target_text.decode(line.split()) for line in raw]
+        dataset = self.load_split(split)
+        if dataset.target is None:
+            raise DataError(f"{dataset.source.prefix}.idx: source-only data has no references")
+        return [self.decode_target(dataset.pair(i)[1]) for i in range(len(dataset))]
+
+    def encode_source(self, raw: str) -> np.ndarray:
+        """Return the token numbers of a raw source sentence, int64 [S], ending in ``</s>``."""
+        return self.source_dictionary.encode(self.source_text.encode(raw))
+
+    def encode_target(self, raw: str) -> np.ndarray:
+        """Return the token numbers of a raw target sentence, int64 [T], ending in ``</s>``."""
+        return self.target_dictionary.encode(self.target_text.encode(raw))
+
+    def decode_target(self, ids: Iterable[int], unk: str = UNK) -> str:
+        """Return the raw sentence that the target token numbers stand for."""
+        return self.target_text.decode(self.target_dictionary.symbols_of(ids, unk))
+
+    def target_tokens(self, ids: Iterable[int], unk: str = UNK) -> str:
+        """Return the target tokens with spaces between them, subwords not joined."""
+        return " ".join(self.target_dictionary.symbols_of(ids, unk))
+
+    def source_tokens(self, ids: Iterable[int], unk: str = UNK) -> str:
+        """Return the source tokens with spaces between them, subwords not joined."""
+        return " ".join(self.source_dictionary.symbols_of(ids, unk))
+
+    def to_state(self) -> dict[str, Any]:
+        """Return everything needed to translate, as JSON values, for a checkpoint."""
+        joined = self.joined_dictionary
+        return {
+            "name": "translation",
+            "source_text": self.source_text.to_state(),
+            "target_text": self.target_text.to_state(),
+            "source_dictionary": self.source_dictionary.to_text(),
+            "target_dictionary": None if joined else self.target_dictionary.to_text(),
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> "TranslationTask":
+        """Return the task that :meth:`to_state` described.
+
+        Raises:
+            CheckpointError: the description is damaged.
+        """
+        try:
+            source_text = TextPipeline.from_state(state["source_text"])
+            target_text = TextPipeline.from_state(state["target_text"])
+            source = Dictionary.from_text(state["source_dictionary"], "source dictionary")
+            target = source
+            if state["target_dictionary"] is not None:
+                target = Dictionary.from_text(state["target_dictionary"], "target dictionary")
+        except (ReluNmtError, KeyError, TypeError, AttributeError) as error:
+            raise CheckpointError(
+                f"the checkpoint's description of its task is damaged ({error}); use another "
+                "checkpoint"
+            ) from error
+        return cls(source_text, target_text, source, target)
+
+    def at_folder(self, path: str | os.PathLike[str]) -> "TranslationTask":
+        """Return this task, reading splits from ``path``, after comparing the dictionaries.
+
+        For a model that is used on a data folder: the numbers must mean the same in both.
+
+        Raises:
+            DataError: the folder's dictionaries differ from this task's.
+        """
+        read_manifest(path)
+        for own, language, flag in (
+            (self.source_dictionary, self.source_lang, "--srcdict"),
+            (self.target_dictionary, self.target_lang, "--tgtdict"),
+        ):
+            file = dictionary_path(path, language)
+            # Source-only data has no target dictionary.
+            source_only = language == self.target_lang and not file.exists()
+            if not source_only and Dictionary.load(file) != own:
+                raise DataError(
+                    f"{file}: not the dictionary of the checkpoint; preprocess with {flag} and "
+                    "the dictionary of its training data"
+                )
+        return TranslationTask(
+            self.source_text,
+            self.target_text,
+            self.source_dictionary,
+            self.target_dictionary,
+            path,
+        )

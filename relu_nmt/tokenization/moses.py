@@ -1,0 +1,73 @@
+"""The Moses tokeniser and detokeniser, with Moses' default escaping of special characters."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from relu_nmt.errors import MissingExtraError
+from relu_nmt.tokenization.base import TOKENIZERS
+
+try:
+    import sacremoses
+except ImportError as missing:
+    raise MissingExtraError(
+        "the Moses tokenizer needs the package sacremoses: pip install sacremoses"
+    ) from missing
+
+
+@lru_cache(maxsize=4)
+def _character_set(characters: str) -> frozenset[str]:
+    return frozenset(characters)
+
+
+class _FastMosesTokenizer(sacremoses.MosesTokenizer):
+    """sacremoses makes a set of all letters of Unicode anew for every abbreviation; here once."""
+
+    def islower(self, text: str) -> bool:
+        return _character_set(self.IsLower).issuperset(text)
+
+    def isanyalpha(self, text: str) -> bool:
+        return not _character_set(self.IsAlpha).isdisjoint(text)
+
+
+class MosesTokenizer:
+    """Moses' rules, as ported to Python by sacremoses.
+
+    Back and forth gives the same sentence where spaces stand as usual around punctuation; text
+    such as ``a ,b`` comes back in the usual spacing.
+
+    Args:
+        language: chooses abbreviations and apostrophe rules; English for unknown ones.
+        aggressive: split hyphens between letters too (Moses' ``-a``).
+
+    Example:
+        >>> moses = MosesTokenizer("en")
+        >>> moses.split("It's a dog.")
+        ['It', '&apos;s', 'a', 'dog', '.']
+        >>> moses.join(['It', '&apos;s', 'a', 'dog', '.'])
+        "It's a dog."
+    """
+
+    def __init__(self, language: str, aggressive: bool = False) -> None:
+        self._tokenizer = _FastMosesTokenizer(language)
+        self._detokenizer = sacremoses.MosesDetokenizer(language)
+        self._aggressive = aggressive
+
+    def split(self, text: str) -> list[str]:
+        """Return the words of ``text``."""
+        return self._tokenizer.tokenize(text, aggressive_dash_splits=self._aggressive)
+
+    def join(self, words: Sequence[str]) -> str:
+        """Return the sentence with the usual spacing."""
+        return self._detokenizer.detokenize(list(words)) if words else ""
+
+
+@TOKENIZERS.register("moses")
+def moses(language: str) -> MosesTokenizer:
+    """Return the Moses tokeniser in its default settings."""
+    return MosesTokenizer(language)
+
+
+@TOKENIZERS.register("moses-aggressive")
+def moses_aggressive(language: str) -> MosesTokenizer:
+    """Return the Moses tokeniser that also splits hyphens (``-a``, as usual for WMT14)."""
+    return MosesTokenizer(language, aggressive=True)

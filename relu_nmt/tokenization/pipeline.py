@@ -1,0 +1,131 @@
+"""From raw sentences to the tokens of the dictionary, and back."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from relu_nmt.errors import ConfigError
+from relu_nmt.tokenization.base import SUBWORDS, TOKENIZERS, SubwordModel
+from relu_nmt.tokenization.whitespace import WholeWords
+
+
+class TextPipeline:
+    """All steps for one language: tokenise, lower-case, split into subwords; and the way back.
+
+    White space is normalised first: words stand between single spaces, so that every sentence is
+    one line of tokens. Lower-casing is not undone; all other steps are.
+
+    Args:
+        language: as in the file names ("de").
+        tokenizer: name of the tokeniser.
+        lowercase: lower-case the words after tokenising.
+        subword: the subword model; whole words by default.
+        detokenizer: name of the tokeniser whose joining makes raw text; ``tokenizer`` by default.
+            For text that arrives tokenised.
+
+    Example:
+        >>> pipeline = TextPipeline("en", tokenizer="moses", lowercase=True)
+        >>> pipeline.encode("It's  a dog.")
+        ['it', '&apos;s', 'a', 'dog', '.']
+        >>> pipeline.decode(['it', '&apos;s', 'a', 'dog', '.'])
+        "it's a dog."
+    """
+
+    def __init__(
+        self,
+        language: str,
+        tokenizer: str = "none",
+        lowercase: bool = False,
+        subword: SubwordModel | None = None,
+        detokenizer: str | None = None,
+    ) -> None:
+        self.language = language
+        self.tokenizer = tokenizer
+        self.lowercase = lowercase
+        self.subword = WholeWords() if subword is None else subword
+        self.detokenizer = detokenizer or tokenizer
+        self._tokenizer = TOKENIZERS.get(tokenizer)(language)
+        self._detokenizer = (
+            self._tokenizer
+            if self.detokenizer == tokenizer
+            else TOKENIZERS.get(self.detokenizer)(language)
+        )
+
+    @property
+    def keeps_text(self) -> bool:
+        """Whether tokens are simply what stands between spaces: the text comes prepared."""
+        return (
+            self.tokenizer == "none"
+            and not self.lowercase
+            and self.subword.to_state()["name"] in ("none", "joined")
+        )
+
+    def words(self, raw: str) -> list[str]:
+        """Return the words of a raw sentence, tokenised and lower-cased, before subwords."""
+        words = self._tokenizer.split(" ".join(raw.split()))
+        return " ".join(words).lower().split() if self.lowercase else words
+
+    def encode(self, raw: str) -> list[str]:
+        """Return the tokens of a raw sentence, as they stand in the dictionary."""
+        return self.subword.split(self.words(raw))
+
+    def join_words(self, tokens: Sequence[str]) -> list[str]:
+        """Return the tokenised words that the tokens are pieces of."""
+        return self.subword.join(tokens)
+
+    def decode(self, tokens: Sequence[str]) -> str:
+        """Return the raw sentence of which :meth:`encode` made ``tokens``."""
+        return self._detokenizer.join(self.subword.join(tokens))
+
+    def with_post_processing(
+        self, remove_bpe: str | None, detokenizer: str | None
+    ) -> "TextPipeline":
+        """Return a pipeline for text that arrives segmented, which is undone on the way back.
+
+        Args:
+            remove_bpe: how words were split, as in fairseq's ``--remove-bpe``; None as before.
+            detokenizer: ``moses`` if the words were tokenised so; ``none``/``space``; None as
+                before.
+
+        Raises:
+            ConfigError: this pipeline has a subword model or tokeniser of its own to undo.
+        """
+        name = self.subword.to_state()["name"]
+        subword = self.subword
+        if remove_bpe is not None:
+            if name not in ("none", "joined"):
+                raise ConfigError(
+                    f"--remove-bpe {remove_bpe!r}: the data was split by {name}, which is undone "
+                    "anyway; leave the flag out"
+                )
+            subword = SUBWORDS.get("joined")({"symbol": remove_bpe})
+        if detokenizer == "space":
+            detokenizer = "none"
+        return TextPipeline(
+            self.language,
+            self.tokenizer,
+            self.lowercase,
+            subword,
+            self.detokenizer if detokenizer is None else detokenizer,
+        )
+
+    def to_state(self) -> dict[str, Any]:
+        """Return the whole pipeline, subword model included, as JSON values."""
+        return {
+            "language": self.language,
+            "tokenizer": self.tokenizer,
+            "lowercase": self.lowercase,
+            "subword": self.subword.to_state(),
+            "detokenizer": self.detokenizer,
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> "TextPipeline":
+        """Return the pipeline that :meth:`to_state` described."""
+        subword = SUBWORDS.get(state["subword"]["name"])(state["subword"])
+        return cls(
+            state["language"],
+            state["tokenizer"],
+            state["lowercase"],
+            subword,
+            state.get("detokenizer"),
+        )

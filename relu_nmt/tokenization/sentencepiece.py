@@ -1,0 +1,93 @@
+"""SentencePiece: pieces of the sentence itself, where ``▁`` stands for a space."""
+
+import base64
+import binascii
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from relu_nmt.errors import ConfigError, DataError, MissingExtraError
+from relu_nmt.tokenization.base import SUBWORDS
+
+try:
+    import sentencepiece
+except ImportError as missing:
+    raise MissingExtraError(
+        "--subword sentencepiece needs the package sentencepiece: pip install sentencepiece"
+    ) from missing
+
+SPACE_MARK = "\u2581"
+LEARNING_SENTENCES = 1_000_000
+# The sums of the learning steps are taken thread by thread: the result depends on their number.
+LEARNING_THREADS = 4
+
+
+@SUBWORDS.register("sentencepiece")
+class SentencePiece:
+    """Splits by a SentencePiece model.
+
+    Args:
+        state: ``model``, the model file's bytes in base64.
+
+    Raises:
+        DataError: this is no SentencePiece model.
+    """
+
+    def __init__(self, state: Mapping[str, Any]) -> None:
+        self._model: str = state["model"]
+        try:
+            proto = base64.b64decode(self._model, validate=True)
+            self._processor = sentencepiece.SentencePieceProcessor(model_proto=proto)
+        except (binascii.Error, RuntimeError) as error:
+            raise DataError("not a SentencePiece model: the file is damaged or another") from error
+
+    def split(self, words: Sequence[str]) -> list[str]:
+        """Return the pieces of ``words``; the first of a word begins with ``▁``."""
+        return self._processor.encode(" ".join(words), out_type=str)
+
+    def join(self, pieces: Sequence[str]) -> list[str]:
+        """Return the words."""
+        return "".join(pieces).replace(SPACE_MARK, " ").split()
+
+    def to_state(self) -> dict[str, Any]:
+        """Return the model's description."""
+        return {"name": "sentencepiece", "model": self._model}
+
+
+def learn_model(sentences: Iterable[str], vocab_size: int, seed: int) -> bytes:
+    """Learn a unigram SentencePiece model that leaves the text's characters as they are.
+
+    Args:
+        sentences: the training text; if it has more than :data:`LEARNING_SENTENCES`, a random
+            sample of so many is used, which bounds the memory.
+        vocab_size: pieces in the model; fewer if the text does not hold so many.
+        seed: of the random sample.
+
+    Returns:
+        The bytes of a model file.
+
+    Raises:
+        ConfigError: the text does not suit ``vocab_size``.
+    """
+    model = io.BytesIO()
+    sentencepiece.set_random_generator_seed(seed)
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(sentences),
+            model_writer=model,
+            vocab_size=vocab_size,
+            model_type="unigram",
+            character_coverage=1.0,
+            normalization_rule_name="identity",
+            hard_vocab_limit=False,
+            input_sentence_size=LEARNING_SENTENCES,
+            shuffle_input_sentence=True,
+            num_threads=LEARNING_THREADS,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"--subword-size {vocab_size}: SentencePiece refuses it: {reason}") from (
+            error
+        )
+    return model.getvalue()

@@ -1,0 +1,93 @@
+"""Byte-pair encoding as subword-nmt does it: ``Haus@@ boot``."""
+
+import contextlib
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from relu_nmt.errors import ConfigError, DataError, MissingExtraError
+from relu_nmt.tokenization.base import SUBWORDS
+
+try:
+    from subword_nmt import apply_bpe, learn_bpe
+except ImportError as missing:
+    raise MissingExtraError(
+        "subword-nmt segmentation needs the package subword-nmt: pip install subword-nmt"
+    ) from missing
+
+SEPARATOR = "@@"
+CACHED_WORDS = 500_000
+
+
+@SUBWORDS.register("subword-nmt")
+class SubwordNmt:
+    r"""Splits words by a list of merges, the codes file of subword-nmt.
+
+    Args:
+        state: ``codes``, the text of the codes file.
+
+    Raises:
+        DataError: the codes are damaged.
+
+    Example:
+        >>> model = SubwordNmt({"codes": "#version: 0.2\nH a\nHa u\nHau s</w>\n"})
+        >>> model.split(["Haus", "Hau"])
+        ['Haus', 'Ha@@', 'u']
+        >>> model.join(['Haus', 'Ha@@', 'u'])
+        ['Haus', 'Hau']
+    """
+
+    def __init__(self, state: Mapping[str, Any]) -> None:
+        self._codes: str = state["codes"]
+        for number, line in enumerate(self._codes.rstrip("\n").split("\n"), 1):
+            if len(line.strip("\r\n ").split(" ")) != 2:
+                raise DataError(
+                    f"subword-nmt codes, line {number}: expected two symbols, found {line[:40]!r}"
+                )
+        self._bpe = apply_bpe.BPE(io.StringIO(self._codes), separator=SEPARATOR)
+        self._pieces_of: dict[str, list[str]] = {}
+
+    def split(self, words: Sequence[str]) -> list[str]:
+        """Return the pieces of ``words``; all but the last of a word end in ``@@``."""
+        known = self._pieces_of
+        pieces: list[str] = []
+        for word in words:
+            found = known.get(word)
+            if found is None:
+                if len(known) >= CACHED_WORDS:
+                    known.clear()
+                    self._bpe.cache.clear()
+                found = known[word] = self._bpe.segment_tokens([word])
+            pieces += found
+        return pieces
+
+    def join(self, pieces: Sequence[str]) -> list[str]:
+        """Return the words."""
+        return (" ".join(pieces) + " ").replace(f"{SEPARATOR} ", "").split()
+
+    def to_state(self) -> dict[str, Any]:
+        """Return the model's description."""
+        return {"name": "subword-nmt", "codes": self._codes}
+
+
+def learn_codes(word_counts: Mapping[str, int], num_merges: int) -> str:
+    """Learn byte-pair encoding.
+
+    Args:
+        word_counts: how often each word occurs in the training text.
+        num_merges: at most so many merges; fewer if no pair of symbols occurs twice any more.
+
+    Returns:
+        The text of a codes file.
+
+    Raises:
+        ConfigError: there are no words of two letters or more.
+    """
+    if not any(len(word) > 1 for word in word_counts):
+        raise ConfigError("--subword subword-nmt: the training text has no word of two letters")
+    # Sorted, so that ties between merges do not depend on the order of the text.
+    entries = (f"{word} {count}\n" for word, count in sorted(word_counts.items()))
+    codes = io.StringIO()
+    with contextlib.redirect_stderr(io.StringIO()):  # a progress bar of its own
+        learn_bpe.learn_bpe(entries, codes, num_merges, is_dict=True)
+    return codes.getvalue()
