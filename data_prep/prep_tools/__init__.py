@@ -1,0 +1,1 @@
+"""What the corpus scripts share: downloads, archives, cleaning, documents, sentences."""

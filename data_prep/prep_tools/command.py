@@ -1,0 +1,41 @@
+"""Errors of the corpus scripts, and how a script reports them."""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+
+USER_ERROR = 2
+INTERRUPTED = 130
+
+
+class PrepError(Exception):
+    """Something that the user can mend; the message is one line and says how."""
+
+
+def run_script(
+    parser: argparse.ArgumentParser,
+    body: Callable[[argparse.Namespace], None],
+    argv: Sequence[str] | None = None,
+) -> int:
+    """Parse ``argv``, run ``body`` and return the exit code (0, 2 for a mistake, 130 for Ctrl-C).
+
+    Every script gets ``--debug``, which shows the trace of an error.
+    """
+    parser.add_argument("--debug", action="store_true", help="show the trace of an error")
+    arguments = parser.parse_args(argv)
+    try:
+        body(arguments)
+    except PrepError as error:
+        if arguments.debug:
+            raise
+        print(f"{parser.prog}: error: {error}", file=sys.stderr)
+        return USER_ERROR
+    except KeyboardInterrupt:
+        print(f"{parser.prog}: interrupted; run it again to go on", file=sys.stderr)
+        return INTERRUPTED
+    return 0
+
+
+def say(message: str) -> None:
+    """Print a line of progress at once, even into a pipe."""
+    print(message, flush=True)

@@ -1,0 +1,181 @@
+"""Parallel documents: dividing them into train, valid and test, and writing them."""
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from prep_tools.near_duplicates import SeenLines
+
+SEPARATORS = ("none", "blank", "tag")
+DOCUMENT_TAG = "<d>"
+
+
+@dataclasses.dataclass(frozen=True)
+class Document:
+    """A document in two languages.
+
+    Attributes:
+        name: what tells it from the others; decides whether it is held out.
+        pairs: its sentences in reading order, (source, target).
+    """
+
+    name: str
+    pairs: tuple[tuple[str, str], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Corpus:
+    """Documents divided into three sets.
+
+    Attributes:
+        train: documents to learn from.
+        valid: documents to choose a checkpoint on, without near copies of training lines.
+        test: documents to report a score on, without near copies of lines of the other two.
+        removed: how many near copies were taken out of ``valid`` and ``test``.
+    """
+
+    train: list[Document]
+    valid: list[Document]
+    test: list[Document]
+    removed: dict[str, int]
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Return the number of documents and sentence pairs of each set."""
+        return {
+            split: {
+                "documents": len(documents),
+                "pairs": sum(len(document.pairs) for document in documents),
+            }
+            for split, documents in (
+                ("train", self.train),
+                ("valid", self.valid),
+                ("test", self.test),
+            )
+        }
+
+
+def without_near_copies(
+    documents: Sequence[Document], seen: Sequence[Document], threshold: float
+) -> tuple[list[Document], int]:
+    """Remove the pairs of which either side is (nearly) a line of ``seen``.
+
+    Returns:
+        The documents that still hold a pair, and the number of pairs removed.
+    """
+    seen_sources = SeenLines((s for document in seen for s, _ in document.pairs), threshold)
+    seen_targets = SeenLines((t for document in seen for _, t in document.pairs), threshold)
+    kept = []
+    removed = 0
+    for document in documents:
+        fresh = tuple(
+            (source, target)
+            for source, target in document.pairs
+            if source not in seen_sources and target not in seen_targets
+        )
+        removed += len(document.pairs) - len(fresh)
+        if fresh:
+            kept.append(Document(document.name, fresh))
+    return kept, removed
+
+
+def divide(documents: Sequence[Document], held_out: int, threshold: float, seed: int = 1) -> Corpus:
+    """Hold out whole documents for valid and test, and clean these of what training has seen.
+
+    Which documents are held out depends on their names (and the seed) alone, not on their order.
+
+    Args:
+        documents: all documents.
+        held_out: documents in each of valid and test; less if that were over a twentieth of all.
+        threshold: overlap from which a line counts as a near copy (see ``SeenLines``).
+        seed: another seed holds out other documents.
+    """
+
+    def lot(document: Document) -> str:
+        return hashlib.sha256(f"{seed}/{document.name}".encode()).hexdigest()
+
+    number = max(1, min(held_out, len(documents) // 20))
+    drawn = sorted(documents, key=lot)
+    test, valid = drawn[:number], drawn[number : 2 * number]
+    chosen = {document.name for document in (*test, *valid)}
+    train = [document for document in documents if document.name not in chosen]
+    test, removed_test = without_near_copies(test, [*train, *valid], threshold)
+    valid, removed_valid = without_near_copies(valid, train, threshold)
+    return Corpus(train, valid, test, {"valid": removed_valid, "test": removed_test})
+
+
+def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
+    """Let ``write`` make a file beside ``path``, then rename it, so that no half file is left."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        write(temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write ``text`` as UTF-8 under a temporary name, then rename it."""
+    write_atomically(path, lambda temporary: temporary.write_text(text, "utf-8", newline="\n"))
+
+
+def document_lines(documents: Sequence[Document], side: int, separator: str) -> list[str]:
+    """Return the lines of one language.
+
+    Args:
+        documents: the documents.
+        side: 0 for the source, 1 for the target.
+        separator: ``none``, ``blank`` (an empty line between documents) or ``tag`` (a line
+            ``<d>`` before each document).
+    """
+    lines: list[str] = []
+    for number, document in enumerate(documents):
+        if separator == "tag":
+            lines.append(DOCUMENT_TAG)
+        elif separator == "blank" and number > 0:
+            lines.append("")
+        lines.extend(pair[side] for pair in document.pairs)
+    return lines
+
+
+def write_corpus(
+    corpus: Corpus, folder: Path, languages: tuple[str, str], separator: str
+) -> list[Path]:
+    """Write ``train.de``, ``train.en`` and so on, one sentence a line.
+
+    Args:
+        corpus: the divided documents.
+        folder: made if it does not exist.
+        languages: source and target language, the endings of the files.
+        separator: see :func:`document_lines`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for split in ("train", "valid", "test"):
+        for side, language in enumerate(languages):
+            lines = document_lines(getattr(corpus, split), side, separator)
+            path = folder / f"{split}.{language}"
+            write_text(path, "".join(line + "\n" for line in lines))
+            paths.append(path)
+    return paths
+
+
+def write_report(folder: Path, report: dict[str, object]) -> None:
+    """Write what the corpus is made of as ``corpus.json``; written last, it marks success."""
+    write_text(folder / "corpus.json", json.dumps(report, ensure_ascii=False, indent=2) + "\n")
+
+
+def describe(corpus: Corpus) -> str:
+    """Return three lines with the sizes of the sets."""
+    counts = corpus.counts()
+    lines = []
+    for split, count in counts.items():
+        line = (
+            f"  {split:5} {count['pairs']:>7,} sentence pairs in {count['documents']:,} documents"
+        )
+        if split in corpus.removed:
+            line += f" ({corpus.removed[split]:,} near copies of other lines left out)"
+        lines.append(line)
+    return "\n".join(lines)

@@ -1,0 +1,122 @@
+"""Reading the paragraphs of a LibreOffice help page together with their ids."""
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+
+# Elements without an end tag.
+_VOID = frozenset(("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta"))
+_HIDDEN_TAGS = frozenset(("script", "style", "noscript", "pre", "nav", "header", "footer"))
+# "embedded": a paragraph that belongs to another page; the others: code, pictures, service lines.
+_CODE = frozenset(("code", "codeintable", "bascode", "pycode", "sqlcode", "smathcode"))
+_HIDDEN_CLASSES = _CODE | {"embedded", "image", "imageintable", "youtube_consent", "debug", "bug"}
+_SWITCHES = frozenset({"switch", "switchinline"})
+_SYSTEMS = frozenset({"MAC", "WIN", "UNIX"})
+_PARAGRAPH_IDS = ("par_", "hd_")
+# What a picture before a full stop or comma leaves behind.
+_LOOSE_MARK = re.compile(r" ([.,])(?= |$)")
+
+
+@dataclasses.dataclass
+class Node:
+    """An HTML element: its tag, attributes, and children (elements and texts)."""
+
+    tag: str
+    attributes: dict[str, str]
+    children: list["Node | str"]
+
+    @property
+    def classes(self) -> set[str]:
+        """The values of the ``class`` attribute."""
+        return set(self.attributes.get("class", "").split())
+
+    def is_hidden(self) -> bool:
+        """Say whether nothing inside belongs to the page's own text."""
+        return self.tag in _HIDDEN_TAGS or not self.classes.isdisjoint(_HIDDEN_CLASSES)
+
+
+class _TreeBuilder(HTMLParser):
+    """Builds the tree of elements; tolerates missing end tags."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.root = Node("root", {}, [])
+        self._open = [self.root]
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        node = Node(tag, {name: value or "" for name, value in attrs}, [])
+        self._open[-1].children.append(node)
+        if tag not in _VOID:
+            self._open.append(node)
+
+    def handle_endtag(self, tag: str) -> None:
+        for depth in range(len(self._open) - 1, 0, -1):
+            if self._open[depth].tag == tag:
+                del self._open[depth:]
+                return
+
+    def handle_data(self, data: str) -> None:
+        self._open[-1].children.append(data)
+
+
+def _visible_children(node: Node) -> list["Node | str"]:
+    """Return the children; of the variants of a switch (per system or application) only one.
+
+    The default variant is taken, or the first one that is not for a particular system. Empty
+    list if there are only variants for particular systems.
+    """
+    if node.classes.isdisjoint(_SWITCHES):
+        return node.children
+    variants = [child for child in node.children if isinstance(child, Node)]
+    for variant in variants:
+        if variant.attributes.get("id", "").startswith("default"):
+            return [variant]
+    return [v for v in variants if v.classes.isdisjoint(_SYSTEMS)][:1]
+
+
+def _text(node: Node) -> Iterator[str]:
+    """Yield the pieces of text in a paragraph."""
+    for child in _visible_children(node):
+        if isinstance(child, str):
+            yield child
+        elif child.tag == "br":
+            yield " "
+        elif not child.is_hidden():
+            yield from _text(child)
+
+
+def _paragraphs(node: Node) -> Iterator[tuple[str, str]]:
+    for child in _visible_children(node):
+        if isinstance(child, str) or child.is_hidden():
+            continue
+        identifier = child.attributes.get("id", "")
+        if identifier.startswith(_PARAGRAPH_IDS):
+            text = _LOOSE_MARK.sub(r"\1", " ".join("".join(_text(child)).split()))
+            if text:
+                yield identifier, text
+        else:
+            yield from _paragraphs(child)
+
+
+def read_paragraphs(html: str) -> list[tuple[str, str]]:
+    """Return the page's own paragraphs in reading order.
+
+    Left out are paragraphs embedded from other pages, code, pictures, and all but one variant of
+    what differs between systems.
+
+    Args:
+        html: the page.
+
+    Returns:
+        (id, text) pairs; the same paragraph has the same id in every language. White space is
+        reduced to single spaces; no text is empty.
+
+    Example:
+        >>> read_paragraphs('<p id="par_id1">Choose <b>File</b>.</p><p id="x">no id</p>')
+        [('par_id1', 'Choose File.')]
+    """
+    builder = _TreeBuilder()
+    builder.feed(html)
+    builder.close()
+    return list(_paragraphs(builder.root))

@@ -1,0 +1,72 @@
+"""Splitting a paragraph into sentences, the same way in every language.
+
+The rules are few and cautious: a paragraph pair is split only where both sides split into the
+same number of sentences, so a missed boundary costs little and a wrong one is mostly undone.
+"""
+
+import re
+
+_ENGLISH = "e.g i.e etc vs cf mr mrs ms dr prof no fig figs approx resp incl max min sec vol pp al"
+_GERMAN = (
+    "z.b d.h u.a o.ä u.ä s.a bzw usw ggf evtl abb nr tab kap std str ca zzgl inkl exkl vgl sog "
+    "bspw mio mrd engl dt bd hrsg jh geb gest jan feb mär apr jun jul aug sep sept okt nov dez"
+)
+_OTHERS = (
+    "p.ex ex c.-à-d mm mme env p.ej ej ud uds pág núm es ecc pag sig art bijv d.w.z enz blz nl"
+)
+# A full stop after one of these does not end a sentence (written without the stop, lower-cased).
+ABBREVIATIONS = frozenset(f"{_ENGLISH} {_GERMAN} {_OTHERS}".split())
+
+# A mark, any closing quotes or brackets, white space, and then what may open a sentence.
+_BOUNDARY = re.compile(r"[.!?…]+[\"'”’»“)\]]*(?P<gap>\s+)(?=[\"'“„«»‘¿¡(\[]*(?P<first>\w))")
+# Chinese and Japanese put no space after their full stop.
+_WIDE_BOUNDARY = re.compile(r"[。！？]+[」』”）)]*(?P<gap>\s*)(?=\S)")
+_LAST_WORD = re.compile(r"[^\s(\[\"'“„«»‘/]+$")
+
+
+def _ends_abbreviation(before: str) -> bool:
+    """Say whether the text up to and without the full stop ends in an abbreviation."""
+    match = _LAST_WORD.search(before)
+    if match is None:
+        return True  # a lone full stop, as in "the . and the , signs"
+    word = match.group().lower()
+    # "z. B." arrives as "z" and then "B": single letters never end a sentence here; nor do
+    # ordinals ("am 3. Oktober"), which cannot be told from sentences that end in a number.
+    return word in ABBREVIATIONS or (len(word) == 1 and word.isalpha()) or word.isdigit()
+
+
+def split_sentences(text: str) -> list[str]:
+    """Return the sentences of one paragraph; joined by spaces they give the paragraph again.
+
+    Args:
+        text: one paragraph, white space already reduced to single spaces.
+
+    Example:
+        >>> split_sentences("Click OK. The dialog (e.g. Fonts) closes! It is done.")
+        ['Click OK.', 'The dialog (e.g. Fonts) closes!', 'It is done.']
+    """
+    cuts: list[tuple[int, int]] = []
+    for match in _BOUNDARY.finditer(text):
+        if match["first"].islower():
+            continue
+        mark_at = match.start()
+        only_stop = text[mark_at : match.start("gap")].startswith(".")
+        if only_stop and text[mark_at : mark_at + 2] != ".." and _ends_abbreviation(text[:mark_at]):
+            continue
+        cuts.append(match.span("gap"))
+    cuts.extend(match.span("gap") for match in _WIDE_BOUNDARY.finditer(text))
+    sentences = []
+    begin = 0
+    for end, next_begin in sorted(cuts):
+        sentences.append(text[begin:end])
+        begin = next_begin
+    sentences.append(text[begin:])
+    return [sentence for sentence in sentences if sentence]
+
+
+def split_pair(source: str, target: str) -> list[tuple[str, str]]:
+    """Split both sides of a paragraph; if the counts differ, keep it as one pair."""
+    sources, targets = split_sentences(source), split_sentences(target)
+    if len(sources) != len(targets):
+        return [(source, target)]
+    return list(zip(sources, targets, strict=True))

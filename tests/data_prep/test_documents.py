@@ -1,0 +1,77 @@
+import pytest
+from prep_tools import documents as docs
+
+WORDS = ["ab", "cd", "ef"]
+
+
+def made_documents(number: int) -> list[docs.Document]:
+    """Documents of three lines; no two lines share a word pair."""
+    return [
+        docs.Document(
+            f"page{d}",
+            tuple((f"{w}{d}q {w}{d}r {w}{d}s", f"{w}{d}x {w}{d}y {w}{d}z") for w in WORDS),
+        )
+        for d in (chr(97 + n // 26) + chr(97 + n % 26) for n in range(number))
+    ]
+
+
+def test_no_document_is_in_two_sets_and_none_is_lost():
+    documents = made_documents(100)
+    corpus = docs.divide(documents, held_out=4, threshold=0.7)
+    names = [d.name for part in (corpus.train, corpus.valid, corpus.test) for d in part]
+    assert sorted(names) == sorted(d.name for d in documents)
+    assert (len(corpus.valid), len(corpus.test)) == (4, 4)
+
+
+def test_the_division_does_not_depend_on_the_order_of_the_documents():
+    documents = made_documents(60)
+    one = docs.divide(documents, 3, 0.7)
+    other = docs.divide(documents[::-1], 3, 0.7)
+    assert {d.name for d in one.test} == {d.name for d in other.test}
+    assert {d.name for d in docs.divide(documents, 3, 0.7, seed=2).test} != {
+        d.name for d in one.test
+    }
+
+
+def test_at_most_a_twentieth_is_held_out_in_each_set():
+    corpus = docs.divide(made_documents(40), held_out=100, threshold=0.7)
+    assert (len(corpus.train), len(corpus.valid), len(corpus.test)) == (36, 2, 2)
+
+
+def test_near_copies_on_either_side_leave_the_held_out_sets():
+    train = [docs.Document("t", (("ein altes Haus steht hier", "an old house stands here"),))]
+    held_out = [
+        docs.Document("source", (("Ein altes Haus steht hier!", "quite another text"),)),
+        docs.Document("target", (("etwas ganz anderes", "An old house stands here."),)),
+        docs.Document("fresh", (("der Hund schläft", "the dog sleeps"),)),
+    ]
+    kept, removed = docs.without_near_copies(held_out, train, 0.7)
+    assert [document.name for document in kept] == ["fresh"]
+    assert removed == 2
+
+
+@pytest.mark.parametrize(
+    ("separator", "expected"),
+    [
+        ("none", ["a", "b", "c"]),
+        ("blank", ["a", "b", "", "c"]),
+        ("tag", ["<d>", "a", "b", "<d>", "c"]),
+    ],
+)
+def test_separators(separator, expected):
+    documents = [
+        docs.Document("1", (("a", "A"), ("b", "B"))),
+        docs.Document("2", (("c", "C"),)),
+    ]
+    assert docs.document_lines(documents, 0, separator) == expected
+
+
+def test_both_sides_are_written_with_as_many_lines(tmp_path):
+    corpus = docs.divide(made_documents(60), 3, 0.7)
+    docs.write_corpus(corpus, tmp_path, ("de", "en"), "blank")
+    for split in ("train", "valid", "test"):
+        source = (tmp_path / f"{split}.de").read_text("utf-8").splitlines()
+        target = (tmp_path / f"{split}.en").read_text("utf-8").splitlines()
+        assert len(source) == len(target)
+        assert [not line for line in source] == [not line for line in target]
+    assert not list(tmp_path.glob("*.tmp"))
