@@ -1,0 +1,210 @@
+"""Which sentence pairs form a batch: planned from the lengths alone, before any token is read."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from relu_nmt.config import option
+from relu_nmt.errors import ConfigError, DataError
+
+
+@dataclass(frozen=True)
+class BatchingConfig:
+    """Limits of a batch, per process and accumulation step.
+
+    Raises:
+        ConfigError: no limit, or one below 1.
+    """
+
+    max_tokens: int | None = option(
+        None,
+        "most tokens in a batch: longest source or target x sentences, padding counted",
+        metavar="N",
+    )
+    batch_size: int | None = option(
+        None, "most sentences in a batch", metavar="N", flags=("--max-sentences",)
+    )
+    max_tokens_valid: int | None = option(
+        None, "--max-tokens for validation, if another", metavar="N"
+    )
+    batch_size_valid: int | None = option(
+        None,
+        "--batch-size for validation, if another",
+        metavar="N",
+        flags=("--max-sentences-valid",),
+    )
+    skip_invalid_size_inputs: bool = option(
+        False,
+        "leave out training sentences longer than --max-tokens (they are counted), "
+        "instead of stopping",
+        flags=("--skip-invalid-size-inputs-valid-test",),
+    )
+
+    def __post_init__(self) -> None:
+        for name in ("max_tokens", "batch_size", "max_tokens_valid", "batch_size_valid"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"--{name.replace('_', '-')} {value}: expected 1 or more")
+        if self.max_tokens is None and self.batch_size is None:
+            raise ConfigError("give --max-tokens or --batch-size (or both): the size of a batch")
+
+    @property
+    def training_limits(self) -> "BatchLimits":
+        """The limits of a training batch."""
+        return BatchLimits(self.max_tokens, self.batch_size)
+
+    @property
+    def validation_limits(self) -> "BatchLimits":
+        """The limits of a validation batch."""
+        return BatchLimits(
+            self.max_tokens_valid or self.max_tokens, self.batch_size_valid or self.batch_size
+        )
+
+
+@dataclass(frozen=True)
+class BatchLimits:
+    """What a batch may hold; None is no limit.
+
+    Args:
+        max_tokens: longest sentence of the batch (either side) x sentences.
+        max_sentences: number of sentences.
+    """
+
+    max_tokens: int | None = None
+    max_sentences: int | None = None
+
+
+class EpochBatches:
+    """The batches of one epoch; batch ``i`` is an array of sentence numbers.
+
+    Only the plan is kept (8 bytes a sentence), so an epoch is resumed by going on at a batch
+    number.
+
+    Args:
+        order: int64 [N], sentence numbers, batch after batch.
+        starts: int64 [batches + 1], where each batch begins in ``order``.
+        visit: int64 [batches], the order in which the batches are used.
+
+    Example:
+        >>> plan = plan_batches(np.array([3, 5, 4]), None, BatchLimits(max_tokens=10))
+        >>> [plan[i].tolist() for i in range(len(plan))]
+        [[0, 2], [1]]
+    """
+
+    def __init__(self, order: np.ndarray, starts: np.ndarray, visit: np.ndarray) -> None:
+        self._order = order
+        self._starts = starts
+        self._visit = visit
+
+    def __len__(self) -> int:
+        return len(self._visit)
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        batch = self._visit[index]
+        return self._order[self._starts[batch] : self._starts[batch + 1]]
+
+
+def plan_batches(
+    source_sizes: np.ndarray,
+    target_sizes: np.ndarray | None,
+    limits: BatchLimits,
+    shuffle_seed: tuple[int, int] | None = None,
+) -> EpochBatches:
+    """Group sentences of like lengths into batches.
+
+    Sentences are sorted by the longer side, then source, then target length, so that neither side
+    is padded much. A sentence longer than ``max_tokens`` gets a batch of its own; see
+    :func:`find_too_long` to refuse or to drop it.
+
+    Args:
+        source_sizes: int [N], tokens of each source sentence.
+        target_sizes: int [N], tokens of each target sentence; None for source-only data.
+        limits: what a batch may hold.
+        shuffle_seed: (seed, epoch) for the order of the batches and of equally long sentences;
+            None keeps batches and sentences in order of length.
+    """
+    count = len(source_sizes)
+    targets = source_sizes if target_sizes is None else target_sizes
+    longer = np.maximum(source_sizes, targets)
+    if shuffle_seed is None:
+        generator = None
+        order = np.lexsort((targets, source_sizes, longer))
+    else:
+        generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence(shuffle_seed)))
+        shuffled = generator.permutation(count)
+        # lexsort is stable, so equal lengths stay in the random order.
+        keys = (targets[shuffled], source_sizes[shuffled], longer[shuffled])
+        order = shuffled[np.lexsort(keys)]
+    starts = _cut(longer[order], limits)
+    visit = np.arange(len(starts) - 1)
+    if generator is not None:
+        generator.shuffle(visit)
+    return EpochBatches(order.astype(np.int64, copy=False), starts, visit)
+
+
+def _cut(sorted_sizes: np.ndarray, limits: BatchLimits) -> np.ndarray:
+    """Return where batches begin, each as large as the limits allow.
+
+    The cost of a batch, its last (longest) sentence x its sentences, only grows with its end, so
+    the end is found by binary search.
+    """
+    count = len(sorted_sizes)
+    sizes = sorted_sizes.tolist()
+    starts = [0]
+    while starts[-1] < count:
+        start = starts[-1]
+        most = count - start
+        if limits.max_sentences is not None:
+            most = min(most, limits.max_sentences)
+        if limits.max_tokens is not None:
+            # Every sentence is at least as long as the first.
+            most = min(most, max(1, limits.max_tokens // max(1, sizes[start])))
+            fits = 1
+            while fits < most:
+                middle = (fits + most + 1) // 2
+                if middle * sizes[start + middle - 1] <= limits.max_tokens:
+                    fits = middle
+                else:
+                    most = middle - 1
+        starts.append(start + most)
+    return np.array(starts, dtype=np.int64)
+
+
+def find_too_long(
+    source_sizes: np.ndarray, target_sizes: np.ndarray | None, max_tokens: int | None
+) -> np.ndarray:
+    """Return the numbers of the sentences that are longer than ``max_tokens`` on either side."""
+    if max_tokens is None:
+        return np.zeros(0, dtype=np.int64)
+    too_long = source_sizes > max_tokens
+    if target_sizes is not None:
+        too_long |= target_sizes > max_tokens
+    return np.flatnonzero(too_long)
+
+
+def refuse_too_long(
+    source_sizes: np.ndarray, target_sizes: np.ndarray | None, max_tokens: int | None, origin: str
+) -> None:
+    """Stop if a sentence does not fit into a batch.
+
+    Args:
+        source_sizes: int [N], tokens of each source sentence.
+        target_sizes: int [N], tokens of each target sentence; None for source-only data.
+        max_tokens: the limit of a batch; None is no limit.
+        origin: the data, for the message (``data-bin/train.de-en``).
+
+    Raises:
+        DataError: a sentence is longer than ``max_tokens``; names the first one and the count.
+    """
+    numbers = find_too_long(source_sizes, target_sizes, max_tokens)
+    if not len(numbers):
+        return
+    first = int(numbers[0])
+    source = int(source_sizes[first])
+    longest = source if target_sizes is None else max(source, int(target_sizes[first]))
+    others = f" (and {len(numbers) - 1:,} more)" if len(numbers) > 1 else ""
+    raise DataError(
+        f"{origin}: sentence {first} has {longest:,} tokens{others}, but --max-tokens is "
+        f"{max_tokens:,}; raise --max-tokens, or leave such sentences out with "
+        "--skip-invalid-size-inputs"
+    )

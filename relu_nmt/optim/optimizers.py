@@ -1,0 +1,57 @@
+"""Optimisers, built from their settings."""
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import nn
+
+from relu_nmt.optim.config import OPTIMIZERS, OptimizerConfig
+
+OptimizerFactory = Callable[[list[dict], OptimizerConfig], torch.optim.Optimizer]
+
+
+def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
+    """Return the optimiser of the model's trainable parameters.
+
+    Weight decay acts on all of them, as in fairseq, except on those whose attribute
+    ``no_weight_decay`` is true.
+
+    Raises:
+        ConfigError: unknown optimiser.
+    """
+    decayed, exempt = [], []
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            (exempt if getattr(parameter, "no_weight_decay", False) else decayed).append(parameter)
+    groups = [
+        {"params": parameters, "weight_decay": decay}
+        for parameters, decay in ((decayed, config.weight_decay), (exempt, 0.0))
+        if parameters
+    ]
+    factory: OptimizerFactory = OPTIMIZERS.get(config.optimizer)
+    return factory(groups, config)
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    """Give all parameter groups the learning rate ``lr``."""
+    for group in optimizer.param_groups:
+        group["lr"] = lr
+
+
+@OPTIMIZERS.register("adamw")
+@OPTIMIZERS.register("adam")
+def adam(groups: list[dict], config: OptimizerConfig) -> torch.optim.Optimizer:
+    """Adam with decoupled weight decay: w <- w - lr * (weight_decay * w + Adam's step).
+
+    Reference: Kingma and Ba 2015, algorithm 1; Loshchilov and Hutter 2019, algorithm 2. fairseq's
+    adam is the same up to eps, which it adds before the second moment's bias correction.
+    """
+    return torch.optim.AdamW(
+        groups, lr=0.0, betas=config.adam_betas, eps=config.adam_eps, fused=_can_fuse(groups)
+    )
+
+
+def _can_fuse(groups: Iterable[dict]) -> bool:
+    """Say whether torch has the one-pass kernel for all parameters' devices and types."""
+    parameters = [parameter for group in groups for parameter in group["params"]]
+    return all(p.device.type in ("cpu", "cuda") and p.is_floating_point() for p in parameters)

@@ -1,0 +1,177 @@
+"""Learning rates as formulas of the number of updates, those of fairseq.
+
+Update ``t`` (from 1) uses ``learning_rate(t)``. fairseq uses its value at ``t - 1``, so its first
+update after a warm-up from 0 changes nothing; the values at a given number of updates, which both
+print, are the same.
+"""
+
+import math
+from typing import Any, Protocol
+
+from relu_nmt.errors import ConfigError
+from relu_nmt.optim.config import SCHEDULES, ScheduleConfig
+
+
+class Schedule(Protocol):
+    """A learning rate for every update."""
+
+    def learning_rate(self, num_updates: int, epoch: int) -> float:
+        """Return the learning rate of update ``num_updates`` (from 1) in ``epoch`` (from 1)."""
+
+    def end_epoch(self, num_updates: int, score: float | None) -> None:
+        """Take notice of the validation score (None: not validated) at the end of an epoch."""
+
+    def state(self) -> dict[str, Any]:
+        """Return what a resumed schedule must know, as plain values."""
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from :meth:`state`."""
+
+
+def build_schedule(config: ScheduleConfig, max_update: int, maximize_score: bool) -> Schedule:
+    """Return the schedule of ``config``.
+
+    Args:
+        config: which schedule, and its settings.
+        max_update: the last update of the training, 0 if not limited.
+        maximize_score: whether a larger validation score is better.
+
+    Raises:
+        ConfigError: the settings do not suffice.
+
+    Example:
+        >>> schedule = build_schedule(ScheduleConfig(lr=(1e-3,), warmup_updates=4), 0, False)
+        >>> [schedule.learning_rate(t, 1) for t in (1, 4, 16)]
+        [0.00025, 0.001, 0.0005]
+    """
+    return SCHEDULES.get(config.lr_scheduler)(config, max_update, maximize_score)
+
+
+class UpdateSchedule:
+    """Base of the schedules that depend on nothing but the numbers of update and epoch."""
+
+    def __init__(self, config: ScheduleConfig, max_update: int, maximize_score: bool) -> None:
+        self.config = config
+        self.peak = config.lr[0]
+        self.warmup = config.warmup
+        self.init_lr = warmup_start(config, lowest=0.0)
+
+    def end_epoch(self, num_updates: int, score: float | None) -> None:
+        """Do nothing: the formula does not depend on the score."""
+
+    def state(self) -> dict[str, Any]:
+        """Return nothing: the formula needs no memory."""
+        return {}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Do nothing: the formula needs no memory."""
+
+    def warming_up(self, num_updates: int) -> float:
+        """Return the learning rate on the straight line of the warm-up."""
+        return self.init_lr + num_updates * (self.peak - self.init_lr) / self.warmup
+
+
+def warmup_start(config: ScheduleConfig, lowest: float) -> float:
+    """Return the learning rate at update 0 of the warm-up."""
+    return config.warmup_init_lr if config.warmup_init_lr >= 0 else lowest
+
+
+@SCHEDULES.register("inverse_sqrt")
+class InverseSqrtSchedule(UpdateSchedule):
+    """lr * min(t / warmup, sqrt(warmup / t)) when the warm-up starts from 0.
+
+    Reference: Vaswani et al. 2017, equation 3, which is --lr width^-.5 * warmup^-.5.
+
+    Raises:
+        ConfigError: --warmup-updates 0, for which the formula has no scale.
+    """
+
+    def __init__(self, config: ScheduleConfig, max_update: int, maximize_score: bool) -> None:
+        super().__init__(config, max_update, maximize_score)
+        if self.warmup < 1:
+            raise ConfigError(
+                "--lr-scheduler inverse_sqrt needs --warmup-updates of 1 or more, "
+                "from which it decays"
+            )
+
+    def learning_rate(self, num_updates: int, epoch: int) -> float:
+        """Return the learning rate of an update."""
+        if num_updates < self.warmup:
+            return self.warming_up(num_updates)
+        return self.peak * self.warmup**0.5 * num_updates**-0.5
+
+
+@SCHEDULES.register("cosine")
+class CosineSchedule(UpdateSchedule):
+    """Half cosines from --lr down to --min-lr, the periods growing by --t-mult.
+
+    Reference: Loshchilov and Hutter 2017, equation 5. Deviation (fairseq's): each period shrinks
+    both ends by --lr-shrink.
+
+    Raises:
+        ConfigError: neither --lr-period-updates nor --max-update says how long a period is.
+    """
+
+    def __init__(self, config: ScheduleConfig, max_update: int, maximize_score: bool) -> None:
+        super().__init__(config, max_update, maximize_score)
+        self.init_lr = warmup_start(config, lowest=config.min_lr)
+        self.period = config.lr_period_updates
+        if self.period <= 0:
+            self.period = max_update - self.warmup
+        if self.period <= 0:
+            raise ConfigError(
+                "--lr-scheduler cosine needs --lr-period-updates, or --max-update above "
+                "--warmup-updates"
+            )
+
+    def learning_rate(self, num_updates: int, epoch: int) -> float:
+        """Return the learning rate of an update."""
+        if num_updates < self.warmup:
+            return self.warming_up(num_updates)
+        index, position, length = self._period_of(num_updates - self.warmup)
+        shrink = self.config.lr_shrink**index
+        low, high = self.config.min_lr * shrink, self.peak * shrink
+        return low + 0.5 * (high - low) * (1 + math.cos(math.pi * position / length))
+
+    def _period_of(self, updates: int) -> tuple[int, float, float]:
+        """Return the period's number (from 0), the updates since its start, and its length."""
+        growth = self.config.t_mult
+        if growth == 1:
+            index = int(updates // self.period)
+            return index, updates - self.period * index, self.period
+        index = math.floor(math.log(1 - updates / self.period * (1 - growth), growth))
+        start = (1 - growth**index) / (1 - growth) * self.period
+        return index, updates - start, growth**index * self.period
+
+
+@SCHEDULES.register("polynomial_decay")
+class PolynomialDecaySchedule(UpdateSchedule):
+    """From --lr to --end-learning-rate along (1 - progress)^power, then constant."""
+
+    def learning_rate(self, num_updates: int, epoch: int) -> float:
+        """Return the learning rate of an update."""
+        end, total = self.config.end_learning_rate, self.config.total_num_update
+        if self.warmup > 0 and num_updates <= self.warmup:
+            return self.peak * num_updates / self.warmup
+        if num_updates >= total:
+            return end
+        remaining = 1 - (num_updates - self.warmup) / (total - self.warmup)
+        return (self.peak - end) * remaining**self.config.power + end
+
+
+@SCHEDULES.register("fixed")
+class FixedSchedule(UpdateSchedule):
+    """One learning rate per epoch, the last one for the rest, shrunk from --force-anneal on."""
+
+    def learning_rate(self, num_updates: int, epoch: int) -> float:
+        """Return the learning rate of an update."""
+        rates, anneal = self.config.lr, self.config.force_anneal
+        if anneal is None or epoch < anneal:
+            rate = rates[min(epoch - 1, len(rates) - 1)]
+        else:
+            rate = rates[-1] * self.config.lr_shrink ** (epoch + 1 - anneal)
+        if num_updates < self.warmup:
+            # fairseq's step_update(u) serves update u + 1 with factor (u + 1) / warmup, and it
+            # prints that value at u updates; here both are update t's own factor.
+            return rate * num_updates / self.warmup
+        return rate
