@@ -3,7 +3,6 @@
 import math
 from dataclasses import dataclass
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from relu_nmt.attention import attentions
@@ -11,6 +10,7 @@ from relu_nmt.attention.base import NOTHING, Attention, AttentionOutput, Capabil
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.stats import row_statistics
 from relu_nmt.config import option
+from relu_nmt.dropout import dropout
 from relu_nmt.errors import ConfigError
 
 
@@ -58,7 +58,7 @@ class ReLUFormerAttention(Attention):
         # The scale is one factor a row, so it is cheaper on the output than on the weights.
         row_scale = (visibility.counts.clamp_min(1) / 2).rsqrt() / self.config.gamma
         rows = row_statistics(rectified, visibility, row_scale) if need.statistics else None
-        values = F.dropout(rectified, self.active_dropout) @ v
+        values = dropout(rectified, self.active_dropout) @ v
         values = (values * row_scale[..., None]).to(v.dtype)
         weights = rectified.float() * row_scale[..., None] if need.weights else None
         return AttentionOutput(values, weights, rows)

@@ -10,6 +10,7 @@ from relu_nmt.attention import attentions
 from relu_nmt.attention.base import NOTHING, Attention, AttentionOutput, Capabilities, Need
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.stats import row_statistics
+from relu_nmt.dropout import dropout
 
 
 @attentions.register("softmax")
@@ -52,5 +53,5 @@ class SoftmaxAttention(Attention):
         if visibility.empty_rows is not None:
             weights = weights.masked_fill(visibility.empty_rows, 0.0)
         rows = row_statistics(weights, visibility) if need.statistics else None
-        values = F.dropout(weights, self.active_dropout).to(v.dtype) @ v
+        values = dropout(weights, self.active_dropout).to(v.dtype) @ v
         return AttentionOutput(values, weights if need.weights else None, rows)

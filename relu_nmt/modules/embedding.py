@@ -4,6 +4,8 @@ import math
 
 from torch import Tensor, nn
 
+from relu_nmt.dropout import Dropout
+
 
 def token_embedding(vocab_size: int, embed_dim: int, pad_index: int) -> nn.Embedding:
     """Return a table [V, D] drawn from N(0, 1/D), zero at the padding symbol."""
@@ -32,7 +34,7 @@ class InputEmbedding(nn.Module):
         self.positions = positions
         self.scale = math.sqrt(tokens.embedding_dim) if scale else 1.0
         self.norm = nn.LayerNorm(tokens.embedding_dim) if norm else nn.Identity()
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, tokens: Tensor, start: int = 0) -> Tensor:
         """Return [B, N, D] of token ids [B, N] whose first stands at position ``start``."""

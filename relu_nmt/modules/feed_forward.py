@@ -3,6 +3,8 @@
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from relu_nmt.dropout import Dropout
+
 ACTIVATIONS = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}
 
 
@@ -21,7 +23,7 @@ class FeedForward(nn.Module):
         self.inner = nn.Linear(embed_dim, ffn_dim)
         self.outer = nn.Linear(ffn_dim, embed_dim)
         self.activation = ACTIVATIONS[activation]
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         for linear in (self.inner, self.outer):
             nn.init.xavier_uniform_(linear.weight)
             nn.init.zeros_(linear.bias)

@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
+from relu_nmt.dropout import Dropout
+
 
 class Residual(nn.Module):
     """x + dropout(f(norm(x))) (pre-norm) or norm(x + dropout(f(x))) (post-norm).
@@ -18,7 +20,7 @@ class Residual(nn.Module):
         super().__init__()
         self.norm = nn.LayerNorm(embed_dim)
         self.normalize_before = normalize_before
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         """Apply ``sublayer``, which maps [B, N, D] to [B, N, D]."""

@@ -1,0 +1,50 @@
+"""Dropout whose random mask is cheap on the CPU."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+_LEVELS = 1 << 16
+_WORDS_PER_DRAW = 4
+
+
+def dropout(x: Tensor, probability: float) -> Tensor:
+    """Zero entries with ``probability`` and divide the others by 1 - ``probability``.
+
+    On the CPU PyTorch draws one random number an entry, in one thread, which was a tenth of a
+    training step; here one 64-bit draw serves four entries. The probability is rounded to a
+    multiple of 2^-16 and the scale follows it, so the expectation is exact.
+
+    Args:
+        x: any shape.
+        probability: 0 to below 1; 0 returns ``x`` itself.
+    """
+    if probability == 0.0:
+        return x
+    if x.device.type != "cpu":
+        return F.dropout(x, probability)
+    dropped = round(probability * _LEVELS)
+    draws = torch.empty(-(-x.numel() // _WORDS_PER_DRAW), dtype=torch.int64)
+    words = draws.random_(-(2**63), None).view(torch.int16)[: x.numel()].view(x.shape)
+    keep = (words >= dropped - _LEVELS // 2).to(x.dtype)
+    return x * keep.mul_(_LEVELS / (_LEVELS - dropped))
+
+
+class Dropout(nn.Module):
+    """:func:`dropout` in training, nothing otherwise.
+
+    Args:
+        probability: 0 to below 1.
+    """
+
+    def __init__(self, probability: float) -> None:
+        super().__init__()
+        self.probability = probability
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Drop entries of ``x`` of any shape."""
+        return dropout(x, self.probability if self.training else 0.0)
+
+    def extra_repr(self) -> str:
+        """Return what ``print(model)`` shows."""
+        return str(self.probability)
