@@ -1,0 +1,57 @@
+"""From a task to its model, and from a checkpoint to both."""
+
+import dataclasses
+import os
+
+from relu_nmt.config import from_dict
+from relu_nmt.errors import CheckpointError
+from relu_nmt.models.config import TransformerConfig
+from relu_nmt.models.encoder_decoder import EncoderDecoder
+from relu_nmt.tasks.translation import TranslationTask
+from relu_nmt.training.checkpoint import load_checkpoint
+
+
+def build_model(config: TransformerConfig, task: TranslationTask) -> EncoderDecoder:
+    """Return a new model for the task's dictionaries.
+
+    Raises:
+        ConfigError: settings that contradict each other or the dictionaries.
+    """
+    return EncoderDecoder(
+        config,
+        len(task.source_dictionary),
+        len(task.target_dictionary),
+        task.target_dictionary.pad_index,
+    )
+
+
+@dataclasses.dataclass
+class LoadedModel:
+    """A model in evaluation mode and the task it was trained for."""
+
+    model: EncoderDecoder
+    task: TranslationTask
+
+
+def load_model(path: str | os.PathLike[str]) -> LoadedModel:
+    """Return the model and the task of a checkpoint, on the CPU, in evaluation mode.
+
+    Raises:
+        CheckpointError: the file is missing or damaged, or its weights do not fit its settings.
+    """
+    checkpoint = load_checkpoint(path)
+    missing = {"model_config", "task"} - checkpoint.metadata.keys()
+    if missing:
+        raise CheckpointError(
+            f"{path}: no {' and no '.join(sorted(missing))} in it; "
+            "it is not the checkpoint of a translation model"
+        )
+    task = TranslationTask.from_state(checkpoint.metadata["task"])
+    model = build_model(from_dict(TransformerConfig, checkpoint.metadata["model_config"]), task)
+    try:
+        model.load_state_dict(checkpoint.model_tensors)
+    except RuntimeError as error:
+        # PyTorch lists every tensor on a line of its own; the first one tells what is wrong.
+        reason = " ".join(str(error).split())[:200]
+        raise CheckpointError(f"{path}: the weights do not fit the settings: {reason}") from error
+    return LoadedModel(model.eval(), task)
