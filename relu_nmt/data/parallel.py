@@ -1,5 +1,7 @@
 """The sentence pairs of one split."""
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from relu_nmt.data.dictionary import Dictionary
@@ -84,3 +86,22 @@ class ParallelDataset:
                 f"dictionary has {vocab_size:,} symbols; data and dictionary do not belong together"
             )
         return ids
+
+
+def check_parallel(counts: Mapping[str, int], what: str) -> None:
+    """Check that all files have as many lines or sentences.
+
+    Args:
+        counts: their number by path.
+        what: "lines" or "sentences", for the message.
+
+    Raises:
+        DataError: the numbers differ; the message names both.
+    """
+    (path, count), *others = counts.items()
+    for other, other_count in others:
+        if other_count != count:
+            raise DataError(
+                f"{path}: {count:,} {what}, but {other} has {other_count:,}; both sides must be "
+                "parallel, line by line"
+            )

@@ -14,6 +14,20 @@ from relu_nmt.tokenization.pipeline import TextPipeline
 AGAIN = "run relu-nmt-preprocess again"
 
 
+def subword_file_name(name: str, language: str | None) -> str:
+    """Return the name of a subword model's file in a data folder.
+
+    Args:
+        name: ``subword-nmt`` or ``sentencepiece``.
+        language: whose model it is; None for one of both languages.
+    """
+    stem, ending = {
+        "subword-nmt": ("subword", "codes"),
+        "sentencepiece": ("sentencepiece", "model"),
+    }[name]
+    return f"{stem}.{ending}" if language is None else f"{stem}.{language}.{ending}"
+
+
 def load_subword(name: str, path: str | os.PathLike[str] | None) -> SubwordModel:
     """Return a subword model from its file.
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -70,12 +71,15 @@ class SubwordNmt:
         return {"name": "subword-nmt", "codes": self._codes}
 
 
-def learn_codes(word_counts: Mapping[str, int], num_merges: int) -> str:
+def learn_codes(
+    word_counts: Mapping[str, int], num_merges: int, show_progress: bool = False
+) -> str:
     """Learn byte-pair encoding.
 
     Args:
         word_counts: how often each word occurs in the training text.
         num_merges: at most so many merges; fewer if no pair of symbols occurs twice any more.
+        show_progress: let subword-nmt draw its progress bar on standard error.
 
     Returns:
         The text of a codes file.
@@ -88,6 +92,7 @@ def learn_codes(word_counts: Mapping[str, int], num_merges: int) -> str:
     # Sorted, so that ties between merges do not depend on the order of the text.
     entries = (f"{word} {count}\n" for word, count in sorted(word_counts.items()))
     codes = io.StringIO()
-    with contextlib.redirect_stderr(io.StringIO()):  # a progress bar of its own
+    stream = sys.stderr if show_progress else io.StringIO()
+    with contextlib.redirect_stderr(stream):
         learn_bpe.learn_bpe(entries, codes, num_merges, is_dict=True)
     return codes.getvalue()

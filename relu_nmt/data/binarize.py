@@ -1,0 +1,151 @@
+"""From text whose tokens stand between spaces to counts and numbers, by all cores.
+
+The text is read in pieces of bounded size (:mod:`relu_nmt.data.text_lines`), so that the memory
+does not depend on the size of the corpus.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, groupby
+from pathlib import Path
+
+import numpy as np
+
+from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.data.indexed_dataset import IndexedDatasetWriter, number_type
+from relu_nmt.data.text_lines import Chunk, TextFile, read_chunk
+from relu_nmt.data.worker_pool import ordered_map
+
+# Counters are sent back once per run of chunks, since sending them costs more than counting.
+CHUNKS_PER_COUNT = 64
+
+Advance = Callable[[int], None]
+
+
+def _count_run(run: Sequence[Chunk]) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for chunk in run:
+        for line in read_chunk(chunk):
+            counts.update(line.split())
+    return counts
+
+
+def count_words(files: Sequence[TextFile], workers: int, advance: Advance) -> Counter[str]:
+    """Return how often each word occurs in the files.
+
+    Args:
+        files: the scanned files.
+        workers: processes.
+        advance: called with the number of bytes done.
+
+    Raises:
+        DataError: a file cannot be read any more.
+    """
+    chunks = [chunk for file in files for chunk in file.chunks]
+    run_length = max(1, min(CHUNKS_PER_COUNT, len(chunks) // (4 * workers)))
+    runs = [chunks[i : i + run_length] for i in range(0, len(chunks), run_length)]
+    total: Counter[str] = Counter()
+    for run, counts in ordered_map(_count_run, runs, workers):
+        total.update(counts)
+        advance(sum(chunk.end - chunk.start for chunk in run))
+    return total
+
+
+class _Numbers(dict[str, int]):
+    """Numbers of the symbols; that of ``<unk>`` for all others."""
+
+    def __missing__(self, symbol: str) -> int:
+        return Dictionary.unk_index
+
+
+# Set up in every worker by _prepare_numbers, one table per dictionary.
+_tables: dict[str, tuple[_Numbers, type[np.integer]]] = {}
+
+
+def _prepare_numbers(dictionaries: dict[str, Dictionary]) -> None:
+    _tables.clear()
+    for name, dictionary in dictionaries.items():
+        _tables[name] = _Numbers(dictionary.indices()), number_type(len(dictionary))
+
+
+def _number_chunk(task: tuple[int, str, Chunk]) -> tuple[np.ndarray, np.ndarray, int]:
+    """Return the token numbers of the lines of a chunk, their sizes and the unknown words."""
+    _, dictionary, chunk = task
+    numbers, dtype = _tables[dictionary]
+    lines = [line.split() for line in read_chunk(chunk)]
+    sizes = np.fromiter(map(len, lines), dtype=np.int32, count=len(lines))
+    total = int(sizes.sum())
+    ids = np.fromiter(
+        map(numbers.__getitem__, chain.from_iterable(lines)), dtype=dtype, count=total
+    )
+    sizes += 1
+    tokens = np.full(total + len(lines), Dictionary.eos_index, dtype=dtype)
+    is_word = np.ones(len(tokens), dtype=bool)
+    is_word[np.cumsum(sizes) - 1] = False
+    tokens[is_word] = ids
+    return tokens, sizes, int((ids == Dictionary.unk_index).sum())
+
+
+@dataclass(frozen=True)
+class Side:
+    """One language of one split, to be binarised.
+
+    Args:
+        dictionary: name of its dictionary.
+        prefix: path of the result without ``.bin`` and ``.idx``.
+        text: the scanned text, tokens between spaces.
+    """
+
+    dictionary: str
+    prefix: Path
+    text: TextFile
+
+
+@dataclass
+class BinarizedSide:
+    """What was written.
+
+    Args:
+        sentences: their number.
+        tokens: their number, ``</s>`` included.
+        unknown: tokens that became ``<unk>``.
+        checksums: SHA-256 of the files written, by name.
+    """
+
+    sentences: int = 0
+    tokens: int = 0
+    unknown: int = 0
+    checksums: dict[str, str] = field(default_factory=dict)
+
+
+def binarize(
+    sides: Sequence[Side], dictionaries: dict[str, Dictionary], workers: int, advance: Advance
+) -> Iterator[tuple[Side, BinarizedSide]]:
+    """Write the ``.bin`` and ``.idx`` of each side; yield each when its files are complete.
+
+    Args:
+        sides: what to binarise; none of them empty.
+        dictionaries: the dictionaries by name.
+        workers: processes; the result does not depend on their number.
+        advance: called with the number of bytes done.
+
+    Raises:
+        DataError: a text cannot be read any more.
+    """
+    tasks = (
+        (i, side.dictionary, chunk) for i, side in enumerate(sides) for chunk in side.text.chunks
+    )
+    results = ordered_map(_number_chunk, tasks, workers, _prepare_numbers, dictionaries)
+    for i, of_side in groupby(results, key=lambda result: result[0][0]):
+        side, done = sides[i], BinarizedSide()
+        dtype = number_type(len(dictionaries[side.dictionary]))
+        with IndexedDatasetWriter(side.prefix, dtype) as writer:
+            for (_, _, chunk), (tokens, sizes, unknown) in of_side:
+                writer.add(tokens, sizes)
+                done.sentences += len(sizes)
+                done.tokens += len(tokens)
+                done.unknown += unknown
+                advance(chunk.end - chunk.start)
+        done.checksums = {path.name: checksum for path, checksum in writer.checksums.items()}
+        yield side, done

@@ -1,0 +1,67 @@
+"""How far a long pass over text has come, on standard error."""
+
+import sys
+import time
+from types import TracebackType
+
+from tqdm import tqdm
+
+SECONDS_BETWEEN_LINES = 10.0
+
+
+class Progress:
+    """A bar on a terminal, otherwise a line every ten seconds and one at the end.
+
+    Used as a context manager.
+
+    Args:
+        label: what is being done.
+        total: its size in bytes.
+
+    Example:
+        >>> with Progress("count", 100) as progress:
+        ...     progress.advance(100)
+    """
+
+    def __init__(self, label: str, total: int) -> None:
+        self._label = label
+        self._total = total
+        self._done = 0
+        self._started = self._last_line = time.monotonic()
+        self._bar = (
+            tqdm(total=total, desc=label, unit="B", unit_scale=True, file=sys.stderr)
+            if sys.stderr.isatty()
+            else None
+        )
+
+    def __enter__(self) -> "Progress":
+        return self
+
+    def advance(self, num_bytes: int) -> None:
+        """Add ``num_bytes`` to what is done."""
+        self._done += num_bytes
+        if self._bar is not None:
+            self._bar.update(num_bytes)
+        elif time.monotonic() - self._last_line >= SECONDS_BETWEEN_LINES:
+            self._last_line = time.monotonic()
+            self._print_line()
+
+    def _print_line(self) -> None:
+        seconds = time.monotonic() - self._started
+        share = self._done / max(1, self._total)
+        print(
+            f"{self._label}: {share:.0%} of {self._total / 1e6:,.1f} MB, {seconds:.1f} s",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.close()
+        elif kind is None:
+            self._print_line()

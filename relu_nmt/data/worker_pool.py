@@ -1,0 +1,82 @@
+"""A function applied to many tasks by all cores, with the results in order."""
+
+import multiprocessing
+import os
+import signal
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, TypeVar
+
+from relu_nmt.errors import ReluNmtError
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+# Tasks handed out ahead of the one whose result is due, per worker: enough that nobody waits,
+# few enough that results do not pile up in memory.
+TASKS_AHEAD = 3
+
+
+def available_cores() -> int:
+    """Return the number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _start_worker(prepare: Callable[[Any], None] | None, argument: Any) -> None:
+    # Ctrl-C is the parent's to handle: it ends the workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if prepare is not None:
+        prepare(argument)
+
+
+def ordered_map(
+    function: Callable[[Task], Result],
+    tasks: Iterable[Task],
+    workers: int,
+    prepare: Callable[[Any], None] | None = None,
+    argument: Any = None,
+) -> Iterator[tuple[Task, Result]]:
+    """Yield each task and ``function(task)``, in the order of the tasks.
+
+    The memory is bounded: few results wait to be taken, whatever the number of tasks.
+
+    Args:
+        function: a function of a module (it is sent to other processes by name).
+        tasks: its arguments; small, as they are sent too.
+        workers: processes; with 1 everything happens in this one.
+        prepare: called first in every worker, for example to set up a dictionary.
+        argument: of ``prepare``.
+
+    Raises:
+        ReluNmtError: a worker was killed, or ``function`` raised it.
+    """
+    if workers <= 1:
+        if prepare is not None:
+            prepare(argument)
+        for task in tasks:
+            yield task, function(task)
+        return
+    # Forked workers start in milliseconds. Elsewhere than on Linux forking is not safe.
+    context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+    pool = ProcessPoolExecutor(workers, context, _start_worker, (prepare, argument))
+    waiting: deque[tuple[Task, Future[Result]]] = deque()
+    try:
+        for task in tasks:
+            waiting.append((task, pool.submit(function, task)))
+            if len(waiting) > workers * TASKS_AHEAD:
+                first, future = waiting.popleft()
+                yield first, future.result()
+        while waiting:
+            first, future = waiting.popleft()
+            yield first, future.result()
+    except BrokenProcessPool as error:
+        raise ReluNmtError(
+            "a worker process was killed, perhaps because memory ran out; try fewer --workers"
+        ) from error
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,350 @@
+"""Making a data folder: from text files to dictionaries, binarised data and a manifest.
+
+The steps: scan all files; convert raw text to tokens (:mod:`relu_nmt.tasks.text_steps`); build
+the dictionaries; binarise; write the manifest. Each finished step is noted in a journal, so that
+a run that was interrupted goes on where it was. Files appear under their names only when they are
+complete, and the manifest comes last.
+"""
+
+import hashlib
+import importlib.metadata
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import relu_nmt
+from relu_nmt.config import to_dict
+from relu_nmt.data.binarize import BinarizedSide, Side, binarize, count_words
+from relu_nmt.data.data_folder import (
+    MANIFEST_NAME,
+    dictionary_path,
+    documents_path,
+    pair_name,
+    split_prefix,
+)
+from relu_nmt.data.dictionary import UNK, Dictionary
+from relu_nmt.data.indexed_dataset import bin_path, idx_path
+from relu_nmt.data.journal import Journal
+from relu_nmt.data.manifest import file_record, read_manifest, verify_checksums, write_manifest
+from relu_nmt.data.parallel import check_parallel
+from relu_nmt.data.progress import Progress
+from relu_nmt.data.text_lines import TextFile, scan_text
+from relu_nmt.data.worker_pool import available_cores, ordered_map
+from relu_nmt.errors import DataError
+from relu_nmt.tasks.preprocess_config import PreprocessConfig
+from relu_nmt.tasks.text_steps import Settings, SideKey, TextSteps
+
+WORK_FOLDER = "preprocess.unfinished"
+# Settings that do not change the result.
+WITHOUT_EFFECT = ("workers", "overwrite", "destdir", "task", "dataset_impl")
+# Settings whose files count by their contents, wherever they lie.
+FILE_SETTINGS = ("trainpref", "validpref", "testpref", "srcdict", "tgtdict", "subword_model")
+PACKAGES = {
+    "moses": "sacremoses",
+    "moses-aggressive": "sacremoses",
+    "subword-nmt": "subword-nmt",
+    "sentencepiece": "sentencepiece",
+}
+
+Inputs = dict[SideKey, TextFile]
+
+
+def build_data_folder(
+    config: PreprocessConfig, say: Callable[[str], None] = print
+) -> dict[str, Any]:
+    """Make the data folder that ``config`` describes, or finish it.
+
+    Args:
+        config: what to make it of.
+        say: told in one line what was made.
+
+    Returns:
+        The manifest; empty if only dictionaries were asked for.
+
+    Raises:
+        DataError: a file is missing, damaged or not parallel to its counterpart, or the folder
+            holds something else already.
+        ConfigError: the settings do not suit the text.
+    """
+    return _Builder(config, say).build()
+
+
+class _Builder:
+    """One run of relu-nmt-preprocess."""
+
+    def __init__(self, config: PreprocessConfig, say: Callable[[str], None]) -> None:
+        self.config = config
+        self.say = say
+        self.folder = Path(config.destdir).absolute()
+        self.workers = config.workers or available_cores()
+        target_lang = None if config.only_source else config.target_lang
+        self.pair = pair_name(config.source_lang, target_lang)
+
+    def build(self) -> dict[str, Any]:
+        """Do all steps that are not done yet."""
+        inputs = self._scan_inputs()
+        key = self._key(inputs)
+        manifest = self._check_folder(key)
+        if manifest is not None:
+            self.say(f"{self.config.destdir}: complete already, nothing to do")
+            return manifest
+        journal = Journal(self.folder / WORK_FOLDER, key)
+        settings = Settings(self.folder, self.pair, self.workers, self.say)
+        steps = TextSteps(self.config, settings, journal)
+        texts = steps.run(inputs)
+        dictionaries = self._make_dictionaries(journal, texts)
+        manifest = {}
+        if not self.config.dict_only:
+            sides = self._binarize(journal, texts, dictionaries)
+            manifest = self._describe(key, inputs, steps, sides, dictionaries)
+            write_manifest(self.folder, manifest)
+        journal.close()
+        return manifest
+
+    def _scan_inputs(self) -> Inputs:
+        """Read through all input files: are they there, UTF-8 and parallel?"""
+        paths = {
+            (split, language): self.config.input_path(split, language)
+            for split in self.config.splits()
+            for language in self.config.languages
+        }
+        for (split, language), path in paths.items():
+            if not os.path.isfile(path):
+                flag = f"--{split.rstrip('0123456789')}pref"
+                raise DataError(
+                    f"{path}: no such file; its name is that of {flag} with the language "
+                    f"'{language}' after a dot"
+                )
+        scanned = {}
+        total = sum(os.path.getsize(path) for path in paths.values())
+        distinct = list(dict.fromkeys(paths.values()))
+        with Progress("scan", total) as progress:
+            for path, text in ordered_map(scan_text, distinct, self.workers):
+                scanned[path] = text
+                progress.advance(text.num_bytes)
+        inputs = {key: scanned[path] for key, path in paths.items()}
+        for text in inputs.values():
+            if text.num_lines == 0:
+                raise DataError(f"{text.path}: the file is empty")
+        if self.config.document_separator == "none":
+            for split in self.config.splits():
+                counts = {
+                    inputs[split, language].path: inputs[split, language].num_lines
+                    for language in self.config.languages
+                }
+                check_parallel(counts, "lines")
+        return inputs
+
+    def _key(self, inputs: Inputs) -> str:
+        """Return what stands for the whole job: its settings and the contents of its files."""
+        settings = {
+            name: value
+            for name, value in to_dict(self.config).items()
+            if name not in (*WITHOUT_EFFECT, *FILE_SETTINGS)
+        }
+        contents: dict[str, Any] = {
+            f"{split}.{language}": text.sha256 for (split, language), text in inputs.items()
+        }
+        for name in ("srcdict", "tgtdict", "subword_model"):
+            path = getattr(self.config, name)
+            if path is not None:
+                if not os.path.isfile(path):
+                    raise DataError(f"{path}: no such file (--{name.replace('_', '-')})")
+                contents[name] = file_record(path)["sha256"]
+        job = {"settings": settings, "contents": contents, "versions": self._versions()}
+        return hashlib.sha256(json.dumps(job, sort_keys=True).encode()).hexdigest()
+
+    def _versions(self) -> dict[str, str]:
+        names = {
+            PACKAGES[step]
+            for step in (self.config.tokenizer, self.config.subword)
+            if step in PACKAGES
+        }
+        return {
+            "relu_nmt": relu_nmt.__version__,
+            **{name: importlib.metadata.version(name) for name in sorted(names)},
+        }
+
+    def _check_folder(self, key: str) -> dict[str, Any] | None:
+        """Return the manifest if the folder is complete already; refuse to replace another.
+
+        Raises:
+            DataError: the folder was made in another way, and ``--overwrite`` is not given.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            manifest = read_manifest(self.folder)
+            if manifest is not None and manifest.get("key") == key:
+                verify_checksums(self.folder, manifest)
+                return manifest
+        except DataError as damage:
+            self.say(f"{damage}: making the folder anew")
+            (self.folder / MANIFEST_NAME).unlink()
+            return None
+        if manifest is not None:
+            if not self.config.overwrite:
+                raise DataError(
+                    f"{self.config.destdir}: holds data made from other text or settings; give "
+                    "another --destdir, or --overwrite to replace it"
+                )
+            # Nothing of it may be taken for a part of the new folder.
+            (self.folder / MANIFEST_NAME).unlink()
+            for name in manifest["files"]:
+                (self.folder / name).unlink(missing_ok=True)
+        elif not self.config.overwrite and Journal.read(self.folder / WORK_FOLDER) is None:
+            given = {self.config.source_lang: self.config.srcdict}
+            given[self.config.target_lang] = self.config.tgtdict
+            for language in self.config.languages:
+                path = dictionary_path(self.config.destdir, language)
+                if path.exists() and not given[language]:
+                    raise DataError(
+                        f"{path}: exists already; give another --destdir, --overwrite to replace "
+                        "it, or the dictionary to use (--srcdict, --tgtdict)"
+                    )
+        return None
+
+    def _make_dictionaries(
+        self, journal: Journal, texts: Mapping[SideKey, TextFile]
+    ) -> dict[str, Dictionary]:
+        """Build or copy the dictionaries of all languages into the folder."""
+        config = self.config
+        languages = config.languages
+        paths = {language: dictionary_path(self.folder, language) for language in languages}
+
+        def make() -> bool:
+            if config.joined_dictionary:
+                given = config.srcdict or config.tgtdict
+                joined = self._dictionary(given, languages, texts, "src")
+                made = dict.fromkeys(languages, joined)
+            else:
+                made = {
+                    language: self._dictionary(given, (language,), texts, side)
+                    for language, given, side in zip(
+                        languages, (config.srcdict, config.tgtdict), ("src", "tgt"), strict=False
+                    )
+                }
+            for language, dictionary in made.items():
+                dictionary.save(paths[language])
+            return True
+
+        journal.finish("dictionaries", make, tuple(paths.values()))
+        dictionaries = {language: Dictionary.load(path) for language, path in paths.items()}
+        for language, dictionary in dictionaries.items():
+            self.say(f"[{language}] Dictionary: {len(dictionary)} types")
+        return dictionaries
+
+    def _dictionary(
+        self,
+        given: str | None,
+        languages: tuple[str, ...],
+        texts: Mapping[SideKey, TextFile],
+        side: str,
+    ) -> Dictionary:
+        """Return the dictionary of one language, or of both if joined."""
+        if given is not None:
+            return Dictionary.load(given)
+        files = [texts["train", language] for language in languages]
+        label = f"count {'+'.join(languages)}"
+        with Progress(label, sum(file.num_bytes for file in files)) as progress:
+            counts = count_words(files, self.workers, progress.advance)
+        threshold = getattr(self.config, f"threshold{side}")
+        nwords = getattr(self.config, f"nwords{side}")
+        dictionary = Dictionary.from_counts(counts, threshold, nwords, self.config.padding_factor)
+        if not dictionary.num_words:
+            names = " and ".join(
+                self.config.input_path("train", language) for language in languages
+            )
+            reason = f"--threshold{side} {threshold} and --nwords{side} {nwords} leave no word of"
+            raise DataError(f"{names}: {reason if counts else 'no words in'} the text")
+        return dictionary
+
+    def _binarize(
+        self,
+        journal: Journal,
+        texts: Mapping[SideKey, TextFile],
+        dictionaries: dict[str, Dictionary],
+    ) -> dict[SideKey, dict[str, Any]]:
+        """Write the ``.bin`` and ``.idx`` files; return counts and checksums of each side."""
+        finished: dict[SideKey, Any] = {}
+        todo: list[tuple[SideKey, Side]] = []
+        for (split, language), text in texts.items():
+            finished[split, language] = journal.result(f"{split}.{language}.binarized")
+            if finished[split, language] is None:
+                prefix = split_prefix(self.folder, split, self.pair, language)
+                todo.append(((split, language), Side(language, prefix, text)))
+        if todo:
+            sides = [side for _, side in todo]
+            total = sum(side.text.num_bytes for side in sides)
+            with Progress("binarise", total) as progress:
+                results = binarize(sides, dictionaries, self.workers, progress.advance)
+                for ((split, language), side), (_, done) in zip(todo, results, strict=True):
+                    paths = (bin_path(side.prefix), idx_path(side.prefix))
+                    files = {path: done.checksums[path.name] for path in paths}
+                    finished[split, language] = vars(done)
+                    journal.note(f"{split}.{language}.binarized", vars(done), files)
+        for (split, language), result in finished.items():
+            self._report(self.config.input_path(split, language), language, result)
+        return finished
+
+    def _report(self, path: str, language: str, result: Mapping[str, Any]) -> None:
+        side = BinarizedSide(**result)
+        share = 100 * side.unknown / side.tokens
+        self.say(
+            f"[{language}] {path}: {side.sentences} sents, {side.tokens} tokens, "
+            f"{share:.3}% replaced (by {UNK})"
+        )
+
+    def _describe(
+        self,
+        key: str,
+        inputs: Inputs,
+        steps: TextSteps,
+        sides: Mapping[SideKey, Mapping[str, Any]],
+        dictionaries: Mapping[str, Dictionary],
+    ) -> dict[str, Any]:
+        """Return the manifest."""
+        config = self.config
+        files = {}
+        for language in config.languages:
+            path = dictionary_path(self.folder, language)
+            files[path.name] = file_record(path)
+        for path in steps.kept_files():
+            files[path.name] = file_record(path)
+        for result in sides.values():
+            for name, checksum in result["checksums"].items():
+                files[name] = file_record(self.folder / name, checksum)
+        splits = {}
+        for split in config.splits():
+            of_sides = {
+                language: {
+                    "input": config.input_path(split, language),
+                    "input_sha256": inputs[split, language].sha256,
+                    "tokens": sides[split, language]["tokens"],
+                    "unknown": sides[split, language]["unknown"],
+                }
+                for language in config.languages
+            }
+            documents = documents_path(self.folder, split, self.pair)
+            splits[split] = {
+                "sentences": sides[split, config.source_lang]["sentences"],
+                "documents": steps.num_documents.get(split),
+                "documents_file": documents.name if split in steps.num_documents else None,
+                "sides": of_sides,
+            }
+        return {
+            "key": key,
+            "source_lang": config.source_lang,
+            "target_lang": config.target_lang,
+            "joined_dictionary": config.joined_dictionary,
+            "versions": self._versions(),
+            "settings": to_dict(config),
+            "text": steps.descriptions(),
+            "dictionaries": {
+                language: {"file": dictionary_path("", language).name, "symbols": len(dictionary)}
+                for language, dictionary in dictionaries.items()
+            },
+            "splits": splits,
+            "files": files,
+        }

@@ -1,0 +1,173 @@
+"""The settings of relu-nmt-preprocess, and which of them go together."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from relu_nmt.config import option
+from relu_nmt.data.documents import SEPARATORS
+from relu_nmt.errors import ConfigError
+
+TOKENIZER_NAMES = ("none", "moses", "moses-aggressive")
+SUBWORD_NAMES = ("none", "subword-nmt", "sentencepiece")
+
+
+@dataclass(frozen=True)
+class PreprocessConfig:
+    """What to make a data folder of, and how; the flags' help describes each field.
+
+    Raises:
+        ConfigError: two settings contradict each other, or one is missing.
+    """
+
+    source_lang: str | None = option(
+        None, "source language, the ending of its files", flags=("-s",), metavar="SRC"
+    )
+    target_lang: str | None = option(
+        None, "target language, the ending of its files", flags=("-t",), metavar="TGT"
+    )
+    trainpref: str | None = option(
+        None, "training text without the ending: corpus/train for train.de, train.en", metavar="FP"
+    )
+    validpref: str | None = option(
+        None,
+        "validation text without the ending; several with commas (valid, valid1, ...)",
+        metavar="FP",
+    )
+    testpref: str | None = option(
+        None, "test text without the ending; several with commas (test, test1, ...)", metavar="FP"
+    )
+    destdir: str = option("data-bin", "the data folder to make", metavar="DIR")
+    joined_dictionary: bool = option(
+        False, "one dictionary (and one subword model) for both languages"
+    )
+    srcdict: str | None = option(None, "use this source dictionary", metavar="FILE")
+    tgtdict: str | None = option(None, "use this target dictionary", metavar="FILE")
+    thresholdsrc: int = option(
+        0,
+        "source words (joined dictionary: all words) that occur less often are unknown",
+        metavar="N",
+    )
+    thresholdtgt: int = option(0, "target words that occur less often are unknown", metavar="N")
+    nwordssrc: int = option(
+        -1,
+        "size of the source dictionary (joined: of the dictionary) at most; -1 for no limit",
+        metavar="N",
+    )
+    nwordstgt: int = option(
+        -1, "size of the target dictionary at most; -1 for no limit", metavar="N"
+    )
+    padding_factor: int = option(8, "fill dictionaries up to a multiple of this size", metavar="N")
+    only_source: bool = option(False, "there is no target text")
+    dict_only: bool = option(False, "make the dictionaries only")
+    tokenizer: str = option(
+        "none",
+        "how to tokenise the text; moses-aggressive splits hyphens too",
+        choices=TOKENIZER_NAMES,
+    )
+    lowercase: bool = option(False, "lower-case both sides")
+    subword: str = option(
+        "none", "split words, with a model learnt on the training text", choices=SUBWORD_NAMES
+    )
+    subword_size: int = option(
+        10000, "what to learn: merges for subword-nmt, pieces for sentencepiece", metavar="N"
+    )
+    subword_model: str | None = option(
+        None,
+        "use this model instead: codes of subword-nmt, or a model of SentencePiece",
+        metavar="FILE",
+    )
+    document_separator: str = option(
+        "none",
+        "what stands between documents: a blank line, or a line <d> before each (tag)",
+        choices=SEPARATORS,
+    )
+    workers: int = option(
+        0, "processes; 0 for one per core (the result does not depend on it)", metavar="N"
+    )
+    seed: int = option(1, "of the sample that a subword model is learnt on", metavar="N")
+    overwrite: bool = option(False, "replace a data folder that was made in another way")
+    task: str = option("translation", "as in fairseq; there is one", choices=("translation",))
+    dataset_impl: str = option("mmap", "as in fairseq; there is one", choices=("mmap",))
+
+    def __post_init__(self) -> None:
+        if not self.source_lang:
+            raise ConfigError(
+                "--source-lang is missing: give the ending of the source files (-s de)"
+            )
+        if not self.only_source and not self.target_lang:
+            raise ConfigError(
+                "--target-lang is missing: give the ending of the target files (-t en), or "
+                "--only-source"
+            )
+        if self.source_lang == self.target_lang and not self.only_source:
+            raise ConfigError(f"--source-lang and --target-lang are both '{self.source_lang}'")
+        for language in (self.source_lang, self.target_lang):
+            if language and set(language) & set("./-"):
+                raise ConfigError(
+                    f"language '{language}': '.', '-' and '/' cannot stand in it, as file names "
+                    "like train.de-en.de are made of it; rename the files"
+                )
+        if not (self.trainpref or self.validpref or self.testpref):
+            raise ConfigError("no text: give --trainpref, --validpref or --testpref")
+        self._check_dictionaries()
+        self._check_numbers()
+        self._check_subwords()
+
+    def _check_dictionaries(self) -> None:
+        if self.joined_dictionary and self.srcdict and self.tgtdict:
+            raise ConfigError("--joined-dictionary: give --srcdict or --tgtdict, not both")
+        if self.joined_dictionary and self.only_source:
+            raise ConfigError("--joined-dictionary and --only-source exclude each other")
+        if self.trainpref or (self.joined_dictionary and (self.srcdict or self.tgtdict)):
+            return
+        for flag, path in (("--srcdict", self.srcdict), ("--tgtdict", self.tgtdict)):
+            if not path and not (flag == "--tgtdict" and self.only_source):
+                raise ConfigError(f"without --trainpref, {flag} must name a dictionary")
+
+    def _check_numbers(self) -> None:
+        for flag, value in (
+            ("--padding-factor", self.padding_factor),
+            ("--subword-size", self.subword_size),
+        ):
+            if value < 1:
+                raise ConfigError(f"{flag} {value}: must be at least 1")
+        if self.workers < 0:
+            raise ConfigError(f"--workers {self.workers}: must be at least 1, or 0 for all cores")
+
+    def _check_subwords(self) -> None:
+        if self.subword == "none" and self.subword_model:
+            raise ConfigError(
+                "--subword-model: say of which kind it is with --subword subword-nmt or "
+                "--subword sentencepiece"
+            )
+        if self.subword != "none" and not self.subword_model and not self.trainpref:
+            raise ConfigError(
+                f"--subword {self.subword} learns on the training text: give --trainpref or "
+                "--subword-model"
+            )
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """The source language and, unless there is no target text, the target language."""
+        if self.only_source:
+            return (self.source_lang,)
+        return (self.source_lang, self.target_lang)
+
+    @property
+    def learns_subwords(self) -> bool:
+        """Whether a subword model is to be learnt."""
+        return self.subword != "none" and self.subword_model is None
+
+    def splits(self) -> dict[str, str]:
+        """Return the path prefix of each split by its name: train, valid, valid1, ..., test."""
+        result = {}
+        if self.trainpref:
+            result["train"] = self.trainpref
+        for name, prefixes in (("valid", self.validpref), ("test", self.testpref)):
+            for k, prefix in enumerate(prefixes.split(",") if prefixes else ()):
+                result[f"{name}{k}" if k else name] = prefix
+        return result
+
+    def input_path(self, split: str, language: str) -> str:
+        """Return the path of one side of a split."""
+        return str(Path(f"{self.splits()[split]}.{language}"))
