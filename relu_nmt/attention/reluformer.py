@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from relu_nmt.attention import attentions
@@ -51,14 +52,16 @@ class ReLUFormerAttention(Attention):
         self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, need: Need = NOTHING
     ) -> AttentionOutput:
         """See :meth:`Attention.forward`."""
+        exact = torch.promote_types(q.dtype, torch.float32)
         scores = (q / math.sqrt(self.head_dim)) @ k.transpose(-1, -2)  # [B, H, Nq, Nk]
         rectified = scores.relu()
         if visibility.mask is not None:
-            rectified = rectified * visibility.mask
+            rectified = rectified.masked_fill(~visibility.mask, 0.0)
         # The scale is one factor a row, so it is cheaper on the output than on the weights.
-        row_scale = (visibility.counts.clamp_min(1) / 2).rsqrt() / self.config.gamma
+        counts = visibility.counts.to(exact).clamp_min(1)
+        row_scale = (counts / 2).rsqrt() / self.config.gamma  # [B or 1, 1, Nq or 1]
         rows = row_statistics(rectified, visibility, row_scale) if need.statistics else None
         values = dropout(rectified, self.active_dropout) @ v
         values = (values * row_scale[..., None]).to(v.dtype)
-        weights = rectified.float() * row_scale[..., None] if need.weights else None
+        weights = rectified.to(exact) * row_scale[..., None] if need.weights else None
         return AttentionOutput(values, weights, rows)

@@ -1,0 +1,17 @@
+import pytest
+import torch
+
+from relu_nmt.attention import attentions
+
+
+@pytest.fixture(params=attentions.names())
+def name(request) -> str:
+    return request.param
+
+
+@pytest.fixture(autouse=True)
+def uninitialised_memory_is_nan():
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    yield
+    torch.use_deterministic_algorithms(False)

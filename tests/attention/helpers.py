@@ -1,0 +1,22 @@
+import torch
+
+from relu_nmt.attention import attentions
+from relu_nmt.attention.base import Attention, build_attention
+from relu_nmt.attention.spec import AttentionSpec
+
+
+def make_attention(name: str, slot: str = "encoder", heads: int = 2, dim: int = 4) -> Attention:
+    attention = build_attention(AttentionSpec.parse(name), slot, heads, dim, dropout=0.0)
+    return attention.double().eval()
+
+
+def random_qkv(batch, queries, keys, *, heads=2, dim=4, seed=0, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        torch.randn(batch, heads, n, dim, generator=generator, dtype=torch.float64).to(dtype)
+        for n in (queries, keys, keys)
+    ]
+
+
+def can(name: str, capability: str) -> bool:
+    return getattr(attentions.get(name).capabilities, capability)

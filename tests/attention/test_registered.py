@@ -1,0 +1,161 @@
+"""What every registered attention must do; registering one is enough to be tested here."""
+
+import math
+
+import pytest
+import torch
+
+from relu_nmt.attention import attentions
+from relu_nmt.attention.base import Need, build_attention
+from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.spec import AttentionSpec
+from relu_nmt.errors import ConfigError
+from tests.attention.helpers import can, make_attention, random_qkv
+
+ALL = Need(statistics=True, weights=True)
+LENGTHS = [1, 2, 63, 64, 65]
+
+
+def prefix_mask(lengths, width):
+    return torch.arange(width) < torch.tensor(lengths)[:, None]
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("causal", [False, True])
+def test_fast_path_agrees_with_explicit_weights(name, length, causal):
+    if causal and not can(name, "causal"):
+        return
+    attend = make_attention(name, "decoder" if causal else "encoder")
+    q, k, v = (x.requires_grad_() for x in random_qkv(2, length, length))
+    visibility = Visibility(length, length, causal=causal)
+    fast, slow = attend(q, k, v, visibility), attend(q, k, v, visibility, ALL)
+    torch.testing.assert_close(fast.values, slow.values, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(slow.weights @ v, slow.values, rtol=1e-10, atol=1e-12)
+    grads = [torch.autograd.grad(o.values.square().sum(), (q, k, v)) for o in (fast, slow)]
+    for ours, theirs in zip(*grads, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("need", [Need(), ALL])
+def test_padding_does_not_matter_even_if_it_is_garbage(name, need):
+    attend = make_attention(name)
+    q, k, v = random_qkv(2, 5, 5)
+    plain = attend(q[:1, :, :3], k[:1, :, :3], v[:1, :, :3], Visibility(3, 3), need).values
+    k[0, :, 3:], v[0, :, 3:] = 1e4, -1e4
+    k.requires_grad_(), v.requires_grad_()
+    mask = prefix_mask([3, 5], 5)
+    padded = attend(q, k, v, Visibility(5, 5, key_mask=mask, query_mask=mask), need).values
+    torch.testing.assert_close(padded[:1, :, :3], plain, rtol=1e-10, atol=1e-12)
+    for grad in torch.autograd.grad(padded[:1, :, :3].square().sum(), (k, v)):
+        assert not grad[0, :, 3:].any()
+
+
+@pytest.mark.parametrize("need", [Need(), ALL])
+def test_later_keys_are_hidden_and_steps_equal_the_whole(name, need):
+    if not can(name, "causal"):
+        with pytest.raises(ConfigError, match="causal"):
+            make_attention(name, "decoder")
+        return
+    attend = make_attention(name, "decoder")
+    q, k, v = random_qkv(2, 7, 7)
+    whole = attend(q, k, v, Visibility(7, 7, causal=True), need).values
+    for i in range(7):
+        seen = slice(0, i + 1)
+        visibility = Visibility(1, i + 1, causal=True)
+        step = attend(q[:, :, i : i + 1], k[:, :, seen], v[:, :, seen], visibility, need)
+        torch.testing.assert_close(step.values[:, :, 0], whole[:, :, i], rtol=1e-10, atol=1e-12)
+
+
+def test_several_new_queries_over_cached_keys_are_the_last_ones(name):
+    if not can(name, "causal"):
+        return
+    attend = make_attention(name, "decoder")
+    q, k, v = random_qkv(1, 6, 6)
+    whole = attend(q, k, v, Visibility(6, 6, causal=True)).values
+    tail = attend(q[:, :, 4:], k, v, Visibility(2, 6, causal=True)).values
+    torch.testing.assert_close(tail, whole[:, :, 4:], rtol=1e-10, atol=1e-12)
+
+
+def test_permuting_keys_with_values_changes_nothing(name):
+    attend = make_attention(name)
+    q, k, v = random_qkv(2, 3, 6)
+    order = torch.randperm(6, generator=torch.Generator().manual_seed(1))
+    visibility = Visibility(3, 6)
+    torch.testing.assert_close(
+        attend(q, k, v, visibility).values,
+        attend(q, k[:, :, order], v[:, :, order], visibility).values,
+        rtol=1e-10,
+        atol=1e-12,
+    )
+
+
+@pytest.mark.parametrize("need", [Need(), ALL])
+def test_a_row_that_sees_nothing_gives_zero_and_no_gradient(name, need):
+    attend = make_attention(name)
+    q, k, v = (x.requires_grad_() for x in random_qkv(2, 3, 4))
+    visibility = Visibility(3, 4, key_mask=prefix_mask([0, 4], 4))
+    values = attend(q, k, v, visibility, need).values
+    assert not values[0].any() and values[1].any()
+    for grad in torch.autograd.grad(values.sum(), (q, k, v)):
+        assert grad.isfinite().all() and not grad[0].any()
+
+
+@pytest.mark.parametrize("need", [Need(), ALL])
+@pytest.mark.parametrize("keys", [1, 5])
+def test_gradcheck(name, need, keys):
+    attend = make_attention(name)
+    inputs = [x.requires_grad_() for x in random_qkv(2, 3, keys, seed=3)]
+    visibility = Visibility(3, keys, key_mask=prefix_mask([1, keys], keys))
+
+    def outputs(*qkv):
+        result = attend(*qkv, visibility, need)
+        rows = () if result.rows is None else (result.rows.total, result.rows.entropy)
+        return (result.values, *rows)
+
+    assert torch.autograd.gradcheck(outputs, inputs)
+
+
+def test_statistics_equal_a_dense_recomputation(name):
+    if not can(name, "non_negative"):
+        return
+    attend = make_attention(name)
+    q, k, v = random_qkv(2, 5, 6, seed=4)
+    lengths = [4, 6]
+    visibility = Visibility(5, 6, key_mask=prefix_mask(lengths, 6))
+    output = attend(q, k, v, visibility, ALL)
+    for b, n in enumerate(lengths):
+        for h in range(2):
+            for i in range(5):
+                weights = output.weights[b, h, i].tolist()
+                assert not any(weights[n:])
+                total = sum(weights)
+                shares = [w / total for w in weights if w > 0] if total > 0 else []
+                entropy = -sum(p * math.log(p) for p in shares)
+                zeros = sum(w == 0 for w in weights[:n]) / n
+                assert output.rows.total[b, h, i].item() == pytest.approx(total, rel=1e-9)
+                assert output.rows.entropy[b, h, i].item() == pytest.approx(entropy, abs=1e-9)
+                assert output.rows.zero_fraction[b, h, i].item() == pytest.approx(zeros, abs=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_stays_finite_at_4096_tokens(name, dtype):
+    attend = build_attention(AttentionSpec.parse(name), "encoder", 1, 8, 0.0)
+    q, k, v = (x.requires_grad_() for x in random_qkv(1, 64, 4096, heads=1, dim=8, dtype=dtype))
+    with torch.no_grad():
+        q.mul_(30 / 8**0.5)
+    for need in (Need(), ALL):
+        output = attend(q, k, v, Visibility(64, 4096), need)
+        grads = torch.autograd.grad(output.values.float().square().mean(), (q, k, v))
+        assert output.values.isfinite().all()
+        assert all(grad.isfinite().all() for grad in grads)
+
+
+def test_unknown_names_and_options_are_one_line_errors():
+    with pytest.raises(ConfigError, match="did you mean reluformer"):
+        attentions.get("reluforner")
+    with pytest.raises(ConfigError, match=r"unknown option 'gama' .*gamma"):
+        make_attention("reluformer:gama=2")
+    with pytest.raises(ConfigError, match="gamma=-1"):
+        make_attention("reluformer:gamma=-1")
+    with pytest.raises(ConfigError, match="expected NAME"):
+        AttentionSpec.parse("reluformer:gamma")

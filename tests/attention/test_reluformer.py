@@ -1,0 +1,91 @@
+"""ReLUFormer attention against its formula, its theorem and its scale laws."""
+
+import math
+
+import pytest
+import torch
+
+from relu_nmt.attention.base import Need
+from relu_nmt.attention.masks import Visibility
+from tests.attention.helpers import make_attention, random_qkv
+
+ALL = Need(statistics=True, weights=True)
+
+
+@pytest.mark.parametrize("gamma", [1.0, 0.35])
+@pytest.mark.parametrize("causal", [False, True])
+def test_weights_are_the_printed_formula(gamma, causal):
+    attend = make_attention(f"reluformer:gamma={gamma}", "decoder")
+    q, k, v = random_qkv(1, 6, 6)
+    output = attend(q, k, v, Visibility(6, 6, causal=causal), ALL)
+    for h in range(2):
+        for i in range(6):
+            n = i + 1 if causal else 6
+            expected = [
+                max(float(q[0, h, i] @ k[0, h, j]) / 2, 0) / (gamma * math.sqrt(n / 2))
+                if j < n
+                else 0.0
+                for j in range(6)
+            ]
+            assert output.weights[0, h, i].tolist() == pytest.approx(expected, rel=1e-12)
+            value = sum(s * v[0, h, j] for j, s in enumerate(expected))
+            torch.testing.assert_close(output.values[0, h, i], value, rtol=1e-10, atol=1e-12)
+
+
+def test_length_counts_real_keys_only():
+    attend = make_attention("reluformer")
+    q, k, v = random_qkv(2, 2, 8)
+    mask = torch.arange(8) < torch.tensor([[3], [8]])
+    rows = attend(q, k, v, Visibility(2, 8, key_mask=mask), ALL).rows
+    positive = (q[0] / 2 @ k[0, :, :3].transpose(-1, -2)).relu().sum(-1)
+    torch.testing.assert_close(rows.total[0], positive / math.sqrt(3 / 2))
+
+
+@pytest.mark.parametrize(("n", "kurtosis"), [(8, 4.88), (64, 3.23)])
+def test_theorem_4_1_variance_is_half_n_and_kurtosis_is_not_gaussian(n, kurtosis):
+    generator = torch.Generator().manual_seed(n)
+    x, v = (torch.randn(200_000, n, generator=generator) for _ in range(2))
+    y = (x.relu() * v).sum(-1)
+    assert y.var().item() == pytest.approx(n / 2, rel=0.03)
+    assert ((y / y.std()) ** 4).mean().item() == pytest.approx(kurtosis, rel=0.06)
+
+
+def slope(lengths, values):
+    x, y = torch.tensor(lengths).double().log(), torch.tensor(values).double().log()
+    x, y = x - x.mean(), y - y.mean()
+    return float((x @ y) / (x @ x))
+
+
+def test_scale_laws_variance_is_constant_and_row_sum_grows_with_the_root():
+    lengths = [16, 64, 256, 1024]
+    attend = make_attention("reluformer", dim=16)
+    variances, sums = [], []
+    for n in lengths:
+        # With unit queries along one axis the scores are standard normal: z_j = 4 * k_j0 / 4.
+        q = torch.zeros(1, 2, 1, 16, dtype=torch.float64)
+        q[..., 0] = 4.0
+        _, k, v = random_qkv(400, 1, n, dim=16, seed=n)
+        output = attend(q.expand(400, -1, -1, -1), k, v, Visibility(1, n), ALL)
+        variances.append(output.values.var().item())
+        sums.append(output.rows.total.mean().item())
+        assert sums[-1] == pytest.approx(math.sqrt(n / math.pi), rel=0.05)
+    assert slope(lengths, variances) == pytest.approx(0.0, abs=0.05)
+    assert slope(lengths, sums) == pytest.approx(0.5, abs=0.05)
+
+
+def test_first_causal_position_is_null_half_of_the_time():
+    attend = make_attention("reluformer", "decoder")
+    q, k, v = random_qkv(2000, 2, 2, seed=5)
+    rows = attend(q, k, v, Visibility(2, 2, causal=True), ALL).rows
+    null = (rows.total <= 1e-6).double().mean((0, 1))
+    assert null[0].item() == pytest.approx(0.5, abs=0.03)
+
+
+def test_all_negative_scores_give_zero_output_and_finite_gradients():
+    attend = make_attention("reluformer")
+    q, k, v = random_qkv(1, 3, 4)
+    q, k, v = (q.abs().requires_grad_(), (-k.abs()).requires_grad_(), v.requires_grad_())
+    output = attend(q, k, v, Visibility(3, 4), ALL)
+    assert not output.values.any() and not output.rows.total.any() and not output.rows.entropy.any()
+    loss = output.values.sum() + output.rows.total.sum() + output.rows.entropy.sum()
+    assert all(not grad.any() for grad in torch.autograd.grad(loss, (q, k, v)))
