@@ -1,0 +1,295 @@
+"""Documents that tell of one person and, one after the other, of some things of theirs."""
+
+from collections.abc import Callable
+
+from bilingual_grammar import clauses as c
+from bilingual_grammar import lexicon as lex
+from bilingual_grammar.story import Story, rests
+from bilingual_grammar.words import Adjective, Time
+
+
+class Narrator:
+    """Tells of one person and, one after the other, of some things of theirs."""
+
+    def __init__(self, story: Story) -> None:
+        self.story = story
+        self.hero = story.person()
+        self.thing = story.thing(lex.THINGS)
+        self.hero_is_known = False
+        self._followers: tuple[Callable[[], None], ...] = (
+            self._is_like,
+            self._is_like,
+            self._is_and_is_not,
+            self._has_feature,
+            self._is_somewhere,
+            self._puts_somewhere,
+            self._treats,
+            self._treats,
+            self._must_repair,
+            self._gives_to,
+            self._sells,
+            self._because,
+            self._says_that,
+            self._compares,
+            self._relative,
+            self._feels,
+            self._acts,
+            self._meets,
+        )
+
+    def tell(self, things: int, sentences: int) -> None:
+        """Tell of some things with about so many sentences for each."""
+        for _ in range(things):
+            self._introduce()
+            for _ in range(self.story.lots.randint(2, sentences)):
+                self.story.lots.choice(self._followers)()
+
+    # ---- mentions
+
+    def _hero(self) -> c.Phrase:
+        """The person: by name at first and sometimes later."""
+        if self.hero_is_known and self.story.chance(0.5):
+            return c.Phrase(self.hero, "pronoun")
+        self.hero_is_known = True
+        return c.Phrase(self.hero, "name")
+
+    def _it(self, pronoun: float = 0.75) -> c.Phrase:
+        """The thing: mostly a pronoun."""
+        form = "pronoun" if self.story.chance(pronoun) else "definite"
+        return c.Phrase(self.thing, form)
+
+    def _beside(self, person: c.Phrase) -> c.Phrase:
+        """The thing as a subject beside a person's clause: no pronoun that could mean either."""
+        return self._it(0.0 if person.entity.gender == self.thing.gender else 0.8)
+
+    def _relative_of_hero(self) -> c.Phrase:
+        return c.Phrase(self.story.people(lex.RELATIVES), "possessive", owner=self.hero)
+
+    def _somebody(self) -> c.Phrase:
+        if self.story.chance(0.5):
+            return self._relative_of_hero()
+        return c.Phrase(self.story.people(lex.STRANGERS), "definite")
+
+    def _adjective(self) -> Adjective:
+        return self.story.lots.choice(lex.ADJECTIVES)
+
+    def _time(self, tense: str, probability: float = 0.6) -> Time | None:
+        # The German present tense means the future only beside a time.
+        if tense != "future" and not self.story.chance(probability):
+            return None
+        times = {
+            "past": lex.PAST_TIMES,
+            "present": lex.PRESENT_TIMES,
+            "future": lex.FUTURE_TIMES,
+        }[tense]
+        return self.story.lots.choice(times)
+
+    def _state(self, clause: c.Clause) -> None:
+        """Say the clause, now and then with its time first."""
+        self.story.say(c.Statement(clause, clause.time is not None and self.story.chance(0.4)))
+
+    # ---- a new thing
+
+    def _introduce(self) -> None:
+        several = self.story.chance(0.15)
+        number = self.story.lots.randint(2, 30) if several else 1
+        self.thing = self.story.thing(lex.THINGS, number)
+        form = "numeral" if several else "indefinite"
+        adjective = self._adjective() if self.story.chance(0.6) else None
+        new = c.Phrase(self.thing, form, adjective)
+        if self.hero_is_known and self.story.chance(0.3):
+            verb = rests(self.thing)
+            self.story.say(c.Existence(self.story.lots.choice(lex.ROOMS), verb, new))
+            return
+        tense = self.story.lots.choice(("past", "past", "future"))
+        price = self.story.lots.randint(2, 99) if self.story.chance(0.3) else 0
+        verb = lex.GET[0] if price else self.story.lots.choice(lex.GET)
+        self._state(
+            c.Clause(self._hero(), verb, tense, new, price=price, time=self._time(tense, 0.8))
+        )
+
+    # ---- what is said of the thing
+
+    def _is_like(self) -> None:
+        words = self.story.lots.choice((lex.STATES, lex.COLOURS, lex.QUALITIES, lex.QUALITIES))
+        is_graded = words is lex.QUALITIES
+        degree = self.story.lots.choice(("", "very", "too")) if is_graded else ""
+        predicate = c.Predicate(self.story.lots.choice(words), degree)
+        tense = self.story.lots.choice(("present", "present", "past"))
+        negated = self.story.chance(0.2)
+        self.story.say(
+            c.Statement(
+                c.Clause(self._it(0.85), lex.BE, tense, predicate=predicate, negated=negated)
+            )
+        )
+
+    def _is_and_is_not(self) -> None:
+        one = self.story.lots.choice(lex.COLOURS)
+        other = self.story.lots.choice(lex.QUALITIES)
+        first = c.Clause(self._it(), lex.BE, predicate=c.Predicate(one))
+        second = c.Clause(
+            c.Phrase(self.thing, "pronoun"),
+            lex.BE,
+            predicate=c.Predicate(other),
+            negated=self.story.chance(0.4),
+        )
+        self.story.say(c.Coordination(first, self.story.lots.choice(("and", "but")), second))
+
+    def _has_feature(self) -> None:
+        feature = self.story.thing(lex.FEATURES)
+        subject = c.Phrase(feature, "possessive", owner=self.thing)
+        predicate = c.Predicate(self.story.lots.choice(lex.FEATURE_QUALITIES))
+        self.story.say(c.Statement(c.Clause(subject, lex.BE, predicate=predicate)))
+
+    def _is_somewhere(self) -> None:
+        verb = rests(self.thing)
+        place = self.story.lots.choice(lex.PLACES)
+        self._state(c.Clause(self._it(), verb, place=place, time=self._time("present", 0.3)))
+
+    def _puts_somewhere(self) -> None:
+        verb = lex.LAY if rests(self.thing) == lex.LIE else lex.PUT_UPRIGHT
+        tense = self.story.lots.choice(("past", "present", "future"))
+        self._state(
+            c.Clause(
+                self._hero(),
+                verb,
+                tense,
+                self._it(),
+                place=self.story.lots.choice(lex.PLACES),
+                direction=True,
+                time=self._time(tense),
+            )
+        )
+
+    def _treats(self) -> None:
+        tense = self.story.lots.choice(("past", "past", "present", "future"))
+        modal = self.story.lots.choice(lex.MODALS) if self.story.chance(0.3) else None
+        if modal and tense == "future":
+            tense = "present"
+        self._state(
+            c.Clause(
+                self._hero() if self.story.chance(0.7) else self._somebody(),
+                self.story.lots.choice(lex.TREAT),
+                tense,
+                self._it(),
+                time=self._time(tense),
+                modal=modal,
+                negated=self.story.chance(0.2),
+            )
+        )
+
+    def _must_repair(self) -> None:
+        verbs = [lex.REPAIR] if self.thing.noun in lex.MACHINES else [lex.LOSE, lex.HIDE]
+        tense = self.story.lots.choice(("past", "present"))
+        modal = lex.MUST if verbs == [lex.REPAIR] and self.story.chance(0.5) else None
+        verb = self.story.lots.choice(verbs)
+        self._state(
+            c.Clause(self._hero(), verb, tense, self._it(), time=self._time(tense), modal=modal)
+        )
+
+    def _gives_to(self) -> None:
+        tense = self.story.lots.choice(("past", "present", "future"))
+        self._state(
+            c.Clause(
+                self._hero(),
+                self.story.lots.choice(lex.GIVE),
+                tense,
+                self._it(),
+                self._somebody(),
+                time=self._time(tense),
+            )
+        )
+
+    def _sells(self) -> None:
+        tense = self.story.lots.choice(("past", "future"))
+        verb = self.story.lots.choice([verb for verb in lex.TREAT if verb.english[0] == "sell"])
+        price = self.story.lots.randint(2, 99)
+        self._state(
+            c.Clause(self._hero(), verb, tense, self._it(), price=price, time=self._time(tense))
+        )
+
+    def _because(self) -> None:
+        tense = self.story.lots.choice(("past", "present"))
+        hero = self._hero()
+        verb = self.story.lots.choice(lex.TREAT)
+        main = c.Clause(hero, verb, tense, self._it(), negated=self.story.chance(0.2))
+        quality = self.story.lots.choice(lex.QUALITIES)
+        predicate = c.Predicate(quality, self.story.lots.choice(("", "very", "too")))
+        reason = c.Clause(c.Phrase(self.thing, "pronoun"), lex.BE, tense, predicate=predicate)
+        conjunction = self.story.lots.choice(("because", "although"))
+        first = main.direct == c.Phrase(self.thing, "pronoun") and self.story.chance(0.4)
+        self.story.say(c.Complex(main, conjunction, reason, first))
+
+    def _says_that(self) -> None:
+        somebody = self._somebody() if self.story.chance(0.5) else self._hero()
+        main = c.Clause(
+            somebody, self.story.lots.choice(lex.SAY), self.story.lots.choice(("past", "present"))
+        )
+        words = self.story.lots.choice((lex.ADJECTIVES, lex.STATES))
+        content = c.Clause(
+            self._beside(somebody),
+            lex.BE,
+            main.tense,
+            predicate=c.Predicate(self.story.lots.choice(words)),
+        )
+        self.story.say(c.Complex(main, "that", content))
+
+    def _compares(self) -> None:
+        other = c.Phrase(self.story.thing(lex.THINGS), "indefinite")
+        predicate = c.Predicate(self.story.lots.choice(lex.QUALITIES), like=other)
+        self.story.say(
+            c.Statement(
+                c.Clause(self._it(), lex.BE, predicate=predicate, negated=self.story.chance(0.4))
+            )
+        )
+
+    def _relative(self) -> None:
+        thing = c.Phrase(self.thing, "definite")
+        verb = self.story.lots.choice((*lex.GET, *lex.TREAT))
+        relative = c.Clause(self._hero(), verb, "past", thing, time=self._time("past"))
+        words = self.story.lots.choice((lex.ADJECTIVES, lex.STATES))
+        predicate = c.Predicate(self.story.lots.choice(words))
+        self.story.say(c.RelativeStatement(c.Clause(thing, lex.BE, predicate=predicate), relative))
+
+    # ---- what is said of the person alone
+
+    def _feels(self) -> None:
+        tense = self.story.lots.choice(("past", "present"))
+        predicate = c.Predicate(
+            self.story.lots.choice(lex.FEELINGS), self.story.lots.choice(("", "very"))
+        )
+        self._state(
+            c.Clause(self._hero(), lex.BE, tense, predicate=predicate, time=self._time(tense, 0.4))
+        )
+
+    def _acts(self) -> None:
+        tense = self.story.lots.choice(("past", "present", "future"))
+        place = self.story.lots.choice(lex.ROOMS) if self.story.chance(0.5) else None
+        verb = self.story.lots.choice(lex.ACT)
+        if verb.english[0] in ("arrive", "return"):
+            place = None
+        companion = self._somebody() if self.story.chance(0.4) else None
+        if verb.english[0] == "sleep":
+            companion = None
+        self._state(
+            c.Clause(
+                self._hero(), verb, tense, place=place, companion=companion, time=self._time(tense)
+            )
+        )
+
+    def _meets(self) -> None:
+        tense = self.story.lots.choice(("past", "present", "future"))
+        somebody = self._somebody()
+        in_dative = self.story.chance(0.4)
+        verb = self.story.lots.choice(lex.HELP_DATIVE if in_dative else lex.MEET_ACCUSATIVE)
+        self._state(
+            c.Clause(
+                self._hero(),
+                verb,
+                tense,
+                None if in_dative else somebody,
+                somebody if in_dative else None,
+                time=self._time(tense),
+                negated=self.story.chance(0.15),
+            )
+        )

@@ -1,0 +1,139 @@
+"""What a word is: the forms that both languages need, and how a lexicon line is read."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Noun:
+    """A noun.
+
+    Attributes:
+        german: nominative singular.
+        gender: ``m``, ``f`` or ``n``.
+        plural: German nominative plural.
+        english: singular.
+        english_plural: plural.
+        weak: German n-declension: every form but the nominative singular is the plural's
+            (der Junge, den Jungen), or in ``weak`` itself if that is not so.
+    """
+
+    german: str
+    gender: str
+    plural: str
+    english: str
+    english_plural: str
+    weak: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Adjective:
+    """An adjective: the form after "ist", the stem that takes endings, and the English word."""
+
+    german: str
+    stem: str
+    english: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Verb:
+    """A verb.
+
+    Attributes:
+        infinitive: German infinitive with its separable prefix, if any.
+        present: forms for ich, du, er, wir; without the prefix.
+        participle: as in "hat ... gekauft".
+        english: base form, third person, past.
+        prefix: separable prefix (mit|bringen).
+        particle: English particle, after a noun and before a pronoun (pick the box up, pick it up
+            is written "pick up the box", "pick it up").
+        preposition: English preposition of the object (look for it).
+        auxiliary: ``haben`` or ``sein``.
+        imperative: command to a ``du``, without the prefix.
+        preterite: past forms for ich, du, er, wir, of a verb that uses them and not the perfect.
+    """
+
+    infinitive: str
+    present: tuple[str, ...]
+    participle: str
+    english: tuple[str, ...]
+    prefix: str = ""
+    particle: str = ""
+    preposition: str = ""
+    auxiliary: str = "haben"
+    imperative: str = ""
+    preterite: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Modal:
+    """A modal verb.
+
+    Attributes:
+        present: German forms for ich, du, er, wir.
+        past: the same in the past.
+        english: base form, third person and past.
+        link: what stands between it and the infinitive: "to" for "have to"; empty for "can",
+            which is negated and asked without "do".
+    """
+
+    present: tuple[str, ...]
+    past: tuple[str, ...]
+    english: tuple[str, ...]
+    link: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where something is or is put: preposition and noun (auf dem Tisch, auf den Tisch)."""
+
+    german: str
+    english: str
+    english_direction: str
+    noun: Noun
+
+
+@dataclasses.dataclass(frozen=True)
+class Time:
+    """A time and the tense that goes with it (``past``, ``present`` or ``future``)."""
+
+    german: str
+    english: str
+    tense: str
+
+
+def nouns(rows: str) -> tuple[Noun, ...]:
+    """Read nouns from lines of gender, German, plural, English, plural, and weak form if any.
+
+    An underscore stands for a space.
+    """
+    read = []
+    for row in rows.strip().splitlines():
+        gender, german, plural, english, english_plural, *weak = row.split()
+        english, english_plural = (word.replace("_", " ") for word in (english, english_plural))
+        read.append(Noun(german, gender, plural, english, english_plural, *weak))
+    return tuple(read)
+
+
+def adjectives(rows: str) -> tuple[Adjective, ...]:
+    """Read adjectives separated by commas: German, its stem if another, English."""
+    read = []
+    for row in rows.split(","):
+        words = row.split()
+        read.append(Adjective(words[0], words[-2], words[-1]))
+    return tuple(read)
+
+
+def verb(
+    german: str,
+    english: str,
+    *,
+    prefix: str = "",
+    particle: str = "",
+    preposition: str = "",
+    auxiliary: str = "haben",
+    imperative: str = "",
+) -> Verb:
+    """Read a verb: infinitive, ich, du, er, wir, participle; base form, third person, past."""
+    infinitive, *present, participle = german.split()
+    forms = (tuple(present), participle, tuple(english.split()))
+    return Verb(infinitive, *forms, prefix, particle, preposition, auxiliary, imperative)

@@ -1,0 +1,130 @@
+import json
+import os
+import re
+import subprocess
+import sys
+
+import grammar_corpus
+import pytest
+from bilingual_grammar.documents import write_document
+from bilingual_grammar.lexicon import THINGS
+from prep_tools.command import run_script
+
+DOCUMENTS = [write_document(3, number) for number in range(150)]
+
+
+def run(*arguments):
+    return run_script(grammar_corpus.make_parser(), grammar_corpus.make_corpus, [*arguments])
+
+
+def test_documents_are_the_same_whatever_the_order_of_sets_and_dicts():
+    program = (
+        "from bilingual_grammar.documents import write_document\n"
+        "print([write_document(3, n) for n in range(20)])"
+    )
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert outputs == {f"{DOCUMENTS[:20]}\n"}
+
+
+def test_another_seed_gives_other_documents():
+    assert write_document(4, 0) != DOCUMENTS[0]
+
+
+def test_sentences_are_varied_and_well_formed():
+    pairs = [pair for document in DOCUMENTS for pair in document.pairs]
+    assert len(set(pairs)) > 0.6 * len(pairs)
+    for pair in pairs:
+        for text in pair:
+            assert text[0].isupper() and text[-1] in ".!?"
+            assert "  " not in text and " ." not in text and "None" not in text
+
+
+def test_a_reference_names_an_earlier_sentence_and_only_wrong_readings():
+    phenomena = set()
+    for document in DOCUMENTS:
+        for reference in document.references:
+            phenomena.add((reference.phenomenon, reference.source_language))
+            assert 0 <= reference.antecedent < reference.sentence < len(document.pairs)
+            right = document.pairs[reference.sentence][
+                0 if reference.source_language == "en" else 1
+            ]
+            assert reference.contrasts and right not in reference.contrasts
+    assert phenomena == {
+        ("thing pronoun", "en"),
+        ("thing pronoun", "de"),
+        ("form of address", "en"),
+    }
+
+
+def test_the_antecedent_of_a_pronoun_has_the_gender_of_the_right_translation():
+    gender_of = {"er": "m", "ihn": "m", "sie": "f", "es": "n"}
+    checked = 0
+    for document in DOCUMENTS:
+        for reference in document.references:
+            right, source = document.pairs[reference.sentence]
+            if reference.phenomenon != "thing pronoun" or source.split()[0] not in ("It", "it"):
+                continue
+            words = document.pairs[reference.antecedent][0].replace(",", "").rstrip(".?").split()
+            genders = {noun.gender for noun in THINGS if noun.german in words}
+            assert gender_of[right.split()[0].lower()] in genders
+            checked += 1
+    assert checked > 50
+
+
+INFORMAL = re.compile(r"\b(du|dir|dich|dein\w*)\b|^(Gib|Zeig|Leih|Schick|Bring) ", re.IGNORECASE)
+
+
+def test_the_listener_is_addressed_as_the_greeting_tells():
+    seen = set()
+    for document in DOCUMENTS:
+        greeting = document.pairs[0][0]
+        is_informal = not ("Herr " in greeting or "Frau " in greeting)
+        for reference in document.references:
+            if reference.phenomenon == "form of address":
+                text = document.pairs[reference.sentence][0]
+                assert bool(INFORMAL.search(text)) == is_informal
+                assert bool(INFORMAL.search(reference.contrasts[0])) != is_informal
+                seen.add(is_informal)
+    assert seen == {True, False}
+
+
+def test_files(tmp_path, capsys):
+    assert run("--out", str(tmp_path), "--documents", "80", "--held-out", "3") == 0
+    counts = {
+        split: [
+            (tmp_path / f"{split}.{language}").read_text("utf-8").count("\n")
+            for language in ("de", "en")
+        ]
+        for split in ("train", "valid", "test")
+    }
+    assert all(source == target > 0 for source, target in counts.values())
+    record = json.loads((tmp_path / "test.contrasts.jsonl").read_text("utf-8").splitlines()[0])
+    assert record["distance"] == record["sentence"] - record["antecedent"]
+    assert len(record["source_context"]) == len(record["reference_context"]) == record["sentence"]
+    report = json.loads((tmp_path / "corpus.json").read_text("utf-8"))
+    assert report["train"]["documents"] == 74
+    assert "sentence pairs in 74 documents" in capsys.readouterr().out
+
+
+def test_held_out_lines_are_not_in_the_training_text(tmp_path):
+    assert run("--out", str(tmp_path), "--documents", "200", "--held-out", "9") == 0
+    for language in ("de", "en"):
+        train = set((tmp_path / f"train.{language}").read_text("utf-8").splitlines())
+        test = set((tmp_path / f"test.{language}").read_text("utf-8").splitlines())
+        assert len(test) > 10
+        assert not (train & test) - {""}
+
+
+@pytest.mark.parametrize("number", ["0", "19"])
+def test_too_few_documents(number, tmp_path, capsys):
+    assert run("--out", str(tmp_path), "--documents", number) == 2
+    assert "at least 20" in capsys.readouterr().err
