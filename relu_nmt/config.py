@@ -26,6 +26,7 @@ def option(
     flags: Sequence[str] = (),
     metavar: str | None = None,
     parse: Callable[[str], Any] | None = None,
+    bare: Any = None,
 ) -> Any:
     """Return a dataclass field that is also a command-line flag.
 
@@ -37,6 +38,7 @@ def option(
         metavar: name of the value in ``--help``.
         parse: turns the flag's text into the value; the field's type does by default. It raises
             ``ValueError`` or :class:`ConfigError` with what was expected.
+        bare: the value if the flag is typed without one; without it the value is obligatory.
     """
     metadata = {
         "help": help,
@@ -44,6 +46,7 @@ def option(
         "flags": tuple(flags),
         "metavar": metavar,
         "parse": parse,
+        "bare": bare,
     }
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -93,13 +96,15 @@ def add_options(parser: argparse.ArgumentParser, config_class: type, title: str)
                 *names, dest=field.name, action=action, default=argparse.SUPPRESS, help=text
             )
         else:
-            parse = field.metadata["parse"]
+            parse, bare = field.metadata["parse"], field.metadata["bare"]
             group.add_argument(
                 *names,
                 dest=field.name,
                 type=_reporting_parser(parse) if parse else kind,
                 choices=field.metadata["choices"],
                 metavar=field.metadata["metavar"],
+                nargs=None if bare is None else "?",
+                const=bare,
                 default=argparse.SUPPRESS,
                 help=text,
             )

@@ -1,0 +1,246 @@
+"""The search: all beams of all sentences of a batch advance together, one token a step."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from relu_nmt.decoding.candidates import Candidates, Selector
+from relu_nmt.decoding.config import GenerationConfig
+from relu_nmt.decoding.constraints import TokenConstraints
+from relu_nmt.decoding.ensemble import Ensemble, EnsembleState
+from relu_nmt.decoding.hypotheses import (
+    FinishedHypotheses,
+    Hypothesis,
+    HypothesisCollector,
+    SearchHistory,
+    SymbolIndices,
+)
+from relu_nmt.decoding.length_penalty import LengthPenalty
+
+
+@dataclass(frozen=True)
+class _Live:
+    """The hypotheses that go on.
+
+    Args:
+        tokens: newest token [B, K].
+        parents: beam that each goes on from [B, K]; None: the beams stay as they are.
+        totals: log-probability so far [B, K]; -inf is no hypothesis.
+    """
+
+    tokens: Tensor
+    parents: Tensor | None
+    totals: Tensor
+
+
+@dataclass
+class _Batch:
+    """The sentences that are not done, and what is known of them.
+
+    Args:
+        sentences: number of the sentence of each row, [B].
+        limits: largest number of tokens before the end symbol, [B].
+        not_words: special symbols of the sources, [B, S] bool.
+        state: what the models remember.
+        constraints: which tokens are allowed.
+        finished: hypotheses that have ended.
+    """
+
+    sentences: np.ndarray
+    limits: np.ndarray
+    not_words: Tensor
+    state: EnsembleState
+    constraints: TokenConstraints
+    finished: FinishedHypotheses
+
+    def these(self, mask: np.ndarray) -> tuple[np.ndarray, Tensor]:
+        """Return the sentences of a mask [B] and their rows on the device."""
+        rows = torch.from_numpy(np.flatnonzero(mask)).to(self.not_words.device)
+        return self.sentences[mask], rows
+
+    def keep(self, mask: np.ndarray) -> Tensor:
+        """Drop all sentences outside the mask [B]; return the rows that stay."""
+        self.sentences, rows = self.these(mask)
+        self.limits = self.limits[mask]
+        self.not_words = self.not_words.index_select(0, rows)
+        self.state.keep(rows)
+        self.constraints.keep(rows, mask)
+        self.finished.keep(rows)
+        return rows
+
+
+class BeamSearch:
+    """Searches the best translations of one batch.
+
+    Sentences leave the batch as soon as they are done, so a sentence's result is the same in any
+    company.
+
+    Args:
+        ensemble: the models.
+        config: settings of the search.
+        symbols: numbers of the special symbols.
+        selector: how continuations are chosen.
+
+    Reference: the stop rules are those of spec ``translation.md`` section 5 (``ahead`` and
+    ``exact``) and of fairseq (``full``).
+    """
+
+    def __init__(
+        self,
+        ensemble: Ensemble,
+        config: GenerationConfig,
+        symbols: SymbolIndices,
+        selector: Selector,
+    ) -> None:
+        self._ensemble = ensemble
+        self._config = config
+        self._symbols = symbols
+        self._selector = selector
+        self._penalty = LengthPenalty.of(config)
+        self._group_size = config.beam // selector.num_groups
+
+    def search(
+        self, src_tokens: Tensor, limits: np.ndarray, prefixes: Tensor | None = None
+    ) -> list[list[Hypothesis]]:
+        """Return the n best hypotheses of each sentence.
+
+        Args:
+            src_tokens: [B, S] int64, right-padded, each ending in the end symbol.
+            limits: largest number of tokens before the end symbol, int64 [B].
+            prefixes: forced first tokens [B, P] int64, padded on the right; None for none.
+        """
+        config, eos = self._config, self._symbols.eos_index
+        batch = self._start(src_tokens, limits, prefixes)
+        history = SearchHistory(len(limits))
+        collector = HypothesisCollector(history, config.nbest, eos)
+        live = self._first_beams(len(limits), src_tokens.device)
+        for step in range(int(limits.max(initial=0)) + 1):
+            log_probs, weights = self._ensemble.step(
+                live.tokens, batch.state, config.wants_alignment
+            )
+            batch.constraints.apply(log_probs, step)
+            candidates = self._selector.select(log_probs, live.totals, step)
+            ends = candidates.tokens == eos
+            any_ends = bool(ends.any())
+            live = self._continue(candidates, ends, any_ends)
+            parents = self._same_beams(live.tokens) if live.parents is None else live.parents
+            aligned = None if weights is None else _strongest(weights, batch.not_words)
+            history.append(batch.sentences, parents, live.tokens, live.totals, aligned)
+            if any_ends:
+                self._finish(batch.finished, candidates, ends, step)
+                done = self._done(batch, live.totals, step).cpu().numpy()
+                if done.any():
+                    collector.take(*batch.these(done), batch.finished)
+                if done.all():
+                    break
+                if done.any():
+                    live = self._drop(batch, live, done)
+            if live.parents is not None and config.beam > 1:
+                batch.state.reorder(live.parents)
+            batch.constraints.advance(live.parents, live.tokens)
+        return collector.results(len(limits), config.beam)
+
+    def _start(self, src_tokens: Tensor, limits: np.ndarray, prefixes: Tensor | None) -> _Batch:
+        config, symbols, device = self._config, self._symbols, src_tokens.device
+        special = (src_tokens == symbols.pad_index) | (src_tokens == symbols.eos_index)
+        return _Batch(
+            sentences=np.arange(len(limits)),
+            limits=limits,
+            not_words=special,
+            state=self._ensemble.start(src_tokens, config.beam),
+            constraints=TokenConstraints(config, symbols, limits, device, prefixes),
+            finished=FinishedHypotheses(
+                len(limits), self._selector.num_groups, config.beam, device
+            ),
+        )
+
+    def _drop(self, batch: _Batch, live: _Live, done: np.ndarray) -> _Live:
+        """Let the sentences that are done leave the batch."""
+        rows = batch.keep(~done)
+        self._selector.keep(rows)
+        parents = None if live.parents is None else live.parents.index_select(0, rows)
+        return _Live(live.tokens.index_select(0, rows), parents, live.totals.index_select(0, rows))
+
+    def _first_beams(self, batch: int, device: torch.device) -> _Live:
+        """All beams of a group are equal before the first token, so only one of them counts."""
+        beam_size = self._config.beam
+        tokens = torch.full(
+            (batch, beam_size), self._symbols.eos_index, dtype=torch.int64, device=device
+        )
+        totals = torch.full((batch, beam_size), -torch.inf, device=device)
+        totals[:, :: self._group_size] = 0.0
+        return _Live(tokens, None, totals)
+
+    def _continue(self, candidates: Candidates, ends: Tensor, any_ends: bool) -> _Live:
+        """Choose in every group the k best candidates that have not ended."""
+        size = self._group_size
+        parts = (candidates.tokens, candidates.parents, candidates.totals)
+        if any_ends:
+            # Candidates come best first; the ended ones move behind all others.
+            count = ends.size(2)
+            rank = torch.arange(count, device=ends.device) + count * ends
+            order = rank.topk(size, dim=2, largest=False).indices
+            totals = candidates.totals.masked_fill(ends, -torch.inf)
+            parts = tuple(
+                None if part is None else part.gather(2, order)
+                for part in (candidates.tokens, candidates.parents, totals)
+            )
+        tokens, parents, totals = (
+            None if part is None else part[:, :, :size].flatten(1) for part in parts
+        )
+        return _Live(tokens, parents, totals)
+
+    def _finish(
+        self, finished: FinishedHypotheses, candidates: Candidates, ends: Tensor, step: int
+    ) -> None:
+        """Store the hypotheses that end now; only candidates within the beam count."""
+        size = self._group_size
+        totals = candidates.totals.masked_fill(~ends, -torch.inf)[:, :, :size]
+        if candidates.parents is None:
+            parents = self._same_beams(totals.flatten(1)).view_as(totals)
+        else:
+            parents = candidates.parents[:, :, :size]
+        finished.add(step, totals, parents, self._penalty(step + 1))
+
+    def _done(self, batch: _Batch, totals: Tensor, step: int) -> Tensor:
+        """Return [B] bool: True = no hypothesis that is still open is worth waiting for.
+
+        Every group of beams is judged by itself: diverse beam search and sampling end with as
+        many hypotheses of each group as it has beams.
+
+        Args:
+            batch: the live sentences.
+            totals: of the open hypotheses [B, K]; all -inf at a sentence's length limit.
+            step: tokens of an ended hypothesis without the end symbol; open ones have one more.
+        """
+        num_groups, rule = self._selector.num_groups, self._config.stop_rule
+        wanted = self._config.nbest if num_groups == 1 else self._group_size
+        best_open = totals.unflatten(1, (num_groups, -1)).amax(2)  # [B, G]
+        to_beat = batch.finished.scores[:, :, wanted - 1]  # [B, G]
+        done = best_open == -torch.inf
+        if self._config.unkpen >= 0:  # a bonus for <unk> could raise a score without bound
+            # A total only falls, so no open hypothesis ever scores more than it would now with
+            # the kindest length that it can still have.
+            divisors = self._penalty.kindest(step + 2, batch.limits + 1)[:, None]
+            done |= best_open / torch.from_numpy(divisors).to(best_open) <= to_beat
+        full = batch.finished.count >= self._group_size
+        # With a single beam, whatever goes on was not the likeliest: greedy search has ended.
+        if rule == "full" or self._group_size == 1:
+            done |= full
+        elif rule == "ahead":
+            done |= full & (best_open / self._penalty(step + 2) <= to_beat)
+        return done.all(1)
+
+    @staticmethod
+    def _same_beams(like: Tensor) -> Tensor:
+        return torch.arange(like.size(1), device=like.device).expand(like.shape)
+
+
+def _strongest(weights: Tensor, not_words: Tensor) -> Tensor:
+    """Return the source position with the largest of weights [B, K, S], special symbols left out.
+
+    A source of no words gives position 0.
+    """
+    return weights.masked_fill(not_words[:, None], -torch.inf).argmax(2)

@@ -1,0 +1,119 @@
+"""Which tokens may come next: length limits, forced prefixes, repeated n-grams."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from relu_nmt.decoding.config import GenerationConfig
+from relu_nmt.decoding.hypotheses import SymbolIndices
+from relu_nmt.decoding.ngram_blocking import block_repeated_ngrams
+from relu_nmt.errors import ConfigError
+
+
+def length_limits(
+    config: GenerationConfig, source_lengths: np.ndarray, most_positions: int | None = None
+) -> np.ndarray:
+    """Return the largest number of tokens before the end symbol for each sentence, int64 [B].
+
+    Args:
+        config: ``max_len_a``, ``max_len_b`` and ``min_len``.
+        source_lengths: tokens of each source with the end symbol, [B].
+        most_positions: positions that the models have, the end symbol's included; None for any.
+
+    Raises:
+        ConfigError: a sentence's longest output is shorter than ``--min-len``.
+    """
+    limits = (config.max_len_a * source_lengths + config.max_len_b).astype(np.int64)
+    if most_positions is not None:
+        limits = np.minimum(limits, most_positions - 1)
+    if (limits < config.min_len).any():
+        raise ConfigError(
+            f"--min-len {config.min_len}: more than the longest output allowed for a source of "
+            f"{source_lengths[limits.argmin()]} tokens ({limits.min()}); raise --max-len-b"
+        )
+    return limits
+
+
+class TokenConstraints:
+    """What the settings forbid at each step, for the live sentences of one batch.
+
+    Args:
+        config: settings of the search.
+        symbols: numbers of the special symbols.
+        limits: largest number of tokens before the end symbol, int64 [B].
+        device: where the search runs.
+        prefixes: forced first tokens [B, P] int64, padded on the right; None for none.
+    """
+
+    def __init__(
+        self,
+        config: GenerationConfig,
+        symbols: SymbolIndices,
+        limits: np.ndarray,
+        device: torch.device,
+        prefixes: Tensor | None = None,
+    ) -> None:
+        self._config = config
+        self._symbols = symbols
+        self._limits = limits
+        self._device = device
+        self._prefixes = prefixes
+        self._history: Tensor | None = None  # [B, K, t], only where n-grams are blocked
+
+    def apply(self, log_probs: Tensor, step: int) -> None:
+        """Change log_probs [B, K, V] of the token after ``step`` others, in place.
+
+        Forbidden tokens become -inf. A forced prefix comes before everything but the longest
+        length; the end symbol is forced at the limit.
+        """
+        config, symbols = self._config, self._symbols
+        log_probs[:, :, symbols.pad_index] = -torch.inf
+        log_probs[:, :, symbols.bos_index] = -torch.inf
+        if config.unkpen:
+            log_probs[:, :, symbols.unk_index] -= config.unkpen
+        forced = self._forced_by_prefix(log_probs, step)
+        if step < config.min_len:
+            log_probs[:, :, symbols.eos_index] = -torch.inf
+        if self._history is not None:
+            size = config.no_repeat_ngram_size
+            block_repeated_ngrams(log_probs, self._history, size, symbols.pad_index)
+        if forced is not None:
+            rows, values = forced
+            log_probs[rows] = values
+        if step >= self._limits.min():
+            rows = torch.from_numpy(np.flatnonzero(step >= self._limits)).to(self._device)
+            end = log_probs[rows, :, symbols.eos_index]
+            log_probs[rows] = -torch.inf
+            log_probs[rows, :, symbols.eos_index] = end
+
+    def _forced_by_prefix(self, log_probs: Tensor, step: int) -> tuple[Tensor, Tensor] | None:
+        """Return the rows [R] with a forced token and what their log_probs [R, K, V] become."""
+        if self._prefixes is None or step >= self._prefixes.size(1):
+            return None
+        tokens = self._prefixes[:, step]
+        rows = (tokens != self._symbols.pad_index).nonzero()[:, 0]
+        values = torch.full_like(log_probs[rows], -torch.inf)
+        index = tokens[rows, None, None].expand(-1, log_probs.size(1), 1)
+        values.scatter_(2, index, log_probs[rows].gather(2, index))
+        return rows, values
+
+    def advance(self, parents: Tensor | None, tokens: Tensor) -> None:
+        """Note the tokens [B, K] that were chosen, after beams ``parents`` [B, K] (None: same)."""
+        if not self._config.no_repeat_ngram_size:
+            return
+        newest = tokens[:, :, None]
+        if self._history is None:
+            self._history = newest
+            return
+        history = self._history
+        if parents is not None:
+            history = history.gather(1, parents[:, :, None].expand_as(history))
+        self._history = torch.cat([history, newest], dim=2)
+
+    def keep(self, rows: Tensor, mask: np.ndarray) -> None:
+        """Keep only these rows [B'], which are those of the mask [B]."""
+        self._limits = self._limits[mask]
+        if self._prefixes is not None:
+            self._prefixes = self._prefixes.index_select(0, rows)
+        if self._history is not None:
+            self._history = self._history.index_select(0, rows)

@@ -1,0 +1,124 @@
+"""One or several models that decode as one."""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+
+import torch
+from torch import Tensor
+
+from relu_nmt.errors import ConfigError
+from relu_nmt.models.decoder_state import DecoderState
+from relu_nmt.models.encoder_decoder import EncoderDecoder
+
+
+class EnsembleState:
+    """The decoding states of all models of an ensemble."""
+
+    def __init__(self, states: list[DecoderState]) -> None:
+        self.states = states
+
+    def reorder(self, beam_index: Tensor) -> None:
+        """Let hypothesis k of sentence b go on from hypothesis ``beam_index[b, k]``, [B, K]."""
+        for state in self.states:
+            state.reorder(beam_index)
+
+    def keep(self, rows: Tensor) -> None:
+        """Keep only the sentences with these rows [B']."""
+        for state in self.states:
+            state.keep(rows)
+
+
+class Ensemble:
+    """Models whose probabilities are averaged at every step.
+
+    Args:
+        models: models with the same dictionaries, all on one device.
+        temperature: divides the logits of every model.
+        dtype: ``torch.float16`` or ``torch.bfloat16`` to compute in (autocast); the weights' own
+            by default.
+
+    Raises:
+        ConfigError: no model at all.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[EncoderDecoder],
+        temperature: float = 1.0,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        if not models:
+            raise ConfigError("no model to decode with; give at least one checkpoint")
+        self.models = list(models)
+        self.temperature = temperature
+        self.dtype = dtype
+
+    @property
+    def most_positions(self) -> int | None:
+        """Longest target with the end symbol, where a model has learned positions."""
+        return self._least_limit("decoder_learned_pos", "max_target_positions")
+
+    @property
+    def most_source_positions(self) -> int | None:
+        """Longest source with the end symbol, where a model has learned positions."""
+        return self._least_limit("encoder_learned_pos", "max_source_positions")
+
+    def _least_limit(self, learned: str, limit: str) -> int | None:
+        configs = [model.config for model in self.models]
+        limits = [getattr(config, limit) for config in configs if getattr(config, learned)]
+        return min(limits, default=None)
+
+    @contextmanager
+    def evaluating(self, device: torch.device) -> Iterator[None]:
+        """Switch dropout and gradients off and ``dtype`` on; and the models back afterwards."""
+        precision = nullcontext() if self.dtype is None else torch.autocast(device.type, self.dtype)
+        were_training = [model.training for model in self.models]
+        try:
+            for model in self.models:
+                model.eval()
+            with torch.inference_mode(), precision:
+                yield
+        finally:
+            for model, was_training in zip(self.models, were_training, strict=True):
+                model.train(was_training)
+
+    def start(self, src_tokens: Tensor, beam_size: int) -> EnsembleState:
+        """Encode src_tokens [B, S] and return the state before the first target token."""
+        return EnsembleState(
+            [model.start(model.encode(src_tokens), beam_size) for model in self.models]
+        )
+
+    def step(
+        self, tokens: Tensor, state: EnsembleState, want_weights: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """Advance every beam by its newest token.
+
+        Args:
+            tokens: [B, K] int64.
+            state: advanced in place.
+            want_weights: also return cross-attention weights.
+
+        Returns:
+            log-probabilities [B, K, V] float32 that the caller may change, and the weights
+            [B, K, S], mean over the models.
+        """
+        outputs = [
+            model.step(tokens, model_state, want_weights)
+            for model, model_state in zip(self.models, state.states, strict=True)
+        ]
+        log_probs = self.average([output.logits for output in outputs])
+        weights = [output.cross_weights for output in outputs if output.cross_weights is not None]
+        return log_probs, torch.stack(weights).mean(0) if weights else None
+
+    def average(self, logits: list[Tensor]) -> Tensor:
+        """Return the log of the mean of the models' probabilities; logits are [..., V] each."""
+        log_probs = [self._log_softmax(each) for each in logits]
+        if len(log_probs) == 1:
+            return log_probs[0]
+        return torch.logsumexp(torch.stack(log_probs), dim=0).sub_(math.log(len(log_probs)))
+
+    def _log_softmax(self, logits: Tensor) -> Tensor:
+        if self.temperature != 1.0:
+            logits = logits / self.temperature
+        return torch.log_softmax(logits, dim=-1, dtype=torch.float32)

@@ -1,0 +1,214 @@
+"""Finished hypotheses, and the back-pointers they are read from."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+class SymbolIndices(Protocol):
+    """The numbers of the special symbols; a target :class:`Dictionary` has them."""
+
+    bos_index: int
+    pad_index: int
+    eos_index: int
+    unk_index: int
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One finished translation.
+
+    Args:
+        tokens: target symbols, int64 [T], ending in the end symbol.
+        score: what hypotheses are ranked by: total log-probability (nats) over length penalty.
+        positional_scores: log-probability of each token in nats, float32 [T].
+        alignment: source position each token attends to most, int64 [T], if asked for.
+    """
+
+    tokens: np.ndarray
+    score: float
+    positional_scores: np.ndarray
+    alignment: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class _Step:
+    """What one step did to the sentences that were alive; beams are numbered within a sentence.
+
+    Args:
+        row_of: row of each sentence of the batch at this step, int64 [N].
+        parents: beam that each beam goes on from, [B, K].
+        tokens: token that each beam appended, [B, K].
+        totals: log-probability of each beam with it, [B, K].
+        alignment: source position that each **parent** beam attended to, [B, K].
+    """
+
+    row_of: np.ndarray
+    parents: Tensor
+    tokens: Tensor
+    totals: Tensor
+    alignment: Tensor | None
+
+
+class SearchHistory:
+    """Back-pointers of all steps, so that no step has to copy the hypotheses so far.
+
+    Args:
+        num_sentences: N, sentences in the batch at the start.
+    """
+
+    def __init__(self, num_sentences: int) -> None:
+        self._steps: list[_Step] = []
+        self._num_sentences = num_sentences
+
+    def append(
+        self,
+        sentences: np.ndarray,
+        parents: Tensor,
+        tokens: Tensor,
+        totals: Tensor,
+        alignment: Tensor | None,
+    ) -> None:
+        """Record one step; see :class:`_Step`. ``sentences`` [B] says which are still alive."""
+        row_of = np.full(self._num_sentences, -1, dtype=np.int64)
+        row_of[sentences] = np.arange(len(sentences))
+        self._steps.append(_Step(row_of, parents, tokens, totals, alignment))
+
+    def trace(
+        self, sentences: np.ndarray, steps: np.ndarray, beams: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Follow hypotheses back to their beginnings.
+
+        Args:
+            sentences: sentence of each hypothesis, [M].
+            steps: step at which it ended, so its number of tokens before the end symbol, [M].
+            beams: beam that it ended from, [M].
+
+        Returns:
+            tokens [M, T] without the end symbol, total log-probabilities [M, T], and source
+            positions [M, T + 1] (the end symbol has one too) if recorded. What lies beyond a
+            hypothesis's end is meaningless.
+        """
+        longest = int(steps.max(initial=0))
+        tokens = np.zeros((len(steps), longest), dtype=np.int64)
+        totals = np.zeros((len(steps), longest), dtype=np.float32)
+        aligned = self._steps[0].alignment is not None
+        alignment = np.zeros((len(steps), longest + 1), dtype=np.int64) if aligned else None
+        beams = beams.copy()
+        for t in range(longest, -1, -1):
+            record = self._steps[t]
+            inside = steps > t
+            rows = record.row_of[sentences[inside]]
+            chosen = beams[inside]
+            if inside.any():
+                tokens[inside, t] = _numpy(record.tokens)[rows, chosen]
+                totals[inside, t] = _numpy(record.totals)[rows, chosen]
+                beams[inside] = _numpy(record.parents)[rows, chosen]
+            if alignment is not None and record.alignment is not None:
+                reached = steps >= t
+                rows = record.row_of[sentences[reached]]
+                alignment[reached, t] = _numpy(record.alignment)[rows, beams[reached]]
+        return tokens, totals, alignment
+
+
+class FinishedHypotheses:
+    """The best k finished hypotheses of every group of beams of each live sentence, best first.
+
+    Args:
+        num_sentences: B.
+        num_groups: G; one but for diverse beam search and sampling.
+        beam_size: K = G * k.
+        device: where the search runs.
+    """
+
+    def __init__(
+        self, num_sentences: int, num_groups: int, beam_size: int, device: torch.device
+    ) -> None:
+        shape = (num_sentences, num_groups, beam_size // num_groups)
+        self._beam_size = beam_size
+        self.scores = torch.full(shape, -torch.inf, device=device)  # with length penalty
+        self.totals = torch.zeros(shape, device=device)  # log-probabilities
+        self.origins = torch.zeros(shape, dtype=torch.int64, device=device)  # step * K + beam
+        self.count = torch.zeros(shape[:2], dtype=torch.int64, device=device)  # [B, G], all ever
+
+    def add(self, step: int, totals: Tensor, parents: Tensor, divisor: float) -> None:
+        """Add the hypotheses that end at ``step``, if they are among the best.
+
+        Args:
+            step: number of tokens before the end symbol.
+            totals: log-probabilities [B, G, M]; -inf (or NaN) is no hypothesis.
+            parents: beams that they end from [B, G, M].
+            divisor: the length penalty.
+        """
+        real = totals > -torch.inf
+        self.count += real.sum(2)
+        totals = totals.masked_fill(~real, -torch.inf)
+        scores = torch.cat([self.scores, totals / divisor], dim=2)
+        self.scores, best = scores.topk(self.scores.size(2), dim=2)
+        self.totals = torch.cat([self.totals, totals], dim=2).gather(2, best)
+        origins = step * self._beam_size + parents
+        self.origins = torch.cat([self.origins, origins], dim=2).gather(2, best)
+
+    def keep(self, rows: Tensor) -> None:
+        """Keep only the sentences with these rows [B']."""
+        for name in ("scores", "totals", "origins", "count"):
+            setattr(self, name, getattr(self, name).index_select(0, rows))
+
+
+class HypothesisCollector:
+    """Gathers the n best hypotheses of sentences as they are done, and reads them out at the end.
+
+    Args:
+        history: back-pointers of the search.
+        nbest: hypotheses to return for each sentence.
+        eos_index: number of the end symbol.
+    """
+
+    def __init__(self, history: SearchHistory, nbest: int, eos_index: int) -> None:
+        self._history = history
+        self._nbest = nbest
+        self._eos_index = eos_index
+        self._parts: list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]] = []
+
+    def take(self, sentences: np.ndarray, rows: Tensor, finished: FinishedHypotheses) -> None:
+        """Store what is finished of the given rows [M], which are these sentences [M]."""
+        scores, best = finished.scores[rows].flatten(1).sort(dim=1, descending=True, stable=True)
+        best = best[:, : self._nbest]
+        totals = finished.totals[rows].flatten(1).gather(1, best)
+        origins = finished.origins[rows].flatten(1).gather(1, best)
+        scores = scores[:, : self._nbest]
+        self._parts.append((sentences, _numpy(scores), _numpy(totals), _numpy(origins)))
+
+    def results(self, num_sentences: int, beam_size: int) -> list[list[Hypothesis]]:
+        """Return for each sentence its hypotheses, best first."""
+        results: list[list[Hypothesis]] = [[] for _ in range(num_sentences)]
+        if not self._parts:
+            return results
+        columns = zip(*self._parts, strict=True)
+        sentences, scores, totals, origins = (np.concatenate(column) for column in columns)
+        sentences = np.repeat(sentences, scores.shape[1])
+        scores, totals, origins = scores.ravel(), totals.ravel(), origins.ravel()
+        real = scores > -np.inf
+        sentences, scores, totals, origins = (
+            values[real] for values in (sentences, scores, totals, origins)
+        )
+        steps, beams = np.divmod(origins, beam_size)
+        tokens, partial, alignment = self._history.trace(sentences, steps, beams)
+        for i, (sentence, end) in enumerate(zip(sentences, steps, strict=True)):
+            all_totals = np.append(partial[i, :end], totals[i])
+            results[sentence].append(
+                Hypothesis(
+                    tokens=np.append(tokens[i, :end], self._eos_index),
+                    score=float(scores[i]),
+                    positional_scores=np.diff(all_totals, prepend=np.float32(0)),
+                    alignment=None if alignment is None else alignment[i, : end + 1],
+                )
+            )
+        return results
+
+
+def _numpy(tensor: Tensor) -> np.ndarray:
+    return tensor.cpu().numpy()

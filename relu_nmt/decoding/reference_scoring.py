@@ -1,0 +1,58 @@
+"""Scores of given translations (``--score-reference``): no search, one forward pass."""
+
+import torch
+from torch import Tensor
+
+from relu_nmt.decoding.config import GenerationConfig
+from relu_nmt.decoding.ensemble import Ensemble
+from relu_nmt.decoding.hypotheses import Hypothesis, SymbolIndices
+from relu_nmt.decoding.length_penalty import LengthPenalty
+
+CHUNK = 1024
+"""Target tokens whose logits exist at a time; 128 MB for a vocabulary of 32,000."""
+
+
+def score_references(
+    ensemble: Ensemble,
+    config: GenerationConfig,
+    symbols: SymbolIndices,
+    src_tokens: Tensor,
+    tgt_tokens: Tensor,
+) -> list[list[Hypothesis]]:
+    """Return each reference as the only hypothesis of its sentence, scored like one.
+
+    Args:
+        ensemble: the models.
+        config: the length penalty.
+        symbols: numbers of the special symbols.
+        src_tokens: [B, S] int64, right-padded, ending in the end symbol.
+        tgt_tokens: [B, T] int64, right-padded, ending in the end symbol.
+    """
+    prev_output_tokens = tgt_tokens.roll(1, dims=1)
+    prev_output_tokens[:, 0] = symbols.eos_index
+    # After the roll the last column's end symbol or padding is gone, but shorter targets keep
+    # their end symbol as an input, behind their last prediction; it is padding there.
+    real = tgt_tokens != symbols.pad_index
+    prev_output_tokens = prev_output_tokens.masked_fill(~real, symbols.pad_index)
+    features = [model(src_tokens, prev_output_tokens).features[real] for model in ensemble.models]
+    targets = tgt_tokens[real]  # [N]
+    chosen = []
+    for start in range(0, len(targets), CHUNK):
+        chunk = slice(start, start + CHUNK)
+        logits = [
+            model.logits(own[chunk]) for model, own in zip(ensemble.models, features, strict=True)
+        ]
+        log_probs = ensemble.average(logits)  # [C, V]
+        chosen.append(log_probs.gather(1, targets[chunk, None])[:, 0])
+    scores = torch.cat(chosen).split(real.sum(1).tolist())
+    penalty = LengthPenalty.of(config)
+    return [
+        [
+            Hypothesis(
+                tokens=row[mask].cpu().numpy(),
+                score=float(own.double().sum()) / penalty(len(own)),
+                positional_scores=own.cpu().numpy(),
+            )
+        ]
+        for row, mask, own in zip(tgt_tokens, real, scores, strict=True)
+    ]

@@ -1,0 +1,247 @@
+"""The front door: raw sentences in, raw translations out."""
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from relu_nmt.config import from_dict
+from relu_nmt.data.dictionary import UNK
+from relu_nmt.data.parallel import ParallelDataset
+from relu_nmt.decoding.batching import generate_in_order
+from relu_nmt.decoding.config import GenerationConfig
+from relu_nmt.decoding.ensemble import Ensemble
+from relu_nmt.decoding.generator import Generator
+from relu_nmt.decoding.hypotheses import Hypothesis
+from relu_nmt.decoding.unknown_words import load_translations, replace_unknown_words
+from relu_nmt.errors import CheckpointError, ConfigError
+from relu_nmt.loading import load_model
+from relu_nmt.models.encoder_decoder import EncoderDecoder
+from relu_nmt.tasks.translation import TranslationTask
+
+
+@dataclass(frozen=True)
+class Translation:
+    """One translation of a sentence.
+
+    Args:
+        text: raw text.
+        tokens: the dictionary's tokens, unknown words replaced if asked for.
+        score: total log-probability (nats) over length penalty.
+        hypothesis: token numbers, scores by position, alignment.
+    """
+
+    text: str
+    tokens: list[str]
+    score: float
+    hypothesis: Hypothesis
+
+
+@dataclass(frozen=True)
+class SourceSentence:
+    """A sentence to translate.
+
+    Args:
+        ids: token numbers, ending in the end symbol.
+        tokens: the tokens with unknown words as they stood in the text.
+        reference: token numbers of the translation, for forced prefixes and scoring.
+    """
+
+    ids: np.ndarray
+    tokens: list[str]
+    reference: np.ndarray | None = None
+
+
+class Translator:
+    """Translates with one model, or with several as an ensemble.
+
+    Args:
+        models: models with the same dictionaries.
+        task: tokenisation and dictionaries.
+        device: where to compute; a GPU if there is one by default.
+        dtype: ``torch.float16`` or ``torch.bfloat16`` to compute in; float32 by default.
+
+    Raises:
+        ConfigError: no model.
+
+    Example:
+        >>> from relu_nmt.data.dictionary import Dictionary
+        >>> from relu_nmt.models.config import TransformerConfig
+        >>> from relu_nmt.tokenization.pipeline import TextPipeline
+        >>> words = Dictionary(["ein", "Haus"])
+        >>> task = TranslationTask(TextPipeline("de"), TextPipeline("en"), words, words)
+        >>> config = TransformerConfig(encoder_layers=1, decoder_layers=1)
+        >>> translator = Translator([EncoderDecoder(config, 6, 6, pad_index=1)], task, "cpu")
+        >>> translations = translator.translate(["ein Haus", ""], beam=2, max_len_b=5)
+        >>> len(translations), translations[1]
+        (2, '')
+    """
+
+    def __init__(
+        self,
+        models: Sequence[EncoderDecoder],
+        task: TranslationTask,
+        device: str | torch.device | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        if device is None:
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        self.device = torch.device(device)
+        self.task = task
+        self.models = [model.to(self.device) for model in models]
+        self.dtype = None if dtype == torch.float32 else dtype
+        self.most_source_positions = Ensemble(self.models).most_source_positions
+
+    @classmethod
+    def from_checkpoint(
+        cls,
+        path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        device: str | torch.device | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> "Translator":
+        """Load a checkpoint, or several as an ensemble.
+
+        Args:
+            path: a file; ``a.safetensors:b.safetensors``; or a list of files.
+            device: where to compute; a GPU if there is one by default.
+            dtype: what to compute in; float32 by default.
+
+        Raises:
+            CheckpointError: a file is missing, damaged, or its dictionaries differ.
+        """
+        if isinstance(path, str | os.PathLike):
+            path = os.fspath(path).split(os.pathsep)
+        loaded = [load_model(file) for file in path]
+        for file, other in zip(path[1:], loaded[1:], strict=True):
+            first = loaded[0].task
+            if (first.source_dictionary, first.target_dictionary) != (
+                other.task.source_dictionary,
+                other.task.target_dictionary,
+            ):
+                raise CheckpointError(
+                    f"{file}: other dictionaries than {path[0]}; an ensemble needs models that "
+                    "were trained on the same data folder"
+                )
+        if not loaded:
+            raise ConfigError("no checkpoint given")
+        return cls([each.model for each in loaded], loaded[0].task, device, dtype)
+
+    def translate(
+        self, lines: Iterable[str], config: GenerationConfig | None = None, **settings: Any
+    ) -> list[str]:
+        """Return the best translation of each line; a blank line gives an empty one.
+
+        Args:
+            lines: raw sentences.
+            config: settings of the search.
+            settings: instead of ``config``, fields of :class:`GenerationConfig` (``beam=5``).
+
+        Raises:
+            ConfigError: a setting is unknown or out of range.
+            DataError: a sentence is too long for learned positions.
+        """
+        return [best.text for best, *_ in self.translate_nbest(lines, config, **settings)]
+
+    def translate_nbest(
+        self,
+        lines: Iterable[str],
+        config: GenerationConfig | None = None,
+        first_id: int = 0,
+        **settings: Any,
+    ) -> list[list[Translation]]:
+        """Return the n best translations of each line, best first.
+
+        Args:
+            lines: raw sentences.
+            config: settings of the search.
+            first_id: number of the first line, for the random numbers of sampling.
+            settings: instead of ``config``, fields of :class:`GenerationConfig` (``nbest=5``).
+        """
+        sources = [self.encode(line) for line in lines]
+        return self.translate_sentences(sources, self._config(config, settings), first_id)
+
+    def encode(self, line: str) -> SourceSentence:
+        """Return a raw sentence as the model reads it."""
+        tokens = self.task.source_text.encode(line)
+        return SourceSentence(self.task.source_dictionary.encode(tokens), tokens)
+
+    def translate_sentences(
+        self,
+        sources: Sequence[SourceSentence],
+        config: GenerationConfig,
+        first_id: int = 0,
+        on_progress: Callable[[int], object] | None = None,
+    ) -> list[list[Translation]]:
+        """Return the n best translations of sentences that are token numbers already.
+
+        Args:
+            sources: the sentences.
+            config: settings of the search.
+            first_id: number of the first sentence, for the random numbers of sampling.
+            on_progress: called with the number of sentences in each batch that is done.
+
+        Raises:
+            ConfigError: the settings need references that the sentences do not have.
+        """
+        targets = [s.reference for s in sources if s.reference is not None]
+        if (config.score_reference or config.prefix_size) and len(targets) != len(sources):
+            flag = "--score-reference" if config.score_reference else "--prefix-size"
+            raise ConfigError(f"{flag} needs references: a data folder with a target side")
+        translations = load_translations(config.replace_unk) if config.replace_unk else {}
+        dictionary = self.task.target_dictionary
+        found = generate_in_order(
+            Generator(self.models, config, dictionary, self.dtype),
+            [source.ids for source in sources],
+            len(dictionary),
+            self.device,
+            targets if len(targets) == len(sources) else None,
+            first_id,
+            on_progress,
+        )
+        replace = config.replace_unk is not None
+        return [
+            [self._translation(h, source, translations if replace else None) for h in hypotheses]
+            for source, hypotheses in zip(sources, found, strict=True)
+        ]
+
+    def _translation(
+        self, hypothesis: Hypothesis, source: SourceSentence, translations: dict[str, str] | None
+    ) -> Translation:
+        tokens = self.task.target_dictionary.symbols_of(hypothesis.tokens)
+        if translations is not None and hypothesis.alignment is not None:
+            tokens = replace_unknown_words(
+                tokens, source.tokens, hypothesis.alignment, UNK, translations
+            )
+        text = self.task.target_text.decode(tokens)
+        return Translation(text, tokens, hypothesis.score, hypothesis)
+
+    def read_sentences(
+        self, dataset: ParallelDataset, numbers: range, raw_sources: Sequence[str] | None = None
+    ) -> list[SourceSentence]:
+        """Return sentences of a split, with their references if it has them.
+
+        Args:
+            dataset: the split.
+            numbers: which of its sentences.
+            raw_sources: all raw source sentences of the split; they tell what unknown words were
+                (``--replace-unk``).
+        """
+        sentences = []
+        for i in numbers:
+            source, target = dataset.pair(i)
+            tokens = self.task.source_dictionary.symbols_of(source)
+            if raw_sources is not None:
+                tokens = self.task.source_text.encode(raw_sources[i])
+            sentences.append(SourceSentence(source, tokens, target))
+        return sentences
+
+    @staticmethod
+    def _config(config: GenerationConfig | None, settings: dict[str, Any]) -> GenerationConfig:
+        if config is None:
+            return from_dict(GenerationConfig, settings)
+        if settings:
+            raise ConfigError(f"give either config or settings ({', '.join(settings)}), not both")
+        return config

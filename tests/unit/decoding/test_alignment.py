@@ -1,0 +1,37 @@
+import numpy as np
+import torch
+from toy_models import EOS, ToyModel
+
+from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.decoding.config import GenerationConfig
+from relu_nmt.decoding.generator import Generator
+from relu_nmt.decoding.unknown_words import load_translations, replace_unknown_words
+
+
+def test_each_token_is_aligned_by_the_step_that_chose_it():
+    # The toy model looks at source position (previous token modulo padded length); positions of
+    # the end symbol and of padding do not count, and then the first position is the strongest.
+    source = torch.tensor([[4, 5, 6, 4, 2, 1, 1], [6, 5, 2, 1, 1, 1, 1]])
+    settings = {"beam": 4, "nbest": 4, "print_alignment": "hard", "max_len_b": 9}
+    found = Generator([ToyModel(seed=2)], GenerationConfig(**settings), Dictionary()).generate(
+        source
+    )
+    for row, hypotheses in zip(source, found, strict=True):
+        words = int((row >= 4).sum())
+        for h in hypotheses:
+            previous = np.array([EOS, *h.tokens[:-1]])
+            expected = [p % 7 if p % 7 < words else 0 for p in previous]
+            assert h.alignment.tolist() == expected
+
+
+def test_unknown_words_are_copied_or_translated(tmp_path):
+    (tmp_path / "lexicon").write_text("Haus house\nHund dog\n", encoding="utf-8")
+    translations = load_translations(tmp_path / "lexicon")
+    replaced = replace_unknown_words(
+        ["a", "<unk>", "<unk>"],
+        ["ein", "Haus", "Xaver"],
+        np.array([0, 1, 2, 0]),
+        "<unk>",
+        translations,
+    )
+    assert replaced == ["a", "house", "Xaver"]

@@ -1,0 +1,292 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from toy_models import EOS, UNK, ToyModel, all_outputs, log_prob_of
+
+from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.decoding.batching import pad
+from relu_nmt.decoding.config import GenerationConfig
+from relu_nmt.decoding.generator import Generator
+from relu_nmt.errors import ConfigError
+from relu_nmt.models.config import TransformerConfig
+from relu_nmt.models.encoder_decoder import EncoderDecoder
+
+SOURCES = [torch.tensor([4, 5, 6, 2]), torch.tensor([6, 2]), torch.tensor([5, 5, 2])]
+
+
+def generate(models, sources, **settings):
+    models = models if isinstance(models, list) else [models]
+    generator = Generator(models, GenerationConfig(**settings), Dictionary())
+    return generator.generate(pad([s.numpy() for s in sources], Dictionary.pad_index))
+
+
+def random_sources(count, seed, vocab_size=7):
+    rng = np.random.default_rng(seed)
+    return [
+        torch.from_numpy(np.append(rng.integers(4, vocab_size, rng.integers(1, 9)), EOS))
+        for _ in range(count)
+    ]
+
+
+def real_model(attention, seed=0, vocab_size=40, **settings):
+    torch.manual_seed(seed)
+    config = TransformerConfig(
+        attention=attention,
+        encoder_layers=2,
+        decoder_layers=2,
+        encoder_embed_dim=16,
+        decoder_embed_dim=16,
+        encoder_ffn_embed_dim=32,
+        decoder_ffn_embed_dim=32,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        **settings,
+    )
+    model = EncoderDecoder(config, vocab_size, vocab_size, Dictionary.pad_index)
+    with torch.no_grad():  # an untrained model never ends; a trained one does
+        model.output_projection.weight[EOS] += 0.3 * torch.randn(16)
+    return model
+
+
+def same(found, expected, exact_scores=False):
+    assert [h.tokens.tolist() for h in found] == [h.tokens.tolist() for h in expected]
+    tolerance = 0 if exact_scores else 1e-5
+    for a, b in zip(found, expected, strict=True):
+        assert a.score == pytest.approx(b.score, abs=tolerance)
+        np.testing.assert_allclose(a.positional_scores, b.positional_scores, atol=2e-5)
+
+
+@pytest.mark.parametrize("stop_rule", ["ahead", "full", "exact"])
+@pytest.mark.parametrize("lenpen", [0.0, 0.6, 1.0, 1.7, -0.5])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_large_beam_is_exhaustive_search(seed, lenpen, stop_rule):
+    model, limit, vocab_size = ToyModel(vocab_size=6, seed=seed), 4, 6
+    outputs = list(all_outputs(vocab_size, limit))
+    settings = {"lenpen": lenpen, "max_len_b": limit, "stop_rule": stop_rule}
+    found = generate(model, SOURCES, beam=len(outputs), nbest=10, **settings)
+    for source, hypotheses in zip(SOURCES, found, strict=True):
+        scores = {
+            tuple(output): log_prob_of(model, source, output).sum().item() / len(output) ** lenpen
+            for output in outputs
+        }
+        best = sorted(scores, key=scores.get, reverse=True)[:10]
+        assert [tuple(h.tokens) for h in hypotheses] == best
+        for hypothesis, output in zip(hypotheses, best, strict=True):
+            assert hypothesis.score == pytest.approx(scores[output], abs=1e-5)
+
+
+@pytest.mark.parametrize("lenpen", [0.0, 1.0])
+def test_the_exact_stop_rule_loses_nothing_that_the_beam_held(lenpen):
+    # With the rule "exact", the best score equals that of a search that never stops early.
+    for seed in range(20):
+        model = ToyModel(seed=seed)
+        shared = {"beam": 3, "lenpen": lenpen, "max_len_b": 8}
+        exact = generate(model, SOURCES, stop_rule="exact", **shared)
+        # All three finished hypotheses are wanted: nothing can be dropped before the third.
+        slow = generate(model, SOURCES, stop_rule="exact", nbest=3, **shared)
+        for [best], ranked in zip(exact, slow, strict=True):
+            assert best.tokens.tolist() == ranked[0].tokens.tolist()
+
+
+def test_stop_rules_are_ordered_by_how_much_they_search():
+    better = {"ahead": 0, "exact": 0}
+    for seed in range(30):
+        model = ToyModel(seed=seed, sharpness=1.0)
+        found = {
+            rule: generate(model, SOURCES, beam=2, lenpen=1.5, max_len_b=12, stop_rule=rule)
+            for rule in ("full", "ahead", "exact")
+        }
+        for i in range(len(SOURCES)):
+            full, ahead, exact = (found[rule][i][0].score for rule in ("full", "ahead", "exact"))
+            assert full <= ahead + 1e-6
+            assert ahead <= exact + 1e-6
+            better["ahead"] += ahead > full + 1e-6
+            better["exact"] += exact > ahead + 1e-6
+    assert all(better.values()), "the example is too easy to tell the rules apart"
+
+
+def test_greedy_is_beam_1():
+    for seed in range(10):
+        model = ToyModel(seed=seed)
+        greedy = generate(model, SOURCES, beam=1, max_len_b=9)
+        for source, [found] in zip(SOURCES, greedy, strict=True):
+            tokens = []
+            while not tokens or tokens[-1] != EOS:
+                previous = torch.tensor([[EOS, *tokens]])
+                logits = model.logits(model(source[None], previous).features)[0, -1]
+                logits[[Dictionary.bos_index, Dictionary.pad_index]] = -math.inf
+                if not tokens:
+                    logits[EOS] = -math.inf  # --min-len 1
+                tokens.append(EOS if len(tokens) == 9 else int(logits.argmax()))
+            assert found.tokens.tolist() == tokens
+
+
+@pytest.mark.parametrize("attention", ["softmax", "reluformer"])
+@pytest.mark.parametrize("pre_norm", [False, True])
+def test_reported_scores_equal_rescoring_by_the_full_forward_pass(attention, pre_norm):
+    model = real_model(
+        attention, encoder_normalize_before=pre_norm, decoder_normalize_before=pre_norm
+    )
+    sources = random_sources(12, seed=1, vocab_size=40)
+    settings = {"beam": 4, "nbest": 4, "lenpen": 0.7, "max_len_b": 12}
+    found = generate(model, sources, **settings)
+    scorer = Generator([model], GenerationConfig(lenpen=0.7, score_reference=True), Dictionary())
+    src_tokens = pad([s.numpy() for s in sources], Dictionary.pad_index)
+    lengths = set()
+    for rank in range(4):
+        targets = pad([h[rank].tokens for h in found], Dictionary.pad_index)
+        rescored = scorer.score(src_tokens, targets)
+        for hypotheses, [reference] in zip(found, rescored, strict=True):
+            same([hypotheses[rank]], [reference])
+            lengths.add(len(reference.tokens))
+    assert len(lengths) > 1, "all outputs have one length: the test says nothing about padding"
+
+
+@pytest.mark.parametrize("attention", ["softmax", "reluformer"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"beam": 4},
+        {"beam": 1},
+        {"beam": 3, "stop_rule": "exact", "lenpen": 0.5},
+        {"beam": 4, "no_repeat_ngram_size": 2, "print_alignment": "hard"},
+        {"beam": 4, "diverse_beam_groups": 2},
+        {"beam": 3, "sampling": True},
+        {"beam": 3, "sampling": True, "sampling_topk": 5},
+        {"beam": 3, "sampling": True, "sampling_topp": 0.8, "temperature": 0.7},
+    ],
+)
+def test_a_sentence_is_translated_alike_in_any_company(attention, settings):
+    model = real_model(attention)
+    sources = random_sources(30, seed=2, vocab_size=40)
+    settings = {"nbest": settings["beam"], "max_len_a": 1.0, "max_len_b": 5, **settings}
+    generator = Generator([model], GenerationConfig(**settings), Dictionary())
+
+    def run(numbers):
+        batch = pad([sources[i].numpy() for i in numbers], Dictionary.pad_index)
+        return generator.generate(batch, sentence_ids=numbers)
+
+    alone = [run([i])[0] for i in range(len(sources))]
+    rng = np.random.default_rng(0)
+    for _ in range(6):
+        numbers = rng.permutation(len(sources))[: rng.integers(2, len(sources))]
+        for i, together in zip(numbers, run(numbers), strict=True):
+            same(together, alone[i])
+            if together[0].alignment is not None:
+                for a, b in zip(together, alone[i], strict=True):
+                    np.testing.assert_array_equal(a.alignment, b.alignment)
+    assert len({len(h[0].tokens) for h in alone}) > 2
+
+
+def test_hypotheses_are_sorted_distinct_and_add_up():
+    for hypotheses in generate(ToyModel(seed=3), SOURCES, beam=5, nbest=5, lenpen=0.8, max_len_b=7):
+        scores = [h.score for h in hypotheses]
+        assert scores == sorted(scores, reverse=True)
+        assert len({tuple(h.tokens) for h in hypotheses}) == len(hypotheses) == 5
+        for h in hypotheses:
+            assert h.tokens[-1] == EOS
+            assert EOS not in h.tokens[:-1]
+            total = h.positional_scores.sum()
+            assert h.score == pytest.approx(total / len(h.tokens) ** 0.8, abs=1e-5)
+
+
+def test_length_limits_are_those_of_the_own_source():
+    sources = [torch.tensor([4] * 2 + [2]), torch.tensor([4] * 9 + [2])]
+    model = ToyModel(seed=1)
+    model.out[:, EOS] = 0
+    model.out[:, 4] = 9 * torch.sign(model.out[:, 4])
+    for batch in (sources, sources[:1]):
+        [shortest] = generate(model, batch, max_len_a=0.5, max_len_b=1.0, stop_rule="exact")[0]
+        # 0.5 * 3 + 1 = 2.5 tokens, rounded down, and the end symbol
+        assert len(shortest.tokens) <= 3
+
+
+def test_min_len_and_max_len():
+    for hypotheses in generate(
+        ToyModel(seed=5), SOURCES, min_len=4, max_len_b=6, beam=4, nbest=4, stop_rule="exact"
+    ):
+        assert {len(h.tokens) for h in hypotheses} <= {5, 6, 7}
+    for hypotheses in generate(ToyModel(seed=5), SOURCES, min_len=4, max_len_b=4):
+        assert len(hypotheses[0].tokens) == 5
+    with pytest.raises(ConfigError, match="--min-len 4"):
+        generate(ToyModel(), SOURCES, min_len=4, max_len_b=3)
+
+
+def test_min_len_0_allows_the_empty_output():
+    model = ToyModel(seed=0)
+    model.out[:, EOS] = 0
+    model.out[:, [4, 5, 6, 3]] = 0
+    model.out[:, EOS] = 50 * model._next(model._begin(SOURCES[0][None]), torch.tensor([EOS]))[0]
+    [found] = generate(model, SOURCES[:1], min_len=0)[0]
+    assert found.tokens.tolist() == [EOS]
+
+
+def test_unkpen_lowers_and_raises_the_number_of_unknown_words():
+    def unknown(**settings):
+        found = generate(ToyModel(seed=4), random_sources(20, 5), max_len_b=8, **settings)
+        return sum(int((h[0].tokens == UNK).sum()) for h in found)
+
+    assert unknown(unkpen=20) == 0
+    assert unknown(unkpen=-20) > unknown() > 0
+
+
+def test_unkpen_is_part_of_the_score():
+    plain = generate(ToyModel(seed=4), SOURCES, beam=1, max_len_b=4)
+    rich = generate(ToyModel(seed=4), SOURCES, beam=1, max_len_b=4, unkpen=1e-3)
+    for [a], [b] in zip(plain, rich, strict=True):
+        assert a.tokens.tolist() == b.tokens.tolist()
+        count = int((a.tokens == UNK).sum())
+        assert b.score == pytest.approx(a.score - 1e-3 * count / len(a.tokens), abs=1e-5)
+
+
+def test_unnormalized_compares_totals():
+    for [found] in generate(ToyModel(seed=6), SOURCES, unnormalized=True, lenpen=3.0, max_len_b=7):
+        assert found.score == pytest.approx(found.positional_scores.sum(), abs=1e-5)
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_prefix_is_forced_and_scored(beam):
+    model = ToyModel(seed=7)
+    prefixes = torch.tensor([[5, 6, 4], [6, 1, 1], [4, 2, 1]])  # one ends after its first word
+    generator = Generator(
+        [model], GenerationConfig(beam=beam, nbest=beam, max_len_b=6), Dictionary()
+    )
+    found = generator.generate(pad([s.numpy() for s in SOURCES], 1), prefixes)
+    for source, hypotheses, prefix in zip(SOURCES, found, prefixes, strict=True):
+        wanted = prefix[prefix != Dictionary.pad_index]
+        for h in hypotheses:
+            assert h.tokens[: len(wanted)].tolist() == wanted.tolist()
+            np.testing.assert_allclose(
+                h.positional_scores, log_prob_of(model, source, h.tokens), atol=1e-5
+            )
+    assert found[2][0].tokens.tolist() == [4, EOS]
+    assert len(found[2]) == 1
+    assert len(found[0]) == beam
+
+
+def test_a_sentence_without_any_possible_output_is_an_error():
+    with pytest.raises(ConfigError, match="sentence 0: no possible output"):
+        generate(ToyModel(), SOURCES, no_repeat_ngram_size=1, min_len=5, max_len_b=9)
+    broken = ToyModel()
+    broken.out[:] = math.nan
+    with pytest.raises(ConfigError, match="not finite"):
+        generate(broken, SOURCES, max_len_b=9)
+
+
+def test_generation_leaves_the_training_mode_as_it_was():
+    model = real_model("softmax").train()
+    generate(model, SOURCES, max_len_b=3)
+    assert model.training
+    model.eval()
+    generate(model, SOURCES, max_len_b=3)
+    assert not model.training
+
+
+def test_learned_positions_limit_the_output():
+    model = real_model("softmax", decoder_learned_pos=True, max_target_positions=6)
+    with torch.no_grad():
+        model.output_projection.weight[EOS] = 0
+    found = generate(model, SOURCES, beam=2, nbest=2)
+    assert max(len(h.tokens) for hypotheses in found for h in hypotheses) <= 6

@@ -1,0 +1,52 @@
+import argparse
+
+import pytest
+
+from relu_nmt.config import add_options, from_dict, from_namespace, to_dict
+from relu_nmt.decoding.config import GenerationConfig
+from relu_nmt.errors import ConfigError
+
+
+def parse(*flags):
+    parser = argparse.ArgumentParser()
+    add_options(parser, GenerationConfig, "generation")
+    return from_namespace(GenerationConfig, parser.parse_args(flags))
+
+
+def test_fairseqs_flags_and_defaults():
+    config = parse()
+    assert (config.beam, config.nbest, config.lenpen, config.unkpen) == (5, 1, 1.0, 0.0)
+    assert (config.max_len_a, config.max_len_b, config.min_len, config.seed) == (0, 200, 1, 1)
+    assert (config.sampling_topk, config.sampling_topp, config.temperature) == (-1, -1.0, 1.0)
+    assert (config.diverse_beam_groups, config.diverse_beam_strength) == (-1, 0.5)
+    typed = (
+        "--beam 4 --nbest 2 --lenpen 0.6 --unkpen 1 --max-len-a 1.2 --max-len-b 10 --min-len 2 "
+        "--no-repeat-ngram-size 3 --max-sentences 8 --print-alignment --replace-unk "
+        "--score-reference --unnormalized --prefix-size 1"
+    )
+    config = parse(*typed.split())
+    assert (config.max_len_a, config.max_len_b, config.batch_size) == (1.2, 10, 8)
+    assert (config.print_alignment, config.replace_unk) == ("hard", "")
+    assert config.wants_alignment
+    assert parse("--replace-unk", "lexicon").replace_unk == "lexicon"
+    assert from_dict(GenerationConfig, to_dict(config)) == config
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"beam": 0}, "--beam 0"),
+        ({"nbest": 6}, "--nbest 6 is more than --beam 5"),
+        ({"temperature": 0.0}, "--temperature"),
+        ({"sampling": True, "sampling_topk": 0}, "--sampling-topk 0"),
+        ({"sampling": True, "sampling_topp": 1.5}, "--sampling-topp 1.5"),
+        ({"sampling_topk": 3}, "need --sampling"),
+        ({"max_len_b": -1}, "--max-len-b -1"),
+        ({"batch_size": 0}, "--batch-size 0"),
+        ({"seed": -1}, "--seed -1"),
+        ({"beam": 4, "diverse_beam_groups": 2, "sampling": True}, "--sampling off"),
+    ],
+)
+def test_impossible_settings_are_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        GenerationConfig(**settings)

@@ -1,0 +1,56 @@
+import numpy as np
+import pytest
+import torch
+from toy_models import EOS, ToyModel
+
+from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.decoding.config import GenerationConfig
+from relu_nmt.decoding.ensemble import Ensemble
+from relu_nmt.decoding.generator import Generator
+from relu_nmt.errors import ConfigError
+
+SOURCE = torch.tensor([[4, 5, 6, 2], [6, 2, 1, 1]])
+
+
+def generate(models, **settings):
+    config = GenerationConfig(**{"beam": 3, "nbest": 3, "max_len_b": 8, **settings})
+    return Generator(models, config, Dictionary()).generate(SOURCE)
+
+
+@pytest.mark.parametrize("settings", [{}, {"temperature": 0.7}, {"sampling": True}])
+def test_equal_models_are_one_model(settings):
+    alone = generate([ToyModel(seed=3)], **settings)
+    three = generate([ToyModel(seed=3) for _ in range(3)], **settings)
+    for a, b in zip(alone, three, strict=True):
+        for one, other in zip(a, b, strict=True):
+            assert one.tokens.tolist() == other.tokens.tolist()
+            np.testing.assert_allclose(one.positional_scores, other.positional_scores, atol=1e-5)
+
+
+def test_probabilities_are_averaged():
+    models = [ToyModel(seed=seed) for seed in (1, 2)]
+    for source, found in zip(SOURCE, generate(models), strict=True):
+        source = source[source != Dictionary.pad_index]
+        for h in found:
+            tokens = torch.from_numpy(h.tokens)
+            previous = torch.cat([torch.tensor([EOS]), tokens[:-1]])[None]
+            probs = torch.stack(
+                [m.logits(m(source[None], previous).features)[0].softmax(-1) for m in models]
+            ).mean(0)
+            expected = probs.gather(1, tokens[:, None])[:, 0].log()
+            np.testing.assert_allclose(h.positional_scores, expected, atol=1e-5)
+
+
+def test_alignments_are_averaged_and_ensembles_score_references():
+    models = [ToyModel(seed=seed) for seed in (1, 2)]
+    found = generate(models, print_alignment="hard", nbest=1)
+    assert all(len(h.alignment) == len(h.tokens) for [h] in found)
+    generator = Generator(models, GenerationConfig(score_reference=True), Dictionary())
+    for row, [h] in zip(SOURCE, found, strict=True):
+        [[scored]] = generator.score(row[row != 1][None], torch.from_numpy(h.tokens)[None])
+        assert scored.score == pytest.approx(h.score, abs=1e-5)
+
+
+def test_no_model_is_an_error():
+    with pytest.raises(ConfigError, match="no model"):
+        Ensemble([])
