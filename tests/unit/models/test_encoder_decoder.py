@@ -1,0 +1,137 @@
+from dataclasses import fields
+
+import pytest
+import torch
+
+from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.models.architectures import architecture_defaults, architecture_names
+from relu_nmt.models.config import TransformerConfig
+from relu_nmt.models.encoder_decoder import EncoderDecoder
+
+PAD = 1
+MODEL_FIELDS = {f.name for f in fields(TransformerConfig)}
+
+
+def config(**changes):
+    shape = architecture_defaults("transformer_tiny")
+    return TransformerConfig(**{k: v for k, v in shape.items() if k in MODEL_FIELDS} | changes)
+
+
+def model(vocab=20, **changes):
+    torch.manual_seed(0)
+    return EncoderDecoder(config(**changes), vocab, vocab, PAD).double().eval()
+
+
+def batch():
+    src = torch.tensor([[5, 6, 7, 8, 2], [9, 10, 2, PAD, PAD]])
+    prev = torch.tensor([[2, 11, 12, 13], [2, 14, PAD, PAD]])
+    return src, prev
+
+
+VARIANTS = [
+    {"attention": "softmax"},
+    {"attention": "reluformer"},
+    {"attention": "reluformer:gamma=2", "encoder_normalize_before": True},
+    {"cross_attention": "reluformer", "decoder_normalize_before": True},
+    {"encoder_learned_pos": True, "decoder_learned_pos": True, "layernorm_embedding": True},
+    {"share_all_embeddings": True, "no_scale_embedding": True, "activation_fn": "gelu"},
+]
+
+
+@pytest.mark.parametrize("changes", VARIANTS)
+def test_steps_equal_the_full_pass_for_every_beam(changes):
+    m = model(**changes)
+    src, _ = batch()
+    beams = torch.randint(4, 20, (2, 3, 6))
+    beams[:, :, 0] = 2
+    state = m.start(m.encode(src), 3)
+    for t in range(6):
+        step = m.step(beams[:, :, t], state, want_weights=True)
+        for k in range(3):
+            full = m.logits(m(src, beams[:, k, : t + 1]).features)[:, -1]
+            torch.testing.assert_close(step.logits[:, k], full, rtol=1e-6, atol=1e-6)
+        assert not step.cross_weights[1, :, 3:].any()
+
+
+@pytest.mark.parametrize("changes", VARIANTS[:3])
+def test_reordering_and_dropping_sentences(changes):
+    m = model(**changes)
+    src, _ = batch()
+    tokens = torch.randint(4, 20, (2, 2, 3))
+    state = m.start(m.encode(src), 2)
+    m.step(tokens[:, :, 0], state)
+    m.step(tokens[:, :, 1], state)
+    origin = torch.tensor([[1, 1], [1, 0]])
+    state.reorder(origin)
+    state.keep(torch.tensor([1]))
+    step = m.step(tokens[1:, :, 2], state)
+    for k in range(2):
+        history = torch.cat([tokens[1, origin[1, k], :2], tokens[1, k, 2:]])[None]
+        full = m.logits(m(src[1:, :3], history).features)[:, -1]
+        torch.testing.assert_close(step.logits[:, k], full, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("changes", VARIANTS)
+def test_padding_changes_nothing(changes):
+    m = model(**changes)
+    src, prev = batch()
+    both = m(src, prev).features
+    alone = m(src[1:, :3], prev[1:, :2]).features
+    torch.testing.assert_close(both[1, :2], alone[0], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("arch", "non_embedding"), [("iwslt_de_en", 31_543_296), ("wmt_en_de", 44_138_496)]
+)
+@pytest.mark.parametrize("family", ["transformer", "reluformer"])
+def test_parameter_counts_of_the_paper(family, arch, non_embedding):
+    values = architecture_defaults(f"{family}_{arch}") | {"share_all_embeddings": True}
+    shape = TransformerConfig(**{k: v for k, v in values.items() if k in MODEL_FIELDS})
+    with torch.device("meta"):
+        built = EncoderDecoder(shape, 1000, 1000, PAD)
+    assert sum(p.numel() for p in built.parameters()) == non_embedding + 1000 * 512
+
+
+def test_the_twins_differ_in_attention_only():
+    for name in architecture_names():
+        if name.startswith("transformer"):
+            twin = architecture_defaults(name.replace("transformer", "reluformer", 1))
+            different = {k for k in twin if twin[k] != architecture_defaults(name).get(k)}
+            assert different == {
+                "attention",
+                "attention_norm_weight",
+                "attention_entropy_weight",
+            }
+
+
+def test_three_forms_of_tied_embeddings():
+    def tables(**changes):
+        m = model(**changes)
+        parts = (m.encoder.embedding.tokens, m.decoder.embedding.tokens, m.output_projection)
+        return len({part.weight.data_ptr() for part in parts})
+
+    assert tables() == 3
+    assert tables(share_decoder_input_output_embed=True) == 2
+    assert tables(share_all_embeddings=True) == 1
+    with pytest.raises(ConfigError, match="joined-dictionary"):
+        EncoderDecoder(config(share_all_embeddings=True), 10, 12, PAD)
+
+
+def test_learned_positions_name_their_flag():
+    m = model(encoder_learned_pos=True, max_source_positions=4)
+    with pytest.raises(DataError, match="--max-source-positions 4"):
+        m.encode(batch()[0])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"encoder_embed_dim": 32}, "must be equal"),
+        ({"encoder_attention_heads": 3}, "multiple of --encoder-attention-heads 3"),
+        ({"dropout": 1.0}, "--dropout 1.0"),
+        ({"decoder_layers": 0}, "--decoder-layers"),
+    ],
+)
+def test_contradictions_are_named(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        config(**changes)

@@ -1,0 +1,83 @@
+import math
+
+import pytest
+import torch
+
+from relu_nmt.attention.base import Need
+from relu_nmt.attention.regularizers import AttentionRegularizerConfig, regularizer_terms
+from relu_nmt.data.batch import collate
+from relu_nmt.models.config import TransformerConfig
+from relu_nmt.models.encoder_decoder import EncoderDecoder
+from relu_nmt.models.objective import TranslationObjective
+
+PAD, EOS = 1, 2
+
+
+def tiny_model(attention="reluformer"):
+    torch.manual_seed(0)
+    shape = {f"{s}_{k}": v for s in ("encoder", "decoder") for k, v in SHAPE.items()}
+    return EncoderDecoder(
+        TransformerConfig(attention=attention, dropout=0.0, **shape), 20, 20, PAD
+    ).double()
+
+
+SHAPE = {"embed_dim": 8, "ffn_embed_dim": 16, "layers": 2, "attention_heads": 2}
+
+
+def batch():
+    pairs = [([5, 6, 7, EOS], [8, 9, EOS]), ([10, EOS], [11, 12, 13, 14, EOS])]
+    return collate(
+        [tuple(torch.tensor(side).numpy() for side in pair) for pair in pairs],
+        ids=[0, 1],
+        pad_index=PAD,
+        eos_index=EOS,
+    )
+
+
+def test_loss_is_the_sum_over_real_target_tokens_plus_the_mean_regulariser():
+    model = tiny_model()
+    config = AttentionRegularizerConfig(0.3, 0.2, 0.1)
+    result = TranslationObjective(model, 0.1, config).train()(batch())
+    b = batch()
+    output = model(b.src_tokens, b.prev_output_tokens, Need(statistics=True))
+    log_probs = (output.features @ model.output_projection.weight.T).log_softmax(-1)
+    nll = smooth = 0.0
+    for row, targets in zip(log_probs, b.tgt_tokens, strict=True):
+        for scores, target in zip(row, targets.tolist(), strict=True):
+            if target != PAD:
+                nll -= scores[target]
+                smooth -= 0.9 * scores[target] + 0.1 / 19 * (scores.sum() - scores[target])
+    terms = [regularizer_terms(r.output.rows, r.visibility, 0.1) for r in output.records]
+    assert len(terms) == 6
+    penalty = sum(0.3 * t.normalisation + 0.2 * t.entropy for t in terms) / 6
+    assert result.sample_size == 8
+    torch.testing.assert_close(result.loss, smooth + 8 * penalty)
+    torch.testing.assert_close(result.metrics["nll_loss"].total, nll.detach())
+    torch.testing.assert_close(result.metrics["loss"].total, smooth.detach())
+
+
+def test_outside_training_there_is_neither_smoothing_nor_regulariser():
+    objective = TranslationObjective(tiny_model(), 0.1, AttentionRegularizerConfig(1.0, 1.0))
+    result = objective.eval()(batch())
+    torch.testing.assert_close(result.loss.detach(), result.metrics["nll_loss"].total)
+    assert result.metrics.keys() == {"loss", "nll_loss"}
+
+
+@pytest.mark.parametrize("attention", ["softmax", "reluformer"])
+def test_telemetry_names_every_layer_and_head(attention):
+    objective = TranslationObjective(tiny_model(attention), 0.0, AttentionRegularizerConfig())
+    assert not objective(batch()).telemetry
+    scalars = objective(batch(), telemetry=True).telemetry
+    assert len(scalars) == 3 * 2 * 2 * 3
+    assert all(math.isfinite(value) for value in scalars.values())
+    zeros = scalars["attention/encoder.0.1/zero_fraction"]
+    assert (zeros == 0.0) == (attention == "softmax")
+    if attention == "softmax":
+        assert scalars["attention/cross.1.0/sum"] == pytest.approx(1.0)
+
+
+def test_gradient_reaches_every_parameter():
+    objective = TranslationObjective(tiny_model(), 0.1, AttentionRegularizerConfig(0.1, 0.1, 0.0))
+    objective.train()(batch()).loss.backward()
+    without = [n for n, p in objective.named_parameters() if p.grad is None or not p.grad.any()]
+    assert not without

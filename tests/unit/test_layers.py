@@ -1,0 +1,68 @@
+"""The dependency direction of the package, and what importing it costs."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "relu_nmt"
+BASE = {"errors", "registry", "config"}
+MAY_IMPORT = {
+    "errors": set(),
+    "registry": {"errors"},
+    "config": {"errors"},
+    "dropout": set(),
+    "objective": set(),
+    "attention": BASE | {"dropout"},
+    "modules": BASE | {"dropout", "attention"},
+    "models": BASE | {"dropout", "objective", "attention", "modules", "data"},
+    "data": BASE,
+    "tokenization": BASE,
+    "tasks": BASE | {"data", "tokenization"},
+    "optim": BASE,
+    "training": BASE | {"objective", "optim"},
+    "decoding": BASE | {"models", "modules", "attention", "data"},
+    "evaluation": BASE | {"tasks", "decoding", "data"},
+    "loading": BASE | {"models", "tasks", "training"},
+    "translator": BASE | {"loading", "decoding", "tasks", "models", "data", "evaluation"},
+    "__init__": {"translator"},
+}
+
+
+def imported_parts(path):
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        modules = []
+        if isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            modules = [node.module]
+            if node.module == "relu_nmt":
+                modules = [f"relu_nmt.{alias.name}" for alias in node.names]
+        for module in modules:
+            if module.startswith("relu_nmt."):
+                yield module.split(".")[1]
+
+
+@pytest.mark.parametrize("part", sorted(MAY_IMPORT))
+def test_a_part_imports_only_what_stands_left_of_it(part):
+    folder = PACKAGE / part
+    files = folder.rglob("*.py") if folder.is_dir() else [PACKAGE / f"{part}.py"]
+    for file in files:
+        wrong = set(imported_parts(file)) - MAY_IMPORT[part] - {part}
+        assert not wrong, f"{file.relative_to(PACKAGE)} imports {sorted(wrong)}"
+
+
+def test_every_part_has_a_rule():
+    parts = {p.stem if p.is_file() else p.name for p in PACKAGE.iterdir() if p.name[0] != "."}
+    assert parts - {"py", "__pycache__"} == MAY_IMPORT.keys() | {"cli"}
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["relu_nmt", *(f"relu_nmt.cli.{p.stem}" for p in (PACKAGE / "cli").glob("*.py"))],
+)
+def test_commands_start_without_importing_torch(module):
+    code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
