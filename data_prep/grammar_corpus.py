@@ -26,8 +26,6 @@ from prep_tools import documents as docs
 from prep_tools.command import PrepError, run_script, say
 
 LANGUAGES = ("de", "en")
-# Short sentences recur by nature here; only word for word do they count as seen.
-SAME_WORDS = 1.0
 
 
 def contrasts_of(name: str, story: StoryDocument) -> Iterator[dict[str, object]]:
@@ -73,7 +71,7 @@ def make_corpus(arguments: argparse.Namespace) -> None:
         if (number + 1) % 1000 == 0:
             say(f"  {number + 1:,} of {arguments.documents:,} documents")
     documents = [docs.Document(name, story.pairs) for name, story in stories.items()]
-    corpus = docs.divide(documents, arguments.held_out, SAME_WORDS)
+    corpus = docs.divide(documents, arguments.held_out, arguments.near_copy)
     docs.write_corpus(corpus, arguments.out, LANGUAGES, arguments.document_separator)
     contrasts = {
         split: write_contrasts(arguments.out, split, getattr(corpus, split), stories)
@@ -102,19 +100,9 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--out", type=Path, required=True, help="folder for the corpus")
     parser.add_argument("--documents", type=int, default=4000, help="how many (default: 4000)")
-    parser.add_argument("--seed", type=int, default=1, help="another seed, another corpus")
-    parser.add_argument(
-        "--held-out",
-        type=int,
-        default=100,
-        help="documents in each of valid and test, at most a twentieth of all (default: 100)",
-    )
-    parser.add_argument(
-        "--document-separator",
-        choices=docs.SEPARATORS,
-        default="blank",
-        help="what stands between documents: nothing, an empty line, a line <d> (default: blank)",
-    )
+    # Short sentences recur by nature here; only word for word do they count as seen.
+    docs.add_division_options(parser, near_copy=1.0)
+    docs.add_separator_option(parser)
     return parser
 
 

@@ -296,26 +296,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--lang", default="de", help="language to translate from (default: de)")
     parser.add_argument("--out", type=Path, help="folder for the corpus")
     parser.add_argument("--scratch", type=Path, help="folder for the packages (OUT/packages)")
-    parser.add_argument(
-        "--held-out",
-        type=int,
-        default=100,
-        help="documents in each of valid and test, at most a twentieth of all (default: 100)",
-    )
-    parser.add_argument(
-        "--near-copy",
-        type=float,
-        default=0.7,
-        help="share of common word pairs from which a held-out line counts as seen in training "
-        "and is removed (default: 0.7)",
-    )
-    parser.add_argument("--seed", type=int, default=1, help="which documents are held out")
-    parser.add_argument(
-        "--document-separator",
-        choices=docs.SEPARATORS,
-        default="blank",
-        help="what stands between documents: nothing, an empty line, a line <d> (default: blank)",
-    )
+    docs.add_division_options(parser, near_copy=0.7)
+    docs.add_separator_option(parser)
     parser.add_argument("--list-languages", action="store_true", help="print them and stop")
     return parser
 

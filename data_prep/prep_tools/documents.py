@@ -1,5 +1,6 @@
 """Parallel documents: dividing them into train, valid and test, and writing them."""
 
+import argparse
 import dataclasses
 import hashlib
 import json
@@ -179,3 +180,38 @@ def describe(corpus: Corpus) -> str:
             line += f" ({corpus.removed[split]:,} near copies of other lines left out)"
         lines.append(line)
     return "\n".join(lines)
+
+
+def add_division_options(parser: argparse.ArgumentParser, near_copy: float) -> None:
+    """Add the flags of :func:`divide`.
+
+    Args:
+        parser: the script's parser.
+        near_copy: default overlap from which a held-out line counts as seen in training.
+    """
+    parser.add_argument(
+        "--held-out",
+        type=int,
+        default=100,
+        help="documents in each of valid and test, at most a twentieth of all (default: 100)",
+    )
+    parser.add_argument(
+        "--near-copy",
+        type=float,
+        default=near_copy,
+        help="share of common word pairs from which a held-out line counts as seen in training "
+        f"and is removed; 1 for word for word (default: {near_copy:g})",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=1, help="of the choice, and of made text (default: 1)"
+    )
+
+
+def add_separator_option(parser: argparse.ArgumentParser) -> None:
+    """Add the flag for what stands between documents."""
+    parser.add_argument(
+        "--document-separator",
+        choices=SEPARATORS,
+        default="blank",
+        help="what stands between documents: nothing, an empty line, a line <d> (default: blank)",
+    )
