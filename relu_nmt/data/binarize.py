@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.data.dictionary import UNK, Dictionary
 from relu_nmt.data.indexed_dataset import IndexedDatasetWriter, number_type
 from relu_nmt.data.text_lines import Chunk, TextFile, read_chunk
 from relu_nmt.data.worker_pool import ordered_map
@@ -84,7 +84,10 @@ def _number_chunk(task: tuple[int, str, Chunk]) -> tuple[np.ndarray, np.ndarray,
     is_word = np.ones(len(tokens), dtype=bool)
     is_word[np.cumsum(sizes) - 1] = False
     tokens[is_word] = ids
-    return tokens, sizes, int((ids == Dictionary.unk_index).sum())
+    unknown = int((ids == Dictionary.unk_index).sum())
+    if unknown:  # The symbol itself, in the text, is not replaced.
+        unknown -= sum(line.count(UNK) for line in lines)
+    return tokens, sizes, unknown
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from relu_nmt.data.safe_write import write_text
 from relu_nmt.errors import DataError
 
 BOS, PAD, EOS, UNK = SPECIAL_SYMBOLS = ("<s>", "<pad>", "</s>", "<unk>")
+MAX_COUNT_DIGITS = 18
 OVERWRITE_FLAG = "#fairseq:overwrite"
 
 
@@ -145,11 +147,12 @@ class Dictionary:
         its flag. fairseq 0.12 loses it and then cannot read its own file.
         """
         lines = []
-        for i in range(len(SPECIAL_SYMBOLS), len(self)):
-            symbol = self._symbols[i]
-            again = symbol in SPECIAL_SYMBOLS or self._indices[symbol] != i
-            flag = f" {OVERWRITE_FLAG}" if again else ""
-            lines.append(f"{symbol} {self._counts[i]}{flag}\n")
+        before = set(SPECIAL_SYMBOLS)
+        words = zip(self._symbols, self._counts, strict=True)
+        for symbol, count in islice(words, len(SPECIAL_SYMBOLS), None):
+            flag = f" {OVERWRITE_FLAG}" if symbol in before else ""
+            lines.append(f"{symbol} {count}{flag}\n")
+            before.add(symbol)
         return "".join(lines)
 
     @classmethod
@@ -174,7 +177,8 @@ class Dictionary:
             overwrite = field == OVERWRITE_FLAG
             if overwrite:
                 symbol, separator, field = symbol.rpartition(" ")
-            if not separator or not field.removeprefix("-").isdecimal():
+            digits = field.removeprefix("-")
+            if not separator or not digits.isdecimal() or len(digits) > MAX_COUNT_DIGITS:
                 raise DataError(
                     f"{origin}:{number}: expected '<symbol> <count>', found {line[:60]!r}; "
                     "is this a fairseq dictionary?"

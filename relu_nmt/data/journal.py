@@ -64,6 +64,8 @@ class Journal:
         entry = self._content["steps"].get(step)
         if not isinstance(entry, dict) or not isinstance(entry.get("files"), dict):
             return None
+        if "result" not in entry:
+            return None
         for path, record in entry["files"].items():
             if not os.path.isfile(path) or file_record(path) != record:
                 return None

@@ -80,10 +80,11 @@ class ParallelDataset:
                 f"{side.prefix}.bin: sentence {index} does not end in </s>; binarise the corpus "
                 "again (fairseq-preprocess users: with --append-eos)"
             )
-        if vocab_size is not None and int(ids.max()) >= vocab_size:
+        if vocab_size is not None and not 0 <= ids.min() <= ids.max() < vocab_size:
             raise DataError(
-                f"{side.prefix}.bin: sentence {index} holds the token {int(ids.max())}, but its "
-                f"dictionary has {vocab_size:,} symbols; data and dictionary do not belong together"
+                f"{side.prefix}.bin: sentence {index} holds tokens {ids.min()} to {ids.max()}, "
+                f"but its dictionary has {vocab_size:,} symbols; data and dictionary do not "
+                "belong together"
             )
         return ids
 

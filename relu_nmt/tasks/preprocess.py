@@ -68,7 +68,13 @@ def build_data_folder(
             holds something else already.
         ConfigError: the settings do not suit the text.
     """
-    return _Builder(config, say).build()
+    try:
+        return _Builder(config, say).build()
+    except OSError as error:
+        path = error.filename or config.destdir
+        raise DataError(
+            f"{path}: cannot write: {error.strerror}; the data folder is not complete"
+        ) from error
 
 
 class _Builder:
@@ -118,8 +124,8 @@ class _Builder:
                     f"'{language}' after a dot"
                 )
         scanned = {}
-        total = sum(os.path.getsize(path) for path in paths.values())
         distinct = list(dict.fromkeys(paths.values()))
+        total = sum(os.path.getsize(path) for path in distinct)
         with Progress("scan", total) as progress:
             for path, text in ordered_map(scan_text, distinct, self.workers):
                 scanned[path] = text

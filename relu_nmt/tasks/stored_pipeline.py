@@ -11,6 +11,7 @@ from relu_nmt.errors import DataError
 from relu_nmt.tokenization.base import SUBWORDS, SubwordModel
 from relu_nmt.tokenization.pipeline import TextPipeline
 
+FILE_NAMES = {"subword-nmt": ("subword", "codes"), "sentencepiece": ("sentencepiece", "model")}
 AGAIN = "run relu-nmt-preprocess again"
 
 
@@ -21,10 +22,7 @@ def subword_file_name(name: str, language: str | None) -> str:
         name: ``subword-nmt`` or ``sentencepiece``.
         language: whose model it is; None for one of both languages.
     """
-    stem, ending = {
-        "subword-nmt": ("subword", "codes"),
-        "sentencepiece": ("sentencepiece", "model"),
-    }[name]
+    stem, ending = FILE_NAMES[name]
     return f"{stem}.{ending}" if language is None else f"{stem}.{language}.{ending}"
 
 
@@ -70,13 +68,18 @@ def load_pipeline(
         known = ", ".join(manifest["text"])
         raise DataError(f"{folder}: the data is in {known}, not in '{language}'")
     try:
-        tokenizer, lowercase = description["tokenizer"], bool(description["lowercase"])
-        name, file_name = description["subword"], description["subword_file"]
+        tokenizer, lowercase = str(description["tokenizer"]), bool(description["lowercase"])
+        name, file_name = str(description["subword"]), description["subword_file"]
         record = None if file_name is None else manifest["files"][file_name]
     except (KeyError, TypeError) as error:
         raise DataError(
             f"{folder}: the manifest's entry of '{language}' lacks {error}; {AGAIN}"
         ) from (error)
+    if (name == "none") != (file_name is None) or (name != "none" and name not in FILE_NAMES):
+        raise DataError(
+            f"{folder}: the manifest's subword model of '{language}' is damaged ('{name}' in "
+            f"{file_name!r}); {AGAIN}"
+        )
     path = None if file_name is None else Path(folder) / file_name
     if path is not None and file_record(path)["sha256"] != record.get("sha256"):
         raise DataError(f"{path}: changed since it was made; {AGAIN}")

@@ -1,7 +1,6 @@
 """SentencePiece: pieces of the sentence itself, where ``▁`` stands for a space."""
 
 import base64
-import binascii
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -38,7 +37,7 @@ class SentencePiece:
         try:
             proto = base64.b64decode(self._model, validate=True)
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=proto)
-        except (binascii.Error, RuntimeError) as error:
+        except (ValueError, RuntimeError) as error:
             raise DataError("not a SentencePiece model: the file is damaged or another") from error
 
     def split(self, words: Sequence[str]) -> list[str]:

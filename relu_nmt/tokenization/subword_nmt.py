@@ -17,6 +17,7 @@ except ImportError as missing:
     ) from missing
 
 SEPARATOR = "@@"
+VERSION_MARK = "#version:"
 CACHED_WORDS = 500_000
 
 
@@ -40,12 +41,17 @@ class SubwordNmt:
 
     def __init__(self, state: Mapping[str, Any]) -> None:
         self._codes: str = state["codes"]
-        for number, line in enumerate(self._codes.rstrip("\n").split("\n"), 1):
+        lines = self._codes.rstrip("\n").split("\n")
+        # Checked here, as subword-nmt ends the program when it finds a mistake.
+        for number, line in enumerate(lines, 1):
             if len(line.strip("\r\n ").split(" ")) != 2:
-                raise DataError(
-                    f"subword-nmt codes, line {number}: expected two symbols, found {line[:40]!r}"
-                )
-        self._bpe = apply_bpe.BPE(io.StringIO(self._codes), separator=SEPARATOR)
+                raise DataError(f"line {number}: expected two symbols, found {line[:40]!r}")
+        if len(lines) == 1 and lines[0].startswith(VERSION_MARK):
+            raise DataError("no merges in it")
+        try:
+            self._bpe = apply_bpe.BPE(io.StringIO(self._codes), separator=SEPARATOR)
+        except ValueError as error:
+            raise DataError(f"line 1: no version number in {lines[0][:40]!r}") from error
         self._pieces_of: dict[str, list[str]] = {}
 
     def split(self, words: Sequence[str]) -> list[str]:
@@ -85,14 +91,17 @@ def learn_codes(
         The text of a codes file.
 
     Raises:
-        ConfigError: there are no words of two letters or more.
+        ConfigError: the text is so small that no pair of letters occurs twice.
     """
+    too_small = "--subword subword-nmt: in the training text no two letters occur together twice"
     if not any(len(word) > 1 for word in word_counts):
-        raise ConfigError("--subword subword-nmt: the training text has no word of two letters")
+        raise ConfigError(too_small)
     # Sorted, so that ties between merges do not depend on the order of the text.
     entries = (f"{word} {count}\n" for word, count in sorted(word_counts.items()))
     codes = io.StringIO()
     stream = sys.stderr if show_progress else io.StringIO()
     with contextlib.redirect_stderr(stream):
         learn_bpe.learn_bpe(entries, codes, num_merges, is_dict=True)
+    if codes.getvalue().count("\n") < 2:
+        raise ConfigError(too_small)
     return codes.getvalue()

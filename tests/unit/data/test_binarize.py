@@ -1,0 +1,66 @@
+import io
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from relu_nmt.data.binarize import Side, binarize, count_words
+from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.data.indexed_dataset import IndexedDataset
+from relu_nmt.data.text_lines import scan_text
+
+ODD = (
+    "\ufeffa b\xa0c\n\n  \t\na\x85b\u2028c </s> <unk> <pad> <s>\r\nunseen a\rb\x1cc\u3000a\n"
+    "\u200ba b\x0cc\x00d"
+) * 30
+
+
+def words_of_lines(text):
+    """Words as fairseq sees them: lines of a text file, split at Unicode's white space."""
+    return [line.split() for line in io.StringIO(text, newline=None)]
+
+
+@pytest.fixture
+def text_file(tmp_path):
+    path = tmp_path / "text"
+    path.write_bytes(ODD.encode())
+    return scan_text(str(path), 50)
+
+
+def test_counts(text_file):
+    done = []
+    expected = Counter(word for line in words_of_lines(ODD) for word in line)
+    for workers in (1, 2):
+        assert count_words([text_file, text_file], workers, done.append) == Counter(
+            {word: 2 * n for word, n in expected.items()}
+        )
+    assert sum(done) == 4 * text_file.num_bytes
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_numbers(tmp_path, text_file, workers):
+    dictionary = Dictionary(["a", "b", "c"], [1, 1, 1])
+    side = Side("xx", tmp_path / "out", text_file)
+    done = []
+    ((of_side, result),) = binarize([side], {"xx": dictionary}, workers, done.append)
+    assert of_side is side
+    dataset = IndexedDataset(side.prefix)
+    expected = [dictionary.encode(line).tolist() for line in words_of_lines(ODD)]
+    assert [dataset[i].tolist() for i in range(len(dataset))] == expected
+    assert dataset.dtype is np.uint16
+    assert result.sentences == len(expected) == text_file.num_lines
+    assert result.tokens == sum(map(len, expected))
+    literal = ODD.count("<unk>")
+    assert result.unknown == sum(ids.count(3) for ids in expected) - literal
+    assert sum(done) == text_file.num_bytes
+    assert set(result.checksums) == {"out.bin", "out.idx"}
+
+
+def test_several_sides_with_their_own_dictionaries(tmp_path, text_file):
+    dictionaries = {"x": Dictionary(["a"], [1]), "y": Dictionary(["c", "b"], [1, 1])}
+    sides = [Side(name, tmp_path / f"{name}{i}", text_file) for i, name in enumerate("xyx")]
+    done = list(binarize(sides, dictionaries, 2, lambda _: None))
+    assert [side for side, _ in done] == sides
+    first, second, third = (IndexedDataset(side.prefix) for side in sides)
+    assert first[3].tolist() == third[3].tolist()
+    assert second[3].tolist() == dictionaries["y"].encode(words_of_lines(ODD)[3]).tolist()

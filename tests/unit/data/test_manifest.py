@@ -1,0 +1,73 @@
+import json
+
+import pytest
+
+from relu_nmt.data.manifest import (
+    file_record,
+    read_manifest,
+    verify_checksums,
+    write_manifest,
+)
+from relu_nmt.errors import DataError
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "a.bin").write_bytes(b"12345")
+    content = {
+        "source_lang": "de",
+        "text": {"de": {}},
+        "splits": {},
+        "files": {"a.bin": file_record(tmp_path / "a.bin")},
+    }
+    write_manifest(tmp_path, content)
+    return tmp_path
+
+
+def change(folder, **changes):
+    path = folder / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def test_write_and_read(folder):
+    content = read_manifest(folder)
+    assert content["format"] == "relu_nmt data folder"
+    assert content["files"]["a.bin"]["bytes"] == 5
+    verify_checksums(folder, content)
+
+
+def test_folder_without_manifest(tmp_path):
+    assert read_manifest(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"format": "other"}, "not the manifest of a data folder"),
+        ({"version": 9}, "version 9, but this program reads 1"),
+        ({"files": []}, "'files' is missing or damaged"),
+        ({"text": None}, "'text' is missing or damaged"),
+        ({"files": {"a.bin": 5}}, "entry of 'a.bin' is damaged"),
+        ({"files": {"../a.bin": {"bytes": 5}}}, "entry of '../a.bin' is damaged"),
+        ({"files": {"b.bin": {"bytes": 5}}}, "b.bin: missing"),
+        ({"files": {"a.bin": {"bytes": 6}}}, "a.bin: 5 bytes, but manifest.json says 6"),
+    ],
+)
+def test_damage(folder, changes, message):
+    change(folder, **changes)
+    with pytest.raises(DataError, match=message):
+        read_manifest(folder)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff", b"[" * 100_000, b"9" * 5000])
+def test_not_json(folder, content):
+    (folder / "manifest.json").write_bytes(content)
+    with pytest.raises(DataError, match=r"manifest\.json: (damaged manifest|not the manifest)"):
+        read_manifest(folder)
+
+
+def test_changed_contents(folder):
+    content = read_manifest(folder)
+    (folder / "a.bin").write_bytes(b"12346")
+    with pytest.raises(DataError, match="changed since it was made"):
+        verify_checksums(folder, content)

@@ -1,0 +1,61 @@
+import numpy as np
+import pytest
+
+from relu_nmt.data.indexed_dataset import IndexedDataset, IndexedDatasetWriter
+from relu_nmt.data.parallel import ParallelDataset, check_parallel
+from relu_nmt.errors import DataError
+
+
+@pytest.fixture
+def side(tmp_path):
+    def make(name, sentences, dtype=np.uint16):
+        with IndexedDatasetWriter(tmp_path / name, dtype) as writer:
+            tokens = [token for s in sentences for token in s]
+            writer.add(np.array(tokens), np.array([len(s) for s in sentences]))
+        return IndexedDataset(tmp_path / name)
+
+    return make
+
+
+def test_pairs_and_sizes(side):
+    data = ParallelDataset(side("de", [[4, 2], [5, 6, 2]]), side("en", [[7, 8, 2], [2]]), 7, 9)
+    assert len(data) == 2
+    assert data.source_sizes.tolist() == [2, 3]
+    assert data.target_sizes.tolist() == [3, 1]
+    assert [ids.tolist() for ids in data.pair(0)] == [[4, 2], [7, 8, 2]]
+
+
+def test_source_only(side):
+    data = ParallelDataset(side("de", [[4, 2]]))
+    assert data.target_sizes is None
+    assert data.pair(0)[1] is None
+
+
+def test_sides_must_be_parallel(side):
+    with pytest.raises(DataError, match=r"de.idx: 1 sentences, but .*en.idx has 2"):
+        ParallelDataset(side("de", [[4, 2]]), side("en", [[4, 2], [2]]))
+
+
+def test_token_outside_the_dictionary(side):
+    data = ParallelDataset(side("de", [[4, 2]]), side("en", [[9, 2]]), 5, 9)
+    with pytest.raises(DataError, match=r"en.bin: sentence 0 holds tokens 2 to 9.* 9 symbols"):
+        data.pair(0)
+
+
+def test_negative_token(side):
+    data = ParallelDataset(side("de", [[-4, 2]], np.int16), None, 5)
+    with pytest.raises(DataError, match="tokens -4 to 2"):
+        data.pair(0)
+
+
+@pytest.mark.parametrize("sentence", [[4, 5], []])
+def test_end_of_sentence_is_missing(side, sentence):
+    with pytest.raises(DataError, match="does not end in </s>"):
+        ParallelDataset(side("de", [sentence])).pair(0)
+
+
+def test_check_parallel():
+    check_parallel({"a": 3, "b": 3}, "lines")
+    check_parallel({"a": 3}, "lines")
+    with pytest.raises(DataError, match="a: 1,000 lines, but b has 1,001; both sides"):
+        check_parallel({"a": 1000, "b": 1001}, "lines")

@@ -1,0 +1,24 @@
+from relu_nmt.data import progress
+from relu_nmt.data.progress import Progress
+
+
+def test_plain_lines_without_a_terminal(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
+    with Progress("count de", 4_000_000) as bar:
+        bar.advance(1_000_000)
+        bar.advance(3_000_000)
+    output = capsys.readouterr()
+    assert output.out == ""
+    lines = output.err.splitlines()
+    assert [line.split(" MB")[0] for line in lines] == [
+        "count de: 25% of 4.0",
+        "count de: 100% of 4.0",
+        "count de: 100% of 4.0",
+    ]
+
+
+def test_bar_on_a_terminal(capsys, monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    with Progress("count de", 4_000_000) as bar:
+        bar.advance(4_000_000)
+    assert "count de: 100%|" in capsys.readouterr().err

@@ -1,0 +1,24 @@
+import pytest
+
+from relu_nmt.data.safe_write import safe_writer, write_text
+
+
+def test_text_keeps_its_line_ends(tmp_path):
+    write_text(tmp_path / "x", "a\r\nä\n")
+    assert (tmp_path / "x").read_bytes() == "a\r\nä\n".encode()
+
+
+def test_failure_keeps_the_old_file(tmp_path):
+    write_text(tmp_path / "x", "old")
+    with pytest.raises(KeyError), safe_writer(tmp_path / "x") as file:
+        file.write(b"new")
+        raise KeyError
+    assert (tmp_path / "x").read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["x"]
+
+
+def test_file_appears_at_the_end(tmp_path):
+    with safe_writer(tmp_path / "x") as file:
+        file.write(b"new")
+        assert not (tmp_path / "x").exists()
+    assert (tmp_path / "x").read_bytes() == b"new"

@@ -1,0 +1,65 @@
+import os
+import signal
+
+import pytest
+
+from relu_nmt.data.worker_pool import available_cores, ordered_map
+from relu_nmt.errors import DataError, ReluNmtError
+
+_offset = 0
+
+
+def set_offset(value):
+    global _offset
+    _offset = value
+
+
+def add_offset(number):
+    return number + _offset
+
+
+def fail_at_three(number):
+    if number == 3:
+        raise DataError("file:3: bad")
+    return number
+
+
+def die_at_three(number):
+    if number == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_order_and_preparation(workers):
+    results = list(ordered_map(add_offset, range(50), workers, set_offset, 100))
+    assert results == [(i, i + 100) for i in range(50)]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_errors_come_through(workers):
+    with pytest.raises(DataError, match="file:3: bad"):
+        list(ordered_map(fail_at_three, range(10), workers))
+
+
+def test_killed_worker_is_reported():
+    with pytest.raises(ReluNmtError, match="a worker process was killed"):
+        list(ordered_map(die_at_three, range(10), 2))
+
+
+def test_tasks_are_taken_only_when_needed():
+    taken = []
+
+    def tasks():
+        for i in range(1000):
+            taken.append(i)
+            yield i
+
+    results = ordered_map(abs, tasks(), 2)
+    next(results)
+    assert len(taken) < 20
+    results.close()
+
+
+def test_at_least_one_core():
+    assert available_cores() >= 1
