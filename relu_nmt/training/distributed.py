@@ -1,0 +1,112 @@
+"""The processes that train together: one, or those that torchrun started."""
+
+import os
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from relu_nmt.errors import ConfigError
+
+
+class ProcessGroup:
+    """This process among those that train together, and its device.
+
+    Args:
+        rank: number of this process; 0 writes and logs.
+        world_size: number of processes.
+        device: where this process computes.
+    """
+
+    def __init__(self, rank: int, world_size: int, device: torch.device) -> None:
+        self.rank = rank
+        self.world_size = world_size
+        self.device = device
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process writes files and logs."""
+        return self.rank == 0
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Return the sum over all processes (in place)."""
+        if self.world_size > 1:
+            dist.all_reduce(values)
+        return values
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return every process's value, by rank."""
+        if self.world_size == 1:
+            return [value]
+        values: list[Any] = [None] * self.world_size
+        dist.all_gather_object(values, value)
+        return values
+
+    def from_first(self, value: Any) -> Any:
+        """Return the value of process 0 in all processes."""
+        if self.world_size == 1:
+            return value
+        values = [value]
+        dist.broadcast_object_list(values, src=0)
+        return values[0]
+
+    def wrap(self, objective: nn.Module, find_unused_parameters: bool) -> nn.Module:
+        """Return the objective with gradients averaged over the processes in the backward pass."""
+        if self.world_size == 1:
+            return objective
+        return DistributedDataParallel(
+            objective,
+            # Buffers may differ in size (tables that grow on demand) and stay each process's own.
+            broadcast_buffers=False,
+            gradient_as_bucket_view=True,
+            find_unused_parameters=find_unused_parameters,
+        )
+
+    def close(self) -> None:
+        """Leave the group."""
+        if self.world_size > 1 and dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def join_processes(cpu: bool) -> ProcessGroup:
+    """Return this process's group, from torchrun's environment variables if they are set.
+
+    Args:
+        cpu: compute on the CPU even if there is a GPU.
+
+    Raises:
+        ConfigError: the environment variables are incomplete, or there are fewer GPUs than
+            processes.
+    """
+    on_gpu = torch.cuda.is_available() and not cpu
+    world_size = _environment_number("WORLD_SIZE", 1)
+    if world_size == 1:
+        return ProcessGroup(0, 1, torch.device("cuda:0" if on_gpu else "cpu"))
+    rank = _environment_number("RANK", None)
+    local_rank = _environment_number("LOCAL_RANK", rank)
+    device = torch.device("cpu")
+    if on_gpu:
+        if local_rank >= torch.cuda.device_count():
+            raise ConfigError(
+                f"process {local_rank} of this machine has no GPU: there are "
+                f"{torch.cuda.device_count()}; lower torchrun's --nproc-per-node, or add --cpu"
+            )
+        device = torch.device("cuda", local_rank)
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if on_gpu else "gloo", rank=rank, world_size=world_size)
+    return ProcessGroup(rank, world_size, device)
+
+
+def _environment_number(name: str, default: int | None) -> int:
+    text = os.environ.get(name)
+    if text is None and default is not None:
+        return default
+    try:
+        return int(text or "")
+    except ValueError:
+        raise ConfigError(
+            f"WORLD_SIZE is set, but {name} is '{text or ''}'; start several processes with "
+            "torchrun --nproc-per-node N"
+        ) from None

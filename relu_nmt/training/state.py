@@ -1,0 +1,90 @@
+"""Where training stands: everything besides tensors that an exact resume needs."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from relu_nmt.errors import CheckpointError
+from relu_nmt.training.meters import Meters
+
+
+@dataclass
+class TrainingState:
+    """Progress of a training run.
+
+    Args:
+        epoch: the epoch being trained, from 1.
+        batch_offset: batches of it that are done, over all processes.
+        num_batches: batches of it; 0 before it is planned.
+        num_updates: updates made.
+        seconds: time of running, over all resumes.
+        best_metric: name of the metric that ``best_score`` is of.
+        best_score: best validation score so far.
+        patience: best score and validations since, of early stopping.
+        schedule: state of the learning-rate schedule.
+        precision: state of the loss scale.
+        inner: meters since the last log line.
+        epoch_meters: meters since the start of the epoch.
+    """
+
+    epoch: int = 1
+    batch_offset: int = 0
+    num_batches: int = 0
+    num_updates: int = 0
+    seconds: float = 0.0
+    best_metric: str | None = None
+    best_score: float | None = None
+    patience: dict[str, Any] = field(default_factory=dict)
+    schedule: dict[str, Any] = field(default_factory=dict)
+    precision: dict[str, Any] = field(default_factory=dict)
+    inner: Meters = field(default_factory=Meters)
+    epoch_meters: Meters = field(default_factory=Meters)
+
+    def begin_epoch(self, num_batches: int) -> bool:
+        """Note the number of batches; if it changed since the checkpoint, move the offset along.
+
+        Returns:
+            whether it changed in the middle of an epoch, so that the position is approximate.
+        """
+        changed = self.batch_offset > 0 and self.num_batches not in (0, num_batches)
+        if changed:
+            self.batch_offset = round(self.batch_offset * num_batches / self.num_batches)
+        self.num_batches = num_batches
+        return changed
+
+    def next_epoch(self) -> None:
+        """Move to the start of the next epoch."""
+        self.epoch += 1
+        self.batch_offset = 0
+        self.num_batches = 0
+        self.epoch_meters = Meters()
+
+    def is_better(self, score: float, maximize: bool) -> bool:
+        """Say whether a validation score is at least as good as the best so far."""
+        if self.best_score is None:
+            return True
+        return score >= self.best_score if maximize else score <= self.best_score
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the state as what JSON can hold."""
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        for name in ("inner", "epoch_meters"):
+            values[name] = values[name].state()
+        return values
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], origin: str) -> "TrainingState":
+        """Return the state that :meth:`to_dict` described.
+
+        Raises:
+            CheckpointError: ``values`` is not such a description; names the file ``origin``.
+        """
+        try:
+            meters = {n: Meters.from_state(values[n]) for n in ("inner", "epoch_meters")}
+            return cls(**{**values, **meters})
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"{origin}: its training state cannot be read ({error}); it was written by "
+                "another version of relu_nmt, use it with --finetune-from-model"
+            ) from error

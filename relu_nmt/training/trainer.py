@@ -1,0 +1,371 @@
+"""The training loop: updates, validation, checkpoints, for any objective and any batches."""
+
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from relu_nmt.training.batches import Batch, BatchSource, Share, load_ahead
+from relu_nmt.training.checkpoint_manager import CheckpointFolder, Moment
+from relu_nmt.training.components import build_components
+from relu_nmt.training.config import TrainerConfig
+from relu_nmt.training.distributed import ProcessGroup
+from relu_nmt.training.meters import UpdateResult
+from relu_nmt.training.reporting import Reporter
+from relu_nmt.training.restore import restore
+from relu_nmt.training.snapshot import snapshot
+from relu_nmt.training.state import TrainingState
+from relu_nmt.training.stopping import SignalWatch, limit_reached, time_is_up
+from relu_nmt.training.update import LaunchedUpdate, UpdatePlan, Updater
+from relu_nmt.training.validation import Scorer, Validator
+
+BYTES_PER_NUMBER = 4
+# Numbers per weight in a checkpoint: the weight and Adam's two moments; one more with EMA.
+NUMBERS_PER_WEIGHT = 3
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """What is trained on and validated with.
+
+    Args:
+        train: training batches.
+        valid: validation batches by name; the first set decides which checkpoint is the best.
+        scorers: further metrics by name of the validation set.
+    """
+
+    train: BatchSource
+    valid: Mapping[str, BatchSource]
+    scorers: Mapping[str, Scorer]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How training ended.
+
+    Args:
+        reason: why, for the user.
+        state: where it stands.
+        signal: number of the signal that interrupted it, if one did.
+    """
+
+    reason: str
+    state: TrainingState
+    signal: int | None = None
+
+
+class Trainer:
+    """Trains a model.
+
+    Args:
+        model: the model whose weights are trained and stored.
+        objective: a module around it: ``objective(batch, telemetry=False) -> LossOutput``.
+        data: batches for training and validation.
+        config: all settings.
+        description: what a checkpoint tells about the model, as JSON can hold it
+            (``model_config``, ``task``, ``args``).
+        process: this process, see :func:`~relu_nmt.training.distributed.join_processes`.
+
+    Raises:
+        ConfigError: settings that contradict each other or the device.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        objective: nn.Module,
+        data: TrainingData,
+        config: TrainerConfig,
+        description: Mapping[str, Any],
+        process: ProcessGroup,
+    ) -> None:
+        self.config = config
+        self.state = TrainingState()
+        objective.to(process.device)
+        self.parts = build_components(model.to(process.device), config, process)
+        self.reporter = Reporter(config.logging, quiet=not process.is_first)
+        self._description = description
+        self._process = process
+        self._data = data
+        self._updater = Updater(
+            process.wrap(objective, config.distributed.find_unused_parameters),
+            self.parts.optimizer,
+            self.parts.precision,
+            config.run.clip_norm,
+            process,
+        )
+        self._validator = Validator(
+            objective,
+            data.valid,
+            data.scorers,
+            self.parts.precision,
+            process,
+            config.run.num_workers,
+        )
+        self._folder = CheckpointFolder(config.checkpoint, config.validation)
+        self._watch = SignalWatch()
+        self._share: Share | None = None
+        self._launched: LaunchedUpdate | None = None
+        self._last: UpdateResult | None = None
+        self._reason: str | None = None
+        self._interrupted = False
+        self._started = self._lap = time.monotonic()
+
+    def train(self) -> Outcome:
+        """Train until a limit is reached or a signal comes; goes on from a checkpoint if there is.
+
+        Raises:
+            CheckpointError: a checkpoint cannot be read or written.
+            ConfigError: a check before the first update fails.
+            TrainingError: the loss or the gradient is not finite.
+        """
+        metric = self.config.validation.best_checkpoint_metric
+        say = self.reporter.say
+        try:
+            path = self._folder.restore_path()
+            self.state = restore(self.parts, path, self.config.checkpoint, metric, say)
+            self._started = time.monotonic() - self.state.seconds
+            self._reason = self._limit_reached(self.state.epoch)
+            if self._reason is None:
+                self._check_before_start()
+                self.reporter.begin(self.state)
+                with self._watch:
+                    while self._reason is None:
+                        self._train_epoch()
+            say(f"done training in {self._wall():.1f} seconds: {self._reason}")
+        finally:
+            self.reporter.close()
+        number = (self._watch.received or signal.SIGINT) if self._interrupted else None
+        return Outcome(self._reason, self.state, number)
+
+    def _check_before_start(self) -> None:
+        """Find the mistakes that would otherwise show after hours."""
+        weights = sum(p.numel() for p in self.parts.model.parameters())
+        numbers = NUMBERS_PER_WEIGHT + (self.parts.average is not None)
+        if self._process.is_first:
+            self._folder.check(weights * numbers * BYTES_PER_NUMBER)
+        if self._data.valid and not self.config.validation.disable_validation:
+            self._validator.check(self.config.validation, self._validation_weights())
+
+    def _train_epoch(self) -> None:
+        """Train from the stored position to the end of the epoch, or until a reason to stop."""
+        state, config = self.state, self.config.run
+        if state.begin_epoch(self._data.train.begin_epoch(state.epoch)):
+            self.reporter.say(
+                f"the epoch now has {state.num_batches} batches; the position in it is carried "
+                "over in proportion"
+            )
+        self._share = share = Share(
+            state.num_batches,
+            state.batch_offset,
+            config.update_freq_of(state.epoch),
+            self._process.rank,
+            self._process.world_size,
+        )
+        updates = share.updates()
+        wanted = [index for update in updates for index in update if index is not None]
+        on_gpu = self._process.device.type == "cuda"
+        batches = load_ahead(self._data.train.load, wanted, config.num_workers, on_gpu)
+        self.reporter.begin_epoch(share, state.epoch)
+        self._lap = time.monotonic()
+        for update in updates:
+            if self._update([self._batch(index, batches) for index in update]):
+                self._between_updates()
+            if self._reason:
+                batches.close()
+                return
+        self._end_epoch()
+
+    def _batch(self, index: int | None, batches: Iterator[Batch]) -> tuple[Batch, int]:
+        """Return the next batch with weight 1; where this process has none, another with 0."""
+        return (self._data.train.load(0), 0) if index is None else (next(batches), 1)
+
+    def _update(self, batches: list[tuple[Batch, int]]) -> bool:
+        """Make an update; return False if float16 gradients overflowed and it was left out.
+
+        Afterwards its numbers may still be on their way from a GPU.
+        """
+        state = self.state
+        number = state.num_updates + 1
+        plan = UpdatePlan(
+            number,
+            state.epoch,
+            self._learning_rate(number),
+            seed=_update_seed(self.config.run.seed, number, self._process.rank),
+            telemetry=self.reporter.wants_telemetry(number),
+            interrupt_vote=self._watch.received is not None,
+            time_vote=time_is_up(self.config.run, self._wall()),
+        )
+        launched = self._updater.run(batches, plan)
+        # While a GPU works on this update, look at the numbers of the one before.
+        self._read_launched()
+        state.batch_offset = min(
+            state.batch_offset + self._share.batches_per_update, state.num_batches
+        )
+        if launched.skipped:
+            self.reporter.say(
+                f"gradient overflow, update left out; the loss scale is now {launched.loss_scale:g}"
+            )
+            return
+        state.num_updates = number
+        if self.parts.average is not None:
+            self.parts.average.update(number)
+        self._launched = launched
+        if self._process.device.type == "cpu" or number % self.config.logging.log_interval == 0:
+            self._read_launched()
+        return True
+
+    def _read_launched(self) -> None:
+        """Wait for the numbers of the last update, if they are not read yet."""
+        if self._launched is None:
+            return
+        result = self._launched.read(self.config.run.clip_norm, self._process)
+        self._launched, self._last = None, result
+        now = time.monotonic()
+        for meters in (self.state.inner, self.state.epoch_meters):
+            meters.add(result, now - self._lap)
+        self._lap = now
+        self.reporter.after_update(result, self.state, self._share, self._wall())
+
+    def _between_updates(self) -> None:
+        """Stop, validate or save if it is time; the end of the epoch is not treated here."""
+        if self._signalled():
+            self._read_launched()
+            self._interrupted = True
+            self._reason = "interrupted; the same command goes on from here"
+            self._save(end_of_epoch=False, score=None, is_best=False)
+        elif self.state.batch_offset < self.state.num_batches:
+            self._reason = self._limit_reached(self.state.epoch)
+            self._validate_and_save(end_of_epoch=False)
+
+    def _end_epoch(self) -> None:
+        self._read_launched()
+        rate = self._learning_rate(self.state.num_updates)
+        self.reporter.end_epoch(self.state, rate, self.parts.precision.loss_scale, self._wall())
+        self._reason = self._limit_reached(self.state.epoch + 1)
+        self._validate_and_save(end_of_epoch=True)
+
+    def _validate_and_save(self, end_of_epoch: bool) -> None:
+        """Do what is due after an update: validate, move to the next epoch, save."""
+        state, config = self.state, self.config.checkpoint
+        save = (
+            (end_of_epoch and state.epoch % config.save_interval == 0)
+            or self._reason is not None
+            or _is_multiple(state.num_updates, config.save_interval_updates)
+        )
+        score, is_best = None, False
+        if self._validation_is_due(end_of_epoch, save):
+            score = self._validate()
+            is_best = state.is_better(score, self.config.validation.maximize)
+            state.best_score = score if is_best else state.best_score
+            if self.parts.patience.exhausted_by(score):
+                self._reason = (
+                    f"no better {self.config.validation.best_checkpoint_metric} in "
+                    f"{self.config.run.patience} validations (--patience)"
+                )
+        if end_of_epoch:
+            self.parts.schedule.end_epoch(state.num_updates, score)
+            state.next_epoch()
+            rate = self._learning_rate(state.num_updates + 1)
+            if rate <= self.config.schedule.stop_min_lr:
+                self._reason = f"the learning rate has fallen to {rate:g} (--stop-min-lr)"
+        if save or is_best or self._reason is not None:
+            self._save(end_of_epoch, score, is_best)
+
+    def _validation_is_due(self, end_of_epoch: bool, save: bool) -> bool:
+        config, state = self.config.validation, self.state
+        if config.disable_validation or not self._data.valid:
+            return False
+        if state.num_updates < config.validate_after_updates:
+            return False
+        return (
+            (end_of_epoch and state.epoch % config.validate_interval == 0)
+            or (not end_of_epoch and save)
+            or self._reason is not None
+            or _is_multiple(state.num_updates, config.validate_interval_updates)
+        )
+
+    def _validate(self) -> float:
+        """Validate on all sets and return the metric of the best checkpoint."""
+        self._read_launched()
+        scores = []
+        metric = self.config.validation.best_checkpoint_metric
+        for subset in self._data.valid:
+            self.reporter.say(f"begin validation on '{subset}' subset", subset)
+            stats = self._validator.run(subset, self._validation_weights())
+            stats["num_updates"] = self.state.num_updates
+            if not scores and metric in stats:
+                choose = max if self.config.validation.maximize else min
+                best = self.state.best_score
+                score = stats[metric]
+                stats[f"best_{metric}"] = score if best is None else choose(score, best)
+            self.reporter.validation(subset, stats, self.state)
+            scores.append(stats.get(metric))
+        self._lap = time.monotonic()
+        return scores[0]
+
+    def _save(self, end_of_epoch: bool, score: float | None, is_best: bool) -> None:
+        """Write a checkpoint; after the end of an epoch the state is that of the next."""
+        self._read_launched()
+        state = self.state
+        state.seconds = self._wall()
+        epoch = state.epoch - end_of_epoch
+        moment = Moment(epoch, state.num_updates, end_of_epoch, score, is_best)
+        names = self._folder.names(moment) if self._process.is_first else []
+        if names:
+            start = time.monotonic()
+            shown = "none" if score is None else f"{score:g}"
+            with_optimizer = not self.config.checkpoint.no_save_optimizer_state
+            with snapshot(self.parts, state, self._description, with_optimizer) as checkpoint:
+                self._folder.write(checkpoint, names)
+            self.reporter.say(
+                f"saved checkpoint {self._folder.path / names[0]} (epoch {epoch} @ "
+                f"{state.num_updates} updates, score {shown}) (writing took "
+                f"{time.monotonic() - start:.2f} seconds)"
+            )
+        self._lap = time.monotonic()
+
+    def _limit_reached(self, epoch: int) -> str | None:
+        """Return why training must not go on with an update in ``epoch``, or None."""
+        reason = limit_reached(self.config.run, self.state.num_updates, epoch)
+        if self._process.world_size == 1:
+            out_of_time = time_is_up(self.config.run, self._wall())
+        else:
+            # Processes must agree, so they use the vote that came with the last update.
+            out_of_time = self._last is not None and self._last.time_is_up
+        if reason is None and out_of_time:
+            reason = f"the time is up (--stop-time-hours {self.config.run.stop_time_hours:g})"
+        return reason
+
+    def _signalled(self) -> bool:
+        if self._process.world_size == 1:
+            return self._watch.received is not None
+        return self._last is not None and self._last.interrupted
+
+    def _validation_weights(self) -> AbstractContextManager:
+        """Return the context in which the model has the weights to validate and decode with."""
+        return nullcontext() if self.parts.average is None else self.parts.average.applied()
+
+    def _learning_rate(self, num_updates: int) -> float:
+        return self.parts.schedule.learning_rate(num_updates, self.state.epoch)
+
+    def _wall(self) -> float:
+        """Return the seconds of running, those before a resume included."""
+        return time.monotonic() - self._started
+
+
+def _is_multiple(number: int, interval: int) -> bool:
+    return interval > 0 and number > 0 and number % interval == 0
+
+
+def _update_seed(seed: int, num_updates: int, rank: int) -> int:
+    """Return the seed of an update's random numbers.
+
+    It depends on nothing that happened before, so a resumed training draws the same ones.
+    """
+    return int(np.random.SeedSequence((seed, num_updates, rank)).generate_state(1, np.uint64)[0])

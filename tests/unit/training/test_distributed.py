@@ -1,0 +1,88 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from relu_nmt.errors import ConfigError
+from relu_nmt.training.checkpoint import load_checkpoint
+from relu_nmt.training.distributed import join_processes
+from tests.unit.training.toy import json_lines
+
+ROOT = Path(__file__).parents[3]
+
+WORKER = """
+import sys
+from pathlib import Path
+from tests.unit.training.toy import Toy, ToySource
+from relu_nmt.training.distributed import join_processes
+import tests.unit.training.toy as toy
+process = join_processes(cpu=True)
+toy.ProcessGroup = lambda *_: process
+poisoned = [int(number) for number in sys.argv[3:]]
+Toy(
+    Path(sys.argv[1]), {"max_epoch": 2, "update_freq": (int(sys.argv[2]),), "clip_norm": 1.0},
+    logging={"log_interval": 1}, ema={"store_ema": True}, dropout=0.0,
+    train=ToySource(7, poisoned), valid={"valid": ToySource(3)},
+).trainer().train()
+process.close()
+"""
+
+
+def launch(processes, *arguments):
+    command = [sys.executable]
+    if processes > 1:
+        command += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    script = Path(arguments[0]).with_suffix(".py")
+    script.write_text(WORKER)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [*command, str(script), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+        timeout=100,
+    )
+
+
+def values(lines, name):
+    return [line[name] for line in lines if name in line]
+
+
+def test_two_processes_make_the_updates_of_one_that_accumulates(tmp_path):
+    """7 batches an epoch: at its end the second process has none and must keep step."""
+    one = launch(1, tmp_path / "one", 4)
+    two = launch(2, tmp_path / "two", 2)
+    assert one.returncode == two.returncode == 0, one.stderr + two.stderr
+    left, right = json_lines(one.stdout), json_lines(two.stdout)
+    for name in ("loss", "nll_loss", "gnorm", "bias", "wpb", "bsz", "valid_loss", "lr"):
+        assert values(left, name), name
+        assert values(left, name) == pytest.approx(values(right, name), rel=1e-4), name
+    assert values(left, "num_updates") == [1, 2, 3, 4]
+    stored = [
+        load_checkpoint(tmp_path / n / "checkpoint_last.safetensors", with_training_state=True)
+        for n in ("one", "two")
+    ]
+    for name, tensor in stored[0].training_tensors.items():
+        torch.testing.assert_close(tensor, stored[1].training_tensors[name], rtol=1e-4, atol=1e-6)
+
+
+def test_a_bad_batch_of_any_process_is_named(tmp_path):
+    run = launch(2, tmp_path / "bad", 2, 3)
+    assert run.returncode != 0
+    # Batch 3 is the second process's second one.
+    assert "update 1 (epoch 1)" in run.stderr
+    assert "samples 300, 301." in run.stderr
+
+
+def test_half_set_environment(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(ConfigError, match="RANK is ''; start several processes with torchrun"):
+        join_processes(cpu=True)
+    monkeypatch.setenv("RANK", "one")
+    with pytest.raises(ConfigError, match="RANK is 'one'"):
+        join_processes(cpu=True)

@@ -1,0 +1,189 @@
+"""Settings, averaged weights, signals and the names of checkpoints."""
+
+import argparse
+import signal
+
+import pytest
+import torch
+from torch import nn
+
+from relu_nmt.config import add_options, from_namespace
+from relu_nmt.errors import ConfigError
+from relu_nmt.training.checkpoint import SUFFIX, Checkpoint, load_checkpoint
+from relu_nmt.training.checkpoint_manager import CheckpointFolder, Moment
+from relu_nmt.training.config import (
+    CheckpointConfig,
+    EmaConfig,
+    LoggingConfig,
+    RunConfig,
+    ValidationConfig,
+    parse_update_freq,
+)
+from relu_nmt.training.ema import WeightAverage
+from relu_nmt.training.stopping import SignalWatch
+
+
+def parse(config_class, *argv):
+    parser = argparse.ArgumentParser()
+    add_options(parser, config_class, "group")
+    return from_namespace(config_class, parser.parse_args(argv))
+
+
+def test_update_freq():
+    assert parse(RunConfig, "--update-freq", "4,2").update_freq == (4, 2)
+    config = RunConfig(update_freq=(4, 2))
+    assert [config.update_freq_of(epoch) for epoch in (1, 2, 9)] == [4, 2, 2]
+    for text in ("0", "x", "", "1.5"):
+        with pytest.raises(ValueError, match="whole numbers"):
+            parse_update_freq(text)
+
+
+def test_whether_more_is_better_follows_from_the_metric():
+    assert not ValidationConfig().maximize
+    assert ValidationConfig(best_checkpoint_metric="bleu").maximize
+    assert parse(ValidationConfig, "--maximize-best-checkpoint-metric").maximize
+    assert not parse(
+        ValidationConfig, "--best-checkpoint-metric", "bleu", "--no-maximize-best-checkpoint-metric"
+    ).maximize
+
+
+@pytest.mark.parametrize(
+    ("config_class", "settings", "message"),
+    [
+        (RunConfig, {"fp16": True, "bf16": True}, "exclude"),
+        (RunConfig, {"max_update": -1}, "--max-update -1"),
+        (RunConfig, {"seed": -1}, "--seed -1"),
+        (ValidationConfig, {"validate_interval": 0}, "--validate-interval 0"),
+        (CheckpointConfig, {"save_interval": 0}, "--save-interval 0"),
+        (CheckpointConfig, {"finetune_from_model": "x", "reset_meters": True}, "leave --reset"),
+        (LoggingConfig, {"log_interval": 0}, "--log-interval 0"),
+        (EmaConfig, {"ema_decay": 1.0}, "--ema-decay"),
+    ],
+)
+def test_contradictions(config_class, settings, message):
+    with pytest.raises(ConfigError, match=message):
+        config_class(**settings)
+
+
+def test_the_average_follows_the_formula():
+    model = nn.Linear(2, 1)
+    nn.init.zeros_(model.weight)
+    average = WeightAverage(model, EmaConfig(ema_decay=0.9, ema_update_freq=2))
+    for update in range(1, 7):
+        nn.init.constant_(model.weight, float(update))
+        average.update(update)
+    with average.applied():
+        expected = 0.9 * (0.9 * 0.1 * 2 + 0.1 * 4) + 0.1 * 6
+        assert model.weight[0, 0].item() == pytest.approx(expected)
+    assert model.weight[0, 0].item() == 6.0
+
+
+def test_before_its_start_the_average_is_a_copy():
+    model = nn.Linear(2, 1)
+    average = WeightAverage(model, EmaConfig(ema_decay=0.5, ema_start_update=3))
+    seen = []
+    for update in (1, 2, 3, 4):
+        with torch.no_grad():
+            model.weight.fill_(float(update))
+        average.update(update)
+        with average.applied() as raw:
+            seen.append(model.weight[0, 0].item())
+            assert raw["weight"][0, 0].item() == update
+    assert seen == [1.0, 2.0, 2.5, 3.25]
+
+
+def test_weights_come_back_after_an_error():
+    model = nn.Linear(2, 1)
+    average = WeightAverage(model, EmaConfig(ema_decay=0.5))
+    with torch.no_grad():
+        model.weight.fill_(7.0)
+    with pytest.raises(RuntimeError), average.applied():
+        raise RuntimeError
+    assert (model.weight == 7.0).all()
+
+
+def test_a_second_interrupt_is_not_held_back():
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), SignalWatch() as watch:
+        signal.raise_signal(signal.SIGINT)
+        assert watch.received == signal.SIGINT
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) == before
+
+
+def folder_at(path, metric="bleu", **settings):
+    return CheckpointFolder(
+        CheckpointConfig(save_dir=str(path), **settings),
+        ValidationConfig(best_checkpoint_metric=metric),
+    )
+
+
+def moment(epoch=3, num_updates=300, end_of_epoch=True, score=None, is_best=False):
+    return Moment(epoch, num_updates, end_of_epoch, score, is_best)
+
+
+def stems(names):
+    return [name.removesuffix(SUFFIX) for name in names]
+
+
+@pytest.mark.parametrize(
+    ("settings", "at", "expected"),
+    [
+        ({}, moment(), ["checkpoint3", "checkpoint_last"]),
+        ({"no_epoch_checkpoints": True}, moment(), ["checkpoint_last"]),
+        ({"save_interval": 2}, moment(), ["checkpoint_last"]),
+        ({"no_last_checkpoints": True}, moment(), ["checkpoint3"]),
+        ({"no_save": True}, moment(score=1.0, is_best=True), []),
+        ({}, moment(score=1.0), ["checkpoint3", "checkpoint_last"]),
+        (
+            {"keep_best_checkpoints": 3},
+            moment(score=27.308, is_best=True),
+            ["checkpoint3", "checkpoint_best", "checkpoint.best_bleu_27.31", "checkpoint_last"],
+        ),
+        (
+            {"save_interval_updates": 100},
+            moment(end_of_epoch=False),
+            ["checkpoint_3_300", "checkpoint_last"],
+        ),
+        ({"save_interval_updates": 70}, moment(end_of_epoch=False), ["checkpoint_last"]),
+    ],
+)
+def test_names(tmp_path, settings, at, expected):
+    assert stems(folder_at(tmp_path, **settings).names(at)) == expected
+
+
+def test_a_checkpoint_under_several_names_is_whole_under_each(tmp_path):
+    folder = folder_at(tmp_path)
+    folder.write(Checkpoint({"w": torch.ones(2)}), [f"a{SUFFIX}", f"b{SUFFIX}"])
+    folder.write(Checkpoint({"w": torch.zeros(2)}), [f"a{SUFFIX}"])
+    assert load_checkpoint(tmp_path / f"b{SUFFIX}").model_tensors["w"].tolist() == [1.0, 1.0]
+    assert load_checkpoint(tmp_path / f"a{SUFFIX}").model_tensors["w"].tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(("metric", "kept"), [("bleu", [9.5, 10.0]), ("loss", [-1.0, 2.0])])
+def test_the_best_are_kept_by_number_not_by_text(tmp_path, metric, kept):
+    folder = folder_at(tmp_path, metric, keep_best_checkpoints=2)
+    other = f"checkpoint.best_other_1.00{SUFFIX}"
+    (tmp_path / other).touch()
+    for value in (9.5, 10.0, 2.0, -1.0):
+        name = f"checkpoint.best_{metric}_{value:.2f}{SUFFIX}"
+        folder.write(Checkpoint({"w": torch.ones(1)}), [name])
+    expected = {f"checkpoint.best_{metric}_{value:.2f}{SUFFIX}" for value in kept}
+    assert {path.name for path in tmp_path.iterdir()} == {*expected, other}
+
+
+def test_a_restore_file_is_looked_for_in_the_folder_and_then_as_a_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert folder_at(tmp_path / "x").restore_path() is None
+    (tmp_path / "other").touch()
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "inside").touch()
+    assert folder_at(tmp_path / "x", restore_file="inside").restore_path().parent.name == "x"
+    assert folder_at(tmp_path / "x", restore_file="other").restore_path().name == "other"
+
+
+def test_a_full_disk_is_noticed_before_training(tmp_path):
+    with pytest.raises(ConfigError, match=r"GB free, but a checkpoint takes 1000000\.00 GB"):
+        folder_at(tmp_path).check(10**15)
+    folder_at(tmp_path).check(10)
+    folder_at(tmp_path, no_save=True).check(10**15)

@@ -1,0 +1,368 @@
+import os
+import signal
+import time
+
+import pytest
+import torch
+
+from relu_nmt.errors import CheckpointError, ConfigError, TrainingError
+from relu_nmt.training.checkpoint import load_checkpoint
+from tests.unit.training.toy import Toy, ToyScorer, ToySource, json_lines
+
+
+def names(folder):
+    return sorted(os.listdir(folder))
+
+
+def weights(folder, name="checkpoint_last"):
+    checkpoint = load_checkpoint(folder / f"{name}.safetensors", with_training_state=True)
+    return {**checkpoint.model_tensors, **checkpoint.training_tensors}
+
+
+def assert_equal_tensors(left, right):
+    assert left.keys() == right.keys()
+    for name in left:
+        assert torch.equal(left[name], right[name]), name
+
+
+def test_it_learns_and_reports(tmp_path, capsys):
+    outcome = Toy(tmp_path, run={"max_epoch": 20}, dropout=0.0).trainer().train()
+    assert outcome.state.num_updates == 140
+    lines = json_lines(capsys.readouterr().out)
+    losses = [line["valid_loss"] for line in lines if "valid_loss" in line]
+    assert len(losses) == 20
+    assert losses[-1] < 0.3 * losses[0]
+    inner = [line for line in lines if "update" in line]
+    assert len(inner) == 70
+    assert list(inner[0]) == [
+        *("epoch", "update", "loss", "nll_loss", "ppl", "bias", "wps", "ups", "wpb", "bsz"),
+        *("num_updates", "lr", "gnorm", "train_wall", "wall"),
+    ]
+    assert sum("train_loss" in line for line in lines) == 20
+
+
+EXACT_CASES = {
+    "plain": {},
+    "ema": {"ema": {"store_ema": True, "ema_decay": 0.9, "ema_start_update": 3}},
+    "accumulation": {"run": {"update_freq": (3,)}},
+    "plateau": {"schedule": {"lr_scheduler": "reduce_lr_on_plateau", "lr_threshold": 0.5}},
+    "bf16": {"run": {"bf16": True, "clip_norm": 0.5}},
+    "threads": {"run": {"num_workers": 2}},
+}
+
+
+@pytest.mark.parametrize("case", EXACT_CASES)
+@pytest.mark.parametrize("stop", [1, 4, 7, 9])
+def test_stopping_and_going_on_changes_no_bit(tmp_path, case, stop):
+    settings = {**EXACT_CASES[case], "checkpoint": {"no_epoch_checkpoints": True}}
+    run = settings.pop("run", {})
+
+    def train(name, max_update):
+        toy = Toy(
+            tmp_path / name,
+            run={**run, "max_update": max_update},
+            checkpoint={"save_dir": str(tmp_path / name), "no_epoch_checkpoints": True},
+            **{k: v for k, v in settings.items() if k != "checkpoint"},
+        )
+        return toy.trainer().train()
+
+    whole = train("whole", 17)
+    train("parts", stop)
+    parts = train("parts", 17)
+    assert_equal_tensors(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
+    assert (whole.state.epoch, whole.state.batch_offset) == (
+        parts.state.epoch,
+        parts.state.batch_offset,
+    )
+    assert whole.state.schedule == parts.state.schedule
+    for meters in ("inner", "epoch_meters"):
+        left, right = getattr(whole.state, meters), getattr(parts.state, meters)
+        left.seconds = right.seconds = 0.0
+        assert left == right
+
+
+def test_a_resumed_epoch_reads_only_what_is_left(tmp_path):
+    Toy(tmp_path, run={"max_update": 5}).trainer().train()
+    source = ToySource()
+    Toy(tmp_path, run={"max_update": 9}, train=source).trainer().train()
+    assert source.loaded == [(1, 5), (1, 6), (2, 0), (2, 1)]
+
+
+def test_accumulated_batches_equal_one_large_batch(tmp_path):
+    class Joined(ToySource):
+        """Two batches of the ordinary source in one."""
+
+        def load(self, index):
+            first, second = ToySource.load(self, 2 * index), ToySource.load(self, 2 * index + 1)
+            joined = {
+                name: torch.cat([getattr(first, name), getattr(second, name)])
+                for name in ("ids", "inputs", "targets")
+            }
+            return type(first)(**joined)
+
+    for name, source, freq in (("two", ToySource(6), 2), ("one", Joined(3), 1)):
+        Toy(
+            tmp_path / name,
+            run={"max_epoch": 2, "update_freq": (freq,)},
+            train=source,
+            dropout=0.0,
+        ).trainer().train()
+    one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
+    for name in one:
+        if not name.endswith("calls"):
+            torch.testing.assert_close(one[name], two[name], rtol=1e-4, atol=1e-6)
+
+
+def test_validation_uses_the_average_and_gives_the_weights_back(tmp_path, capsys):
+    toy = Toy(tmp_path, run={"max_update": 7}, ema={"store_ema": True, "ema_decay": 0.5})
+    trainer = toy.trainer()
+    trainer.train()
+    stored = weights(tmp_path)
+    live = trainer.parts.model.state_dict()
+    assert torch.equal(live["output.weight"], stored["train.model.output.weight"])
+    assert not torch.equal(live["output.weight"], stored["output.weight"])
+    reported = [x for x in json_lines(capsys.readouterr().out) if "valid_loss" in x][-1]
+    trainer.parts.model.load_state_dict(
+        {name: stored[name] for name in trainer.parts.model.state_dict()}
+    )
+    trainer.parts.average = None
+    assert trainer._validate() == pytest.approx(reported["valid_loss"], abs=1e-3)
+
+
+def test_best_and_kept_checkpoints(tmp_path):
+    Toy(
+        tmp_path,
+        run={"max_epoch": 3},
+        validation={"best_checkpoint_metric": "bleu"},
+        checkpoint={"keep_best_checkpoints": 2, "keep_last_epochs": 2},
+        scorers={"valid": ToyScorer([1.0, 3.0, 2.0])},
+    ).trainer().train()
+    assert names(tmp_path) == [
+        "checkpoint.best_bleu_1.00.safetensors",
+        "checkpoint.best_bleu_3.00.safetensors",
+        "checkpoint2.safetensors",
+        "checkpoint3.safetensors",
+        "checkpoint_best.safetensors",
+        "checkpoint_last.safetensors",
+    ]
+    best = load_checkpoint(tmp_path / "checkpoint_best.safetensors").metadata
+    assert best["training_state"]["best_score"] == 3.0
+    assert best["training_state"]["num_updates"] == 14
+    assert best["model_config"] == {"width": 8}
+
+
+def test_the_best_score_survives_a_resume(tmp_path):
+    settings = {
+        "validation": {"best_checkpoint_metric": "bleu"},
+        "checkpoint": {"no_epoch_checkpoints": True},
+    }
+    Toy(
+        tmp_path, {"max_epoch": 1}, scorers={"valid": ToyScorer([3.0])}, **settings
+    ).trainer().train()
+    Toy(
+        tmp_path, {"max_epoch": 2}, scorers={"valid": ToyScorer([2.0])}, **settings
+    ).trainer().train()
+    best = load_checkpoint(tmp_path / "checkpoint_best.safetensors").metadata["training_state"]
+    last = load_checkpoint(tmp_path / "checkpoint_last.safetensors").metadata["training_state"]
+    assert (best["num_updates"], last["num_updates"], last["best_score"]) == (7, 14, 3.0)
+
+
+def test_saving_and_validating_between_epochs(tmp_path, capsys):
+    Toy(
+        tmp_path,
+        run={"max_update": 13},
+        validation={"validate_interval_updates": 3},
+        checkpoint={"save_interval_updates": 4, "keep_interval_updates": 1},
+    ).trainer().train()
+    validated = [
+        x["valid_num_updates"]
+        for x in json_lines(capsys.readouterr().out)
+        if "valid_num_updates" in x
+    ]
+    assert validated == [3, 4, 6, 7, 8, 9, 12, 13]
+    assert "checkpoint_2_12.safetensors" in names(tmp_path)
+    assert "checkpoint_1_4.safetensors" not in names(tmp_path)
+
+
+def test_patience(tmp_path):
+    outcome = (
+        Toy(
+            tmp_path,
+            run={"patience": 2},
+            validation={"best_checkpoint_metric": "bleu"},
+            scorers={"valid": ToyScorer([1.0, 3.0, 2.0, 3.0, 9.0])},
+        )
+        .trainer()
+        .train()
+    )
+    assert "--patience" in outcome.reason
+    assert outcome.state.epoch == 5
+
+
+class Slow(ToySource):
+    def load(self, index):
+        time.sleep(0.05)
+        return super().load(index)
+
+
+def test_the_time_limit_counts_over_resumes_and_ends_with_a_validation(tmp_path, capsys):
+    toy = Toy(tmp_path, run={"stop_time_hours": 0.4 / 3600}, train=Slow())
+    outcome = toy.trainer().train()
+    assert "--stop-time-hours" in outcome.reason
+    assert 1 <= outcome.state.num_updates <= 9
+    assert "valid_loss" in capsys.readouterr().out
+    again = toy.trainer().train()
+    assert "--stop-time-hours" in again.reason
+    assert again.state.num_updates == outcome.state.num_updates
+
+
+def test_the_lowest_learning_rate_stops(tmp_path):
+    schedule = {
+        "lr_scheduler": "polynomial_decay",
+        "warmup_updates": 0,
+        "total_num_update": 10,
+        "stop_min_lr": 1e-9,
+    }
+    outcome = Toy(tmp_path, schedule=schedule).trainer().train()
+    assert "--stop-min-lr" in outcome.reason
+    assert outcome.state.num_updates == 14
+
+
+class Interrupting(ToySource):
+    def __init__(self, number, at):
+        super().__init__()
+        self.number, self.at = number, at
+
+    def load(self, index):
+        if (self.epoch, index) == self.at:
+            signal.raise_signal(self.number)
+        return super().load(index)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("at", [(1, 3), (1, 6), (2, 0)])
+def test_a_signal_saves_and_the_same_command_goes_on(tmp_path, number, at):
+    before = signal.getsignal(number)
+    run, checkpoint = {"max_update": 17}, {"no_epoch_checkpoints": True}
+    Toy(
+        tmp_path / "whole", run, {**checkpoint, "save_dir": str(tmp_path / "whole")}
+    ).trainer().train()
+    toy = Toy(tmp_path, run, checkpoint, train=Interrupting(number, at))
+    outcome = toy.trainer().train()
+    assert outcome.signal == number
+    assert outcome.state.num_updates == 7 * (at[0] - 1) + at[1] + 1
+    assert signal.getsignal(number) == before
+    toy.train = ToySource()
+    assert toy.trainer().train().signal is None
+    assert_equal_tensors(weights(tmp_path / "whole"), weights(tmp_path))
+
+
+def test_a_finished_training_is_left_alone(tmp_path):
+    toy = Toy(tmp_path, run={"max_update": 3})
+    toy.trainer().train()
+    stamp = (tmp_path / "checkpoint_last.safetensors").stat().st_mtime_ns
+    assert "3 updates" in toy.trainer().train().reason
+    assert (tmp_path / "checkpoint_last.safetensors").stat().st_mtime_ns == stamp
+
+
+def test_a_loss_that_is_not_finite_stops_with_the_samples(tmp_path):
+    toy = Toy(tmp_path, run={"update_freq": (2,)}, train=ToySource(poisoned=[3]))
+    with pytest.raises(TrainingError) as caught:
+        toy.trainer().train()
+    message = str(caught.value)
+    assert "update 2 (epoch 1)" in message
+    assert "samples 300, 301." in message
+    assert "\n" not in message
+
+
+def test_checks_before_the_first_update(tmp_path):
+    with pytest.raises(ConfigError, match="bleu needs --eval-bleu"):
+        Toy(tmp_path, validation={"best_checkpoint_metric": "bleu"}).trainer().train()
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"--save-dir .*file/x: cannot be written"):
+        Toy(tmp_path / "file" / "x").trainer().train()
+    with pytest.raises(ConfigError, match="--fp16 needs a CUDA GPU"):
+        Toy(tmp_path, run={"fp16": True}).trainer()
+    with pytest.raises(CheckpointError, match="--restore-file none"):
+        Toy(tmp_path, checkpoint={"restore_file": "none.safetensors"}).trainer().train()
+
+
+def test_resets(tmp_path):
+    Toy(tmp_path / "a", run={"max_update": 9}).trainer().train()
+    last = str(tmp_path / "a" / "checkpoint_last.safetensors")
+
+    def resumed(**checkpoint):
+        settings = {"restore_file": last, "save_dir": str(tmp_path / "b"), **checkpoint}
+        trainer = Toy(tmp_path / "b", {"max_update": 1}, settings).trainer()
+        trainer.train()
+        return trainer
+
+    trainer = resumed(no_save=True)
+    assert (trainer.state.num_updates, trainer.state.epoch, trainer.state.batch_offset) == (9, 2, 2)
+    trainer = resumed(no_save=True, reset_optimizer=True)
+    assert (trainer.state.num_updates, trainer.state.epoch, trainer.state.batch_offset) == (1, 2, 3)
+    trainer = resumed(no_save=True, reset_dataloader=True)
+    assert (trainer.state.num_updates, trainer.state.epoch, trainer.state.batch_offset) == (9, 1, 0)
+    trainer = resumed(no_save=True, reset_meters=True)
+    assert trainer.state.best_score is None
+    assert trainer.state.epoch_meters.updates == 0
+    tuned = {"restore_file": "checkpoint_last.safetensors", "finetune_from_model": last}
+    trainer = resumed(no_save=True, **tuned)
+    assert (trainer.state.num_updates, trainer.state.batch_offset) == (1, 1)
+
+
+def test_a_checkpoint_of_another_model(tmp_path):
+    Toy(tmp_path, run={"max_update": 1}).trainer().train()
+    trainer = Toy(tmp_path, run={"max_update": 2}).trainer()
+    trainer.parts.model.output = torch.nn.Linear(9, 1)
+    with pytest.raises(CheckpointError, match=r"does not fit the model: it has output\.weight"):
+        trainer.train()
+
+
+def test_a_checkpoint_without_optimizer_state(tmp_path):
+    checkpoint = {"no_save_optimizer_state": True}
+    Toy(tmp_path, {"max_update": 1}, checkpoint).trainer().train()
+    with pytest.raises(CheckpointError, match="--reset-optimizer"):
+        Toy(tmp_path, {"max_update": 2}, checkpoint).trainer().train()
+
+
+def test_the_position_moves_along_when_the_batches_change(tmp_path, capsys):
+    Toy(tmp_path, run={"max_update": 4}, train=ToySource(8)).trainer().train()
+    source = ToySource(4)
+    Toy(tmp_path, run={"max_update": 5}, train=source).trainer().train()
+    assert source.loaded == [(1, 2)]
+    assert "in proportion" in capsys.readouterr().out
+
+
+def test_tensorboard(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    toy = Toy(
+        tmp_path / "save",
+        run={"max_update": 6},
+        logging={"tensorboard_logdir": str(tmp_path / "tb")},
+    )
+    trainer = toy.trainer()
+    trainer.train()
+    curves = EventAccumulator(str(tmp_path / "tb" / "train_inner")).Reload()
+    expected = {"loss", "nll_loss", "ppl", "bias", "lr", "gnorm", "wps", "toy/output"}
+    assert expected <= set(curves.Tags()["scalars"])
+    assert [event.step for event in curves.Scalars("toy/output")] == [2, 4, 6]
+    # Telemetry costs time: it is asked for only where it is logged.
+    assert trainer._updater._objective.telemetry_calls == 3
+    valid = EventAccumulator(str(tmp_path / "tb" / "valid")).Reload()
+    assert [event.step for event in valid.Scalars("loss")] == [6]
+
+
+def test_a_full_disk_in_the_middle_leaves_the_last_checkpoint(tmp_path, monkeypatch):
+    toy = Toy(tmp_path, run={"max_update": 3})
+    toy.trainer().train()
+    before = weights(tmp_path)
+    monkeypatch.setattr(
+        "relu_nmt.training.checkpoint.save_file",
+        lambda *_, **__: (_ for _ in ()).throw(OSError(28, "No space left on device")),
+    )
+    toy.run = {"max_update": 5}
+    with pytest.raises(CheckpointError, match="No space left"):
+        toy.trainer().train()
+    assert_equal_tensors(before, weights(tmp_path))
