@@ -1,0 +1,443 @@
+#!/usr/bin/env python3
+"""Learn to translate, from a corpus to a score, in about ten minutes on two CPU cores.
+
+    make demo                                       German help pages into English
+    make demo DEMO_MINUTES=30                       go on training, up to 30 minutes in all
+    make demo DEMO_LANG=fr                          another language of the LibreOffice help
+    make demo CORPUS=grammar                        sentences of our own grammar, no network needed
+    make demo SRC=mine.de TGT=mine.en               a parallel text of your own
+
+Every command is shown before it runs, so that it can be run by hand with other flags. A step that
+is done is not done again; training goes on from its last checkpoint. ``make`` runs this script in
+the virtual environment that it makes; without make: ``python examples/demo/run.py --help``.
+"""
+
+import argparse
+import dataclasses
+import hashlib
+import os
+import shlex
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = Path("data_prep")
+# Of the environment that this script runs in; short, where that is inside the repository.
+PYTHON = Path(os.path.relpath(sys.executable, ROOT))
+PYTHON = Path(sys.executable) if ".." in PYTHON.parts else PYTHON
+
+# ------------------------------------------------------------------------------- the settings
+
+MINUTES = 6.0
+"""Minutes of training; installation, corpus and translation take about four more."""
+
+MODEL = """
+    --arch reluformer_tiny --share-all-embeddings
+    --encoder-layers 3 --encoder-embed-dim 256 --encoder-ffn-embed-dim 1024
+    --encoder-attention-heads 4
+    --decoder-layers 3 --decoder-embed-dim 256 --decoder-ffn-embed-dim 1024
+    --decoder-attention-heads 4
+"""
+TRAINING = """
+    --max-tokens 1536 --dropout 0.1 --label-smoothing 0.1 --clip-norm 1.0
+    --optimizer adam --adam-betas (0.9,0.98) --lr 1e-3 --lr-scheduler inverse_sqrt
+    --warmup-updates 400 --store-ema --ema-decay 0.99
+"""
+REPORTING = """
+    --log-format simple --log-interval 25 --save-interval-updates 400 --keep-interval-updates 1
+    --no-epoch-checkpoints
+"""
+SEARCH = "--beam 5 --lenpen 1.0 --max-len-a 1.2 --max-len-b 10"
+
+MOST_PIECES = 8000
+"""Size of the joint subword vocabulary; less for a small corpus, see :func:`subword_size`."""
+
+COMMAND_WIDTH = 88
+EXAMPLES = 10
+EXAMPLE_CHARACTERS = range(30, 140)
+
+
+class DemoError(Exception):
+    """A step has failed or cannot be done; the message says what to do."""
+
+
+# ------------------------------------------------------------------------------------ the steps
+
+
+def say(text: str = "") -> None:
+    """Print at once, even into a pipe."""
+    print(text, flush=True)
+
+
+def format_command(command: Sequence[str]) -> str:
+    """Return a command in lines that can be copied; no flag is parted from its values."""
+    groups: list[list[str]] = [[]]
+    for word in command:
+        if word.startswith("--") and groups[-1]:
+            groups.append([])
+        groups[-1].append(shlex.quote(word))
+    lines = [""]
+    for text in (" ".join(group) for group in groups):
+        if lines[-1] and len(lines[-1]) + len(text) > COMMAND_WIDTH:
+            lines.append("")
+        lines[-1] += f" {text}" if lines[-1] else text
+    return " \\\n      ".join(lines)
+
+
+@dataclasses.dataclass
+class Run:
+    """The folder of one corpus, and the steps that are done in it.
+
+    Attributes:
+        folder: where everything goes, relative to the repository.
+        source_lang: to translate from.
+        target_lang: to translate into.
+    """
+
+    folder: Path
+    source_lang: str
+    target_lang: str
+
+    def __post_init__(self) -> None:
+        self._number = 0
+        self._recipe = ""
+        self.started = time.monotonic()
+
+    @property
+    def checkpoint(self) -> Path:
+        """The checkpoint that the demo translates with."""
+        return self.folder / "checkpoints" / "checkpoint_best.safetensors"
+
+    def is_done(self, name: str) -> bool:
+        """Say whether the step was done some time, in whatever way."""
+        return (ROOT / self.folder / "steps" / f"{name}.done").is_file()
+
+    def step(self, name: str, title: str, command: Sequence[str]) -> None:
+        """Run a command, unless it and those before it have been run in the same way.
+
+        Args:
+            name: of its stamp, a file that is written when it has succeeded.
+            title: what it does, for the reader.
+            command: program and arguments.
+
+        Raises:
+            DemoError: it failed.
+        """
+        self._number += 1
+        self._recipe += shlex.join(command) + "\n"
+        stamp = ROOT / self.folder / "steps" / f"{name}.done"
+        say(f"\n[{self._number}/4] {title}")
+        if stamp.is_file() and stamp.read_text("utf-8") == self._recipe:
+            say("  done before; skipped")
+            return
+        stamp.unlink(missing_ok=True)
+        say(f"  $ {format_command(command)}")
+        began = time.monotonic()
+        code = subprocess.run(command, cwd=ROOT, check=False).returncode
+        if code != 0:
+            raise DemoError(f"the command above failed (exit code {code})")
+        stamp.parent.mkdir(parents=True, exist_ok=True)
+        stamp.write_text(self._recipe, "utf-8")
+        say(f"  took {time.monotonic() - began:.0f} s")
+
+
+def script(name: str, *arguments: object) -> list[str]:
+    """Return the command that runs a corpus script."""
+    return [str(PYTHON), str(SCRIPTS / name), *map(str, arguments)]
+
+
+def tool(name: str, *arguments: object) -> list[str]:
+    """Return the command that runs one of the toolkit's commands."""
+    return [str(PYTHON.with_name(name)), *map(str, arguments)]
+
+
+# ----------------------------------------------------------------------------------- the corpus
+
+
+def own_text_run(runs: Path, source: Path, target: Path) -> Run:
+    """Make the corpus from the user's files."""
+    languages = source.suffix[1:] or "src", target.suffix[1:] or "tgt"
+    if languages[0] == languages[1]:
+        languages = "src", "tgt"
+    # Other files, or other contents, get another folder.
+    digest = hashlib.sha256()
+    for path in (source, target):
+        try:
+            digest.update(str(path).encode() + path.read_bytes())
+        except OSError as error:
+            raise DemoError(f"{path}: {error.strerror}") from error
+    run = Run(runs / f"text-{'-'.join(languages)}-{digest.hexdigest()[:8]}", *languages)
+    flags = ["--source-lang", languages[0], "--target-lang", languages[1]]
+    command = script("own_text.py", "--src", source, "--tgt", target, *flags)
+    run.step("corpus", "Divide the text", [*command, "--out", str(run.folder / "corpus")])
+    return run
+
+
+def libreoffice_run(runs: Path, language: str) -> Run:
+    """Make the corpus from the LibreOffice help."""
+    run = Run(runs / f"libreoffice-{language}", language, "en")
+    folders = ["--out", run.folder / "corpus", "--scratch", runs / "packages"]
+    run.step(
+        "corpus",
+        f"Fetch the LibreOffice help in English and '{language}', align its paragraphs",
+        script("libreoffice_help.py", "--lang", language, *folders),
+    )
+    return run
+
+
+def grammar_run(runs: Path) -> Run:
+    """Make the corpus from the embedded grammar."""
+    run = Run(runs / "grammar", "de", "en")
+    run.step(
+        "corpus",
+        "Write German-English documents with the embedded grammar",
+        script("grammar_corpus.py", "--out", run.folder / "corpus"),
+    )
+    return run
+
+
+def corpus_run(arguments: argparse.Namespace) -> Run:
+    """Make the corpus that the arguments ask for."""
+    runs, language = arguments.runs, arguments.lang.lower()
+    if arguments.src or arguments.tgt:
+        if not (arguments.src and arguments.tgt):
+            raise DemoError("give both --src FILE and --tgt FILE (make demo SRC=... TGT=...)")
+        return own_text_run(runs, arguments.src.resolve(), arguments.tgt.resolve())
+    if arguments.corpus == "grammar":
+        return grammar_run(runs)
+    if arguments.corpus == "libreoffice":
+        return libreoffice_run(runs, language)
+    fetched, written = (
+        Run(runs / f"libreoffice-{language}", language, "en"),
+        Run(runs / "grammar", "de", "en"),
+    )
+    if language == "de" and written.is_done("corpus") and not fetched.is_done("corpus"):
+        say("going on with the embedded corpus; CORPUS=libreoffice tries to fetch the other again")
+        return grammar_run(runs)
+    try:
+        return libreoffice_run(runs, language)
+    except DemoError as error:
+        if language != "de":
+            raise
+        say(f"\n{error}: the LibreOffice help cannot be had here, for the reason above.")
+        say("Going on with the embedded corpus, which a small grammar of our own writes.")
+        return grammar_run(runs)
+
+
+# ------------------------------------------------------------------- preprocess, train, translate
+
+
+def subword_size(pairs: int) -> int:
+    """Return how many subwords to learn: a fifth of the sentence pairs, within bounds."""
+    return max(500, min(MOST_PIECES, pairs // 5))
+
+
+def has_fast_bfloat16() -> bool:
+    """Say whether bfloat16 is faster than float32 here: on a GPU, or a CPU with an instruction."""
+    import torch
+
+    if torch.cuda.is_available():
+        return True
+    try:
+        flags = Path("/proc/cpuinfo").read_text("utf-8", errors="replace").split()
+    except OSError:
+        return False
+    return "avx512_bf16" in flags or "amx_bf16" in flags
+
+
+def preprocess(run: Run) -> None:
+    """Learn subwords and binarise."""
+    corpus = run.folder / "corpus"
+    with open(ROOT / corpus / f"train.{run.source_lang}", "rb") as file:
+        pairs = sum(1 for line in file if line.strip())
+    run.step(
+        "data",
+        "Learn subwords, binarise",
+        tool(
+            "relu-nmt-preprocess",
+            *("--source-lang", run.source_lang, "--target-lang", run.target_lang),
+            *("--trainpref", corpus / "train", "--validpref", corpus / "valid"),
+            *("--testpref", corpus / "test", "--destdir", run.folder / "data", "--overwrite"),
+            *("--joined-dictionary", "--subword", "sentencepiece"),
+            *("--subword-size", subword_size(pairs), "--document-separator", "blank"),
+        ),
+    )
+
+
+def train(run: Run, minutes: float) -> None:
+    """Train, or go on training, until so many minutes have been spent on it in all.
+
+    Raises:
+        DemoError: the folder holds a model that was trained with other settings.
+    """
+    flags = [*MODEL.split(), *TRAINING.split()]
+    if has_fast_bfloat16():
+        flags.append("--bf16")
+    settings = ROOT / run.folder / "settings.txt"
+    wanted = shlex.join(flags) + "\n"
+    if settings.is_file() and settings.read_text("utf-8") != wanted:
+        raise DemoError(
+            f"{run.folder} holds a model trained with other settings ({settings.name}); to begin "
+            f"anew: rm -r {run.folder}/checkpoints {run.folder}/settings.txt"
+        )
+    settings.write_text(wanted, "utf-8")
+    run.step(
+        "train",
+        f"Train a ReLUFormer for {minutes:g} minutes",
+        tool(
+            "relu-nmt-train",
+            run.folder / "data",
+            *flags,
+            *REPORTING.split(),
+            *("--stop-time-hours", f"{minutes / 60:.4f}"),
+            *("--save-dir", run.folder / "checkpoints"),
+            *("--tensorboard-logdir", run.folder / "tensorboard"),
+        ),
+    )
+
+
+def translate(run: Run) -> None:
+    """Translate the test set."""
+    command = tool("relu-nmt-generate", run.folder / "data", "--path", run.checkpoint)
+    results = ["--results-path", str(run.folder / "translations")]
+    run.step(
+        "translate",
+        "Translate the held-out test set and score it",
+        [*command, *SEARCH.split(), *results],
+    )
+
+
+# ----------------------------------------------------------------------------------- the report
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+    """A sentence, how it should be translated, and how it was."""
+
+    source: str
+    reference: str
+    hypothesis: str
+
+
+def read_translations(path: Path) -> tuple[list[str], str]:
+    """Return the translations in the order of the test set, and the line with the score.
+
+    Args:
+        path: what relu-nmt-generate has written: lines ``D-number TAB score TAB text`` and others.
+    """
+    found: dict[int, str] = {}
+    score = ""
+    for line in path.read_text("utf-8").splitlines():
+        if line.startswith("D-"):
+            number, _, text = line.split("\t", 2)
+            found[int(number[2:])] = text
+        elif line.startswith("Generate "):
+            score = line
+    return [found[number] for number in sorted(found)], score
+
+
+def choose_examples(examples: Sequence[Example]) -> list[Example]:
+    """Return up to ten examples of handy length, spread evenly over the test set."""
+    handy = [e for e in examples if len(e.source) in EXAMPLE_CHARACTERS] or list(examples)
+    number = min(EXAMPLES, len(handy))
+    return [handy[index * len(handy) // number] for index in range(number)]
+
+
+def show_example(number: int, example: Example) -> None:
+    """Print one example in three paragraphs."""
+    texts = (
+        (f"{number:>3}", "source", example.source),
+        ("", "reference", example.reference),
+        ("", "model", example.hypothesis),
+    )
+    say()
+    for first, title, text in texts:
+        start = f"{first:>3}  {title:<11}"
+        say(textwrap.fill(text, 100, initial_indent=start, subsequent_indent=" " * 16) or start)
+
+
+def report(run: Run, minutes: float) -> None:
+    """Print the examples, the score, where everything is, and how to go on."""
+    hypotheses, score = read_translations(ROOT / run.folder / "translations/generate-test.txt")
+    source, reference = (
+        [line for line in text.split("\n") if line.strip()]
+        for text in (
+            (ROOT / run.folder / "corpus" / f"test.{language}").read_text("utf-8")
+            for language in (run.source_lang, run.target_lang)
+        )
+    )
+    triples = zip(source, reference, hypotheses, strict=True)
+    say(f"\n{EXAMPLES} sentences of pages that training has not seen")
+    for number, example in enumerate(choose_examples([Example(*t) for t in triples]), 1):
+        show_example(number, example)
+    say(f"\n{score}")
+    say(f"  {len(hypotheses):,} test sentences; {minutes:g} minutes of training; not the last word")
+    say("\nWhere things are")
+    for title, path in (
+        ("checkpoint", run.checkpoint),
+        ("TensorBoard log", run.folder / "tensorboard"),
+        ("translations", run.folder / "translations/generate-test.txt"),
+        ("corpus", run.folder / "corpus"),
+    ):
+        say(f"  {title:<16} {path}")
+    say("\nTo go on")
+    interactive, board = PYTHON.with_name("relu-nmt-interactive"), PYTHON.with_name("tensorboard")
+    for title, command in (
+        ("translate what you type", f"{interactive} --path {run.checkpoint}"),
+        ("watch losses and attention", f"{board} --logdir {run.folder}/tensorboard"),
+        ("train longer", f"make demo DEMO_MINUTES={2 * minutes:g}"),
+        ("compare", "relu-nmt-train as above with --arch transformer_tiny, another --save-dir"),
+    ):
+        say(f"  {title:<27} {command}")
+
+
+# ------------------------------------------------------------------------------------ the command
+
+
+def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=MINUTES, help=f"of training in all (default: {MINUTES:g})"
+    )
+    parser.add_argument("--lang", default="de", help="language to translate from (default: de)")
+    parser.add_argument("--corpus", choices=("auto", "libreoffice", "grammar"), default="auto")
+    parser.add_argument("--src", type=Path, help="a text of your own, one sentence a line")
+    parser.add_argument("--tgt", type=Path, help="its translation, line by line")
+    parser.add_argument(
+        "--runs", type=Path, default=Path("demo-run"), help="where runs go (default: demo-run)"
+    )
+    arguments = parser.parse_args(argv)
+    if not arguments.minutes > 0:
+        parser.error(f"--minutes {arguments.minutes}: expected more than 0")
+    return arguments
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Do all steps; return the exit code."""
+    arguments = parse_arguments(argv)
+    began = time.monotonic()
+    try:
+        run = corpus_run(arguments)
+        preprocess(run)
+        train(run, arguments.minutes)
+        translate(run)
+        report(run, arguments.minutes)
+    except DemoError as error:
+        say(f"\ndemo: {error}")
+        return 2
+    except KeyboardInterrupt:
+        say("\ndemo: interrupted; the same command goes on where this one stopped")
+        return 130
+    say(f"\nThe demo took {(time.monotonic() - began) / 60:.1f} minutes.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,152 @@
+"""The demo's own logic; the whole of it runs in continuous integration (make demo)."""
+
+import importlib.util
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def demo():
+    spec = importlib.util.spec_from_file_location("demo_run", ROOT / "examples/demo/run.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules[spec.name]
+
+
+def write_command(path, text="x"):
+    return [sys.executable, "-c", f"open({str(path)!r}, 'a').write({text!r})"]
+
+
+def test_a_step_that_is_done_is_skipped(demo, tmp_path, capsys):
+    for _ in range(2):
+        demo.Run(tmp_path, "de", "en").step("corpus", "Write", write_command(tmp_path / "out"))
+    assert (tmp_path / "out").read_text() == "x"
+    assert "done before; skipped" in capsys.readouterr().out
+
+
+def test_a_step_is_repeated_when_an_earlier_one_changes(demo, tmp_path):
+    for text in ("a", "b"):
+        run = demo.Run(tmp_path, "de", "en")
+        run.step("corpus", "Write", write_command(tmp_path / "first", text))
+        run.step("data", "Write", write_command(tmp_path / "second"))
+    assert (tmp_path / "second").read_text() == "xx"
+
+
+def test_a_step_that_fails_is_not_done(demo, tmp_path):
+    run = demo.Run(tmp_path, "de", "en")
+    with pytest.raises(demo.DemoError, match="exit code 3"):
+        run.step("corpus", "Fail", [sys.executable, "-c", "raise SystemExit(3)"])
+    assert not run.is_done("corpus")
+
+
+def test_a_shown_command_can_be_copied_and_keeps_flags_with_values(demo):
+    command = ["relu-nmt-train", "a folder", "--adam-betas", "(0.9,0.98)", "--bf16"]
+    command += [f"--flag-number-{n}={n}" for n in range(9)] + ["--lr", "1e-3"] * 9
+    shown = demo.format_command(command)
+    assert shlex.split(shown.replace("\\\n", " ")) == command
+    assert all(len(line) < 110 for line in shown.split("\n"))
+    assert not any(line.rstrip(" \\").endswith("--lr") for line in shown.split("\n"))
+
+
+@pytest.mark.parametrize(("pairs", "size"), [(100, 500), (10_000, 2_000), (48_000, 8_000)])
+def test_the_vocabulary_fits_the_corpus(demo, pairs, size):
+    assert demo.subword_size(pairs) == size
+
+
+def fake_steps(demo, monkeypatch, failing):
+    """Let steps succeed at once, or fail if their title contains ``failing``."""
+    titles = []
+
+    def step(self, name, title, command):
+        titles.append(title)
+        if failing in title:
+            raise demo.DemoError("the command above failed (exit code 2)")
+        stamp = self.folder / "steps" / f"{name}.done"
+        stamp.parent.mkdir(parents=True)
+        stamp.write_text("done")
+
+    monkeypatch.setattr(demo.Run, "step", step)
+    return titles
+
+
+def arguments(demo, runs, *flags):
+    return demo.parse_arguments(["--runs", str(runs), *flags])
+
+
+def test_without_the_fetched_corpus_the_embedded_one_is_used(demo, tmp_path, monkeypatch, capsys):
+    titles = fake_steps(demo, monkeypatch, failing="LibreOffice")
+    run = demo.corpus_run(arguments(demo, tmp_path))
+    assert run.folder == tmp_path / "grammar"
+    assert ["LibreOffice" in title for title in titles] == [True, False]
+    assert "cannot be had here" in capsys.readouterr().out
+
+
+def test_a_second_start_keeps_to_the_embedded_corpus(demo, tmp_path, monkeypatch):
+    (tmp_path / "grammar/steps").mkdir(parents=True)
+    (tmp_path / "grammar/steps/corpus.done").write_text("done")
+    monkeypatch.setattr(demo.Run, "step", lambda *_: None)
+    assert demo.corpus_run(arguments(demo, tmp_path)).folder.name == "grammar"
+
+
+@pytest.mark.parametrize("flags", [("--corpus", "libreoffice"), ("--lang", "fr")])
+def test_what_only_the_fetched_corpus_has_does_not_fall_back(demo, flags, tmp_path, monkeypatch):
+    fake_steps(demo, monkeypatch, failing="LibreOffice")
+    with pytest.raises(demo.DemoError):
+        demo.corpus_run(arguments(demo, tmp_path, *flags))
+
+
+def test_corpora_do_not_share_a_folder(demo, tmp_path, monkeypatch):
+    fake_steps(demo, monkeypatch, failing="nothing")
+    (tmp_path / "a.de").write_text("ein Haus\n")
+    (tmp_path / "a.en").write_text("a house\n")
+    own = ("--src", str(tmp_path / "a.de"), "--tgt", str(tmp_path / "a.en"))
+    choices = [(), ("--lang", "fr"), ("--corpus", "grammar"), own]
+    runs = [demo.corpus_run(arguments(demo, tmp_path / "runs", *choice)) for choice in choices]
+    (tmp_path / "a.en").write_text("another house\n")
+    runs.append(demo.corpus_run(arguments(demo, tmp_path / "runs", *own)))
+    assert len({run.folder for run in runs}) == 5
+    assert (runs[3].source_lang, runs[3].target_lang) == ("de", "en")
+
+
+@pytest.mark.parametrize("flags", [("--src", "a.de"), ("--src", "no.de", "--tgt", "no.en")])
+def test_a_missing_text(demo, flags, tmp_path):
+    with pytest.raises(demo.DemoError, match=r"--tgt FILE|No such file"):
+        demo.corpus_run(arguments(demo, tmp_path, *flags))
+
+
+def test_a_model_with_other_settings_is_not_trained_on(demo, tmp_path, monkeypatch):
+    fake_steps(demo, monkeypatch, failing="nothing")
+    demo.train(demo.Run(tmp_path, "de", "en"), 1)
+    monkeypatch.setattr(demo, "MODEL", "--arch transformer_tiny")
+    with pytest.raises(demo.DemoError, match="other settings"):
+        demo.train(demo.Run(tmp_path, "de", "en"), 1)
+
+
+def test_examples_are_spread_and_of_handy_length(demo):
+    examples = [demo.Example("w" * (n % 200), "r", "h") for n in range(1000)]
+    chosen = demo.choose_examples(examples)
+    assert len(chosen) == 10
+    assert all(30 <= len(example.source) < 140 for example in chosen)
+    assert demo.choose_examples(examples[:3]) == examples[:3]
+
+
+def test_the_report_shows_text_score_and_what_to_do_next(demo, tmp_path, capsys):
+    for folder in ("corpus", "translations"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "corpus/test.de").write_text("Ein Haus.\n\nZwei Häuser.\n", "utf-8")
+    (tmp_path / "corpus/test.en").write_text("A house.\n\nTwo houses.\n", "utf-8")
+    lines = ["S-0\t▁Ein", "D-0\t-0.5\tThe house.", "D-1\t-0.2\tTwo houses.", "NOTE: base 2"]
+    lines.append("Generate test with beam=5: BLEU = 55.5")
+    (tmp_path / "translations/generate-test.txt").write_text("\n".join(lines), "utf-8")
+    demo.report(demo.Run(tmp_path, "de", "en"), 6)
+    printed = capsys.readouterr().out
+    for text in ("Zwei Häuser.", "The house.", "BLEU = 55.5", "make demo DEMO_MINUTES=12"):
+        assert text in printed
+    assert str(tmp_path / "checkpoints/checkpoint_best.safetensors") in printed
