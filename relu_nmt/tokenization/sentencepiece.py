@@ -36,6 +36,8 @@ class SentencePiece:
         self._model: str = state["model"]
         try:
             proto = base64.b64decode(self._model, validate=True)
+            if not proto:
+                raise ValueError("empty")
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=proto)
         except (ValueError, RuntimeError) as error:
             raise DataError("not a SentencePiece model: the file is damaged or another") from error

@@ -1,0 +1,296 @@
+"""relu-nmt-preprocess on generated digits, from text files to a data folder that can be used."""
+
+import hashlib
+import json
+import random
+import struct
+from collections import Counter
+
+import pytest
+
+from relu_nmt.cli.preprocess import main
+from relu_nmt.data import binarize as binarize_module
+from relu_nmt.data import text_lines
+from relu_nmt.tasks import preprocess, text_steps
+from relu_nmt.tasks.translation import TranslationTask
+
+GERMAN = ["null", "eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun"]
+ENGLISH = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+
+
+def write_corpus(folder, prefix, count, seed, ends="\n"):
+    """Numbers spoken digit by digit, in both languages, some lines blank."""
+    generator = random.Random(seed)
+    lines = {"de": [], "en": []}
+    for i in range(count):
+        digits = [generator.randrange(10) for _ in range(generator.randint(1, 9))]
+        if i % 11 == 10:
+            digits = []
+        lines["de"].append(" ".join(GERMAN[d] for d in digits))
+        lines["en"].append(" ".join(ENGLISH[d] for d in digits))
+    for language, of_language in lines.items():
+        text = ends.join(of_language)
+        (folder / f"{prefix}.{language}").write_bytes(text.encode())
+
+
+@pytest.fixture
+def corpus(tmp_path, monkeypatch):
+    write_corpus(tmp_path, "train", 300, 1)
+    write_corpus(tmp_path, "valid", 30, 2, "\r\n")
+    write_corpus(tmp_path, "test", 20, 3)
+    write_corpus(tmp_path, "more", 10, 4)
+    # Small pieces, so that every file has several.
+    monkeypatch.setattr(text_lines.scan_text, "__defaults__", (1000,))
+    return tmp_path
+
+
+def run(corpus, *flags, dest="data", splits=("train", "valid", "test")):
+    arguments = ["-s", "de", "-t", "en", "--destdir", str(corpus / dest)]
+    for split in splits:
+        arguments += [f"--{split}pref", str(corpus / split)]
+    return main([*arguments, *flags])
+
+
+def contents(folder):
+    """Checksums of all files but the manifest, which names the folder."""
+    return {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.iterdir()
+        if path.name != "manifest.json"
+    }
+
+
+def sentences_of(prefix):
+    """The sentences of a binarised file, read independently of the package."""
+    index = prefix.with_name(prefix.name + ".idx").read_bytes()
+    assert index[:9] == b"MMIDIDX\x00\x00"
+    version, code, count = struct.unpack_from("<QBQ", index, 9)
+    assert (version, code) == (1, 8)
+    sizes = struct.unpack_from(f"<{count}i", index, 26)
+    starts = struct.unpack_from(f"<{count}q", index, 26 + 4 * count)
+    assert len(index) == 26 + 12 * count
+    data = prefix.with_name(prefix.name + ".bin").read_bytes()
+    return [
+        list(struct.unpack_from(f"<{size}H", data, start))
+        for size, start in zip(sizes, starts, strict=True)
+    ]
+
+
+def test_prepared_text(corpus, capsys):
+    assert run(corpus) == 0
+    output = capsys.readouterr()
+    assert "[de] Dictionary: 16 types" in output.out
+    assert f"[en] {corpus}/test.en: 20 sents" in output.out
+    assert "scan: 100%" in output.err
+    for language in ("de", "en"):
+        counts = Counter((corpus / f"train.{language}").read_text("utf-8").split())
+        words = sorted(counts, key=lambda word: (-counts[word], word))
+        expected = [f"{word} {counts[word]}\n" for word in words]
+        expected += ["madeupword0000 0\n", "madeupword0001 0\n"]
+        dictionary = (corpus / f"data/dict.{language}.txt").read_text("utf-8")
+        assert dictionary == "".join(expected)
+        numbers = {word: i for i, word in enumerate(words, 4)}
+        for split in ("train", "valid", "test"):
+            lines = (corpus / f"{split}.{language}").read_text("utf-8").split("\n")
+            expected_ids = [[numbers[word] for word in line.split()] + [2] for line in lines]
+            assert sentences_of(corpus / f"data/{split}.de-en.{language}") == expected_ids
+    task = TranslationTask.from_data_folder(corpus / "data")
+    assert task.raw_lines("valid", "source") == (
+        (corpus / "valid.de").read_text("utf-8").split("\n")
+    )
+
+
+def test_workers_do_not_change_the_result(corpus):
+    flags = ["--joined-dictionary", "--tokenizer", "moses", "--lowercase"]
+    flags += ["--subword", "subword-nmt", "--subword-size", "20"]
+    for workers in ("1", "3"):
+        assert run(corpus, *flags, "--workers", workers, dest=workers) == 0
+    assert contents(corpus / "1") == contents(corpus / "3")
+
+
+@pytest.mark.parametrize("subword", ["subword-nmt", "sentencepiece"])
+@pytest.mark.parametrize("joined", [True, False])
+def test_raw_text_and_back(corpus, subword, joined):
+    flags = ["--subword", subword, "--subword-size", "45", "--tokenizer", "moses"]
+    flags += ["--joined-dictionary"] if joined else []
+    assert run(corpus, *flags) == 0
+    task = TranslationTask.from_data_folder(corpus / "data")
+    assert task.joined_dictionary == joined
+    for split in ("train", "valid", "test"):
+        pairs = task.load_split(split)
+        english = (corpus / f"{split}.en").read_text("utf-8").split("\n")
+        german = (corpus / f"{split}.de").read_text("utf-8").split("\n")
+        assert [task.decode_target(pairs.pair(i)[1]) for i in range(len(pairs))] == english
+        assert [pairs.pair(i)[0].tolist() for i in range(len(pairs))] == (
+            [task.encode_source(line).tolist() for line in german]
+        )
+    manifest = json.loads((corpus / "data/manifest.json").read_text("utf-8"))
+    models = {manifest["text"][language]["subword_file"] for language in ("de", "en")}
+    assert len(models) == (1 if joined else 2)
+    for name in models:
+        record = manifest["files"][name]
+        assert hashlib.sha256((corpus / "data" / name).read_bytes()).hexdigest() == record["sha256"]
+
+
+def test_given_model_gives_the_same_data(corpus):
+    flags = ["--joined-dictionary", "--subword", "sentencepiece"]
+    assert run(corpus, *flags, "--subword-size", "40") == 0
+    model = str(corpus / "data/sentencepiece.model")
+    assert run(corpus, *flags, "--subword-model", model, dest="again") == 0
+    assert contents(corpus / "again") == contents(corpus / "data")
+
+
+def test_given_dictionaries(corpus):
+    assert run(corpus) == 0
+    dictionaries = ["--srcdict", str(corpus / "data/dict.de.txt")]
+    dictionaries += ["--tgtdict", str(corpus / "data/dict.en.txt")]
+    assert run(corpus, *dictionaries, dest="test", splits=("test",)) == 0
+    for name in ("test.de-en.de.bin", "test.de-en.en.idx", "dict.de.txt"):
+        assert (corpus / "test" / name).read_bytes() == (corpus / "data" / name).read_bytes()
+    joined = ["--joined-dictionary", "--tgtdict", str(corpus / "data/dict.en.txt")]
+    assert run(corpus, *joined, dest="joined", splits=("test",)) == 0
+    assert (corpus / "joined/dict.de.txt").read_bytes() == (
+        (corpus / "data/dict.en.txt").read_bytes()
+    )
+
+
+def test_several_validation_sets(corpus):
+    several = f"{corpus}/valid,{corpus}/more"
+    assert run(corpus, "--validpref", several, splits=("train",)) == 0
+    task = TranslationTask.from_data_folder(corpus / "data")
+    assert len(task.load_split("valid")) == 30
+    assert len(task.load_split("valid1")) == len(task.raw_lines("valid1", "target")) == 10
+
+
+def test_source_only(corpus):
+    arguments = ["-s", "de", "--only-source", "--trainpref", str(corpus / "train")]
+    assert main([*arguments, "--destdir", str(corpus / "data")]) == 0
+    names = sorted(path.name for path in (corpus / "data").iterdir())
+    assert names == [
+        "dict.de.txt",
+        "manifest.json",
+        "train.de-None.de.bin",
+        "train.de-None.de.idx",
+    ]
+
+
+def test_dictionaries_only_and_then_the_rest(corpus):
+    assert run(corpus, "--dict-only") == 0
+    assert sorted(p.name for p in (corpus / "data").iterdir()) == ["dict.de.txt", "dict.en.txt"]
+    data = corpus / "data"
+    given = ["--srcdict", f"{data}/dict.de.txt", "--tgtdict", f"{data}/dict.en.txt"]
+    assert run(corpus, *given) == 0
+    assert run(corpus, dest="direct") == 0
+    assert contents(data) == contents(corpus / "direct")
+
+
+@pytest.mark.parametrize("separator", ["blank", "tag"])
+def test_document_boundaries(corpus, separator):
+    for split in ("train", "valid"):
+        for language in ("de", "en"):
+            path = corpus / f"{split}.{language}"
+            documents = path.read_text("utf-8").strip("\n").split("\n\n")
+            plain = "\n".join(documents)
+            (corpus / f"plain{split}.{language}").write_text(plain, encoding="utf-8")
+            if separator == "tag":
+                path.write_text("<d>\n" + "\n<d>\n".join(documents), encoding="utf-8")
+            else:
+                path.write_text("\n\n\n".join(documents) + "\n\n", encoding="utf-8")
+    sizes = [document.count("\n") + 1 for document in documents]
+    flags = ["--document-separator", separator, "--tokenizer", "moses"]
+    assert run(corpus, *flags, splits=("train", "valid")) == 0
+    task = TranslationTask.from_data_folder(corpus / "data")
+    assert task.documents("valid").tolist() == sizes
+    manifest = json.loads((corpus / "data/manifest.json").read_text("utf-8"))
+    assert manifest["splits"]["valid"]["documents"] == len(sizes)
+    plain = ["--trainpref", f"{corpus}/plaintrain", "--validpref", f"{corpus}/plainvalid"]
+    assert run(corpus, "--tokenizer", "moses", *plain, dest="plain", splits=()) == 0
+    assert contents(corpus / "plain").items() <= contents(corpus / "data").items()
+
+
+@pytest.mark.parametrize("at", ["learn", "convert", "dictionary", "binarize"])
+def test_interrupted_run_goes_on(corpus, monkeypatch, capsys, at):
+    flags = ["--joined-dictionary", "--subword", "subword-nmt", "--subword-size", "20"]
+    flags += ["--tokenizer", "moses", "--workers", "1"]
+    assert run(corpus, *flags, dest="whole") == 0
+
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        if at == "learn":
+            patch.setattr(text_steps.TextSteps, "_learn_one", interrupted)
+        elif at == "convert":
+            patch.setattr(text_steps, "document_sizes", interrupted)
+            patch.setattr(text_steps, "check_parallel", interrupted)
+        elif at == "dictionary":
+            patch.setattr(preprocess, "count_words", interrupted)
+        else:
+            patch.setattr(
+                binarize_module, "_number_chunk", fail_after(25, binarize_module._number_chunk)
+            )
+        assert run(corpus, *flags) == 130
+    assert not (corpus / "data/manifest.json").exists()
+    names = [path.name for path in (corpus / "data").iterdir()]
+    assert not [name for name in names if name.endswith(".tmp")]
+    finished = {name for name in names if name.endswith(".bin")}
+    assert bool(finished) == (at == "binarize")
+    times = {name: (corpus / "data" / name).stat().st_mtime_ns for name in finished}
+
+    assert run(corpus, *flags) == 0
+    assert contents(corpus / "data") == contents(corpus / "whole")
+    for name, time in times.items():
+        assert (corpus / "data" / name).stat().st_mtime_ns == time
+
+
+def fail_after(calls, function):
+    """A function that works so many times and is interrupted then."""
+    left = [calls]
+
+    def wrapper(task):
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        return function(task)
+
+    return wrapper
+
+
+def test_complete_folder_is_left_alone(corpus, capsys):
+    assert run(corpus) == 0
+    before = {p.name: p.stat().st_mtime_ns for p in (corpus / "data").iterdir()}
+    capsys.readouterr()
+    assert run(corpus, "--workers", "1") == 0
+    assert "complete already, nothing to do" in capsys.readouterr().out
+    assert {p.name: p.stat().st_mtime_ns for p in (corpus / "data").iterdir()} == before
+
+
+def test_damaged_folder_is_made_anew(corpus):
+    assert run(corpus) == 0
+    whole = contents(corpus / "data")
+    (corpus / "data/train.de-en.de.bin").write_bytes(b"")
+    assert run(corpus) == 0
+    assert contents(corpus / "data") == whole
+
+
+def test_other_settings_need_overwrite(corpus, capsys):
+    assert run(corpus) == 0
+    assert run(corpus, "--lowercase", "--thresholdsrc", "2", splits=("train",)) == 2
+    assert "holds data made from other text or settings" in capsys.readouterr().err
+    assert run(corpus, "--thresholdsrc", "2", "--overwrite", splits=("train",)) == 0
+    assert run(corpus, "--thresholdsrc", "2", dest="direct", splits=("train",)) == 0
+    # Nothing of the old data stays.
+    assert contents(corpus / "data") == contents(corpus / "direct")
+
+
+def test_folder_of_fairseq_is_not_replaced(corpus, capsys):
+    (corpus / "data").mkdir()
+    (corpus / "data/dict.de.txt").write_text("word 1\n")
+    assert run(corpus) == 2
+    assert "dict.de.txt: exists already" in capsys.readouterr().err
+    assert (corpus / "data/dict.de.txt").read_text() == "word 1\n"
+    assert run(corpus, "--overwrite") == 0
+
+
+def test_fairseqs_other_flags_are_accepted(corpus):
+    assert run(corpus, "--task", "translation", "--dataset-impl", "mmap", "--seed", "5") == 0

@@ -1,0 +1,165 @@
+"""Mistakes of the user: one line that says what is wrong, and exit code 2."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from relu_nmt.cli.preprocess import main
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    for language in ("de", "en"):
+        (tmp_path / f"train.{language}").write_text("ein Satz\nnoch einer\n" * 5)
+        (tmp_path / f"valid.{language}").write_text("ein Satz\n")
+    return tmp_path
+
+
+def error_of(corpus, capsys, *flags):
+    arguments = ["-s", "de", "-t", "en", "--destdir", str(corpus / "data")]
+    arguments += ["--trainpref", str(corpus / "train"), "--validpref", str(corpus / "valid")]
+    assert main([*arguments, *flags]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-1].startswith("relu-nmt-preprocess: error: ")
+    assert sum("error" in line for line in lines) == 1
+    assert not (corpus / "data/manifest.json").exists()
+    return lines[-1].removeprefix("relu-nmt-preprocess: error: ")
+
+
+def test_not_parallel(corpus, capsys):
+    with open(corpus / "valid.en", "a") as file:
+        file.write("one more\n")
+    error = error_of(corpus, capsys)
+    assert error == (
+        f"{corpus}/valid.de: 1 lines, but {corpus}/valid.en has 2; both sides must be parallel, "
+        "line by line"
+    )
+
+
+def test_missing_file(corpus, capsys):
+    (corpus / "train.en").unlink()
+    error = error_of(corpus, capsys)
+    assert error.startswith(f"{corpus}/train.en: no such file; its name is that of --trainpref")
+
+
+@pytest.mark.parametrize("name", ["train.de", "valid.en"])
+def test_empty_file(corpus, capsys, name):
+    (corpus / name).write_text("")
+    assert error_of(corpus, capsys) == f"{corpus}/{name}: the file is empty"
+
+
+def test_only_blank_lines(corpus, capsys):
+    (corpus / "train.de").write_text("\n" * 10)
+    assert error_of(corpus, capsys) == f"{corpus}/train.de: no words in the text"
+
+
+def test_threshold_leaves_nothing(corpus, capsys):
+    error = error_of(corpus, capsys, "--thresholdtgt", "100")
+    assert "train.en: --thresholdtgt 100 and --nwordstgt -1 leave no word of the text" in error
+
+
+def test_not_utf8(corpus, capsys):
+    with open(corpus / "train.de", "ab") as file:
+        file.write(b"caf\xe9\n")
+    error = error_of(corpus, capsys)
+    assert error.startswith(f"{corpus}/train.de:11: not UTF-8 (byte 0xe9); convert the file")
+
+
+def test_documents_differ(corpus, capsys):
+    for language, cut in (("de", 4), ("en", 6)):
+        path = corpus / f"train.{language}"
+        lines = path.read_text().splitlines()
+        path.write_text("\n".join([*lines[:cut], "", *lines[cut:]]))
+    error = error_of(corpus, capsys, "--document-separator", "blank")
+    assert error.startswith(
+        f"{corpus}/train.de:5: document 2 begins after 4 sentences, but at {corpus}/train.en:7"
+    )
+
+
+def test_documents_agree_but_a_sentence_is_missing(corpus, capsys):
+    (corpus / "train.de").write_text("a\nb\n\nc\nd\n")
+    (corpus / "train.en").write_text("a\nb\n\nc\n")
+    error = error_of(corpus, capsys, "--document-separator", "blank")
+    assert f"{corpus}/train.de: 4 sentences, but {corpus}/train.en has 3" in error
+
+
+def test_only_separators(corpus, capsys):
+    (corpus / "valid.de").write_text("<d>\n<d>\n")
+    error = error_of(corpus, capsys, "--document-separator", "tag")
+    assert error == f"{corpus}/valid.de: no sentences in it, only document separators"
+
+
+@pytest.mark.parametrize("subword", ["subword-nmt", "sentencepiece"])
+def test_foreign_subword_model(corpus, capsys, subword):
+    flags = ["--subword", subword, "--subword-model"]
+    (corpus / "text").write_text("drei Worte hier\n")
+    error = error_of(corpus, capsys, *flags, str(corpus / "text"))
+    assert f"text: not a model of {subword}" in error
+    (corpus / "model").write_bytes(b"\xff\xfe")
+    error = error_of(corpus, capsys, *flags, str(corpus / "model"))
+    assert f"model: not a model of {subword}" in error
+    error = error_of(corpus, capsys, *flags, str(corpus / "none"))
+    assert error == f"{corpus}/none: no such file (--subword-model)"
+
+
+def test_text_too_small_for_subwords(corpus, capsys):
+    flags = ["--subword", "sentencepiece", "--subword-size", "3"]
+    assert "--subword-size 3: SentencePiece refuses it" in error_of(corpus, capsys, *flags)
+
+
+def test_damaged_dictionary(corpus, capsys):
+    (corpus / "dict").write_text("ein 3\nSatz\n")
+    error = error_of(corpus, capsys, "--srcdict", str(corpus / "dict"))
+    assert error.startswith(f"{corpus}/dict:2: expected '<symbol> <count>', found 'Satz'")
+
+
+def test_missing_flags(corpus, capsys):
+    assert main(["--trainpref", "x"]) == 2
+    assert "--source-lang is missing" in capsys.readouterr().err
+
+
+def test_destination_is_a_file(corpus, capsys):
+    (corpus / "data").write_text("x")
+    arguments = ["-s", "de", "-t", "en", "--trainpref", str(corpus / "train")]
+    assert main([*arguments, "--destdir", str(corpus / "data")]) == 2
+    assert f"{corpus}/data: cannot write: File exists" in capsys.readouterr().err
+
+
+def test_help_needs_no_heavy_packages():
+    code = (
+        "import sys\n"
+        "from relu_nmt.cli.preprocess import main\n"
+        "try:\n    main(['--help'])\n"
+        "except SystemExit:\n    pass\n"
+        "heavy = {'torch', 'sentencepiece', 'sacremoses', 'subword_nmt'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert "--document-separator" in result.stdout
+
+
+def test_interrupt_from_the_keyboard(corpus):
+    """Ctrl-C in the middle of the work: one line, exit code 130, no manifest, no temporary file."""
+    for language in ("de", "en"):
+        path = corpus / f"train.{language}"
+        path.write_text("noch ein Satz, der Zeit kostet.\n" * 200_000)
+    command = [sys.executable, "-m", "relu_nmt.cli.preprocess", "-s", "de", "-t", "en"]
+    command += ["--trainpref", str(corpus / "train"), "--destdir", str(corpus / "data")]
+    command += ["--tokenizer", "moses", "--workers", "2"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    deadline = time.monotonic() + 30
+    while not list(corpus.glob("data/*/train.de.tokens.tmp")):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGINT)  # To all processes, as the terminal does.
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert error.splitlines()[-1] == "relu-nmt-preprocess: interrupted"
+    assert "Traceback" not in error
+    assert not list(corpus.glob("data/**/*.tmp"))
+    assert not (corpus / "data/manifest.json").exists()

@@ -1,0 +1,56 @@
+import io
+import random
+from collections import Counter
+
+import pytest
+from subword_nmt import apply_bpe, learn_bpe
+
+from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.tokenization import subword_nmt
+from relu_nmt.tokenization.subword_nmt import SubwordNmt, learn_codes
+
+
+@pytest.fixture(scope="module")
+def text():
+    generator = random.Random(1)
+    syllables = ["ha", "us", "bo", "ot", "ü", "ber", "ka", "tze", "n"]
+    words = ["".join(generator.choices(syllables, k=generator.randint(1, 4))) for _ in range(80)]
+    return [" ".join(generator.choices(words, k=9)) for _ in range(60)]
+
+
+def test_learns_the_same_as_subword_nmt_on_the_text(text):
+    expected = io.StringIO()
+    learn_bpe.learn_bpe(text, expected, 40)
+    counts = Counter(" ".join(text).split())
+    assert learn_codes(counts, 40) == expected.getvalue()
+
+
+def test_splits_the_same_as_subword_nmt(text, monkeypatch):
+    monkeypatch.setattr(subword_nmt, "CACHED_WORDS", 7)
+    codes = learn_codes(Counter(" ".join(text).split()), 30)
+    reference = apply_bpe.BPE(io.StringIO(codes))
+    model = SubwordNmt({"codes": codes})
+    for line in [*text, "unseen wörter 日本"]:
+        pieces = model.split(line.split())
+        assert " ".join(pieces) == reference.process_line(line)
+        assert model.join(pieces) == line.split()
+
+
+@pytest.mark.parametrize("counts", [{}, {"a": 5}, {"ab": 1}])
+def test_too_small_to_learn(counts):
+    with pytest.raises(ConfigError, match="no two letters occur together twice"):
+        learn_codes(counts, 10)
+
+
+@pytest.mark.parametrize(
+    ("codes", "message"),
+    [
+        ("", "line 1: expected two symbols"),
+        ("#version: 0.2\na b\nabc\n", "line 3: expected two symbols, found 'abc'"),
+        ("#version: 0.2\n", "no merges"),
+        ("#version: x\na b\n", "line 1: no version number"),
+    ],
+)
+def test_damaged_codes(codes, message):
+    with pytest.raises(DataError, match=message):
+        SubwordNmt({"codes": codes})

@@ -1,0 +1,137 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relu_nmt.errors import ConfigError
+from relu_nmt.tokenization.pipeline import TextPipeline
+from relu_nmt.tokenization.sentencepiece import learn_model
+from relu_nmt.tokenization.subword_nmt import SubwordNmt, learn_codes
+
+CODES = learn_codes({"Hausboot": 5, "Haus": 4, "boote": 3, "don't": 2, "über": 2}, 12)
+WORDS = st.sampled_from(
+    ["Haus", "Boot", "über", "don't", "Peter's", "z.B.", "3,5", "1.000", "e-mail", "naïve"]
+)
+
+
+@st.composite
+def normal_sentences(draw):
+    """Words in the usual spacing, with commas, brackets and quotation marks."""
+    words = draw(st.lists(WORDS, min_size=1, max_size=8))
+    for i, wrap in enumerate(draw(st.lists(st.sampled_from(["", ",", "()", '""']), max_size=7))):
+        if i >= len(words) - 1:
+            break
+        if len(wrap) == 2:
+            words[i] = wrap[0] + words[i] + wrap[1]
+            break  # Moses tells opening from closing marks by counting: one pair suffices here.
+        words[i] += wrap
+    return " ".join(words) + draw(st.sampled_from([".", "!", "?"]))
+
+
+def sentencepiece_state():
+    import base64
+
+    lines = ["Haus Boot über don't Peter's", 'z.B. 3,5 1.000 e-mail naïve 日本 ( " ) , . ! ?'] * 9
+    return {"model": base64.b64encode(learn_model(lines, 60, 1)).decode()}
+
+
+@pytest.fixture(scope="module")
+def sentencepiece():
+    from relu_nmt.tokenization.sentencepiece import SentencePiece
+
+    return SentencePiece(sentencepiece_state())
+
+
+@given(normal_sentences())
+def test_moses_and_bpe_are_undone(sentence):
+    pipeline = TextPipeline("en", "moses", subword=SubwordNmt({"codes": CODES}))
+    tokens = pipeline.encode(sentence)
+    assert pipeline.decode(tokens) == sentence
+    assert all(token and not any(c.isspace() for c in token) for token in tokens)
+
+
+@given(text=st.text(st.characters(exclude_characters="▁", exclude_categories=["Cs"]), max_size=40))
+def test_sentencepiece_is_undone_on_any_text(sentencepiece, text):
+    pipeline = TextPipeline("en", subword=sentencepiece)
+    assert pipeline.decode(pipeline.encode(text)) == " ".join(text.split())
+
+
+@given(st.text(st.characters(exclude_characters="@", exclude_categories=["Cs"]), max_size=40))
+def test_bpe_is_undone_on_any_text(text):
+    pipeline = TextPipeline("en", subword=SubwordNmt({"codes": CODES}))
+    assert pipeline.decode(pipeline.encode(text)) == " ".join(text.split())
+
+
+@given(st.text(max_size=60))
+def test_any_text_gives_one_line_of_tokens(text):
+    for tokenizer in ("none", "moses"):
+        pipeline = TextPipeline("de", tokenizer, lowercase=True)
+        tokens = pipeline.encode(text)
+        assert " ".join(tokens).split() == tokens
+        assert isinstance(pipeline.decode(tokens), str)
+
+
+def test_lower_casing_comes_after_tokenising():
+    pipeline = TextPipeline("en", "moses", lowercase=True)
+    assert pipeline.encode('Mr. Smith said "NO".') == (
+        ["mr.", "smith", "said", "&quot;", "no", "&quot;", "."]
+    )
+
+
+@pytest.mark.parametrize("text", ["", "  ", "\t\x85"])
+def test_blank_lines(text):
+    for tokenizer in ("none", "moses"):
+        pipeline = TextPipeline("de", tokenizer, subword=SubwordNmt({"codes": CODES}))
+        assert pipeline.encode(text) == []
+        assert pipeline.decode([]) == ""
+
+
+@pytest.mark.parametrize("kind", ["none", "subword-nmt", "sentencepiece"])
+def test_state(kind, sentencepiece):
+    subword = {"none": None, "subword-nmt": SubwordNmt({"codes": CODES})}.get(kind, sentencepiece)
+    pipeline = TextPipeline("en", "moses", lowercase=True, subword=subword)
+    again = TextPipeline.from_state(pipeline.to_state())
+    assert again.to_state() == pipeline.to_state()
+    assert again.encode("The Hausboote, don't!") == pipeline.encode("The Hausboote, don't!")
+    assert again.decode(again.encode("A cat.")) == "a cat."
+
+
+def test_prepared_text_passes_through():
+    pipeline = TextPipeline("de")
+    assert pipeline.keeps_text
+    assert pipeline.encode("ein Haus@@  boot") == ["ein", "Haus@@", "boot"]
+    assert not TextPipeline("de", "moses").keeps_text
+    assert not TextPipeline("de", lowercase=True).keeps_text
+
+
+def test_post_processing_of_prepared_text():
+    pipeline = TextPipeline("en").with_post_processing("@@ ", "moses")
+    assert pipeline.encode("it &apos;s a Haus@@ boot .") == (
+        ["it", "&apos;s", "a", "Haus@@", "boot", "."]
+    )
+    assert pipeline.decode(["it", "&apos;s", "a", "Haus@@", "boot", "."]) == "it's a Hausboot."
+    assert pipeline.join_words(["Haus@@", "boot"]) == ["Hausboot"]
+    again = TextPipeline.from_state(pipeline.to_state())
+    assert again.decode(["Haus@@", "boot", "."]) == "Hausboot."
+    assert pipeline.keeps_text
+
+
+def test_post_processing_changes_only_what_is_given():
+    pipeline = TextPipeline("en").with_post_processing("sentencepiece", None)
+    assert pipeline.decode(["▁A", "▁ca", "t", "."]) == "A cat."
+    same = TextPipeline("en", "moses").with_post_processing(None, None)
+    assert same.decode(["a", "."]) == "a."
+    spaced = TextPipeline("en", "moses").with_post_processing(None, "space")
+    assert spaced.decode(["a", "."]) == "a ."
+
+
+def test_post_processing_on_top_of_a_model():
+    pipeline = TextPipeline("en", subword=SubwordNmt({"codes": CODES}))
+    with pytest.raises(ConfigError, match="split by subword-nmt, which is undone anyway"):
+        pipeline.with_post_processing("@@ ", None)
+
+
+def test_unknown_names():
+    with pytest.raises(ConfigError, match="unknown tokenizer 'mose'; did you mean moses"):
+        TextPipeline("en", "mose")
+    with pytest.raises(ConfigError, match="expected one of"):
+        TextPipeline("en").with_post_processing("##", None)
