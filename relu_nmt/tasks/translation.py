@@ -219,7 +219,10 @@ class TranslationTask:
         dataset = self.load_split(split)
         if dataset.target is None:
             raise DataError(f"{dataset.source.prefix}.idx: source-only data has no references")
-        return [self.decode_target(dataset.pair(i)[1]) for i in range(len(dataset))]
+        # An unknown word in a reference is written otherwise, so that none in a translation
+        # counts as right.
+        unk = f"<{UNK}>"
+        return [self.decode_target(dataset.pair(i)[1], unk) for i in range(len(dataset))]
 
     def encode_source(self, raw: str) -> np.ndarray:
         """Return the token numbers of a raw source sentence, int64 [S], ending in ``</s>``."""

@@ -1,0 +1,401 @@
+"""relu-nmt-generate, -interactive, -average and -score on a made corpus and untrained models."""
+
+import math
+import random
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from relu_nmt.config import to_dict
+from relu_nmt.evaluation.bleu import corpus_bleu
+from relu_nmt.loading import build_model
+from relu_nmt.models.config import TransformerConfig
+from relu_nmt.tasks.preprocess import build_data_folder
+from relu_nmt.tasks.preprocess_config import PreprocessConfig
+from relu_nmt.tasks.translation import TranslationTask
+from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from relu_nmt.translator import Translator
+
+NUM_TEST = 12
+BLANK = 4  # number of the empty test sentence
+SHORT = ["--max-len-b", "8", "--cpu"]
+
+
+def run(command, *arguments, stdin=None, check=True):
+    """Run a command; return the finished process with its output as text."""
+    # The full test run uses all cores elsewhere; tiny models are fastest on one thread.
+    code = (
+        "import sys, torch; torch.set_num_threads(1); "
+        f"from relu_nmt.cli.{command} import main; sys.exit(main(sys.argv[1:]))"
+    )
+    if command == "score":
+        code = code.replace("import sys, torch; torch.set_num_threads(1)", "import sys")
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        check=False,
+    )
+    if check:
+        assert done.returncode == 0, done.stderr
+    return done
+
+
+def lines_of(output, kind):
+    """Return the fields of the lines ``S-``, ``H-``... as (number, fields)."""
+    rows = [line.split("\t") for line in output.split("\n") if line.startswith(f"{kind}-")]
+    return [(int(first.removeprefix(f"{kind}-")), rest) for first, *rest in rows]
+
+
+def write_corpus(folder):
+    rng = random.Random(0)
+    words = ["Haus", "Hund", "ist", "ein", "gross", "Das", ",", "rot", "isst", "Brot"]
+    english = {"Haus": "house", "Hund": "dog", "ist": "is", "ein": "a", "Brot": "bread"}
+    for split, count in (("train", 200), ("valid", 8), ("test", NUM_TEST)):
+        sources, targets = [], []
+        for number in range(count):
+            source = [rng.choice(words) for _ in range(rng.randint(2, 9))]
+            if split == "test" and number == BLANK:
+                source = []
+            sources.append(" ".join(source))
+            targets.append(" ".join(english.get(word, word) for word in source))
+        (folder / f"{split}.de").write_text("\n".join(sources) + "\n", encoding="utf-8")
+        (folder / f"{split}.en").write_text("\n".join(targets) + "\n", encoding="utf-8")
+
+
+def save_model(path, task, seed, **settings):
+    torch.manual_seed(seed)
+    shape = {"layers": 1, "embed_dim": 16, "ffn_embed_dim": 16, "attention_heads": 2}
+    shape = {f"{side}_{k}": v for side in ("encoder", "decoder") for k, v in shape.items()}
+    config = TransformerConfig(attention="reluformer", **shape, **settings)
+    model = build_model(config, task)
+    metadata = {"model_config": to_dict(config), "task": task.to_state(), "args": {"lr": seed}}
+    metadata["training_state"] = {"epoch": seed}
+    save_checkpoint(path, Checkpoint(model.state_dict(), metadata))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A corpus, a data folder made from raw text, one without manifest, and checkpoints."""
+    folder = tmp_path_factory.mktemp("generate")
+    write_corpus(folder)
+    shared = {
+        "source_lang": "de",
+        "target_lang": "en",
+        "trainpref": str(folder / "train"),
+        "validpref": str(folder / "valid"),
+        "testpref": str(folder / "test"),
+        "joined_dictionary": True,
+    }
+    raw = {"tokenizer": "moses", "lowercase": True, "subword": "subword-nmt", "subword_size": 20}
+    build_data_folder(PreprocessConfig(**shared, **raw, destdir=str(folder / "raw-bin")))
+    build_data_folder(PreprocessConfig(**shared, destdir=str(folder / "plain-bin")))
+    for kept in [*(folder / "plain-bin").glob("*.raw"), folder / "plain-bin/manifest.json"]:
+        kept.unlink()  # what is left is what fairseq-preprocess makes
+    task = TranslationTask.from_data_folder(folder / "raw-bin")
+    for seed in (1, 2, 3):
+        save_model(folder / f"checkpoint{seed}.safetensors", task, seed)
+        save_model(folder / f"checkpoint_1_{100 * seed}.safetensors", task, seed)
+    learned = {"encoder_learned_pos": True, "max_source_positions": 9}
+    save_model(folder / "short.safetensors", task, 1, **learned)
+    plain = TranslationTask.from_data_folder(folder / "plain-bin")
+    save_model(folder / "plain.safetensors", plain, 1)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def generated(folder):
+    model = folder / "checkpoint1.safetensors"
+    return run("generate", folder / "raw-bin", "--path", model, *SHORT).stdout
+
+
+def test_lines_come_in_input_order_with_all_kinds(generated, folder):
+    for kind in "STHDP":
+        assert [number for number, _ in lines_of(generated, kind)] == list(range(NUM_TEST))
+    first_kinds = [line[0] for line in generated.split("\n")[:10]]
+    assert first_kinds == list("STHDP" * 2)
+    task = TranslationTask.from_data_folder(folder / "raw-bin")
+    raw = (folder / "test.de").read_text(encoding="utf-8").split("\n")
+    for number, [source] in lines_of(generated, "S"):
+        assert source.split() == task.source_text.encode(raw[number])
+
+
+def test_scores_are_in_base_2_and_add_up(generated, folder):
+    translator = Translator.from_checkpoint(folder / "checkpoint1.safetensors", device="cpu")
+    raw = (folder / "test.de").read_text(encoding="utf-8").split("\n")[:NUM_TEST]
+    expected = translator.translate_nbest(raw, max_len_b=8)
+    rows = zip(*(lines_of(generated, kind) for kind in "HDP"), expected, strict=True)
+    for (_, [score, tokens]), (_, [same, text]), (_, [positions]), [best] in rows:
+        assert score == same
+        assert float(score) == pytest.approx(best.score / math.log(2), abs=1e-5)
+        assert (tokens.split(), text) == (best.tokens, best.text)
+        values = [float(value) for value in positions.split()]
+        assert len(values) == len(best.hypothesis.tokens)
+        assert sum(values) / len(values) == pytest.approx(float(score), abs=1e-3)
+
+
+def test_an_empty_sentence_stays_empty(generated):
+    assert lines_of(generated, "S")[BLANK][1] == [""]
+    assert lines_of(generated, "H")[BLANK][1] == ["0.0", ""]
+
+
+def test_the_score_is_of_raw_text_and_ignores_case_for_lowercased_data(generated, folder):
+    last = generated.rstrip("\n").split("\n")[-1]
+    assert last.startswith("Generate test with beam=5: BLEU = ")
+    assert "case:lc" in last
+    assert "tok:13a" in last
+    texts = [text for _, [_, text] in lines_of(generated, "D")]
+    references = (folder / "test.en").read_text(encoding="utf-8").split("\n")[:NUM_TEST]
+    score = corpus_bleu(texts, [references], lowercase=True)
+    assert str(score) in last
+    assert re.search(rf"Translated {NUM_TEST} sentences \([\d,]+ tokens\) in ", generated)
+
+
+def test_batch_size_changes_nothing(generated, folder):
+    model = folder / "checkpoint1.safetensors"
+    small = run(
+        "generate",
+        folder / "raw-bin",
+        "--path",
+        model,
+        *SHORT,
+        "--batch-size",
+        2,
+        "--max-tokens",
+        20,
+    ).stdout
+    for kind in "STHDP":
+        for (_, fields), (_, others) in zip(
+            lines_of(generated, kind), lines_of(small, kind), strict=True
+        ):
+            if kind in "HD":
+                assert float(fields[0]) == pytest.approx(float(others[0]), abs=1e-5)
+                fields, others = fields[1:], others[1:]
+            if kind != "P":
+                assert fields == others
+
+
+def test_remove_bpe_nbest_alignment_and_results_path(folder, tmp_path):
+    model = folder / "checkpoint1.safetensors"
+    flags = ["--remove-bpe", "--nbest", 2, "--print-alignment", "--results-path", tmp_path / "out"]
+    done = run("generate", folder / "raw-bin", "--path", model, *SHORT, *flags)
+    output = (tmp_path / "out/generate-test.txt").read_text(encoding="utf-8")
+    assert "H-0" not in done.stdout
+    assert "@@" not in output
+    hypotheses = lines_of(output, "H")
+    assert len(hypotheses) == 2 * NUM_TEST - 1  # the empty sentence has one
+    for (_, [pairs]), (_, [positions]) in zip(
+        lines_of(output, "A"), lines_of(output, "P"), strict=True
+    ):
+        assert len(pairs.split()) == len(positions.split()) - 1
+        assert all(re.fullmatch(r"\d+-\d+", pair) for pair in pairs.split())
+
+
+def test_score_reference_and_prefix(folder):
+    arguments = [folder / "raw-bin", "--path", folder / "checkpoint1.safetensors", *SHORT]
+    scored = run("generate", *arguments, "--score-reference").stdout
+    assert [fields for _, [_, *fields] in lines_of(scored, "H")] == [
+        fields for _, fields in lines_of(scored, "T")
+    ]
+    assert "BLEU" not in scored
+    forced = run("generate", *arguments, "--prefix-size", 2).stdout
+    for (_, [target]), (_, [_, tokens]) in zip(
+        lines_of(forced, "T"), lines_of(forced, "H"), strict=True
+    ):
+        assert tokens.split()[:2] == target.split()[:2]
+
+
+def test_ensembles_and_quiet(folder):
+    paths = f"{folder / 'checkpoint1.safetensors'}:{folder / 'checkpoint2.safetensors'}"
+    quiet = run("generate", folder / "raw-bin", "--path", paths, *SHORT, "--quiet").stdout
+    assert not lines_of(quiet, "H")
+    assert "BLEU" in quiet
+
+
+def test_a_folder_of_fairseqs_is_scored_on_its_tokens(folder):
+    done = run("generate", folder / "plain-bin", "--path", folder / "plain.safetensors", *SHORT)
+    assert "tok:none" in done.stdout
+    assert "NOTE: the folder keeps no raw references" in done.stdout
+    detokenised = run(
+        "generate",
+        folder / "plain-bin",
+        *["--path", folder / "plain.safetensors", *SHORT, "--tokenizer", "moses", "--quiet"],
+    )
+    assert "tok:13a" in detokenised.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["raw-bin"], "--path"),
+        (["raw-bin", "--path", "nothing.safetensors"], "nothing.safetensors: no such checkpoint"),
+        (
+            ["plain-bin", "--path", "checkpoint1.safetensors"],
+            "not the dictionary of the checkpoint",
+        ),
+        (["raw-bin", "--path", "checkpoint1.safetensors", "--gen-subset", "test7"], "no split"),
+        (["raw-bin", "--path", "checkpoint1.safetensors", "-s", "fr"], "--source-lang fr"),
+        (["raw-bin", "--path", "checkpoint1.safetensors", "--nbest", "9"], "--nbest 9"),
+        (["raw-bin", "--path", "checkpoint1.safetensors", "--fp16"], "--fp16 needs a GPU"),
+        (["raw-bin", "--path", "short.safetensors"], "--skip-invalid-size-inputs-valid-test"),
+        (
+            ["raw-bin", "--path", "checkpoint1.safetensors", "--replace-unk", "no-lexicon"],
+            "no-lexicon",
+        ),
+    ],
+)
+def test_mistakes_give_one_line_and_exit_2(folder, arguments, message):
+    paths = [folder / word if "." in word or word.endswith("-bin") else word for word in arguments]
+    done = run("generate", *paths, "--cpu", check=False)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_too_long_sentences_can_be_left_out(folder):
+    arguments = [folder / "raw-bin", "--path", folder / "short.safetensors", *SHORT]
+    output = run("generate", *arguments, "--skip-invalid-size-inputs-valid-test").stdout
+    empty = [number for number, fields in lines_of(output, "D") if fields[1] == ""]
+    assert 1 < len(empty) < NUM_TEST
+    assert f"NOTE: {len(empty) - 1} sentences of more than 9 tokens" in output
+
+
+def test_interactive_gives_one_line_for_each_line(folder):
+    model = ["--path", folder / "checkpoint1.safetensors", *SHORT]
+    text = "Das Haus\n\nein Hund ist rot\n \nBrot"
+    lines = run("interactive", *model, stdin=text).stdout.split("\n")
+    assert len(lines) == 6
+    assert lines[5] == ""
+    assert [bool(line) for line in lines[:5]] == [True, False, True, False, True]
+    translator = Translator.from_checkpoint(folder / "checkpoint1.safetensors", device="cpu")
+    assert translator.translate(text.split("\n"), max_len_b=8) == lines[:5]
+
+    (folder / "input.de").write_text(text, encoding="utf-8")
+    flags = ["--input", folder / "input.de", "--buffer-size", 2, "--nbest", 2]
+    twice = run("interactive", folder / "raw-bin", *model, *flags).stdout.split("\n")
+    assert len(twice) == 11
+    assert twice[0:10:2] == lines[:5]
+
+    full = run("interactive", *model, "--format", "fairseq", stdin=text).stdout
+    assert [text for _, [_, text] in lines_of(full, "D")] == lines[:5]
+    assert [number for number, _ in lines_of(full, "S")] == list(range(5))
+
+
+def test_interactive_answers_each_line_at_once(folder):
+    code = (
+        "import torch; torch.set_num_threads(1); from relu_nmt.cli.interactive import main; main()"
+    )
+    arguments = ["--path", str(folder / "checkpoint1.safetensors"), *SHORT]
+    with subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+    ) as process:
+        for line in ("Das Haus", "", "ein Hund"):
+            process.stdin.write(line + "\n")
+            process.stdin.flush()
+            answer = process.stdout.readline()
+            assert bool(answer.strip()) == bool(line)
+        process.stdin.close()
+        assert process.stdout.read() == ""
+        assert process.wait() == 0
+
+
+def test_interactive_names_the_damaged_line(folder):
+    (folder / "latin1.de").write_bytes("Haus\nHäuser\n".encode("latin-1"))
+    model = ["--path", folder / "checkpoint1.safetensors", *SHORT]
+    done = run("interactive", *model, "--input", folder / "latin1.de", check=False)
+    assert done.returncode == 2
+    assert "latin1.de:2: not UTF-8" in done.stderr
+    done = run("interactive", *model, "--input", folder / "nothing.de", check=False)
+    assert done.returncode == 2
+    assert "nothing.de" in done.stderr
+
+
+def test_average(folder, tmp_path):
+    output = tmp_path / "average.safetensors"
+    run(
+        "average",
+        *["--inputs", folder, "--num-epoch-checkpoints", 2, "--checkpoint-upper-bound", 2],
+        *["--output", output],
+    )
+    parts = [load_checkpoint(folder / f"checkpoint{i}.safetensors") for i in (1, 2)]
+    average = load_checkpoint(output)
+    for name, value in average.model_tensors.items():
+        expected = (parts[0].model_tensors[name] + parts[1].model_tensors[name]) / 2
+        torch.testing.assert_close(value, expected)
+    assert average.metadata["task"] == parts[0].metadata["task"]
+    assert average.metadata["averaged"] == ["checkpoint2.safetensors", "checkpoint1.safetensors"]
+    assert "training_state" not in average.metadata
+    assert Translator.from_checkpoint(output, "cpu").translate(["ein Haus"], max_len_b=5)[0]
+
+    by_updates = tmp_path / "updates.safetensors"
+    run("average", "--inputs", folder, "--num-update-checkpoints", 2, "--output", by_updates)
+    names = load_checkpoint(by_updates).metadata["averaged"]
+    assert names == ["checkpoint_1_300.safetensors", "checkpoint_1_200.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["FOLDER", "--num-epoch-checkpoints", "4"], "3 checkpoints saved by epochs, but 4"),
+        (["checkpoint1.safetensors", "plain.safetensors"], "other dictionaries or tokenisation"),
+        (["checkpoint1.safetensors", "short.safetensors"], "other model settings"),
+        (["nothing.safetensors"], "no such checkpoint"),
+        (["checkpoint1.safetensors", "--checkpoint-upper-bound", "3"], "needs --num-epoch"),
+    ],
+)
+def test_what_cannot_be_averaged(folder, tmp_path, arguments, message):
+    inputs = [folder if a == "FOLDER" else folder / a if "." in a else a for a in arguments]
+    done = run("average", "--inputs", *inputs, "--output", tmp_path / "a.safetensors", check=False)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_score(tmp_path):
+    (tmp_path / "ref").write_text("a b c d\nA house is here .\n", encoding="utf-8")
+    (tmp_path / "sys").write_text("a b c d\na house is here .\n", encoding="utf-8")
+    output = run("score", "--sys", tmp_path / "sys", "--ref", tmp_path / "ref").stdout
+    assert "nrefs:1|case:mixed" in output
+    assert not output.startswith("BLEU = 100")
+    flags = ["--ref", tmp_path / "ref", "--ignore-case", "--metrics", "bleu,chrf"]
+    text = (tmp_path / "sys").read_text(encoding="utf-8")
+    both = run("score", *flags, stdin=text).stdout.split("\n")
+    assert both[0].startswith("BLEU = 100.00")
+    assert both[1].startswith("chrF2 = 100.00")
+    by_line = run("score", *flags, "--sentence-bleu", "-s", tmp_path / "sys").stdout.split("\n")
+    assert [line.split(" ")[0] for line in by_line[:2]] == ["0", "1"]
+    assert by_line[2].startswith("signature: ")
+
+
+def test_score_names_files_that_do_not_match(tmp_path):
+    (tmp_path / "ref").write_text("a\nb\n", encoding="utf-8")
+    (tmp_path / "sys").write_text("a\n", encoding="utf-8")
+    done = run("score", "--sys", tmp_path / "sys", "--ref", tmp_path / "ref", check=False)
+    assert done.returncode == 2
+    assert "ref: 2 lines, but" in done.stderr
+    assert "sys has 1" in done.stderr
+    done = run("score", "--sys", tmp_path / "sys", check=False)
+    assert done.returncode == 2
+    assert "--ref" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["generate", "interactive", "score", "average"])
+def test_help_does_not_import_pytorch(command):
+    code = (
+        f"import sys; from relu_nmt.cli.{command} import main\n"
+        "try: main(['--help'])\n"
+        "finally: assert not {'torch', 'sacrebleu', 'sentencepiece'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "--help" in done.stdout

@@ -1,0 +1,79 @@
+import collections
+import math
+
+import numpy as np
+import pytest
+
+from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.evaluation.bleu import corpus_bleu, corpus_chrf, sentence_bleu
+
+
+def plain_bleu(hypotheses, references):
+    """BLEU by its definition: clipped n-gram counts of the corpus and a brevity penalty."""
+    right, total = np.zeros(4), np.zeros(4)
+    hyp_length = ref_length = 0
+    for hypothesis, reference in zip(hypotheses, references, strict=True):
+        hypothesis, reference = hypothesis.split(), reference.split()
+        hyp_length, ref_length = hyp_length + len(hypothesis), ref_length + len(reference)
+        for n in range(1, 5):
+            counts = [
+                collections.Counter(tuple(words[i : i + n]) for i in range(len(words) - n + 1))
+                for words in (hypothesis, reference)
+            ]
+            right[n - 1] += sum((counts[0] & counts[1]).values())
+            total[n - 1] += sum(counts[0].values())
+    brevity = min(1.0, math.exp(1 - ref_length / hyp_length))
+    return 100 * brevity * math.exp(np.log(right / total).mean())
+
+
+def random_pairs(count, seed):
+    rng = np.random.default_rng(seed)
+    words = np.array(list("abcdefg"))
+    pairs = []
+    for _ in range(count):
+        reference = rng.choice(words, rng.integers(4, 15))
+        hypothesis = np.where(rng.random(len(reference)) < 0.2, rng.choice(words), reference)
+        pairs.append((" ".join(hypothesis[: rng.integers(4, 15)]), " ".join(reference)))
+    return [list(side) for side in zip(*pairs, strict=True)]
+
+
+@pytest.mark.parametrize("smooth", ["exp", "none"])
+def test_bleu_equals_its_definition(smooth):
+    for seed in range(5):
+        hypotheses, references = random_pairs(20, seed)
+        score = corpus_bleu(hypotheses, [references], tokenize="none", smooth=smooth)
+        assert score.value == pytest.approx(plain_bleu(hypotheses, references), abs=1e-6)
+
+
+def test_the_signature_tells_the_settings():
+    score = corpus_bleu(["A big dog."], [["a big dog."]], lowercase=True)
+    assert score.value == pytest.approx(100)
+    assert "case:lc" in score.signature
+    assert "tok:13a" in score.signature
+    assert str(score).endswith("signature: " + score.signature)
+    assert corpus_bleu(["A big dog."], [["a big dog."]]).value < 100
+    assert "smooth:none" in corpus_bleu(["a"], [["a"]], smooth="none", tokenize="none").signature
+
+
+def test_several_references():
+    score = corpus_bleu(["a b c d"], [["x y z w"], ["a b c d"]])
+    assert score.value == pytest.approx(100)
+    assert "nrefs:2" in score.signature
+
+
+def test_chrf_and_sentence_bleu():
+    assert corpus_chrf(["a dog is"], [["a dog is"]]).value == pytest.approx(100)
+    assert "nw:2" in corpus_chrf(["a dog"], [["a cat"]], word_order=2).signature
+    assert sentence_bleu("a dog", ["a dog"]).value == pytest.approx(100)
+    assert 0 < sentence_bleu("a dog is here now", ["a dog is there now"]).value < 100
+
+
+def test_mistakes_are_named():
+    with pytest.raises(DataError, match=r"2 translations, but 1 references"):
+        corpus_bleu(["a", "b"], [["a"]])
+    with pytest.raises(DataError, match="no lines"):
+        corpus_bleu([], [[]])
+    with pytest.raises(ConfigError, match="choose one of"):
+        corpus_bleu(["a"], [["a"]], tokenize="moses")
+    with pytest.raises(ConfigError, match="order 0"):
+        corpus_bleu(["a"], [["a"]], order=0)

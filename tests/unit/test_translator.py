@@ -1,0 +1,142 @@
+import numpy as np
+import pytest
+import torch
+
+from relu_nmt.config import to_dict
+from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.decoding.config import GenerationConfig
+from relu_nmt.errors import CheckpointError, ConfigError, DataError
+from relu_nmt.loading import build_model
+from relu_nmt.models.config import TransformerConfig
+from relu_nmt.tasks.translation import TranslationTask
+from relu_nmt.tokenization.pipeline import TextPipeline
+from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
+from relu_nmt.translator import Translator
+
+SHORT = {"beam": 3, "max_len_b": 6}
+LINES = ["ein Haus", "", "das Haus ist gross .", "   ", "ein Xaver", "Haus\tHaus", "gross"]
+
+
+def make_task(words="ein das Haus ist gross . house dog is big a the"):
+    words = Dictionary(words.split())
+    return TranslationTask(
+        TextPipeline("de", tokenizer="moses"), TextPipeline("en", tokenizer="moses"), words, words
+    )
+
+
+def make_model(task, seed=0, **settings):
+    torch.manual_seed(seed)
+    config = TransformerConfig(
+        attention="reluformer",
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_embed_dim=16,
+        decoder_embed_dim=16,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        **settings,
+    )
+    return build_model(config, task).eval()
+
+
+def save(path, task, seed=0):
+    model = make_model(task, seed)
+    metadata = {"model_config": to_dict(model.config), "task": task.to_state()}
+    save_checkpoint(path, Checkpoint(model.state_dict(), metadata))
+    return path
+
+
+@pytest.fixture
+def translator():
+    task = make_task()
+    return Translator([make_model(task)], task, "cpu")
+
+
+def test_n_lines_in_n_lines_out_and_blank_lines_stay_blank(translator):
+    found = translator.translate(LINES, **SHORT)
+    assert len(found) == len(LINES)
+    assert found[1] == found[3] == ""
+    assert all(found[i] and "\n" not in found[i] for i in (0, 2, 4, 5, 6))
+    assert translator.translate([], **SHORT) == []
+
+
+def test_lines_do_not_depend_on_each_other(translator):
+    together = translator.translate(LINES, **SHORT)
+    assert [translator.translate([line], **SHORT)[0] for line in LINES] == together
+    assert translator.translate(LINES, batch_size=2, **SHORT) == together
+    assert translator.translate(LINES[::-1], **SHORT) == together[::-1]
+
+
+def test_nbest_gives_scores_and_tokens(translator):
+    found = translator.translate_nbest(LINES[:1], nbest=3, **SHORT)[0]
+    assert len(found) == 3
+    assert [t.score for t in found] == sorted((t.score for t in found), reverse=True)
+    assert found[0].text == translator.translate(LINES[:1], GenerationConfig(**SHORT))[0]
+    assert found[0].tokens == translator.task.target_dictionary.symbols_of(
+        found[0].hypothesis.tokens
+    )
+
+
+def test_unknown_source_words_are_copied(translator):
+    task = translator.task
+    with torch.no_grad():
+        projection = translator.models[0].output_projection.weight
+        # Make the unknown word by far the likeliest of all.
+        features = translator.models[0](
+            torch.from_numpy(task.encode_source("ein Xaver"))[None], torch.tensor([[2]])
+        ).features
+        projection[Dictionary.unk_index] = 20 * features[0, 0]
+    unknown = translator.translate_nbest(["ein Xaver"], **SHORT)[0][0]
+    assert "<unk>" in unknown.tokens
+    copied = translator.translate_nbest(["ein Xaver"], replace_unk="", **SHORT)[0][0]
+    assert "<unk>" not in copied.tokens
+    for token, copy, position in zip(
+        unknown.tokens, copied.tokens, copied.hypothesis.alignment, strict=False
+    ):
+        assert copy == (["ein", "Xaver"][position] if token == "<unk>" else token)
+
+
+def test_checkpoints_and_ensembles(tmp_path):
+    task = make_task()
+    one, two = save(tmp_path / "1.safetensors", task), save(tmp_path / "2.safetensors", task, 1)
+    alone = Translator.from_checkpoint(one, device="cpu").translate(LINES, **SHORT)
+    assert Translator.from_checkpoint([one, one], "cpu").translate(LINES, **SHORT) == alone
+    pair = Translator.from_checkpoint(f"{one}:{two}", device="cpu")
+    assert len(pair.models) == 2
+    scores = [t[0].score for t in pair.translate_nbest(LINES, **SHORT)]
+    other = Translator.from_checkpoint([two, one], "cpu").translate_nbest(LINES, **SHORT)
+    np.testing.assert_allclose(scores, [t[0].score for t in other], atol=1e-5)
+
+    foreign = save(tmp_path / "3.safetensors", make_task("ein Haus"))
+    with pytest.raises(CheckpointError, match=r"3\.safetensors: other dictionaries"):
+        Translator.from_checkpoint([one, foreign])
+    with pytest.raises(CheckpointError, match="no such checkpoint"):
+        Translator.from_checkpoint(tmp_path / "nothing.safetensors")
+
+
+def test_bfloat16_is_near_float32(translator):
+    task = translator.task
+    half = Translator(translator.models, task, "cpu", torch.bfloat16)
+    full_scores = [t[0].score for t in translator.translate_nbest(LINES, **SHORT)]
+    half_scores = [t[0].score for t in half.translate_nbest(LINES, **SHORT)]
+    np.testing.assert_allclose(half_scores, full_scores, atol=0.05)
+    assert half_scores != full_scores
+
+
+def test_wrong_settings_are_refused(translator):
+    with pytest.raises(ConfigError, match="unknown setting beams"):
+        translator.translate(["a"], beams=3)
+    with pytest.raises(ConfigError, match="not both"):
+        translator.translate(["a"], GenerationConfig(), beam=3)
+    for setting in ({"score_reference": True}, {"prefix_size": 1}):
+        with pytest.raises(ConfigError, match="needs references"):
+            translator.translate(["a"], **setting)
+
+
+def test_a_source_too_long_for_learned_positions_is_an_error():
+    task = make_task()
+    model = make_model(task, encoder_learned_pos=True, max_source_positions=4)
+    translator = Translator([model], task, "cpu")
+    assert translator.most_source_positions == 4
+    with pytest.raises(DataError, match="--max-source-positions 4"):
+        translator.translate(["ein Haus ist gross ."], **SHORT)
