@@ -19,10 +19,11 @@ import os
 import shlex
 import subprocess
 import sys
-import textwrap
 import time
 from collections.abc import Sequence
 from pathlib import Path
+
+from translations import Example, choose_examples, lay_out, read_translations
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = Path("data_prep")
@@ -57,8 +58,6 @@ MOST_PIECES = 8000
 """Size of the joint subword vocabulary; less for a small corpus, see :func:`subword_size`."""
 
 COMMAND_WIDTH = 88
-EXAMPLES = 10
-EXAMPLE_CHARACTERS = range(30, 140)
 
 
 class DemoError(Exception):
@@ -314,68 +313,24 @@ def translate(run: Run) -> None:
 # ----------------------------------------------------------------------------------- the report
 
 
-@dataclasses.dataclass(frozen=True)
-class Example:
-    """A sentence, how it should be translated, and how it was."""
-
-    source: str
-    reference: str
-    hypothesis: str
-
-
-def read_translations(path: Path) -> tuple[list[str], str]:
-    """Return the translations in the order of the test set, and the line with the score.
-
-    Args:
-        path: what relu-nmt-generate has written: lines ``D-number TAB score TAB text`` and others.
-    """
-    found: dict[int, str] = {}
-    score = ""
-    for line in path.read_text("utf-8").splitlines():
-        if line.startswith("D-"):
-            number, _, text = line.split("\t", 2)
-            found[int(number[2:])] = text
-        elif line.startswith("Generate "):
-            score = line
-    return [found[number] for number in sorted(found)], score
-
-
-def choose_examples(examples: Sequence[Example]) -> list[Example]:
-    """Return up to ten examples of handy length, spread evenly over the test set."""
-    handy = [e for e in examples if len(e.source) in EXAMPLE_CHARACTERS] or list(examples)
-    number = min(EXAMPLES, len(handy))
-    return [handy[index * len(handy) // number] for index in range(number)]
-
-
-def show_example(number: int, example: Example) -> None:
-    """Print one example in three paragraphs."""
-    texts = (
-        (f"{number:>3}", "source", example.source),
-        ("", "reference", example.reference),
-        ("", "model", example.hypothesis),
-    )
-    say()
-    for first, title, text in texts:
-        start = f"{first:>3}  {title:<11}"
-        say(textwrap.fill(text, 100, initial_indent=start, subsequent_indent=" " * 16) or start)
+def read_examples(run: Run) -> tuple[list[Example], str]:
+    """Return all translations beside source and reference, and the line with the score."""
+    hypotheses, score = read_translations(ROOT / run.folder / "translations/generate-test.txt")
+    sides = []
+    for language in (run.source_lang, run.target_lang):
+        text = (ROOT / run.folder / "corpus" / f"test.{language}").read_text("utf-8")
+        sides.append([line for line in text.split("\n") if line.strip()])
+    return [Example(*texts) for texts in zip(*sides, hypotheses, strict=True)], score
 
 
 def report(run: Run, minutes: float) -> None:
     """Print the examples, the score, where everything is, and how to go on."""
-    hypotheses, score = read_translations(ROOT / run.folder / "translations/generate-test.txt")
-    source, reference = (
-        [line for line in text.split("\n") if line.strip()]
-        for text in (
-            (ROOT / run.folder / "corpus" / f"test.{language}").read_text("utf-8")
-            for language in (run.source_lang, run.target_lang)
-        )
-    )
-    triples = zip(source, reference, hypotheses, strict=True)
-    say(f"\n{EXAMPLES} sentences of pages that training has not seen")
-    for number, example in enumerate(choose_examples([Example(*t) for t in triples]), 1):
-        show_example(number, example)
+    examples, score = read_examples(run)
+    say("\nSentences of pages that training has not seen")
+    for number, example in enumerate(choose_examples(examples), 1):
+        say("\n" + lay_out(number, example))
     say(f"\n{score}")
-    say(f"  {len(hypotheses):,} test sentences; {minutes:g} minutes of training; not the last word")
+    say(f"  {len(examples):,} test sentences; {minutes:g} minutes of training")
     say("\nWhere things are")
     for title, path in (
         ("checkpoint", run.checkpoint),

@@ -11,13 +11,15 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def demo():
+def demo(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "examples/demo")
     spec = importlib.util.spec_from_file_location("demo_run", ROOT / "examples/demo/run.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     yield module
-    del sys.modules[spec.name]
+    for name in (spec.name, "translations"):
+        del sys.modules[name]
 
 
 def write_command(path, text="x"):

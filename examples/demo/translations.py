@@ -1,0 +1,59 @@
+"""Example translations of the demo: reading, choosing and laying them out."""
+
+import dataclasses
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+NUMBER = 10
+HANDY_LENGTHS = range(30, 140)
+"""Characters of a source sentence that is neither trivial nor tiring."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+    """A sentence, how it should be translated, and how it was."""
+
+    source: str
+    reference: str
+    hypothesis: str
+
+
+def read_translations(path: Path) -> tuple[list[str], str]:
+    """Return the translations in the order of the test set, and the line with the score.
+
+    Args:
+        path: what relu-nmt-generate has written: lines ``D-number TAB score TAB text`` and others.
+    """
+    found: dict[int, str] = {}
+    score = ""
+    for line in path.read_text("utf-8").splitlines():
+        if line.startswith("D-"):
+            number, _, text = line.split("\t", 2)
+            found[int(number[2:])] = text
+        elif line.startswith("Generate "):
+            score = line
+    return [found[number] for number in sorted(found)], score
+
+
+def choose_examples(examples: Sequence[Example]) -> list[Example]:
+    """Return up to ten examples of handy length, spread evenly over the test set."""
+    handy = [e for e in examples if len(e.source) in HANDY_LENGTHS] or list(examples)
+    number = min(NUMBER, len(handy))
+    return [handy[index * len(handy) // number] for index in range(number)]
+
+
+def lay_out(number: int, example: Example) -> str:
+    """Return one numbered example in three paragraphs."""
+    rows = (
+        (str(number), "source", example.source),
+        ("", "reference", example.reference),
+        ("", "model", example.hypothesis),
+    )
+    paragraphs = []
+    for first, title, text in rows:
+        start = f"{first:>3}  {title:<11}"
+        indent = " " * len(start)
+        filled = textwrap.fill(text, 100, initial_indent=start, subsequent_indent=indent)
+        paragraphs.append(filled or start.rstrip())
+    return "\n".join(paragraphs)
