@@ -11,30 +11,35 @@ from relu_nmt.decoding.generator import Generator
 from relu_nmt.decoding.hypotheses import Hypothesis
 
 DEFAULT_MAX_TOKENS = 12000
-MOST_LOGITS = 2**25
-"""Entries of the [B, K, V] logits of a step, unless --batch-size is given: 128 MB in float32."""
+MOST_LOGITS = {"cpu": 2**22, "cuda": 2**26}
+"""Entries of the [B, K, V] logits of a step where no batch size is given: 16 MB on a CPU, near
+the size of its caches, and 256 MB on a GPU."""
 
 
 def plan_decoding_batches(
-    lengths: np.ndarray, config: GenerationConfig, vocab_size: int
+    lengths: np.ndarray, config: GenerationConfig, vocab_size: int, device_type: str = "cpu"
 ) -> list[np.ndarray]:
     """Return the sentences of each batch, longest first.
 
     Args:
         lengths: source tokens of each sentence with the end symbol, [N].
-        config: ``max_tokens``, ``batch_size`` and ``beam``.
-        vocab_size: target symbols, which bound the batch too if ``batch_size`` does not.
+        config: ``max_tokens``, ``batch_size`` and ``beam``; with neither of the former, batches
+            are as large as suits the device.
+        vocab_size: number of target symbols.
+        device_type: ``cpu`` or ``cuda``.
     """
     max_tokens, batch_size = config.max_tokens, config.batch_size
     if max_tokens is None and batch_size is None:
         max_tokens = DEFAULT_MAX_TOKENS
-    if batch_size is None:
-        batch_size = max(1, MOST_LOGITS // (config.beam * vocab_size))
+        most_logits = MOST_LOGITS.get(device_type, MOST_LOGITS["cpu"])
+        batch_size = max(1, most_logits // (config.beam * vocab_size))
     order = np.argsort(-lengths, kind="stable")
     batches, first = [], 0
     while first < len(order):
         longest = max(1, int(lengths[order[first]]))
-        fitting = batch_size if max_tokens is None else min(batch_size, max_tokens // longest)
+        fitting = len(order) if batch_size is None else batch_size
+        if max_tokens is not None:
+            fitting = min(fitting, max_tokens // longest)
         last = first + max(1, fitting)  # a sentence longer than a batch is a batch of its own
         batches.append(order[first:last])
         first = last
@@ -72,7 +77,7 @@ def generate_in_order(
     ]
     lengths = np.array([len(source) for source in sources], dtype=np.int64)
     wanted = np.flatnonzero((lengths > 1) | config.score_reference)
-    for batch in plan_decoding_batches(lengths[wanted], config, vocab_size):
+    for batch in plan_decoding_batches(lengths[wanted], config, vocab_size, device.type):
         members = wanted[batch]
         src_tokens = pad([sources[i] for i in members], symbols.pad_index).to(device)
         if config.score_reference and targets is not None:

@@ -117,16 +117,19 @@ class BeamSearch:
         collector = HypothesisCollector(history, config.nbest, eos)
         live = self._first_beams(len(limits), src_tokens.device)
         for step in range(int(limits.max(initial=0)) + 1):
-            log_probs, weights = self._ensemble.step(
-                live.tokens, batch.state, config.wants_alignment
-            )
+            # All beams are equal before the first token: the model sees one of them.
+            tokens = live.tokens if step else live.tokens[:, :1]
+            log_probs, weights = self._ensemble.step(tokens, batch.state, config.wants_alignment)
             batch.constraints.apply(log_probs, step)
+            log_probs = log_probs.expand(-1, config.beam, -1)
             candidates = self._selector.select(log_probs, live.totals, step)
             ends = candidates.tokens == eos
             any_ends = bool(ends.any())
             live = self._continue(candidates, ends, any_ends)
             parents = self._same_beams(live.tokens) if live.parents is None else live.parents
-            aligned = None if weights is None else _strongest(weights, batch.not_words)
+            aligned = None
+            if weights is not None:
+                aligned = _strongest(weights, batch.not_words).expand(parents.shape)
             history.append(batch.sentences, parents, live.tokens, live.totals, aligned)
             if any_ends:
                 self._finish(batch.finished, candidates, ends, step)
@@ -137,7 +140,9 @@ class BeamSearch:
                     break
                 if done.any():
                     live = self._drop(batch, live, done)
-            if live.parents is not None and config.beam > 1:
+            if step == 0:
+                batch.state.reorder(torch.zeros_like(live.tokens))
+            elif live.parents is not None and config.beam > 1:
                 batch.state.reorder(live.parents)
             batch.constraints.advance(live.parents, live.tokens)
         return collector.results(len(limits), config.beam)
@@ -149,7 +154,7 @@ class BeamSearch:
             sentences=np.arange(len(limits)),
             limits=limits,
             not_words=special,
-            state=self._ensemble.start(src_tokens, config.beam),
+            state=self._ensemble.start(src_tokens, beam_size=1),
             constraints=TokenConstraints(config, symbols, limits, device, prefixes),
             finished=FinishedHypotheses(
                 len(limits), self._selector.num_groups, config.beam, device
@@ -164,7 +169,7 @@ class BeamSearch:
         return _Live(live.tokens.index_select(0, rows), parents, live.totals.index_select(0, rows))
 
     def _first_beams(self, batch: int, device: torch.device) -> _Live:
-        """All beams of a group are equal before the first token, so only one of them counts."""
+        """Return the beams before the first token; of each group only one counts, being equal."""
         beam_size = self._config.beam
         tokens = torch.full(
             (batch, beam_size), self._symbols.eos_index, dtype=torch.int64, device=device

@@ -77,7 +77,8 @@ class GenerationConfig:
     seed: int = option(1, "seed of --sampling, for each sentence by its number", metavar="N")
     max_tokens: int | None = option(
         None,
-        "most source tokens in a batch, padding included (12000 if --batch-size is not given)",
+        "most source tokens in a batch, padding included; without this and --batch-size, what "
+        "suits the device (12000 at most)",
         metavar="N",
     )
     batch_size: int | None = option(

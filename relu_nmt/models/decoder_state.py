@@ -58,13 +58,21 @@ class DecoderState:
         self.cross_visibility = self._cross_visibility()
 
     def reorder(self, beam_index: Tensor) -> None:
-        """Let hypothesis k of sentence b go on from hypothesis ``beam_index[b, k]``, [B, K]."""
-        if self.beam_size == 1:
+        """Let hypothesis k of sentence b go on from hypothesis ``beam_index[b, k]``.
+
+        Args:
+            beam_index: [B, K'] int64; K' may differ from K. A search starts with one beam, since
+                all are equal before the first token, and spreads it here.
+        """
+        if self.beam_size == beam_index.size(1) == 1:
             return
         first = torch.arange(beam_index.size(0), device=beam_index.device)[:, None]
         rows = (first * self.beam_size + beam_index).flatten()
         for cache in self.caches:
             cache.select(rows)
+        if self.beam_size != beam_index.size(1):
+            self.beam_size = beam_index.size(1)
+            self.cross_visibility = self._cross_visibility()
 
     def keep(self, sentences: Tensor) -> None:
         """Keep only the sentences with these indices [B'], in this order."""

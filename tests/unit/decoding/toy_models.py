@@ -20,7 +20,8 @@ class ToyState:
         self.source = source  # [B, S]
 
     def reorder(self, beam_index):
-        self.memory = self.memory.gather(1, beam_index[:, :, None].expand_as(self.memory))
+        index = beam_index[:, :, None].expand(-1, -1, self.memory.size(2))
+        self.memory = self.memory.gather(1, index)
 
     def keep(self, rows):
         self.memory, self.source = self.memory[rows], self.source[rows]
