@@ -20,6 +20,7 @@ import tempfile
 import threading
 import time
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 GENERATED_WORDS = 8000
@@ -38,13 +39,14 @@ class Run:
 def generate_text(prefix: Path, languages: tuple[str, str], pairs: int) -> None:
     """Write ``pairs`` lines per language of words drawn by Zipf's law."""
     generator = random.Random(1)
-    weights = [1 / rank for rank in range(1, GENERATED_WORDS + 1)]
+    weights = list(accumulate(1 / rank for rank in range(1, GENERATED_WORDS + 1)))
     for language in languages:
-        words = [f"{language}{i:x}@@" if i % 3 == 0 else f"{language}{i:x}" for i in range(8000)]
+        numbers = range(GENERATED_WORDS)
+        words = [f"{language}{i:x}@@" if i % 3 == 0 else f"{language}{i:x}" for i in numbers]
         with open(f"{prefix}.{language}", "w", encoding="utf-8") as file:
             for _ in range(pairs):
                 length = generator.randint(*GENERATED_LENGTH)
-                file.write(" ".join(generator.choices(words, weights, k=length)) + "\n")
+                file.write(" ".join(generator.choices(words, cum_weights=weights, k=length)) + "\n")
 
 
 def _memory_of_tree(root: int) -> int:
