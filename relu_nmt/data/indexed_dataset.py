@@ -39,7 +39,7 @@ TYPE_CODES: dict[int, type[np.integer]] = {
     10: np.uint64,
 }
 OLDER_MAGIC = b"TNTIDX\x00\x00"
-POINTER_BLOCK = 1 << 20
+POINTER_BLOCK = 1 << 18
 
 
 def number_type(vocab_size: int) -> type[np.integer]:

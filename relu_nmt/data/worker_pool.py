@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -27,9 +28,18 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
+def _end_with_parent() -> None:
+    """End this worker when its parent is gone, even if that was killed."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
 def _start_worker(prepare: Callable[[Any], None] | None, argument: Any) -> None:
     # Ctrl-C is the parent's to handle: it ends the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     if prepare is not None:
         prepare(argument)
 

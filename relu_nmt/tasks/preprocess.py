@@ -40,7 +40,8 @@ WORK_FOLDER = "preprocess.unfinished"
 # Settings that do not change the result.
 WITHOUT_EFFECT = ("workers", "overwrite", "destdir", "task", "dataset_impl")
 # Settings whose files count by their contents, wherever they lie.
-FILE_SETTINGS = ("trainpref", "validpref", "testpref", "srcdict", "tgtdict", "subword_model")
+GIVEN_FILES = ("srcdict", "tgtdict", "subword_model")
+FILE_SETTINGS = ("trainpref", "validpref", "testpref", *GIVEN_FILES)
 PACKAGES = {
     "moses": "sacremoses",
     "moses-aggressive": "sacremoses",
@@ -153,14 +154,17 @@ class _Builder:
         contents: dict[str, Any] = {
             f"{split}.{language}": text.sha256 for (split, language), text in inputs.items()
         }
-        for name in ("srcdict", "tgtdict", "subword_model"):
-            path = getattr(self.config, name)
-            if path is not None:
-                if not os.path.isfile(path):
-                    raise DataError(f"{path}: no such file (--{name.replace('_', '-')})")
-                contents[name] = file_record(path)["sha256"]
+        for name, path in self._given_files().items():
+            if not os.path.isfile(path):
+                raise DataError(f"{path}: no such file (--{name.replace('_', '-')})")
+            contents[name] = file_record(path)["sha256"]
         job = {"settings": settings, "contents": contents, "versions": self._versions()}
         return hashlib.sha256(json.dumps(job, sort_keys=True).encode()).hexdigest()
+
+    def _given_files(self) -> dict[str, str]:
+        """Return the paths of given dictionaries and subword models by the setting's name."""
+        paths = {name: getattr(self.config, name) for name in GIVEN_FILES}
+        return {name: path for name, path in paths.items() if path is not None}
 
     def _versions(self) -> dict[str, str]:
         names = {
@@ -197,8 +201,10 @@ class _Builder:
                 )
             # Nothing of it may be taken for a part of the new folder.
             (self.folder / MANIFEST_NAME).unlink()
+            given = {Path(path).absolute() for path in self._given_files().values()}
             for name in manifest["files"]:
-                (self.folder / name).unlink(missing_ok=True)
+                if self.folder / name not in given:
+                    (self.folder / name).unlink(missing_ok=True)
         elif not self.config.overwrite and Journal.read(self.folder / WORK_FOLDER) is None:
             given = {self.config.source_lang: self.config.srcdict}
             given[self.config.target_lang] = self.config.tgtdict

@@ -283,6 +283,16 @@ def test_other_settings_need_overwrite(corpus, capsys):
     assert contents(corpus / "data") == contents(corpus / "direct")
 
 
+def test_overwrite_spares_the_given_files(corpus):
+    assert run(corpus) == 0
+    given = ["--srcdict", str(corpus / "data/dict.de.txt"), "--overwrite"]
+    assert run(corpus, *given, "--thresholdtgt", "2", splits=("train",)) == 0
+    assert sorted(path.name for path in (corpus / "data").glob("*.bin")) == [
+        "train.de-en.de.bin",
+        "train.de-en.en.bin",
+    ]
+
+
 def test_folder_of_fairseq_is_not_replaced(corpus, capsys):
     (corpus / "data").mkdir()
     (corpus / "data/dict.de.txt").write_text("word 1\n")

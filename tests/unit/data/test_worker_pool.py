@@ -1,5 +1,9 @@
+import multiprocessing
 import os
 import signal
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -59,6 +63,42 @@ def test_tasks_are_taken_only_when_needed():
     next(results)
     assert len(taken) < 20
     results.close()
+
+
+def report_and_wait(path):
+    with open(path, "a") as file:
+        file.write(f"{os.getpid()}\n")
+    time.sleep(60)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_workers_end_when_the_parent_is_killed(tmp_path):
+    path = tmp_path / "pids"
+    path.touch()
+    parent = multiprocessing.get_context("fork").Process(
+        target=lambda: list(ordered_map(report_and_wait, [str(path)] * 2, 2))
+    )
+    parent.start()
+    wait_for(lambda: len(path.read_text().splitlines()) == 2)
+    parent.kill()
+    parent.join()
+    for pid in map(int, path.read_text().split()):
+        wait_for(lambda pid=pid: not is_running(pid))
+
+
+def is_running(pid):
+    try:
+        # A zombie has ended; who adopted it has not looked yet.
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def test_at_least_one_core():
