@@ -16,28 +16,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from prep_tools import documents as docs
+from prep_tools.cleaning import read_lines
 from prep_tools.command import PrepError, run_script, say
 
 BLOCK_LINES = 25
 FEWEST_DOCUMENTS = 20
 FEWEST_PAIRS = 200
-
-
-def read_lines(path: Path) -> list[str]:
-    """Return the lines of a UTF-8 file without white space at their ends.
-
-    Raises:
-        PrepError: the file is missing or is not UTF-8.
-    """
-    try:
-        lines = path.read_bytes().decode("utf-8-sig").split("\n")
-    except OSError as error:
-        raise PrepError(f"{path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise PrepError(f"{path}: not UTF-8 text at byte {error.start:,}; convert it") from error
-    if lines[-1] == "":
-        lines.pop()
-    return [line.strip() for line in lines]
 
 
 def _separates(separator: str, source: str, target: str) -> bool:
@@ -85,7 +69,9 @@ def group(sources: Sequence[str], targets: Sequence[str], separator: str) -> lis
 
 def make_corpus(arguments: argparse.Namespace) -> None:
     """Read, divide and write."""
-    sources, targets = read_lines(arguments.src), read_lines(arguments.tgt)
+    sources, targets = (
+        [line.strip() for line in read_lines(path)] for path in (arguments.src, arguments.tgt)
+    )
     if len(sources) != len(targets):
         raise PrepError(
             f"{arguments.src} has {len(sources):,} lines, but {arguments.tgt} has "

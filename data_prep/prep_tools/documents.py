@@ -12,6 +12,8 @@ from prep_tools.near_duplicates import SeenLines
 
 SEPARATORS = ("none", "blank", "tag")
 DOCUMENT_TAG = "<d>"
+KEEP_NEAR_COPIES = 2.0
+"""A threshold that no overlap reaches."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,6 +68,8 @@ def without_near_copies(
     Returns:
         The documents that still hold a pair, and the number of pairs removed.
     """
+    if threshold > 1:
+        return list(documents), 0
     seen_sources = SeenLines((s for document in seen for s, _ in document.pairs), threshold)
     seen_targets = SeenLines((t for document in seen for _, t in document.pairs), threshold)
     kept = []
@@ -90,7 +94,8 @@ def divide(documents: Sequence[Document], held_out: int, threshold: float, seed:
     Args:
         documents: all documents.
         held_out: documents in each of valid and test; less if that were over a twentieth of all.
-        threshold: overlap from which a line counts as a near copy (see ``SeenLines``).
+        threshold: overlap from which a line counts as a near copy (see ``SeenLines``); with
+            ``KEEP_NEAR_COPIES`` all are kept.
         seed: another seed holds out other documents.
     """
 

@@ -1,0 +1,231 @@
+#!/usr/bin/env python3
+r"""Make the Europarl v7 English-German corpus of documents.
+
+The split of Maruf et al. (2019), given as local files (``dev.en``, ``dev.de``, ... with a line
+``<d>`` before each document), is cleaned of pairs with an empty side and written:
+
+    python data_prep/europarl_documents.py --out europarl \
+        --trainpref maruf/train --validpref maruf/dev --testpref maruf/test
+
+Without --trainpref, the training part is rebuilt from the source release of Europarl v7: a
+speaker's turn of at least 6 sentences is a document, sentences are aligned by length inside
+paragraphs, and every pair that valid or test holds is left out (as well as whole documents most of
+whose pairs they hold). It is then not the published training set, and the report says so:
+
+    python data_prep/europarl_documents.py --out europarl \
+        --validpref maruf/dev --testpref maruf/test
+
+Without valid and test, whole documents are held out instead. --unit chapter or sitting joins
+consecutive turns into long documents. The last step is relu-nmt-preprocess: Moses tokens, case
+kept, 32,000 joint BPE merges.
+"""
+
+import argparse
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+from prep_tools import binarise, cleaning
+from prep_tools import documents as docs
+from prep_tools.archives import extract
+from prep_tools.command import PrepError, run_script, say
+from prep_tools.europarl_turns import UNITS, align_sitting
+from prep_tools.sources import Source, add_source_options, check_names, obtain
+
+LANGUAGES = ("en", "de")
+SOURCE_RELEASE = Source("europarl.tgz", ("https://www.statmt.org/europarl/v7/europarl.tgz",))
+FEWEST_SENTENCES = 6
+# Documents and pairs of the published split.
+EXPECTED = {"valid": (240, 3_587), "test": (360, 5_134)}
+_NOT_LETTER = re.compile(r"[\W_]+")
+
+Pair = tuple[str, str]
+
+
+def read_documents(prefix: str, languages: Sequence[str]) -> tuple[list[docs.Document], int]:
+    """Read files in which a line ``<d>`` opens each document.
+
+    Returns:
+        The documents without pairs that have an empty side, and the number of those pairs.
+
+    Raises:
+        PrepError: the boundaries of the two sides differ, or there is none.
+    """
+    paths = [Path(f"{prefix}.{language}") for language in languages]
+    pairs: list[list[Pair]] = []
+    empty = 0
+    for number, (source, target) in enumerate(cleaning.read_pairs(*paths), 1):
+        source, target = source.strip(), target.strip()
+        if (source == docs.DOCUMENT_TAG) != (target == docs.DOCUMENT_TAG):
+            raise PrepError(f"{prefix}, line {number:,}: only one side has a line <d>")
+        if source == docs.DOCUMENT_TAG:
+            pairs.append([])
+        elif not pairs:
+            raise PrepError(f"{paths[0]}: begins without a line <d>; is it the split's format?")
+        elif source and target:
+            pairs[-1].append((source, target))
+        else:
+            empty += 1
+    name = Path(prefix).name
+    documents = [docs.Document(f"{name}/{n}", tuple(p)) for n, p in enumerate(pairs) if p]
+    return documents, empty
+
+
+def _key(pair: Pair) -> Pair:
+    """Return what identifies a pair, however it is tokenised."""
+    source, target = (_NOT_LETTER.sub("", text.lower()) or text.strip() for text in pair)
+    return source, target
+
+
+def without_held_out(
+    documents: list[docs.Document], held_out: list[docs.Document], fewest: int
+) -> tuple[list[docs.Document], dict[str, int]]:
+    """Remove what valid and test hold from the training documents.
+
+    Args:
+        documents: training documents.
+        held_out: those of valid and test.
+        fewest: documents with fewer sentences afterwards are dropped.
+
+    Returns:
+        The documents, and counts of what was removed.
+    """
+    known = {_key(pair) for document in held_out for pair in document.pairs}
+    kept = []
+    counts = {"pairs removed": 0, "documents mostly held out": 0, "documents too short": 0}
+    for document in documents:
+        fresh = tuple(pair for pair in document.pairs if _key(pair) not in known)
+        removed = len(document.pairs) - len(fresh)
+        counts["pairs removed"] += removed
+        if removed > len(fresh):
+            counts["documents mostly held out"] += 1
+        elif len(fresh) < fewest:
+            counts["documents too short"] += 1
+        else:
+            kept.append(docs.Document(document.name, fresh))
+    return kept, counts
+
+
+def _sittings(files: list[Path], languages: Sequence[str]) -> Iterator[tuple[Path, Path]]:
+    """Yield the files of the same sitting in both languages, by date."""
+    sides: list[dict[str, Path]] = []
+    for language in languages:
+        sides.append({path.name: path for path in files if path.parent.name == language})
+    for name in sorted(sides[0].keys() & sides[1].keys()):
+        yield sides[0][name], sides[1][name]
+
+
+def rebuild(arguments: argparse.Namespace) -> list[docs.Document]:
+    """Return the documents of the source release.
+
+    Raises:
+        PrepError: the archive holds no sitting in both languages.
+    """
+    archive = obtain(SOURCE_RELEASE, arguments)
+    say("unpacking the sittings in English and German")
+
+    def wanted(name: str) -> bool:
+        parts = name.split("/")
+        return len(parts) > 1 and parts[-2] in LANGUAGES and parts[-1].startswith("ep-")
+
+    files = extract(archive, arguments.out / "original", wanted)
+    sittings = list(_sittings(files, LANGUAGES))
+    if not sittings:
+        raise PrepError(f"{archive}: no sitting is there in both languages")
+    say(f"aligning {len(sittings):,} sittings")
+    documents: list[docs.Document] = []
+    align = partial(align_sitting, unit=arguments.unit)
+    for number, found in enumerate(
+        cleaning.parallel_map(align, sittings, arguments.workers, chunk=4), 1
+    ):
+        documents.extend(document for document in found if len(document.pairs) >= FEWEST_SENTENCES)
+        if number % 500 == 0:
+            say(f"  {number:,} sittings, {len(documents):,} documents")
+    return documents
+
+
+def _held_out(arguments: argparse.Namespace) -> dict[str, list[docs.Document]]:
+    """Read valid and test, where they are given, and say how large they are."""
+    sets = {}
+    for split, prefix in (("valid", arguments.validpref), ("test", arguments.testpref)):
+        if prefix is None:
+            continue
+        documents, empty = read_documents(prefix, LANGUAGES)
+        pairs = sum(len(document.pairs) for document in documents)
+        say(f"  {split}: {empty} pairs left out, one side empty")
+        binarise.check_size(split, pairs, EXPECTED[split][1], arguments.strict)
+        binarise.check_size(
+            split, len(documents), EXPECTED[split][0], arguments.strict, unit="documents"
+        )
+        sets[split] = documents
+    return sets
+
+
+def make_corpus(arguments: argparse.Namespace) -> None:
+    """Read or rebuild, clean, write and binarise."""
+    check_names([SOURCE_RELEASE], arguments)
+    if (arguments.validpref is None) != (arguments.testpref is None):
+        raise PrepError("give both --validpref and --testpref, or neither")
+    report: dict[str, object] = {"source": "Europarl v7, split of Maruf et al. (2019)"}
+    sets = _held_out(arguments)
+    if arguments.trainpref is not None:
+        train, empty = read_documents(arguments.trainpref, LANGUAGES)
+        report["pairs with an empty side"] = empty
+    else:
+        say(
+            "NOTE: the training set is rebuilt from the source release; it is not the published one"
+        )
+        report["source"] = f"Europarl v7 source release, rebuilt; one {arguments.unit} a document"
+        train = rebuild(arguments)
+    if sets:
+        fewest = FEWEST_SENTENCES if arguments.trainpref is None else 1
+        train, removed = without_held_out(train, [*sets["valid"], *sets["test"]], fewest)
+        report.update(removed)
+        say(f"  taken out of the training set: {removed}")
+        corpus = docs.Corpus(train, sets["valid"], sets["test"], {})
+    else:
+        say("NOTE: no --validpref and --testpref: whole documents are held out")
+        corpus = docs.divide(train, EXPECTED["test"][0], docs.KEEP_NEAR_COPIES)
+    docs.write_corpus(corpus, arguments.out, LANGUAGES, "tag")
+    docs.write_report(arguments.out, {**report, **corpus.counts()})
+    say(docs.describe(corpus))
+    binarise.binarise(
+        arguments,
+        [
+            *("--source-lang", "en", "--target-lang", "de", "--joined-dictionary"),
+            *("--tokenizer", "moses", "--document-separator", "tag"),
+            *("--subword", "subword-nmt", "--subword-size", arguments.bpe),
+        ],
+    )
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of this script."""
+    parser = argparse.ArgumentParser(
+        prog="europarl_documents.py",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    binarise.add_output_options(parser)
+    for split in ("train", "valid", "test"):
+        parser.add_argument(
+            f"--{split}pref",
+            metavar="PREFIX",
+            help=f"{split} set of the published split: PREFIX.en, PREFIX.de",
+        )
+    parser.add_argument(
+        "--unit",
+        choices=UNITS,
+        default=UNITS[0],
+        help="what a rebuilt document is (default: turn)",
+    )
+    parser.add_argument("--bpe", type=int, default=32_000, help="merges (default: 32000)")
+    parser.add_argument("--strict", action="store_true", help="stop if a size is not as expected")
+    add_source_options(parser)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(make_parser(), make_corpus))

@@ -1,0 +1,84 @@
+"""The last step of every corpus script: relu-nmt-preprocess."""
+
+import argparse
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from prep_tools.command import PrepError, say
+
+PROGRAM = "relu-nmt-preprocess"
+
+
+def add_output_options(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that all corpus scripts have."""
+    parser.add_argument("--out", type=Path, required=True, help="folder for the corpus")
+    parser.add_argument("--workers", type=int, default=0, help="processes (default: one per core)")
+    parser.add_argument(
+        "--destdir", type=Path, help="data folder of relu-nmt-preprocess (OUT/data-bin)"
+    )
+    parser.add_argument(
+        "--no-binarise",
+        action="store_true",
+        help="stop before relu-nmt-preprocess, only show its command",
+    )
+
+
+def _program() -> str:
+    """Return the command of this Python's environment, or else of the search path.
+
+    Raises:
+        PrepError: it is not installed.
+    """
+    beside = Path(sys.executable).with_name(PROGRAM)
+    found = str(beside) if os.access(beside, os.X_OK) else shutil.which(PROGRAM)
+    if found is None:
+        raise PrepError(
+            f"{PROGRAM} is not installed: 'pip install -e .' in the repository, or --no-binarise"
+        )
+    return found
+
+
+def binarise(arguments: argparse.Namespace, flags: Sequence[object]) -> None:
+    """Run relu-nmt-preprocess on the corpus, or only show the command.
+
+    Args:
+        arguments: those of :func:`add_output_options`.
+        flags: languages, text steps and dictionaries; files and folders are added here.
+
+    Raises:
+        PrepError: it is not installed, or failed.
+    """
+    out: Path = arguments.out
+    command = [PROGRAM, *map(str, flags)]
+    for split in ("train", "valid", "test"):
+        command += [f"--{split}pref", str(out / split)]
+    command += ["--destdir", str(arguments.destdir or out / "data-bin")]
+    command += ["--workers", str(arguments.workers)]
+    say(f"$ {shlex.join(command)}")
+    if arguments.no_binarise:
+        return
+    code = subprocess.run([_program(), *command[1:]], check=False).returncode
+    if code != 0:
+        raise PrepError(f"{PROGRAM} failed (exit code {code}); its message is above")
+
+
+def check_size(
+    what: str, found: int, expected: int, strict: bool, unit: str = "sentence pairs"
+) -> None:
+    """Compare the size of a set with the one that the recipe is known to give.
+
+    Raises:
+        PrepError: it differs and ``strict`` is set.
+    """
+    if found == expected:
+        say(f"  {what}: {found:,} {unit}, as expected")
+        return
+    message = f"{what}: {found:,} {unit}, expected {expected:,}"
+    if strict:
+        raise PrepError(f"{message}; another archive or another version of the tokeniser?")
+    say(f"  NOTE: {message}")

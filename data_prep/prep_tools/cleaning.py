@@ -1,0 +1,157 @@
+"""The steps of the usual preparation recipes, one line or pair at a time.
+
+Reference: the Moses scripts clean-corpus-n, normalize-punctuation, remove-non-printing-char, of
+which the first and the last are written anew here; tokeniser and punctuation by sacremoses.
+"""
+
+import dataclasses
+import itertools
+import multiprocessing
+import os
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from prep_tools.command import PrepError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+CHUNK_LINES = 2_000
+_SEGMENT = re.compile(r'<seg id="[^"]*">\s*(.*?)\s*</seg>', re.IGNORECASE)
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a UTF-8 file; only a line feed ends a line.
+
+    Raises:
+        PrepError: the file is missing or is not UTF-8.
+    """
+    try:
+        with open(path, encoding="utf-8-sig", newline="\n") as file:
+            for line in file:
+                yield line.rstrip("\r\n")
+    except OSError as error:
+        raise PrepError(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise PrepError(f"{path}: not UTF-8 text; convert it") from error
+
+
+def read_pairs(source: Path, target: Path) -> Iterator[tuple[str, str]]:
+    """Yield the line pairs of two parallel files.
+
+    Raises:
+        PrepError: one has more lines than the other.
+    """
+    missing = object()
+    lines = itertools.zip_longest(read_lines(source), read_lines(target), fillvalue=missing)
+    for number, (one, other) in enumerate(lines, 1):
+        if one is missing or other is missing:
+            short = source if one is missing else target
+            raise PrepError(f"{short}: ends before line {number:,}, the other side goes on")
+        yield str(one), str(other)
+
+
+def segments(path: Path) -> list[str]:
+    """Return the texts of the ``<seg>`` elements of an SGML or XML test set.
+
+    The typographic apostrophe becomes the plain one, as in the usual recipes (only here, not in
+    training text).
+    """
+    found = [match[1] for line in read_lines(path) for match in _SEGMENT.finditer(line)]
+    return [text.replace("’", "'") for text in found]
+
+
+@dataclasses.dataclass(frozen=True)
+class LengthFilter:
+    """Which pairs are kept, by their numbers of tokens.
+
+    Attributes:
+        longest: tokens of either side, at most.
+        ratio: of the longer to the shorter side, at most.
+        shortest: tokens of either side, at least.
+    """
+
+    longest: int
+    ratio: float = 1.5
+    shortest: int = 1
+
+    def reason_to_drop(self, source_tokens: int, target_tokens: int) -> str:
+        """Return why a pair is dropped (``empty``, ``length``, ``ratio``), or an empty text."""
+        short, long = sorted((source_tokens, target_tokens))
+        if short == 0:
+            return "empty"
+        if short < self.shortest or long > self.longest:
+            return "length"
+        return "ratio" if long > self.ratio * short else ""
+
+
+@lru_cache(maxsize=4)
+def _tokenizer(language: str, aggressive: bool) -> Any:
+    # The toolkit's own, so that the lengths counted here are those that training will see.
+    try:
+        from relu_nmt.tokenization.moses import MosesTokenizer
+    except ImportError as error:
+        raise PrepError("relu_nmt is not installed: 'pip install -e .' in the repository") from (
+            error
+        )
+    return MosesTokenizer(language, aggressive)
+
+
+@lru_cache(maxsize=4)
+def _punctuation(language: str) -> Any:
+    import sacremoses
+
+    return sacremoses.MosesPunctNormalizer(language)
+
+
+def tokenize(line: str, language: str, aggressive: bool = False) -> list[str]:
+    """Return the Moses tokens of a line; ``aggressive`` splits hyphens."""
+    return _tokenizer(language, aggressive).split(line)
+
+
+def remove_non_printing(line: str) -> str:
+    """Replace control, format, private and unassigned characters by spaces."""
+    if line.isascii() and line.isprintable():
+        return line
+    return "".join(" " if unicodedata.category(c).startswith("C") else c for c in line)
+
+
+def normalize(line: str, language: str) -> str:
+    """Normalise punctuation, remove what cannot be printed, reduce white space."""
+    return " ".join(remove_non_printing(_punctuation(language).normalize(line)).split())
+
+
+def _apply(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    return [function(item) for item in items]
+
+
+def _chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    iterator = iter(items)
+    while chunk := list(itertools.islice(iterator, size)):
+        yield chunk
+
+
+def parallel_map(
+    function: Callable[[Item], Result],
+    items: Iterable[Item],
+    workers: int,
+    chunk: int = CHUNK_LINES,
+) -> Iterator[Result]:
+    """Yield ``function`` of every item, in order, with several processes.
+
+    Args:
+        function: a function that can be sent to another process.
+        items: read as they are needed.
+        workers: processes; 1 works in this one, 0 takes one per core.
+        chunk: items sent to a process together.
+    """
+    workers = workers or os.cpu_count() or 1
+    if workers == 1:
+        yield from map(function, items)
+        return
+    with multiprocessing.Pool(workers) as pool:
+        for results in pool.imap(partial(_apply, function), _chunks(items, chunk)):
+            yield from results

@@ -1,0 +1,98 @@
+"""Turns of speakers in the source release of Europarl, and their alignment.
+
+A file holds a sitting. Lines ``<CHAPTER ID=1>``, ``<SPEAKER ID=2 NAME="...">`` and ``<P>`` stand
+for the begin of a chapter, of a turn and of a paragraph; all other lines are text.
+"""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+from prep_tools.cleaning import read_lines
+from prep_tools.documents import Document
+from prep_tools.length_alignment import align
+from prep_tools.sentences import split_sentences
+
+UNITS = ("turn", "chapter", "sitting")
+_TAG = re.compile(r"<(/?\w+)([^>]*)>")
+_ID = re.compile(r'\bID\s*=\s*"?([^"\s>]+)', re.IGNORECASE)
+
+# Chapter, speaker, and which of the turns with these two numbers.
+TurnKey = tuple[str, str, int]
+
+
+def read_turns(path: Path) -> dict[TurnKey, list[str]]:
+    """Return the turns of a sitting in their order: key to paragraphs.
+
+    The title of a chapter is a turn of its own, of the speaker ``title``.
+    """
+    turns: dict[TurnKey, list[str]] = {}
+    seen: Counter[tuple[str, str]] = Counter()
+    chapter, speaker = "", "title"
+    paragraphs: list[str] = []
+    new_paragraph = True
+
+    def begin_turn() -> list[str]:
+        key = (chapter, speaker, seen[chapter, speaker])
+        seen[chapter, speaker] += 1
+        turns[key] = []
+        return turns[key]
+
+    paragraphs = begin_turn()
+    for line in read_lines(path):
+        line = line.strip()
+        tag = _TAG.match(line)
+        if tag is None:
+            if line and new_paragraph:
+                paragraphs.append(line)
+            elif line:
+                paragraphs[-1] += " " + line
+            new_paragraph = new_paragraph and not line
+            continue
+        new_paragraph = True
+        number = _ID.search(tag[2])
+        if tag[1].upper() == "CHAPTER":
+            chapter, speaker = (number[1] if number else "").lstrip("0"), "title"
+            paragraphs = begin_turn()
+        elif tag[1].upper() == "SPEAKER":
+            speaker = (number[1] if number else "").lstrip("0")
+            paragraphs = begin_turn()
+    return {key: paragraphs for key, paragraphs in turns.items() if paragraphs}
+
+
+def align_paragraphs(sources: list[str], targets: list[str]) -> list[tuple[str, str]]:
+    """Return the sentence pairs of a turn.
+
+    Paragraphs are taken one by one if both sides have as many, otherwise all together. Sentences
+    without a counterpart are left out; several that belong together are joined.
+    """
+    if len(sources) != len(targets):
+        sources, targets = [" ".join(sources)], [" ".join(targets)]
+    pairs = []
+    for source, target in zip(sources, targets, strict=True):
+        for one, other in align(split_sentences(source), split_sentences(target)):
+            if one and other:
+                pairs.append((" ".join(one), " ".join(other)))
+    return pairs
+
+
+def align_sitting(files: tuple[Path, Path], unit: str) -> list[Document]:
+    """Return the documents of a sitting.
+
+    Args:
+        files: the sitting in both languages.
+        unit: what a document is: ``turn``, ``chapter`` or ``sitting``.
+    """
+    sources, targets = (read_turns(path) for path in files)
+    documents: dict[str, list[tuple[str, str]]] = {}
+    for key, paragraphs in sources.items():
+        if key not in targets:
+            continue
+        chapter, speaker, occurrence = key
+        name = {
+            "turn": f"{files[0].stem}/{chapter}/{speaker}/{occurrence}",
+            "chapter": f"{files[0].stem}/{chapter}",
+            "sitting": files[0].stem,
+        }[unit]
+        documents.setdefault(name, []).extend(align_paragraphs(paragraphs, targets[key]))
+    return [Document(name, tuple(pairs)) for name, pairs in documents.items() if pairs]

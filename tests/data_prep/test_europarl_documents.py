@@ -1,0 +1,193 @@
+import json
+import random
+
+import europarl_documents
+import pytest
+from prep_tools.command import run_script
+from prep_tools.europarl_turns import align_paragraphs, align_sitting, read_turns
+from prep_tools.length_alignment import align
+
+from tests.data_prep.made_archives import make_tar, words
+
+LANGUAGES = ("en", "de")
+
+
+def write_split(prefix, documents):
+    """Write documents (lists of pairs) with a line <d> before each."""
+    for side, language in enumerate(LANGUAGES):
+        lines = []
+        for document in documents:
+            lines += ["<d>", *(pair[side] for pair in document)]
+        prefix.with_name(f"{prefix.name}.{language}").write_text("\n".join(lines) + "\n", "utf-8")
+
+
+def made_document(first, size):
+    return [tuple(words(n, language) for language in LANGUAGES) for n in range(first, first + size)]
+
+
+def sitting(documents, language):
+    """The text of a sitting: one chapter, one turn per document, two sentences a paragraph."""
+    lines = ["<CHAPTER ID=1>", f"Title {language}"]
+    for number, document in enumerate(documents, 1):
+        lines.append(f'<SPEAKER ID={number} LANGUAGE="EN" NAME="Someone">')
+        for index, sentence in enumerate(document):
+            lines.append(sentence[0].upper() + sentence[1:])
+            if index % 2:
+                lines.append("<P>")
+    return "\n".join(lines) + "\n"
+
+
+def make_release(path, sittings):
+    files = {}
+    for name, documents in sittings.items():
+        for side, language in enumerate(LANGUAGES):
+            text = sitting([[pair[side] for pair in d] for d in documents], language)
+            files[f"txt/{language}/{name}.txt"] = text
+        files[f"txt/fr/{name}.txt"] = "<CHAPTER ID=1>\nnot wanted\n"
+    files["txt/en/ep-99-99-99.txt"] = "<CHAPTER ID=1>\nonly English\n"
+    return make_tar(path, files)
+
+
+def run(folder, *flags):
+    arguments = ["--out", str(folder / "out"), "--workers", "1", "--no-binarise", *flags]
+    return run_script(europarl_documents.make_parser(), europarl_documents.make_corpus, arguments)
+
+
+def prefixes(folder, *splits):
+    flags = []
+    for split in splits:
+        flags += [f"--{split}pref", str(folder / split)]
+    return flags
+
+
+def lines(folder, name):
+    return (folder / "out" / name).read_text("utf-8").splitlines()
+
+
+def test_the_published_split(tmp_path, capsys):
+    train = [made_document(0, 8), made_document(100, 3)]
+    train[0][2] = ("", "nur Deutsch")
+    write_split(tmp_path / "train", train)
+    write_split(tmp_path / "valid", [made_document(200, 6)])
+    write_split(tmp_path / "test", [made_document(300, 6)])
+    assert run(tmp_path, *prefixes(tmp_path, "train", "valid", "test")) == 0
+    written = lines(tmp_path, "train.en")
+    assert written[0] == "<d>" and written.count("<d>") == 2 and len(written) == 2 + 7 + 3
+    assert len(lines(tmp_path, "train.de")) == len(written)
+    printed = capsys.readouterr().out
+    assert "valid: 6 sentence pairs, expected 3,587" in printed
+    assert "test: 1 documents, expected 360" in printed
+    assert "--document-separator tag --subword subword-nmt --subword-size 32000" in printed
+
+
+@pytest.mark.parametrize(
+    ("english", "german", "message"),
+    [
+        ("<d>\na\n<d>\nb\n", "<d>\na\nb\n<d>\n", "line 3: only one side"),
+        ("a\nb\n", "a\nb\n", "begins without a line <d>"),
+        ("<d>\na\n", "<d>\na\nb\n", "ends before line 3"),
+    ],
+)
+def test_files_that_are_not_the_split(english, german, message, tmp_path, capsys):
+    (tmp_path / "train.en").write_text(english)
+    (tmp_path / "train.de").write_text(german)
+    assert run(tmp_path, *prefixes(tmp_path, "train")) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_rebuilding_leaves_out_what_is_held_out(tmp_path, capsys):
+    held_out = made_document(500, 8)
+    partly = [*made_document(600, 8), held_out[0]]
+    documents = [made_document(0, 8), held_out, partly, made_document(700, 5)]
+    make_release(tmp_path / "europarl.tgz", {"ep-96-04-15": documents})
+    # The held-out text is tokenised a little, as the published one is.
+    write_split(tmp_path / "valid", [[(a.replace(".", " ."), b) for a, b in held_out]])
+    write_split(tmp_path / "test", [made_document(900, 6)])
+    flags = prefixes(tmp_path, "valid", "test")
+    assert run(tmp_path, *flags, "--archive", str(tmp_path / "europarl.tgz")) == 0
+    expected = [["<d>", *(pair[0] for pair in d)] for d in (documents[0], partly[:-1])]
+    expected = [
+        line[0].upper() + line[1:] if line != "<d>" else line for d in expected for line in d
+    ]
+    assert lines(tmp_path, "train.en") == expected
+    assert "it is not the published one" in capsys.readouterr().out
+    report = json.loads((tmp_path / "out/corpus.json").read_text("utf-8"))
+    assert report["pairs removed"] == 9 and report["documents mostly held out"] == 1
+    assert "rebuilt" in report["source"]
+
+
+@pytest.mark.parametrize(("unit", "documents"), [("turn", 3), ("chapter", 1), ("sitting", 1)])
+def test_units(unit, documents, tmp_path):
+    texts = [made_document(first, 6) for first in (0, 100, 200)]
+    for side, language in enumerate(LANGUAGES):
+        (tmp_path / f"x.{language}").write_text(
+            sitting([[pair[side] for pair in d] for d in texts], language)
+        )
+    found = align_sitting((tmp_path / "x.en", tmp_path / "x.de"), unit)
+    found = [document for document in found if len(document.pairs) >= 6]
+    assert len(found) == documents
+    assert sum(len(document.pairs) for document in found) == 18 + (unit != "turn")
+
+
+def test_whole_documents_are_held_out_without_a_given_split(tmp_path, capsys):
+    texts = [made_document(10 * n, 7) for n in range(60)]
+    make_release(tmp_path / "europarl.tgz", {"ep-96-04-15": texts[:30], "ep-96-04-16": texts[30:]})
+    assert run(tmp_path, "--archive", str(tmp_path / "europarl.tgz")) == 0
+    counts = {split: lines(tmp_path, f"{split}.de").count("<d>") for split in ("train", "valid")}
+    assert counts == {"train": 54, "valid": 3}
+    assert "whole documents are held out" in capsys.readouterr().out
+
+
+def test_only_one_held_out_set(tmp_path, capsys):
+    assert run(tmp_path, "--validpref", "x") == 2
+    assert "both --validpref and --testpref" in capsys.readouterr().err
+
+
+def test_turns_of_a_sitting(tmp_path):
+    path = tmp_path / "ep.txt"
+    path.write_text(
+        '<CHAPTER ID="001">\nA title\n\n<SPEAKER ID=1 NAME="A">\nOne.\nTwo.\n<P>\nThree.\n'
+        "<SPEAKER ID=1>\nAgain.\n<CHAPTER ID=2>\n<SPEAKER ID=2>\n",
+        "utf-8",
+    )
+    assert read_turns(path) == {
+        ("1", "title", 0): ["A title"],
+        ("1", "1", 0): ["One. Two.", "Three."],
+        ("1", "1", 1): ["Again."],
+    }
+
+
+def test_paragraphs_are_aligned_one_by_one_or_together():
+    assert align_paragraphs(["Aa bb. Cc dd.", "Ee."], ["Ff gg. Hh ii.", "Jj."]) == [
+        ("Aa bb.", "Ff gg."),
+        ("Cc dd.", "Hh ii."),
+        ("Ee.", "Jj."),
+    ]
+    assert align_paragraphs(["Aa bb cc.", "Dd ee ff."], ["Gg hh ii. Jj kk ll."]) == [
+        ("Aa bb cc.", "Gg hh ii."),
+        ("Dd ee ff.", "Jj kk ll."),
+    ]
+
+
+def test_a_sentence_that_was_divided_is_joined():
+    sources = [
+        "Kurz.",
+        "Dieser Satz ist lang, denn er hat zwei Teile, die man trennen kann.",
+        "Ende.",
+    ]
+    targets = [
+        "Short.",
+        "This sentence is long, it has two parts,",
+        "which one may divide.",
+        "End.",
+    ]
+    assert [(len(a), len(b)) for a, b in align(sources, targets)] == [(1, 1), (1, 2), (1, 1)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_groups_give_both_sides_back(seed):
+    lots = random.Random(seed)
+    sides = [["x" * lots.randint(1, 80) for _ in range(lots.randint(0, 9))] for _ in range(2)]
+    groups = align(*sides)
+    for side in (0, 1):
+        assert [text for group in groups for text in group[side]] == sides[side]
