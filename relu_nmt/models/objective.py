@@ -7,11 +7,8 @@ from torch import Tensor, nn
 
 from relu_nmt.attention import attentions
 from relu_nmt.attention.base import Need
-from relu_nmt.attention.regularizers import (
-    AttentionRegularizerConfig,
-    RegularizerTerms,
-    regularizer_terms,
-)
+from relu_nmt.attention.regularizer_config import AttentionRegularizerConfig
+from relu_nmt.attention.regularizers import RegularizerTerms, regularizer_terms
 from relu_nmt.attention.spec import AttentionSpec
 from relu_nmt.errors import ConfigError
 from relu_nmt.models.encoder_decoder import EncoderDecoder

@@ -70,6 +70,7 @@ class Trainer:
         description: what a checkpoint tells about the model, as JSON can hold it
             (``model_config``, ``task``, ``args``).
         process: this process, see :func:`~relu_nmt.training.distributed.join_processes`.
+        reporter: where the log goes; by default as ``config.logging`` says.
 
     Raises:
         ConfigError: settings that contradict each other or the device.
@@ -83,12 +84,13 @@ class Trainer:
         config: TrainerConfig,
         description: Mapping[str, Any],
         process: ProcessGroup,
+        reporter: Reporter | None = None,
     ) -> None:
         self.config = config
         self.state = TrainingState()
         objective.to(process.device)
         self.parts = build_components(model.to(process.device), config, process)
-        self.reporter = Reporter(config.logging, quiet=not process.is_first)
+        self.reporter = reporter or Reporter(config.logging, quiet=not process.is_first)
         self._description = description
         self._process = process
         self._data = data

@@ -1,0 +1,330 @@
+"""relu-nmt-train: train a translation model on a data folder."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from relu_nmt.attention.regularizer_config import AttentionRegularizerConfig
+from relu_nmt.cli.command import make_parser, run_command
+from relu_nmt.cli.train_options import EvalBleuOptions, TaskOptions, search_settings
+from relu_nmt.config import add_options, from_namespace, to_dict
+from relu_nmt.data.batching import BatchingConfig, refuse_too_long
+from relu_nmt.errors import CheckpointError, ConfigError, DataError
+from relu_nmt.evaluation.config import ScoringConfig
+from relu_nmt.models.architectures import architecture_defaults
+from relu_nmt.models.config import TransformerConfig
+from relu_nmt.optim.config import OptimizerConfig, ScheduleConfig
+from relu_nmt.training.config import (
+    CheckpointConfig,
+    DistributedConfig,
+    EmaConfig,
+    LoggingConfig,
+    RunConfig,
+    TrainerConfig,
+    ValidationConfig,
+)
+
+if TYPE_CHECKING:
+    from relu_nmt.data.pair_batches import PairBatches
+    from relu_nmt.evaluation.validation_bleu import ValidationBleu
+    from relu_nmt.models.encoder_decoder import EncoderDecoder
+    from relu_nmt.tasks.translation import TranslationTask
+    from relu_nmt.training.distributed import ProcessGroup
+    from relu_nmt.training.reporting import Reporter
+
+DESCRIPTION = """\
+Train a translation model on a data folder that relu-nmt-preprocess or fairseq-preprocess made:
+
+  relu-nmt-train data-bin/corpus --arch reluformer_iwslt_de_en --share-all-embeddings \\
+      --lr 5e-4 --warmup-updates 4000 --dropout 0.3 --weight-decay 1e-4 --max-tokens 4096 \\
+      --eval-bleu --best-checkpoint-metric bleu --save-dir checkpoints
+
+The same command goes on where it was stopped. Several processes:
+torchrun --nproc-per-node N -m relu_nmt.cli.train ... (the batch size is that of each process).
+"""
+SIGNAL_EXIT_CODE = 128
+
+ConfigT = TypeVar("ConfigT")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All settings of the command, by purpose."""
+
+    data: str
+    task: TaskOptions
+    model: TransformerConfig
+    regularizer: AttentionRegularizerConfig
+    batching: BatchingConfig
+    bleu: EvalBleuOptions
+    trainer: TrainerConfig
+
+    def to_args(self) -> dict[str, Any]:
+        """Return them as what a checkpoint stores."""
+        return {
+            "data": self.data,
+            **{
+                field.name: to_dict(getattr(self, field.name))
+                for field in dataclasses.fields(self)
+                if field.name != "data"
+            },
+        }
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    parser = make_parser("relu-nmt-train", DESCRIPTION)
+    parser.add_argument("data", help="data folder")
+    for config_class, title in (
+        (TaskOptions, "task and loss"),
+        (TransformerConfig, "model"),
+        (AttentionRegularizerConfig, "attention regulariser"),
+        (BatchingConfig, "batches"),
+        (OptimizerConfig, "optimiser"),
+        (ScheduleConfig, "learning rate"),
+        (RunConfig, "updates and limits"),
+        (ValidationConfig, "validation"),
+        (EvalBleuOptions, "BLEU in validation"),
+        (CheckpointConfig, "checkpoints"),
+        (EmaConfig, "averaged weights"),
+        (LoggingConfig, "log"),
+        (DistributedConfig, "several processes"),
+    ):
+        add_options(parser, config_class, title)
+    return run_command(parser, _run, argv)
+
+
+def read_settings(arguments: argparse.Namespace) -> Settings:
+    """Return the settings: typed flags, then those of ``--arch``, then the defaults.
+
+    Raises:
+        ConfigError: settings that contradict each other.
+    """
+    task = from_namespace(TaskOptions, arguments)
+    preset = architecture_defaults(task.arch)
+    return Settings(
+        arguments.data,
+        task,
+        _with_preset(TransformerConfig, arguments, preset),
+        _with_preset(AttentionRegularizerConfig, arguments, preset),
+        from_namespace(BatchingConfig, arguments),
+        from_namespace(EvalBleuOptions, arguments),
+        TrainerConfig(
+            run=from_namespace(RunConfig, arguments),
+            optimizer=from_namespace(OptimizerConfig, arguments),
+            schedule=from_namespace(ScheduleConfig, arguments),
+            validation=from_namespace(ValidationConfig, arguments),
+            checkpoint=from_namespace(CheckpointConfig, arguments),
+            logging=from_namespace(LoggingConfig, arguments),
+            ema=from_namespace(EmaConfig, arguments),
+            distributed=from_namespace(DistributedConfig, arguments),
+        ),
+    )
+
+
+def _with_preset(
+    config_class: type[ConfigT], arguments: argparse.Namespace, preset: Mapping[str, Any]
+) -> ConfigT:
+    """Return the config whose fields not typed come from the preset, which has others too."""
+    fields = {field.name for field in dataclasses.fields(config_class)}  # type: ignore[arg-type]
+    base = {name: value for name, value in preset.items() if name in fields}
+    return from_namespace(config_class, arguments, base)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    settings = read_settings(arguments)
+    from relu_nmt.training.distributed import join_processes
+
+    process = join_processes(settings.trainer.run.cpu)
+    try:
+        return _Training(settings, process).run()
+    finally:
+        process.close()
+
+
+class _Training:
+    """Builds the parts of a translation training and runs it."""
+
+    def __init__(self, settings: Settings, process: ProcessGroup) -> None:
+        from relu_nmt.tasks.translation import TranslationTask
+        from relu_nmt.training.reporting import Reporter
+
+        self.settings = settings
+        self.process = process
+        options, bleu = settings.task, settings.bleu
+        task = TranslationTask.from_data_folder(
+            settings.data, options.source_lang, options.target_lang
+        )
+        if task.target_text.keeps_text:
+            task = task.with_post_processing(bleu.eval_bleu_remove_bpe, bleu.eval_bleu_detok)
+        self.task: TranslationTask = task
+        self.reporter: Reporter = Reporter(settings.trainer.logging, quiet=not process.is_first)
+
+    def run(self) -> int:
+        """Train; return the exit code of the command."""
+        from relu_nmt.models.objective import TranslationObjective
+        from relu_nmt.training.trainer import Trainer, TrainingData
+
+        settings, say = self.settings, self.reporter.say
+        model = self._model()
+        self._check_checkpoint()
+        objective = TranslationObjective(model, settings.task.smoothing, settings.regularizer)
+        train, valid = self._training_batches(), self._validation_batches()
+        scorers = {}
+        if settings.bleu.eval_bleu and valid:
+            first = next(iter(valid))
+            scorers[first] = self._bleu_of(first, model)
+        description = {
+            "model_config": to_dict(settings.model),
+            "task": self.task.to_state(),
+            "args": settings.to_args(),
+        }
+        trainer = Trainer(
+            model,
+            objective,
+            TrainingData(train, valid, scorers),
+            settings.trainer,
+            description,
+            self.process,
+            self.reporter,
+        )
+        say(
+            f"training on {self.process.world_size} device(s) ({self.process.device.type}); "
+            f"max tokens per device = {settings.batching.max_tokens} and max sentences per "
+            f"device = {settings.batching.batch_size}"
+        )
+        outcome = trainer.train()
+        return 0 if outcome.signal is None else SIGNAL_EXIT_CODE + outcome.signal
+
+    def _model(self) -> EncoderDecoder:
+        """Return a new model; its size is printed."""
+        import torch
+
+        from relu_nmt.loading import build_model
+
+        task, config, say = self.task, self.settings.model, self.reporter.say
+        for language, dictionary in (
+            (task.source_lang, task.source_dictionary),
+            (task.target_lang, task.target_dictionary),
+        ):
+            say(f"[{language}] dictionary: {len(dictionary)} types")
+        if config.share_all_embeddings and not task.joined_dictionary:
+            raise ConfigError(
+                f"--share-all-embeddings: {self.settings.data} has two dictionaries; preprocess "
+                "with --joined-dictionary, or use --share-decoder-input-output-embed"
+            )
+        torch.manual_seed(self.settings.trainer.run.seed)
+        model = build_model(config, task)
+        total = sum(p.numel() for p in model.parameters())
+        trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+        say(f"model: {self.settings.task.arch}, attention {_attention_names(config)}")
+        say(f"num. shared model params: {total:,} (num. trained: {trained:,})")
+        return model
+
+    def _check_checkpoint(self) -> None:
+        """Compare the checkpoint to go on from with this model and data.
+
+        Raises:
+            CheckpointError: its dictionaries are not the data's.
+        """
+        from relu_nmt.tasks.translation import TranslationTask
+        from relu_nmt.training.checkpoint import read_metadata
+        from relu_nmt.training.checkpoint_manager import CheckpointFolder
+
+        config = self.settings.trainer
+        path = CheckpointFolder(config.checkpoint, config.validation).restore_path()
+        path = path or config.checkpoint.finetune_from_model
+        if path is None:
+            return
+        stored = read_metadata(path)
+        if "task" in stored:
+            theirs = TranslationTask.from_state(stored["task"])
+            for side in ("source", "target"):
+                if getattr(theirs, f"{side}_dictionary") != getattr(
+                    self.task, f"{side}_dictionary"
+                ):
+                    raise CheckpointError(
+                        f"{path}: trained with another {side} dictionary than that of "
+                        f"{self.settings.data}; preprocess with its dictionary (--srcdict, "
+                        "--tgtdict), or choose another --save-dir for a fresh start"
+                    )
+        own = to_dict(self.settings.model)
+        for name, value in stored.get("model_config", {}).items():
+            if name in own and own[name] != value:
+                self.reporter.say(f"note: --{name.replace('_', '-')} was {value}, is {own[name]}")
+
+    def _training_batches(self) -> PairBatches:
+        from relu_nmt.data.pair_batches import PairBatches
+
+        batching, split = self.settings.batching, self.settings.task.train_subset
+        dataset = self._load(split)
+        origin = str(dataset.source.prefix)
+        if not batching.skip_invalid_size_inputs:
+            sizes = dataset.source_sizes, dataset.target_sizes
+            refuse_too_long(*sizes, batching.max_tokens, origin)
+        batches = PairBatches(
+            dataset,
+            batching.training_limits,
+            seed=self.settings.trainer.run.seed,
+            skip_too_long=batching.skip_invalid_size_inputs,
+        )
+        self.reporter.say(f"{origin}: {len(dataset):,} sentence pairs")
+        if batches.num_skipped:
+            self.reporter.say(
+                f"{batches.num_skipped:,} of them are longer than --max-tokens "
+                f"{batching.max_tokens} and left out (--skip-invalid-size-inputs)"
+            )
+        return batches
+
+    def _validation_batches(self) -> dict[str, PairBatches]:
+        from relu_nmt.data.pair_batches import PairBatches
+
+        if self.settings.trainer.validation.disable_validation:
+            return {}
+        batches = {}
+        for split in self.settings.task.valid_subset.split(","):
+            dataset = self._load(split)
+            batches[split] = PairBatches(dataset, self.settings.batching.validation_limits)
+            self.reporter.say(f"{dataset.source.prefix}: {len(dataset):,} sentence pairs")
+        return batches
+
+    def _load(self, split: str) -> Any:
+        """Return a split with both sides."""
+        dataset = self.task.load_split(split)
+        if dataset.target is None:
+            raise DataError(f"{dataset.source.prefix}: has no target side to learn from")
+        return dataset
+
+    def _bleu_of(self, split: str, model: EncoderDecoder) -> ValidationBleu:
+        import torch
+
+        from relu_nmt.decoding.generator import Generator
+        from relu_nmt.evaluation.validation_bleu import SAMPLES, ValidationBleu
+
+        options, run = self.settings.bleu, self.settings.trainer.run
+        dtype = torch.bfloat16 if run.bf16 else torch.float16 if run.fp16 else None
+        search = search_settings(options.eval_bleu_args)
+        return ValidationBleu(
+            Generator([model], search, self.task.target_dictionary, dtype),
+            self.task,
+            split,
+            ScoringConfig(scoring="bleu" if options.eval_tokenized_bleu else "sacrebleu"),
+            self.process,
+            self.reporter.say,
+            SAMPLES if options.eval_bleu_print_samples else 0,
+        )
+
+
+def _attention_names(config: TransformerConfig) -> str:
+    names = {slot: config.attention_of(slot) for slot in ("encoder", "decoder", "cross")}
+    if len(set(names.values())) == 1:
+        return names["encoder"]
+    return ", ".join(f"{slot} {name}" for slot, name in names.items())
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,304 @@
+"""relu-nmt-train on generated digits: fairseq's command, resuming, signals, several processes."""
+
+import json
+import os
+import random
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from relu_nmt.cli import train
+from relu_nmt.tasks.preprocess import build_data_folder
+from relu_nmt.tasks.preprocess_config import PreprocessConfig
+from relu_nmt.training.checkpoint import load_checkpoint
+from relu_nmt.translator import Translator
+
+ROOT = Path(__file__).parents[2]
+QUICK = "--arch reluformer_tiny --cpu --warmup-updates 20 --log-format json --log-interval 1"
+FAIRSEQ_COMMAND = """
+    --arch transformer_iwslt_de_en --share-decoder-input-output-embed
+    --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 0.0
+    --lr 5e-4 --lr-scheduler inverse_sqrt --warmup-updates 4000
+    --dropout 0.3 --weight-decay 0.0001
+    --criterion label_smoothed_cross_entropy --label-smoothing 0.1 --max-tokens 4096
+    --eval-bleu --eval-bleu-args '{"beam": 5, "max_len_a": 1.2, "max_len_b": 10}'
+    --eval-bleu-detok moses --eval-bleu-remove-bpe --eval-bleu-print-samples
+    --best-checkpoint-metric bleu --maximize-best-checkpoint-metric
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """Tiny models are fastest on one thread, and the full test run uses the cores elsewhere."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Digits to be copied and ended: a folder with raw text, and one as fairseq makes it."""
+    folder = tmp_path_factory.mktemp("train")
+    rng = random.Random(0)
+    for split, count in (("train", 60), ("valid", 8)):
+        lines = [" ".join(rng.choices("0123456789", k=rng.randint(1, 9))) for _ in range(count)]
+        (folder / f"{split}.de").write_text("".join(f"{line}\n" for line in lines))
+        (folder / f"{split}.en").write_text("".join(f"{line} .\n" for line in lines))
+    for name, joined in (("joined", True), ("apart", False)):
+        build_data_folder(
+            PreprocessConfig(
+                source_lang="de",
+                target_lang="en",
+                trainpref=str(folder / "train"),
+                validpref=str(folder / "valid"),
+                destdir=str(folder / name),
+                joined_dictionary=joined,
+            ),
+            say=lambda _: None,
+        )
+    for kept in [*(folder / "apart").glob("*.raw"), folder / "apart/manifest.json"]:
+        kept.unlink()  # what is left is what fairseq-preprocess makes
+    return folder
+
+
+def run(data, flags, capsys=None):
+    """Run the command here; return its exit code and its JSON lines."""
+    flags = flags.split() if isinstance(flags, str) else flags
+    code = train.main([str(data), *flags])
+    out = capsys.readouterr().out if capsys else ""
+    return code, [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+
+
+def start(data, flags, processes=1):
+    """Start the command as a program of its own."""
+    launcher = [sys.executable, "-m"]
+    if processes > 1:
+        launcher += ["torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "-m"]
+    return subprocess.Popen(
+        [*launcher, "relu_nmt.cli.train", str(data), *flags.split()],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def weights(folder, name="checkpoint_last"):
+    checkpoint = load_checkpoint(folder / f"{name}.safetensors", with_training_state=True)
+    return {**checkpoint.model_tensors, **checkpoint.training_tensors}
+
+
+def values(lines, name):
+    return [line[name] for line in lines if name in line]
+
+
+def test_the_command_that_fairseq_users_know(folder, tmp_path, capsys):
+    size = "--encoder-layers 1 --decoder-layers 1 --max-epoch 1 --log-format simple --cpu"
+    flags = shlex.split(f"{FAIRSEQ_COMMAND} {size} --save-dir {tmp_path}")
+    code = train.main([str(folder / "apart"), *flags])
+    out = capsys.readouterr().out
+    assert code == 0
+    assert re.search(r"num\. shared model params: [\d,]+ \(num\. trained: [\d,]+\)", out)
+    valid = re.search(
+        r"\| epoch 001 \| valid on 'valid' subset \| loss .* \| best_bleu [\d.]+", out
+    )
+    assert " | bleu " in valid[0]
+    assert "signature: nrefs:1|case:mixed|eff:no|tok:13a" in out
+    assert out.count("example hypothesis: ") == 3
+    assert (tmp_path / "checkpoint_best.safetensors").exists()
+
+
+def test_presets_and_typed_flags(folder, tmp_path):
+    flags = f"{QUICK} --max-tokens 100 --max-update 1 --share-all-embeddings --dropout 0.25"
+    assert run(folder / "joined", f"{flags} --save-dir {tmp_path}")[0] == 0
+    metadata = load_checkpoint(tmp_path / "checkpoint_last.safetensors").metadata
+    assert metadata["model_config"]["attention"] == "reluformer"
+    assert metadata["model_config"]["dropout"] == 0.25
+    assert metadata["args"]["regularizer"]["attention_norm_weight"] > 0
+    assert metadata["args"]["trainer"]["run"]["max_update"] == 1
+    translator = Translator.from_checkpoint(tmp_path / "checkpoint_last.safetensors", "cpu")
+    assert len(translator.translate(["1 2 3", ""], beam=2, max_len_b=4)) == 2
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--dropout 0.1 --attention-dropout 0.1",
+        "--store-ema --ema-decay 0.9 --update-freq 2 --bf16",
+        "--arch transformer_tiny --lr-scheduler reduce_lr_on_plateau --num-workers 0",
+    ],
+)
+def test_stopping_and_going_on_changes_no_bit(folder, tmp_path, flags):
+    flags = f"{QUICK} --max-tokens 100 --no-epoch-checkpoints {flags} --save-dir {tmp_path}"
+    run(folder / "joined", f"{flags}/whole --max-update 13")
+    for last in (3, 7, 13):
+        run(folder / "joined", f"{flags}/parts --max-update {last}")
+    whole, parts = weights(tmp_path / "whole"), weights(tmp_path / "parts")
+    assert whole.keys() == parts.keys()
+    for name in whole:
+        assert torch.equal(whole[name], parts[name]), name
+
+
+def test_the_seed_decides(folder, tmp_path):
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        flags = (
+            f"{QUICK} --max-tokens 100 --max-update 3 --seed {seed} --save-dir {tmp_path}/{name}"
+        )
+        run(folder / "joined", flags)
+    a, b, c = (weights(tmp_path / name) for name in "abc")
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    name = max(a, key=lambda key: a[key].numel())
+    assert not torch.equal(a[name], c[name])
+
+
+@pytest.mark.slow
+def test_two_processes_give_the_losses_of_one(folder, tmp_path):
+    flags = f"{QUICK} --max-tokens 60 --max-epoch 2 --dropout 0 --eval-bleu"
+    flags += f" --best-checkpoint-metric bleu --save-dir {tmp_path}"
+    outputs = [
+        start(folder / "joined", f"{flags}/one --update-freq 2").communicate(timeout=120),
+        start(folder / "joined", f"{flags}/two", processes=2).communicate(timeout=120),
+    ]
+    one, two = (
+        [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+        for out, _ in outputs
+    )
+    assert len(values(one, "update")) >= 6, outputs
+    for name in ("loss", "nll_loss", "attention_norm", "gnorm", "wpb", "bsz", "valid_loss", "lr"):
+        assert values(one, name) == pytest.approx(values(two, name), rel=2e-3), name
+    assert values(one, "valid_bleu") == pytest.approx(values(two, "valid_bleu"), abs=1)
+
+
+def wait_for(process, text):
+    for line in process.stdout:
+        if text in line:
+            return
+    raise AssertionError(process.stderr.read())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_exits_and_the_same_command_goes_on(folder, tmp_path, number, capsys):
+    flags = f"{QUICK} --max-tokens 100 --save-dir {tmp_path} --no-epoch-checkpoints"
+    process = start(folder / "joined", flags)
+    wait_for(process, '"num_updates": 3')
+    process.send_signal(number)
+    out, error = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert "interrupted" in out
+    assert error == ""
+    done = load_checkpoint(tmp_path / "checkpoint_last.safetensors").metadata["training_state"]
+    updates = done["num_updates"] + 1
+    _, lines = run(folder / "joined", f"{flags} --max-update {updates}", capsys)
+    assert values(lines, "num_updates") == [updates]
+
+
+def test_tensorboard_has_losses_regulariser_and_attention_statistics(folder, tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    flags = f"{QUICK} --max-tokens 100 --max-update 4 --log-interval 2 --save-dir {tmp_path}/run"
+    run(folder / "joined", f"{flags} --tensorboard-logdir {tmp_path}/tb")
+    curves = EventAccumulator(str(tmp_path / "tb" / "train_inner")).Reload()
+    names = set(curves.Tags()["scalars"])
+    assert {"loss", "nll_loss", "attention_norm", "attention_entropy"} <= names
+    assert {"lr", "gnorm", "wps"} <= names
+    assert len([name for name in names if "/" in name and "entropy" in name]) >= 6
+    assert [event.step for event in curves.Scalars("loss")] == [2, 4]
+
+
+def test_time_limit_over_resumes(folder, tmp_path, capsys):
+    flags = f"{QUICK} --max-tokens 100 --stop-time-hours 0.0004 --save-dir {tmp_path}"
+    started = time.monotonic()
+    assert run(folder / "joined", flags, capsys)[0] == 0
+    assert time.monotonic() - started < 30
+    _, lines = run(folder / "joined", flags, capsys)
+    assert not values(lines, "num_updates")
+    assert "time is up" in lines[-1]["message"]
+
+
+@pytest.mark.parametrize(
+    ("data", "flags", "message"),
+    [
+        ("joined", "", "give --max-tokens or --batch-size"),
+        ("joined", "--max-tokens 5", r"train\.de-en.*: sentence \d+ has \d+ tokens \(and"),
+        ("apart", "--max-tokens 99 --share-all-embeddings", "--joined-dictionary"),
+        ("joined", "--max-tokens 99 --best-checkpoint-metric bleu", "bleu needs --eval-bleu"),
+        ("joined", "--max-tokens 99 --valid-subset dev", "dev"),
+        ("joined", "--max-tokens 99 --arch reluformr", "choose one of"),
+        ("joined", "--max-tokens 99 --fp16", "--fp16 needs a CUDA GPU"),
+        ("joined", "--max-tokens 99 --lr-scheduler cosine", "--lr-period-updates"),
+        ("joined", "--max-tokens 99 --restore-file nowhere.pt", "no such file"),
+        ("nowhere", "--max-tokens 99", "nowhere"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_2(folder, tmp_path, capsys, data, flags, message):
+    common = f"--cpu --arch reluformer_tiny --max-epoch 1 --save-dir {tmp_path}"
+    code, _ = run(folder / data, f"{common} {flags}")
+    error = capsys.readouterr().err
+    assert code == 2
+    assert error.startswith("relu-nmt-train: error: ")
+    assert error.count("\n") == 1
+    assert re.search(message, error), error
+
+
+def test_bad_bleu_arguments_are_refused_by_the_parser(folder, capsys):
+    for text in ("{", "[]", '{"beem": 5}', '{"beam": 0}'):
+        with pytest.raises(SystemExit):
+            train.main([str(folder / "joined"), "--max-tokens", "9", "--eval-bleu-args", text])
+        assert "--eval-bleu-args" in capsys.readouterr().err
+
+
+def test_long_sentences_are_left_out_on_request(folder, tmp_path, capsys):
+    flags = f"{QUICK} --max-tokens 6 --max-update 1 --skip-invalid-size-inputs-valid-test"
+    code, lines = run(folder / "joined", f"{flags} --save-dir {tmp_path}", capsys)
+    assert code == 0
+    assert any("left out" in message for message in values(lines, "message"))
+
+
+def test_a_checkpoint_with_another_dictionary_is_refused(folder, tmp_path, capsys):
+    flags = f"{QUICK} --max-tokens 100 --save-dir {tmp_path}"
+    run(folder / "joined", f"{flags} --max-update 1", capsys)
+    other = tmp_path / "other"
+    for split in ("train", "valid"):
+        for language in ("de", "en"):
+            text = "a b c\n" if language == "de" else "1 2\n"
+            (tmp_path / f"{split}.{language}").write_text(text)
+    config = PreprocessConfig(
+        source_lang="de",
+        target_lang="en",
+        trainpref=str(tmp_path / "train"),
+        validpref=str(tmp_path / "valid"),
+        destdir=str(other),
+    )
+    build_data_folder(config, say=lambda _: None)
+    assert train.main([str(other), *f"{flags} --max-update 2".split()]) == 2
+    assert "another source dictionary" in capsys.readouterr().err
+
+
+def test_a_changed_setting_is_noted_when_going_on(folder, tmp_path, capsys):
+    flags = f"{QUICK} --max-tokens 100 --save-dir {tmp_path}"
+    run(folder / "joined", f"{flags} --max-update 1 --dropout 0.1", capsys)
+    _, lines = run(folder / "joined", f"{flags} --max-update 2 --dropout 0.3", capsys)
+    assert "note: --dropout was 0.1, is 0.3" in values(lines, "message")
+
+
+def test_help_is_quick():
+    started = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "relu_nmt.cli.train", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
+    assert time.monotonic() - started < 5  # well below 1 s, but machines that test are busy
+    assert "--max-tokens" in done.stdout
+    assert not re.search(r"\| +torch$", done.stderr, re.MULTILINE)
