@@ -147,7 +147,7 @@ def test_interrupt_from_the_keyboard(corpus):
     """Ctrl-C in the middle of the work: one line, exit code 130, no manifest, no temporary file."""
     for language in ("de", "en"):
         path = corpus / f"train.{language}"
-        path.write_text("noch ein Satz, der Zeit kostet.\n" * 200_000)
+        path.write_text("noch ein Satz, der Zeit kostet.\n" * 60_000)
     command = [sys.executable, "-m", "relu_nmt.cli.preprocess", "-s", "de", "-t", "en"]
     command += ["--trainpref", str(corpus / "train"), "--destdir", str(corpus / "data")]
     command += ["--tokenizer", "moses", "--workers", "2"]
