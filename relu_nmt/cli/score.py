@@ -48,6 +48,7 @@ class ScoreOptions:
         "13a", "sacreBLEU's tokeniser: 13a, intl, char, zh, none...", metavar="NAME"
     )
     chrf_word_order: int = option(0, "longest word n-gram of chrF; 2 is chrF++", metavar="N")
+    sacrebleu: bool = option(False, "as in fairseq; all scores are sacreBLEU's anyway")
     sentence_bleu: bool = option(False, "print the (smoothed) BLEU of each line instead")
 
     def __post_init__(self) -> None:

@@ -30,6 +30,7 @@ class ModelOptions:
     target_lang: str | None = option(
         None, "target language; by default the model's", flags=("-t",), metavar="TGT"
     )
+    task: str = option("translation", "what the model does", choices=("translation",))
     post_process: str | None = option(
         None,
         "show sentences with subwords joined. Data that came split (fairseq's folders) needs to "

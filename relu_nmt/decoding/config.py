@@ -92,6 +92,10 @@ class GenerationConfig:
         )
         if self.nbest > self.beam:
             raise ConfigError(f"--nbest {self.nbest} is more than --beam {self.beam}")
+        if self.max_len_a == 0 and self.max_len_b < self.min_len:
+            raise ConfigError(
+                f"--min-len {self.min_len} is more than --max-len-b {self.max_len_b} allows"
+            )
         if self.temperature <= 0:
             raise ConfigError(f"--temperature {self.temperature}: expected more than 0")
         if self.sampling_topk == 0 or self.sampling_topp == 0 or self.sampling_topp > 1:

@@ -16,22 +16,23 @@ def length_limits(
     """Return the largest number of tokens before the end symbol for each sentence, int64 [B].
 
     Args:
-        config: ``max_len_a``, ``max_len_b`` and ``min_len``.
+        config: ``max_len_a`` and ``max_len_b``; ``min_len`` tokens are allowed in any case.
         source_lengths: tokens of each source with the end symbol, [B].
         most_positions: positions that the models have, the end symbol's included; None for any.
 
     Raises:
-        ConfigError: a sentence's longest output is shorter than ``--min-len``.
+        ConfigError: the models have too few positions for ``--min-len``.
     """
     limits = (config.max_len_a * source_lengths + config.max_len_b).astype(np.int64)
-    if most_positions is not None:
-        limits = np.minimum(limits, most_positions - 1)
-    if (limits < config.min_len).any():
+    limits = np.maximum(limits, config.min_len)
+    if most_positions is None:
+        return limits
+    if config.min_len >= most_positions:
         raise ConfigError(
-            f"--min-len {config.min_len}: more than the longest output allowed for a source of "
-            f"{source_lengths[limits.argmin()]} tokens ({limits.min()}); raise --max-len-b"
+            f"--min-len {config.min_len}: the model's {most_positions} learned positions hold "
+            f"{most_positions - 1} tokens and the end symbol"
         )
-    return limits
+    return np.minimum(limits, most_positions - 1)
 
 
 class TokenConstraints:

@@ -115,14 +115,18 @@ def _bleu_metric(
         raise ConfigError(f"BLEU tokeniser '{tokenize}': choose one of {names}")
     if order < 1:
         raise ConfigError(f"BLEU of order {order}: expected 1 or more")
-    return BLEU(
-        lowercase=lowercase,
-        tokenize=tokenize,
-        smooth_method=smooth,
-        max_ngram_order=order,
-        effective_order=effective_order,
-        force=True,  # no advice on standard error about tokenised text
-    )
+    try:
+        return BLEU(
+            lowercase=lowercase,
+            tokenize=tokenize,
+            smooth_method=smooth,
+            max_ngram_order=order,
+            effective_order=effective_order,
+            force=True,  # no advice on standard error about tokenised text
+        )
+    except (ImportError, RuntimeError) as error:  # a tokeniser that needs a further package
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"BLEU tokeniser '{tokenize}': {reason}") from error
 
 
 def _corpus_score(

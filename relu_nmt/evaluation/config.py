@@ -3,11 +3,16 @@
 from dataclasses import dataclass
 
 from relu_nmt.config import option
+from relu_nmt.errors import ConfigError
 
 
 @dataclass(frozen=True)
 class ScoringConfig:
-    """How translations of a data folder are compared with its references."""
+    """How translations of a data folder are compared with its references.
+
+    Raises:
+        ConfigError: settings that contradict each other.
+    """
 
     scoring: str = option(
         "sacrebleu",
@@ -15,6 +20,7 @@ class ScoringConfig:
         "multi-bleu.perl; chrf: chrF2 of raw text",
         choices=("sacrebleu", "bleu", "chrf"),
     )
+    sacrebleu: bool = option(False, "as in fairseq; it is --scoring sacrebleu, the default")
     sacrebleu_tokenizer: str | None = option(
         None,
         "sacreBLEU's tokeniser (13a; none for data that came tokenised)",
@@ -23,3 +29,9 @@ class ScoringConfig:
     sacrebleu_lowercase: bool | None = option(
         None, "ignore case; by default where the data was lower-cased"
     )
+
+    def __post_init__(self) -> None:
+        if self.scoring != "sacrebleu" and (self.sacrebleu or self.sacrebleu_tokenizer):
+            raise ConfigError(
+                f"--scoring {self.scoring} goes with neither --sacrebleu nor --sacrebleu-tokenizer"
+            )

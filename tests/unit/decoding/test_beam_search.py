@@ -211,7 +211,10 @@ def test_min_len_and_max_len():
     for hypotheses in generate(ToyModel(seed=5), SOURCES, min_len=4, max_len_b=4):
         assert len(hypotheses[0].tokens) == 5
     with pytest.raises(ConfigError, match="--min-len 4"):
-        generate(ToyModel(), SOURCES, min_len=4, max_len_b=3)
+        GenerationConfig(min_len=4, max_len_b=3)
+    # 0.5 times the source is less than --min-len for a short source, which is allowed anyway
+    for hypotheses in generate(ToyModel(seed=5), SOURCES, min_len=4, max_len_a=0.5, max_len_b=0):
+        assert len(hypotheses[0].tokens) == 5
 
 
 def test_min_len_0_allows_the_empty_output():
@@ -290,3 +293,5 @@ def test_learned_positions_limit_the_output():
         model.output_projection.weight[EOS] = 0
     found = generate(model, SOURCES, beam=2, nbest=2)
     assert max(len(h.tokens) for hypotheses in found for h in hypotheses) <= 6
+    with pytest.raises(ConfigError, match="6 learned positions"):
+        generate(model, SOURCES, min_len=6)

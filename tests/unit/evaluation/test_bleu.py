@@ -6,6 +6,7 @@ import pytest
 
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.evaluation.bleu import corpus_bleu, corpus_chrf, sentence_bleu
+from relu_nmt.evaluation.config import ScoringConfig
 
 
 def plain_bleu(hypotheses, references):
@@ -77,3 +78,10 @@ def test_mistakes_are_named():
         corpus_bleu(["a"], [["a"]], tokenize="moses")
     with pytest.raises(ConfigError, match="order 0"):
         corpus_bleu(["a"], [["a"]], order=0)
+
+
+def test_scoring_flags_that_contradict_each_other():
+    assert ScoringConfig(sacrebleu=True).scoring == "sacrebleu"
+    for wrong in ({"sacrebleu": True}, {"sacrebleu_tokenizer": "13a"}):
+        with pytest.raises(ConfigError, match="--scoring bleu"):
+            ScoringConfig(scoring="bleu", **wrong)
