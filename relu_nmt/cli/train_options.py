@@ -40,6 +40,7 @@ class TaskOptions:
     label_smoothing: float = option(
         0.1, "probability taken from the right word and spread over all", metavar="P"
     )
+    dataset_impl: str = option("mmap", "format of the binarised data", choices=("mmap",))
     train_subset: str = option("train", "split to train on", metavar="SPLIT")
     valid_subset: str = option(
         "valid",

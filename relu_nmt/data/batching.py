@@ -24,6 +24,9 @@ class BatchingConfig:
     batch_size: int | None = option(
         None, "most sentences in a batch", metavar="N", flags=("--max-sentences",)
     )
+    required_batch_size_multiple: int = option(
+        1, "make batches larger than N sentences a multiple of N", metavar="N"
+    )
     max_tokens_valid: int | None = option(
         None, "--max-tokens for validation, if another", metavar="N"
     )
@@ -41,7 +44,13 @@ class BatchingConfig:
     )
 
     def __post_init__(self) -> None:
-        for name in ("max_tokens", "batch_size", "max_tokens_valid", "batch_size_valid"):
+        for name in (
+            "max_tokens",
+            "batch_size",
+            "required_batch_size_multiple",
+            "max_tokens_valid",
+            "batch_size_valid",
+        ):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"--{name.replace('_', '-')} {value}: expected 1 or more")
@@ -51,7 +60,7 @@ class BatchingConfig:
     @property
     def training_limits(self) -> "BatchLimits":
         """The limits of a training batch."""
-        return BatchLimits(self.max_tokens, self.batch_size)
+        return BatchLimits(self.max_tokens, self.batch_size, self.required_batch_size_multiple)
 
     @property
     def validation_limits(self) -> "BatchLimits":
@@ -68,10 +77,12 @@ class BatchLimits:
     Args:
         max_tokens: longest sentence of the batch (either side) x sentences.
         max_sentences: number of sentences.
+        multiple: more sentences than this come in multiples of it.
     """
 
     max_tokens: int | None = None
     max_sentences: int | None = None
+    multiple: int = 1
 
 
 class EpochBatches:
@@ -166,6 +177,8 @@ def _cut(sorted_sizes: np.ndarray, limits: BatchLimits) -> np.ndarray:
                     fits = middle
                 else:
                     most = middle - 1
+        if limits.multiple < most < count - start:
+            most -= most % limits.multiple
         starts.append(start + most)
     return np.array(starts, dtype=np.int64)
 

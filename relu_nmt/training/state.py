@@ -1,6 +1,7 @@
 """Where training stands: everything besides tensors that an exact resume needs."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -62,6 +63,8 @@ class TrainingState:
 
     def is_better(self, score: float, maximize: bool) -> bool:
         """Say whether a validation score is at least as good as the best so far."""
+        if math.isnan(score):
+            return False
         if self.best_score is None:
             return True
         return score >= self.best_score if maximize else score <= self.best_score

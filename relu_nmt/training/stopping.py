@@ -1,5 +1,6 @@
 """When training ends: limits, no more improvement, a signal."""
 
+import math
 import signal
 import threading
 from collections.abc import Mapping
@@ -70,8 +71,9 @@ class Patience:
 
     def exhausted_by(self, score: float) -> bool:
         """Take in the score of a validation; return whether to stop."""
-        better = self.best is None or (score > self.best if self._maximize else score < self.best)
-        if better:
+        if not math.isnan(score) and (
+            self.best is None or (score > self.best if self._maximize else score < self.best)
+        ):
             self.best = score
             self.bad_validations = 0
         else:

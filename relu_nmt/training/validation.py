@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from relu_nmt.errors import ConfigError
 from relu_nmt.training.batches import BatchSource, load_ahead
@@ -75,7 +75,8 @@ class Validator:
         if max_batches is not None:
             count = min(count, max_batches)
         mine = range(self._process.rank, count, self._process.world_size)
-        sums: dict[str, tuple[float, float]] = {}
+        totals: dict[str, Tensor] = {}
+        counts: dict[str, float] = {}
         training = self._objective.training
         self._objective.eval()
         with weights, torch.no_grad():
@@ -83,8 +84,11 @@ class Validator:
             for batch in load_ahead(source.load, mine, self._num_workers, pinned):
                 with self._precision.autocast():
                     output = self._objective(batch.to(self._process.device))
-                pairs = all_metrics(output)
-                add_metrics(sums, {n: (float(total), count) for n, (total, count) in pairs.items()})
+                # The totals stay on the device, so that a GPU need not wait for each batch.
+                for name, (total, count) in all_metrics(output).items():
+                    totals[name] = totals.get(name, 0) + total.double()
+                    counts[name] = counts.get(name, 0) + count
+            sums = {name: (float(total), counts[name]) for name, total in totals.items()}
             metrics = metric_averages(self._over_processes(sums))
             if subset in self._scorers and max_batches is None:
                 metrics |= self._scorers[subset].score()

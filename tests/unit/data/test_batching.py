@@ -54,6 +54,16 @@ def test_batches_are_as_large_as_the_limit_allows(pairs, max_tokens):
 
 
 @settings(max_examples=50, deadline=None)
+@given(SIZES, st.integers(1, 5), st.integers(40, 300))
+def test_sizes_are_multiples_on_request(pairs, multiple, max_tokens):
+    source, target = split(pairs)
+    limits = BatchLimits(max_tokens, multiple=multiple)
+    *whole, last = [[], *batches_of(plan_batches(source, target, limits))]
+    assert all(len(b) % multiple == 0 or len(b) < multiple for b in whole)
+    assert sum(map(len, [*whole, last])) == len(pairs)
+
+
+@settings(max_examples=50, deadline=None)
 @given(SIZES, st.integers(0, 3), st.integers(1, 3))
 def test_the_plan_depends_only_on_seed_and_epoch(pairs, seed, epoch):
     source, target = split(pairs)

@@ -52,6 +52,7 @@ def values(lines, name):
     return [line[name] for line in lines if name in line]
 
 
+@pytest.mark.slow
 def test_two_processes_make_the_updates_of_one_that_accumulates(tmp_path):
     """7 batches an epoch: at its end the second process has none and must keep step."""
     one = launch(1, tmp_path / "one", 4)
@@ -70,6 +71,7 @@ def test_two_processes_make_the_updates_of_one_that_accumulates(tmp_path):
         torch.testing.assert_close(tensor, stored[1].training_tensors[name], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_bad_batch_of_any_process_is_named(tmp_path):
     run = launch(2, tmp_path / "bad", 2, 3)
     assert run.returncode != 0

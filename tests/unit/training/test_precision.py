@@ -1,0 +1,117 @@
+"""16-bit formats and loss scaling; the scaling itself is tried on the CPU."""
+
+import pytest
+import torch
+from torch import nn
+
+from relu_nmt.errors import ConfigError, TrainingError
+from relu_nmt.objective import LossOutput
+from relu_nmt.optim.config import OptimizerConfig
+from relu_nmt.optim.optimizers import build_optimizer
+from relu_nmt.training.config import RunConfig
+from relu_nmt.training.distributed import ProcessGroup
+from relu_nmt.training.precision import Precision
+from relu_nmt.training.update import UpdatePlan, Updater
+from tests.unit.training.toy import Toy, ToyBatch
+
+CPU = torch.device("cpu")
+
+
+def scaled_precision(scale, min_scale=1e-4):
+    precision = Precision(RunConfig(min_loss_scale=min_scale), CPU, 1)
+    precision.scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=2)
+    return precision
+
+
+class Overflowing(nn.Module):
+    """Its gradient overflows where the scaled loss is above ``limit``."""
+
+    def __init__(self, limit):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+        self.limit = limit
+
+    def forward(self, batch, telemetry=False):
+        loss = self.weight.sum() * 2
+        loss.register_hook(lambda g: torch.where(g > self.limit, torch.inf, g))
+        return LossOutput(loss, 2)
+
+
+def updater_of(objective, precision):
+    optimizer = build_optimizer(objective, OptimizerConfig())
+    return Updater(objective, optimizer, precision, 0.0, ProcessGroup(0, 1, CPU))
+
+
+def batch():
+    return ToyBatch(torch.arange(2), torch.zeros(2, 4), torch.zeros(2, 1))
+
+
+def test_an_overflow_leaves_the_update_out_and_lowers_the_scale():
+    objective = Overflowing(limit=100.0)
+    precision = scaled_precision(256.0)
+    updater = updater_of(objective, precision)
+    skipped = []
+    for number in range(1, 7):
+        before = objective.weight.detach().clone()
+        launched = updater.run([(batch(), 1)], UpdatePlan(number, 1, 0.1, seed=1))
+        skipped.append(launched.skipped)
+        assert torch.equal(before, objective.weight) == launched.skipped
+    # 256 and 128 overflow; two good updates at 64 double it, and 128 overflows again.
+    assert skipped == [True, True, False, False, True, False]
+    assert precision.loss_scale == 64.0
+
+
+def test_the_scale_does_not_change_the_gradient():
+    norms = []
+    for precision in (Precision(RunConfig(), CPU, 1), scaled_precision(64.0)):
+        objective = Overflowing(limit=1e9)
+        launched = updater_of(objective, precision).run(
+            [(batch(), 1), (batch(), 1)], UpdatePlan(1, 1, 0.1, seed=1)
+        )
+        norms.append(launched.read(0.0, ProcessGroup(0, 1, CPU)).gradient_norm)
+    assert norms == pytest.approx([3**0.5, 3**0.5])
+
+
+def test_without_any_scale_that_works_training_stops():
+    updater = updater_of(Overflowing(limit=-1.0), scaled_precision(4.0, min_scale=1.0))
+    with pytest.raises(TrainingError, match="--min-loss-scale 1: the loss or the gradient"):
+        for number in range(1, 9):
+            updater.run([(batch(), 1)], UpdatePlan(number, 1, 0.1, seed=1))
+
+
+def test_the_scale_is_restored():
+    precision = scaled_precision(64.0)
+    other = scaled_precision(2.0)
+    other.load_state(precision.state())
+    assert other.loss_scale == 64.0
+    plain = Precision(RunConfig(), CPU, 1)
+    plain.load_state(precision.state())
+    assert plain.state() == {}
+    assert plain.loss_scale is None
+
+
+def test_formats():
+    with pytest.raises(ConfigError, match="--fp16 needs a CUDA GPU"):
+        Precision(RunConfig(fp16=True), CPU, 1)
+    linear = nn.Linear(2, 2)
+    with Precision(RunConfig(bf16=True), CPU, 1).autocast():
+        assert linear(torch.ones(1, 2)).dtype == torch.bfloat16
+    with Precision(RunConfig(), CPU, 1).autocast():
+        assert linear(torch.ones(1, 2)).dtype == torch.float32
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("format_", ["fp16", "bf16", "fp32"])
+def test_training_on_a_gpu(tmp_path, monkeypatch, format_):
+    gpu = ProcessGroup(0, 1, torch.device("cuda:0"))
+    monkeypatch.setattr("tests.unit.training.toy.ProcessGroup", lambda *_: gpu)
+    run = {"max_epoch": 20, **({} if format_ == "fp32" else {format_: True})}
+    first = Toy(tmp_path, {**run, "max_epoch": 1}, dropout=0.0).trainer()
+    first.train()
+    trainer = Toy(tmp_path, run, dropout=0.0, ema={"store_ema": True}).trainer()
+    outcome = trainer.train()
+    assert outcome.state.epoch == 21
+    assert next(trainer.parts.model.parameters()).is_cuda
+    start, end = first.state.best_score, outcome.state.best_score
+    assert end < start
