@@ -33,6 +33,10 @@ PACKAGE = "libreoffice-help-{}"
 ENGLISH = "en-us"
 # The pages of one package are at least this many; fewer mean that the layout has changed.
 FEWEST_PAGES = 100
+TIMEOUT_SECONDS = 240
+# Without a network, give up soon: the caller has another corpus.
+IMPATIENT = ["-o", "Acquire::Retries=1"]
+IMPATIENT += ["-o", "Acquire::http::Timeout=20", "-o", "Acquire::https::Timeout=20"]
 
 
 class NoPackages(PrepError):
@@ -54,11 +58,16 @@ def _run(command: Sequence[str], folder: Path) -> str:
     """Run a program in ``folder`` and return what it printed.
 
     Raises:
-        NoPackages: it is missing, failed, or took longer than five minutes.
+        NoPackages: it is missing, failed, or took too long.
     """
     try:
         done = subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, timeout=300, check=False
+            command,
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_SECONDS,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NoPackages(f"{command[0]} does not work here: {error}") from error
@@ -124,16 +133,18 @@ def download_packages(languages: Sequence[str], scratch: Path) -> dict[str, Path
 
 def _download(name: str, scratch: Path) -> None:
     try:
-        _run(["apt-get", "download", name], scratch)
+        _run(["apt-get", "download", name, *IMPATIENT], scratch)
         return
     except NoPackages as error:
         say(f"  {error}; trying again with fresh package lists (about 10 MB)")
-    options = _private_state(scratch)
-    _run(["apt-get", "update", *options], scratch)
+    options = [*IMPATIENT, *_private_state(scratch)]
+    # By default apt-get update succeeds without a network.
+    _run(["apt-get", "update", "-o", "APT::Update::Error-Mode=any", *options], scratch)
     try:
         _run(["apt-get", "download", name, *options], scratch)
     except NoPackages as error:
-        raise NoPackages(f"{error} (see --list-languages for the languages there are)") from error
+        hint = "; --list-languages shows the languages" if "locate" in str(error) else ""
+        raise NoPackages(f"{error}{hint}") from error
 
 
 def list_languages() -> list[str]:
