@@ -41,6 +41,11 @@ class CheckpointFolder:
     Args:
         config: where, and what is kept.
         validation: the metric of the best checkpoint.
+
+    Example:
+        >>> folder = CheckpointFolder(CheckpointConfig(), ValidationConfig())
+        >>> folder.names(Moment(3, 300, end_of_epoch=True, score=None, is_best=False))
+        ['checkpoint3.safetensors', 'checkpoint_last.safetensors']
     """
 
     def __init__(self, config: CheckpointConfig, validation: ValidationConfig) -> None:

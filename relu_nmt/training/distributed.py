@@ -18,6 +18,11 @@ class ProcessGroup:
         rank: number of this process; 0 writes and logs.
         world_size: number of processes.
         device: where this process computes.
+
+    Example:
+        >>> process = ProcessGroup(0, 1, torch.device("cpu"))
+        >>> process.is_first, process.gather("a share")
+        (True, ['a share'])
     """
 
     def __init__(self, rank: int, world_size: int, device: torch.device) -> None:

@@ -21,6 +21,12 @@ class Precision:
 
     Raises:
         ConfigError: the device cannot compute in that format.
+
+    Example:
+        >>> precision = Precision(RunConfig(bf16=True), torch.device("cpu"), world_size=1)
+        >>> with precision.autocast():
+        ...     (torch.ones(1, 1) @ torch.ones(1, 1)).dtype
+        torch.bfloat16
     """
 
     def __init__(self, config: RunConfig, device: torch.device, world_size: int) -> None:

@@ -70,11 +70,17 @@ def _restore_tensors(
     load_weights(parts.model, checkpoint.model_tensors, origin)
     # The stored model is the averaged one, if there is an average.
     _average_from_here(parts)
-    with torch.no_grad():
-        for name, parameter in parts.model.named_parameters():
-            raw = checkpoint.training_tensors.get(RAW_PREFIX + name)
-            if raw is not None:
-                parameter.copy_(raw)
+    raw = {
+        name.removeprefix(RAW_PREFIX): tensor
+        for name, tensor in checkpoint.training_tensors.items()
+        if name.startswith(RAW_PREFIX)
+    }
+    if raw:
+        parameters = dict(parts.model.named_parameters())
+        _check_fit(parameters, raw, origin)
+        with torch.no_grad():
+            for name, parameter in parameters.items():
+                parameter.copy_(raw[name])
     if not config.reset_optimizer:
         _load_optimizer(parts.model, parts.optimizer, checkpoint.training_tensors, origin)
 
@@ -102,7 +108,16 @@ def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], origin: str) -
     Raises:
         CheckpointError: names or shapes differ.
     """
-    own = model.state_dict()
+    _check_fit(model.state_dict(), tensors, origin)
+    model.load_state_dict(tensors)
+
+
+def _check_fit(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor], origin: str) -> None:
+    """Compare names and shapes.
+
+    Raises:
+        CheckpointError: they differ.
+    """
     unlike = [
         f"{name} {list(tensors[name].shape)} instead of {list(own[name].shape)}"
         for name in own
@@ -118,7 +133,6 @@ def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], origin: str) -
                 f"{', '.join(names[:SHOWN_NAMES])}{more}; give the same --arch, model flags and "
                 "data, or another --save-dir for a fresh start"
             )
-    model.load_state_dict(tensors)
 
 
 def _load_optimizer(
@@ -135,7 +149,13 @@ def _load_optimizer(
             by_parameter.setdefault(parameter, {})[key] = tensor
     names = {parameter: name for name, parameter in model.named_parameters()}
     order = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    if by_parameter.keys() != {names[parameter] for parameter in order}:
+    keys = {key for tensors in by_parameter.values() for key in tensors}
+    shapes = {names[parameter]: parameter.shape for parameter in order}
+    fits = by_parameter.keys() == shapes.keys() and all(
+        tensors.keys() == keys and all(t.shape in ((), shapes[name]) for t in tensors.values())
+        for name, tensors in by_parameter.items()
+    )
+    if not fits:
         raise CheckpointError(
             f"{origin}: the checkpoint holds no optimiser state for this model; add "
             "--reset-optimizer, or start from its weights with --finetune-from-model"

@@ -27,6 +27,11 @@ class TrainingState:
         precision: state of the loss scale.
         inner: meters since the last log line.
         epoch_meters: meters since the start of the epoch.
+
+    Example:
+        >>> state = TrainingState(epoch=2, batch_offset=10, num_batches=40)
+        >>> state.begin_epoch(20), state.batch_offset
+        (True, 5)
     """
 
     epoch: int = 1

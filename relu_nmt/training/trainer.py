@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from torch import nn
 
 from relu_nmt.training.batches import Batch, BatchSource, Share, load_ahead
@@ -21,7 +20,7 @@ from relu_nmt.training.restore import restore
 from relu_nmt.training.snapshot import snapshot
 from relu_nmt.training.state import TrainingState
 from relu_nmt.training.stopping import SignalWatch, limit_reached, time_is_up
-from relu_nmt.training.update import LaunchedUpdate, UpdatePlan, Updater
+from relu_nmt.training.update import LaunchedUpdate, UpdatePlan, Updater, update_seed
 from relu_nmt.training.validation import Scorer, Validator
 
 BYTES_PER_NUMBER = 4
@@ -74,6 +73,37 @@ class Trainer:
 
     Raises:
         ConfigError: settings that contradict each other or the device.
+
+    Example:
+        >>> import torch
+        >>> from types import SimpleNamespace
+        >>> from relu_nmt.objective import LossOutput
+        >>> from relu_nmt.training.config import CheckpointConfig, LoggingConfig, RunConfig
+        >>> class Batches:
+        ...     def begin_epoch(self, epoch):
+        ...         return 5
+        ...     def load(self, index):
+        ...         batch = SimpleNamespace(ids=torch.ones(1), num_tokens=1, num_sentences=1)
+        ...         batch.to = lambda device: batch
+        ...         return batch
+        >>> class Square(nn.Module):
+        ...     def __init__(self, model):
+        ...         super().__init__()
+        ...         self.model = model
+        ...     def forward(self, batch, telemetry=False):
+        ...         return LossOutput(self.model(torch.ones(1)).square().sum(), sample_size=1)
+        >>> model = nn.Linear(1, 1)
+        >>> config = TrainerConfig(
+        ...     run=RunConfig(max_epoch=2),
+        ...     checkpoint=CheckpointConfig(no_save=True),
+        ...     logging=LoggingConfig(log_format="json"),
+        ... )
+        >>> data = TrainingData(Batches(), valid={}, scorers={})
+        >>> process = ProcessGroup(0, 1, torch.device("cpu"))
+        >>> trainer = Trainer(model, Square(model), data, config, {}, process)
+        >>> trainer.train().state.num_updates  # doctest: +ELLIPSIS
+        {...
+        10
     """
 
     def __init__(
@@ -88,7 +118,7 @@ class Trainer:
     ) -> None:
         self.config = config
         self.state = TrainingState()
-        objective.to(process.device)
+        objective.to(process.device).train()
         self.parts = build_components(model.to(process.device), config, process)
         self.reporter = reporter or Reporter(config.logging, quiet=not process.is_first)
         self._description = description
@@ -198,7 +228,7 @@ class Trainer:
             number,
             state.epoch,
             self._learning_rate(number),
-            seed=_update_seed(self.config.run.seed, number, self._process.rank),
+            seed=update_seed(self.config.run.seed, number, self._process.rank),
             telemetry=self.reporter.wants_telemetry(number),
             interrupt_vote=self._watch.received is not None,
             time_vote=time_is_up(self.config.run, self._wall()),
@@ -363,11 +393,3 @@ class Trainer:
 
 def _is_multiple(number: int, interval: int) -> bool:
     return interval > 0 and number > 0 and number % interval == 0
-
-
-def _update_seed(seed: int, num_updates: int, rank: int) -> int:
-    """Return the seed of an update's random numbers.
-
-    It depends on nothing that happened before, so a resumed training draws the same ones.
-    """
-    return int(np.random.SeedSequence((seed, num_updates, rank)).generate_state(1, np.uint64)[0])

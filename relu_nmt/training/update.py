@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -185,7 +186,7 @@ class Updater:
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
 
     def run(self, batches: Sequence[tuple[Batch, int]], plan: UpdatePlan) -> LaunchedUpdate:
-        """Make an update.
+        """Make an update; the objective is in training mode.
 
         Args:
             batches: this process's batches with their weights, 1 or (to keep step with the other
@@ -196,7 +197,6 @@ class Updater:
             TrainingError: float16 without any loss scale that works.
         """
         torch.manual_seed(plan.seed)
-        self._objective.train()
         self._optimizer.zero_grad(set_to_none=True)
         sums, losses, telemetry = _Sums(), [], {}
         for index, (batch, weight) in enumerate(batches):
@@ -272,3 +272,11 @@ def all_metrics(output: LossOutput) -> dict[str, tuple[Tensor, float]]:
     if "loss" not in metrics:
         metrics = {"loss": (output.loss.detach(), output.sample_size), **metrics}
     return metrics
+
+
+def update_seed(seed: int, num_updates: int, rank: int) -> int:
+    """Return the seed of an update's random numbers.
+
+    It depends on nothing that happened before, so a resumed training draws the same ones.
+    """
+    return int(np.random.SeedSequence((seed, num_updates, rank)).generate_state(1, np.uint64)[0])

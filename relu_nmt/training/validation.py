@@ -63,7 +63,7 @@ class Validator:
     def run(
         self, subset: str, weights: AbstractContextManager, max_batches: int | None = None
     ) -> dict[str, float]:
-        """Return the metrics of a validation set; losses in bits.
+        """Return the metrics of a validation set; losses in bits. Back to training mode afterwards.
 
         Args:
             subset: its name.
@@ -77,7 +77,6 @@ class Validator:
         mine = range(self._process.rank, count, self._process.world_size)
         totals: dict[str, Tensor] = {}
         counts: dict[str, float] = {}
-        training = self._objective.training
         self._objective.eval()
         with weights, torch.no_grad():
             pinned = self._process.device.type == "cuda"
@@ -92,7 +91,7 @@ class Validator:
             metrics = metric_averages(self._over_processes(sums))
             if subset in self._scorers and max_batches is None:
                 metrics |= self._scorers[subset].score()
-        self._objective.train(training)
+        self._objective.train()
         return metrics
 
     def check(self, config: ValidationConfig, weights: AbstractContextManager) -> None:
@@ -107,6 +106,7 @@ class Validator:
             names += self._scorers[subset].metric_names
             self._objective.eval()
             self._scorers[subset].check()
+            self._objective.train()
         if config.best_checkpoint_metric not in names:
             raise ConfigError(
                 f"--best-checkpoint-metric {config.best_checkpoint_metric}: the validation set "
