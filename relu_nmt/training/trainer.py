@@ -140,6 +140,8 @@ class Trainer:
             config.run.num_workers,
         )
         self._folder = CheckpointFolder(config.checkpoint, config.validation)
+        # A GPU works on its own: waiting for each update's numbers would leave it idle.
+        self._reads_late = process.device.type != "cpu"
         self._watch = SignalWatch()
         self._share: Share | None = None
         self._launched: LaunchedUpdate | None = None
@@ -248,7 +250,7 @@ class Trainer:
         if self.parts.average is not None:
             self.parts.average.update(number)
         self._launched = launched
-        if self._process.device.type == "cpu" or number % self.config.logging.log_interval == 0:
+        if not self._reads_late or number % self.config.logging.log_interval == 0:
             self._read_launched()
         return True
 

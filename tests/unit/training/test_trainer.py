@@ -275,6 +275,28 @@ def test_a_loss_that_is_not_finite_stops_with_the_samples(tmp_path):
     assert "\n" not in message
 
 
+def test_numbers_that_are_read_late_are_the_same(tmp_path, capsys):
+    """As on a GPU, where an update's numbers are read during the next one."""
+    outputs = []
+    for late in (False, True):
+        folder = tmp_path / str(late)
+        toy = Toy(folder, run={"max_update": 17}, logging={"log_interval": 4})
+        trainer = toy.trainer()
+        trainer._reads_late = late
+        trainer.train()
+        times = ("wps", "ups", "wall", "train_wall", "train_wps", "train_ups", "train_train_wall")
+        lines = json_lines(capsys.readouterr().out)
+        outputs.append(
+            [{k: v for k, v in line.items() if k not in (*times, "message")} for line in lines]
+        )
+    assert outputs[0] == outputs[1]
+    assert_equal_tensors(weights(tmp_path / "False"), weights(tmp_path / "True"))
+    trainer = Toy(tmp_path / "bad", {}, train=ToySource(poisoned=[3])).trainer()
+    trainer._reads_late = True
+    with pytest.raises(TrainingError, match=r"update 4 \(epoch 1\).* samples 300, 301\."):
+        trainer.train()
+
+
 def test_checks_before_the_first_update(tmp_path):
     with pytest.raises(ConfigError, match="bleu needs --eval-bleu"):
         Toy(tmp_path, validation={"best_checkpoint_metric": "bleu"}).trainer().train()
