@@ -326,7 +326,7 @@ def read_examples(run: Run) -> tuple[list[Example], str]:
 def report(run: Run, minutes: float) -> None:
     """Print the examples, the score, where everything is, and how to go on."""
     examples, score = read_examples(run)
-    say("\nSentences of pages that training has not seen")
+    say("\nSentences of documents that training has not seen")
     for number, example in enumerate(choose_examples(examples), 1):
         say("\n" + lay_out(number, example))
     say(f"\n{score}")
