@@ -45,8 +45,8 @@ MODEL = """
 """
 TRAINING = """
     --max-tokens 1536 --dropout 0.1 --label-smoothing 0.1 --clip-norm 1.0
-    --optimizer adam --adam-betas (0.9,0.98) --lr 1e-3 --lr-scheduler inverse_sqrt
-    --warmup-updates 400 --store-ema --ema-decay 0.99
+    --optimizer adam --adam-betas (0.9,0.98) --lr 2e-3 --lr-scheduler inverse_sqrt
+    --warmup-updates 300 --store-ema --ema-decay 0.99
 """
 REPORTING = """
     --log-format simple --log-interval 25 --save-interval-updates 400 --keep-interval-updates 1

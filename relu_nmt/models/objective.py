@@ -88,7 +88,7 @@ class TranslationObjective(nn.Module):
             features.flatten(0, 1).index_select(0, real),
             self.model.output_projection.weight,
             tgt_tokens.flatten().index_select(0, real),
-            self.label_smoothing if self.training else 0.0,
+            self.label_smoothing,
         )
 
     def _regularizer_terms(self, records: list[AttentionRecord]) -> RegularizerTerms:
