@@ -163,10 +163,11 @@ class Decoder(nn.Module):
 
     def start(self, encoder_out: EncoderOutput, beam_size: int) -> DecoderState:
         """Return the state before the first position, with ``beam_size`` beams a sentence."""
-        caches = [
-            LayerCache(*layer.cross_attention.keys_values(encoder_out.states))
-            for layer in self.layers
-        ]
+        caches = []
+        for layer in self.layers:
+            keys, values = layer.cross_attention.keys_values(encoder_out.states)
+            # Split into heads they are views, which every step's products would copy.
+            caches.append(LayerCache(keys.contiguous(), values.contiguous()))
         return DecoderState(caches, encoder_out.key_mask, beam_size)
 
     def step(self, tokens: Tensor, state: DecoderState, need: Need) -> tuple[Tensor, Tensor | None]:
