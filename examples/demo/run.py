@@ -41,11 +41,11 @@ MODEL = """
     --encoder-layers 3 --encoder-embed-dim 256 --encoder-ffn-embed-dim 1024
     --encoder-attention-heads 4
     --decoder-layers 3 --decoder-embed-dim 256 --decoder-ffn-embed-dim 1024
-    --decoder-attention-heads 4
+    --decoder-attention-heads 4 --encoder-normalize-before --decoder-normalize-before
 """
 TRAINING = """
     --max-tokens 1536 --dropout 0.1 --label-smoothing 0.1 --clip-norm 1.0
-    --optimizer adam --adam-betas (0.9,0.98) --lr 2e-3 --lr-scheduler inverse_sqrt
+    --optimizer adam --adam-betas (0.9,0.98) --lr 1.5e-3 --lr-scheduler inverse_sqrt
     --warmup-updates 300 --store-ema --ema-decay 0.99
 """
 REPORTING = """
