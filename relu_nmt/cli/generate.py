@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TextIO
 from relu_nmt.cli.command import make_parser, run_command
 from relu_nmt.cli.translation_options import LineFormat, ModelOptions, load_translator
 from relu_nmt.config import add_options, from_namespace, option
+from relu_nmt.data.progress import Progress
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation.config import ScoringConfig
@@ -119,26 +120,33 @@ class _SplitTranslation:
 
     def run(self, scoring: ScoringConfig) -> None:
         """Translate everything."""
-        from tqdm import tqdm
-
         dataset, config, subset = self._dataset, self._config, self._options.gen_subset
         self._check_lengths()
         raw = None
         if config.replace_unk is not None:
             raw = self._task.raw_lines(subset, "source")
         seconds, num_tokens = 0.0, 0
-        silent = True if self._options.no_progress_bar else None  # None: unless on a terminal
-        with tqdm(total=len(dataset), unit="sentence", disable=silent) as bar:
+        with self._progress() as advance:
             for first in range(0, len(dataset), WINDOW):
                 numbers = range(first, min(first + WINDOW, len(dataset)))
                 sentences = self._translator.read_sentences(dataset, numbers, raw)
                 sentences = [self._shortened(sentence) for sentence in sentences]
                 started = time.perf_counter()
-                found = self._translator.translate_sentences(sentences, config, first, bar.update)
+                found = self._translator.translate_sentences(sentences, config, first, advance)
                 seconds += time.perf_counter() - started
                 num_tokens += sum(len(best.hypothesis.tokens) for best, *_ in found)
                 self._print(numbers, sentences, found)
         self._print_summary(scoring, seconds, num_tokens)
+
+    @contextmanager
+    def _progress(self) -> Iterator[Callable[[int], object] | None]:
+        """Show how many sentences are done, unless told not to."""
+        if self._options.no_progress_bar:
+            yield None
+            return
+        label = f"translate {self._options.gen_subset}"
+        with Progress(label, len(self._dataset), "sentences") as progress:
+            yield progress.advance
 
     def _check_lengths(self) -> None:
         limit, sizes = self._translator.most_source_positions, self._dataset.source_sizes

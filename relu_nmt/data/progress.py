@@ -1,4 +1,4 @@
-"""How far a long pass over text has come, on standard error."""
+"""How far a long pass over text or sentences has come, on standard error."""
 
 import sys
 import time
@@ -16,20 +16,22 @@ class Progress:
 
     Args:
         label: what is being done.
-        total: its size in bytes.
+        total: its size.
+        unit: what is counted: bytes (``B``, shown in MB) or anything else by its plural.
 
     Example:
         >>> with Progress("count", 100) as progress:
         ...     progress.advance(100)
     """
 
-    def __init__(self, label: str, total: int) -> None:
+    def __init__(self, label: str, total: int, unit: str = "B") -> None:
         self._label = label
         self._total = total
+        self._unit = unit
         self._done = 0
         self._started = self._last_line = time.monotonic()
         self._bar = (
-            tqdm(total=total, desc=label, unit="B", unit_scale=True, file=sys.stderr)
+            tqdm(total=total, desc=label, unit=unit, unit_scale=unit == "B", file=sys.stderr)
             if sys.stderr.isatty()
             else None
         )
@@ -37,11 +39,11 @@ class Progress:
     def __enter__(self) -> "Progress":
         return self
 
-    def advance(self, num_bytes: int) -> None:
-        """Add ``num_bytes`` to what is done."""
-        self._done += num_bytes
+    def advance(self, number: int) -> None:
+        """Add ``number`` to what is done."""
+        self._done += number
         if self._bar is not None:
-            self._bar.update(num_bytes)
+            self._bar.update(number)
         elif time.monotonic() - self._last_line >= SECONDS_BETWEEN_LINES:
             self._last_line = time.monotonic()
             self._print_line()
@@ -49,11 +51,10 @@ class Progress:
     def _print_line(self) -> None:
         seconds = time.monotonic() - self._started
         share = self._done / max(1, self._total)
-        print(
-            f"{self._label}: {share:.0%} of {self._total / 1e6:,.1f} MB, {seconds:.1f} s",
-            file=sys.stderr,
-            flush=True,
+        size = (
+            f"{self._total:,} {self._unit}" if self._unit != "B" else f"{self._total / 1e6:,.1f} MB"
         )
+        print(f"{self._label}: {share:.0%} of {size}, {seconds:.1f} s", file=sys.stderr, flush=True)
 
     def __exit__(
         self,
