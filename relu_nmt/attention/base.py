@@ -17,17 +17,31 @@ from relu_nmt.errors import ConfigError
 
 @dataclass(frozen=True)
 class Capabilities:
-    """Where a mechanism can work.
+    """Where a mechanism can work and what it can give.
+
+    A causal mechanism also decodes step by step: its row i depends on keys 0 .. i only.
 
     Args:
         causal: it can hide later keys, as the decoder's self-attention must.
-        cross: queries and keys may come from different sequences.
-        non_negative: its weights are never negative, so row sums and entropies mean something.
+        cross: queries and keys may come from different sequences, and each query's output is its
+            own; so queries may come one at a time.
+        weights: there is a matrix of weights [Nq, Nk] to return and to drop from.
+        non_negative: its weights are never negative, so that they have an entropy and can be
+            regularised.
+        fixed_length: an option bounds the number of keys.
+        permutation_invariant: permuting keys and values together changes nothing.
+        double_backward: gradients can be differentiated again (with the reference back end).
+        reason: why it has no causal or cross form, for the error message.
     """
 
     causal: bool = True
     cross: bool = True
+    weights: bool = True
     non_negative: bool = True
+    fixed_length: bool = False
+    permutation_invariant: bool = True
+    double_backward: bool = True
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -35,12 +49,19 @@ class Need:
     """What a caller wants besides the output; asking for less allows faster code.
 
     Args:
-        statistics: the row statistics of the weights.
+        statistics: sum and entropy of each row of weights, differentiable, for the regulariser.
+        telemetry: also the further statistics of the rows, for the log.
         weights: the weights themselves.
     """
 
     statistics: bool = False
+    telemetry: bool = False
     weights: bool = False
+
+    @property
+    def rows(self) -> bool:
+        """Whether any statistics of the rows are asked for."""
+        return self.statistics or self.telemetry
 
 
 NOTHING = Need()
@@ -53,12 +74,15 @@ class RowStatistics:
     Args:
         total: S, the sum of the weights of the row; differentiable.
         entropy: H in nats, of the weights divided by their sum; differentiable; 0 in a null row.
-        zero_fraction: share of the visible keys whose weight is exactly zero.
+            ``None`` where weights may be negative.
+        zero_fraction: share of the visible keys whose weight is exactly zero; with telemetry.
+        largest: the largest absolute weight of the row; with telemetry.
     """
 
     total: Tensor
-    entropy: Tensor
-    zero_fraction: Tensor
+    entropy: Tensor | None
+    zero_fraction: Tensor | None = None
+    largest: Tensor | None = None
 
 
 @dataclass
@@ -93,10 +117,15 @@ class Attention(nn.Module):
         num_heads: H.
         head_dim: d.
         dropout: probability of dropping a weight in training.
+
+    Attributes:
+        backend: which code computes it, see :mod:`relu_nmt.attention.backends`; never stored.
     """
 
     Config: ClassVar[type] = NoOptions
     capabilities: ClassVar[Capabilities] = Capabilities()
+    shares_queries_and_keys: ClassVar[bool] = False
+    """Whether keys are made by the projection of the queries."""
 
     def __init__(self, config: Any, num_heads: int, head_dim: int, dropout: float) -> None:
         super().__init__()
@@ -104,6 +133,7 @@ class Attention(nn.Module):
         self.num_heads = num_heads
         self.head_dim = head_dim
         self.dropout = dropout
+        self.backend = "auto"
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, need: Need = NOTHING
@@ -111,13 +141,30 @@ class Attention(nn.Module):
         """Attend from queries to keys.
 
         Args:
-            q: [B, H, Nq, d] queries, not yet scaled.
-            k: [B, H, Nk, d] keys.
+            q: [B, H, Nq, d] queries, not yet scaled, from :meth:`map_queries`.
+            k: [B, H, Nk, d] keys, from :meth:`map_keys`.
             v: [B, H, Nk, d] values.
             visibility: which keys each query may see. A query that sees none gets output 0.
             need: what to return besides the output.
         """
         raise TypeError(f"{type(self).__name__} must define forward")
+
+    def map_queries(self, q: Tensor) -> Tensor:
+        """Map projected queries [B, H, Nq, d], each on its own, before anything else."""
+        return q
+
+    def map_keys(self, k: Tensor) -> Tensor:
+        """Map projected keys [B, H, Nk, d], each on its own; decoding caches the result."""
+        return k
+
+    def finish(self, joined: Tensor, x: Tensor) -> Tensor:
+        """Map the joined heads before the output projection, such as by a norm or a gate.
+
+        Args:
+            joined: [B, Nq, D], the values of all heads.
+            x: [B, Nq, D], what the queries were made of.
+        """
+        return joined
 
     @property
     def active_dropout(self) -> float:
@@ -134,17 +181,24 @@ def build_attention(
         ConfigError: unknown name or option, or the mechanism cannot work in this slot.
     """
     kind = attentions.get(spec.name)
+    able = kind.capabilities
     missing = {"decoder": "causal", "cross": "cross"}.get(slot)
-    if missing and not getattr(kind.capabilities, missing):
+    if missing and not getattr(able, missing):
         raise ConfigError(
-            f"--{slot}-attention {spec.name}: it has no {missing} form; choose one of "
+            f"--{slot}-attention {spec.name}: it has no {missing} form"
+            + (f", since {able.reason}" if able.reason else "")
+            + "; choose one of "
             + ", ".join(n for n in attentions.names() if _can(n, missing))
+        )
+    if dropout > 0 and not able.weights:
+        raise ConfigError(
+            f"--attention-dropout {dropout:g}: {spec.name} has no weights to drop; set it to 0"
         )
     try:
         config = configuration.from_strings(kind.Config, spec.options)
+        return kind(config, num_heads, head_dim, dropout)
     except ConfigError as error:
         raise ConfigError(f"--{slot}-attention {spec}: {error}") from error
-    return kind(config, num_heads, head_dim, dropout)
 
 
 def _can(name: str, capability: str) -> bool:

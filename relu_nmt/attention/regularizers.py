@@ -3,11 +3,14 @@
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from relu_nmt.attention.base import RowStatistics
+from relu_nmt.attention.base import Attention, RowStatistics
 from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.records import AttentionRecord
+from relu_nmt.attention.regularizer_config import AttentionRegularizerConfig
 from relu_nmt.attention.stats import NULL_SUM
+from relu_nmt.errors import ConfigError
 
 
 @dataclass
@@ -41,3 +44,53 @@ def regularizer_terms(
     excess = (rows.entropy - margin * visibility.counts.clamp_min(1).log()).clamp_min(0)
     excess = excess.masked_fill(is_null, 0.0)
     return RegularizerTerms((log_total * real).sum() / num_rows, (excess * real).sum() / num_rows)
+
+
+class AttentionRegularizer:
+    """norm_weight * mean |log S| + entropy_weight * mean max(H - margin log n, 0).
+
+    The means are over samples, heads and real query rows, and then over all attention modules.
+
+    Args:
+        config: the weights of the terms and the margin.
+        model: has the attentions.
+
+    Raises:
+        ConfigError: it is on and an attention has no weights, or signed ones.
+
+    Reference: ReLUFormer, Eq. 7; the weights of the terms are ours, the paper prints none.
+    """
+
+    def __init__(self, config: AttentionRegularizerConfig, model: nn.Module) -> None:
+        self.config = config
+        if not config.active:
+            return
+        for module in model.modules():
+            if isinstance(module, Attention) and not module.capabilities.non_negative:
+                raise ConfigError(
+                    "--attention-norm-weight and --attention-entropy-weight need weights that "
+                    f"are never negative, which {type(module).__name__} does not give; set them "
+                    "to 0"
+                )
+
+    @property
+    def active(self) -> bool:
+        """Whether any term has a weight."""
+        return self.config.active
+
+    def terms(self, records: list[AttentionRecord]) -> RegularizerTerms:
+        """Return the means of both terms over all modules."""
+        margin = self.config.attention_entropy_margin
+        terms = [regularizer_terms(r.output.rows, r.visibility, margin) for r in records]
+        return RegularizerTerms(
+            torch.stack([t.normalisation for t in terms]).mean(),
+            torch.stack([t.entropy for t in terms]).mean(),
+        )
+
+    def penalty(self, terms: RegularizerTerms) -> Tensor:
+        """Return the weighted sum of both terms, to be added to the loss per unit."""
+        config = self.config
+        return (
+            config.attention_norm_weight * terms.normalisation
+            + config.attention_entropy_weight * terms.entropy
+        )

@@ -4,14 +4,12 @@ import math
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from relu_nmt.attention import attentions
-from relu_nmt.attention.base import NOTHING, Attention, AttentionOutput, Capabilities, Need
-from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.stats import row_statistics
+from relu_nmt.attention.pointwise import PointwiseAttention
+from relu_nmt.attention.pointwise_maps import PointwiseMap
 from relu_nmt.config import option
-from relu_nmt.dropout import dropout
 from relu_nmt.errors import ConfigError
 
 
@@ -20,6 +18,7 @@ class ReLUFormerConfig:
     """Settings of :class:`ReLUFormerAttention`."""
 
     gamma: float = option(1.0, "divisor of the weights; the paper does not print its value")
+    learnable: bool = option(False, "learn one gamma per layer, starting from the given one")
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.gamma) and self.gamma > 0):
@@ -27,7 +26,7 @@ class ReLUFormerConfig:
 
 
 @attentions.register("reluformer")
-class ReLUFormerAttention(Attention):
+class ReLUFormerAttention(PointwiseAttention):
     """s_ij = ReLU(q_i k_j / sqrt(d)) / (gamma sqrt(n_i / 2)), output sum_j s_ij v_j.
 
     n_i is the number of keys that query i may see: the real keys of the sentence, i + 1 at
@@ -38,7 +37,7 @@ class ReLUFormerAttention(Attention):
     Reference: ReLUFormer, Eq. 5-6.
 
     Example:
-        >>> import torch
+        >>> from relu_nmt.attention.masks import Visibility
         >>> attend = ReLUFormerAttention(ReLUFormerConfig(), num_heads=1, head_dim=1, dropout=0.0)
         >>> one = torch.ones(1, 1, 2, 1)
         >>> attend(one, one, one, Visibility(2, 2)).values.flatten().tolist()
@@ -46,22 +45,18 @@ class ReLUFormerAttention(Attention):
     """
 
     Config = ReLUFormerConfig
-    capabilities = Capabilities(causal=True, cross=True, non_negative=True)
 
-    def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, need: Need = NOTHING
-    ) -> AttentionOutput:
-        """See :meth:`Attention.forward`."""
-        exact = torch.promote_types(q.dtype, torch.float32)
-        scores = (q / math.sqrt(self.head_dim)) @ k.transpose(-1, -2)  # [B, H, Nq, Nk]
-        rectified = scores.relu()
-        if visibility.mask is not None:
-            rectified = rectified.masked_fill(~visibility.mask, 0.0)
-        # The scale is one factor a row, so it is cheaper on the output than on the weights.
-        counts = visibility.counts.to(exact).clamp_min(1)
-        row_scale = (counts / 2).rsqrt() / self.config.gamma  # [B or 1, 1, Nq or 1]
-        rows = row_statistics(rectified, visibility, row_scale) if need.statistics else None
-        values = dropout(rectified, self.active_dropout) @ v
-        values = (values * row_scale[..., None]).to(v.dtype)
-        weights = rectified.to(exact) * row_scale[..., None] if need.weights else None
-        return AttentionOutput(values, weights, rows)
+    def __init__(
+        self, config: ReLUFormerConfig, num_heads: int, head_dim: int, dropout: float
+    ) -> None:
+        super().__init__(config, num_heads, head_dim, dropout, PointwiseMap("relu"))
+        # The logarithm keeps gamma positive.
+        self.log_gamma_change = nn.Parameter(torch.zeros(1)) if config.learnable else None
+
+    def row_scale(self, counts: Tensor) -> Tensor:
+        """Return 1 / (gamma sqrt(n / 2))."""
+        return (counts / 2).rsqrt() / self.config.gamma
+
+    def gain(self) -> Tensor | None:
+        """Return what a learnt gamma changes of the scale."""
+        return None if self.log_gamma_change is None else (-self.log_gamma_change).exp()

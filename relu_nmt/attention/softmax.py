@@ -9,7 +9,7 @@ from torch import Tensor
 from relu_nmt.attention import attentions
 from relu_nmt.attention.base import NOTHING, Attention, AttentionOutput, Capabilities, Need
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.stats import row_statistics
+from relu_nmt.attention.stats import row_statistics, row_sums
 from relu_nmt.dropout import dropout
 
 CPU_HALF_FUSED_LENGTH = 512
@@ -35,7 +35,7 @@ class SoftmaxAttention(Attention):
         slow_when_fused = (
             q.device.type == "cpu" and q.dtype.itemsize == 2 and k.size(2) < CPU_HALF_FUSED_LENGTH
         )
-        if need.statistics or need.weights or slow_when_fused:
+        if need.rows or need.weights or slow_when_fused:
             return self._with_weights(q, k, v, visibility, need)
         only_causal = visibility.causal and visibility.key_mask is None and q.size(2) == k.size(2)
         values = F.scaled_dot_product_attention(
@@ -59,6 +59,6 @@ class SoftmaxAttention(Attention):
         weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32))
         if visibility.empty_rows is not None:
             weights = weights.masked_fill(visibility.empty_rows, 0.0)
-        rows = row_statistics(weights, visibility) if need.statistics else None
+        rows = row_statistics(row_sums(weights, need), visibility) if need.rows else None
         values = dropout(weights, self.active_dropout).to(v.dtype) @ v
         return AttentionOutput(values, weights if need.weights else None, rows)

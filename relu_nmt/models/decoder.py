@@ -4,11 +4,11 @@ from torch import Tensor, nn
 
 from relu_nmt.attention.base import NOTHING, AttentionOutput, Need, build_attention
 from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.records import AttentionRecord
 from relu_nmt.attention.spec import AttentionSpec
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.decoder_state import DecoderState, LayerCache
 from relu_nmt.models.encoder import EncoderOutput
-from relu_nmt.models.records import AttentionRecord
 from relu_nmt.modules.embedding import InputEmbedding
 from relu_nmt.modules.feed_forward import FeedForward
 from relu_nmt.modules.multihead import MultiheadAttention
@@ -63,13 +63,14 @@ class DecoderLayer(nn.Module):
 
         def self_attend(y: Tensor) -> Tensor:
             q, k, v = self.self_attention.self_projections(y)
-            output = self.self_attention.attend(q, k, v, visible["decoder"], need)
+            output = self.self_attention.attend(y, q, k, v, visible["decoder"], need)
             return record("decoder", output)
 
         def cross_attend(y: Tensor) -> Tensor:
             k, v = self.cross_attention.keys_values(encoder_out.states)
             q = self.cross_attention.queries(y)
-            return record("cross", self.cross_attention.attend(q, k, v, visible["cross"], need))
+            output = self.cross_attention.attend(y, q, k, v, visible["cross"], need)
+            return record("cross", output)
 
         x = self.self_attention_residual(x, self_attend)
         x = self.cross_attention_residual(x, cross_attend)
@@ -95,9 +96,10 @@ class DecoderLayer(nn.Module):
         batch, beam, dim = x.shape
 
         def self_attend(y: Tensor) -> Tensor:
-            q, k, v = self.self_attention.self_projections(y.reshape(batch * beam, 1, dim))
+            y = y.reshape(batch * beam, 1, dim)
+            q, k, v = self.self_attention.self_projections(y)
             keys, values = cache.append(k, v)
-            output = self.self_attention.attend(q, keys, values, visible["decoder"])
+            output = self.self_attention.attend(y, q, keys, values, visible["decoder"])
             return output.values.view(batch, beam, dim)
 
         crossed: list[AttentionOutput] = []
@@ -105,7 +107,7 @@ class DecoderLayer(nn.Module):
         def cross_attend(y: Tensor) -> Tensor:
             q = self.cross_attention.queries(y)  # [B, H, K, d]
             keys, values = cache.source_keys, cache.source_values
-            output = self.cross_attention.attend(q, keys, values, visible["cross"], need)
+            output = self.cross_attention.attend(y, q, keys, values, visible["cross"], need)
             crossed.append(output)
             return output.values
 

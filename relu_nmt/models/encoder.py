@@ -6,9 +6,9 @@ from torch import Tensor, nn
 
 from relu_nmt.attention.base import NOTHING, Need, build_attention
 from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.records import AttentionRecord
 from relu_nmt.attention.spec import AttentionSpec
 from relu_nmt.models.config import TransformerConfig
-from relu_nmt.models.records import AttentionRecord
 from relu_nmt.modules.embedding import InputEmbedding
 from relu_nmt.modules.feed_forward import FeedForward
 from relu_nmt.modules.multihead import MultiheadAttention
@@ -54,7 +54,7 @@ class EncoderLayer(nn.Module):
 
         def self_attend(y: Tensor) -> Tensor:
             q, k, v = self.self_attention.self_projections(y)
-            output = self.self_attention.attend(q, k, v, visibility, need)
+            output = self.self_attention.attend(y, q, k, v, visibility, need)
             if need != NOTHING:
                 records.append(AttentionRecord("encoder", self.index, output, visibility))
             return output.values

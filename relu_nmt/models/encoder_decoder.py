@@ -6,12 +6,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from relu_nmt.attention.base import NOTHING, Need
+from relu_nmt.attention.records import AttentionRecord
 from relu_nmt.errors import ConfigError
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.decoder import Decoder
 from relu_nmt.models.decoder_state import DecoderState
 from relu_nmt.models.encoder import Encoder, EncoderOutput
-from relu_nmt.models.records import AttentionRecord
 from relu_nmt.modules.embedding import InputEmbedding, token_embedding
 from relu_nmt.modules.positions import LearnedPositions, SinusoidalPositions
 

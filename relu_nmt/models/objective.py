@@ -2,25 +2,18 @@
 
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor, nn
 
-from relu_nmt.attention import attentions
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.regularizer_config import AttentionRegularizerConfig
-from relu_nmt.attention.regularizers import RegularizerTerms, regularizer_terms
-from relu_nmt.attention.spec import AttentionSpec
-from relu_nmt.errors import ConfigError
+from relu_nmt.attention.regularizers import AttentionRegularizer
+from relu_nmt.attention.telemetry import attention_telemetry
 from relu_nmt.models.encoder_decoder import EncoderDecoder
-from relu_nmt.models.records import AttentionRecord
-from relu_nmt.models.telemetry import attention_telemetry
 from relu_nmt.modules.cross_entropy import projected_cross_entropy
 from relu_nmt.objective import LossOutput, Metric
 
 if TYPE_CHECKING:
     from relu_nmt.data.batch import TranslationBatch
-
-SLOTS = ("encoder", "decoder", "cross")
 
 
 class TranslationObjective(nn.Module):
@@ -35,7 +28,7 @@ class TranslationObjective(nn.Module):
         regularizer: weights of the two terms.
 
     Raises:
-        ConfigError: the regulariser is on and an attention has signed weights.
+        ConfigError: the regulariser is on and an attention has no weights, or signed ones.
     """
 
     def __init__(
@@ -47,14 +40,7 @@ class TranslationObjective(nn.Module):
         super().__init__()
         self.model = model
         self.label_smoothing = label_smoothing
-        self.regularizer = regularizer
-        names = {AttentionSpec.parse(model.config.attention_of(s)).name for s in SLOTS}
-        self.non_negative = all(attentions.get(n).capabilities.non_negative for n in names)
-        if regularizer.active and not self.non_negative:
-            raise ConfigError(
-                f"--attention-norm-weight and --attention-entropy-weight need weights that are "
-                f"never negative, which {', '.join(sorted(names))} does not give; set them to 0"
-            )
+        self.regularizer = AttentionRegularizer(regularizer, model)
 
     def forward(self, batch: "TranslationBatch", telemetry: bool = False) -> LossOutput:
         """Return the loss of a batch, summed over its target tokens.
@@ -64,22 +50,18 @@ class TranslationObjective(nn.Module):
             telemetry: also return the attention statistics of every layer and head.
         """
         regularize = self.regularizer.active and self.training
-        statistics = regularize or (telemetry and self.non_negative)
-        output = self.model(batch.src_tokens, batch.prev_output_tokens, Need(statistics=statistics))
+        need = Need(statistics=regularize, telemetry=telemetry)
+        output = self.model(batch.src_tokens, batch.prev_output_tokens, need)
         loss, nll = self._cross_entropy(output.features, batch.tgt_tokens)
         count = float(batch.num_tokens)
         # The log compares cross-entropies, so the regulariser has lines of its own.
         metrics = {"loss": Metric(loss.detach(), count), "nll_loss": Metric(nll, count)}
         if regularize:
-            terms = self._regularizer_terms(output.records)
+            terms = self.regularizer.terms(output.records)
             for name, value in (("norm", terms.normalisation), ("entropy", terms.entropy)):
                 metrics[f"attention_{name}"] = Metric(value.detach() * count, count)
-            penalty = (
-                self.regularizer.attention_norm_weight * terms.normalisation
-                + self.regularizer.attention_entropy_weight * terms.entropy
-            )
-            loss = loss + penalty * count
-        scalars = attention_telemetry(output.records) if telemetry and statistics else {}
+            loss = loss + self.regularizer.penalty(terms) * count
+        scalars = attention_telemetry(output.records) if telemetry else {}
         return LossOutput(loss, batch.num_tokens, metrics, scalars)
 
     def _cross_entropy(self, features: Tensor, tgt_tokens: Tensor) -> tuple[Tensor, Tensor]:
@@ -89,12 +71,4 @@ class TranslationObjective(nn.Module):
             self.model.output_projection.weight,
             tgt_tokens.flatten().index_select(0, real),
             self.label_smoothing,
-        )
-
-    def _regularizer_terms(self, records: list[AttentionRecord]) -> RegularizerTerms:
-        margin = self.regularizer.attention_entropy_margin
-        terms = [regularizer_terms(r.output.rows, r.visibility, margin) for r in records]
-        return RegularizerTerms(
-            torch.stack([t.normalisation for t in terms]).mean(),
-            torch.stack([t.entropy for t in terms]).mean(),
         )

@@ -12,7 +12,7 @@ from relu_nmt.attention.spec import AttentionSpec
 from relu_nmt.errors import ConfigError
 from tests.attention.helpers import can, make_attention, random_qkv
 
-ALL = Need(statistics=True, weights=True)
+ALL = Need(statistics=True, telemetry=True, weights=True)
 LENGTHS = [1, 2, 63, 64, 65]
 
 

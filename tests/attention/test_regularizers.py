@@ -12,7 +12,7 @@ from relu_nmt.attention.regularizers import regularizer_terms
 from relu_nmt.errors import ConfigError
 from tests.attention.helpers import make_attention, random_qkv
 
-ALL = Need(statistics=True, weights=True)
+ALL = Need(statistics=True, telemetry=True, weights=True)
 
 
 def plain_terms(weights, lengths, query_lengths, margin):

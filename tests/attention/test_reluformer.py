@@ -9,7 +9,7 @@ from relu_nmt.attention.base import Need
 from relu_nmt.attention.masks import Visibility
 from tests.attention.helpers import make_attention, random_qkv
 
-ALL = Need(statistics=True, weights=True)
+ALL = Need(statistics=True, telemetry=True, weights=True)
 
 
 @pytest.mark.parametrize("gamma", [1.0, 0.35])

@@ -94,10 +94,10 @@ def test_multihead_softmax_equals_pytorchs_own():
     x, memory = (torch.randn(3, n, 8, dtype=torch.float64) for n in (4, 5))
     mask = torch.arange(5) < torch.tensor([[5], [2], [4]])
     visibility = Visibility(4, 5, key_mask=mask)
-    output = ours.attend(ours.queries(x), *ours.keys_values(memory), visibility)
+    output = ours.attend(x, ours.queries(x), *ours.keys_values(memory), visibility)
     expected, _ = theirs(x, memory, memory, key_padding_mask=~mask)
     torch.testing.assert_close(output.values, expected)
-    itself = ours.attend(*ours.self_projections(x), Visibility(4, 4)).values
+    itself = ours.attend(x, *ours.self_projections(x), Visibility(4, 4)).values
     torch.testing.assert_close(itself, theirs(x, x, x)[0])
 
 

@@ -2,7 +2,8 @@
 
 import torch
 
-from relu_nmt.models.records import AttentionRecord
+from relu_nmt.attention.records import AttentionRecord
+from relu_nmt.attention.stats import NULL_SUM
 
 
 @torch.no_grad()
@@ -19,11 +20,16 @@ def attention_telemetry(records: list[AttentionRecord]) -> dict[str, float]:
             continue
         real = record.visibility.real_rows(rows.total.size(0))  # [B, 1, Nq]
         count = real.sum().clamp_min(1)
-        for statistic, per_row in (
-            ("sum", rows.total),
-            ("entropy", rows.entropy),
-            ("zero_fraction", rows.zero_fraction),
-        ):
+        statistics = {
+            "sum": rows.total,
+            "entropy": rows.entropy,
+            "zero_fraction": rows.zero_fraction,
+            "null_fraction": (rows.total <= NULL_SUM).float(),
+            "largest": rows.largest,
+        }
+        if rows.entropy is None:  # signed weights: a sum of 0 is no null row either
+            del statistics["entropy"], statistics["null_fraction"]
+        for statistic, per_row in statistics.items():
             values.append((per_row * real).sum((0, 2)) / count)  # [H]
             names += [
                 f"attention/{record.slot}.{record.layer}.{head}/{statistic}"
