@@ -3,6 +3,8 @@
 import dataclasses
 import os
 
+from relu_nmt.attention import attentions
+from relu_nmt.attention.spec import SLOTS, AttentionSpec
 from relu_nmt.config import from_dict
 from relu_nmt.errors import CheckpointError
 from relu_nmt.models.config import TransformerConfig
@@ -47,7 +49,15 @@ def load_model(path: str | os.PathLike[str]) -> LoadedModel:
             "it is not the checkpoint of a translation model"
         )
     task = TranslationTask.from_state(checkpoint.metadata["task"])
-    model = build_model(from_dict(TransformerConfig, checkpoint.metadata["model_config"]), task)
+    config = from_dict(TransformerConfig, checkpoint.metadata["model_config"])
+    for slot in SLOTS:
+        name = AttentionSpec.parse(config.attention_of(slot)).name
+        if name not in attentions.names():
+            raise CheckpointError(
+                f"{path}: its attention '{name}' is none of relu_nmt's; name the file that "
+                "registers it: --user-module FILE (in Python: import it before loading)"
+            )
+    model = build_model(config, task)
     try:
         model.load_state_dict(checkpoint.model_tensors)
     except RuntimeError as error:

@@ -5,6 +5,9 @@ from dataclasses import dataclass, field
 from relu_nmt.attention import attentions
 from relu_nmt.errors import ConfigError
 
+SLOTS = ("encoder", "decoder", "cross")
+"""Where an encoder-decoder attends: source to source, target to target, target to source."""
+
 
 @dataclass(frozen=True)
 class AttentionSpec:
@@ -51,5 +54,8 @@ def known_attention(text: str) -> str:
     """
     name = AttentionSpec.parse(text).name
     if name not in attentions.names():
-        attentions.get(name)  # raises, naming the close ones
+        try:
+            attentions.get(name)
+        except ConfigError as error:  # names the close ones
+            raise ConfigError(f"{error}; one of your own: --user-module FILE") from None
     return text

@@ -6,20 +6,46 @@ import sys
 from collections.abc import Callable, Sequence
 
 from relu_nmt.errors import ReluNmtError
+from relu_nmt.user_modules import FLAG, import_user_module
 
 USER_ERROR = 2
 INTERRUPTED = 130
 
 
-def make_parser(prog: str, description: str) -> argparse.ArgumentParser:
-    """Return a parser with the options that every command has."""
+def make_parser(
+    prog: str, description: str, user_modules: bool = False
+) -> argparse.ArgumentParser:
+    """Return a parser with the options that every command has.
+
+    Args:
+        prog: name of the command.
+        description: what ``--help`` shows first.
+        user_modules: the command also takes files that register the user's own attention.
+    """
     parser = argparse.ArgumentParser(
         prog=prog, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
         "--debug", action="store_true", help="show the trace of an error, not only its message"
     )
+    if user_modules:
+        parser.add_argument(
+            FLAG,
+            action="append",
+            default=[],
+            metavar="FILE",
+            help="Python file that registers an attention of your own; may be given several times",
+        )
     return parser
+
+
+def _import_user_modules(argv: Sequence[str] | None) -> None:
+    """Import the files named in ``argv``, before options are checked against what they register."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument(FLAG, action="append", nargs="?", default=[])
+    for path in parser.parse_known_args(argv)[0].user_module:
+        if path is not None:  # the flag without a file: the command's own parser complains
+            import_user_module(path)
 
 
 def run_command(
@@ -32,11 +58,14 @@ def run_command(
     Exit codes: 0 done, 2 a mistake that the user can mend (one line on standard error), 130
     interrupted from the keyboard.
     """
-    arguments = parser.parse_args(argv)
+    debug = "--debug" in (sys.argv[1:] if argv is None else argv)
     try:
+        if parser.get_default("user_module") is not None:
+            _import_user_modules(argv)
+        arguments = parser.parse_args(argv)
         return body(arguments) or 0
     except ReluNmtError as error:
-        if arguments.debug:
+        if debug:
             raise
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return USER_ERROR

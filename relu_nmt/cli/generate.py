@@ -53,7 +53,7 @@ class GenerateOptions:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    parser = make_parser("relu-nmt-generate", DESCRIPTION)
+    parser = make_parser("relu-nmt-generate", DESCRIPTION, user_modules=True)
     parser.add_argument("data", help="data folder")
     add_options(parser, ModelOptions, "model")
     add_options(parser, GenerateOptions, "data and output")

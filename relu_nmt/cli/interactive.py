@@ -53,7 +53,7 @@ class InteractiveOptions:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    parser = make_parser("relu-nmt-interactive", DESCRIPTION)
+    parser = make_parser("relu-nmt-interactive", DESCRIPTION, user_modules=True)
     parser.add_argument("data", nargs="?", help="data folder; not needed, the checkpoint has all")
     add_options(parser, ModelOptions, "model")
     add_options(parser, InteractiveOptions, "input and output")

@@ -25,8 +25,11 @@ MAY_IMPORT = {
     "training": BASE | {"objective", "optim"},
     "decoding": BASE | {"models", "modules", "attention", "data"},
     "evaluation": BASE | {"tasks", "decoding", "data"},
-    "loading": BASE | {"models", "tasks", "training"},
-    "translator": BASE | {"loading", "decoding", "tasks", "models", "data", "evaluation"},
+    "analysis": BASE | {"attention", "models", "decoding", "data"},
+    "loading": BASE | {"attention", "models", "tasks", "training"},
+    "translator": BASE
+    | {"attention", "loading", "analysis", "decoding", "tasks", "models", "data", "evaluation"},
+    "user_modules": {"errors"},
     "__init__": {"translator"},
 }
 

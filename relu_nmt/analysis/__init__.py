@@ -1,0 +1,1 @@
+"""What trained models do: statistics of their attention, and the weights themselves."""

@@ -1,0 +1,42 @@
+"""Files of the user's that add to the registries, such as an attention of one's own."""
+
+import hashlib
+import importlib.util
+import sys
+from pathlib import Path
+
+from relu_nmt.errors import ConfigError
+
+FLAG = "--user-module"
+
+
+def import_user_module(path: str) -> None:
+    """Import a Python file, so that what it registers can be used; a second time does nothing.
+
+    The file is run as it is: it is the user's own code.
+
+    Args:
+        path: a ``.py`` file.
+
+    Raises:
+        ConfigError: there is no such file, or running it fails.
+    """
+    file = Path(path).resolve()
+    if file.suffix != ".py" or not file.is_file():
+        raise ConfigError(f"{FLAG} {path}: expected a Python file (.py)")
+    # Two files may have the same name in different folders.
+    name = f"relu_nmt_user_{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
+    if name in sys.modules:
+        return
+    spec = importlib.util.spec_from_file_location(name, file)
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses look their module up while it is being run.
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        reason = " ".join(str(error).split())
+        raise ConfigError(
+            f"{FLAG} {path}: running it fails: {type(error).__name__}: {reason}"
+        ) from error
