@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from relu_nmt.attention.backends.choice import set_attention_backend
 from relu_nmt.config import from_dict
 from relu_nmt.data.dictionary import UNK
 from relu_nmt.data.parallel import ParallelDataset
@@ -101,6 +102,7 @@ class Translator:
         path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
         device: str | torch.device | None = None,
         dtype: torch.dtype | None = None,
+        attention_backend: str = "auto",
     ) -> "Translator":
         """Load a checkpoint, or several as an ensemble.
 
@@ -108,9 +110,12 @@ class Translator:
             path: a file; ``a.safetensors:b.safetensors``; or a list of files.
             device: where to compute; a GPU if there is one by default.
             dtype: what to compute in; float32 by default.
+            attention_backend: ``auto``, ``reference``, ``blockwise`` or ``triton``.
 
         Raises:
             CheckpointError: a file is missing, damaged, or its dictionaries differ.
+            ConfigError: no such back end.
+            MissingExtraError: the back end is not installed.
         """
         if isinstance(path, str | os.PathLike):
             path = os.fspath(path).split(os.pathsep)
@@ -127,6 +132,8 @@ class Translator:
                 )
         if not loaded:
             raise ConfigError("no checkpoint given")
+        for each in loaded:
+            set_attention_backend(each.model, attention_backend)
         return cls([each.model for each in loaded], loaded[0].task, device, dtype)
 
     def translate(

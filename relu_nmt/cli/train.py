@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from relu_nmt.attention.backend_config import AttentionBackendConfig
 from relu_nmt.attention.regularizer_config import AttentionRegularizerConfig
 from relu_nmt.cli.command import make_parser, run_command
 from relu_nmt.cli.train_options import EvalBleuOptions, TaskOptions, search_settings
@@ -53,9 +54,10 @@ ConfigT = TypeVar("ConfigT")
 
 @dataclass(frozen=True)
 class Settings:
-    """All settings of the command, by purpose."""
+    """All settings of the command, by purpose; a checkpoint keeps all but the back end."""
 
     data: str
+    backend: AttentionBackendConfig
     task: TaskOptions
     model: TransformerConfig
     regularizer: AttentionRegularizerConfig
@@ -70,19 +72,20 @@ class Settings:
             **{
                 field.name: to_dict(getattr(self, field.name))
                 for field in dataclasses.fields(self)
-                if field.name != "data"
+                if field.name not in ("data", "backend")
             },
         }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    parser = make_parser("relu-nmt-train", DESCRIPTION)
+    parser = make_parser("relu-nmt-train", DESCRIPTION, user_modules=True)
     parser.add_argument("data", help="data folder")
     for config_class, title in (
         (TaskOptions, "task and loss"),
         (TransformerConfig, "model"),
         (AttentionRegularizerConfig, "attention regulariser"),
+        (AttentionBackendConfig, "attention back end"),
         (BatchingConfig, "batches"),
         (OptimizerConfig, "optimiser"),
         (ScheduleConfig, "learning rate"),
@@ -108,6 +111,7 @@ def read_settings(arguments: argparse.Namespace) -> Settings:
     preset = architecture_defaults(task.arch)
     return Settings(
         arguments.data,
+        from_namespace(AttentionBackendConfig, arguments),
         task,
         _with_preset(TransformerConfig, arguments, preset),
         _with_preset(AttentionRegularizerConfig, arguments, preset),
@@ -204,6 +208,7 @@ class _Training:
         """Return a new model; its size is printed."""
         import torch
 
+        from relu_nmt.attention.backends.choice import set_attention_backend
         from relu_nmt.loading import build_model
 
         task, config, say = self.task, self.settings.model, self.reporter.say
@@ -219,6 +224,7 @@ class _Training:
             )
         torch.manual_seed(self.settings.trainer.run.seed)
         model = build_model(config, task)
+        set_attention_backend(model, self.settings.backend.attention_backend)
         total = sum(p.numel() for p in model.parameters())
         trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
         say(f"model: {self.settings.task.arch}, attention {_attention_names(config)}")

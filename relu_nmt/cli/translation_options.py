@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from relu_nmt.attention.backend_config import BACKEND_HELP, BACKENDS
 from relu_nmt.config import option
 from relu_nmt.errors import ConfigError
 
@@ -47,6 +48,7 @@ class ModelOptions:
     cpu: bool = option(False, "use the CPU even if there is a GPU")
     fp16: bool = option(False, "compute in float16; needs a GPU")
     bf16: bool = option(False, "compute in bfloat16; also on the CPU")
+    attention_backend: str = option("auto", BACKEND_HELP, choices=BACKENDS)
 
     def __post_init__(self) -> None:
         if not self.path:
@@ -73,7 +75,7 @@ def load_translator(options: ModelOptions, data: str | None) -> Translator:
     if options.fp16 and device == "cpu":
         raise ConfigError("--fp16 needs a GPU; on the CPU use --bf16 or neither")
     dtype = torch.float16 if options.fp16 else torch.bfloat16 if options.bf16 else None
-    translator = Translator.from_checkpoint(options.path, device, dtype)
+    translator = Translator.from_checkpoint(options.path, device, dtype, options.attention_backend)
     translator.task = _adapted_task(translator.task, options, data)
     return translator
 
