@@ -12,9 +12,7 @@ USER_ERROR = 2
 INTERRUPTED = 130
 
 
-def make_parser(
-    prog: str, description: str, user_modules: bool = False
-) -> argparse.ArgumentParser:
+def make_parser(prog: str, description: str, user_modules: bool = False) -> argparse.ArgumentParser:
     """Return a parser with the options that every command has.
 
     Args:
