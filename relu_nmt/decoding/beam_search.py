@@ -83,8 +83,9 @@ class BeamSearch:
         symbols: numbers of the special symbols.
         selector: how continuations are chosen.
 
-    Reference: the stop rules are those of spec ``translation.md`` section 5 (``ahead`` and
-    ``exact``) and of fairseq (``full``).
+    Reference: Huang, Zhao and Ma 2017, "When to finish? Optimal beam search for neural text
+    generation", for the bound behind the stop rules ``exact`` and, looser, ``ahead``; ``full`` is
+    fairseq's rule.
     """
 
     def __init__(
