@@ -14,7 +14,13 @@ if TYPE_CHECKING:
 attentions: "Registry[type[Attention]]" = Registry(
     "attention",
     {
-        "softmax": "relu_nmt.attention.softmax",
+        "entmax": "relu_nmt.attention.entmax",
+        "entmax15": "relu_nmt.attention.entmax",
+        "pointwise": "relu_nmt.attention.scaled_pointwise",
+        "polynomial": "relu_nmt.attention.polynomial",
+        "rela": "relu_nmt.attention.rela",
         "reluformer": "relu_nmt.attention.reluformer",
+        "softmax": "relu_nmt.attention.softmax",
+        "sparsemax": "relu_nmt.attention.sparsemax",
     },
 )

@@ -2,9 +2,10 @@ import pytest
 import torch
 
 from relu_nmt.attention import attentions
+from tests.attention.helpers import VARIANTS
 
 
-@pytest.fixture(params=attentions.names())
+@pytest.fixture(params=[*attentions.names(), *VARIANTS])
 def name(request) -> str:
     return request.param
 

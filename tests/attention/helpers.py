@@ -4,6 +4,14 @@ from relu_nmt.attention import attentions
 from relu_nmt.attention.base import Attention, build_attention
 from relu_nmt.attention.spec import AttentionSpec
 
+VARIANTS = [
+    "pointwise:h=gelu,alpha=0.5",
+    "pointwise:h=sigmoid",
+    "polynomial:power=2",
+    "polynomial:scale=dynamic,length=4096",
+]
+"""Options that change what a mechanism can do; tested beside the defaults of everything."""
+
 
 def make_attention(name: str, slot: str = "encoder", heads: int = 2, dim: int = 4) -> Attention:
     attention = build_attention(AttentionSpec.parse(name), slot, heads, dim, dropout=0.0)
@@ -19,4 +27,5 @@ def random_qkv(batch, queries, keys, *, heads=2, dim=4, seed=0, dtype=torch.floa
 
 
 def can(name: str, capability: str) -> bool:
-    return getattr(attentions.get(name).capabilities, capability)
+    """Return what the class declares; options may change ``make_attention(name).capabilities``."""
+    return getattr(attentions.get(AttentionSpec.parse(name).name).capabilities, capability)

@@ -1,0 +1,103 @@
+"""Polynomial attention: a power of the scores, scaled by the root of the length."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from relu_nmt.attention import attentions
+from relu_nmt.attention.base import NOTHING, AttentionOutput, Capabilities, Need
+from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.pointwise import PointwiseAttention
+from relu_nmt.attention.pointwise_maps import PointwiseMap
+from relu_nmt.config import option
+from relu_nmt.errors import ConfigError
+
+MAX_POWER = 6
+SCALES = ("fixed", "none", "dynamic")
+
+
+@dataclass(frozen=True)
+class PolynomialConfig:
+    """Settings of :class:`PolynomialAttention`."""
+
+    power: int = option(3, f"the exponent p of the scores, 1 to {MAX_POWER}")
+    scale: str = option("fixed", "fixed 1/sqrt(n), dynamic (learnt, starting there) or none")
+    per_head: bool = option(False, "learn one dynamic scale a head instead of one a layer")
+    length: int | None = option(None, "a constant N for the scale; else each query's own n")
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.power <= MAX_POWER:
+            raise ConfigError(f"power={self.power}: expected 1 to {MAX_POWER}")
+        if self.scale not in SCALES:
+            raise ConfigError(f"scale={self.scale}: expected one of {', '.join(SCALES)}")
+        if self.per_head and self.scale != "dynamic":
+            raise ConfigError(f"per_head=true needs scale=dynamic, not scale={self.scale}")
+        if self.length is not None:
+            if self.length < 1:
+                raise ConfigError(f"length={self.length}: expected 1 or more keys")
+            if self.scale == "none":
+                raise ConfigError(f"length={self.length} needs scale=fixed or scale=dynamic")
+
+
+@attentions.register("polynomial")
+class PolynomialAttention(PointwiseAttention):
+    """A_ij = c_i (q_i k_j / sqrt(d))^p, element by element; output sum_j A_ij v_j.
+
+    ``scale`` chooses c: ``none`` is 1; ``fixed`` is 1/sqrt(n_i), with the number n_i of keys that
+    query i may see, or 1/sqrt(N) with ``length=N`` for all; ``dynamic`` is learnt, without weight
+    decay, and may turn negative. What is learnt is c itself, from 1/sqrt(N) on, if ``length`` is
+    given. Otherwise sequences differ in length and a single c cannot fit them: c_i is g/sqrt(n_i)
+    with g learnt from 1 on.
+
+    Weights of odd powers are signed. Those of even powers are not, unless the scale is dynamic.
+
+    Reference: Saratchandran et al. 2024, "Rethinking softmax: self-attention with polynomial
+    activations", Theorem 4.2 and Corollary 4.3; its 1/14 is N = 196, the number of patches. It
+    has no masks; one c a row, which they need, is ours.
+
+    Example:
+        >>> from relu_nmt.attention.masks import Visibility
+        >>> attend = PolynomialAttention(PolynomialConfig(), num_heads=1, head_dim=4, dropout=0.0)
+        >>> ones = torch.ones(1, 1, 4, 4)
+        >>> attend(ones, ones, ones, Visibility(4, 4)).values[0, 0, 0].tolist()
+        [16.0, 16.0, 16.0, 16.0]
+    """
+
+    Config = PolynomialConfig
+    capabilities = Capabilities(non_negative=False)
+
+    def __init__(
+        self, config: PolynomialConfig, num_heads: int, head_dim: int, dropout: float
+    ) -> None:
+        map = PointwiseMap("power", config.power)
+        super().__init__(config, num_heads, head_dim, dropout, map)
+        self.scale = None
+        if config.scale == "dynamic":
+            self.capabilities = Capabilities(non_negative=False)
+            start = 1.0 if config.length is None else config.length**-0.5
+            self.scale = nn.Parameter(torch.full((num_heads if config.per_head else 1,), start))
+            self.scale.no_weight_decay = True
+
+    def row_scale(self, counts: Tensor) -> Tensor:
+        """Return the scale that is not learnt."""
+        if self.config.scale == "none":
+            return torch.ones_like(counts)
+        if self.config.length is not None:
+            return torch.full_like(counts, self.config.length**-0.5)
+        return counts.rsqrt()
+
+    def gain(self) -> Tensor | None:
+        """Return what a learnt scale changes of the fixed one."""
+        if self.scale is None or self.config.length is None:
+            return self.scale
+        return self.scale * self.config.length**0.5
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, need: Need = NOTHING
+    ) -> AttentionOutput:
+        """See :meth:`Attention.forward`."""
+        output = super().forward(q, k, v, visibility, need)
+        if output.rows is not None and not self.capabilities.non_negative:
+            output.rows.entropy = None
+        return output

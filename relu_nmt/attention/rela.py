@@ -1,0 +1,74 @@
+"""Rectified linear attention (ReLA): unscaled rectified scores and a norm on the joined heads."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from relu_nmt.attention import attentions
+from relu_nmt.attention.pointwise import PointwiseAttention
+from relu_nmt.attention.pointwise_maps import PointwiseMap
+from relu_nmt.config import option
+from relu_nmt.errors import ConfigError
+
+EPSILON = 1e-6
+
+
+@dataclass(frozen=True)
+class RelaConfig:
+    """Settings of :class:`RelaAttention`."""
+
+    gated: bool = option(False, "multiply the norm's output by sigmoid(w * o)")
+    gain: float = option(1.0, "initial gain of the norm; the variant ReLA-i starts it small")
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.gain):
+            raise ConfigError(f"gain={self.gain}: expected a number, such as 1 or 0.1")
+
+
+@attentions.register("rela")
+class RelaAttention(PointwiseAttention):
+    """RMSNorm(o), or RMSNorm(o) * sigmoid(w * o), where o joins sum_j ReLU(z_ij) v_j of all heads.
+
+    z = q k^T / sqrt(d); RMSNorm(o) = g * o / sqrt(mean(o^2) + 1e-6) over all D channels, with the
+    gain g [D]. The weights are not scaled by the length: the norm undoes any scale of a row. So
+    their sums grow with the length, in float16 up to its largest number, 65504.
+
+    A row that is zero in all heads stays zero.
+
+    Reference: Zhang, Titov and Sennrich 2021, "Sparse attention with linear units", section 3. The
+    norm spans the heads, as in their code, which trains the gated form; w and, unless ``gain``
+    says otherwise, g start at 1. eps is ours. Near o = 0 the norm's slope is 1000.
+
+    Example:
+        >>> from relu_nmt.attention.masks import Visibility
+        >>> attend = RelaAttention(RelaConfig(), num_heads=1, head_dim=1, dropout=0.0)
+        >>> one = torch.ones(1, 1, 2, 1)
+        >>> joined = attend(one, one, one, Visibility(2, 2)).values.squeeze(1)
+        >>> joined.flatten().tolist()
+        [2.0, 2.0]
+        >>> attend.finish(joined, joined).round(decimals=3).flatten().tolist()
+        [1.0, 1.0]
+    """
+
+    Config = RelaConfig
+
+    def __init__(self, config: RelaConfig, num_heads: int, head_dim: int, dropout: float) -> None:
+        super().__init__(config, num_heads, head_dim, dropout, PointwiseMap("relu"))
+        embed_dim = num_heads * head_dim
+        self.norm_gain = nn.Parameter(torch.full((embed_dim,), config.gain))
+        self.gate_weight = nn.Parameter(torch.ones(embed_dim)) if config.gated else None
+
+    def row_scale(self, counts: Tensor) -> Tensor:
+        """Return 1."""
+        return torch.ones_like(counts)
+
+    def finish(self, joined: Tensor, x: Tensor) -> Tensor:
+        """Normalise the joined heads [B, Nq, D] in float32, and gate them."""
+        exact = joined.to(torch.promote_types(joined.dtype, torch.float32))
+        root = (exact.square().mean(-1, keepdim=True) + EPSILON).rsqrt()
+        output = self.norm_gain * exact * root
+        if self.gate_weight is not None:
+            output = output * (self.gate_weight * exact).sigmoid()
+        return output.to(joined.dtype)
