@@ -29,3 +29,10 @@ def random_qkv(batch, queries, keys, *, heads=2, dim=4, seed=0, dtype=torch.floa
 def can(name: str, capability: str) -> bool:
     """Return what the class declares; options may change ``make_attention(name).capabilities``."""
     return getattr(attentions.get(AttentionSpec.parse(name).name).capabilities, capability)
+
+
+def fitted_slope(lengths, values) -> float:
+    """Return the exponent e of the least-squares fit values ~ lengths^e."""
+    x, y = torch.tensor(lengths).double().log(), torch.tensor(values).double().log()
+    x, y = x - x.mean(), y - y.mean()
+    return float((x @ y) / (x @ x))

@@ -1,0 +1,166 @@
+"""n^-alpha h(z) for the seven maps: formula, moments, scale laws, qk-layernorm and gate."""
+
+import math
+
+import pytest
+import torch
+
+from relu_nmt.attention.base import Need
+from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.pointwise_maps import PointwiseMap
+from relu_nmt.attention.regularizer_config import AttentionRegularizerConfig
+from relu_nmt.attention.regularizers import AttentionRegularizer
+from relu_nmt.attention.scaled_pointwise import MAPS
+from relu_nmt.errors import ConfigError
+from relu_nmt.modules.multihead import MultiheadAttention
+from tests.attention.helpers import fitted_slope, make_attention, random_qkv
+
+ALL = Need(statistics=True, telemetry=True, weights=True)
+
+PLAIN = {
+    "relu": lambda z: max(z, 0),
+    "relu2": lambda z: max(z, 0) ** 2,
+    "gelu": lambda z: z * (1 + math.erf(z / math.sqrt(2))) / 2,
+    "softplus": lambda z: math.log1p(math.exp(z)),
+    "identity": lambda z: z,
+    "relu6": lambda z: min(max(z, 0), 6),
+    "sigmoid": lambda z: 1 / (1 + math.exp(-z)),
+}
+MOMENTS = {
+    "relu": (0.3989, 0.5),
+    "relu2": (0.5, 1.5),
+    "gelu": (0.2821, 0.4252),
+    "softplus": (0.8061, 0.9212),
+    "identity": (0.0, 1.0),
+    "relu6": (0.3989, 0.5),
+    "sigmoid": (0.5, 0.2934),
+}
+
+
+@pytest.mark.parametrize("h", MAPS)
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.25])
+def test_weights_are_the_formula(h, alpha):
+    attend = make_attention(f"pointwise:h={h},alpha={alpha}", "decoder")
+    q, k, v = random_qkv(2, 4, 4)
+    q = q * 5  # beyond relu6's bound, too
+    mask = torch.arange(4) < torch.tensor([[3], [4]])
+    weights = attend(q, k, v, Visibility(4, 4, key_mask=mask, causal=True), ALL).weights
+    for b, length in enumerate((3, 4)):
+        for i in range(4):
+            n = min(i + 1, length)
+            expected = [PLAIN[h](float(q[b, 1, i] @ k[b, 1, j]) / 2) / n**alpha for j in range(n)]
+            assert weights[b, 1, i].tolist() == pytest.approx(expected + [0.0] * (4 - n), rel=1e-9)
+
+
+@pytest.mark.parametrize("h", MAPS)
+def test_moments_of_normal_scores(h):
+    z = torch.linspace(-12, 12, 200_001, dtype=torch.float64)
+    density = (-0.5 * z * z).exp() / math.sqrt(2 * math.pi)
+    value = PointwiseMap(h).value(z)
+    first, second = (torch.trapezoid(value**p * density, z).item() for p in (1, 2))
+    assert (first, second) == pytest.approx(MOMENTS[h], abs=1e-4)
+
+
+def normal_scores(samples, n):
+    """Queries along one axis, so that scores are standard normal whatever the head width."""
+    q = torch.zeros(samples, 2, 1, 4, dtype=torch.float64)
+    q[..., 0] = 2.0
+    return q, *random_qkv(samples, 1, n, seed=n)[1:]
+
+
+@pytest.mark.parametrize(("h", "alpha"), [("relu", 1.0), ("relu", 0.5), ("softplus", 0.75)])
+def test_scale_laws_of_variance_and_row_sum(h, alpha):
+    attend = make_attention(f"pointwise:h={h},alpha={alpha}")
+    lengths, variances, sums = [16, 64, 256, 1024], [], []
+    for n in lengths:
+        output = attend(*normal_scores(8000 // int(n**0.5), n), Visibility(1, n), ALL)
+        variances.append(output.values.var().item())
+        sums.append(output.rows.total.mean().item())
+        assert variances[-1] == pytest.approx(n ** (1 - 2 * alpha) * MOMENTS[h][1], rel=0.15)
+        assert sums[-1] == pytest.approx(n ** (1 - alpha) * MOMENTS[h][0], rel=0.05)
+    assert fitted_slope(lengths, variances) == pytest.approx(1 - 2 * alpha, abs=0.05)
+    assert fitted_slope(lengths, sums) == pytest.approx(1 - alpha, abs=0.05)
+
+
+def test_qk_norm_bounds_the_scores_and_has_two_gains():
+    attend = make_attention("pointwise")
+    assert [p.shape for p in attend.parameters()] == [(4,), (4,)]
+    q, k, _ = random_qkv(1, 5, 6)
+    generator = torch.Generator().manual_seed(3)
+    for mapped, x, gain in (
+        (attend.map_queries, q, attend.query_gain),
+        (attend.map_keys, k, attend.key_gain),
+    ):
+        gain.data.normal_(generator=generator)
+        y = mapped(x * 100)
+        row = (100 * x[0, 1, 2]).tolist()
+        mean = sum(row) / 4
+        spread = math.sqrt(sum((z - mean) ** 2 for z in row) / 4 + 1e-6)
+        expected = [g * (z - mean) / spread for g, z in zip(gain.tolist(), row, strict=True)]
+        assert y[0, 1, 2].tolist() == pytest.approx(expected, rel=1e-9)
+        gain.data.fill_(1)
+    z = attend.map_queries(q) @ attend.map_keys(k).transpose(-1, -2) / 2
+    assert z.abs().max() <= 2
+    assert not list(make_attention("pointwise:qk_norm=false").parameters())
+    half = attend.float().map_queries(q.half())
+    assert half.dtype == torch.float16
+
+
+@pytest.mark.parametrize(("gate", "act"), [("silu", lambda y: y * y.sigmoid()), ("identity", None)])
+def test_gate_multiplies_the_joined_heads(gate, act):
+    torch.manual_seed(0)
+    attend = make_attention(f"pointwise:gate={gate}")
+    joined, x, _ = (t[:, 0] for t in random_qkv(2, 3, 3, heads=1, dim=8))
+    y = x @ attend.gate.weight.T
+    expected = joined * (act(y) if act else y)
+    torch.testing.assert_close(attend.finish(joined, x), expected)
+    assert attend.gate.weight.shape == (8, 8) and attend.gate.bias is None
+
+
+def test_gradcheck_of_the_whole_module():
+    torch.manual_seed(0)
+    attend = make_attention("pointwise:h=gelu,gate=silu")
+    module = MultiheadAttention(8, attend).double()
+    x = random_qkv(1, 4, 1, heads=1, dim=8)[0][:, 0].requires_grad_()
+
+    def values(x):
+        visibility = Visibility(4, 4, causal=True)
+        return module.attend(x, *module.self_projections(x), visibility).values
+
+    assert torch.autograd.gradcheck(values, x)
+    assert torch.autograd.gradgradcheck(values, x)
+
+
+def test_bfloat16_autocast_keeps_queries_and_values_of_one_dtype():
+    torch.manual_seed(0)
+    module = MultiheadAttention(8, make_attention("pointwise:gate=silu").float())
+    with torch.autocast("cpu", torch.bfloat16):
+        q, k, v = module.self_projections(torch.randn(1, 4, 8))
+    assert q.dtype == k.dtype == v.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("h", MAPS)
+def test_only_maps_that_are_never_negative_can_be_regularised(h):
+    attend = make_attention(f"pointwise:h={h}")
+    assert attend.capabilities.non_negative == (h not in ("gelu", "identity"))
+    config = AttentionRegularizerConfig(attention_norm_weight=1.0)
+    if attend.capabilities.non_negative:
+        assert AttentionRegularizer(config, attend).active
+    else:
+        with pytest.raises(ConfigError, match="never negative"):
+            AttentionRegularizer(config, attend)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("h=tanh", "h=tanh: expected one of relu, relu2"),
+        ("h=power", "h=power: expected one of"),
+        ("gate=gelu", "gate=gelu: expected one of none, silu, identity"),
+        ("alpha=inf", "alpha=inf: expected a number"),
+        ("alpha=x", "alpha=x: expected float"),
+    ],
+)
+def test_unknown_values_are_errors(options, message):
+    with pytest.raises(ConfigError, match=message):
+        make_attention(f"pointwise:{options}")

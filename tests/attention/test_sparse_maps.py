@@ -1,0 +1,162 @@
+"""Softmax, sparsemax and entmax: rows that sum to 1, against their definitions and facts."""
+
+import math
+
+import pytest
+import torch
+
+from relu_nmt.attention.base import Need
+from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.sparse_maps import entmax, entmax15, sparsemax
+from relu_nmt.errors import ConfigError
+from tests.attention.helpers import make_attention, random_qkv
+
+ALL = Need(statistics=True, telemetry=True, weights=True)
+ALPHAS = [2.0, 1.5, 1.3, 1.05]
+
+
+def scores(*shape, spread=1.0, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64) * spread
+
+
+def by_bisection(row, alpha):
+    """The definition in plain Python: [(alpha - 1) z - t]_+^(1 / (alpha - 1)) with sum 1."""
+    scaled = [(alpha - 1) * z for z in row]
+    low, high = max(scaled) - 1, max(scaled)
+    for _ in range(200):
+        t = (low + high) / 2
+        p = [max(x - t, 0) ** (1 / (alpha - 1)) for x in scaled]
+        low, high = (t, high) if sum(p) > 1 else (low, t)
+    return p
+
+
+@pytest.mark.parametrize("spread", [0.1, 1.0, 10.0])
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_maps_are_their_definition(alpha, spread):
+    z = scores(4, 30, spread=spread)
+    expected = torch.tensor([by_bisection(row, alpha) for row in z.tolist()], dtype=torch.float64)
+    torch.testing.assert_close(entmax(z, alpha), expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("spread", [0.001, 1.0, 100.0])
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_float32_rows_of_4096_sum_to_1_and_agree_with_float64(alpha, spread):
+    z = scores(3, 4096, spread=spread)
+    p = entmax(z.float(), alpha)
+    assert (p >= 0).all()
+    assert (p.double().sum(-1) - 1).abs().max() < 2e-6
+    # The rounding of a score of 300 is 3e-5, which no map can undo.
+    torch.testing.assert_close(p.double(), entmax(z, alpha), rtol=0, atol=1e-6 + 1e-6 * spread)
+
+
+def test_sparsemax_support_and_threshold():
+    z = scores(50, 12)
+    p = sparsemax(z)
+    for row, weights in zip(z.tolist(), p.tolist(), strict=True):
+        largest = sorted(row, reverse=True)
+        size = max(k for k in range(1, 13) if 1 + k * largest[k - 1] > sum(largest[:k]))
+        threshold = (sum(largest[:size]) - 1) / size
+        assert sum(w > 0 for w in weights) == size
+        assert weights == pytest.approx([max(x - threshold, 0) for x in row], abs=1e-12)
+
+
+@pytest.mark.parametrize("lead", [1.0, 1.5])
+def test_sparsemax_is_one_hot_from_a_lead_of_one(lead):
+    assert sparsemax(torch.tensor([0.25 + lead, 0.25, -3.0])).tolist() == [1.0, 0.0, 0.0]
+    assert sparsemax(torch.tensor([1.2, 0.25, -3.0])).count_nonzero() == 2
+
+
+def test_entmax15_threshold_in_closed_form():
+    # Two keys, x = (0, -a): (0 - t)^2 + (-a - t)^2 = 1 gives t = -(a + sqrt(2 - a^2)) / 2.
+    for gap in (0.0, 0.5, 1.9):
+        a = gap / 2
+        t = -(a + math.sqrt(2 - a * a)) / 2
+        p = entmax15(torch.tensor([gap, 0.0], dtype=torch.float64)).tolist()
+        assert p == pytest.approx([t * t, (a + t) ** 2], abs=1e-12)
+    assert entmax15(torch.tensor([2.0, 0.0])).tolist() == [1.0, 0.0]
+
+
+def test_bisection_agrees_with_sorting_and_alpha_near_1_is_softmax():
+    z = scores(5, 40)
+    torch.testing.assert_close(entmax(z, 1.5 + 1e-13), entmax15(z), rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(entmax(z, 2 - 1e-13), sparsemax(z), rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(entmax(z, 1.0005), z.softmax(-1), rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_a_constant_changes_nothing_and_hidden_scores_get_nothing(alpha):
+    z = scores(5, 9)
+    p = entmax(z, alpha)
+    torch.testing.assert_close(entmax(z + 100, alpha), p, rtol=1e-9, atol=1e-11)
+    hidden = torch.cat([z, torch.full((5, 3), -math.inf, dtype=torch.float64)], -1)
+    q = entmax(hidden.requires_grad_(), alpha)
+    assert not q[:, 9:].any()
+    torch.testing.assert_close(q[:, :9], p, rtol=1e-9, atol=1e-12)
+    (grad,) = torch.autograd.grad(q.square().sum(), hidden)
+    assert grad.isfinite().all() and not grad[:, 9:].any()
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_first_and_second_derivatives(alpha):
+    z = scores(3, 6, seed=2).requires_grad_()
+    assert torch.autograd.gradcheck(lambda z: entmax(z, alpha), z)
+    assert torch.autograd.gradgradcheck(lambda z: entmax(z, alpha), z)
+
+
+def test_sparsemax_gradient_is_centred_on_the_support():
+    z = scores(4, 7).requires_grad_()
+    g = scores(4, 7, seed=1)
+    p = sparsemax(z)
+    (grad,) = torch.autograd.grad(p, z, g)
+    for b in range(4):
+        support = p[b] > 0
+        expected = torch.where(support, g[b] - g[b][support].mean(), 0.0)
+        torch.testing.assert_close(grad[b], expected)
+
+
+@pytest.mark.parametrize("spec", ["sparsemax", "entmax15", "entmax:alpha=1.3"])
+def test_attention_weights_are_the_map_of_the_scores(spec):
+    attend = make_attention(spec, "decoder")
+    q, k, v = random_qkv(1, 5, 5)
+    output = attend(q * 3, k, v, Visibility(5, 5, causal=True), ALL)
+    alpha = {"sparsemax": 2.0, "entmax15": 1.5, "entmax:alpha=1.3": 1.3}[spec]
+    for h in range(2):
+        for i in range(5):
+            row = [float(3 * q[0, h, i] @ k[0, h, j]) / 2 for j in range(i + 1)]
+            expected = by_bisection(row, alpha) + [0.0] * (4 - i)
+            assert output.weights[0, h, i].tolist() == pytest.approx(expected, abs=1e-9)
+    torch.testing.assert_close(output.rows.total, torch.ones_like(output.rows.total))
+    assert output.rows.zero_fraction.mean() > 0.1
+
+
+@pytest.mark.parametrize("spec", ["sparsemax", "entmax15", "entmax:alpha=1.3"])
+def test_statistics_are_float32_under_autocast(spec):
+    attend = make_attention(spec).float()
+    q, k, v = random_qkv(1, 3, 40, dtype=torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        output = attend(q, k, v, Visibility(3, 40), ALL)
+    assert output.weights.dtype == output.rows.total.dtype == torch.float32
+    assert (output.rows.total - 1).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("alpha", ["1", "2.5", "nan", "0.5"])
+def test_alpha_out_of_range_is_an_error(alpha):
+    with pytest.raises(ConfigError, match=f"alpha={alpha}: expected"):
+        make_attention(f"entmax:alpha={alpha}")
+
+
+def test_softmax_matrix_and_jacobian_norms():
+    n = 24
+    for spread in (0.0, 1.0, 30.0):
+        attend = make_attention("softmax", dim=1)
+        q, k, v = (x[:, :1] for x in random_qkv(1, n, n, dim=1, seed=5))
+        p = attend(q * spread, k, v, Visibility(n, n), ALL).weights[0, 0]
+        squares = p.square().sum(-1)
+        assert (squares >= 1 / n - 1e-12).all() and (squares <= 1 + 1e-12).all()
+        assert 1 - 1e-12 <= p.norm().item() <= math.sqrt(n) + 1e-12
+        rows = torch.diag_embed(p) - p[:, :, None] * p[:, None, :]  # the Jacobian of each row
+        assert rows.norm(dim=(1, 2)).max().item() <= 0.5 + 1e-12
+        assert rows.norm().item() <= math.sqrt(n) / 2 + 1e-12 < 2 * math.sqrt(n)
+    halves = torch.tensor([0.5, 0.5, 0.0])
+    assert (torch.diag(halves) - halves[:, None] * halves).norm().item() == pytest.approx(0.5)
