@@ -174,7 +174,7 @@ class LoggingConfig:
     """What is printed and logged.
 
     Raises:
-        ConfigError: an interval below 1.
+        ConfigError: an interval out of range.
     """
 
     log_interval: int = option(100, "updates between two log lines", metavar="N")
@@ -188,10 +188,18 @@ class LoggingConfig:
         "folder for TensorBoard: losses, learning rate, gradient norm, speed, attention statistics",
         metavar="DIR",
     )
+    telemetry_interval: int = option(
+        100,
+        "gather attention statistics every N updates, for TensorBoard and --log-format json; "
+        "0: never",
+        metavar="N",
+    )
 
     def __post_init__(self) -> None:
         if self.log_interval < 1:
             raise ConfigError(f"--log-interval {self.log_interval}: expected 1 or more")
+        if self.telemetry_interval < 0:
+            raise ConfigError(f"--telemetry-interval {self.telemetry_interval}: expected 0 or more")
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,8 @@ from relu_nmt.training.config import LoggingConfig
 from relu_nmt.training.meters import format_value, rounded
 
 Stats = Mapping[str, float]
+TELEMETRY_DIGITS = 4
+"""Significant digits: there are many numbers, and small ones among them."""
 
 
 class Progress:
@@ -88,6 +90,20 @@ class Progress:
             self._write(_stamped("train_inner", text))
         elif self._bar is not None:
             self._bar.set_postfix({n: format_value(n, v) for n, v in stats.items()}, refresh=True)
+
+    @property
+    def shows_telemetry(self) -> bool:
+        """Whether :meth:`telemetry` prints anything."""
+        return self._format == "json" and not self._quiet
+
+    def telemetry(self, epoch: int, num_updates: int, scalars: Stats) -> None:
+        """Print an objective's scalars as one object of JSON; the other forms have no place."""
+        if self.shows_telemetry:
+            values = {
+                name: float(f"{value:.{TELEMETRY_DIGITS}g}") if math.isfinite(value) else None
+                for name, value in scalars.items()
+            }
+            self._write_json({"epoch": epoch, "num_updates": num_updates, "telemetry": values})
 
     def end_epoch(self, epoch: int, stats: Stats) -> None:
         """Print the averages of an epoch."""

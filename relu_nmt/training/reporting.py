@@ -30,8 +30,13 @@ class Reporter:
         self.say = self._progress.message
 
     def wants_telemetry(self, num_updates: int) -> bool:
-        """Say whether the objective's telemetry of this update is logged."""
-        return self._board.active and num_updates % self._config.log_interval == 0
+        """Say whether the objective's telemetry of this update is logged.
+
+        It costs time, so it is sampled, and left out where nothing would show it.
+        """
+        interval = self._config.telemetry_interval
+        shown = self._board.active or self._progress.shows_telemetry
+        return shown and interval > 0 and num_updates % interval == 0
 
     def begin(self, state: TrainingState) -> None:
         """Begin or go on: curves of an earlier run beyond this point are hidden."""
@@ -53,12 +58,15 @@ class Reporter:
             wall: seconds of running.
         """
         self._progress.advance()
+        if result.telemetry:
+            self._progress.telemetry(result.epoch, result.num_updates, result.telemetry)
+            self._board.add(UPDATES_TAG, result.telemetry, result.num_updates)
         if result.num_updates % self._config.log_interval:
             return
         stats = _training_stats(state.inner, state, result.lr, result.loss_scale, wall)
         position = share.updates_done(state.batch_offset)
         self._progress.updates(state.epoch, position, share.num_updates, stats)
-        self._board.add(UPDATES_TAG, {**stats, **result.telemetry}, result.num_updates)
+        self._board.add(UPDATES_TAG, stats, result.num_updates)
         state.inner = Meters()
 
     def end_epoch(

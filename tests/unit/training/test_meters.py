@@ -100,6 +100,16 @@ def test_json_has_no_infinity():
     assert json.loads(stream.getvalue()) == {"epoch": 1, "v_ppl": None}
 
 
+def test_telemetry_keeps_small_numbers():
+    stream = io.StringIO()
+    progress = Progress(LoggingConfig(log_format="json"), stream=stream)
+    progress.telemetry(2, 300, {"a/b": 0.000123456, "a/c": math.nan})
+    assert json.loads(stream.getvalue()) == {
+        **{"epoch": 2, "num_updates": 300},
+        "telemetry": {"a/b": 0.0001235, "a/c": None},
+    }
+
+
 def test_none_prints_only_remarks():
     assert len(lines_of("none")) == 1
 

@@ -57,6 +57,7 @@ def test_whether_more_is_better_follows_from_the_metric():
         (CheckpointConfig, {"save_interval": 0}, "--save-interval 0"),
         (CheckpointConfig, {"finetune_from_model": "x", "reset_meters": True}, "leave --reset"),
         (LoggingConfig, {"log_interval": 0}, "--log-interval 0"),
+        (LoggingConfig, {"telemetry_interval": -1}, "--telemetry-interval -1"),
         (EmaConfig, {"ema_decay": 1.0}, "--ema-decay"),
     ],
 )

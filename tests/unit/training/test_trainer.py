@@ -1,3 +1,4 @@
+import json
 import os
 import signal
 import time
@@ -356,24 +357,51 @@ def test_the_position_moves_along_when_the_batches_change(tmp_path, capsys):
     assert "in proportion" in capsys.readouterr().out
 
 
-def test_tensorboard(tmp_path):
+def test_tensorboard(tmp_path, capsys):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     toy = Toy(
         tmp_path / "save",
         run={"max_update": 6},
-        logging={"tensorboard_logdir": str(tmp_path / "tb")},
+        logging={
+            "tensorboard_logdir": str(tmp_path / "tb"),
+            "log_format": "simple",
+            "telemetry_interval": 3,
+        },
     )
     trainer = toy.trainer()
     trainer.train()
+    assert "toy/output" not in capsys.readouterr().out
     curves = EventAccumulator(str(tmp_path / "tb" / "train_inner")).Reload()
     expected = {"loss", "nll_loss", "ppl", "bias", "lr", "gnorm", "wps", "toy/output"}
     assert expected <= set(curves.Tags()["scalars"])
-    assert [event.step for event in curves.Scalars("toy/output")] == [2, 4, 6]
+    assert [event.step for event in curves.Scalars("loss")] == [2, 4, 6]
+    assert [event.step for event in curves.Scalars("toy/output")] == [3, 6]
     # Telemetry costs time: it is asked for only where it is logged.
-    assert trainer._updater._objective.telemetry_calls == 3
+    assert trainer._updater._objective.telemetry_calls == 2
     valid = EventAccumulator(str(tmp_path / "tb" / "valid")).Reload()
     assert [event.step for event in valid.Scalars("loss")] == [6]
+
+
+@pytest.mark.parametrize(
+    ("logging", "updates"),
+    [
+        ({"log_format": "json", "telemetry_interval": 3}, [3, 6]),
+        ({"log_format": "json", "telemetry_interval": 0}, []),
+        ({"log_format": "json"}, []),  # the default interval is longer
+        ({"log_format": "simple", "telemetry_interval": 3}, []),
+    ],
+)
+def test_telemetry_is_a_json_line_of_its_own(tmp_path, capsys, logging, updates):
+    trainer = Toy(tmp_path, run={"max_update": 7}, logging=logging).trainer()
+    trainer.train()
+    assert trainer._updater._objective.telemetry_calls == len(updates)
+    lines = [line for line in capsys.readouterr().out.splitlines() if '"telemetry"' in line]
+    found = [json.loads(line) for line in lines]
+    assert [line["num_updates"] for line in found] == updates
+    for line in found:
+        assert line.keys() == {"epoch", "num_updates", "telemetry"}
+        assert line["telemetry"].keys() == {"toy/output"}
 
 
 def test_a_full_disk_in_the_middle_leaves_the_last_checkpoint(tmp_path, monkeypatch):
