@@ -23,11 +23,28 @@ def dropout(x: Tensor, probability: float) -> Tensor:
         return x
     if x.device.type != "cpu":
         return F.dropout(x, probability)
+    return x * dropout_factors(x, probability)
+
+
+def dropout_factors(
+    x: Tensor, probability: float, generator: torch.Generator | None = None
+) -> Tensor:
+    """Return what :func:`dropout` multiplies ``x`` by: 0, or 1 / (1 - probability).
+
+    Args:
+        x: gives shape, dtype and device.
+        probability: 0 to below 1.
+        generator: of the random numbers; the global one by default.
+    """
+    if x.device.type != "cpu":
+        keep = torch.empty_like(x).bernoulli_(1 - probability, generator=generator)
+        return keep.div_(1 - probability)
     dropped = round(probability * _LEVELS)
     draws = torch.empty(-(-x.numel() // _WORDS_PER_DRAW), dtype=torch.int64)
-    words = draws.random_(-(2**63), None).view(torch.int16)[: x.numel()].view(x.shape)
+    draws.random_(-(2**63), None, generator=generator)
+    words = draws.view(torch.int16)[: x.numel()].view(x.shape)
     keep = (words >= dropped - _LEVELS // 2).to(x.dtype)
-    return x * keep.mul_(_LEVELS / (_LEVELS - dropped))
+    return keep.mul_(_LEVELS / (_LEVELS - dropped))
 
 
 class Dropout(nn.Module):

@@ -1,0 +1,427 @@
+"""Pointwise attention by blocks of queries: memory linear in the length, in both directions.
+
+The matrix of weights exists for one block of queries at a time and is computed again in the
+backward pass. Nothing couples the keys of a row but sums, so there is no running maximum and no
+rescaling as in softmax's flash attention.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from relu_nmt.attention.backends import reference
+from relu_nmt.attention.backends.problem import PointwiseProblem, PointwiseResult
+from relu_nmt.attention.pointwise_maps import PointwiseMap
+from relu_nmt.attention.stats import RowSums
+from relu_nmt.dropout import dropout_factors
+
+CPU_BLOCK_ROWS = 256
+"""Queries of a block on a CPU, one head at a time: a block of scores stays in the cache."""
+GPU_BLOCK_WEIGHTS = 1 << 26
+"""Weights of a block on a GPU, of all heads together."""
+GPU_LEAST_ROWS = 64
+SKIP_TILE = 64
+"""Keys that are skipped together where all their weights for a block of queries are zero."""
+PROBED_ROWS = 4
+MOST_LIVE = 0.75
+"""Up to this share of live keys the zero ones are left out: picking the others has a cost too."""
+
+
+def pointwise(problem: PointwiseProblem) -> PointwiseResult:
+    """Return the outputs of pointwise attention and the row sums, if asked for.
+
+    Where the weights themselves are asked for the reference computes them.
+
+    Reference: the products of FlashAttention (Dao et al. 2022, algorithms 1 and 4) without its
+    softmax; ReLUFormer Eq. 5 for the weights and Eq. 7 for the sums.
+    """
+    need = problem.need
+    if need.weights:
+        return reference.pointwise(problem)
+    q, k, v = _in_one_dtype(problem)
+    seed = 0
+    if problem.dropout > 0:
+        # The seed comes from the global generator, so that torch.manual_seed repeats everything.
+        seed = int(torch.randint(1 << 62, ()))
+    visibility = problem.visibility
+    plan = _Plan(
+        problem.map,
+        visibility.num_keys - visibility.num_queries if visibility.causal else None,
+        visibility.key_mask,
+        problem.row_scale,
+        problem.dropout,
+        seed,
+        need.rows,
+        need.telemetry,
+    )
+    values, *sums = _Blockwise.apply(q, k, v, plan)
+    return PointwiseResult(values, RowSums(*sums) if need.rows else None)
+
+
+def _in_one_dtype(problem: PointwiseProblem) -> tuple[Tensor, Tensor, Tensor]:
+    """Return q, k and v in the dtype that the reference's products would have."""
+    q, k, v = problem.q, problem.k, problem.v
+    dtype = v.dtype
+    if torch.is_autocast_enabled(v.device.type) and dtype != torch.float64:
+        dtype = torch.get_autocast_dtype(v.device.type)
+    return q.to(dtype), k.to(dtype), v.to(dtype)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The problem without its differentiable part; ``offset`` is Nk - Nq if causal."""
+
+    map: PointwiseMap
+    offset: int | None
+    key_mask: Tensor | None
+    row_scale: Tensor
+    dropout: float
+    seed: int
+    rows: bool
+    telemetry: bool
+
+
+@dataclass
+class _Part:
+    """Heads that are computed together: one on a CPU, all on a GPU.
+
+    Args:
+        index: what to index [B, H, ...] by.
+        number: counts the parts.
+        num_keys: keys from here on are hidden from all queries.
+        hidden: [Nk] or [B, H, 1, Nk] bool, further hidden keys.
+        block_rows: queries of a block.
+    """
+
+    index: tuple[int, ...]
+    number: int
+    num_keys: int
+    hidden: Tensor | None
+    block_rows: int
+
+
+@dataclass
+class _Block:
+    """A block of queries of a part.
+
+    Args:
+        rows: which queries.
+        num_keys: the queries see no key from here on.
+        live: indices of the keys whose weights are not all zero, if known and worth it.
+        seed: of its dropout.
+    """
+
+    rows: slice
+    num_keys: int
+    live: Tensor | None
+    seed: int
+
+
+def _parts(plan: _Plan, q: Tensor, k: Tensor) -> list[_Part]:
+    """Return how the heads are divided."""
+    batch, heads = q.shape[:2]
+    num_keys, mask = k.size(2), plan.key_mask
+    if q.device.type != "cpu":
+        # Looking at the mask's values would make the CPU wait for the GPU.
+        hidden = None if mask is None else ~mask[:, None, None, :]
+        rows = GPU_BLOCK_WEIGHTS // max(1, batch * heads * num_keys)
+        return [_Part((), 0, num_keys, hidden, max(GPU_LEAST_ROWS, rows))]
+    parts = []
+    for sample in range(batch):
+        length, hidden = num_keys, None
+        if mask is not None:
+            visible = mask[sample].nonzero()
+            length = int(visible[-1]) + 1 if len(visible) else 0
+            hidden = ~mask[sample, :length] if len(visible) < length else None
+        for head in range(heads):
+            parts.append(_Part((sample, head), len(parts), length, hidden, CPU_BLOCK_ROWS))
+    return parts
+
+
+def _blocks(plan: _Plan, part: _Part, num_queries: int) -> Iterator[_Block]:
+    per_part = -(-num_queries // part.block_rows)
+    for number in range(per_part):
+        start = number * part.block_rows
+        stop = min(start + part.block_rows, num_queries)
+        num_keys = part.num_keys
+        if plan.offset is not None:
+            num_keys = max(0, min(num_keys, plan.offset + stop))
+        yield _Block(
+            slice(start, stop), num_keys, None, plan.seed + part.number * per_part + number
+        )
+
+
+class _Workspace:
+    """Memory for the matrices of one block, used again by the next one."""
+
+    def __init__(self) -> None:
+        self._memory: dict[str, Tensor] = {}
+
+    def product(self, name: str, a: Tensor, b: Tensor) -> Tensor:
+        """Return a @ b in the memory called ``name``."""
+        shape = (*a.shape[:-1], b.size(-1))
+        size = torch.Size(shape).numel()
+        memory = self._memory.get(name)
+        if memory is None or memory.numel() < size:
+            memory = self._memory[name] = a.new_empty(size)
+        return torch.matmul(a, b, out=memory[:size].view(shape))
+
+
+class _Blockwise(torch.autograd.Function):
+    """q, k, v -> values, total, weighted_logs, nonzero, largest."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, plan: _Plan
+    ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
+        exact = torch.promote_types(q.dtype, torch.float32)
+        values = _heads_inside(v, q.size(2))
+        wanted = (plan.rows, plan.rows and plan.map.non_negative, plan.telemetry, plan.telemetry)
+        sums = [q.new_zeros(q.shape[:3], dtype=exact) if want else None for want in wanted]
+        ctx.blocks, ctx.parts, ctx.plan = [], _parts(plan, q, k), plan
+        ctx.save_for_backward(q, k, v)
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(*(x for x in sums[2:] if x is not None))
+        scale = _row_scale(plan, q)
+        workspace = _Workspace()
+        with torch.autocast(q.device.type, enabled=False):
+            for part in ctx.parts:
+                at = part.index
+                step = _Step(plan, part, q[at], k[at], v[at], scale[at], workspace)
+                for block in _blocks(plan, part, q.size(2)):
+                    step.forward(block, values[at], [x if x is None else x[at] for x in sums])
+                    ctx.blocks.append(block)
+        return values, *sums
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, grad_values: Tensor | None, *grad_sums: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor, None]:
+        q, k, v = ctx.saved_tensors
+        plan = ctx.plan
+        if grad_values is None:
+            grad_values = v.new_zeros(*q.shape[:3], v.size(3))
+        grads = [_heads_inside(x, x.size(2)) for x in (q, k, v)]
+        scale = _row_scale(plan, q)
+        blocks = iter(ctx.blocks)
+        workspace = _Workspace()
+        with torch.autocast(q.device.type, enabled=False):
+            for part in ctx.parts:
+                at = part.index
+                step = _Step(plan, part, q[at], k[at], v[at], scale[at], workspace)
+                step.begin_backward(
+                    grad_values[at], [x if x is None else x[at][..., None] for x in grad_sums[:2]]
+                )
+                for _ in range(-(-q.size(2) // part.block_rows)):
+                    step.backward(next(blocks), grads[0][at])
+                grads[1][at].copy_(step.grad_keys)
+                grads[2][at].copy_(step.grad_values)
+        return *grads, None
+
+
+def _heads_inside(like: Tensor, length: int) -> Tensor:
+    """Return zeros [B, H, length, width] that lie as [B, length, H, width].
+
+    So the heads are joined afterwards without a copy.
+    """
+    batch, heads, _, width = like.shape
+    return like.new_zeros(batch, length, heads, width).transpose(1, 2)
+
+
+def _row_scale(plan: _Plan, q: Tensor) -> Tensor:
+    """Return c as [B, H, Nq, 1]."""
+    return plan.row_scale.expand(q.shape[:3])[..., None]
+
+
+class _Step:
+    """Computes the blocks of one part."""
+
+    def __init__(
+        self,
+        plan: _Plan,
+        part: _Part,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        scale: Tensor,
+        workspace: _Workspace,
+    ) -> None:
+        self.plan, self.part, self.workspace, self.scale = plan, part, workspace, scale
+        self.q, self.k, self.v = q.contiguous(), k.contiguous(), v.contiguous()
+        self.exact = torch.promote_types(q.dtype, torch.float32)
+        # Unscaled sums over many keys would overflow in float16; else the scale is cheaper on
+        # the outputs.
+        self.scale_first = v.dtype == torch.float16
+        self.skips = plan.map.rectifies and q.device.type == "cpu"
+
+    def forward(self, block: _Block, values: Tensor, sums: list[Tensor | None]) -> None:
+        """Write the rows of ``block`` in outputs and sums, which are 0; find its live keys."""
+        if block.num_keys == 0:
+            return
+        z = self._scores(block)
+        if self.skips:
+            block.live = _live_keys(z)
+            if block.live is not None:
+                z = z.index_select(-1, block.live)
+            if z.size(-1) == 0:
+                return
+        w = self._weights(z, block)
+        for target, value in zip(sums, self._sums(w, sums), strict=True):
+            if target is not None:
+                target[..., block.rows] = value
+        factors = self._dropout_factors(w, block)
+        if factors is not None:
+            w = w * factors
+        scale = self.scale[..., block.rows, :]
+        if self.scale_first:
+            w = w * scale
+        product = self.workspace.product("out", w.to(self.v.dtype), self._picked(self.v, block))
+        rows = values[..., block.rows, :]
+        rows.copy_(product if self.scale_first else product * scale)
+
+    def begin_backward(self, grad: Tensor, grad_sums: list[Tensor | None]) -> None:
+        """Take the gradients of outputs [..., Nq, dv] and of total and logs [..., Nq, 1]."""
+        self.grad = grad if self.scale_first else (grad * self.scale).to(grad.dtype)
+        self.grad = self.grad.contiguous()
+        self.grad_total, self.grad_logs = grad_sums
+        self.grad_keys = torch.zeros_like(self.k, dtype=self.exact)
+        self.grad_values = torch.zeros_like(self.v, dtype=self.exact)
+
+    def backward(self, block: _Block, grad_queries: Tensor) -> None:
+        """Write the rows of ``block`` in the queries' gradient; add to the others."""
+        if block.num_keys == 0 or (block.live is not None and len(block.live) == 0):
+            return
+        rows, dtype = block.rows, self.v.dtype
+        k, v = self._picked(self.k, block), self._picked(self.v, block)
+        z = self._scores(block)
+        w = self._weights(z, block)
+        factors = self._dropout_factors(w, block)
+        dropped = w if factors is None else w * factors
+        if self.scale_first:
+            dropped = dropped * self.scale[..., rows, :]
+        grad = self.grad[..., rows, :]
+        self._add(self.grad_values, dropped.to(dtype), grad, block)
+        dw = self.workspace.product("dw", grad, v.transpose(-1, -2))
+        if self.scale_first:
+            dw = dw.float() * self.scale[..., rows, :]
+        if factors is not None:
+            dw.mul_(factors)
+        self._add_gradient_of_sums(dw, w, rows)
+        dz = self._times_derivative(dw, z, block).to(dtype)
+        grad_queries[..., rows, :] = self.workspace.product("dq", dz, k)
+        self._add(self.grad_keys, dz, self.q[..., rows, :], block)
+
+    def _scores(self, block: _Block) -> Tensor:
+        """Return z of the block's live keys; rectified and 0 where hidden, if the map rectifies."""
+        k = self._picked(self.k, block)
+        z = self.workspace.product("z", self.q[..., block.rows, :], k.transpose(-1, -2))
+        if self.plan.map.rectifies:
+            self._hide(z.relu_(), block)
+        elif z.dtype == torch.float16:
+            z = z.float()
+        return z
+
+    def _weights(self, z: Tensor, block: _Block) -> Tensor:
+        if self.plan.map.name == "relu":
+            return z
+        w = self.plan.map.value(z)
+        # After the map: softplus(0) and sigmoid(0) are not 0.
+        return w if self.plan.map.rectifies else self._hide(w, block)
+
+    def _times_derivative(self, dw: Tensor, z: Tensor, block: _Block) -> Tensor:
+        """Return dw h'(z), 0 where hidden, perhaps in place of dw."""
+        if self.plan.map.name == "relu" and dw.dtype == z.dtype:
+            # dw where z > 0: one pass instead of a comparison and a product
+            return torch.ops.aten.threshold_backward.grad_input(dw, z, 0, grad_input=dw)
+        dz = dw.mul_(self.plan.map.derivative(z))
+        return dz if self.plan.map.rectifies else self._hide(dz, block)
+
+    def _hide(self, weights: Tensor, block: _Block) -> Tensor:
+        """Set the entries of hidden keys to 0, in place."""
+        rows, offset = block.rows, self.plan.offset
+        if self.part.hidden is not None:
+            hidden = self.part.hidden[..., : block.num_keys]
+            if block.live is not None:
+                hidden = hidden.index_select(-1, block.live)
+            weights.masked_fill_(hidden, 0.0)
+        if offset is not None:
+            # Query i sees keys up to offset + i, so only the last columns have hidden entries.
+            first = max(0, offset + rows.start + 1)
+            if block.live is None:
+                weights[..., first:].tril_(offset + rows.start - first)
+            else:
+                last = torch.arange(rows.start, rows.stop, device=weights.device) + offset
+                weights.masked_fill_(block.live > last[:, None], 0.0)
+        return weights
+
+    def _sums(self, w: Tensor, wanted: list[Tensor | None]) -> list[Tensor | None]:
+        """Return total, weighted_logs, nonzero and largest of the rows, where wanted."""
+        total, logs, nonzero, largest = wanted
+        return [
+            None if total is None else w.sum(-1, dtype=self.exact),
+            None if logs is None else self._logs(w).mul_(w).sum(-1),
+            None if nonzero is None else (w != 0).sum(-1),
+            None if largest is None else w.abs().amax(-1),
+        ]
+
+    def _logs(self, w: Tensor) -> Tensor:
+        """Return log w, finite where w is 0."""
+        return w.to(self.exact).clamp_min(torch.finfo(self.exact).tiny).log_()
+
+    def _add_gradient_of_sums(self, dw: Tensor, w: Tensor, rows: slice) -> None:
+        # What this adds where w is 0 is finite, and the derivative of the map removes it.
+        if self.grad_total is not None:
+            dw.add_(self.grad_total[..., rows, :])
+        if self.grad_logs is not None:
+            dw.add_(self._logs(w).add_(1.0).mul_(self.grad_logs[..., rows, :]))
+
+    def _dropout_factors(self, w: Tensor, block: _Block) -> Tensor | None:
+        if self.plan.dropout == 0:
+            return None
+        generator = torch.Generator(w.device).manual_seed(block.seed)
+        return dropout_factors(w, self.plan.dropout, generator)
+
+    def _picked(self, keys: Tensor, block: _Block) -> Tensor:
+        """Return the rows [..., n, d] of keys or values that the block's queries see."""
+        if block.live is not None:
+            return keys.index_select(-2, block.live)
+        return keys[..., : block.num_keys, :]
+
+    def _add(self, total: Tensor, weights: Tensor, x: Tensor, block: _Block) -> None:
+        """Add weights^T x to the rows of ``total`` that the block's queries see."""
+        weights = weights.transpose(-1, -2)
+        if block.live is not None:
+            total.index_add_(-2, block.live, self.workspace.product("add", weights, x).to(total))
+            return
+        total = total[..., : block.num_keys, :]
+        if total.dtype != x.dtype:
+            total.add_(self.workspace.product("add", weights, x))
+        elif x.dim() == 2:
+            total.addmm_(weights, x)
+        else:
+            total.add_(weights @ x)
+
+
+def _live_keys(weights: Tensor) -> Tensor | None:
+    """Return the indices of keys of which some weight is not zero, by tiles of keys.
+
+    ``None`` stands for all keys: too few are zero. A few rows tell that most often, so that dense
+    weights cost no pass over the matrix.
+
+    Args:
+        weights: [rows, n], never negative.
+    """
+    num_keys = weights.size(1)
+    enough = MOST_LIVE * num_keys
+    if weights[-PROBED_ROWS:].amax(0).count_nonzero() > enough:
+        return None
+    is_zero = weights.amax(0) == 0
+    is_zero = F.pad(is_zero, (0, -num_keys % SKIP_TILE), value=True).view(-1, SKIP_TILE).all(1)
+    live = (~is_zero).repeat_interleave(SKIP_TILE)[:num_keys].nonzero().squeeze(1)
+    return live if len(live) <= enough else None

@@ -1,0 +1,77 @@
+"""Every back end of pointwise attention against the reference, in outputs and gradients."""
+
+import itertools
+
+import pytest
+import torch
+
+from relu_nmt.attention.backends import blockwise, reference
+from relu_nmt.attention.backends.problem import PointwiseProblem
+from relu_nmt.attention.base import Need
+from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.pointwise_maps import PointwiseMap
+from tests.attention.helpers import random_qkv
+
+MAPS = [
+    *(PointwiseMap(n) for n in ("relu", "relu2", "relu6", "gelu", "softplus", "sigmoid")),
+    PointwiseMap("identity"),
+    *(PointwiseMap("power", p) for p in range(1, 7)),
+]
+LENGTHS = [(1, 1), (2, 2), (63, 63), (64, 64), (65, 65), (3, 70), (70, 3)]
+STATISTICS = Need(statistics=True, telemetry=True)
+
+
+def make_problem(map, qkv, *, causal=False, lengths=None, need=STATISTICS, dropout=0.0):
+    q, k, v = qkv
+    mask = None
+    if lengths is not None:
+        mask = torch.arange(k.size(2)) < torch.tensor(lengths)[:, None]
+    visibility = Visibility(q.size(2), k.size(2), key_mask=mask, causal=causal)
+    scale = visibility.counts.double().clamp_min(1).rsqrt()
+    return PointwiseProblem(q, k, v, map, visibility, scale, dropout, need)
+
+
+def results(backend, problem):
+    """Outputs and sums, then the gradients of a sum of all with fixed random factors."""
+    answer = backend(problem)
+    outputs = [answer.values]
+    if answer.sums is not None:
+        sums = answer.sums
+        outputs += [x for x in (sums.total, sums.weighted_logs) if x is not None]
+    generator = torch.Generator().manual_seed(0)
+    factors = [torch.randn(x.shape, generator=generator, dtype=torch.float64) for x in outputs]
+    loss = sum((x * factor).sum() for x, factor in zip(outputs, factors, strict=True))
+    grads = torch.autograd.grad(loss, (problem.q, problem.k, problem.v))
+    if answer.sums is not None:
+        outputs += [answer.sums.nonzero.double(), answer.sums.largest]
+    return [*outputs, *grads]
+
+
+def compare(problem, rtol=1e-10):
+    ours = results(blockwise.pointwise, problem)
+    theirs = results(reference.pointwise, problem)
+    for mine, expected in zip(ours, theirs, strict=True):
+        size = expected.detach().abs().max().clamp_min(1)
+        torch.testing.assert_close(mine / size, expected / size, rtol=rtol, atol=rtol)
+
+
+def leaves(*arguments, **options):
+    return [x.requires_grad_() for x in random_qkv(*arguments, **options)]
+
+
+@pytest.mark.parametrize("map", MAPS, ids=str)
+def test_agrees_with_the_reference_for_every_map_and_form(map):
+    for lengths, causal in itertools.product([None, [5, 0]], [False, True]):
+        compare(make_problem(map, leaves(2, 9, 9), causal=causal, lengths=lengths))
+
+
+@pytest.mark.parametrize(("queries", "keys"), LENGTHS)
+@pytest.mark.parametrize("causal", [False, True])
+def test_agrees_with_the_reference_at_odd_lengths(queries, keys, causal, monkeypatch):
+    monkeypatch.setattr(blockwise, "CPU_BLOCK_ROWS", 32)
+    padded = [keys, max(0, keys - 40)]
+    for name, lengths in itertools.product(["relu", "softplus"], [None, padded]):
+        problem = make_problem(
+            PointwiseMap(name), leaves(2, queries, keys), causal=causal, lengths=lengths
+        )
+        compare(problem)
