@@ -44,9 +44,9 @@ MODEL = """
     --decoder-attention-heads 4 --encoder-normalize-before --decoder-normalize-before
 """
 TRAINING = """
-    --max-tokens 1536 --dropout 0.1 --label-smoothing 0.1 --clip-norm 1.0
-    --optimizer adam --adam-betas (0.9,0.98) --lr 1.5e-3 --lr-scheduler inverse_sqrt
-    --warmup-updates 300 --store-ema --ema-decay 0.99
+    --max-tokens 768 --dropout 0.1 --label-smoothing 0.1 --clip-norm 1.0
+    --optimizer adam --adam-betas (0.9,0.98) --lr 1e-3 --lr-scheduler inverse_sqrt
+    --warmup-updates 400 --store-ema --ema-decay 0.995
 """
 REPORTING = """
     --log-format simple --log-interval 25 --save-interval-updates 400 --keep-interval-updates 1

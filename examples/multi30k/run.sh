@@ -6,7 +6,7 @@ cd "$(dirname "$0")/../.."
 
 TEXT=${TEXT:?"TEXT=FOLDER that holds train, val and test_2016_flickr, each as .de and .en"}
 FAMILY=${FAMILY:-reluformer}
-MINUTES=${MINUTES:-15}
+UPDATES=${UPDATES:-4400}
 SEED=${SEED:-1}
 DATA=${DATA:-multi30k/data-bin}
 PRECISION=${PRECISION:-}
@@ -22,12 +22,13 @@ relu-nmt-train "$DATA" --arch "${FAMILY}_tiny" --share-all-embeddings \
     --encoder-attention-heads 4 \
     --decoder-layers 3 --decoder-embed-dim 256 --decoder-ffn-embed-dim 1024 \
     --decoder-attention-heads 4 \
-    --max-tokens 1536 --dropout 0.1 --label-smoothing 0.1 \
-    --optimizer adam --adam-betas '(0.9, 0.98)' --lr 1e-3 --lr-scheduler inverse_sqrt \
-    --warmup-updates 400 --seed "$SEED" --stop-time-hours "$(awk "BEGIN { print $MINUTES / 60 }")" \
-    $PRECISION --log-interval 50 --no-epoch-checkpoints \
+    --max-tokens 768 --dropout 0.1 --label-smoothing 0.1 \
+    --optimizer adam --adam-betas '(0.9, 0.98)' --lr 1e-3 --lr-scheduler polynomial_decay \
+    --warmup-updates 600 --total-num-update "$UPDATES" --max-update "$UPDATES" \
+    --ema-decay 0.998 --seed "$SEED" $PRECISION \
+    --log-interval 100 --validate-interval 2 --no-epoch-checkpoints \
     --save-dir "$RUN/checkpoints" --tensorboard-logdir "$RUN/tensorboard"
 
-relu-nmt-generate "$DATA" --path "$RUN/checkpoints/checkpoint_best.safetensors" \
-    --beam 5 --results-path "$RUN"
+relu-nmt-generate "$DATA" --path "$RUN/checkpoints/checkpoint_last.safetensors" \
+    --beam 5 --lenpen 1 --results-path "$RUN"
 tail -n 1 "$RUN/generate-test.txt"
