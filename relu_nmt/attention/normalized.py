@@ -2,7 +2,6 @@
 
 import math
 
-import torch
 from torch import Tensor
 
 from relu_nmt.attention.base import NOTHING, Attention, AttentionOutput, Need
@@ -21,8 +20,11 @@ class NormalizedAttention(Attention):
         """Map scores to weights over the last dimension.
 
         Args:
-            scores: [B, H, Nq, Nk] float32 or wider; -inf where a key is masked, at least one
-                finite score in every row.
+            scores: [B, H, Nq, Nk] in the dtype of the queries; -inf where a key is masked, at
+                least one finite score in every row.
+
+        Returns:
+            weights of the same shape, float32 or wider.
         """
         raise TypeError(f"{type(self).__name__} must define normalize")
 
@@ -33,7 +35,7 @@ class NormalizedAttention(Attention):
         scores = (q / math.sqrt(self.head_dim)) @ k.transpose(-1, -2)
         if visibility.normalizable_mask is not None:
             scores = scores.masked_fill(~visibility.normalizable_mask, -math.inf)
-        weights = self.normalize(scores.to(torch.promote_types(scores.dtype, torch.float32)))
+        weights = self.normalize(scores)
         if visibility.empty_rows is not None:
             weights = weights.masked_fill(visibility.empty_rows, 0.0)
         rows = row_statistics(row_sums(weights, need), visibility) if need.rows else None

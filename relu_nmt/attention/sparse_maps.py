@@ -42,10 +42,13 @@ def entmax(scores: Tensor, alpha: float) -> Tensor:
     """Return alpha-entmax over the last dimension; it can be differentiated twice.
 
     Args:
-        scores: [..., n] float32 or float64; -inf, but not in a whole row, for what must get 0.
+        scores: [..., n]; -inf, but not in a whole row, for what must get 0.
         alpha: above 1 and at most 2. The thresholds of 1.5 and 2 are exact, by sorting.
+
+    Returns:
+        probabilities [..., n], float32 or wider.
     """
-    return _Entmax.apply(scores, alpha)
+    return _Entmax.apply(scores.to(torch.promote_types(scores.dtype, torch.float32)), alpha)
 
 
 class _Entmax(torch.autograd.Function):
