@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from relu_nmt.analysis.attention_maps import AttentionMap, attention_weights, checked_place
+from relu_nmt.analysis.places import AttentionPlace
 from relu_nmt.attention.backends.choice import set_attention_backend
 from relu_nmt.config import from_dict
 from relu_nmt.data.dictionary import UNK
@@ -244,6 +246,58 @@ class Translator:
                 tokens = self.task.source_text.encode(raw_sources[i])
             sentences.append(SourceSentence(source, tokens, target))
         return sentences
+
+    def attention(
+        self,
+        source: str,
+        target: str | Translation | None = None,
+        slot: str = "cross",
+        layer: int = -1,
+        head: int | None = None,
+    ) -> AttentionMap:
+        """Return the attention weights of any slot, layer and head for a sentence.
+
+        Args:
+            source: raw sentence.
+            target: its translation, raw or as :meth:`translate_nbest` gave it; by default the
+                best one that is found.
+            slot: ``encoder``, ``decoder`` (self-attention) or ``cross``.
+            layer: from 0; -1 is the last.
+            head: from 0; all heads by default.
+
+        Raises:
+            ConfigError: an ensemble, no such layer or head, or a mechanism without weights.
+        """
+        if target is None:
+            target = self.translate_nbest([source])[0][0]
+        if isinstance(target, Translation):
+            ids = target.hypothesis.tokens
+        else:
+            ids = self.task.encode_target(target)
+        return self.attention_at(AttentionPlace(slot, layer, head), self.encode(source), ids)
+
+    def attention_at(
+        self, place: AttentionPlace, source: SourceSentence, target: np.ndarray
+    ) -> AttentionMap:
+        """Return the attention weights at a place for a sentence and the ids of its translation.
+
+        Raises:
+            ConfigError: see :meth:`attention`.
+        """
+        weights = attention_weights(self.ensemble, place, source.ids, target)
+        dictionary = self.task.target_dictionary
+        end = dictionary[dictionary.eos_index]
+        return AttentionMap.of(
+            checked_place(self.models[0], place),
+            weights,
+            [*source.tokens, end],
+            [dictionary[int(number)] for number in target],
+        )
+
+    @property
+    def ensemble(self) -> Ensemble:
+        """The models as one, in the number format to compute in."""
+        return Ensemble(self.models, dtype=self.dtype)
 
     @staticmethod
     def _config(config: GenerationConfig | None, settings: dict[str, Any]) -> GenerationConfig:

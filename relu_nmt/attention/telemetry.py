@@ -128,7 +128,9 @@ def _tables(rows: RowStatistics) -> dict[str, Tensor]:
 
 def _num_buckets(record: AttentionRecord) -> int:
     """Return K, enough buckets for the row that sees all keys; 0 where rows see the same."""
-    return record.visibility.num_keys.bit_length() if record.visibility.causal else 0
+    # A single row needs no causal mask, but is in the causal slot all the same.
+    causal = record.visibility.causal or record.slot == "decoder"
+    return record.visibility.num_keys.bit_length() if causal else 0
 
 
 def _packed(record: AttentionRecord, tables: dict[str, Tensor]) -> Tensor:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from relu_nmt.cli.attention_output import AttentionOptions, AttentionReport, check_alignment
 from relu_nmt.cli.command import make_parser, run_command
 from relu_nmt.cli.translation_options import LineFormat, ModelOptions, load_translator
 from relu_nmt.config import add_options, from_namespace, option
@@ -59,6 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_options(parser, GenerateOptions, "data and output")
     add_options(parser, GenerationConfig, "search")
     add_options(parser, ScoringConfig, "score")
+    add_options(parser, AttentionOptions, "attention")
     return run_command(parser, _run, argv)
 
 
@@ -67,13 +69,17 @@ def _run(arguments: argparse.Namespace) -> None:
     options = from_namespace(GenerateOptions, arguments)
     config = from_namespace(GenerationConfig, arguments)
     scoring = from_namespace(ScoringConfig, arguments)
+    attention = from_namespace(AttentionOptions, arguments)
+    check_alignment(attention, config.print_alignment)
     translator = load_translator(model, arguments.data)
     dataset = translator.task.load_split(options.gen_subset)
     lines = LineFormat(
         translator.task, model.post_process is not None, config.print_alignment is not None
     )
+    report = AttentionReport(attention, translator, options.gen_subset)
     with _output(options) as output:
-        _SplitTranslation(translator, dataset, options, config, lines, output).run(scoring)
+        _SplitTranslation(translator, dataset, options, config, lines, report, output).run(scoring)
+    report.write()
 
 
 @contextmanager
@@ -106,6 +112,7 @@ class _SplitTranslation:
         options: GenerateOptions,
         config: GenerationConfig,
         lines: LineFormat,
+        attention: AttentionReport,
         output: TextIO,
     ) -> None:
         self._translator = translator
@@ -114,6 +121,7 @@ class _SplitTranslation:
         self._options = options
         self._config = config
         self._lines = lines
+        self._attention = attention
         self._output = output
         self._texts: list[str] = []
         self._tokens: list[list[str]] = []
@@ -135,6 +143,7 @@ class _SplitTranslation:
                 found = self._translator.translate_sentences(sentences, config, first, advance)
                 seconds += time.perf_counter() - started
                 num_tokens += sum(len(best.hypothesis.tokens) for best, *_ in found)
+                self._attention.add(sentences, found)
                 self._print(numbers, sentences, found)
         self._print_summary(scoring, seconds, num_tokens)
 
@@ -186,6 +195,7 @@ class _SplitTranslation:
                 lines.append(self._lines.target(number, reference))
             for translation in translations:
                 lines += self._lines.hypothesis(number, translation)
+                lines += self._attention.lines(number, sentence, translation)
             print("\n".join(lines), file=self._output)
 
     def _print_summary(self, scoring: ScoringConfig, seconds: float, num_tokens: int) -> None:

@@ -82,10 +82,14 @@ def test_sums_of_batches_add_up_whatever_their_lengths():
     assert together.bucket_rows.tolist() == [3, 2 + 1 + 2, 2 + 4, 8, 2]
     log_counts = sum(math.lgamma(n + 1) for n in (5, 2, 17))
     assert together.log_counts == pytest.approx(log_counts, rel=1e-6)
+    single = causal_record([1], 1)
+    together.add(attention_sums([single])[0])
+    assert together.bucket_rows.tolist() == [4, 2 + 1 + 2, 2 + 4, 8, 2]
     both = [expected_scalars(record, n) for record, n in ((first, [5, 2]), (second, [17]))]
     entropy = together.statistics.index("entropy")
     for head in range(HEADS):
         name = f"attention/decoder.0.{head}/entropy"
+        # The single row has an entropy of 0.
         expected = 7 * both[0][name] + 17 * both[1][name]
         assert together.heads[entropy, head] == pytest.approx(expected, rel=1e-5)
     expected = 2 * both[0]["attention/decoder.0.n4-7/sum"]

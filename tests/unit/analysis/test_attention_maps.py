@@ -1,0 +1,146 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from relu_nmt.analysis.attention_maps import attention_weights
+from relu_nmt.analysis.places import AttentionPlace
+from relu_nmt.attention import attentions
+from relu_nmt.attention.base import Attention, Capabilities, Need
+from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.records import capture_weights
+from relu_nmt.attention.softmax import SoftmaxAttention
+from relu_nmt.decoding.ensemble import Ensemble
+from relu_nmt.errors import ConfigError
+from tests.unit.analysis.models import SOURCE, TARGET, make_model, make_translator
+
+
+@pytest.mark.parametrize("attention", ["softmax", "reluformer"])
+def test_weights_are_those_of_step_by_step_decoding(attention):
+    model = make_model(attention)
+    source = torch.from_numpy(SOURCE)[None]
+    steps = {"decoder": [], "cross": []}
+    with torch.inference_mode():
+        state = model.start(model.encode(source), beam_size=1)
+        for token in [TARGET[-1], *TARGET[:-1]]:
+            layer = model.decoder.layers[0]
+            with (
+                capture_weights(layer.self_attention.attention) as own,
+                capture_weights(layer.cross_attention.attention) as crossed,
+            ):
+                model.step(torch.tensor([[token]]), state)
+            steps["decoder"].append(own[0][0, 1, 0])
+            steps["cross"].append(crossed[0][0, 1, 0])
+    for slot, rows in steps.items():
+        weights = attention_weights(Ensemble([model]), AttentionPlace(slot, 0, 1), SOURCE, TARGET)
+        for row, expected in zip(weights, rows, strict=True):
+            np.testing.assert_allclose(row[: len(expected)], expected, atol=1e-6)
+            assert not row[len(expected) :].any()
+
+
+def test_all_heads_and_the_encoder():
+    model = make_model("reluformer")
+    ensemble = Ensemble([model])
+    every = attention_weights(ensemble, AttentionPlace("encoder", -1), SOURCE, TARGET)
+    assert every.shape == (2, len(SOURCE), len(SOURCE))
+    for head in range(2):
+        one = attention_weights(ensemble, AttentionPlace("encoder", 1, head), SOURCE, TARGET)
+        np.testing.assert_array_equal(one, every[head])
+    inputs = torch.from_numpy(SOURCE)[None], torch.tensor([[TARGET[-1], *TARGET[:-1]]])
+    with torch.no_grad():
+        records = model(*inputs, Need(weights=True)).records
+    np.testing.assert_allclose(records[1].output.weights[0], every, atol=1e-6)
+
+
+class WithoutWeights(SoftmaxAttention):
+    capabilities = Capabilities(weights=False)
+
+    def forward(self, q, k, v, visibility, need=None):
+        if need is not None and need.weights:
+            raise ConfigError("has no weights to show")
+        output = super().forward(q, k, v, visibility, Need())
+        output.rows = None
+        return output
+
+
+@pytest.fixture
+def without_weights():
+    attentions.register("without_weights")(WithoutWeights)
+    yield "without_weights"
+    del attentions._entries["without_weights"]
+
+
+def test_a_mechanism_without_weights_is_an_error_only_where_it_is_asked(without_weights):
+    model = make_model("softmax", encoder_attention=without_weights)
+    ensemble = Ensemble([model])
+    message = "attention encoder.0: without_weights has no matrix of weights to show"
+    with pytest.raises(ConfigError, match=message):
+        attention_weights(ensemble, AttentionPlace("encoder", 0), SOURCE, TARGET)
+    weights = attention_weights(ensemble, AttentionPlace("cross", 0, 0), SOURCE, TARGET)
+    np.testing.assert_allclose(weights.sum(-1), 1.0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        (AttentionPlace("cross", 2), "layers are cross.0 to cross.1"),
+        (AttentionPlace("encoder", -3), "layers are encoder.0 to encoder.1"),
+        (AttentionPlace("decoder", 0, 2), "heads are 0 to 1"),
+        (AttentionPlace("decoder", 0, -1), "heads are 0 to 1"),
+    ],
+)
+def test_places_that_the_model_does_not_have(place, message):
+    with pytest.raises(ConfigError, match=message):
+        attention_weights(Ensemble([make_model()]), place, SOURCE, TARGET)
+
+
+def test_an_ensemble_is_refused():
+    model = make_model()
+    with pytest.raises(ConfigError, match="one model only"):
+        attention_weights(Ensemble([model, model]), AttentionPlace("cross", 0), SOURCE, TARGET)
+
+
+@pytest.mark.parametrize("text", ["cross", "cross.a", "cross.1.2.3", "", "cross.1.", "self.1"])
+def test_places_that_cannot_be_read(text):
+    with pytest.raises(ConfigError, match=r"SLOT\.LAYER|choose a slot"):
+        AttentionPlace.parse(text)
+    assert str(AttentionPlace.parse("cross.-1")) == "cross.-1"
+    assert AttentionPlace.parse("decoder.3.2") == AttentionPlace("decoder", 3, 2)
+
+
+def test_a_capture_ends_with_its_block_and_keeps_what_else_was_asked():
+    attention = make_model("softmax").encoder.layers[0].self_attention.attention
+    assert isinstance(attention, Attention)
+    q, k, v = (torch.ones(1, 2, 3, 8) for _ in range(3))
+    visibility = Visibility(3, 3)
+    with capture_weights(attention) as captured:
+        output = attention(q, k, v, visibility, need=Need(statistics=True))
+        attention(q, k, v, visibility)
+    assert len(captured) == 2 and captured[1].shape == (1, 2, 3, 3)
+    assert output.rows is not None
+    assert attention(q, k, v, visibility).weights is None
+
+
+def test_the_translators_maps_have_labels():
+    translator = make_translator()
+    found = translator.translate_nbest(["ein Haus"], beam=2, max_len_b=5)[0][0]
+    cross = translator.attention("ein Haus", found)
+    assert (cross.slot, cross.layer, cross.head) == ("cross", 1, None)
+    assert cross.keys == ["ein", "Haus", "</s>"]
+    symbols = translator.task.target_dictionary
+    assert cross.queries == [symbols[i] for i in found.hypothesis.tokens]
+    assert cross.weights.shape == (2, len(cross.queries), 3)
+    own = translator.attention("ein Haus", "das Haus", "decoder", 0, 1)
+    assert own.queries == ["das", "Haus", "</s>"]
+    assert own.keys == ["</s>", "das", "Haus"]
+    assert not np.triu(own.weights, 1).any()
+    encoder = translator.attention("ein Xaver", "das", "encoder", 0, 0)
+    assert encoder.queries == encoder.keys == ["ein", "Xaver", "</s>"]
+    assert translator.attention("ein").keys == ["ein", "</s>"]
+    read = json.loads(own.to_json())
+    np.testing.assert_allclose(read.pop("weights"), own.weights, rtol=1e-3)
+    assert read == {
+        **{"slot": "decoder", "layer": 0, "head": 1},
+        **{"queries": own.queries, "keys": own.keys},
+    }

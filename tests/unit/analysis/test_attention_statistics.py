@@ -1,0 +1,106 @@
+import json
+import math
+
+import numpy as np
+import pytest
+
+from relu_nmt.analysis import attention_statistics
+from relu_nmt.analysis.attention_maps import attention_weights
+from relu_nmt.analysis.attention_statistics import AttentionStatistics
+from relu_nmt.analysis.places import AttentionPlace
+from relu_nmt.decoding.ensemble import Ensemble
+from relu_nmt.errors import ConfigError
+from tests.unit.analysis.models import EOS, make_model
+
+SLOTS = ("encoder", "decoder", "cross")
+RNG = np.random.default_rng(0)
+SOURCES = [np.append(RNG.integers(4, 8, n), EOS) for n in (3, 9, 1, 5)]
+TARGETS = [np.append(RNG.integers(4, 8, n), EOS) for n in (4, 2, 0, 7)]
+
+
+def report_of(model):
+    statistics = AttentionStatistics(Ensemble([model]))
+    statistics.add(SOURCES[:3], TARGETS[:3])
+    statistics.add(SOURCES[3:], TARGETS[3:])
+    return statistics.report()
+
+
+def rows_of(model, slot, layer, head):
+    """Yield the weights that each query row sees, from maps of single sentences."""
+    for source, target in zip(SOURCES, TARGETS, strict=True):
+        place = AttentionPlace(slot, layer, head)
+        weights = attention_weights(Ensemble([model]), place, source, target)
+        for i, row in enumerate(weights.astype(np.float64)):
+            yield row[: i + 1] if slot == "decoder" else row
+
+
+def entropy(row):
+    shares = [w / row.sum() for w in row if w > 0] if row.sum() > 1e-6 else []
+    return -sum(p * math.log(p) for p in shares)
+
+
+@pytest.mark.parametrize("attention", ["softmax", "reluformer"])
+@pytest.mark.parametrize("most_weights", [1, 2**25])
+def test_means_are_those_of_the_weights_of_each_sentence(attention, most_weights, monkeypatch):
+    monkeypatch.setattr(attention_statistics, "MOST_WEIGHTS", most_weights)  # batches of 1 or all
+    model = make_model(attention)
+    report = report_of(model)
+    assert report["sentences"] == 4
+    assert report["attention"] == dict.fromkeys(SLOTS, attention)
+    assert not report["without_weights"]
+    measures = {
+        "sum": np.sum,
+        "entropy": entropy,
+        "zero_fraction": lambda row: np.mean(row == 0),
+        "null_fraction": lambda row: row.sum() <= 1e-6,
+        "largest": np.max,
+        "mean_log_n": lambda row: math.log(len(row)),
+    }
+    for name, measure in measures.items():
+        in_slots = {slot: [] for slot in SLOTS}
+        for slot in SLOTS:
+            for layer in range(2):
+                heads = [
+                    np.mean([measure(row) for row in rows_of(model, slot, layer, head)])
+                    for head in range(2)
+                ]
+                module = report["modules"][f"{slot}.{layer}"]
+                if name != "mean_log_n":
+                    found = [head[name] for head in module["heads"]]
+                    np.testing.assert_allclose(found, heads, atol=1e-5)
+                assert module["mean"][name] == pytest.approx(np.mean(heads), abs=1e-5)
+                in_slots[slot].append(np.mean(heads))
+        for slot, means in in_slots.items():
+            assert report["slots"][slot][name] == pytest.approx(np.mean(means), abs=1e-5)
+        overall = np.mean(list(in_slots.values()))
+        assert report["overall"][name] == pytest.approx(overall, abs=1e-5)
+    overall = report["overall"]
+    assert overall["exp_entropy"] == pytest.approx(math.exp(overall["entropy"]))
+    json.dumps(report, allow_nan=False)
+
+
+def test_rows_by_number_of_visible_keys():
+    model = make_model()
+    report = report_of(model)
+    module = report["modules"]["decoder.1"]
+    buckets = module["by_visible_keys"]
+    assert {name: bucket["rows"] for name, bucket in buckets.items()} == {
+        **{"1": 4, "2-3": 2 + 2 + 2},
+        **{"4-7": 2 + 4, "8-15": 1},
+    }
+    rows = [row for head in range(2) for row in rows_of(model, "decoder", 1, head)]
+    expected = np.mean([entropy(row) for row in rows if 4 <= len(row) <= 7])
+    assert buckets["4-7"]["entropy"] == pytest.approx(expected, abs=1e-5)
+    assert module["rows"] == sum(map(len, TARGETS))
+    assert "by_visible_keys" not in report["modules"]["cross.0"]
+
+
+def test_no_sentences_at_all():
+    report = AttentionStatistics(Ensemble([make_model()])).report()
+    assert (report["sentences"], report["modules"], report["overall"]) == (0, {}, {})
+
+
+def test_an_ensemble_is_refused():
+    model = make_model()
+    with pytest.raises(ConfigError, match="one model only"):
+        AttentionStatistics(Ensemble([model, model]))
