@@ -1,0 +1,100 @@
+"""What the attention statistics cost a training step.
+
+    python benchmarks/telemetry.py --attention reluformer:gamma=2
+
+Steps with and without the statistics alternate on one batch of made tokens, so that both meet the
+same state of the machine; medians. One step in --telemetry-interval has them (100 by default), so
+the cost of a training is that share of the difference. The regulariser, which needs sums and
+entropies in every step, is off unless --regularizer is given.
+"""
+
+import argparse
+import statistics
+import time
+
+import numpy as np
+import torch
+
+from relu_nmt.attention.regularizer_config import AttentionRegularizerConfig
+from relu_nmt.data.batch import TranslationBatch, collate
+from relu_nmt.models.config import TransformerConfig
+from relu_nmt.models.encoder_decoder import EncoderDecoder
+from relu_nmt.models.objective import TranslationObjective
+from relu_nmt.training.config import LoggingConfig
+
+VOCABULARY, PAD, EOS = 4000, 1, 2
+
+
+def made_batch(sentences: int, length: int) -> TranslationBatch:
+    """Return random sentences of half to the whole of ``length`` tokens."""
+    rng = np.random.default_rng(0)
+
+    def sentence() -> np.ndarray:
+        return np.append(rng.integers(4, VOCABULARY, rng.integers(length // 2, length)), EOS)
+
+    pairs = [(sentence(), sentence()) for _ in range(sentences)]
+    return collate(pairs, ids=list(range(sentences)), pad_index=PAD, eos_index=EOS)
+
+
+def made_objective(arguments: argparse.Namespace) -> TranslationObjective:
+    """Return a model of 3 + 3 layers with its loss."""
+    shape = {"layers": arguments.layers, "embed_dim": 256, "ffn_embed_dim": 1024}
+    shape["attention_heads"] = 4
+    config = TransformerConfig(
+        attention=arguments.attention,
+        share_all_embeddings=True,
+        **{
+            f"{side}_{key}": value
+            for side in ("encoder", "decoder")
+            for key, value in shape.items()
+        },
+    )
+    weight = 0.01 if arguments.regularizer else 0.0
+    model = EncoderDecoder(config, VOCABULARY, VOCABULARY, PAD)
+    return TranslationObjective(model, 0.1, AttentionRegularizerConfig(weight, weight))
+
+
+def main() -> None:
+    """Run the benchmark and print its result."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--attention", default="reluformer:gamma=2", help="of all slots")
+    parser.add_argument("--layers", type=int, default=3, help="of encoder and decoder each")
+    parser.add_argument("--sentences", type=int, default=48, help="in the batch")
+    parser.add_argument("--length", type=int, default=32, help="most tokens of a sentence")
+    parser.add_argument("--regularizer", action="store_true", help="with the regulariser on")
+    parser.add_argument("--steps", type=int, default=20, help="steps of each kind")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    arguments = parser.parse_args()
+    torch.manual_seed(1)
+    device = torch.device(arguments.device)
+    objective = made_objective(arguments).to(device).train()
+    batch = made_batch(arguments.sentences, arguments.length).to(device)
+    optimizer = torch.optim.Adam(objective.parameters(), lr=1e-4)
+    seconds: dict[bool, list[float]] = {False: [], True: []}
+    for step in range(2 * (arguments.steps + 1)):
+        telemetry = step % 2 == 1
+        started = time.perf_counter()
+        optimizer.zero_grad(set_to_none=True)
+        output = objective(batch, telemetry=telemetry)
+        output.loss.div(output.sample_size).backward()
+        optimizer.step()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        if step >= 2:  # the first of each kind warms up
+            seconds[telemetry].append(time.perf_counter() - started)
+    plain, measured = statistics.median(seconds[False]), statistics.median(seconds[True])
+    interval = LoggingConfig().telemetry_interval
+    print(
+        f"{arguments.attention}, {arguments.layers} + {arguments.layers} layers, "
+        f"{batch.num_tokens:,} target tokens, {device.type}, torch {torch.__version__}\n"
+        f"a step without statistics: {1e3 * plain:.1f} ms\n"
+        f"a step with them:          {1e3 * measured:.1f} ms ({measured / plain - 1:+.1%}), "
+        f"{len(output.telemetry)} scalars\n"
+        f"cost with --telemetry-interval {interval}: {(measured / plain - 1) / interval:.2%}"
+    )
+
+
+if __name__ == "__main__":
+    main()

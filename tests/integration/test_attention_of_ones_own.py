@@ -1,0 +1,125 @@
+"""--user-module, --attention-stats and --print-attention, by the example that users copy."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from relu_nmt.cli import generate
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples/own_attention"
+pytestmark = pytest.mark.slow
+SLOTS = ("encoder", "decoder", "cross")
+SHORT = ["--cpu", "--beam", "2", "--max-len-b", "5", "--no-progress-bar"]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The folder that the example's script makes, and what it prints."""
+    folder = tmp_path_factory.mktemp("own")
+    done = subprocess.run(
+        ["bash", EXAMPLE / "run.sh"],
+        env={
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "OMP_NUM_THREADS": "1",
+            "OUT": str(folder),
+            "DOCUMENTS": "20",
+            "UPDATES": "3",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return folder, done.stdout
+
+
+@pytest.fixture
+def registered():
+    """The example's attention, forgotten again afterwards."""
+    from relu_nmt.attention import attentions
+
+    yield ["--user-module", str(EXAMPLE / "own_attention.py")]
+    attentions._entries.pop("cosine_relu", None)
+    for name in [name for name in sys.modules if name.startswith("relu_nmt_user_own_attention")]:
+        del sys.modules[name]
+
+
+def arguments_of(folder):
+    checkpoint = folder / "checkpoints/checkpoint_last.safetensors"
+    return [str(folder / "data-bin"), "--path", str(checkpoint), *SHORT]
+
+
+def test_the_example_trains_and_translates(trained):
+    folder, output = trained
+    assert "attention cosine_relu:gamma=2" in output
+    assert "BLEU = " in output.splitlines()[-1]
+    report = json.loads((folder / "attention.json").read_text())
+    assert report["attention"] == dict.fromkeys(SLOTS, "cosine_relu:gamma=2")
+    assert report["modules"].keys() == {f"{slot}.{layer}" for slot in SLOTS for layer in (0, 1)}
+    assert 0 < report["overall"]["entropy"] < report["overall"]["mean_log_n"]
+    assert report["modules"]["decoder.0"]["by_visible_keys"]["1"]["entropy"] == 0
+    sentences = (folder / "text/test.de").read_text().splitlines()
+    assert report["sentences"] == sum(bool(line) for line in sentences)
+
+
+def test_weights_are_printed_for_every_sentence(trained, registered, capsys):
+    folder, _ = trained
+    flags = [*arguments_of(folder), *registered, "--print-attention"]
+    assert generate.main(flags) == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = {kind: [line for line in lines if line.startswith(f"{kind}-")] for kind in "SHA"}
+    assert len(rows["S"]) == len(rows["H"]) == len(rows["A"]) > 0
+    for source, hypothesis, attention in zip(*rows.values(), strict=True):
+        number, found = attention.split("\t")
+        assert number[2:] == source.split("\t")[0][2:]
+        found = json.loads(found)
+        assert (found["slot"], found["layer"], found["head"]) == ("cross", 1, None)
+        assert found["keys"] == [*source.split("\t")[1].split(), "</s>"]
+        assert found["queries"] == [*hypothesis.split("\t")[2].split(), "</s>"]
+        shape = (2, len(found["queries"]), len(found["keys"]))
+        assert np.shape(found["weights"]) == shape
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--print-attention", "cross.7"], "attention cross.7: the model's layers are cross.0 to"),
+        (["--print-attention", "--print-alignment"], "both print A- lines"),
+        (["--attention-stats", "{file}/x.json"], "--attention-stats"),
+    ],
+)
+def test_mistakes_are_one_line_before_anything_is_translated(
+    trained, registered, capsys, flags, message
+):
+    folder, _ = trained
+    flags = [flag.format(file=folder / "attention.json") for flag in flags]
+    assert generate.main([*arguments_of(folder), *registered, *flags]) == 2
+    output = capsys.readouterr()
+    assert message in output.err
+    assert output.err.count("\n") == 1
+    assert not output.out
+
+
+def test_a_model_whose_module_is_missing_says_so(trained, capsys):
+    folder, _ = trained
+    assert generate.main(arguments_of(folder)) == 2
+    error = capsys.readouterr().err
+    assert "checkpoint_last.safetensors: its attention 'cosine_relu'" in error
+    assert "--user-module FILE" in error
+    assert error.count("\n") == 1
+
+
+def test_an_unknown_name_mentions_the_flag(trained, capsys):
+    from relu_nmt.cli import train
+
+    with pytest.raises(SystemExit) as stopped:
+        train.main([str(trained[0] / "data-bin"), "--attention", "cosine_relu"])
+    assert stopped.value.code == 2
+    assert "--user-module FILE" in capsys.readouterr().err
