@@ -7,7 +7,7 @@ from setuptools import find_packages, setup
 
 HERE = Path(__file__).parent
 VERSION = re.search(r'__version__ = "(.+)"', (HERE / "relu_nmt/__init__.py").read_text("utf-8"))[1]
-COMMANDS = ["preprocess", "train", "generate", "interactive", "score", "average"]
+COMMANDS = ["preprocess", "train", "generate", "interactive", "score", "average", "vision_train"]
 
 setup(
     name="relu-nmt",
@@ -30,10 +30,15 @@ setup(
         "safetensors>=0.4.3",
         "tqdm>=4.66",
     ],
-    extras_require={"dev": ["pytest>=8", "hypothesis>=6.100", "ruff>=0.6"]},
+    extras_require={
+        "triton": ["triton>=3.6"],
+        "vision": ["pillow>=10"],
+        "dev": ["pytest>=8", "hypothesis>=6.100", "ruff>=0.6", "pillow>=10"],
+    },
     entry_points={
         "console_scripts": [
-            f"relu-nmt-{command} = relu_nmt.cli.{command}:main" for command in COMMANDS
+            f"relu-nmt-{command.replace('_', '-')} = relu_nmt.cli.{command}:main"
+            for command in COMMANDS
         ]
     },
     classifiers=[

@@ -30,6 +30,7 @@ MAY_IMPORT = {
     "translator": BASE
     | {"attention", "loading", "analysis", "decoding", "tasks", "models", "data", "evaluation"},
     "user_modules": {"errors"},
+    "vision": BASE | {"dropout", "objective", "attention", "modules", "data", "optim", "training"},
     "__init__": {"translator"},
 }
 

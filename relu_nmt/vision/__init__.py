@@ -1,0 +1,1 @@
+"""Image classification with any registered attention; a client of the generic trainer."""

@@ -1,0 +1,259 @@
+"""Images sorted into class folders, in a folder or in a zip file; read one by one."""
+
+import io
+import os
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from relu_nmt.errors import DataError, MissingExtraError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+IMAGE_SUFFIXES = frozenset(
+    (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
+)
+TRAIN_FOLDER = "train"
+VALID_FOLDERS = ("val", "valid", "validation", "test")
+
+
+class FileTree(Protocol):
+    """Files by their path in the tree, with ``/`` between its parts."""
+
+    origin: str
+
+    def paths(self) -> Iterator[str]:
+        """Give the paths of all files, in any order."""
+
+    def read(self, path: str) -> bytes:
+        """Return a file's bytes; called from several threads."""
+
+
+class FolderTree:
+    """The files below a folder; links are followed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.origin = str(folder)
+        self._folder = folder
+
+    def paths(self) -> Iterator[str]:
+        """Give the paths of all files."""
+        for parent, _, names in os.walk(self._folder, followlinks=True):
+            relative = Path(parent).relative_to(self._folder)
+            yield from ((relative / name).as_posix() for name in names)
+
+    def read(self, path: str) -> bytes:
+        """Return a file's bytes."""
+        return (self._folder / path).read_bytes()
+
+
+class ZipTree:
+    """The files in a zip file.
+
+    Raises:
+        DataError: it is no zip file.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self.origin = str(file)
+        try:
+            self._zip = zipfile.ZipFile(file)
+        except (OSError, zipfile.BadZipFile) as error:
+            raise DataError(f"{file}: cannot be read as a zip file ({error})") from error
+
+    def paths(self) -> Iterator[str]:
+        """Give the paths of all files."""
+        return (entry.filename for entry in self._zip.infolist() if not entry.is_dir())
+
+    def read(self, path: str) -> bytes:
+        """Return a file's bytes."""
+        return self._zip.read(path)
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """Images and their classes.
+
+    Args:
+        tree: where the files are.
+        name: what to call the set in the log (``train``, ``val``).
+        paths: path in the tree of each image.
+        labels: int64 [N], class of each image, an index into ``classes``.
+        classes: names of the classes.
+        num_ignored: files that are no images by their names.
+    """
+
+    tree: FileTree
+    name: str
+    paths: Sequence[str]
+    labels: np.ndarray
+    classes: Sequence[str]
+    num_ignored: int = 0
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def read(self, index: int) -> "Image":
+        """Decode image ``index`` to 8-bit red, green and blue.
+
+        Raises:
+            DataError: it cannot be decoded; names the file.
+            MissingExtraError: Pillow is not installed.
+        """
+        pillow = _pillow()
+        path = self.paths[index]
+        try:
+            with pillow.open(io.BytesIO(self.tree.read(path))) as image:
+                return image.convert("RGB")
+        except Exception as error:  # Pillow's decoders and zlib raise errors of many kinds
+            raise DataError(
+                f"{self.tree.origin}: {path}: cannot be read as an image "
+                f"({_first_line(error)}); repair or remove it"
+            ) from error
+
+    def subset(self, numbers: np.ndarray, name: str) -> "ImageSet":
+        """Return the images of these numbers, in this order, as a set called ``name``."""
+        paths = [self.paths[number] for number in numbers]
+        return ImageSet(self.tree, name, paths, self.labels[numbers], self.classes)
+
+
+def open_images(path: str | os.PathLike[str]) -> dict[str, ImageSet]:
+    """Find the images of a folder or zip file.
+
+    It holds class folders (``cat/1.jpg``), or folders ``train`` and ``val`` (also ``valid``,
+    ``validation``, ``test``) that hold them. Classes are numbered in alphabetical order, and so
+    are images; so a folder and a zip of it are the same.
+
+    Returns:
+        the sets by name, ``train`` first; without a folder ``train`` there is one set, named
+        after the path.
+
+    Raises:
+        DataError: no such path, or no images in class folders.
+        MissingExtraError: Pillow is not installed.
+
+    Example:
+        >>> import tempfile
+        >>> root = Path(tempfile.mkdtemp())
+        >>> for name in ("cat", "dog"):
+        ...     (root / name).mkdir()
+        ...     _ = (root / name / "1.png").write_bytes(b"")
+        >>> [images] = open_images(root).values()
+        >>> images.classes, images.labels.tolist()
+        (('cat', 'dog'), [0, 1])
+    """
+    _pillow()
+    source = Path(path)
+    if not source.exists():
+        raise DataError(f"{source}: no such folder or zip file of images")
+    tree: FileTree = FolderTree(source) if source.is_dir() else ZipTree(source)
+    files = sorted(tree.paths())
+    tops = {file.partition("/")[0] for file in files}
+    if TRAIN_FOLDER not in tops:
+        return {source.stem: _image_set(tree, source.stem, files, "")}
+    names = [TRAIN_FOLDER, *(name for name in VALID_FOLDERS if name in tops)]
+    return {name: _image_set(tree, name, files, f"{name}/") for name in names}
+
+
+def _image_set(tree: FileTree, name: str, files: Sequence[str], prefix: str) -> ImageSet:
+    """Return the images below ``prefix``.
+
+    Raises:
+        DataError: there are fewer than two classes.
+    """
+    files = [file for file in files if file.startswith(prefix)]
+    by_class: dict[str, list[str]] = {}
+    for file in files:
+        label, *rest = file[len(prefix) :].split("/")
+        if rest and _is_image(rest[-1]):
+            by_class.setdefault(label, []).append(file)
+    classes = tuple(sorted(by_class))
+    if len(classes) < 2:
+        found = f"only the class '{classes[0]}'" if classes else "no class"
+        raise DataError(
+            f"{tree.origin}: {found} in {prefix or 'it'}; images must lie in two class folders or "
+            f"more ({prefix}cat/1.jpg, {prefix}dog/1.jpg)"
+        )
+    paths = [path for label in classes for path in by_class[label]]
+    counts = [len(by_class[label]) for label in classes]
+    labels = np.repeat(np.arange(len(classes), dtype=np.int64), counts)
+    return ImageSet(tree, name, paths, labels, classes, len(files) - len(paths))
+
+
+def _is_image(name: str) -> bool:
+    # macOS puts "._1.jpg" beside 1.jpg into zip files.
+    return not name.startswith(".") and Path(name).suffix.lower() in IMAGE_SUFFIXES
+
+
+def with_classes_of(images: ImageSet, training: ImageSet) -> ImageSet:
+    """Return validation images with the class numbers of the training images.
+
+    Raises:
+        DataError: a class is not among those of the training images.
+    """
+    number = {label: index for index, label in enumerate(training.classes)}
+    for label in images.classes:
+        if label not in number:
+            raise DataError(
+                f"{images.tree.origin}: the class '{label}' of {images.name} is not among the "
+                f"{len(number)} classes of {training.tree.origin}"
+            )
+    own_to_theirs = np.array([number[label] for label in images.classes], dtype=np.int64)
+    labels = own_to_theirs[images.labels]
+    return ImageSet(
+        images.tree, images.name, images.paths, labels, training.classes, images.num_ignored
+    )
+
+
+def hold_out(images: ImageSet, fraction: float, name: str) -> tuple[ImageSet, ImageSet]:
+    """Split off a share of each class, at least one image of it.
+
+    The choice depends on nothing but the images, so a resumed training and one with another seed
+    validate on the same ones.
+
+    Returns:
+        the remaining images, and those held out as a set called ``name``.
+
+    Raises:
+        DataError: a class has one image only.
+    """
+    generator = np.random.Generator(np.random.PCG64(0))
+    held: list[np.ndarray] = []
+    for label, class_name in enumerate(images.classes):
+        numbers = np.flatnonzero(images.labels == label)
+        if len(numbers) < 2:
+            raise DataError(
+                f"{images.tree.origin}: the class '{class_name}' has one image only; "
+                "--valid-fraction needs two of each"
+            )
+        count = min(max(1, round(fraction * len(numbers))), len(numbers) - 1)
+        held.append(generator.permutation(numbers)[:count])
+    chosen = np.sort(np.concatenate(held))
+    rest = np.setdiff1d(np.arange(len(images)), chosen, assume_unique=True)
+    return images.subset(rest, images.name), images.subset(chosen, name)
+
+
+def add_set(sets: Mapping[str, ImageSet], images: ImageSet) -> dict[str, ImageSet]:
+    """Return the sets with one more, which gets a number if its name is taken."""
+    name, number = images.name, 1
+    while name in sets:
+        number += 1
+        name = f"{images.name}{number}"
+    return {**sets, name: images}
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _pillow():  # noqa: ANN202 - a module
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise MissingExtraError("images need Pillow: pip install 'relu-nmt[vision]'") from error
+    return Image

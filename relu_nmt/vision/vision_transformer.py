@@ -1,0 +1,90 @@
+"""The vision transformer (ViT, DeiT) with a registered attention in every block."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from relu_nmt.attention.base import NOTHING, Need
+from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.records import AttentionRecord
+from relu_nmt.dropout import Dropout
+from relu_nmt.vision.blocks import NORM_EPS, PatchEmbedding, VisionBlock, initialize
+from relu_nmt.vision.config import VisionTransformerConfig
+
+
+@dataclass
+class VisionOutput:
+    """What the model makes of a batch of images.
+
+    Args:
+        logits: [B, C] scores of the classes, float32.
+        features: [B, D], what the classifier reads.
+        records: what was asked for of every attention, block by block.
+    """
+
+    logits: Tensor
+    features: Tensor
+    records: list[AttentionRecord]
+
+
+class VisionTransformer(nn.Module):
+    """Patches with learned positions through pre-norm blocks to a linear classifier.
+
+    Args:
+        config: shape and attention.
+        num_classes: C.
+
+    Raises:
+        ConfigError: the attention cannot work with these settings.
+
+    Example:
+        >>> import torch
+        >>> config = VisionTransformerConfig(image_size=32, patch_size=4, layers=1)
+        >>> tuple(VisionTransformer(config, 10)(torch.zeros(2, 3, 32, 32)).logits.shape)
+        (2, 10)
+
+    Reference: Dosovitskiy et al. 2021, "An image is worth 16x16 words", Eq. 1-4; Touvron et al.
+    2021, "Training data-efficient image transformers" (DeiT), without the distillation token.
+    """
+
+    def __init__(self, config: VisionTransformerConfig, num_classes: int) -> None:
+        super().__init__()
+        dim = config.embed_dim
+        self.config = config
+        self.patches = PatchEmbedding(config.patch_size, dim)
+        self.class_token = (
+            nn.Parameter(torch.empty(1, 1, dim)) if config.pooling == "class" else None
+        )
+        self.positions = nn.Parameter(torch.empty(config.num_tokens, dim))
+        self.dropout = Dropout(config.dropout)
+        self.blocks = nn.ModuleList(VisionBlock(config, i) for i in range(config.layers))
+        self.norm = nn.LayerNorm(dim, eps=NORM_EPS)
+        self.head = nn.Linear(dim, num_classes)
+        initialize(self.positions, self.head.weight)
+        nn.init.zeros_(self.head.bias)
+        if self.class_token is not None:
+            initialize(self.class_token)
+        for parameter in self.parameters():
+            # Read by the optimiser: DeiT's weight decay acts on matrices only.
+            if parameter.dim() < 2 or parameter is self.class_token or parameter is self.positions:
+                parameter.no_weight_decay = True
+
+    def forward(self, images: Tensor, need: Need = NOTHING) -> VisionOutput:
+        """Classify images.
+
+        Args:
+            images: [B, 3, size, size], normalised.
+            need: what to record of every attention.
+        """
+        x = self.patches(images)
+        if self.class_token is not None:
+            x = torch.cat([self.class_token.expand(x.size(0), -1, -1), x], dim=1)
+        x = self.dropout(x + self.positions)
+        visibility = Visibility(x.size(1), x.size(1), device=x.device)
+        records: list[AttentionRecord] = []
+        for block in self.blocks:
+            x = block(x, visibility, need, records)
+        x = self.norm(x)
+        features = x.mean(1) if self.class_token is None else x[:, 0]
+        return VisionOutput(self.head(features).float(), features, records)

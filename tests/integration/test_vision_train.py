@@ -1,0 +1,229 @@
+"""relu-nmt-vision-train on coloured squares: learning, resuming, zip files, mistakes."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from relu_nmt.cli import vision_train
+from relu_nmt.cli.vision_train import with_cosine_period
+from relu_nmt.errors import CheckpointError
+from relu_nmt.loading import load_model
+from relu_nmt.optim.schedules import build_schedule
+from relu_nmt.training.checkpoint import load_checkpoint
+from relu_nmt.training.config import RunConfig, TrainerConfig
+from relu_nmt.vision.config import VisionScheduleConfig
+from relu_nmt.vision.images import open_images
+from relu_nmt.vision.loading import load_classifier
+from tests.unit.vision.made_images import make_squares, zip_folder
+
+ROOT = Path(__file__).parents[2]
+TINY = (
+    "--cpu --image-size 12 --patch-size 4 --embed-dim 64 --heads 2 --layers 1 --batch-size 20 "
+    "--lr 5e-3 --warmup-updates 4 --log-format json --log-interval 1"
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """Tiny models are fastest on one thread, and the full test run uses the cores elsewhere."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def squares(tmp_path_factory):
+    """A folder with train and val, 40 and 10 pictures of each of three colours."""
+    folder = tmp_path_factory.mktemp("squares")
+    make_squares(folder / "train", 40, seed=1)
+    make_squares(folder / "val", 10, seed=2)
+    return folder
+
+
+def run(data, flags, capsys=None):
+    """Run the command here; return its exit code and its JSON lines."""
+    code = vision_train.main([str(data), *flags.split()])
+    out = capsys.readouterr().out if capsys else ""
+    return code, [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+
+
+def weights(folder):
+    checkpoint = load_checkpoint(folder / "checkpoint_last.safetensors", with_training_state=True)
+    return {**checkpoint.model_tensors, **checkpoint.training_tensors}
+
+
+def values(lines, name):
+    return [line[name] for line in lines if name in line]
+
+
+def assert_same(one, other):
+    assert one.keys() == other.keys()
+    for name in one:
+        assert torch.equal(one[name], other[name]), name
+
+
+@pytest.mark.parametrize("attention", ["softmax", "reluformer:gamma=2"])
+def test_it_learns_colours_and_the_checkpoint_classifies(squares, tmp_path, capsys, attention):
+    flags = f"{TINY} --max-epoch 6 --attention {attention} --no-epoch-checkpoints"
+    best = "--best-checkpoint-metric accuracy --maximize-best-checkpoint-metric"
+    code, lines = run(squares, f"{flags} {best} --save-dir {tmp_path}", capsys)
+    assert code == 0
+    assert len(values(lines, "val_loss")) == 6
+    assert max(values(lines, "val_accuracy")) == values(lines, "val_best_accuracy")[-1] > 90
+    assert values(lines, "lr")[-1] < 1e-4 < max(values(lines, "lr"))
+    classifier = load_classifier(tmp_path / "checkpoint_best.safetensors")
+    assert classifier.classes == ("blue", "green", "red")
+    images = open_images(squares)["val"]
+    pixels = [classifier.transform.evaluation(images.read(i)) for i in range(len(images))]
+    with torch.no_grad():
+        logits = classifier.model(torch.stack(list(map(torch.from_numpy, pixels)))).logits
+    right = (logits.argmax(1) == torch.from_numpy(images.labels)).float().mean()
+    assert right.item() * 100 == pytest.approx(values(lines, "val_best_accuracy")[-1], abs=0.01)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--dropout 0.1 --drop-path 0.2 --layers 2",
+        "--store-ema --ema-decay 0.9 --update-freq 2 --bf16 --train-crop resized --num-workers 3",
+    ],
+)
+def test_stopping_and_going_on_changes_no_bit(squares, tmp_path, flags):
+    flags = f"{TINY} --attention reluformer --attention-norm-weight 0.1 {flags}"
+    flags += f" --no-epoch-checkpoints --lr-period-updates 20 --save-dir {tmp_path}"
+    run(squares, f"{flags}/whole --max-update 11")
+    for last in (2, 7, 11):
+        run(squares, f"{flags}/parts --max-update {last}")
+    assert_same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
+
+
+def test_a_zip_of_the_folder_and_another_back_end_train_the_same_model(squares, tmp_path):
+    zip_folder(squares, tmp_path / "squares.zip")
+    flags = f"{TINY} --max-epoch 1 --attention reluformer --no-epoch-checkpoints"
+    run(squares, f"{flags} --attention-backend reference --save-dir {tmp_path}/a")
+    run(tmp_path / "squares.zip", f"{flags} --attention-backend reference --save-dir {tmp_path}/b")
+    assert_same(weights(tmp_path / "a"), weights(tmp_path / "b"))
+    stored = load_checkpoint(tmp_path / "a/checkpoint_last.safetensors").metadata
+    assert "attention_backend" not in json.dumps(stored)
+
+
+def test_validation_sets_held_out_and_named(squares, tmp_path, capsys):
+    zip_folder(squares / "val", tmp_path / "test.zip")
+    flags = f"{TINY} --max-update 1 --no-save --valid-fraction 0.25"
+    _, lines = run(squares / "train", f"{flags} --valid-data {tmp_path}/test.zip", capsys)
+    messages = "\n".join(values(lines, "message"))
+    assert "train: 90 images of 3 classes" in messages
+    assert "valid: 30 images of 3 classes" in messages
+    assert "test: 30 images of 3 classes" in messages
+    assert values(lines, "valid_accuracy") and values(lines, "test_accuracy")
+    # Where train and val lie in one folder, its val is what --valid-data means.
+    flags = f"{TINY} --max-update 1 --no-save --valid-data {squares}"
+    _, lines = run(squares / "train", flags, capsys)
+    assert "val: 30 images of 3 classes" in "\n".join(values(lines, "message"))
+
+
+def test_tensorboard_has_losses_accuracy_and_attention_statistics(squares, tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    flags = f"{TINY} --max-update 4 --log-interval 2 --telemetry-interval 2 --no-save"
+    attention = "--attention reluformer --attention-norm-weight 0.1"
+    run(squares, f"{flags} {attention} --tensorboard-logdir {tmp_path}")
+    curves = EventAccumulator(str(tmp_path / "train_inner")).Reload()
+    names = set(curves.Tags()["scalars"])
+    assert {"loss", "accuracy", "attention_norm", "lr", "gnorm", "wps"} <= names
+    assert "attention/encoder.0.1/entropy" in names
+    assert [event.step for event in curves.Scalars("accuracy")] == [2, 4]
+    valid = EventAccumulator(str(tmp_path / "val")).Reload()
+    assert {"loss", "accuracy"} <= set(valid.Tags()["scalars"])
+
+
+@pytest.mark.parametrize(
+    ("data", "flags", "message"),
+    [
+        ("nowhere", "", "nowhere: no such folder or zip file of images"),
+        ("train/red", "", "no class in it; images must lie in two class folders"),
+        ("train", "", "no images to validate on; give --valid-data"),
+        ("", "--image-size 30", "--image-size 30 must be a multiple of --patch-size 4"),
+        ("", "--arch vit_x", "--arch vit_x: choose one of deit_b"),
+        ("", "--best-checkpoint-metric bleu", "'val' has only loss, accuracy"),
+        ("", "--valid-data train/red", "train/red: no such folder or zip file"),
+        ("", "--fp16", "--fp16 needs a CUDA GPU"),
+        ("", "--max-epoch 0", "cosine needs --lr-period-updates"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_2(squares, tmp_path, capsys, data, flags, message):
+    code, _ = run(squares / data, f"{TINY} --max-epoch 1 --save-dir {tmp_path} {flags}")
+    error = capsys.readouterr().err
+    assert code == 2
+    assert error.startswith("relu-nmt-vision-train: error: ")
+    assert error.count("\n") == 1
+    assert message in error
+
+
+def test_a_damaged_image_is_named(squares, tmp_path, capsys):
+    shutil.copytree(squares, tmp_path / "damaged")
+    (tmp_path / "damaged/train/red/0003.png").write_bytes(b"damaged")
+    code, _ = run(tmp_path / "damaged", f"{TINY} --max-epoch 1 --no-save")
+    assert code == 2
+    assert re.search(r"train/red/0003\.png: cannot be read", capsys.readouterr().err)
+
+
+def test_a_checkpoint_with_other_classes_is_refused(squares, tmp_path, capsys):
+    flags = f"{TINY} --save-dir {tmp_path}/run --lr-period-updates 20"
+    run(squares, f"{flags} --max-update 1")
+    shutil.copytree(squares, tmp_path / "other")
+    for split in ("train", "val"):
+        (tmp_path / "other" / split / "red").rename(tmp_path / "other" / split / "violet")
+    assert run(tmp_path / "other", f"{flags} --max-update 2")[0] == 2
+    assert "trained with other classes" in capsys.readouterr().err
+    with pytest.raises(CheckpointError):
+        load_model(tmp_path / "run/checkpoint_last.safetensors")
+
+
+def test_the_cosine_ends_with_the_training():
+    schedule = VisionScheduleConfig(lr=(1.0,), warmup_updates=5, min_lr=0.125)
+    for run_config, last in (
+        (RunConfig(max_epoch=3), 21),  # 7 batches an epoch
+        (RunConfig(max_epoch=3, update_freq=(2, 1)), 4 + 7 + 7),
+        (RunConfig(max_epoch=3, max_update=11), 11),
+        (RunConfig(max_update=30), 30),
+    ):
+        config = with_cosine_period(TrainerConfig(run=run_config, schedule=schedule), 7, 1)
+        rates = build_schedule(config.schedule, 0, False)
+        found = [rates.learning_rate(update, 1) for update in range(5, last + 1)]
+        assert found[0] == 1.0
+        assert found == sorted(found, reverse=True)
+        assert found[-1] == pytest.approx(0.125, abs=0.1)
+        assert rates.learning_rate(last + 1, 1) == pytest.approx(0.1)  # the next period
+
+
+def test_a_training_that_ends_in_the_warm_up_is_allowed():
+    config = TrainerConfig(
+        run=RunConfig(max_epoch=1), schedule=VisionScheduleConfig(warmup_updates=9)
+    )
+    rates = build_schedule(with_cosine_period(config, 7, 1).schedule, 0, False)
+    assert rates.learning_rate(7, 1) == pytest.approx(7 / 9 * 1e-3)
+
+
+def test_help_is_quick():
+    started = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "relu_nmt.cli.vision_train", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+        env={**os.environ, "COLUMNS": "100"},
+    )
+    assert time.monotonic() - started < 5  # well below 1 s, but machines that test are busy
+    assert "--patch-size" in done.stdout
+    assert not re.search(r"\| +torch$", done.stderr, re.MULTILINE)

@@ -1,0 +1,34 @@
+"""Small pictures of coloured squares in class folders, for tests."""
+
+import random
+import zipfile
+
+from PIL import Image
+
+COLOURS = {"blue": (20, 20, 220), "green": (20, 220, 20), "red": (220, 20, 20)}
+
+
+def square(colour, rng, size=12):
+    """A square somewhere on a grey ground."""
+    image = Image.new("RGB", (size, size), (rng.randrange(80),) * 3)
+    x, y = rng.randrange(size // 2), rng.randrange(size // 2)
+    image.paste(colour, (x, y, x + size // 2, y + size // 2))
+    return image
+
+
+def make_squares(folder, count, seed=0):
+    """Write ``count`` pictures of each colour."""
+    rng = random.Random(seed)
+    for name, colour in COLOURS.items():
+        (folder / name).mkdir(parents=True)
+        for number in range(count):
+            square(colour, rng).save(folder / name / f"{number:04d}.png")
+    return folder
+
+
+def zip_folder(folder, file):
+    """Write the folder's files in reversed order, with entries for folders, as some tools do."""
+    with zipfile.ZipFile(file, "w") as archive:
+        for path in sorted(folder.rglob("*"), reverse=True):
+            archive.write(path, path.relative_to(folder))
+    return file

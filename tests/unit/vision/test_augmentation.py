@@ -1,0 +1,130 @@
+import numpy as np
+import pytest
+from PIL import Image
+
+from relu_nmt.errors import ConfigError
+from relu_nmt.vision.augmentation import ImageTransform, sample_generator
+from relu_nmt.vision.config import PreprocessingConfig, parse_channels
+
+PLAIN = {"pixel_mean": (0.0, 0.0, 0.0), "pixel_std": (1.0, 1.0, 1.0), "flip": False}
+
+
+def noise(width, height, seed=0):
+    pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    return Image.fromarray(pixels)
+
+
+def pixels_of(image):
+    return np.asarray(image).transpose(2, 0, 1) / np.float32(255)
+
+
+@pytest.mark.parametrize("crop", ["padded", "resized", "none"])
+def test_a_view_depends_on_seed_epoch_and_number_only(crop):
+    transform = ImageTransform(PreprocessingConfig(train_crop=crop), 8)
+    image = noise(11, 9)
+
+    def view(*key):
+        return transform.training(image, sample_generator(*key))
+
+    first = view(1, 2, 3)
+    assert first.shape == (3, 8, 8) and first.dtype == np.float32
+    assert np.array_equal(first, view(1, 2, 3))
+    for position in range(3):  # another seed, epoch or number changes what is seen at some point
+        keys = [[1, 2, 3] for _ in range(20)]
+        for step, key in enumerate(keys):
+            key[position] += step
+        assert any(not np.array_equal(first, view(*key)) for key in keys)
+
+
+def test_the_padded_crop_moves_the_image_by_up_to_the_padding():
+    transform = ImageTransform(PreprocessingConfig(**PLAIN, train_crop="padded"), 8)
+    image = noise(8, 8)
+    padded = np.pad(np.asarray(image).transpose(2, 0, 1), ((0, 0), (4, 4), (4, 4)))
+    places = [(y, x) for y in range(9) for x in range(9)]
+    windows = {padded[:, y : y + 8, x : x + 8].tobytes(): (y, x) for y, x in places}
+    views = (transform.training(image, sample_generator(0, 1, i)) for i in range(2000))
+    seen = {windows[np.rint(255 * view).astype(np.uint8).tobytes()] for view in views}
+    # Each of 81 places is missed with probability (80/81)^2000 = 2e-11.
+    assert seen == set(places)
+
+
+def test_half_of_the_images_are_mirrored():
+    transform = ImageTransform(PreprocessingConfig(**{**PLAIN, "flip": True}, train_crop="none"), 8)
+    image = noise(8, 8)
+    plain = pixels_of(image)
+    mirrored = 0
+    for i in range(400):
+        view = transform.training(image, sample_generator(0, 1, i))
+        assert np.allclose(view, plain) or np.allclose(view, plain[:, :, ::-1])
+        mirrored += not np.allclose(view, plain)
+    assert 150 < mirrored < 250  # five standard deviations
+
+
+def test_resized_crops_have_random_areas_inside_the_picture():
+    """Every picture row and column is constant in one channel, so a view tells its place."""
+    x, y = np.meshgrid(np.arange(200), np.arange(100))
+    image = Image.fromarray(np.stack([x, 2 * y, 0 * x], 2).astype(np.uint8))
+    transform = ImageTransform(PreprocessingConfig(**PLAIN, train_crop="resized"), 10)
+    areas, ratios = [], []
+    for i in range(300):
+        view = 255 * transform.training(image, sample_generator(0, 1, i))
+        width = (view[0, 0, -2] - view[0, 0, 1]) / 7 * 10
+        height = (view[1, -2, 0] - view[1, 1, 0]) / 7 * 10 / 2
+        areas.append(width * height / (200 * 100))
+        ratios.append(width / height)
+    assert 0.06 < min(areas) < 0.15
+    assert 0.4 < max(areas) <= 0.72  # a picture twice as wide as high has no larger legal crop
+    assert 0.7 < min(ratios) < 0.85
+    assert 1.2 < max(ratios) < 1.45
+
+
+def test_validation_takes_the_middle():
+    config = PreprocessingConfig(**PLAIN)
+    image = noise(8, 8)
+    transform = ImageTransform(config, 8)
+    assert np.allclose(transform.evaluation(image), pixels_of(image))
+    wide = Image.new("RGB", (24, 8))
+    wide.paste(image, (8, 0))
+    assert np.allclose(transform.evaluation(wide), pixels_of(image))
+    large = Image.new("RGB", (16, 16))
+    large.paste(image, (4, 4))
+    half = ImageTransform(PreprocessingConfig(**PLAIN, eval_crop_ratio=0.5), 8)
+    assert np.allclose(half.evaluation(large), pixels_of(image))
+
+
+@pytest.mark.parametrize("size", [(1, 1), (3, 500), (500, 3), (7, 7)])
+@pytest.mark.parametrize("crop", ["padded", "resized", "none"])
+def test_pictures_of_any_shape_become_squares(size, crop):
+    transform = ImageTransform(PreprocessingConfig(train_crop=crop), 8)
+    image = noise(*size)
+    assert transform.evaluation(image).shape == (3, 8, 8)
+    for i in range(20):
+        assert transform.training(image, sample_generator(0, 1, i)).shape == (3, 8, 8)
+
+
+def test_normalisation():
+    config = PreprocessingConfig(pixel_mean=(0.5, 0.25, 0.0), pixel_std=(0.5, 0.25, 2.0))
+    view = ImageTransform(config, 2).evaluation(Image.new("RGB", (2, 2), (255, 0, 51)))
+    assert np.allclose(view[:, 0, 0], [1.0, -1.0, 0.1])
+
+
+def test_the_defaults_follow_the_image_size():
+    config = PreprocessingConfig()
+    assert (config.crop_of(32), config.eval_ratio_of(32)) == ("padded", 1.0)
+    assert (config.crop_of(224), config.eval_ratio_of(224)) == ("resized", 0.875)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"crop_min_area": 0.0},
+        {"eval_crop_ratio": 1.5},
+        {"crop_padding": -1},
+        {"pixel_std": (0,) * 3},
+    ],
+)
+def test_values_out_of_range(settings):
+    with pytest.raises(ConfigError, match="expected"):
+        PreprocessingConfig(**settings)
+    with pytest.raises(ValueError, match="three numbers"):
+        parse_channels("0.5,0.5")

@@ -1,0 +1,73 @@
+import numpy as np
+import pytest
+import torch
+
+from relu_nmt.vision.augmentation import ImageTransform
+from relu_nmt.vision.batches import ImageBatches
+from relu_nmt.vision.config import PreprocessingConfig
+from relu_nmt.vision.images import open_images
+from tests.unit.vision.made_images import make_squares, zip_folder
+
+
+@pytest.fixture
+def images(tmp_path):
+    [images] = open_images(make_squares(tmp_path / "squares", 5)).values()
+    return images
+
+
+def batches(images, seed):
+    return ImageBatches(images, ImageTransform(PreprocessingConfig(), 8), 4, seed)
+
+
+def epoch(source, number):
+    return [source.load(i) for i in range(source.begin_epoch(number))]
+
+
+def same(one, other):
+    return all(
+        torch.equal(a.images, b.images) and torch.equal(a.ids, b.ids)
+        for a, b in zip(one, other, strict=True)
+    )
+
+
+def test_every_image_comes_once_an_epoch_with_its_class(images):
+    loaded = epoch(batches(images, 1), 1)
+    assert sorted(len(batch.ids) for batch in loaded) == [3, 4, 4, 4]
+    assert batches(images, 1).num_batches == 4
+    ids = torch.cat([batch.ids for batch in loaded])
+    assert ids.sort().values.tolist() == list(range(15))
+    labels = torch.cat([batch.labels for batch in loaded])
+    assert labels.tolist() == images.labels[ids.numpy()].tolist()
+    assert all(b.num_tokens == b.num_sentences == len(b.ids) for b in loaded)
+
+
+def test_epochs_and_seeds_differ_and_repeat(images, tmp_path):
+    source = batches(images, 1)
+    first, second = epoch(source, 1), epoch(source, 2)
+    assert not same(first[:1], second[:1])
+    assert not same(first[:1], epoch(batches(images, 2), 1)[:1])
+    # A resumed training begins in the second epoch, and may load in any order.
+    resumed = batches(images, 1)
+    resumed.begin_epoch(2)
+    assert same(second, [resumed.load(i) for i in (3, 2, 1, 0)][::-1])
+
+
+def test_a_zip_gives_the_same_batches(images, tmp_path):
+    [zipped] = open_images(zip_folder(tmp_path / "squares", tmp_path / "s.zip")).values()
+    assert same(epoch(batches(images, 1), 1), epoch(batches(zipped, 1), 1))
+
+
+def test_validation_keeps_the_order_and_changes_nothing(images):
+    source = batches(images, None)
+    loaded = epoch(source, 1)
+    assert torch.cat([batch.ids for batch in loaded]).tolist() == list(range(15))
+    assert same(loaded, epoch(source, 2))
+    transform = ImageTransform(PreprocessingConfig(), 8)
+    assert np.array_equal(loaded[0].images[1], transform.evaluation(images.read(1)))
+
+
+def test_moving_a_batch_keeps_its_numbers(images):
+    batch = epoch(batches(images, None), 1)[0]
+    moved = batch.to(torch.device("meta"))
+    assert moved.images.is_meta and moved.labels.is_meta
+    assert moved.ids.tolist() == batch.ids.tolist()

@@ -1,0 +1,117 @@
+import shutil
+
+import numpy as np
+import pytest
+
+from relu_nmt.errors import DataError
+from relu_nmt.vision.images import add_set, hold_out, open_images, with_classes_of
+from tests.unit.vision.made_images import make_squares, zip_folder
+
+
+@pytest.fixture
+def squares(tmp_path):
+    return make_squares(tmp_path / "squares", 4)
+
+
+def only(path):
+    [images] = open_images(path).values()
+    return images
+
+
+def test_a_zip_is_the_same_as_the_folder(squares, tmp_path):
+    folder, archive = only(squares), only(zip_folder(squares, tmp_path / "squares.zip"))
+    assert folder.classes == archive.classes == ("blue", "green", "red")
+    assert folder.paths == archive.paths
+    assert folder.name == archive.name == "squares"
+    assert folder.labels.tolist() == archive.labels.tolist() == [0] * 4 + [1] * 4 + [2] * 4
+    for index in range(len(folder)):
+        assert folder.read(index).tobytes() == archive.read(index).tobytes()
+
+
+def test_train_and_val_beside_each_other(squares, tmp_path):
+    for name in ("train", "test", "val", "notes"):
+        shutil.copytree(squares, tmp_path / "both" / name)
+    sets = open_images(tmp_path / "both")
+    assert list(sets) == ["train", "val", "test"]
+    assert {len(images) for images in sets.values()} == {12}
+    assert sets["val"].paths[0] == "val/blue/0000.png"
+
+
+def test_files_that_are_no_images_are_counted(squares):
+    (squares / "blue/notes.txt").write_text("a note")
+    (squares / "blue/._0000.png").write_bytes(b"")
+    (squares / "loose.png").write_bytes(b"")
+    images = only(squares)
+    assert (len(images), images.num_ignored) == (12, 3)
+
+
+def test_images_deeper_in_a_class_folder_belong_to_it(squares):
+    (squares / "red/more").mkdir()
+    shutil.copy(squares / "red/0000.png", squares / "red/more/x.PNG")
+    assert "red/more/x.PNG" in only(squares).paths
+
+
+@pytest.mark.parametrize("damage", [b"", b"no image at all", "cut off"])
+@pytest.mark.parametrize("zipped", [False, True])
+def test_an_unreadable_image_is_named(squares, tmp_path, damage, zipped):
+    victim = squares / "green/0002.png"
+    victim.write_bytes(victim.read_bytes()[:40] if damage == "cut off" else damage)
+    images = only(zip_folder(squares, tmp_path / "squares.zip") if zipped else squares)
+    with pytest.raises(DataError, match=r"squares.*: green/0002\.png: cannot be read as an image"):
+        images.read(6)
+
+
+def test_an_image_that_vanished_is_named(squares):
+    images = only(squares)
+    (squares / "blue/0001.png").unlink()
+    with pytest.raises(DataError, match=r"blue/0001\.png: cannot be read"):
+        images.read(1)
+
+
+def test_what_is_no_folder_of_images(squares, tmp_path):
+    with pytest.raises(DataError, match="nowhere: no such folder or zip file"):
+        open_images(tmp_path / "nowhere")
+    (tmp_path / "text.zip").write_text("no zip")
+    with pytest.raises(DataError, match=r"text\.zip: cannot be read as a zip file"):
+        open_images(tmp_path / "text.zip")
+    with pytest.raises(DataError, match="no class in it; images must lie in two class folders"):
+        open_images(squares / "red")
+    shutil.rmtree(squares / "red")
+    shutil.rmtree(squares / "green")
+    with pytest.raises(DataError, match="only the class 'blue' in it"):
+        open_images(squares)
+
+
+def test_classes_have_the_numbers_of_the_training_images(squares, tmp_path):
+    part = make_squares(tmp_path / "part", 2)
+    shutil.rmtree(part / "blue")
+    images = with_classes_of(only(part), only(squares))
+    assert images.labels.tolist() == [1, 1, 2, 2]
+    (part / "red").rename(part / "violet")
+    with pytest.raises(DataError, match="class 'violet' of part is not among the 3 classes"):
+        with_classes_of(only(part), only(squares))
+
+
+def test_held_out_images_are_of_every_class_and_always_the_same(squares):
+    images = only(squares)
+    rest, held = hold_out(images, 0.25, "valid")
+    assert sorted([*rest.paths, *held.paths]) == sorted(images.paths)
+    assert held.labels.tolist() == [0, 1, 2]
+    assert held.name == "valid"
+    assert hold_out(images, 0.25, "valid")[1].paths == held.paths
+    assert [int(np.sum(rest.labels == label)) for label in range(3)] == [3, 3, 3]
+    for index, path in enumerate(rest.paths):
+        assert rest.classes[rest.labels[index]] == path.split("/")[0]
+
+
+def test_a_class_of_one_image_cannot_be_split(squares):
+    for path in list((squares / "red").iterdir())[1:]:
+        path.unlink()
+    with pytest.raises(DataError, match="class 'red' has one image only"):
+        hold_out(only(squares), 0.5, "valid")
+
+
+def test_sets_of_one_name_get_numbers(squares):
+    images = only(squares)
+    sets = add_set(add_set(add_set({}, images), images), images)
+    assert list(sets) == ["squares", "squares2", "squares3"]

@@ -1,0 +1,173 @@
+import pytest
+import torch
+import torch.nn.functional as F
+
+from relu_nmt.attention import attentions
+from relu_nmt.attention.base import Need
+from relu_nmt.errors import ConfigError
+from relu_nmt.vision.architectures import architecture_defaults, architecture_names
+from relu_nmt.vision.blocks import DropPath, PatchEmbedding
+from relu_nmt.vision.config import VisionTransformerConfig
+from relu_nmt.vision.vision_transformer import VisionTransformer
+
+SMALL = {"image_size": 8, "patch_size": 4, "embed_dim": 16, "layers": 2, "heads": 2}
+
+
+def small_model(**settings):
+    torch.manual_seed(0)
+    return VisionTransformer(VisionTransformerConfig(**{**SMALL, **settings}), num_classes=5)
+
+
+def count(arch, num_classes=1000, **settings):
+    config = VisionTransformerConfig(**{**architecture_defaults(arch), **settings})
+    with torch.device("meta"):
+        model = VisionTransformer(config, num_classes)
+    return sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("arch", "settings", "expected"),
+    [
+        ("vit_ti", {}, 5_717_416),
+        ("deit_ti", {}, 5_717_416),
+        ("vit_s", {}, 22_050_664),
+        ("deit_b", {}, 86_567_656),
+        ("vit_s", {"patch_size": 32}, 22_878_952),
+        ("vit_s", {"patch_size": 8}, 22_055_272),
+        ("vit_b", {"patch_size": 32}, 88_224_232),
+        ("vit_l", {}, 304_326_632),
+        ("vit_ti", {"image_size": 64, "patch_size": 4, "num_classes": 200}, 5_436_296),
+        ("vit_ti", {"image_size": 64, "patch_size": 8, "num_classes": 200}, 5_427_080),
+        ("vit_ti", {"image_size": 64, "patch_size": 16, "num_classes": 200}, 5_528_456),
+        # Without the class token there is neither it nor its position.
+        ("vit_ti", {"pooling": "mean"}, 5_717_416 - 2 * 192),
+    ],
+)
+def test_numbers_of_parameters_are_the_published_ones(arch, settings, expected):
+    assert count(arch, **settings) == expected
+
+
+def test_every_preset_makes_a_model_and_an_unknown_one_is_an_error():
+    for name in architecture_names():
+        VisionTransformerConfig(**architecture_defaults(name))
+    with pytest.raises(ConfigError, match="--arch vit_x: choose one of"):
+        architecture_defaults("vit_x")
+
+
+def test_the_patch_embedding_is_a_convolution():
+    torch.manual_seed(0)
+    embedding = PatchEmbedding(patch_size=4, embed_dim=6)
+    images = torch.randn(2, 3, 8, 12)
+    weight = embedding.projection.weight.view(6, 3, 4, 4)
+    expected = F.conv2d(images, weight, embedding.projection.bias, stride=4)
+    torch.testing.assert_close(embedding(images), expected.flatten(2).transpose(1, 2))
+
+
+@pytest.mark.parametrize("pooling", ["class", "mean"])
+def test_the_whole_forward_pass_against_the_formula(pooling):
+    model = small_model(layers=1, pooling=pooling).double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn_like(parameter) * 0.3)
+    images = torch.randn(2, 3, 8, 8, dtype=torch.float64)
+    x = model.patches(images)
+    if pooling == "class":
+        x = torch.cat([model.class_token.expand(2, 1, 16), x], 1)
+    x = x + model.positions
+    block = model.blocks[0]
+
+    def norm(layer, y):
+        y = y - y.mean(-1, keepdim=True)
+        return y / (y.square().mean(-1, keepdim=True) + 1e-6).sqrt() * layer.weight + layer.bias
+
+    y = norm(block.attention_branch.norm, x)
+    qkv = y @ block.attention.in_proj_weight.T + block.attention.in_proj_bias
+    heads = []
+    for head in range(2):
+        q, k, v = (qkv[..., 16 * i + 8 * head :][..., :8] for i in range(3))
+        heads.append((q @ k.transpose(1, 2) / 8**0.5).softmax(-1) @ v)
+    x = x + block.attention.out_proj(torch.cat(heads, -1))
+    y = block.feed_forward.inner(norm(block.feed_forward_branch.norm, x))
+    x = x + block.feed_forward.outer(0.5 * y * (1 + torch.erf(y / 2**0.5)))
+    x = norm(model.norm, x)
+    features = x[:, 0] if pooling == "class" else x.mean(1)
+    output = model(images)
+    torch.testing.assert_close(output.features, features)
+    torch.testing.assert_close(output.logits, model.head(features).float())
+
+
+@pytest.mark.parametrize("name", attentions.names())
+@pytest.mark.parametrize("pooling", ["class", "mean"])
+def test_every_attention_works_in_it(name, pooling):
+    model = small_model(attention=name, pooling=pooling).train()
+    output = model(torch.randn(3, 3, 8, 8))
+    assert output.logits.shape == (3, 5)
+    F.cross_entropy(output.logits, torch.tensor([0, 1, 2])).backward()
+    assert torch.isfinite(output.logits).all()
+    for parameter_name, parameter in model.named_parameters():
+        if parameter.grad is not None:
+            assert torch.isfinite(parameter.grad).all(), parameter_name
+    assert model.blocks[0].attention.in_proj_weight.grad.abs().sum() > 0
+
+
+def test_every_weight_starts_as_in_vit():
+    model = small_model(embed_dim=128, layers=1)
+    for name, parameter in model.named_parameters():
+        if parameter.dim() > 1:
+            # 5 x 128 positions are the fewest: 3 standard errors of a deviation are 8 %.
+            assert parameter.std().item() == pytest.approx(0.02, rel=0.25), name
+        else:
+            assert torch.all(parameter == float("norm" in name and "weight" in name)), name
+
+
+def test_weight_decay_spares_norms_biases_positions_and_the_class_token():
+    exempt = {n for n, p in small_model().named_parameters() if hasattr(p, "no_weight_decay")}
+    assert {"class_token", "positions", "norm.weight", "head.bias"} <= exempt
+    assert {"head.weight", "patches.projection.weight", "blocks.0.attention.in_proj_weight"} == {
+        "head.weight",
+        "patches.projection.weight",
+        "blocks.0.attention.in_proj_weight",
+    } - exempt
+
+
+def test_records_of_every_block_are_given_when_asked_for():
+    model = small_model()
+    images = torch.randn(3, 3, 8, 8)
+    assert model(images).records == []
+    records = model(images, Need(statistics=True, weights=True)).records
+    assert [(r.slot, r.layer) for r in records] == [("encoder", 0), ("encoder", 1)]
+    for record in records:
+        torch.testing.assert_close(record.output.rows.total, torch.ones(3, 2, 5))
+        assert record.output.weights.shape == (3, 2, 5, 5)
+        assert record.visibility.counts.item() == 5
+
+
+def test_drop_path_skips_whole_images_and_keeps_the_mean():
+    torch.manual_seed(0)
+    path = DropPath(0.25)
+    kept = path(torch.ones(4000, 2, 3))
+    assert kept.unique().tolist() == pytest.approx([0.0, 4 / 3])
+    assert torch.all(kept == kept[:, :1, :1])
+    # Standard error of the mean: sqrt(.25 * .75 / 4000) * 4/3 = .009.
+    assert kept.mean().item() == pytest.approx(1, abs=0.04)
+    assert torch.equal(path.eval()(kept), kept)
+
+
+def test_the_rate_of_drop_path_grows_linearly_over_the_blocks():
+    model = small_model(layers=3, drop_path=0.2)
+    rates = [block.attention_branch.drop_path.probability for block in model.blocks]
+    assert rates == pytest.approx([0, 0.1, 0.2])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"image_size": 30, "patch_size": 4}, "--image-size 30 must be a multiple of --patch-size"),
+        ({"embed_dim": 100, "heads": 3}, "--embed-dim 100 must be a multiple of --heads 3"),
+        ({"layers": 0}, "--layers 0: expected 1 or more"),
+        ({"drop_path": 1.0}, "--drop-path 1.0: expected 0 to below 1"),
+    ],
+)
+def test_settings_that_cannot_work(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        VisionTransformerConfig(**settings)
