@@ -20,8 +20,15 @@ from relu_nmt.attention.pointwise_maps import PointwiseMap
 from relu_nmt.attention.stats import RowSums
 from relu_nmt.dropout import dropout_factors
 
-CPU_BLOCK_ROWS = 256
-"""Queries of a block on a CPU, one head at a time: a block of scores stays in the cache."""
+CPU_BLOCK_BYTES = 1 << 21
+"""Size of a block of weights on a CPU, so that it stays in the cache between two products: some
+heads together if they are short, some queries of one head if they are long."""
+CPU_LEAST_ROWS = 256
+"""Fewer queries make the products slow, and so do more in the causal case, where keys after the
+last query of a block are left out."""
+KEPT_WEIGHTS = 1 << 21
+"""Up to this many scores in all are kept for the backward pass on a CPU: computing so few again
+would take longer than reading them."""
 GPU_BLOCK_WEIGHTS = 1 << 26
 """Weights of a block on a GPU, of all heads together."""
 GPU_LEAST_ROWS = 64
@@ -60,7 +67,7 @@ def pointwise(problem: PointwiseProblem) -> PointwiseResult:
         need.telemetry,
     )
     values, *sums = _Blockwise.apply(q, k, v, plan)
-    return PointwiseResult(values, RowSums(*sums) if need.rows else None)
+    return PointwiseResult(values.to(problem.v.dtype), RowSums(*sums) if need.rows else None)
 
 
 def _in_one_dtype(problem: PointwiseProblem) -> tuple[Tensor, Tensor, Tensor]:
@@ -88,17 +95,17 @@ class _Plan:
 
 @dataclass
 class _Part:
-    """Heads that are computed together: one on a CPU, all on a GPU.
+    """Heads that are computed together: few on a CPU, all on a GPU.
 
     Args:
         index: what to index [B, H, ...] by.
         number: counts the parts.
         num_keys: keys from here on are hidden from all queries.
-        hidden: [Nk] or [B, H, 1, Nk] bool, further hidden keys.
+        hidden: [Nk] or [B, 1, 1, Nk] bool, further hidden keys.
         block_rows: queries of a block.
     """
 
-    index: tuple[int, ...]
+    index: tuple[int | slice, ...]
     number: int
     num_keys: int
     hidden: Tensor | None
@@ -114,12 +121,14 @@ class _Block:
         num_keys: the queries see no key from here on.
         live: indices of the keys whose weights are not all zero, if known and worth it.
         seed: of its dropout.
+        kept: its scores, if they are kept.
     """
 
     rows: slice
     num_keys: int
     live: Tensor | None
     seed: int
+    kept: Tensor | None = None
 
 
 def _parts(plan: _Plan, q: Tensor, k: Tensor) -> list[_Part]:
@@ -131,6 +140,11 @@ def _parts(plan: _Plan, q: Tensor, k: Tensor) -> list[_Part]:
         hidden = None if mask is None else ~mask[:, None, None, :]
         rows = GPU_BLOCK_WEIGHTS // max(1, batch * heads * num_keys)
         return [_Part((), 0, num_keys, hidden, max(GPU_LEAST_ROWS, rows))]
+    weights = CPU_BLOCK_BYTES // q.element_size()
+    rows = max(CPU_LEAST_ROWS, weights // num_keys)
+    if plan.offset is not None:
+        rows = min(rows, CPU_LEAST_ROWS)
+    together = max(1, weights // (num_keys * min(rows, q.size(2))))
     parts = []
     for sample in range(batch):
         length, hidden = num_keys, None
@@ -138,8 +152,10 @@ def _parts(plan: _Plan, q: Tensor, k: Tensor) -> list[_Part]:
             visible = mask[sample].nonzero()
             length = int(visible[-1]) + 1 if len(visible) else 0
             hidden = ~mask[sample, :length] if len(visible) < length else None
-        for head in range(heads):
-            parts.append(_Part((sample, head), len(parts), length, hidden, CPU_BLOCK_ROWS))
+        for head in range(0, heads, together):
+            # A single head as a matrix, not as a batch of one: its products are faster.
+            chosen = head if together == 1 else slice(head, head + together)
+            parts.append(_Part((sample, chosen), len(parts), length, hidden, rows))
     return parts
 
 
@@ -171,6 +187,10 @@ class _Workspace:
             memory = self._memory[name] = a.new_empty(size)
         return torch.matmul(a, b, out=memory[:size].view(shape))
 
+    def give_away(self, name: str) -> None:
+        """Let the memory called ``name`` not be used again."""
+        del self._memory[name]
+
 
 class _Blockwise(torch.autograd.Function):
     """q, k, v -> values, total, weighted_logs, nonzero, largest."""
@@ -187,12 +207,14 @@ class _Blockwise(torch.autograd.Function):
         ctx.save_for_backward(q, k, v)
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*(x for x in sums[2:] if x is not None))
-        scale = _row_scale(plan, q)
+        q, k, v, scale = q.contiguous(), k.contiguous(), v.contiguous(), _row_scale(plan, q)
+        keeps = q.device.type == "cpu" and any(ctx.needs_input_grad)
+        keeps = keeps and q[..., 0].numel() * k.size(2) <= KEPT_WEIGHTS
         workspace = _Workspace()
         with torch.autocast(q.device.type, enabled=False):
             for part in ctx.parts:
                 at = part.index
-                step = _Step(plan, part, q[at], k[at], v[at], scale[at], workspace)
+                step = _Step(plan, part, q[at], k[at], v[at], scale[at], workspace, keeps)
                 for block in _blocks(plan, part, q.size(2)):
                     step.forward(block, values[at], [x if x is None else x[at] for x in sums])
                     ctx.blocks.append(block)
@@ -203,7 +225,7 @@ class _Blockwise(torch.autograd.Function):
     def backward(
         ctx: Any, grad_values: Tensor | None, *grad_sums: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor, None]:
-        q, k, v = ctx.saved_tensors
+        q, k, v = (x.contiguous() for x in ctx.saved_tensors)
         plan = ctx.plan
         if grad_values is None:
             grad_values = v.new_zeros(*q.shape[:3], v.size(3))
@@ -220,8 +242,9 @@ class _Blockwise(torch.autograd.Function):
                 )
                 for _ in range(-(-q.size(2) // part.block_rows)):
                     step.backward(next(blocks), grads[0][at])
-                grads[1][at].copy_(step.grad_keys)
-                grads[2][at].copy_(step.grad_values)
+                for grad, total in zip(grads[1:], (step.grad_keys, step.grad_values), strict=True):
+                    if total is not None:
+                        grad[at][..., : part.num_keys, :] = total
         return *grads, None
 
 
@@ -251,9 +274,10 @@ class _Step:
         v: Tensor,
         scale: Tensor,
         workspace: _Workspace,
+        keeps: bool = False,
     ) -> None:
         self.plan, self.part, self.workspace, self.scale = plan, part, workspace, scale
-        self.q, self.k, self.v = q.contiguous(), k.contiguous(), v.contiguous()
+        self.q, self.k, self.v, self.keeps = q, k, v, keeps
         self.exact = torch.promote_types(q.dtype, torch.float32)
         # Unscaled sums over many keys would overflow in float16; else the scale is cheaper on
         # the outputs.
@@ -265,7 +289,10 @@ class _Step:
         if block.num_keys == 0:
             return
         z = self._scores(block)
-        if self.skips:
+        if self.keeps:
+            block.kept = z
+            self.workspace.give_away("z")
+        elif self.skips:
             block.live = _live_keys(z)
             if block.live is not None:
                 z = z.index_select(-1, block.live)
@@ -282,16 +309,14 @@ class _Step:
         if self.scale_first:
             w = w * scale
         product = self.workspace.product("out", w.to(self.v.dtype), self._picked(self.v, block))
-        rows = values[..., block.rows, :]
-        rows.copy_(product if self.scale_first else product * scale)
+        values[..., block.rows, :] = product if self.scale_first else product.mul_(scale)
 
     def begin_backward(self, grad: Tensor, grad_sums: list[Tensor | None]) -> None:
         """Take the gradients of outputs [..., Nq, dv] and of total and logs [..., Nq, 1]."""
         self.grad = grad if self.scale_first else (grad * self.scale).to(grad.dtype)
         self.grad = self.grad.contiguous()
         self.grad_total, self.grad_logs = grad_sums
-        self.grad_keys = torch.zeros_like(self.k, dtype=self.exact)
-        self.grad_values = torch.zeros_like(self.v, dtype=self.exact)
+        self.grad_keys = self.grad_values = None
 
     def backward(self, block: _Block, grad_queries: Tensor) -> None:
         """Write the rows of ``block`` in the queries' gradient; add to the others."""
@@ -299,14 +324,15 @@ class _Step:
             return
         rows, dtype = block.rows, self.v.dtype
         k, v = self._picked(self.k, block), self._picked(self.v, block)
-        z = self._scores(block)
+        z = self._scores(block) if block.kept is None else block.kept
         w = self._weights(z, block)
         factors = self._dropout_factors(w, block)
         dropped = w if factors is None else w * factors
         if self.scale_first:
             dropped = dropped * self.scale[..., rows, :]
         grad = self.grad[..., rows, :]
-        self._add(self.grad_values, dropped.to(dtype), grad, block)
+        dropped = dropped.to(dtype)
+        self.grad_values = self._added("dv", self.grad_values, dropped, grad, block)
         dw = self.workspace.product("dw", grad, v.transpose(-1, -2))
         if self.scale_first:
             dw = dw.float() * self.scale[..., rows, :]
@@ -315,7 +341,7 @@ class _Step:
         self._add_gradient_of_sums(dw, w, rows)
         dz = self._times_derivative(dw, z, block).to(dtype)
         grad_queries[..., rows, :] = self.workspace.product("dq", dz, k)
-        self._add(self.grad_keys, dz, self.q[..., rows, :], block)
+        self.grad_keys = self._added("dk", self.grad_keys, dz, self.q[..., rows, :], block)
 
     def _scores(self, block: _Block) -> Tensor:
         """Return z of the block's live keys; rectified and 0 where hidden, if the map rectifies."""
@@ -393,19 +419,36 @@ class _Step:
             return keys.index_select(-2, block.live)
         return keys[..., : block.num_keys, :]
 
-    def _add(self, total: Tensor, weights: Tensor, x: Tensor, block: _Block) -> None:
-        """Add weights^T x to the rows of ``total`` that the block's queries see."""
+    def _added(
+        self, name: str, total: Tensor | None, weights: Tensor, x: Tensor, block: _Block
+    ) -> Tensor:
+        """Return ``total``, [..., num_keys, d], with weights^T x added at the block's keys.
+
+        Args:
+            name: of the memory for the product.
+            total: the sum of the blocks before; ``None`` before the first.
+            weights: [..., rows, n].
+            x: [..., rows, d].
+            block: the block.
+        """
         weights = weights.transpose(-1, -2)
+        is_whole = block.live is None and block.num_keys == self.part.num_keys
+        if total is None and is_whole:
+            product = self.workspace.product(name, weights, x)
+            is_last = block.rows.stop == self.q.size(-2)
+            return product if is_last else product.to(self.exact, copy=True)
+        if total is None:
+            shape = (*x.shape[:-2], self.part.num_keys, x.size(-1))
+            total = x.new_zeros(shape, dtype=self.exact)
         if block.live is not None:
-            total.index_add_(-2, block.live, self.workspace.product("add", weights, x).to(total))
-            return
-        total = total[..., : block.num_keys, :]
-        if total.dtype != x.dtype:
-            total.add_(self.workspace.product("add", weights, x))
-        elif x.dim() == 2:
-            total.addmm_(weights, x)
+            total.index_add_(-2, block.live, self.workspace.product(name, weights, x).to(total))
+            return total
+        seen = total[..., : block.num_keys, :]
+        if seen.dtype == x.dtype and x.dim() == 2:
+            seen.addmm_(weights, x)
         else:
-            total.add_(weights @ x)
+            seen.add_(self.workspace.product(name, weights, x))
+        return total
 
 
 def _live_keys(weights: Tensor) -> Tensor | None:
@@ -415,13 +458,13 @@ def _live_keys(weights: Tensor) -> Tensor | None:
     weights cost no pass over the matrix.
 
     Args:
-        weights: [rows, n], never negative.
+        weights: [..., rows, n], never negative.
     """
-    num_keys = weights.size(1)
+    num_keys = weights.size(-1)
     enough = MOST_LIVE * num_keys
-    if weights[-PROBED_ROWS:].amax(0).count_nonzero() > enough:
+    if weights[..., -PROBED_ROWS:, :].flatten(0, -2).amax(0).count_nonzero() > enough:
         return None
-    is_zero = weights.amax(0) == 0
+    is_zero = weights.flatten(0, -2).amax(0) == 0
     is_zero = F.pad(is_zero, (0, -num_keys % SKIP_TILE), value=True).view(-1, SKIP_TILE).all(1)
     live = (~is_zero).repeat_interleave(SKIP_TILE)[:num_keys].nonzero().squeeze(1)
     return live if len(live) <= enough else None
