@@ -3,9 +3,10 @@
     python benchmarks/telemetry.py --attention reluformer:gamma=2
 
 Steps with and without the statistics alternate on one batch of made tokens, so that both meet the
-same state of the machine; medians. One step in --telemetry-interval has them (100 by default), so
-the cost of a training is that share of the difference. The regulariser, which needs sums and
-entropies in every step, is off unless --regularizer is given.
+same state of the machine; medians, on a CPU of processor time (all threads), which other programs
+disturb least. One step in --telemetry-interval has them (100 by default), so the cost of a
+training is that share of the difference. The regulariser, which needs sums and entropies in every
+step, is off unless --regularizer is given.
 """
 
 import argparse
@@ -72,10 +73,11 @@ def main() -> None:
     objective = made_objective(arguments).to(device).train()
     batch = made_batch(arguments.sentences, arguments.length).to(device)
     optimizer = torch.optim.Adam(objective.parameters(), lr=1e-4)
+    clock = time.process_time if device.type == "cpu" else time.perf_counter
     seconds: dict[bool, list[float]] = {False: [], True: []}
     for step in range(2 * (arguments.steps + 1)):
         telemetry = step % 2 == 1
-        started = time.perf_counter()
+        started = clock()
         optimizer.zero_grad(set_to_none=True)
         output = objective(batch, telemetry=telemetry)
         output.loss.div(output.sample_size).backward()
@@ -83,7 +85,7 @@ def main() -> None:
         if device.type == "cuda":
             torch.cuda.synchronize()
         if step >= 2:  # the first of each kind warms up
-            seconds[telemetry].append(time.perf_counter() - started)
+            seconds[telemetry].append(clock() - started)
     plain, measured = statistics.median(seconds[False]), statistics.median(seconds[True])
     interval = LoggingConfig().telemetry_interval
     print(
