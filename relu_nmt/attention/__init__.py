@@ -14,13 +14,22 @@ if TYPE_CHECKING:
 attentions: "Registry[type[Attention]]" = Registry(
     "attention",
     {
+        "cosformer": "relu_nmt.attention.cosformer",
+        "efficient": "relu_nmt.attention.efficient",
         "entmax": "relu_nmt.attention.entmax",
         "entmax15": "relu_nmt.attention.entmax",
+        "linear": "relu_nmt.attention.linear",
+        "linformer": "relu_nmt.attention.linformer",
+        "nystromformer": "relu_nmt.attention.nystromformer",
+        "performer": "relu_nmt.attention.performer",
         "pointwise": "relu_nmt.attention.scaled_pointwise",
         "polynomial": "relu_nmt.attention.polynomial",
         "rela": "relu_nmt.attention.rela",
         "reluformer": "relu_nmt.attention.reluformer",
+        "sima": "relu_nmt.attention.sima",
+        "soft": "relu_nmt.attention.soft",
         "softmax": "relu_nmt.attention.softmax",
         "sparsemax": "relu_nmt.attention.sparsemax",
+        "xca": "relu_nmt.attention.xca",
     },
 )

@@ -1,16 +1,26 @@
 import torch
 
 from relu_nmt.attention import attentions
-from relu_nmt.attention.base import Attention, build_attention
+from relu_nmt.attention.base import Attention, Need, build_attention
 from relu_nmt.attention.spec import AttentionSpec
 
 VARIANTS = [
+    "cosformer:reweight=false",
+    "linformer:rank=2,length=4096",
+    "nystromformer:landmarks=2,conv=3",
+    "nystromformer:landmarks=2,kernel=polynomial",
+    "performer:kernel=relu",
     "pointwise:h=gelu,alpha=0.5",
     "pointwise:h=sigmoid",
     "polynomial:power=2",
     "polynomial:scale=dynamic,length=4096",
+    "sima:norm=l2",
+    "soft:stride=2,normalized=true,conv=3",
 ]
 """Options that change what a mechanism can do; tested beside the defaults of everything."""
+
+SHORT_ONLY = ["soft:stride=2,normalized=true,conv=3"]
+"""Variants that take minutes at thousands of tokens, without being another computation there."""
 
 
 def make_attention(name: str, slot: str = "encoder", heads: int = 2, dim: int = 4) -> Attention:
@@ -36,3 +46,20 @@ def fitted_slope(lengths, values) -> float:
     x, y = torch.tensor(lengths).double().log(), torch.tensor(values).double().log()
     x, y = x - x.mean(), y - y.mean()
     return float((x @ y) / (x @ x))
+
+
+def everything(name: str) -> Need:
+    """Return all that one may ask of a mechanism."""
+    return Need(statistics=True, telemetry=True, weights=can(name, "weights"))
+
+
+def num_queries(name: str, queries: int, keys: int) -> int:
+    """Return ``queries``, or ``keys`` where queries and keys are the same tokens."""
+    return queries if can(name, "cross") else keys
+
+
+def with_length(name: str, length: int) -> str:
+    """Return the name with its option ``length``, if it has to know the number of keys."""
+    if not can(name, "fixed_length") or "length=" in name:
+        return name
+    return f"{name}{',' if ':' in name else ':'}length={length}"

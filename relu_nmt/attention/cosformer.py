@@ -1,0 +1,92 @@
+"""cosFormer: rectified linear attention, re-weighted by the cosine of the distance."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from relu_nmt.attention import attentions
+from relu_nmt.attention.base import Capabilities
+from relu_nmt.attention.kernel_features import FeatureAttention
+from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.token_axis import lengths, positions
+from relu_nmt.config import option
+from relu_nmt.errors import ConfigError
+
+SMALLEST_SUM = 1e-6
+
+
+@dataclass(frozen=True)
+class CosFormerConfig:
+    """Settings of :class:`CosFormerAttention`."""
+
+    reweight: bool = option(True, "multiply by the cosine of the distance")
+    horizon: int = option(1024, "M in causal use, where the length is not known: most tokens")
+
+    def __post_init__(self) -> None:
+        if self.horizon < 1:
+            raise ConfigError(f"horizon={self.horizon}: expected 1 or more tokens")
+
+
+@attentions.register("cosformer")
+class CosFormerAttention(FeatureAttention):
+    """w_ij = relu(q_i) relu(k_j) cos(pi (i - j) / (2 M)), divided by max(sum_j w_ij, 1e-6).
+
+    As cos(a - b) = cos a cos b + sin a sin b, the weights are products of 2 d features. M is the
+    sentence's own length, so that padding does not matter; in causal use, where later tokens must
+    not change earlier weights, it is the fixed ``horizon``. Positions count the real tokens; with
+    fewer queries than keys the queries are the last ones, as in step-by-step decoding. A query or
+    key without positive channels gives output 0.
+
+    Reference: Qin et al. 2022, "cosFormer: Rethinking Softmax in Attention", Eq. 9-12. Deviation:
+    the paper's code takes M = max(Nq, Nk) of the padded batch, in causal use too.
+
+    Example:
+        >>> attend = CosFormerAttention(CosFormerConfig(), num_heads=1, head_dim=1, dropout=0.0)
+        >>> one, v = torch.ones(1, 1, 2, 1), torch.tensor([[[[0.0], [1.0]]]])
+        >>> round(attend(one, one, v, Visibility(2, 2)).values[0, 0, 1, 0].item(), 4)
+        0.5858
+    """
+
+    Config = CosFormerConfig
+    capabilities = Capabilities(
+        cross=False,
+        permutation_invariant=False,
+        reason="its weights depend on the distance between query and key in one sequence",
+    )
+
+    def features(self, q: Tensor, k: Tensor, visibility: Visibility) -> tuple[Tensor, Tensor]:
+        """See :meth:`FeatureAttention.features`.
+
+        Raises:
+            ConfigError: more tokens than ``horizon`` in causal use.
+        """
+        q, k = q.relu(), k.relu()
+        if not self.config.reweight:
+            return q, k
+        num_queries, num_keys = q.size(2), k.size(2)
+        # One query over its cached keys is causal use, though nothing has to be masked. One query
+        # over one key has distance 0, for which M does not matter.
+        if visibility.causal or num_queries < num_keys:
+            if num_keys > self.config.horizon:
+                raise ConfigError(
+                    f"cosformer: {num_keys} tokens, but its causal form was made for horizon="
+                    f"{self.config.horizon}; train with the attention option horizon={num_keys} "
+                    "or more"
+                )
+            longest = torch.full((1,), self.config.horizon, device=q.device)
+        else:
+            longest = lengths(visibility, num_keys, q.device).clamp_min(1)
+        places = positions(visibility, num_keys, q.device)  # [B or 1, Nk]
+        angles = (places.to(q.dtype) / longest[:, None] * (math.pi / 2))[:, None, :, None]
+        return _turned(q, angles[:, :, num_keys - num_queries :]), _turned(k, angles)
+
+    def divisor(self, totals: Tensor) -> Tensor:
+        """Return the sums, at least 1e-6."""
+        return totals.clamp_min(SMALLEST_SUM)
+
+
+def _turned(x: Tensor, angles: Tensor) -> Tensor:
+    """Return x cos and x sin side by side: [B, H, N, 2 d]."""
+    return torch.cat([x * angles.cos(), x * angles.sin()], -1)

@@ -1,0 +1,116 @@
+"""Attention by feature maps: weights f(q_i) g(k_j), summed in linear time.
+
+Because the weights factor, sum_j f(q_i) g(k_j)^T v_j is f(q_i) (sum_j g(k_j)^T v_j), which needs
+no matrix [Nq, Nk]. ``R`` is the number of features.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from relu_nmt.attention.base import NOTHING, Attention, AttentionOutput, Need
+from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.stats import row_statistics, row_sums
+from relu_nmt.attention.token_axis import exact, key_column
+from relu_nmt.dropout import dropout
+
+CHUNK = 128
+"""Positions whose causal weights are computed as a block; before it, only sums are needed."""
+
+
+class FeatureAttention(Attention):
+    """w_ij = f(q_i) g(k_j) m_ij / D(sum_j f(q_i) g(k_j) m_ij), output sum_j w_ij v_j.
+
+    A subclass defines :meth:`features` (f and g) and may define :meth:`divisor` (D). The matrix of
+    weights is made only if weights or statistics are asked for, or dropout acts on them.
+    """
+
+    def features(self, q: Tensor, k: Tensor, visibility: Visibility) -> tuple[Tensor, Tensor]:
+        """Return f(q) [B, H, Nq, R] and g(k) [B, H, Nk, R]; padded keys may have any.
+
+        Args:
+            q: [B, H, Nq, d] float32 or float64.
+            k: [B, H, Nk, d] likewise.
+            visibility: which keys each query may see.
+        """
+        raise TypeError(f"{type(self).__name__} must define features")
+
+    def divisor(self, totals: Tensor) -> Tensor:
+        """Return D of the sums of the rows, of the same shape."""
+        return totals
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, need: Need = NOTHING
+    ) -> AttentionOutput:
+        """See :meth:`Attention.forward`."""
+        with torch.autocast(q.device.type, enabled=False):
+            queries, keys = self.features(exact(q), exact(k), visibility)
+            real = key_column(visibility)
+            if real is not None:
+                keys = keys.masked_fill(~real, 0.0)
+            if need.rows or need.weights or self.active_dropout > 0:
+                return self._with_weights(queries, keys, v, visibility, need)
+            extended = F.pad(exact(v), (0, 1), value=1.0)  # a column of ones sums the weights
+            sums = masked_sums(queries, keys, extended, visibility)
+            values = sums[..., :-1] / self._divisor(sums[..., -1:], visibility)
+            if visibility.empty_rows is not None:
+                values = values.masked_fill(visibility.empty_rows, 0.0)
+            return AttentionOutput(values.to(v.dtype))
+
+    def _divisor(self, totals: Tensor, visibility: Visibility) -> Tensor:
+        if visibility.empty_rows is not None:
+            totals = totals.masked_fill(visibility.empty_rows, 1.0)
+        return self.divisor(totals)
+
+    def _with_weights(
+        self, queries: Tensor, keys: Tensor, v: Tensor, visibility: Visibility, need: Need
+    ) -> AttentionOutput:
+        weights = queries @ keys.transpose(-1, -2)  # [B, H, Nq, Nk]
+        if visibility.mask is not None:
+            weights = weights.masked_fill(~visibility.mask, 0.0)
+        weights = weights / self._divisor(weights.sum(-1, keepdim=True), visibility)
+        rows = row_statistics(row_sums(weights, need), visibility) if need.rows else None
+        values = dropout(weights, self.active_dropout) @ exact(v)
+        return AttentionOutput(values.to(v.dtype), weights if need.weights else None, rows)
+
+
+def masked_sums(queries: Tensor, keys: Tensor, v: Tensor, visibility: Visibility) -> Tensor:
+    """Return sum_j (queries_i keys_j) m_ij v_j, [B, H, Nq, dv], in the cheapest order.
+
+    Args:
+        queries: [B, H, Nq, R].
+        keys: [B, H, Nk, R], 0 where padding.
+        v: [B, H, Nk, dv].
+        visibility: m; only its causality is used.
+    """
+    num_queries, num_keys, rank, width = queries.size(2), keys.size(2), keys.size(3), v.size(3)
+    by_matrix = num_queries * num_keys * (rank + width)
+    if by_matrix <= (num_queries + num_keys) * rank * width:
+        products = queries @ keys.transpose(-1, -2)
+        if visibility.causal:
+            products = products.tril(num_keys - num_queries)
+        return products @ v
+    if not visibility.causal:
+        return queries @ (keys.transpose(-1, -2) @ v)
+    return _causal_sums(queries, keys, v)
+
+
+def _causal_sums(queries: Tensor, keys: Tensor, v: Tensor) -> Tensor:
+    """Return the sums over the keys up to each query's own; the last query's is the last key.
+
+    Chunks of positions attend among themselves by a small matrix and to all earlier chunks by
+    the running sum of keys^T v, [B, H, chunks, R, dv].
+    """
+    num_queries = queries.size(2)
+    old = keys.size(2) - num_queries  # keys before the first query's own
+    before = keys[:, :, :old].transpose(-1, -2) @ v[:, :, :old]  # [B, H, R, dv]
+    queries, keys, v = (_in_chunks(x) for x in (queries, keys[:, :, old:], v[:, :, old:]))
+    within = (queries @ keys.transpose(-1, -2)).tril() @ v  # [B, H, chunks, CHUNK, dv]
+    sums = keys[:, :, :-1].transpose(-1, -2) @ v[:, :, :-1]  # the last one is before nothing
+    running = torch.cat([before[:, :, None], sums], 2).cumsum(2)  # [B, H, chunks, R, dv]
+    return (within + queries @ running).flatten(2, 3)[:, :, :num_queries]
+
+
+def _in_chunks(x: Tensor) -> Tensor:
+    padded = F.pad(x, (0, 0, 0, -x.size(2) % CHUNK))
+    return padded.unflatten(2, (-1, CHUNK))  # [B, H, chunks, CHUNK, features]

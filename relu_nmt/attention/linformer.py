@@ -1,0 +1,91 @@
+"""Linformer: softmax attention over learnt mixtures of the tokens."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from relu_nmt.attention import attentions
+from relu_nmt.attention.base import NOTHING, Attention, AttentionOutput, Capabilities, Need
+from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.token_axis import exact, refuse_weights, without_padding
+from relu_nmt.config import option
+from relu_nmt.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class LinformerConfig:
+    """Settings of :class:`LinformerAttention`."""
+
+    length: int = option(1024, "most keys; shorter sentences use the first columns")
+    rank: int = option(256, "number of mixtures k")
+
+    def __post_init__(self) -> None:
+        for name in ("length", "rank"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)}: expected 1 or more")
+
+
+@attentions.register("linformer")
+class LinformerAttention(Attention):
+    """out = softmax(q (E k)^T / sqrt(d)) (F v), with learnt E and F, [rank, length].
+
+    E and F belong to one layer and are shared by its heads. Padded rows of k and v are 0, so they
+    add nothing to the mixtures.
+
+    Reference: Wang et al. 2020, "Linformer: Self-Attention with Linear Complexity", Eq. 7
+    (head-wise sharing). E and F start normal with variance 1 / length, our choice: the paper
+    gives none.
+
+    Example:
+        >>> config = LinformerConfig(length=2, rank=1)
+        >>> attend = LinformerAttention(config, num_heads=1, head_dim=1, dropout=0.0)
+        >>> ones = torch.ones(1, 1, 2, 1)
+        >>> values = attend(ones, ones, ones, Visibility(2, 2)).values.flatten()
+        >>> bool(values.allclose(attend.values_projection.sum()))
+        True
+    """
+
+    Config = LinformerConfig
+    capabilities = Capabilities(
+        causal=False,
+        weights=False,
+        non_negative=False,
+        fixed_length=True,
+        permutation_invariant=False,
+        reason="its keys and values are mixtures of all tokens",
+    )
+
+    def __init__(
+        self, config: LinformerConfig, num_heads: int, head_dim: int, dropout: float
+    ) -> None:
+        super().__init__(config, num_heads, head_dim, dropout)
+        self.keys_projection = nn.Parameter(torch.empty(config.rank, config.length))  # E
+        self.values_projection = nn.Parameter(torch.empty(config.rank, config.length))  # F
+        nn.init.normal_(self.keys_projection, std=config.length**-0.5)
+        nn.init.normal_(self.values_projection, std=config.length**-0.5)
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, need: Need = NOTHING
+    ) -> AttentionOutput:
+        """See :meth:`Attention.forward`.
+
+        Raises:
+            ConfigError: more keys than ``length``, or weights are asked for.
+        """
+        refuse_weights("linformer", need)
+        num_keys = k.size(2)
+        if num_keys > self.config.length:
+            raise ConfigError(
+                f"linformer: {num_keys} keys, but it was made for length={self.config.length}; "
+                f"train with the attention option length={num_keys} or more"
+            )
+        with torch.autocast(q.device.type, enabled=False):
+            clean_k, clean_v = (without_padding(exact(x), visibility) for x in (k, v))
+            keys = self.keys_projection[:, :num_keys] @ clean_k  # [B, H, rank, d]
+            mixtures = self.values_projection[:, :num_keys] @ clean_v
+            scores = exact(q) @ keys.transpose(-1, -2) / math.sqrt(self.head_dim)
+            # Without keys all mixtures are 0, and so is the output.
+            values = scores.softmax(-1) @ mixtures
+        return AttentionOutput(values.to(v.dtype))

@@ -1,0 +1,169 @@
+"""Nystromformer: attention through landmarks, the means of segments of tokens."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from relu_nmt.attention import attentions
+from relu_nmt.attention.base import NOTHING, Attention, AttentionOutput, Capabilities, Need
+from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.token_axis import (
+    TokenConvolution,
+    check_width,
+    exact,
+    lengths,
+    positions,
+    refuse_weights,
+    without_padding,
+)
+from relu_nmt.config import option
+from relu_nmt.errors import ConfigError
+
+POLYNOMIAL_POWER = 3
+
+
+@dataclass(frozen=True)
+class NystromformerConfig:
+    """Settings of :class:`NystromformerAttention`."""
+
+    landmarks: int = option(64, "number of landmarks m")
+    kernel: str = option("softmax", "softmax or polynomial")
+    iterations: int = option(6, "steps towards the pseudo-inverse")
+    conv: int = option(0, "width of the convolution of the values, odd; 0 = none, LRA has 35")
+
+    def __post_init__(self) -> None:
+        if self.kernel not in ("softmax", "polynomial"):
+            raise ConfigError(f"kernel={self.kernel}: expected softmax or polynomial")
+        for name in ("landmarks", "iterations"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)}: expected 1 or more")
+        check_width(self.conv)
+
+
+@attentions.register("nystromformer")
+class NystromformerAttention(Attention):
+    """out = K(q, k_l) K(q_l, k_l)^+ K(q_l, k) v, q and k each times d^(-1/4); l are landmarks.
+
+    Of the n real tokens, each ceil(n / m) consecutive ones give one landmark of the queries and
+    one of the keys, their means; so padding does not move landmarks. K is softmax(x y^T) by rows,
+    or n^(-1/2) (x y^T)^3. Where every token is its own landmark (n <= m), the result is full
+    attention, computed as such: K(q, k) v. A convolution of v may be added.
+
+    Reference: Xiong et al. 2021, "Nystromformer", Eq. 13-14 and algorithm 1; the polynomial
+    kernel is a reconstruction of "Rethinking Softmax" (S001), which does not print the formula.
+    Deviation: the pseudo-inverse starts from the norms of each matrix by itself.
+
+    Example:
+        >>> config = NystromformerConfig(landmarks=1)
+        >>> attend = NystromformerAttention(config, num_heads=1, head_dim=1, dropout=0.0)
+        >>> zero, v = torch.zeros(1, 1, 2, 1), torch.tensor([[[[1.0], [3.0]]]])
+        >>> attend(zero, zero, v, Visibility(2, 2)).values.flatten().tolist()
+        [2.0, 2.0]
+    """
+
+    Config = NystromformerConfig
+    capabilities = Capabilities(
+        causal=False,
+        cross=False,
+        weights=False,
+        non_negative=False,
+        permutation_invariant=False,
+        reason="its landmarks are means over all tokens of one sequence",
+    )
+
+    def __init__(
+        self, config: NystromformerConfig, num_heads: int, head_dim: int, dropout: float
+    ) -> None:
+        super().__init__(config, num_heads, head_dim, dropout)
+        self.convolution = TokenConvolution(num_heads, config.conv) if config.conv else None
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, need: Need = NOTHING
+    ) -> AttentionOutput:
+        """See :meth:`Attention.forward`."""
+        refuse_weights("nystromformer", need)
+        with torch.autocast(q.device.type, enabled=False):
+            clean_q, clean_k, clean_v = (without_padding(exact(x), visibility) for x in (q, k, v))
+            scale = self.head_dim**-0.25
+            values = self._attend(clean_q * scale, clean_k * scale, clean_v, visibility)
+            if self.convolution is not None:
+                values = values + self.convolution(clean_v)
+            if visibility.empty_rows is not None:
+                values = values.masked_fill(visibility.empty_rows, 0.0)
+        return AttentionOutput(values.to(v.dtype))
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility) -> Tensor:
+        num_tokens = k.size(2)
+        count = lengths(visibility, num_tokens, k.device)  # n, [B or 1]
+        segments = segment_means(visibility, num_tokens, self.config.landmarks, k)
+        present = segments.any(-1)[..., None, :]  # [B or 1, 1, 1, m]
+        landmark_q, landmark_k, landmark_v = (segments @ x for x in (q, k, v))
+        scale = count.clamp_min(1).to(k.dtype).rsqrt()[:, None, None, None]
+
+        to_landmarks = self._kernel(q, landmark_k, present, scale)  # [B, H, N, m]
+        if num_tokens <= self.config.landmarks:
+            return to_landmarks @ landmark_v
+        core = self._kernel(landmark_q, landmark_k, present, scale)  # [B, H, m, m]
+        # Landmarks without tokens have neither row nor column; the inverse leaves them so.
+        core = core * (present.transpose(-1, -2) & present)
+        real = visibility.key_mask
+        keys = None if real is None else real[:, None, None, :]
+        from_tokens = self._kernel(landmark_q, k, keys, scale)  # [B, H, m, N]
+        mixed = pseudo_inverse(core, self.config.iterations) @ (from_tokens @ v)
+        is_full = (count <= self.config.landmarks)[:, None, None, None]
+        return to_landmarks @ torch.where(is_full, landmark_v, mixed)
+
+    def _kernel(self, x: Tensor, y: Tensor, seen: Tensor | None, scale: Tensor) -> Tensor:
+        """Return K(x, y) [B, H, Nx, Ny] over the ``seen`` [B or 1, 1, 1, Ny]."""
+        scores = x @ y.transpose(-1, -2)
+        if self.config.kernel == "polynomial":
+            weights = scale * scores.pow(POLYNOMIAL_POWER)
+            return weights if seen is None else weights.masked_fill(~seen, 0.0)
+        if seen is not None:
+            # A sample without tokens sees all of its zeros, so that nothing is NaN.
+            seen = seen | ~seen.any(-1, keepdim=True)
+            scores = scores.masked_fill(~seen, -torch.inf)
+        return scores.softmax(-1)
+
+
+def segment_means(visibility: Visibility, num_tokens: int, count: int, like: Tensor) -> Tensor:
+    """Return [B or 1, 1, m, N], the matrix that takes the means of segments of tokens.
+
+    Segments have ceil(n / count) of the n real tokens of a sample, the last one perhaps fewer;
+    segments that begin after the last token have rows of zeros.
+
+    Args:
+        visibility: which tokens are real.
+        num_tokens: N, with padding.
+        count: the largest number of segments; m is the smaller one of it and N.
+        like: gives dtype and device.
+    """
+    real_tokens = lengths(visibility, num_tokens, like.device)  # [B or 1]
+    size = ((real_tokens + count - 1) // count).clamp_min(1)
+    segment = positions(visibility, num_tokens, like.device) // size[:, None]  # [B or 1, N]
+    numbers = torch.arange(min(count, num_tokens), device=like.device)
+    member = segment[:, None, :] == numbers[:, None]  # [B or 1, m, N]
+    if visibility.key_mask is not None:
+        member = member & visibility.key_mask[:, None, :]
+    sizes = member.sum(-1, keepdim=True).clamp_min(1)
+    return (member.to(like.dtype) / sizes)[:, None]
+
+
+def pseudo_inverse(matrix: Tensor, iterations: int) -> Tensor:
+    """Return an approximate pseudo-inverse of each [m, m] matrix, by third-order steps.
+
+    Rows and columns of zeros stay such. Absolute values make the start valid for signed matrices.
+
+    Reference: Nystromformer, Eq. 11 (Razavi et al. 2014).
+    """
+    absolute = matrix.abs()
+    norms = absolute.sum(-2).amax(-1) * absolute.sum(-1).amax(-1)  # |A|_1 |A|_inf
+    norms = norms.masked_fill(norms == 0, 1.0)[..., None, None]
+    inverse = matrix.transpose(-1, -2) / norms
+    identity = torch.eye(matrix.size(-1), dtype=matrix.dtype, device=matrix.device)
+    for _ in range(iterations):
+        product = matrix @ inverse
+        inner = 15 * identity - product @ (7 * identity - product)
+        inverse = 0.25 * inverse @ (13 * identity - product @ inner)
+    return inverse

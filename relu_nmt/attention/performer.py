@@ -1,0 +1,154 @@
+"""Performer: softmax attention approximated by positive random features (FAVOR+)."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from relu_nmt.attention import attentions
+from relu_nmt.attention.base import Capabilities
+from relu_nmt.attention.kernel_features import FeatureAttention
+from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.token_axis import key_column
+from relu_nmt.config import option
+from relu_nmt.errors import ConfigError
+
+SOFTMAX_EPSILON = 1e-4
+RELU_EPSILON = 1e-3
+LARGEST_EXPONENT = 40.0
+"""Exponents of the keys are held within +-40, so that float32 holds the ratio of any two. It takes
+keys of |k|^2 / sqrt(d) beyond 80 to get there."""
+
+
+@dataclass(frozen=True)
+class PerformerConfig:
+    """Settings of :class:`PerformerAttention`."""
+
+    features: int = option(256, "number of random features m")
+    kernel: str = option("softmax", "softmax or relu")
+    redraw: int = option(1000, "passes in training between new random features; 0 = never")
+
+    def __post_init__(self) -> None:
+        if self.features < 1:
+            raise ConfigError(f"features={self.features}: expected 1 or more")
+        if self.kernel not in ("softmax", "relu"):
+            raise ConfigError(f"kernel={self.kernel}: expected softmax or relu")
+        if self.redraw < 0:
+            raise ConfigError(f"redraw={self.redraw}: expected 0 (never) or more passes")
+
+
+@attentions.register("performer")
+class PerformerAttention(FeatureAttention):
+    """w_ij = f(q_i) f(k_j) / sum_j f(q_i) f(k_j) with random features f.
+
+    With x' = x d^(-1/4) and random directions w_r, the softmax kernel has
+    f_r(x) = exp(w_r x' - |x'|^2 / 2 - c) + 1e-4, which without the 1e-4 estimates exp(q k /
+    sqrt(d)) without bias; the relu kernel has f_r(x) = max(w_r x', 0) + 1e-3. A common factor
+    m^(-1/2) cancels. c keeps the exponentials finite: for a query its own largest exponent, for
+    the keys the largest of all keys that the query sees. So in causal use c grows along the
+    sequence, no later key changes it, and step-by-step decoding gives the same. Since
+    exp(e_j - c_i) = exp(e_j - c) exp(c - c_i), the features still factor.
+
+    The directions are orthogonal in blocks of d. They follow from a stored seed and a stored
+    number of training passes, so that they are the same after a resume; they are not stored
+    themselves, so that averaging checkpoints does not average them (it keeps the first one's).
+
+    Reference: Choromanski et al. 2021, "Rethinking Attention with Performers", section 2.3-2.4 and
+    Lemma 1; the epsilons and the relu kernel are those of its code. Deviation: the code takes c
+    over all keys of the batch.
+
+    Example:
+        >>> attend = PerformerAttention(PerformerConfig(), num_heads=1, head_dim=2, dropout=0.0)
+        >>> zero, v = torch.zeros(1, 1, 2, 2), torch.tensor([[[[1.0, 0.0], [3.0, 0.0]]]])
+        >>> attend(zero, zero, v, Visibility(2, 2)).values[0, 0].round().tolist()
+        [[2.0, 0.0], [2.0, 0.0]]
+    """
+
+    Config = PerformerConfig
+    capabilities = Capabilities()
+
+    def __init__(
+        self, config: PerformerConfig, num_heads: int, head_dim: int, dropout: float
+    ) -> None:
+        super().__init__(config, num_heads, head_dim, dropout)
+        seed = int(torch.randint(2**31, ()))
+        self.register_buffer("seed_and_passes", torch.tensor([seed, 0]))
+        directions = torch.empty(config.features, head_dim)
+        self.register_buffer("directions", directions, persistent=False)
+        # Mirrors of the buffer, so that a pass does not wait for the device.
+        self._seed: int | None = None
+        self._passes = 0
+        self._drawn: int | None = None
+        self.register_load_state_dict_post_hook(_forget_draw)
+
+    def features(self, q: Tensor, k: Tensor, visibility: Visibility) -> tuple[Tensor, Tensor]:
+        """See :meth:`FeatureAttention.features`."""
+        directions = self._current_directions().to(q.dtype)
+        q, k = q * self.head_dim**-0.25, k * self.head_dim**-0.25
+        if self.config.kernel == "relu":
+            return (
+                (q @ directions.T).relu() + RELU_EPSILON,
+                (k @ directions.T).relu() + RELU_EPSILON,
+            )
+        exponents = log_features(q, directions)
+        queries = (exponents - exponents.amax(-1, keepdim=True)).exp() + SOFTMAX_EPSILON
+        exponents = log_features(k, directions).clamp(-LARGEST_EXPONENT, LARGEST_EXPONENT)
+        largest = exponents.amax(-1, keepdim=True)  # [B, H, Nk, 1]
+        real = key_column(visibility)
+        if real is not None:
+            largest = largest.masked_fill(~real, -LARGEST_EXPONENT)
+        stabiliser = largest.amax(2, keepdim=True)  # c, [B, H, 1, 1]
+        keys = (exponents - stabiliser).exp()
+        rescaled = queries
+        if visibility.causal:
+            seen = largest.cummax(2).values[:, :, k.size(2) - q.size(2) :]  # c_i, [B, H, Nq, 1]
+            rescaled = queries * (stabiliser - seen).exp()
+        # One more feature for the keys' epsilon, which is not rescaled.
+        total = SOFTMAX_EPSILON * queries.sum(-1, keepdim=True)
+        return torch.cat([rescaled, total], -1), torch.cat([keys, torch.ones_like(largest)], -1)
+
+    def _current_directions(self) -> Tensor:
+        """Return the random directions [m, d] of this pass, and count it if it is in training."""
+        if self._seed is None:
+            self._seed, self._passes = self.seed_and_passes.tolist()
+        draw = self._passes // self.config.redraw if self.config.redraw else 0
+        if draw != self._drawn:
+            drawn = random_directions(self.config.features, self.head_dim, self._seed + draw)
+            self.directions = drawn.to(self.directions)
+            self._drawn = draw
+        if self.training:
+            self._passes += 1
+            self.seed_and_passes[1] += 1
+        return self.directions
+
+
+def _forget_draw(attention: PerformerAttention, _: object) -> None:
+    attention._seed = attention._drawn = None
+
+
+def random_directions(count: int, dim: int, seed: int) -> Tensor:
+    """Return random rows [count, dim], each standard normal, orthogonal in blocks of ``dim``.
+
+    Example:
+        >>> random_directions(5, 2, seed=1).shape
+        torch.Size([5, 2])
+    """
+    generator = torch.Generator().manual_seed(seed)
+    blocks = -(-count // dim)
+    normal = torch.randn(blocks, dim, dim, generator=generator, dtype=torch.float64)
+    orthogonal, triangular = torch.linalg.qr(normal)
+    # With the signs of R's diagonal the orthogonal matrices are uniformly distributed.
+    orthogonal = orthogonal * triangular.diagonal(dim1=-2, dim2=-1).sign()[:, None, :]
+    norms = torch.randn(count, dim, generator=generator, dtype=torch.float64).norm(dim=-1)
+    return orthogonal.flatten(0, 1)[:count] * norms[:, None]
+
+
+def log_features(x: Tensor, directions: Tensor) -> Tensor:
+    """Return w_r x - |x|^2 / 2, [..., m]; the mean over r of its exponential at x plus that at y
+    estimates exp(x y) without bias.
+
+    Args:
+        x: [..., d], already multiplied by d^(-1/4).
+        directions: w, [m, d].
+    """  # noqa: D205
+    return x @ directions.T - x.square().sum(-1, keepdim=True) / 2

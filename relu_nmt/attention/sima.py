@@ -1,0 +1,73 @@
+"""SimA: softmax-free attention with queries and keys normalised over the tokens."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from relu_nmt.attention import attentions
+from relu_nmt.attention.base import NOTHING, Attention, AttentionOutput, Capabilities, Need
+from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.stats import row_statistics, row_sums
+from relu_nmt.attention.token_axis import exact, normalized_over_tokens, without_padding
+from relu_nmt.config import option
+from relu_nmt.dropout import dropout
+from relu_nmt.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class SimAConfig:
+    """Settings of :class:`SimAAttention`."""
+
+    norm: str = option("l1", "norm over the tokens: l1 or l2 (an ablation)")
+
+    def __post_init__(self) -> None:
+        if self.norm not in ("l1", "l2"):
+            raise ConfigError(f"norm={self.norm}: expected l1 or l2")
+
+
+@attentions.register("sima")
+class SimAAttention(Attention):
+    """out = (q' k'^T) v, where q'_ic = q_ic / sum_j |q_jc|, the same for k'; no d^(-1/2).
+
+    It is computed as q' (k'^T v) if there are at least as many tokens as channels, unless the
+    weights q' k'^T are needed. They are signed, and tiny: sum_ij |w_ij| <= d, so everything is
+    float32 (at 4096 tokens float16 would underflow).
+
+    Reference: Koohpayegani and Pirsiavash 2024, "SimA: Simple Softmax-free Attention for Vision
+    Transformers", Eq. 4-6; the order of the products is that of its algorithm 1.
+
+    Example:
+        >>> attend = SimAAttention(SimAConfig(), num_heads=1, head_dim=1, dropout=0.0)
+        >>> ones = torch.ones(1, 1, 2, 1)
+        >>> attend(ones, ones, ones, Visibility(2, 2)).values.flatten().tolist()
+        [0.5, 0.5]
+    """
+
+    Config = SimAConfig
+    capabilities = Capabilities(
+        causal=False,
+        cross=False,
+        non_negative=False,
+        reason="it normalises each channel of queries and keys over the whole token axis",
+    )
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, need: Need = NOTHING
+    ) -> AttentionOutput:
+        """See :meth:`Attention.forward`."""
+        order = int(self.config.norm[1])
+        weights = rows = None
+        with torch.autocast(q.device.type, enabled=False):
+            q, k = (
+                normalized_over_tokens(without_padding(exact(x), visibility), order) for x in (q, k)
+            )
+            need_matrix = need.rows or need.weights or self.active_dropout > 0
+            if need_matrix or q.size(2) < self.head_dim:
+                weights = q @ k.transpose(-1, -2)  # 0 for padded keys
+                if need.rows:
+                    rows = row_statistics(row_sums(weights, need, non_negative=False), visibility)
+                values = dropout(weights, self.active_dropout) @ exact(v)
+            else:
+                values = q @ (k.transpose(-1, -2) @ exact(v))
+        return AttentionOutput(values.to(v.dtype), weights if need.weights else None, rows)

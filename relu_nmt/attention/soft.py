@@ -1,0 +1,134 @@
+"""SOFT: softmax-free attention by a Gaussian kernel and a low-rank inverse."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from relu_nmt.attention import attentions
+from relu_nmt.attention.base import NOTHING, Attention, AttentionOutput, Capabilities, Need
+from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.token_axis import (
+    TokenConvolution,
+    check_width,
+    exact,
+    refuse_weights,
+    without_padding,
+)
+from relu_nmt.config import option
+from relu_nmt.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class SOFTConfig:
+    """Settings of :class:`SOFTAttention`."""
+
+    stride: int = option(8, "tokens per landmark")
+    iterations: int = option(20, "Newton steps towards the inverse")
+    normalized: bool = option(False, "divide the inverse by the root of the row sums on both sides")
+    conv: int = option(0, "width of the convolution of the values, odd; 0 = none")
+
+    def __post_init__(self) -> None:
+        for name in ("stride", "iterations"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)}: expected 1 or more")
+        check_width(self.conv)
+
+
+@attentions.register("soft")
+class SOFTAttention(Attention):
+    """out = g(q, l) g(l, l)^(-1) g(k, l)^T v, g(x, y) = exp(-|x - y|^2 / 2), k = q, times d^(-1/4).
+
+    The landmarks l are GELU(LayerNorm(convolution(q))) of each ``stride`` tokens, the same for all
+    heads. g(l, l) is inverted by Newton's steps. The paper is for images; here the tokens lie in
+    one line and padding counts as zeros, as beyond the sequence's end.
+
+    Reference: Lu et al. 2021, "SOFT: Softmax-free Transformer with Linear Complexity", Eq. 6-9 and
+    algorithm 2; ``normalized`` is that of its extended version. Deviation: the steps start from
+    A / |A|_1^2, not twice that. With 2 they converge to 0 where all landmarks are equal, as a
+    single one always is; half of it takes one more step.
+
+    Example:
+        >>> config = SOFTConfig(stride=2)
+        >>> attend = SOFTAttention(config, num_heads=1, head_dim=1, dropout=0.0)
+        >>> zero, v = torch.zeros(1, 1, 2, 1), torch.tensor([[[[1.0], [3.0]]]])
+        >>> attend(zero, zero, v, Visibility(2, 2)).values.flatten().tolist()
+        [4.0, 4.0]
+    """
+
+    Config = SOFTConfig
+    shares_queries_and_keys = True
+    capabilities = Capabilities(
+        causal=False,
+        cross=False,
+        weights=False,
+        non_negative=False,
+        permutation_invariant=False,
+        reason="queries and keys are the same and its landmarks come from all tokens",
+    )
+
+    def __init__(self, config: SOFTConfig, num_heads: int, head_dim: int, dropout: float) -> None:
+        super().__init__(config, num_heads, head_dim, dropout)
+        # A convolution whose stride is its width is a linear map of windows.
+        self.window = nn.Linear(config.stride * head_dim, head_dim)
+        self.norm = nn.LayerNorm(head_dim)
+        self.convolution = TokenConvolution(num_heads, config.conv) if config.conv else None
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, need: Need = NOTHING
+    ) -> AttentionOutput:
+        """See :meth:`Attention.forward`."""
+        refuse_weights("soft", need)
+        with torch.autocast(q.device.type, enabled=False):
+            clean_q, clean_k, clean_v = (without_padding(exact(x), visibility) for x in (q, k, v))
+            scale = self.head_dim**-0.25
+            clean_q, clean_k = clean_q * scale, clean_k * scale
+            landmarks = self._landmarks(clean_q)  # [B, H, m, d]
+            from_queries = gaussian(clean_q, landmarks)  # [B, H, N, m]
+            from_keys = gaussian(clean_k, landmarks)
+            core = gaussian(landmarks, landmarks)  # [B, H, m, m]
+            present = self._present(visibility)
+            if present is not None:  # landmarks of padding only have neither row nor column
+                from_queries = from_queries * present
+                core = core * (present & present.transpose(-1, -2))
+            inverse = newton_inverse(core, self.config.iterations)
+            if self.config.normalized:
+                totals = core.sum(-1)
+                roots = totals.masked_fill(totals == 0, 1.0).rsqrt()
+                inverse = roots[..., :, None] * inverse * roots[..., None, :]
+            values = from_queries @ (inverse @ (from_keys.transpose(-1, -2) @ clean_v))
+            if self.convolution is not None:
+                values = values + self.convolution(clean_v)
+        return AttentionOutput(values.to(v.dtype))
+
+    def _landmarks(self, q: Tensor) -> Tensor:
+        stride = self.config.stride
+        windows = F.pad(q, (0, 0, 0, -q.size(2) % stride)).unflatten(2, (-1, stride)).flatten(3)
+        return F.gelu(self.norm(self.window(windows)))
+
+    def _present(self, visibility: Visibility) -> Tensor | None:
+        """Return [B, 1, 1, m] bool: the landmarks that any real token has made."""
+        if visibility.key_mask is None:
+            return None
+        real = F.pad(visibility.key_mask, (0, -visibility.num_keys % self.config.stride))
+        return real.unflatten(1, (-1, self.config.stride)).any(-1)[:, None, None, :]
+
+
+def gaussian(x: Tensor, y: Tensor) -> Tensor:
+    """Return exp(-|x_i - y_j|^2 / 2), [..., Nx, Ny]."""
+    lengths = x.square().sum(-1)[..., :, None] + y.square().sum(-1)[..., None, :]
+    return (x @ y.transpose(-1, -2) - lengths / 2).exp()
+
+
+def newton_inverse(matrix: Tensor, iterations: int) -> Tensor:
+    """Return an approximate inverse of each symmetric non-negative [m, m], by Newton's steps.
+
+    Rows and columns of zeros stay such. See :class:`SOFTAttention` for the start.
+    """
+    norms = matrix.sum(-2).amax(-1)  # |A|_1
+    norms = norms.masked_fill(norms == 0, 1.0)[..., None, None]
+    inverse = matrix / norms.square()
+    for _ in range(iterations):
+        inverse = 2 * inverse - inverse @ matrix @ inverse
+    return inverse

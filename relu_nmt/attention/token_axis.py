@@ -1,0 +1,93 @@
+"""What mechanisms share that mix or normalise over the whole token axis."""
+
+import torch
+from torch import Tensor, nn
+
+from relu_nmt.attention.base import Need
+from relu_nmt.attention.masks import Visibility
+from relu_nmt.errors import ConfigError
+
+DEAD_CHANNEL = 1e-12
+"""A channel whose norm over the tokens is below this is taken as zero."""
+
+
+def exact(x: Tensor) -> Tensor:
+    """Return ``x`` in float32, or in float64 if it is in float64: half precision underflows."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def key_column(visibility: Visibility) -> Tensor | None:
+    """Return [B, 1, Nk, 1] bool, True = real key; ``None`` if no key is padding."""
+    mask = visibility.key_mask
+    return None if mask is None else mask[:, None, :, None]
+
+
+def without_padding(x: Tensor, visibility: Visibility) -> Tensor:
+    """Return x [B, H, N, d] with 0 in the rows of padded keys.
+
+    In self-attention without causality the padded queries are the padded keys.
+    """
+    real = key_column(visibility)
+    return x if real is None else x.masked_fill(~real, 0.0)
+
+
+def positions(visibility: Visibility, num_keys: int, device: torch.device) -> Tensor:
+    """Return [B or 1, Nk] int64: how many real keys stand before each key."""
+    if visibility.key_mask is None:
+        return torch.arange(num_keys, device=device)[None]
+    return (visibility.key_mask.cumsum(-1) - 1).clamp_min(0)
+
+
+def lengths(visibility: Visibility, num_keys: int, device: torch.device) -> Tensor:
+    """Return [B or 1] int64: the number of real keys of each sample."""
+    if visibility.key_mask is None:
+        return torch.full((1,), num_keys, device=device)
+    return visibility.key_mask.sum(-1)
+
+
+def normalized_over_tokens(x: Tensor, order: int) -> Tensor:
+    """Divide each channel of x [B, H, N, d] by its l1 or l2 norm over the tokens.
+
+    A dead channel gives 0 and has no gradient; with x / max(norm, eps) the gradient would be
+    1 / eps.
+
+    Args:
+        x: float32 or float64, 0 where padding.
+        order: 1 or 2.
+    """
+    norms = torch.linalg.vector_norm(x, order, dim=2, keepdim=True)  # [B, H, 1, d]
+    return x / norms.masked_fill(norms < DEAD_CHANNEL, torch.inf)
+
+
+def refuse_weights(name: str, need: Need) -> None:
+    """Raise a ConfigError if weights are asked of a mechanism that has none."""
+    if need.weights:
+        raise ConfigError(f"{name} attention has no weights [queries, keys] to show")
+
+
+class TokenConvolution(nn.Module):
+    """A convolution of the values over the tokens, with one kernel per head and no bias.
+
+    Args:
+        num_heads: H.
+        width: tokens, odd.
+
+    Reference: Nystromformer, section 3.2 (skip connection of the values); its LRA experiments use
+    35 tokens.
+    """
+
+    def __init__(self, num_heads: int, width: int) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(
+            num_heads, num_heads, (width, 1), padding=(width // 2, 0), groups=num_heads, bias=False
+        )
+
+    def forward(self, v: Tensor) -> Tensor:
+        """Convolve v [B, H, N, d], 0 where padding."""
+        return self.convolution(v)
+
+
+def check_width(width: int) -> None:
+    """Raise a ConfigError unless ``width`` is a width of :class:`TokenConvolution`, or 0."""
+    if width < 0 or (width > 0 and width % 2 == 0):
+        raise ConfigError(f"conv={width}: expected 0 (none) or an odd number of tokens")

@@ -1,0 +1,66 @@
+"""Cross-covariance attention: attention between channels instead of tokens."""
+
+import torch
+from torch import Tensor, nn
+
+from relu_nmt.attention import attentions
+from relu_nmt.attention.base import (
+    NOTHING,
+    Attention,
+    AttentionOutput,
+    Capabilities,
+    Need,
+    NoOptions,
+)
+from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.token_axis import (
+    exact,
+    normalized_over_tokens,
+    refuse_weights,
+    without_padding,
+)
+
+
+@attentions.register("xca")
+class CrossCovarianceAttention(Attention):
+    """out^T = softmax(t q'^T k') v^T, with the channels of q' and k' of l2 norm 1 over the tokens.
+
+    The matrix is [d, d]; t is a learnt temperature per head that starts at 1.
+
+    Reference: El-Nouby et al. 2021, "XCiT: Cross-Covariance Image Transformers", Eq. 2 (its
+    transpose, as in the public code).
+
+    Example:
+        >>> attend = CrossCovarianceAttention(NoOptions(), num_heads=1, head_dim=1, dropout=0.0)
+        >>> v = torch.tensor([[[[1.0], [3.0]]]])
+        >>> attend(v, v, v, Visibility(2, 2)).values.flatten().tolist()
+        [1.0, 3.0]
+    """
+
+    capabilities = Capabilities(
+        causal=False,
+        cross=False,
+        weights=False,
+        non_negative=False,
+        permutation_invariant=False,
+        reason="it attends between channels, which it normalises over the whole token axis",
+    )
+
+    def __init__(self, config: NoOptions, num_heads: int, head_dim: int, dropout: float) -> None:
+        super().__init__(config, num_heads, head_dim, dropout)
+        self.temperature = nn.Parameter(torch.ones(num_heads))
+        self.temperature.no_weight_decay = True
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, need: Need = NOTHING
+    ) -> AttentionOutput:
+        """See :meth:`Attention.forward`."""
+        refuse_weights("xca", need)
+        with torch.autocast(q.device.type, enabled=False):
+            clean_q, clean_k, clean_v = (without_padding(exact(x), visibility) for x in (q, k, v))
+            queries = normalized_over_tokens(clean_q, 2)
+            keys = normalized_over_tokens(clean_k, 2)
+            covariance = queries.transpose(-1, -2) @ keys  # [B, H, d, d]
+            weights = (self.temperature[:, None, None] * covariance).softmax(-1)
+            values = clean_v @ weights.transpose(-1, -2)
+        return AttentionOutput(values.to(v.dtype))

@@ -1,0 +1,206 @@
+"""Attention by feature maps: linear, efficient, cosFormer and Performer against loops."""
+
+import math
+
+import pytest
+import torch
+
+from relu_nmt.attention.base import Need
+from relu_nmt.attention.kernel_features import CHUNK, masked_sums
+from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.performer import log_features, random_directions
+from relu_nmt.errors import ConfigError
+from tests.attention.helpers import make_attention, random_qkv
+
+WEIGHTS = Need(weights=True)
+
+
+def expected_rows(kernel, count, visible):
+    """Return the rows kernel(i, j) / sum_j kernel(i, j) over j < visible(i)."""
+    rows = []
+    for i in range(count):
+        row = [kernel(i, j) if j < visible(i) else 0.0 for j in range(count)]
+        rows.append([x / sum(row) for x in row])
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_linear_is_the_printed_formula(causal):
+    attend = make_attention("linear", "decoder")
+    q, k, v = random_qkv(1, 5, 5)
+    output = attend(q, k, v, Visibility(5, 5, causal=causal), WEIGHTS)
+
+    def f(x):
+        return [value + 1 if value > 0 else math.exp(value) for value in x.tolist()]
+
+    for h in range(2):
+        for i in range(5):
+            products = [
+                sum(a * b for a, b in zip(f(q[0, h, i]), f(k[0, h, j]), strict=True))
+                for j in range(i + 1 if causal else 5)
+            ]
+            expected = [x / (sum(products) + 1e-6) for x in products] + [0.0] * (5 - len(products))
+            assert output.weights[0, h, i].tolist() == pytest.approx(expected, rel=1e-12)
+            value = torch.tensor(expected, dtype=torch.float64) @ v[0, h]
+            torch.testing.assert_close(output.values[0, h, i], value)
+
+
+def test_efficient_is_the_printed_formula_and_its_rows_sum_to_one():
+    attend = make_attention("efficient")
+    q, k, v = random_qkv(1, 5, 5)
+    mask = torch.tensor([[True] * 4 + [False]])
+    output = attend(q, k, v, Visibility(5, 5, key_mask=mask), WEIGHTS)
+    for h in range(2):
+        for i in range(5):
+            over_channels = q[0, h, i].exp() / q[0, h, i].exp().sum()
+            for j in range(5):
+                over_tokens = k[0, h, j].exp() / k[0, h, :4].exp().sum(0)
+                expected = float(over_channels @ over_tokens) if j < 4 else 0.0
+                assert output.weights[0, h, i, j].item() == pytest.approx(expected, rel=1e-12)
+    torch.testing.assert_close(output.weights.sum(-1), torch.ones(1, 2, 5, dtype=torch.float64))
+    with pytest.raises(ConfigError, match="no causal form, since it normalises"):
+        make_attention("efficient", "decoder")
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_cosformer_features_give_the_cosine_weights(causal):
+    attend = make_attention("cosformer:horizon=9", "decoder")
+    q, k, v = (x.abs() for x in random_qkv(1, 6, 6))  # so that no row is zero
+    mask = None if causal else torch.tensor([[True] * 5 + [False]])
+    visibility = Visibility(6, 6, key_mask=mask, causal=causal)
+    weights = attend(q, k, v, visibility, WEIGHTS).weights
+    longest = 9 if causal else 5
+    for h in range(2):
+        expected = expected_rows(
+            lambda i, j, h=h: (
+                float(q[0, h, i] @ k[0, h, j]) * math.cos(math.pi * (i - j) / (2 * longest))
+            ),
+            6,
+            lambda i: i + 1 if causal else 5,
+        )
+        torch.testing.assert_close(weights[0, h, :5], expected[:5], rtol=1e-10, atol=1e-14)
+
+
+def test_cosformer_without_positive_channels_gives_zero_and_finite_gradients():
+    attend = make_attention("cosformer")
+    q, k, v = (x.requires_grad_() for x in random_qkv(1, 3, 3))
+    values = attend(-q.abs(), k, v, Visibility(3, 3)).values
+    assert not values.any()
+    assert not any(x.any() for x in torch.autograd.grad(values.sum(), (q, k, v)))
+
+
+def test_cosformer_beyond_its_horizon_names_the_option():
+    attend = make_attention("cosformer:horizon=4", "decoder")
+    q, k, v = random_qkv(1, 5, 5)
+    assert attend(q, k, v, Visibility(5, 5)).values.isfinite().all()
+    for queries in (1, 5):
+        with pytest.raises(ConfigError, match=r"5 tokens.*horizon=4; train .* horizon=5"):
+            attend(q[:, :, :queries], k, v, Visibility(queries, 5, causal=True))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_performer_is_its_formula_with_the_stabiliser_of_the_keys_seen(causal):
+    attend = make_attention("performer:features=6", "decoder")
+    q, k, v = random_qkv(1, 5, 5)
+    weights = attend(q, k, v, Visibility(5, 5, causal=causal), WEIGHTS).weights
+    w = attend.directions
+
+    def exponents(x):
+        x = x / 4**0.25
+        return [float(row @ x) - float(x @ x) / 2 for row in w]
+
+    for h in range(2):
+        tops = [max(exponents(k[0, h, j])) for j in range(5)]
+
+        def kernel(i, j, h=h, tops=tops):
+            own, other = exponents(q[0, h, i]), exponents(k[0, h, j])
+            seen = max(tops[: i + 1] if causal else tops)
+            return sum(
+                (math.exp(a - max(own)) + 1e-4) * (math.exp(b - seen) + 1e-4)
+                for a, b in zip(own, other, strict=True)
+            )
+
+        expected = expected_rows(kernel, 5, lambda i: i + 1 if causal else 5)
+        torch.testing.assert_close(weights[0, h], expected, rtol=1e-9, atol=1e-14)
+
+
+def test_performer_estimates_softmax_without_bias_and_its_error_falls_with_the_root():
+    generator = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(8, generator=generator, dtype=torch.float64) * 0.3 for _ in range(2))
+    draws, counts = 1000, (8, 32, 128)
+    directions = torch.stack([random_directions(128, 8, seed) for seed in range(draws)])
+    products = log_features(x, directions.flatten(0, 1)) + log_features(y, directions.flatten(0, 1))
+    products = products.exp().view(draws, 128)
+    errors = []
+    for count in counts:
+        estimates = products[:, :count].mean(1)
+        errors.append(estimates.std().item())
+        tolerance = 4 * errors[-1] / draws**0.5
+        assert estimates.mean().item() == pytest.approx(math.exp(float(x @ y)), abs=tolerance)
+    slope = math.log(errors[-1] / errors[0]) / math.log(counts[-1] / counts[0])
+    assert slope == pytest.approx(-0.5, abs=0.05)
+
+
+def test_performer_directions_are_orthogonal_in_blocks():
+    gram = random_directions(8, 4, seed=3)[:4]
+    gram = gram @ gram.T
+    torch.testing.assert_close(gram, gram.diagonal().diag(), rtol=0, atol=1e-12)
+
+
+def test_performer_redraws_in_training_and_a_resume_is_exact():
+    q, k, v = random_qkv(1, 4, 4)
+
+    def new():
+        return make_attention("performer:features=4,redraw=2").train()
+
+    def run(attend, passes):
+        return [attend(q, k, v, Visibility(4, 4)).values for _ in range(passes)]
+
+    whole, other = new(), new()
+    before = run(whole, 3)
+    assert before[0].equal(before[1]) and not before[1].equal(before[2])
+    assert list(whole.state_dict()) == ["seed_and_passes"]
+    run(other, 1)  # so that what it drew must be forgotten
+    other.load_state_dict(whole.state_dict())
+    for ours, theirs in zip(run(whole, 3), run(other, 3), strict=True):
+        assert ours.equal(theirs)
+    whole.eval()
+    same = run(whole, 3)
+    assert same[0].equal(same[1]) and same[0].equal(same[2])
+
+
+def test_performer_survives_keys_of_any_size_in_float32():
+    attend = make_attention("performer", "decoder", dim=8).float()
+    q, k, v = random_qkv(1, 6, 6, dim=8, dtype=torch.float32)
+    k[:, :, 0], k[:, :, 3] = 60.0, 0.0  # exponents of about -1000, then 0
+    k.requires_grad_()
+    values = attend(q, k, v, Visibility(6, 6, causal=True)).values
+    (gradient,) = torch.autograd.grad(values.sum(), k)
+    assert values.isfinite().all() and gradient.isfinite().all()
+
+
+@pytest.mark.parametrize("old", [0, 3])
+@pytest.mark.parametrize("length", [CHUNK - 1, CHUNK, 2 * CHUNK + 1])
+def test_causal_prefix_sums_are_the_masked_matrix(length, old):
+    generator = torch.Generator().manual_seed(length)
+    fq, fk, v = (
+        torch.randn(1, 1, n, width, generator=generator, dtype=torch.float64).requires_grad_()
+        for n, width in ((length, 3), (length + old, 3), (length + old, 2))
+    )
+    ours = masked_sums(fq, fk, v, Visibility(length, length + old, causal=True))
+    theirs = (fq @ fk.transpose(-1, -2)).tril(old) @ v
+    torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+    gradients = [torch.autograd.grad(x.square().sum(), (fq, fk, v)) for x in (ours, theirs)]
+    for first, second in zip(*gradients, strict=True):
+        torch.testing.assert_close(first, second, rtol=1e-9, atol=1e-9)
+
+
+def test_dropout_acts_on_the_weights():
+    attend = make_attention("linear").train()
+    attend.dropout = 0.5
+    q, k, v = random_qkv(1, 3, 2)
+    ones = torch.ones_like(v)
+    torch.manual_seed(0)
+    sums = torch.stack([attend(q, k, ones, Visibility(3, 2)).values[..., 0] for _ in range(400)])
+    assert sums.mean().item() == pytest.approx(1.0, abs=0.05)
+    assert (sums == 0).double().mean().item() == pytest.approx(0.25, abs=0.04)
