@@ -79,6 +79,19 @@ class Visibility:
         """
         return self.mask if self.empty_rows is None else self.mask | self.empty_rows
 
+    @cached_property
+    def key_bounds(self) -> Tensor | None:
+        """[B, 2] int32: the first hidden key (or Nk), and one past the last visible one (or 0).
+
+        Only the keys between the two need a mask. ``None`` if no key is padding.
+        """
+        if self.key_mask is None:
+            return None
+        keys = torch.arange(self.num_keys, device=self.device, dtype=torch.int32)
+        first_hidden = keys.masked_fill(self.key_mask, self.num_keys).amin(1)
+        end = (keys + 1).masked_fill(~self.key_mask, 0).amax(1)
+        return torch.stack([first_hidden, end], 1)
+
     def real_rows(self, batch: int) -> Tensor:
         """[B, 1, Nq] float32: 1 for real query rows, 0 for padding."""
         if self.query_mask is None:

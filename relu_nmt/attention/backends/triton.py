@@ -1,0 +1,350 @@
+"""Pointwise attention by Triton kernels on a GPU, forward and backward in memory O(n d).
+
+``TRITON_INTERPRET=1`` runs the kernels on the CPU, slowly, to test them.
+"""
+
+import contextlib
+import importlib.util
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from relu_nmt.attention.backends.problem import PointwiseProblem, PointwiseResult
+from relu_nmt.attention.backends.triton_blocks import (
+    INTERPRETED,
+    LONG,
+    Blocks,
+    candidates,
+    choose,
+)
+from relu_nmt.attention.pointwise_maps import PointwiseMap
+from relu_nmt.attention.stats import RowSums
+
+MAX_WIDTH = 256
+"""The widest head whose blocks fit into the shared memory of a GPU."""
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_MIN_CAPABILITY = (8, 0)
+_MIN_PADDED = 16  # the narrowest operand of a tensor core
+_DROPOUT_LEVELS = 1 << 24  # as DROPOUT_BITS of the kernels
+
+
+def supports(problem: PointwiseProblem) -> bool:
+    """Whether the kernels can solve the problem here; the weights themselves they never have."""
+    q, k, v = problem.q, problem.k, problem.v
+    if problem.need.weights or importlib.util.find_spec("triton") is None:
+        return False
+    if q.device.type == "cuda":
+        if torch.cuda.get_device_capability(q.device) < _MIN_CAPABILITY or _interpreted():
+            return False
+    elif not _interpreted():
+        return False
+    return (
+        all(x.dim() == 4 and x.dtype in _DTYPES and x.numel() > 0 for x in (q, k, v))
+        and max(q.size(3), v.size(3)) <= MAX_WIDTH
+        and not (problem.visibility.causal and q.size(2) > k.size(2))
+    )
+
+
+def pointwise(problem: PointwiseProblem) -> PointwiseResult:
+    """Return the outputs of pointwise attention and the sums over its rows, if asked for.
+
+    See :func:`relu_nmt.attention.backends.reference.pointwise`; weights are not to be had.
+    """
+    q, k, v, need = problem.q, problem.k, problem.v, problem.need
+    dtype = v.dtype
+    if torch.is_autocast_enabled(v.device.type):
+        dtype = torch.get_autocast_dtype(v.device.type)
+    task = _Task.of(problem)
+    out, *sums = _PointwiseAttention.apply(q.to(dtype), k.to(dtype), v.to(dtype), task)
+    if not need.rows:
+        return PointwiseResult(out.to(v.dtype))
+    total, logs, nonzero, largest = sums
+    return PointwiseResult(out.to(v.dtype), RowSums(total, logs, nonzero, largest))
+
+
+@dataclass(frozen=True)
+class _Task:
+    """What both directions know besides q, k, v and their gradients.
+
+    Args:
+        map: h.
+        causal: whether later keys are hidden.
+        key_mask: [B, Nk] uint8, 1 = visible.
+        key_bounds: [B, 2] int32, see :attr:`Visibility.key_bounds`.
+        scale: [B or 1, 1, Nq or 1] float32.
+        seed: of the dropout mask, the same in both directions.
+        threshold: a weight is dropped if its random number of 24 bits is below; 0 without dropout.
+        sums, telemetry: whether those of the rows are asked for.
+    """
+
+    map: PointwiseMap
+    causal: bool
+    key_mask: Tensor | None
+    key_bounds: Tensor | None
+    scale: Tensor
+    seed: int
+    threshold: int
+    sums: bool
+    telemetry: bool
+
+    @classmethod
+    def of(cls, problem: PointwiseProblem) -> "_Task":
+        visibility, need = problem.visibility, problem.need
+        mask = visibility.key_mask
+        threshold = round(problem.dropout * _DROPOUT_LEVELS)
+        return cls(
+            problem.map,
+            visibility.causal,
+            None if mask is None else mask.contiguous().view(torch.uint8),
+            None if mask is None else visibility.key_bounds,
+            problem.row_scale.detach().float(),
+            # From the CPU's generator, since reading one from the GPU would wait for it.
+            int(torch.randint(1 << 31, ())) if threshold else 0,
+            threshold,
+            need.rows,
+            need.telemetry,
+        )
+
+    @property
+    def keep_scale(self) -> float:
+        return _DROPOUT_LEVELS / (_DROPOUT_LEVELS - self.threshold)
+
+    @property
+    def logs(self) -> bool:
+        return self.sums and self.map.non_negative
+
+
+class _PointwiseAttention(torch.autograd.Function):
+    """From q, k, v to the outputs and the sums over the rows, with gradients through both."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, task: _Task
+    ) -> tuple[Tensor | None, ...]:
+        q, k, v = _rows_in_one_piece(q), _rows_in_one_piece(k), _rows_in_one_piece(v)
+        out, total, logs, nonzero, largest = _forward(q, k, v, task)
+        ctx.save_for_backward(q, k, v)
+        ctx.task = task
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(*(x for x in (nonzero, largest) if x is not None))
+        return out, total, logs, nonzero, largest
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, do: Tensor | None, grad_total: Tensor | None, grad_logs: Tensor | None, *_: None
+    ) -> tuple[Tensor | None, ...]:
+        q, k, v = ctx.saved_tensors
+        if do is None:  # only the sums have been used
+            do = v.new_zeros(()).expand(*q.shape[:3], v.size(3))
+        sums = [None if g is None else g.float().contiguous() for g in (grad_total, grad_logs)]
+        return *_backward(q, k, v, _rows_in_one_piece(do), sums, ctx.task), None
+
+
+def _forward(q: Tensor, k: Tensor, v: Tensor, task: _Task) -> tuple[Tensor | None, ...]:
+    """Return the output and the total, weighted logs, non-zeros and largest weights of the rows."""
+    from relu_nmt.attention.backends.triton_kernels import forward_kernel
+
+    out = _empty_like_tokens(v, q.size(2))
+
+    def rows(wanted: bool) -> Tensor | None:
+        return q.new_empty(q.shape[:3], dtype=torch.float32) if wanted else None
+
+    sums = (rows(task.sums), rows(task.logs), rows(task.telemetry), rows(task.telemetry))
+    constants = {
+        **_constants(q, v, task),
+        "SUMS": task.sums,
+        "LOGS": task.logs,
+        "TELEMETRY": task.telemetry,
+        # Unscaled weights may exceed float16, which the sum of their products does not need.
+        "SCALE_FIRST": v.dtype == torch.float16,
+    }
+    arguments = (
+        *(q, k, v, task.scale, task.key_mask, task.key_bounds, out, *sums),
+        *(*_strides(q), *_strides(k), *_strides(v), *_strides(out), *_common(q, k, task)),
+    )
+
+    def launch(blocks: Blocks) -> None:
+        _run(forward_kernel, q.size(2), blocks.rows, arguments, constants, blocks, q)
+
+    launch(_blocks("forward", launch, q, k, v, task)[0])
+    return out, *sums
+
+
+def _backward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    do: Tensor,
+    grad_sums: list[Tensor | None],
+    task: _Task,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of q, k and v.
+
+    Two passes, by rows for q and by columns for k and v, compute scores and weight gradients
+    twice. One pass computes them once and adds up the gradient of q atomically, in an order that
+    varies; it is taken where it is measured to be faster and need not repeat to the bit.
+    """
+    dk, dv = _empty_like_tokens(k, k.size(2)), _empty_like_tokens(v, k.size(2))
+    split = _Backward(q, k, v, do, grad_sums, task)
+    dq = _empty_like_tokens(q, q.size(2))
+
+    def by_rows(blocks: Blocks) -> None:
+        split.by_rows(blocks, dq)
+
+    def by_columns(blocks: Blocks) -> None:
+        split.by_columns(blocks, dk, dv, None)
+
+    row_blocks, row_time = _blocks("rows", by_rows, q, k, v, task)
+    column_blocks, column_time = _blocks("columns", by_columns, q, k, v, task)
+    if _may_fuse() and row_time > 0:
+
+        def in_one(blocks: Blocks) -> Tensor:
+            sum_dq = q.new_zeros(q.shape, dtype=torch.float32)
+            split.by_columns(blocks, dk, dv, sum_dq)
+            return sum_dq
+
+        fused_blocks, fused_time = _blocks("fused", in_one, q, k, v, task)
+        if fused_time < row_time + column_time:
+            return dq.copy_(in_one(fused_blocks)), dk, dv
+    by_rows(row_blocks)
+    by_columns(column_blocks)
+    return dq, dk, dv
+
+
+@dataclass(frozen=True)
+class _Backward:
+    """The inputs of the backward kernels, as in :func:`_backward`."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    do: Tensor
+    grad_sums: list[Tensor | None]
+    task: _Task
+
+    def by_rows(self, blocks: Blocks, dq: Tensor) -> None:
+        """Write the gradient of q."""
+        from relu_nmt.attention.backends.triton_kernels import rows_kernel
+
+        q, k, v, do, task = self.q, self.k, self.v, self.do, self.task
+        tensors = (q, k, v, do, task.scale, task.key_mask, task.key_bounds, *self.grad_sums, dq)
+        strides = (*_strides(q), *_strides(k), *_strides(v), *_strides(do), *_strides(dq))
+        constants = self._constants(scale_first=any(g is not None for g in self.grad_sums))
+        arguments = (*tensors, *strides, *_common(q, k, task))
+        _run(rows_kernel, q.size(2), blocks.rows, arguments, constants, blocks, q)
+
+    def by_columns(self, blocks: Blocks, dk: Tensor, dv: Tensor, dq: Tensor | None) -> None:
+        """Write the gradients of k and v, and add that of q to ``dq`` [B, H, Nq, d], float32."""
+        from relu_nmt.attention.backends.triton_kernels import columns_kernel
+
+        q, k, v, do, task = self.q, self.k, self.v, self.do, self.task
+        tensors = (q, k, v, do, task.scale, task.key_mask, task.key_bounds, *self.grad_sums)
+        strides = (*_strides(q), *_strides(k), *_strides(v), *_strides(do))
+        strides = (*strides, *_strides(dk), *_strides(dv))
+        varying = task.scale.size(2) > 1 or any(g is not None for g in self.grad_sums)
+        constants = {**self._constants(scale_first=varying), "FUSED": dq is not None}
+        arguments = (*tensors, dq, dk, dv, *strides, *_common(q, k, task))
+        _run(columns_kernel, k.size(2), blocks.columns, arguments, constants, blocks, q)
+
+    def _constants(self, scale_first: bool) -> dict[str, Any]:
+        total, logs = self.grad_sums
+        return {
+            **_constants(self.q, self.v, self.task),
+            "TOTAL_GRAD": total is not None,
+            "LOGS_GRAD": logs is not None,
+            "SCALE_FIRST": scale_first or self.v.dtype == torch.float16,
+        }
+
+
+def _constants(q: Tensor, v: Tensor, task: _Task) -> dict[str, Any]:
+    """Return what all kernels are compiled for."""
+    return {
+        "MAP": task.map.name,
+        "POWER": task.map.power,
+        "CAUSAL": task.causal,
+        "HAS_MASK": task.key_mask is not None,
+        "DROPOUT": task.threshold > 0,
+        "WIDTH": q.size(3),
+        "VALUE_WIDTH": v.size(3),
+        "PADDED": _padded(q.size(3)),
+        "VALUE_PADDED": _padded(v.size(3)),
+    }
+
+
+def _common(q: Tensor, k: Tensor, task: _Task) -> tuple[int | float, ...]:
+    """Return the numbers that all kernels take last."""
+    scale, mask = task.scale, task.key_mask
+    return (
+        scale.stride(0) if scale.size(0) > 1 else 0,
+        scale.stride(2) if scale.size(2) > 1 else 0,
+        mask.stride(0) if mask is not None and mask.size(0) > 1 else 0,
+        task.seed,
+        task.threshold,
+        task.keep_scale,
+        q.size(1),
+        q.size(2),
+        k.size(2),
+    )
+
+
+def _blocks(
+    kernel: str, launch: Any, q: Tensor, k: Tensor, v: Tensor, task: _Task
+) -> tuple[Blocks, float]:
+    """Return the block sizes for a kernel and the milliseconds it takes, 0 if not measured."""
+    if _interpreted():
+        return Blocks(**{**vars(INTERPRETED), "skip": task.map.rectifies}), 0.0
+    width = max(_padded(q.size(3)), _padded(v.size(3)))
+    rectifies = task.map.rectifies
+    long = min(q.size(2), k.size(2)) >= LONG and not torch.cuda.is_current_stream_capturing()
+    key = (kernel, q.device, q.dtype, width, task.causal, rectifies, long)
+    family = "columns" if kernel == "fused" else kernel
+    return choose(key, candidates(family, width, q.dtype, long, rectifies), launch, long)
+
+
+def _run(
+    kernel: Any,
+    length: int,
+    block: int,
+    arguments: tuple[Any, ...],
+    constants: dict[str, Any],
+    blocks: Blocks,
+    q: Tensor,
+) -> None:
+    """Launch a kernel over blocks of ``length`` and all heads of all samples."""
+    programs = -(-length // block) * q.size(0) * q.size(1)
+    sizes = {"ROWS": blocks.rows, "COLUMNS": blocks.columns, "SKIP": blocks.skip}
+    device = torch.cuda.device(q.device) if q.is_cuda else contextlib.nullcontext()
+    with device:
+        kernel[(programs,)](
+            *arguments, **constants, **sizes, num_warps=blocks.warps, num_stages=blocks.stages
+        )
+
+
+def _may_fuse() -> bool:
+    return not torch.are_deterministic_algorithms_enabled()
+
+
+def _interpreted() -> bool:
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def _padded(width: int) -> int:
+    return max(_MIN_PADDED, 1 << (width - 1).bit_length())
+
+
+def _strides(x: Tensor) -> tuple[int, int, int]:
+    return x.stride(0), x.stride(1), x.stride(2)
+
+
+def _rows_in_one_piece(x: Tensor) -> Tensor:
+    return x if x.stride(3) == 1 else x.contiguous()
+
+
+def _empty_like_tokens(x: Tensor, length: int) -> Tensor:
+    """Return an empty [B, H, length, d] whose heads lie side by side, so that joining is free."""
+    return x.new_empty(x.size(0), length, x.size(1), x.size(3)).transpose(1, 2)

@@ -1,0 +1,154 @@
+"""Block sizes of the Triton kernels: sensible first choices, and measured ones for long inputs."""
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+import torch
+
+LONG = 1024
+"""From this many queries and keys on it pays to measure which block sizes are fastest."""
+_WARM_RUNS, _TIMED_RUNS = 2, 5
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """How one kernel is launched.
+
+    Args:
+        rows: queries in a block.
+        columns: keys in a block.
+        warps: warps that work on a block.
+        stages: blocks of the streamed side in flight at a time.
+        skip: leave out the remaining products of a block whose scores are all <= 0. Looking for
+            such blocks costs time in every block, so it pays only once many are zero.
+    """
+
+    rows: int
+    columns: int
+    warps: int
+    stages: int
+    skip: bool = False
+
+
+INTERPRETED = Blocks(32, 32, 1, 1, skip=True)
+_SMALLEST = (Blocks(32, 32, 4, 1), Blocks(16, 16, 4, 1))
+_SHORT = (Blocks(64, 64, 4, 2), *_SMALLEST)
+_WIDE = (Blocks(64, 64, 8, 2), Blocks(64, 32, 4, 2), *_SMALLEST)
+_FLOAT32 = (Blocks(64, 32, 4, 2), *_SMALLEST)
+# By kernel and padded head width; the first that fits is the choice where nothing is measured.
+_LONG = {
+    ("forward", 64): (
+        Blocks(128, 128, 8, 3),
+        Blocks(128, 128, 4, 3),
+        Blocks(128, 64, 4, 4),
+        Blocks(64, 128, 4, 3),
+        Blocks(64, 64, 4, 3, skip=True),
+        Blocks(128, 64, 4, 3, skip=True),
+    ),
+    ("forward", 128): (
+        Blocks(128, 128, 8, 2),
+        Blocks(128, 64, 8, 3),
+        Blocks(128, 64, 4, 3),
+        Blocks(64, 128, 4, 2),
+        Blocks(64, 64, 4, 3, skip=True),
+        Blocks(128, 64, 8, 3, skip=True),
+    ),
+    ("rows", 64): (
+        Blocks(128, 64, 8, 3),
+        Blocks(128, 64, 4, 3),
+        Blocks(128, 128, 8, 2),
+        Blocks(64, 64, 4, 3),
+        Blocks(64, 64, 4, 3, skip=True),
+    ),
+    ("rows", 128): (
+        Blocks(128, 64, 8, 2),
+        Blocks(128, 64, 8, 3),
+        Blocks(64, 64, 4, 3),
+        Blocks(128, 128, 8, 2),
+        Blocks(64, 64, 4, 3, skip=True),
+    ),
+    ("columns", 64): (
+        Blocks(64, 128, 8, 3),
+        Blocks(32, 128, 4, 3),
+        Blocks(128, 128, 8, 2),
+        Blocks(64, 64, 4, 3),
+        Blocks(64, 64, 4, 3, skip=True),
+    ),
+    ("columns", 128): (
+        Blocks(64, 128, 8, 2),
+        Blocks(64, 128, 8, 3),
+        Blocks(32, 128, 8, 3),
+        Blocks(64, 64, 4, 2),
+        Blocks(64, 64, 4, 2, skip=True),
+    ),
+}
+
+
+def candidates(
+    kernel: str, width: int, dtype: torch.dtype, long: bool, rectifies: bool
+) -> tuple[Blocks, ...]:
+    """Return the block sizes to try, the most promising first, the smallest last.
+
+    Args:
+        kernel: ``forward``, ``rows`` or ``columns``.
+        width: the larger of the padded widths of keys and values.
+        dtype: of the inputs.
+        long: whether the input is long enough to measure.
+        rectifies: whether whole blocks of weights may be exactly zero.
+    """
+    if dtype == torch.float32:
+        return _FLOAT32 if width <= 128 else _SMALLEST
+    if width > 128:
+        return _WIDE
+    if not long:
+        return _SHORT
+    chosen = _LONG[kernel, max(width, 64)]
+    return tuple(b for b in chosen if rectifies or not b.skip) + _SMALLEST
+
+
+_chosen: dict[Hashable, tuple[Blocks, float]] = {}
+
+
+def choose(
+    key: Hashable, tried: tuple[Blocks, ...], launch: Callable[[Blocks], None], measure: bool
+) -> tuple[Blocks, float]:
+    """Return the best of the block sizes and its time in milliseconds, 0 if not measured.
+
+    What is chosen for a key is kept for the life of the process. ``launch`` is run several times,
+    so it must not matter what it writes. Without ``measure`` the first that the device has the
+    memory for is taken.
+    """
+    if key not in _chosen:
+        times = {}
+        for blocks in tried:
+            if times and (not measure or blocks in _SMALLEST):
+                break
+            time = _time(launch, blocks, measure)
+            if time is not None:
+                times[blocks] = time
+        if not times:
+            raise RuntimeError(f"the device has too little shared memory for {tried[-1]}")
+        best = min(times, key=times.__getitem__)
+        _chosen[key] = (best, times[best])
+    return _chosen[key]
+
+
+def _time(launch: Callable[[Blocks], None], blocks: Blocks, measure: bool) -> float | None:
+    """Return milliseconds a run, or ``None`` if the device lacks the memory for such blocks."""
+    from triton.runtime.errors import OutOfResources
+
+    try:
+        launch(blocks)
+    except OutOfResources:
+        return None
+    if not measure:
+        return 0.0
+    for _ in range(_WARM_RUNS):
+        launch(blocks)
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    for _ in range(_TIMED_RUNS):
+        launch(blocks)
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / _TIMED_RUNS

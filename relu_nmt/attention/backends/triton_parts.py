@@ -1,0 +1,163 @@
+"""What the Triton kernels of pointwise attention are made of: maps, tiles, masks, dropout.
+
+Names: ``Z`` scores, ``W`` weights h(Z), ``rows`` queries, ``columns`` keys, ``c`` the row scale.
+"""
+
+# Arguments are tiles, pointers and numbers whose types Triton infers.
+# ruff: noqa: ANN001, ANN201
+
+import os
+
+import triton
+import triton.language as tl
+
+TINY = tl.constexpr(1.1754943508222875e-38)
+"""The smallest normal float32."""
+INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
+DROPOUT_BITS = 24
+"""A weight is dropped if a random number of so many bits is below a threshold."""
+
+
+@triton.jit
+def value(z, MAP: tl.constexpr, POWER: tl.constexpr):
+    """Return h(z); agrees with relu_nmt.attention.pointwise_maps."""
+    if MAP == "relu":
+        w = tl.maximum(z, 0.0)
+    elif MAP == "relu2":
+        w = tl.maximum(z, 0.0)
+        w = w * w
+    elif MAP == "relu6":
+        w = tl.minimum(tl.maximum(z, 0.0), 6.0)
+    elif MAP == "gelu":
+        w = 0.5 * z * (1.0 + tl.math.erf(z * 0.7071067811865476))
+    elif MAP == "sigmoid":
+        w = tl.sigmoid(z)
+    elif MAP == "softplus":
+        e = tl.exp(-tl.abs(z))
+        # log(1 + e) for small e, where 1 + e loses what e is
+        series = e * (1.0 - e * (0.5 - e * (0.3333333333333333 - e * 0.25)))
+        w = tl.maximum(z, 0.0) + tl.where(e < 0.01, series, tl.log(1.0 + e))
+    else:  # identity and power
+        w = z
+        for _ in tl.static_range(POWER - 1):
+            w = w * z
+    return w
+
+
+@triton.jit
+def times_derivative(x, z, MAP: tl.constexpr, POWER: tl.constexpr):
+    """Return x h'(z)."""
+    if MAP == "relu":
+        y = tl.where(z > 0, x, 0.0)
+    elif MAP == "relu2":
+        y = x * (2.0 * tl.maximum(z, 0.0))
+    elif MAP == "relu6":
+        y = tl.where((z > 0) & (z < 6), x, 0.0)
+    elif MAP == "gelu":
+        density = tl.exp(-0.5 * z * z) * 0.3989422804014327
+        y = x * (0.5 * (1.0 + tl.math.erf(z * 0.7071067811865476)) + z * density)
+    elif MAP == "sigmoid":
+        p = tl.sigmoid(z)
+        y = x * (p * (1.0 - p))
+    elif MAP == "softplus":
+        y = x * tl.sigmoid(z)
+    else:  # identity and power
+        y = x
+        if POWER > 1:
+            y = y * POWER
+            for _ in tl.static_range(POWER - 1):
+                y = y * z
+    return y
+
+
+@triton.jit
+def matmul(a, b, acc=None):
+    """Return a b + acc in float32, without TF32."""
+    if INTERPRETED:  # the interpreter multiplies bfloat16 as if it were integers
+        a = a.to(tl.float32)
+        b = b.to(tl.float32)
+    return tl.dot(a, b, acc, input_precision="ieee")
+
+
+@triton.jit
+def tile(
+    matrix, start, stride, seen, SIZE: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr,
+    MASKED: tl.constexpr,
+):  # fmt: skip
+    """Load rows start .. start + SIZE of a matrix, padded with 0 in width; 0 where not seen."""
+    columns = tl.arange(0, PADDED)[None, :]
+    # A long sequence times a wide row exceeds 32 bits.
+    pointers = matrix + tl.cast(start, tl.int64) * stride
+    pointers = pointers + tl.arange(0, SIZE)[:, None] * stride + columns
+    if MASKED:
+        tile = tl.load(pointers, mask=seen[:, None] & (columns < WIDTH), other=0.0)
+    elif WIDTH != PADDED:
+        tile = tl.load(pointers, mask=columns < WIDTH, other=0.0)
+    else:
+        tile = tl.load(pointers)
+    return tile
+
+
+@triton.jit
+def store_tile(
+    matrix, tile, start, stride, limit, SIZE: tl.constexpr, WIDTH: tl.constexpr,
+    PADDED: tl.constexpr,
+):  # fmt: skip
+    """Store the rows below ``limit`` of a tile."""
+    columns = tl.arange(0, PADDED)[None, :]
+    rows = tl.arange(0, SIZE)[:, None]
+    pointers = matrix + tl.cast(start, tl.int64) * stride + rows * stride + columns
+    mask = (start + rows < limit) & (columns < WIDTH)
+    tl.store(pointers, tile.to(matrix.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def dropped(w, rows, columns, head, seed, threshold, keep_scale):
+    """Drop entries of w; whether one is dropped depends on its head, row and column alone."""
+    none = tl.zeros_like(rows + columns)
+    bits, _, _, _ = tl.philox(seed, none + rows, none + columns, none + head, none, 7)
+    return tl.where((bits >> 8).to(tl.int32) >= threshold, w * keep_scale, 0.0)
+
+
+@triton.jit
+def seen_keys(key_mask, columns, num_keys, HAS_MASK: tl.constexpr):
+    """Which keys exist and are not hidden, whatever the query."""
+    seen = columns < num_keys
+    if HAS_MASK:
+        seen = seen & (tl.load(key_mask + columns, mask=seen, other=0) != 0)
+    return seen
+
+
+@triton.jit
+def key_range(
+    key_bounds, sample, first_row, num_queries, num_keys, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr,
+):  # fmt: skip
+    """Return where the blocks of keys end that need no mask, and where those that need one end."""
+    plain, end = num_keys, num_keys
+    if HAS_MASK:
+        plain = tl.load(key_bounds + 2 * sample)
+        end = tl.load(key_bounds + 2 * sample + 1)
+        plain = tl.minimum(plain, end)
+    if CAUSAL:
+        seen_by_first = first_row + num_keys - num_queries + 1
+        plain = tl.minimum(plain, seen_by_first)
+        end = tl.minimum(end, seen_by_first + ROWS - 1)
+    return plain // COLUMNS * COLUMNS, end
+
+
+@triton.jit
+def score_gradient(
+    z, dw, c, grad_total, grad_logs, MAP: tl.constexpr, POWER: tl.constexpr,
+    TOTAL_GRAD: tl.constexpr, LOGS_GRAD: tl.constexpr, SCALE_FIRST: tl.constexpr,
+):  # fmt: skip
+    """Return dZ from the gradient dw of the weights; c and the others are broadcast to z."""
+    if SCALE_FIRST:
+        dw = dw * c
+    if TOTAL_GRAD:
+        dw = dw + grad_total
+    if LOGS_GRAD:
+        # of w log max(w, TINY), as the reference computes it
+        w = value(z, MAP, POWER)
+        dw = dw + grad_logs * (tl.log(tl.maximum(w, TINY)) + tl.where(w >= TINY, 1.0, 0.0))
+    return times_derivative(dw, z, MAP, POWER)

@@ -1,0 +1,97 @@
+"""Run ``triton_cases.py`` in processes of its own, see there."""
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+
+from relu_nmt.attention.backends import triton as backend
+from relu_nmt.attention.backends.problem import PointwiseProblem
+from relu_nmt.attention.backends.triton_blocks import Blocks, candidates, choose
+from relu_nmt.attention.base import Need
+from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.pointwise_maps import PointwiseMap
+
+CASES = Path(__file__).with_name("triton_cases.py")
+needs_triton = pytest.mark.skipif(
+    find_spec("triton") is None, reason="Triton is not installed: pip install 'relu-nmt[triton]'"
+)
+
+
+def run_cases(**settings):
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    environment |= {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **settings}
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", str(CASES)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        cwd=CASES.parents[2],
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "passed" in ran.stdout
+
+
+@pytest.mark.slow
+@needs_triton
+def test_kernels_in_the_interpreter():
+    run_cases(TRITON_INTERPRET="1", OMP_NUM_THREADS="1")
+
+
+@pytest.mark.gpu
+@needs_triton
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+def test_kernels_on_the_device():
+    run_cases()
+
+
+def test_tensors_on_the_cpu_are_left_to_other_back_ends():
+    q = torch.ones(1, 1, 2, 4)
+    visibility = Visibility(2, 2)
+    problem = PointwiseProblem(
+        q, q, q, PointwiseMap("relu"), visibility, visibility.counts, 0.0, Need()
+    )
+    assert not backend.supports(problem)
+
+
+def test_key_bounds_are_the_first_hidden_key_and_the_end_of_the_visible_ones():
+    mask = torch.tensor([[1, 1, 0, 0], [1, 0, 1, 0], [1, 1, 1, 1], [0, 0, 0, 0], [0, 1, 1, 0]])
+    bounds = Visibility(1, 4, key_mask=mask.bool()).key_bounds
+    assert bounds.tolist() == [[2, 2], [1, 3], [4, 4], [0, 0], [0, 3]]
+    assert Visibility(1, 4).key_bounds is None
+
+
+@pytest.mark.parametrize("kernel", ["forward", "rows", "columns"])
+@pytest.mark.parametrize("width", [16, 64, 128, 256])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("long", [False, True])
+def test_there_are_block_sizes_for_every_problem(kernel, width, dtype, long):
+    tried = candidates(kernel, width, dtype, long, rectifies=False)
+    assert not any(blocks.skip for blocks in tried)
+    for side in ("rows", "columns", "warps"):
+        sizes = [getattr(blocks, side) for blocks in tried]
+        assert all(size & (size - 1) == 0 for size in sizes)
+    assert min(b.rows * b.columns for b in tried) == tried[-1].rows * tried[-1].columns == 256
+
+
+@needs_triton
+def test_the_first_block_size_that_the_device_has_memory_for_is_taken():
+    from triton.runtime.errors import OutOfResources
+
+    ran = []
+
+    def launch(blocks):
+        if blocks.rows > 32:
+            raise OutOfResources(300_000, 200_000, "shared memory")
+        ran.append(blocks.rows)
+
+    tried = tuple(Blocks(rows, 16, 4, 1) for rows in (128, 64, 32, 16))
+    for _ in range(2):
+        assert choose("a key of this test", tried, launch, measure=False) == (tried[2], 0.0)
+    assert ran == [32]
+    with pytest.raises(RuntimeError, match="shared memory"):
+        choose("another key", tried[:2], launch, measure=False)

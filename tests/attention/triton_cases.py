@@ -1,0 +1,305 @@
+"""The Triton kernels against the dense reference in float64.
+
+``test_triton.py`` runs this file in a process of its own: on the CPU with TRITON_INTERPRET=1, which
+must be set before Triton is imported and would change every other test; on a GPU without it.
+"""
+
+import dataclasses
+import os
+
+import pytest
+import torch
+
+from relu_nmt.attention.backends import reference
+from relu_nmt.attention.backends import triton as backend
+from relu_nmt.attention.backends.problem import PointwiseProblem
+from relu_nmt.attention.backends.triton_blocks import INTERPRETED, Blocks, candidates
+from relu_nmt.attention.base import Need
+from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.pointwise_maps import PointwiseMap
+
+ON_CPU = os.environ.get("TRITON_INTERPRET") == "1"
+DEVICE = torch.device("cpu" if ON_CPU else "cuda")
+RELU = PointwiseMap("relu")
+SUMS, TELEMETRY = Need(statistics=True), Need(statistics=True, telemetry=True)
+MAPS = [
+    *(PointwiseMap(m) for m in ("relu", "relu2", "gelu", "softplus", "identity", "relu6")),
+    PointwiseMap("sigmoid"),
+    *(PointwiseMap("power", p) for p in (1, 2, 3, 6)),
+]
+TOLERANCE = {torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+
+
+def made(queries, keys, *, map=RELU, batch=None, heads=1, dim=16, value_dim=None, **options):
+    """Return a problem with inputs of the layout that a multi-head module makes."""
+    dtype = options.pop("dtype", torch.float32)
+    visibility = Visibility(
+        queries,
+        keys,
+        key_mask=options.pop("key_mask", None),
+        causal=options.pop("causal", False),
+        device=DEVICE,
+    )
+    if batch is None:
+        batch = 1 if visibility.key_mask is None else 2
+    generator = torch.Generator().manual_seed(queries + 1000 * keys)
+    q, k, v = (
+        torch.randn(batch, n, heads, width, generator=generator).to(DEVICE, dtype).transpose(1, 2)
+        for n, width in ((queries, dim), (keys, dim), (keys, value_dim or dim))
+    )
+    scale = (visibility.counts.clamp_min(1) / 2).rsqrt()
+    problem = PointwiseProblem(q / dim**0.5, k, v, map, visibility, scale, 0.0, Need())
+    return dataclasses.replace(problem, **options)
+
+
+def solved(solve, problem, dtype):
+    """Return the outputs, sums and gradients, in float64."""
+    inputs = [x.detach().to(dtype).requires_grad_() for x in (problem.q, problem.k, problem.v)]
+    result = solve(dataclasses.replace(problem, q=inputs[0], k=inputs[1], v=inputs[2]))
+    values = result.values.double()
+    slopes = torch.linspace(-1, 1, values.numel(), dtype=torch.float64, device=values.device)
+    loss = (values * slopes.view_as(values)).sum()
+    answers = {"values": values}
+    if result.sums is not None:
+        answers |= {k: s.double() for k, s in vars(result.sums).items() if s is not None}
+        for name in ("total", "weighted_logs"):
+            if name in answers:
+                loss = loss + answers[name].tanh().sum()
+    grads = torch.autograd.grad(loss, inputs)
+    return answers | {f"gradient of {x}": g.double() for x, g in zip("qkv", grads, strict=True)}
+
+
+def assert_agrees(problem):
+    assert backend.supports(problem)
+    dtype = problem.q.dtype
+    ours = solved(backend.pointwise, problem, dtype)
+    exact = solved(reference.pointwise, problem, torch.float64)
+    assert ours.keys() == exact.keys()
+    for name, theirs in exact.items():
+        if name == "nonzero" and dtype != torch.float32:
+            continue  # rounding decides whether a score near 0 is positive
+        assert ours[name].isfinite().all(), name
+        limit = TOLERANCE[dtype] * theirs.abs().max().clamp_min(1e-3)
+        error = (ours[name] - theirs).abs().max()
+        assert error <= limit, f"{name}: error {error:.2e} above {limit:.2e}"
+
+
+def some_hidden(keys):
+    """Padding on the right in the first sample, one key in the middle in the second."""
+    mask = torch.arange(keys, device=DEVICE) < torch.tensor([[keys // 2], [keys]], device=DEVICE)
+    mask[1, keys // 3] = False
+    return mask
+
+
+@pytest.mark.parametrize("length", [1, 2, 15, 64, 65, 100])
+@pytest.mark.parametrize("causal", [False, True])
+def test_lengths(length, causal):
+    assert_agrees(made(length, length, causal=causal, need=TELEMETRY))
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(1, 65), (15, 100), (65, 33), (100, 15)])
+def test_other_numbers_of_keys(queries, keys):
+    assert_agrees(made(queries, keys, need=TELEMETRY))
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(2, 65), (33, 70), (64, 96)])
+@pytest.mark.parametrize("masked", [False, True])
+def test_new_queries_over_cached_keys(queries, keys, masked):
+    key_mask = some_hidden(keys) if masked else None
+    assert_agrees(made(queries, keys, causal=True, key_mask=key_mask, need=TELEMETRY))
+
+
+@pytest.mark.parametrize("map", MAPS, ids=lambda m: f"{m.name}{m.power}")
+@pytest.mark.parametrize("causal", [False, True])
+def test_maps_with_padding(map, causal):
+    problem = made(40, 40, map=map, causal=causal, key_mask=some_hidden(40), heads=2)
+    assert_agrees(dataclasses.replace(problem, need=TELEMETRY))
+    assert_agrees(problem)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("causal", [False, True])
+def test_half_precision(dtype, causal):
+    assert_agrees(made(65, 65, causal=causal, dtype=dtype, need=SUMS))
+    assert_agrees(made(65, 65, causal=causal, dtype=dtype))
+
+
+@pytest.mark.parametrize(("dim", "value_dim"), [(64, 64), (20, 48), (3, 16), (128, 32)])
+def test_head_widths(dim, value_dim):
+    assert_agrees(made(34, 35, dim=dim, value_dim=value_dim))
+
+
+@pytest.mark.parametrize("lengths", [(0, 40), (40, 0), (7, 39)])
+def test_samples_that_see_nothing(lengths):
+    mask = torch.arange(40, device=DEVICE) < torch.tensor(lengths, device=DEVICE)[:, None]
+    problem = made(33, 40, map=PointwiseMap("softplus"), key_mask=mask, need=TELEMETRY)
+    assert_agrees(problem)
+    empty = backend.pointwise(problem).values[mask.logical_not().all(1)]
+    assert not empty.any()
+
+
+def test_hidden_keys_may_hold_garbage():
+    mask = some_hidden(40)
+    problem = made(33, 40, map=PointwiseMap("softplus"), key_mask=mask, need=SUMS)
+    clean = solved(backend.pointwise, problem, torch.float32)
+    hidden = ~mask[:, None, :, None]
+    k, v = (x.masked_fill(hidden, torch.nan) for x in (problem.k, problem.v))
+    dirty = solved(backend.pointwise, dataclasses.replace(problem, k=k, v=v), torch.float32)
+    for name, answer in clean.items():
+        assert torch.equal(answer, dirty[name]), name
+    for name in "kv":
+        assert not dirty[f"gradient of {name}"][hidden.expand_as(k)].any()
+
+
+def test_only_the_sums_are_differentiated():
+    problem = made(33, 33, causal=True, need=SUMS)
+    grads = []
+    for solve, dtype in ((backend.pointwise, torch.float32), (reference.pointwise, torch.float64)):
+        q, k = (x.detach().to(dtype).requires_grad_() for x in (problem.q, problem.k))
+        sums = solve(dataclasses.replace(problem, q=q, k=k, v=problem.v.to(dtype))).sums
+        grads.append(torch.autograd.grad((sums.total + sums.weighted_logs).sum(), (q, k)))
+    for ours, exact in zip(*grads, strict=True):
+        torch.testing.assert_close(ours.double(), exact, rtol=1e-4, atol=1e-4)
+
+
+def test_all_layouts_of_memory():
+    problem = made(20, 20, batch=2, heads=3)
+    q, k, v = (x.contiguous() for x in (problem.q, problem.k, problem.v))
+    strange = q.transpose(2, 3).contiguous().transpose(2, 3)
+    assert strange.stride(3) != 1
+    expected = backend.pointwise(dataclasses.replace(problem, q=q, k=k, v=v)).values
+    one = dataclasses.replace(problem, q=strange, k=k[:, :1].expand_as(k))
+    two = dataclasses.replace(problem, q=q, k=k[:, :1].contiguous().expand_as(k).contiguous())
+    assert torch.equal(backend.pointwise(problem).values, expected)
+    assert torch.equal(backend.pointwise(one).values, backend.pointwise(two).values)
+
+
+def test_zero_blocks_are_the_same_skipped_or_not(monkeypatch):
+    problem = made(70, 70, causal=True, need=TELEMETRY)
+    q, k = problem.q.abs(), problem.k.abs()
+    k[:, :, :40] *= -1  # the first key blocks have no positive score
+    problem = dataclasses.replace(problem, q=q, k=k)
+    skipping = solved(backend.pointwise, problem, torch.float32)
+    plain = Blocks(INTERPRETED.rows, INTERPRETED.columns, 4, 1, skip=False)
+    monkeypatch.setattr(backend, "_blocks", lambda *_: (plain, 0.0))
+    computing = solved(backend.pointwise, problem, torch.float32)
+    assert (computing["nonzero"] < 31).all()
+    for name, answer in skipping.items():
+        torch.testing.assert_close(answer, computing[name], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("need", [Need(), SUMS])
+def test_one_backward_pass_equals_two(monkeypatch, need):
+    problem = made(70, 70, causal=True, key_mask=some_hidden(70), need=need)
+    blocks = Blocks(32, 32, 4, 1)
+    monkeypatch.setattr(backend, "_blocks", lambda *_: (blocks, 0.0))
+    two = solved(backend.pointwise, problem, torch.float32)
+    monkeypatch.setattr(
+        backend, "_blocks", lambda kernel, *_: (blocks, 1.0 if kernel == "fused" else 2.0)
+    )
+    monkeypatch.setattr(backend, "_may_fuse", lambda: True)
+    one = solved(backend.pointwise, problem, torch.float32)
+    for name, answer in two.items():
+        torch.testing.assert_close(answer, one[name], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [16, 64])
+@pytest.mark.parametrize("columns", [16, 64])
+@pytest.mark.parametrize("shift", [0, 21])
+def test_block_sizes(monkeypatch, rows, columns, shift):
+    monkeypatch.setattr(backend, "_blocks", lambda *_: (Blocks(rows, columns, 4, 1), 0.0))
+    for masked in (False, True):
+        key_mask = some_hidden(70 + shift) if masked else None
+        assert_agrees(made(70, 70 + shift, causal=True, key_mask=key_mask, need=SUMS))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_dropout_is_the_same_in_both_directions(causal):
+    """The output is linear in v and the mask is known from it: W dropped = the Jacobian."""
+    size = 33
+    problem = made(size, size, heads=2, dim=size, causal=causal, dropout=0.25)
+    eye = torch.eye(size, device=DEVICE).expand_as(problem.v)
+    torch.manual_seed(5)
+    weights = backend.pointwise(dataclasses.replace(problem, v=eye)).values.double()
+    full = backend.pointwise(dataclasses.replace(problem, v=eye, dropout=0.0)).values.double()
+    kept = (weights != 0).double()
+    torch.testing.assert_close(weights, full * kept / 0.75, rtol=1e-5, atol=1e-6)
+    share = kept.sum() / (full != 0).sum()
+    assert 0.70 < share < 0.80
+    assert not torch.equal(kept[:, 0], kept[:, 1])
+
+    def masked(p):
+        scores = (p.q @ p.k.transpose(-1, -2)).relu()
+        if causal:
+            scores = scores.tril()
+        return reference.PointwiseResult(scores * kept / 0.75 * p.row_scale[..., None] @ p.v)
+
+    torch.manual_seed(5)
+    ours = solved(backend.pointwise, problem, torch.float32)
+    for name, answer in solved(masked, problem, torch.float64).items():
+        torch.testing.assert_close(ours[name], answer, rtol=1e-4, atol=1e-4)
+
+
+def test_dropout_follows_the_global_seed_and_leaves_the_sums():
+    problem = made(33, 33, dropout=0.5, need=SUMS)
+    results = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        results.append(backend.pointwise(problem))
+    assert torch.equal(results[0].values, results[1].values)
+    assert not torch.equal(results[0].values, results[2].values)
+    exact = reference.pointwise(dataclasses.replace(problem, dropout=0.0)).sums.total
+    torch.testing.assert_close(results[0].sums.total, exact, rtol=1e-5, atol=1e-5)
+
+
+def test_autocast_computes_in_half_precision():
+    problem = made(33, 33)
+    with torch.autocast(DEVICE.type, torch.bfloat16):
+        assert backend.supports(problem)
+        rounded = backend.pointwise(problem).values
+    exact = backend.pointwise(problem).values
+    assert rounded.dtype == torch.float32
+    assert 0 < (rounded - exact).abs().max() < 0.1
+
+
+def test_a_second_derivative_is_an_error():
+    problem = made(5, 5)
+    q = problem.q.detach().requires_grad_()
+    values = backend.pointwise(dataclasses.replace(problem, q=q)).values
+    (gradient,) = torch.autograd.grad(values.sum(), q, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
+
+
+def test_what_is_not_supported():
+    problem = made(5, 5)
+    assert not backend.supports(dataclasses.replace(problem, need=Need(weights=True)))
+    assert not backend.supports(made(5, 5, dtype=torch.float64))
+    assert not backend.supports(made(5, 5, dim=300))
+    assert not backend.supports(made(6, 5, causal=True))
+    assert not backend.supports(made(5, 5, batch=0))
+
+
+if not ON_CPU:
+
+    @pytest.mark.gpu
+    @pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
+    @pytest.mark.parametrize("length", [1024, 2048])
+    @pytest.mark.parametrize("dim", [64, 128])
+    @pytest.mark.parametrize("causal", [False, True])
+    def test_long_inputs_on_the_device(dtype, length, dim, causal):
+        for need in (Need(), SUMS):
+            assert_agrees(made(length, length, dim=dim, causal=causal, dtype=dtype, need=need))
+
+    @pytest.mark.gpu
+    @pytest.mark.parametrize("dim", [64, 128, 256])
+    @pytest.mark.parametrize("kernel", ["forward", "rows", "columns"])
+    def test_all_block_sizes_on_the_device(monkeypatch, dim, kernel):
+        chosen = backend._blocks
+        for blocks in candidates(kernel, dim, torch.bfloat16, True, True):
+            monkeypatch.setattr(
+                backend,
+                "_blocks",
+                lambda k, *rest, b=blocks: (b, 0.0) if k == kernel else chosen(k, *rest),
+            )
+            assert_agrees(made(300, 300, dim=dim, causal=True, dtype=torch.bfloat16))
