@@ -48,7 +48,9 @@ class NystromformerAttention(Attention):
     Of the n real tokens, each ceil(n / m) consecutive ones give one landmark of the queries and
     one of the keys, their means; so padding does not move landmarks. K is softmax(x y^T) by rows,
     or n^(-1/2) (x y^T)^3. Where every token is its own landmark (n <= m), the result is full
-    attention, computed as such: K(q, k) v. A convolution of v may be added.
+    attention, computed as such: K(q, k) v. A convolution of v may be added. Outputs of the
+    polynomial kernel grow with the length of the segments; with thousands of tokens each they
+    exceed float16's range (measured), where bfloat16 holds.
 
     Reference: Xiong et al. 2021, "Nystromformer", Eq. 13-14 and algorithm 1; the polynomial
     kernel is a reconstruction of "Rethinking Softmax" (S001), which does not print the formula.
