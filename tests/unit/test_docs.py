@@ -1,0 +1,117 @@
+"""What docs/attention.md and README.md say of the registered attentions is what they are."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from relu_nmt.attention import attentions
+from relu_nmt.attention.backends.choice import CPU_LEAST_PAIRS, GPU_LEAST_PAIRS
+from relu_nmt.attention.base import build_attention
+from relu_nmt.attention.softmax import CPU_HALF_FUSED_LENGTH
+from relu_nmt.attention.spec import AttentionSpec
+from relu_nmt.config import from_strings
+
+ROOT = Path(__file__).parents[2]
+GUIDE = (ROOT / "docs/attention.md").read_text("utf-8")
+README = (ROOT / "README.md").read_text("utf-8")
+CAPABILITIES = {
+    "causal": "causal",
+    "cross": "cross",
+    "bounded length": "fixed_length",
+    "weights": "weights",
+    "regulariser": "non_negative",
+    "any key order": "permutation_invariant",
+    "second derivatives": "double_backward",
+}
+
+
+def built_in_names():
+    # Other tests register attentions of their own.
+    return [n for n in attentions.names() if attentions.get(n).__module__.startswith("relu_nmt.")]
+
+
+def table_under(text: str, header: str) -> dict[str, dict[str, str]]:
+    """Return the rows of the table whose header begins so, by the name in their first cell."""
+    lines = iter(text.splitlines())
+    columns = next(cells(line) for line in lines if line.startswith(header))
+    rows = {}
+    for line in lines:
+        if not line.startswith("|"):
+            return rows
+        row = cells(line)
+        if row[0].startswith("`"):
+            name = row[0].strip("`")
+            assert name not in rows, f"{name} has two rows"
+            assert len(row) == len(columns), line
+            rows[name] = dict(zip(columns, row, strict=True))
+    return rows
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip().strip("|").split("|")]
+
+
+@pytest.mark.parametrize("header", ["| name | weights w_ij", "| name | causal"])
+def test_the_guide_has_a_row_for_each_registered_attention(header):
+    assert sorted(table_under(GUIDE, header)) == built_in_names()
+
+
+def test_the_readme_lists_each_registered_attention():
+    listed = " ".join(re.findall(r"^\| `.*", README, re.MULTILINE))
+    assert not [name for name in built_in_names() if f"`{name}`" not in listed]
+    assert "docs/attention.md" in README
+
+
+def test_the_marks_are_the_capabilities():
+    for name, row in table_under(GUIDE, "| name | causal").items():
+        able = attentions.get(name).capabilities
+        for column, field in CAPABILITIES.items():
+            assert row[column] == ("yes" if getattr(able, field) else "no"), (name, column)
+
+
+def test_the_options_that_change_a_mark_do():
+    rows = table_under(GUIDE, "| spec | regulariser")
+    assert rows
+    for spec, row in rows.items():
+        attention = build_attention(AttentionSpec.parse(spec), "encoder", 1, 4, dropout=0.0)
+        mark = attention.capabilities.non_negative
+        assert row["regulariser"] == ("yes" if mark else "no"), spec
+
+
+def test_the_options_and_defaults_are_those_of_the_settings():
+    for name, row in table_under(GUIDE, "| name | weights w_ij").items():
+        config = attentions.get(name).Config
+        told = dict(o.partition("=")[::2] for o in re.findall("`(.*?)`", list(row.values())[2]))
+        assert list(told) == list(config.__dataclass_fields__), name
+        assert from_strings(config, {k: v for k, v in told.items() if v}) == config(), name
+
+
+def test_the_limits_of_auto_are_those_of_the_code():
+    assert f"fewer than {CPU_LEAST_PAIRS:,} on a CPU" in GUIDE
+    assert f"or {GPU_LEAST_PAIRS:,} on a GPU" in GUIDE
+    assert f"fewer than {CPU_HALF_FUSED_LENGTH} keys" in GUIDE
+
+
+def test_the_code_of_the_guide_runs(monkeypatch, capsys):
+    # What it registers is forgotten afterwards.
+    monkeypatch.setattr(attentions, "_entries", dict(attentions._entries))
+    blocks = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
+    namespace: dict = {"__name__": __name__}
+    for block in blocks:
+        exec(block, namespace)
+    assert "torch.Size([1, 4, 10, 16])" in capsys.readouterr().out
+    warm = build_attention(AttentionSpec.parse("warm_softmax"), "cross", 2, 4, dropout=0.0)
+    assert warm.config.temperature == 2.0
+
+
+@pytest.mark.parametrize("path", ["README.md", "docs/attention.md"])
+def test_links_lead_somewhere(path):
+    text = re.sub("<!--.*?-->", "", (ROOT / path).read_text("utf-8"), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.*)", text, re.MULTILINE)
+    anchors = {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
+    for target in re.findall(r"\]\(([^)]+)\)", text):
+        if target.startswith("#"):
+            assert target[1:] in anchors, target
+        elif "://" not in target:
+            assert (ROOT / path).parent.joinpath(target.partition("#")[0]).exists(), target
