@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from relu_nmt.attention.backends import blockwise, reference
+from relu_nmt.attention.backends import blocks, blockwise, reference
 from relu_nmt.attention.backends.problem import PointwiseProblem
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.masks import Visibility
@@ -68,8 +68,8 @@ def test_agrees_with_the_reference_for_every_map_and_form(map):
 @pytest.mark.parametrize(("queries", "keys"), LENGTHS)
 @pytest.mark.parametrize("causal", [False, True])
 def test_agrees_with_the_reference_at_odd_lengths(queries, keys, causal, monkeypatch):
-    monkeypatch.setattr(blockwise, "CPU_BLOCK_BYTES", 1 << 10)
-    monkeypatch.setattr(blockwise, "CPU_LEAST_ROWS", 32)
+    monkeypatch.setattr(blocks, "CPU_BLOCK_BYTES", 1 << 10)
+    monkeypatch.setattr(blocks, "CPU_LEAST_ROWS", 32)
     padded = [keys, max(0, keys - 40)]
     for name, lengths in itertools.product(["relu", "softplus"], [None, padded]):
         problem = make_problem(

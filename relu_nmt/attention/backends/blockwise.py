@@ -5,38 +5,29 @@ backward pass. Nothing couples the keys of a row but sums, so there is no runnin
 rescaling as in softmax's flash attention.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from relu_nmt.attention.backends import reference
+from relu_nmt.attention.backends.blocks import (
+    Block,
+    Part,
+    Plan,
+    Workspace,
+    blocks,
+    live_keys,
+    parts,
+)
 from relu_nmt.attention.backends.problem import PointwiseProblem, PointwiseResult
-from relu_nmt.attention.pointwise_maps import PointwiseMap
 from relu_nmt.attention.stats import RowSums
 from relu_nmt.dropout import dropout_factors
 
-CPU_BLOCK_BYTES = 1 << 21
-"""Size of a block of weights on a CPU, so that it stays in the cache between two products: some
-heads together if they are short, some queries of one head if they are long."""
-CPU_LEAST_ROWS = 256
-"""Fewer queries make the products slow, and so do more in the causal case, where keys after the
-last query of a block are left out."""
 KEPT_WEIGHTS = 1 << 21
 """Up to this many scores in all are kept for the backward pass on a CPU: computing so few again
 would take longer than reading them."""
-GPU_BLOCK_WEIGHTS = 1 << 26
-"""Weights of a block on a GPU, of all heads together."""
-GPU_LEAST_ROWS = 64
-SKIP_TILE = 64
-"""Keys that are skipped together where all their weights for a block of queries are zero."""
-PROBED_ROWS = 4
-MOST_LIVE = 0.75
-"""Up to this share of live keys the zero ones are left out: picking the others has a cost too."""
 
 
 def pointwise(problem: PointwiseProblem) -> PointwiseResult:
@@ -56,7 +47,7 @@ def pointwise(problem: PointwiseProblem) -> PointwiseResult:
         # The seed comes from the global generator, so that torch.manual_seed repeats everything.
         seed = int(torch.randint(1 << 62, ()))
     visibility = problem.visibility
-    plan = _Plan(
+    plan = Plan(
         problem.map,
         visibility.num_keys - visibility.num_queries if visibility.causal else None,
         visibility.key_mask,
@@ -79,143 +70,30 @@ def _in_one_dtype(problem: PointwiseProblem) -> tuple[Tensor, Tensor, Tensor]:
     return q.to(dtype), k.to(dtype), v.to(dtype)
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """The problem without its differentiable part; ``offset`` is Nk - Nq if causal."""
-
-    map: PointwiseMap
-    offset: int | None
-    key_mask: Tensor | None
-    row_scale: Tensor
-    dropout: float
-    seed: int
-    rows: bool
-    telemetry: bool
-
-
-@dataclass
-class _Part:
-    """Heads that are computed together: few on a CPU, all on a GPU.
-
-    Args:
-        index: what to index [B, H, ...] by.
-        number: counts the parts.
-        num_keys: keys from here on are hidden from all queries.
-        hidden: [Nk] or [B, 1, 1, Nk] bool, further hidden keys.
-        block_rows: queries of a block.
-    """
-
-    index: tuple[int | slice, ...]
-    number: int
-    num_keys: int
-    hidden: Tensor | None
-    block_rows: int
-
-
-@dataclass
-class _Block:
-    """A block of queries of a part.
-
-    Args:
-        rows: which queries.
-        num_keys: the queries see no key from here on.
-        live: indices of the keys whose weights are not all zero, if known and worth it.
-        seed: of its dropout.
-        kept: its scores, if they are kept.
-    """
-
-    rows: slice
-    num_keys: int
-    live: Tensor | None
-    seed: int
-    kept: Tensor | None = None
-
-
-def _parts(plan: _Plan, q: Tensor, k: Tensor) -> list[_Part]:
-    """Return how the heads are divided."""
-    batch, heads = q.shape[:2]
-    num_keys, mask = k.size(2), plan.key_mask
-    if q.device.type != "cpu":
-        # Looking at the mask's values would make the CPU wait for the GPU.
-        hidden = None if mask is None else ~mask[:, None, None, :]
-        rows = GPU_BLOCK_WEIGHTS // max(1, batch * heads * num_keys)
-        return [_Part((), 0, num_keys, hidden, max(GPU_LEAST_ROWS, rows))]
-    weights = CPU_BLOCK_BYTES // q.element_size()
-    rows = max(CPU_LEAST_ROWS, weights // num_keys)
-    if plan.offset is not None:
-        rows = min(rows, CPU_LEAST_ROWS)
-    together = max(1, weights // (num_keys * min(rows, q.size(2))))
-    parts = []
-    for sample in range(batch):
-        length, hidden = num_keys, None
-        if mask is not None:
-            visible = mask[sample].nonzero()
-            length = int(visible[-1]) + 1 if len(visible) else 0
-            hidden = ~mask[sample, :length] if len(visible) < length else None
-        for head in range(0, heads, together):
-            # A single head as a matrix, not as a batch of one: its products are faster.
-            chosen = head if together == 1 else slice(head, head + together)
-            parts.append(_Part((sample, chosen), len(parts), length, hidden, rows))
-    return parts
-
-
-def _blocks(plan: _Plan, part: _Part, num_queries: int) -> Iterator[_Block]:
-    per_part = -(-num_queries // part.block_rows)
-    for number in range(per_part):
-        start = number * part.block_rows
-        stop = min(start + part.block_rows, num_queries)
-        num_keys = part.num_keys
-        if plan.offset is not None:
-            num_keys = max(0, min(num_keys, plan.offset + stop))
-        yield _Block(
-            slice(start, stop), num_keys, None, plan.seed + part.number * per_part + number
-        )
-
-
-class _Workspace:
-    """Memory for the matrices of one block, used again by the next one."""
-
-    def __init__(self) -> None:
-        self._memory: dict[str, Tensor] = {}
-
-    def product(self, name: str, a: Tensor, b: Tensor) -> Tensor:
-        """Return a @ b in the memory called ``name``."""
-        shape = (*a.shape[:-1], b.size(-1))
-        size = torch.Size(shape).numel()
-        memory = self._memory.get(name)
-        if memory is None or memory.numel() < size:
-            memory = self._memory[name] = a.new_empty(size)
-        return torch.matmul(a, b, out=memory[:size].view(shape))
-
-    def give_away(self, name: str) -> None:
-        """Let the memory called ``name`` not be used again."""
-        del self._memory[name]
-
-
 class _Blockwise(torch.autograd.Function):
     """q, k, v -> values, total, weighted_logs, nonzero, largest."""
 
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, plan: _Plan
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, plan: Plan
     ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
         exact = torch.promote_types(q.dtype, torch.float32)
         values = _heads_inside(v, q.size(2))
         wanted = (plan.rows, plan.rows and plan.map.non_negative, plan.telemetry, plan.telemetry)
         sums = [q.new_zeros(q.shape[:3], dtype=exact) if want else None for want in wanted]
-        ctx.blocks, ctx.parts, ctx.plan = [], _parts(plan, q, k), plan
+        ctx.blocks, ctx.parts, ctx.plan = [], parts(plan, q, k), plan
         ctx.save_for_backward(q, k, v)
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*(x for x in sums[2:] if x is not None))
         q, k, v, scale = q.contiguous(), k.contiguous(), v.contiguous(), _row_scale(plan, q)
         keeps = q.device.type == "cpu" and any(ctx.needs_input_grad)
         keeps = keeps and q[..., 0].numel() * k.size(2) <= KEPT_WEIGHTS
-        workspace = _Workspace()
+        workspace = Workspace()
         with torch.autocast(q.device.type, enabled=False):
             for part in ctx.parts:
                 at = part.index
                 step = _Step(plan, part, q[at], k[at], v[at], scale[at], workspace, keeps)
-                for block in _blocks(plan, part, q.size(2)):
+                for block in blocks(plan, part, q.size(2)):
                     step.forward(block, values[at], [x if x is None else x[at] for x in sums])
                     ctx.blocks.append(block)
         return values, *sums
@@ -232,7 +110,7 @@ class _Blockwise(torch.autograd.Function):
         grads = [_heads_inside(x, x.size(2)) for x in (q, k, v)]
         scale = _row_scale(plan, q)
         blocks = iter(ctx.blocks)
-        workspace = _Workspace()
+        workspace = Workspace()
         with torch.autocast(q.device.type, enabled=False):
             for part in ctx.parts:
                 at = part.index
@@ -257,7 +135,7 @@ def _heads_inside(like: Tensor, length: int) -> Tensor:
     return like.new_zeros(batch, length, heads, width).transpose(1, 2)
 
 
-def _row_scale(plan: _Plan, q: Tensor) -> Tensor:
+def _row_scale(plan: Plan, q: Tensor) -> Tensor:
     """Return c as [B, H, Nq, 1]."""
     return plan.row_scale.expand(q.shape[:3])[..., None]
 
@@ -267,13 +145,13 @@ class _Step:
 
     def __init__(
         self,
-        plan: _Plan,
-        part: _Part,
+        plan: Plan,
+        part: Part,
         q: Tensor,
         k: Tensor,
         v: Tensor,
         scale: Tensor,
-        workspace: _Workspace,
+        workspace: Workspace,
         keeps: bool = False,
     ) -> None:
         self.plan, self.part, self.workspace, self.scale = plan, part, workspace, scale
@@ -284,7 +162,7 @@ class _Step:
         self.scale_first = v.dtype == torch.float16
         self.skips = plan.map.rectifies and q.device.type == "cpu"
 
-    def forward(self, block: _Block, values: Tensor, sums: list[Tensor | None]) -> None:
+    def forward(self, block: Block, values: Tensor, sums: list[Tensor | None]) -> None:
         """Write the rows of ``block`` in outputs and sums, which are 0; find its live keys."""
         if block.num_keys == 0:
             return
@@ -293,7 +171,7 @@ class _Step:
             block.kept = z
             self.workspace.give_away("z")
         elif self.skips:
-            block.live = _live_keys(z)
+            block.live = live_keys(z)
             if block.live is not None:
                 z = z.index_select(-1, block.live)
             if z.size(-1) == 0:
@@ -318,7 +196,7 @@ class _Step:
         self.grad_total, self.grad_logs = grad_sums
         self.grad_keys = self.grad_values = None
 
-    def backward(self, block: _Block, grad_queries: Tensor) -> None:
+    def backward(self, block: Block, grad_queries: Tensor) -> None:
         """Write the rows of ``block`` in the queries' gradient; add to the others."""
         if block.num_keys == 0 or (block.live is not None and len(block.live) == 0):
             return
@@ -343,7 +221,7 @@ class _Step:
         grad_queries[..., rows, :] = self.workspace.product("dq", dz, k)
         self.grad_keys = self._added("dk", self.grad_keys, dz, self.q[..., rows, :], block)
 
-    def _scores(self, block: _Block) -> Tensor:
+    def _scores(self, block: Block) -> Tensor:
         """Return z of the block's live keys; rectified and 0 where hidden, if the map rectifies."""
         k = self._picked(self.k, block)
         z = self.workspace.product("z", self.q[..., block.rows, :], k.transpose(-1, -2))
@@ -353,14 +231,14 @@ class _Step:
             z = z.float()
         return z
 
-    def _weights(self, z: Tensor, block: _Block) -> Tensor:
+    def _weights(self, z: Tensor, block: Block) -> Tensor:
         if self.plan.map.name == "relu":
             return z
         w = self.plan.map.value(z)
         # After the map: softplus(0) and sigmoid(0) are not 0.
         return w if self.plan.map.rectifies else self._hide(w, block)
 
-    def _times_derivative(self, dw: Tensor, z: Tensor, block: _Block) -> Tensor:
+    def _times_derivative(self, dw: Tensor, z: Tensor, block: Block) -> Tensor:
         """Return dw h'(z), 0 where hidden, perhaps in place of dw."""
         if self.plan.map.name == "relu" and dw.dtype == z.dtype:
             # dw where z > 0: one pass instead of a comparison and a product
@@ -368,7 +246,7 @@ class _Step:
         dz = dw.mul_(self.plan.map.derivative(z))
         return dz if self.plan.map.rectifies else self._hide(dz, block)
 
-    def _hide(self, weights: Tensor, block: _Block) -> Tensor:
+    def _hide(self, weights: Tensor, block: Block) -> Tensor:
         """Set the entries of hidden keys to 0, in place."""
         rows, offset = block.rows, self.plan.offset
         if self.part.hidden is not None:
@@ -407,20 +285,20 @@ class _Step:
         if self.grad_logs is not None:
             dw.add_(self._logs(w).add_(1.0).mul_(self.grad_logs[..., rows, :]))
 
-    def _dropout_factors(self, w: Tensor, block: _Block) -> Tensor | None:
+    def _dropout_factors(self, w: Tensor, block: Block) -> Tensor | None:
         if self.plan.dropout == 0:
             return None
         generator = torch.Generator(w.device).manual_seed(block.seed)
         return dropout_factors(w, self.plan.dropout, generator)
 
-    def _picked(self, keys: Tensor, block: _Block) -> Tensor:
+    def _picked(self, keys: Tensor, block: Block) -> Tensor:
         """Return the rows [..., n, d] of keys or values that the block's queries see."""
         if block.live is not None:
             return keys.index_select(-2, block.live)
         return keys[..., : block.num_keys, :]
 
     def _added(
-        self, name: str, total: Tensor | None, weights: Tensor, x: Tensor, block: _Block
+        self, name: str, total: Tensor | None, weights: Tensor, x: Tensor, block: Block
     ) -> Tensor:
         """Return ``total``, [..., num_keys, d], with weights^T x added at the block's keys.
 
@@ -449,22 +327,3 @@ class _Step:
         else:
             seen.add_(self.workspace.product(name, weights, x))
         return total
-
-
-def _live_keys(weights: Tensor) -> Tensor | None:
-    """Return the indices of keys of which some weight is not zero, by tiles of keys.
-
-    ``None`` stands for all keys: too few are zero. A few rows tell that most often, so that dense
-    weights cost no pass over the matrix.
-
-    Args:
-        weights: [..., rows, n], never negative.
-    """
-    num_keys = weights.size(-1)
-    enough = MOST_LIVE * num_keys
-    if weights[..., -PROBED_ROWS:, :].flatten(0, -2).amax(0).count_nonzero() > enough:
-        return None
-    is_zero = weights.flatten(0, -2).amax(0) == 0
-    is_zero = F.pad(is_zero, (0, -num_keys % SKIP_TILE), value=True).view(-1, SKIP_TILE).all(1)
-    live = (~is_zero).repeat_interleave(SKIP_TILE)[:num_keys].nonzero().squeeze(1)
-    return live if len(live) <= enough else None

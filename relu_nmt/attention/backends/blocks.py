@@ -1,0 +1,156 @@
+"""How blockwise attention is divided into blocks, and which keys of a block can be skipped."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from relu_nmt.attention.pointwise_maps import PointwiseMap
+
+CPU_BLOCK_BYTES = 1 << 21
+"""Size of a block of weights on a CPU, so that it stays in the cache between two products: some
+heads together if they are short, some queries of one head if they are long."""
+CPU_LEAST_ROWS = 256
+"""Fewer queries make the products slow, and so do more in the causal case, where keys after the
+last query of a block are left out."""
+GPU_BLOCK_WEIGHTS = 1 << 26
+"""Weights of a block on a GPU, of all heads together."""
+GPU_LEAST_ROWS = 64
+SKIP_TILE = 64
+"""Keys that are skipped together where all their weights for a block of queries are zero."""
+PROBED_ROWS = 4
+MOST_LIVE = 0.75
+"""Up to this share of live keys the zero ones are left out: picking the others has a cost too."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The problem without its differentiable part; ``offset`` is Nk - Nq if causal."""
+
+    map: PointwiseMap
+    offset: int | None
+    key_mask: Tensor | None
+    row_scale: Tensor
+    dropout: float
+    seed: int
+    rows: bool
+    telemetry: bool
+
+
+@dataclass
+class Part:
+    """Heads that are computed together: few on a CPU, all on a GPU.
+
+    Args:
+        index: what to index [B, H, ...] by.
+        number: counts the parts.
+        num_keys: keys from here on are hidden from all queries.
+        hidden: [Nk] or [B, 1, 1, Nk] bool, further hidden keys.
+        block_rows: queries of a block.
+    """
+
+    index: tuple[int | slice, ...]
+    number: int
+    num_keys: int
+    hidden: Tensor | None
+    block_rows: int
+
+
+@dataclass
+class Block:
+    """A block of queries of a part.
+
+    Args:
+        rows: which queries.
+        num_keys: the queries see no key from here on.
+        live: indices of the keys whose weights are not all zero, if known and worth it.
+        seed: of its dropout.
+        kept: its scores, if they are kept.
+    """
+
+    rows: slice
+    num_keys: int
+    live: Tensor | None
+    seed: int
+    kept: Tensor | None = None
+
+
+def parts(plan: Plan, q: Tensor, k: Tensor) -> list[Part]:
+    """Return how the heads are divided."""
+    batch, heads = q.shape[:2]
+    num_keys, mask = k.size(2), plan.key_mask
+    if q.device.type != "cpu":
+        # Looking at the mask's values would make the CPU wait for the GPU.
+        hidden = None if mask is None else ~mask[:, None, None, :]
+        rows = GPU_BLOCK_WEIGHTS // max(1, batch * heads * num_keys)
+        return [Part((), 0, num_keys, hidden, max(GPU_LEAST_ROWS, rows))]
+    weights = CPU_BLOCK_BYTES // q.element_size()
+    rows = max(CPU_LEAST_ROWS, weights // num_keys)
+    if plan.offset is not None:
+        rows = min(rows, CPU_LEAST_ROWS)
+    together = max(1, weights // (num_keys * min(rows, q.size(2))))
+    found = []
+    for sample in range(batch):
+        length, hidden = num_keys, None
+        if mask is not None:
+            visible = mask[sample].nonzero()
+            length = int(visible[-1]) + 1 if len(visible) else 0
+            hidden = ~mask[sample, :length] if len(visible) < length else None
+        for head in range(0, heads, together):
+            # A single head as a matrix, not as a batch of one: its products are faster.
+            chosen = head if together == 1 else slice(head, head + together)
+            found.append(Part((sample, chosen), len(found), length, hidden, rows))
+    return found
+
+
+def blocks(plan: Plan, part: Part, num_queries: int) -> Iterator[Block]:
+    """Yield the blocks of queries of a part."""
+    per_part = -(-num_queries // part.block_rows)
+    for number in range(per_part):
+        start = number * part.block_rows
+        stop = min(start + part.block_rows, num_queries)
+        num_keys = part.num_keys
+        if plan.offset is not None:
+            num_keys = max(0, min(num_keys, plan.offset + stop))
+        yield Block(slice(start, stop), num_keys, None, plan.seed + part.number * per_part + number)
+
+
+class Workspace:
+    """Memory for the matrices of one block, used again by the next one."""
+
+    def __init__(self) -> None:
+        self._memory: dict[str, Tensor] = {}
+
+    def product(self, name: str, a: Tensor, b: Tensor) -> Tensor:
+        """Return a @ b in the memory called ``name``."""
+        shape = (*a.shape[:-1], b.size(-1))
+        size = torch.Size(shape).numel()
+        memory = self._memory.get(name)
+        if memory is None or memory.numel() < size:
+            memory = self._memory[name] = a.new_empty(size)
+        return torch.matmul(a, b, out=memory[:size].view(shape))
+
+    def give_away(self, name: str) -> None:
+        """Let the memory called ``name`` not be used again."""
+        del self._memory[name]
+
+
+def live_keys(weights: Tensor) -> Tensor | None:
+    """Return the indices of keys of which some weight is not zero, by tiles of keys.
+
+    ``None`` stands for all keys: too few are zero. A few rows tell that most often, so that dense
+    weights cost no pass over the matrix.
+
+    Args:
+        weights: [..., rows, n], never negative.
+    """
+    num_keys = weights.size(-1)
+    enough = MOST_LIVE * num_keys
+    if weights[..., -PROBED_ROWS:, :].flatten(0, -2).amax(0).count_nonzero() > enough:
+        return None
+    is_zero = weights.flatten(0, -2).amax(0) == 0
+    is_zero = F.pad(is_zero, (0, -num_keys % SKIP_TILE), value=True).view(-1, SKIP_TILE).all(1)
+    live = (~is_zero).repeat_interleave(SKIP_TILE)[:num_keys].nonzero().squeeze(1)
+    return live if len(live) <= enough else None

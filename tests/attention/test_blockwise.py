@@ -1,0 +1,155 @@
+"""What only the blockwise back end has: skipped blocks, kept scores, dropout made twice, memory."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from relu_nmt.attention.backends import blocks, blockwise, reference
+from relu_nmt.attention.base import Need
+from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.pointwise_maps import PointwiseMap
+from tests.attention.test_backends import compare, leaves, make_problem, results
+
+STATISTICS = Need(statistics=True)
+RELU = PointwiseMap("relu")
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Blocks of 4 queries of one head, tiles of 2 keys, nothing kept."""
+    monkeypatch.setattr(blocks, "CPU_BLOCK_BYTES", 1)
+    monkeypatch.setattr(blocks, "CPU_LEAST_ROWS", 4)
+    monkeypatch.setattr(blocks, "SKIP_TILE", 2)
+    monkeypatch.setattr(blocks, "PROBED_ROWS", 1)
+    monkeypatch.setattr(blockwise, "KEPT_WEIGHTS", 0)
+
+
+@pytest.mark.parametrize("name", ["relu", "relu2", "softplus", "gelu"])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+def test_gradcheck_with_statistics(name, causal, dropout, small_blocks):
+    map = PointwiseMap(name)
+    inputs = leaves(2, 5, 6, heads=1, dim=2, seed=3)
+
+    def outputs(*qkv):
+        torch.manual_seed(7)
+        problem = make_problem(
+            map, qkv, causal=causal, lengths=[3, 6], need=STATISTICS, dropout=dropout
+        )
+        answer = blockwise.pointwise(problem)
+        logs = answer.sums.weighted_logs
+        return answer.values, answer.sums.total, *(() if logs is None else (logs,))
+
+    assert torch.autograd.gradcheck(outputs, inputs)
+
+
+@pytest.mark.parametrize("length", [500, 1000])
+def test_agrees_with_the_reference_at_long_lengths(length):
+    for causal in (False, True):
+        compare(make_problem(RELU, leaves(1, length, length, heads=3), causal=causal))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", ["relu", "relu6", "sigmoid"])
+def test_padding_anywhere(causal, name, small_blocks):
+    q, k, v = leaves(2, 9, 9)
+    mask = torch.tensor([[0, 1, 1, 0, 1, 1, 0, 1, 0], [1, 0, 0, 0, 0, 0, 0, 0, 1]]).bool()
+    problem = make_problem(PointwiseMap(name), (q, k, v))
+    visibility = Visibility(9, 9, key_mask=mask, causal=causal)
+    compare(dataclasses.replace(problem, visibility=visibility))
+
+
+@pytest.mark.parametrize("name", ["relu", "relu2", "relu6"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_zero_blocks_are_skipped_and_change_nothing(name, causal, small_blocks, monkeypatch):
+    # Queries 0-3 of both heads see positive scores at keys 4-5 only; queries 4-7 at none.
+    q, k = torch.ones(1, 2, 8, 1).double(), -torch.ones(1, 2, 8, 1).double()
+    k[..., :2, :] = 0.5
+    q[..., 4:, :] = 0.0
+    v = torch.randn(1, 2, 8, 1, dtype=torch.float64)
+    qkv = [x.requires_grad_() for x in (q, k, v)]
+    problem = make_problem(PointwiseMap(name), qkv, causal=causal)
+    widths, plain = [], torch.matmul
+
+    def matmul(a, b, out):
+        widths.append((a.size(-1), b.size(-1)))
+        return plain(a, b, out=out)
+
+    monkeypatch.setattr(torch, "matmul", matmul)
+    answer = blockwise.pointwise(problem)
+    scores, products = [w for w in widths if w[0] == 1], [w for w in widths if w[0] > 1]
+    assert len(scores) == 4
+    assert products == [(2, 1)] * 2, "one block a head has weights, at two keys"
+    widths.clear()
+    torch.autograd.grad(answer.values.sum(), qkv)
+    assert len(widths) == 2 * 5, "the five products of one block a head"
+    monkeypatch.undo()
+    compare(problem)
+
+
+def test_a_dropped_weight_is_dropped_in_both_directions_and_seeds_repeat(small_blocks):
+    qkv = leaves(2, 9, 9)
+    problem = make_problem(RELU, qkv, causal=True, dropout=0.5, need=STATISTICS)
+    torch.manual_seed(1)
+    first = results_without_telemetry(problem)
+    torch.manual_seed(1)
+    again = results_without_telemetry(problem)
+    other = results_without_telemetry(problem)
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    assert not torch.equal(first[0], other[0])
+    # The output is linear in v: its product with the gradient gives it back.
+    torch.manual_seed(1)
+    values = blockwise.pointwise(problem).values
+    (grad,) = torch.autograd.grad(values.sum(), problem.v)
+    assert (grad * problem.v).sum().item() == pytest.approx(values.sum().item(), rel=1e-10)
+
+
+def results_without_telemetry(problem):
+    answer = blockwise.pointwise(problem)
+    grads = torch.autograd.grad(answer.values.square().sum(), (problem.q, problem.k, problem.v))
+    return [answer.values, answer.sums.total, *grads]
+
+
+def test_dropout_keeps_the_mean():
+    q, k, v = torch.ones(1, 1, 400, 1), torch.ones(1, 1, 300, 1), torch.ones(1, 1, 300, 1)
+    problem = make_problem(RELU, (q, k, v), dropout=0.25, need=Need())
+    values = blockwise.pointwise(problem).values
+    assert values.mean().item() == pytest.approx(300**0.5, rel=0.01)
+    assert values.std().item() > 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("causal", [False, True])
+def test_half_precision_is_as_close_as_the_reference(dtype, causal, monkeypatch):
+    monkeypatch.setattr(blocks, "CPU_BLOCK_BYTES", 1)
+    monkeypatch.setattr(blocks, "CPU_LEAST_ROWS", 32)
+    monkeypatch.setattr(blockwise, "KEPT_WEIGHTS", 0)
+    exact = leaves(2, 100, 100, dim=16, seed=1)
+    rough = [x.detach().to(dtype).requires_grad_() for x in exact]
+    # The exact inputs are the rounded ones, so that only the computation differs.
+    exact = [x.detach().double().requires_grad_() for x in rough]
+    need = Need(statistics=True, telemetry=True)
+    truth = results(reference.pointwise, make_problem(RELU, exact, causal=causal, need=need))
+    dense = results(reference.pointwise, make_problem(RELU, rough, causal=causal, need=need))
+    ours = results(blockwise.pointwise, make_problem(RELU, rough, causal=causal, need=need))
+    for a, b, c in zip(ours, dense, truth, strict=True):
+        ours_off, dense_off = (x.double().sub(c).norm() for x in (a, b))
+        assert ours_off <= 1.5 * dense_off + 1e-6 * c.norm()
+
+
+def test_autocast_computes_in_its_dtype_and_keeps_that_of_the_values():
+    q, k, v = (x.float() for x in leaves(1, 9, 9))
+    problem = make_problem(RELU, (q, k, v), need=Need())
+    with torch.autocast("cpu", torch.bfloat16):
+        ours, theirs = blockwise.pointwise(problem).values, reference.pointwise(problem).values
+    assert ours.dtype == theirs.dtype
+    torch.testing.assert_close(ours, theirs, rtol=0.03, atol=0.03)
+
+
+def test_second_derivatives_are_refused():
+    q, k, v = leaves(1, 3, 3)
+    values = blockwise.pointwise(make_problem(RELU, (q, k, v), need=Need())).values
+    (grad,) = torch.autograd.grad(values.square().sum(), q, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        grad.sum().backward()
