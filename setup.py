@@ -31,6 +31,7 @@ setup(
         "tqdm>=4.66",
     ],
     extras_require={
+        "plot": ["matplotlib>=3.8"],
         "triton": ["triton>=3.6"],
         "vision": ["pillow>=10"],
         "dev": ["pytest>=8", "hypothesis>=6.100", "ruff>=0.6", "pillow>=10"],

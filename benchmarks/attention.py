@@ -1,0 +1,306 @@
+r"""Time and peak memory of pointwise attention by length, beside softmax's fused kernel.
+
+    python benchmarks/attention.py --plot attention.png
+    python benchmarks/attention.py --device cuda --lengths 2048 4096 8192 16384 --causal
+    python benchmarks/attention.py --train-step 8192
+
+The back ends compute ReLUFormer attention; ``sdpa`` is softmax by PyTorch's
+scaled_dot_product_attention. Rounds go through all back ends in turn, so that all meet the same
+state of the machine; times are medians over rounds. Memory is what a run needs on top of its
+inputs: on a CPU the growth of the peak resident set, each figure in a process of its own; on a GPU
+the allocator's peak. ``x sdpa`` and ``x ref`` are times divided by those of sdpa and reference.
+
+--train-step measures one training step of a 6 + 6-layer, 512-wide ReLUFormer with the regulariser
+on one pair of that many tokens, blockwise and by the dense reference.
+"""
+
+import argparse
+import importlib.util
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+BACKENDS = ("reference", "blockwise", "triton", "sdpa")
+DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
+MEGABYTE = 1e6
+WARM_UP_TOKENS = 64
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What one figure is about; ``threads`` 0 leaves PyTorch's choice."""
+
+    backend: str
+    length: int
+    dtype: str
+    backward: bool
+    heads: int
+    head_dim: int
+    causal: bool
+    device: str
+    threads: int
+
+
+def make_run(cell: Cell) -> Callable[[], None]:
+    """Return what computes the cell once."""
+    import torch
+    import torch.nn.functional as F
+
+    from relu_nmt.attention.base import build_attention
+    from relu_nmt.attention.masks import Visibility
+    from relu_nmt.attention.spec import AttentionSpec
+
+    if cell.threads:
+        torch.set_num_threads(cell.threads)
+    width = cell.heads * cell.head_dim
+    dtype = getattr(torch, DTYPES[cell.dtype])
+    q, k, v = (
+        torch.randn(1, cell.length, width, device=cell.device, dtype=dtype)
+        .unflatten(-1, (cell.heads, cell.head_dim))
+        .transpose(1, 2)
+        .requires_grad_(cell.backward)
+        for _ in range(3)
+    )
+    spec = AttentionSpec.parse("reluformer")
+    attend = build_attention(spec, "decoder", cell.heads, cell.head_dim, 0.0)
+    attend.backend = cell.backend
+    grad = torch.randn_like(v)
+
+    def run() -> None:
+        if cell.backend == "sdpa":
+            values = F.scaled_dot_product_attention(q, k, v, is_causal=cell.causal)
+        else:
+            visibility = Visibility(
+                cell.length, cell.length, causal=cell.causal, device=torch.device(cell.device)
+            )
+            values = attend(q, k, v, visibility).values
+        if cell.backward:
+            torch.autograd.grad(values, (q, k, v), grad)
+        if cell.device == "cuda":
+            torch.cuda.synchronize()
+
+    return run
+
+
+def peak_bytes(run: Callable[[], None], device: str) -> int:
+    """Return how many bytes ``run`` needs at its peak on top of what there is."""
+    import torch
+
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        run()
+        return torch.cuda.max_memory_allocated() - before
+    before = peak_resident()
+    run()
+    return peak_resident() - before
+
+
+def peak_resident() -> int:
+    """Return the peak resident set of this process in bytes (Linux: kilobytes counted)."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def measure_memory(cell: Cell) -> int | None:
+    """Return the peak bytes of a cell, in a process of its own; ``None`` if memory ran out."""
+    code = (
+        "import json, sys; sys.path.insert(0, sys.argv[2]); import attention; "
+        "print(attention.own_peak(attention.Cell(**json.loads(sys.argv[1]))))"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", code, json.dumps(vars(cell)), str(Path(__file__).parent)],
+        capture_output=True,
+        text=True,
+    )
+    return int(answer.stdout.split()[-1]) if answer.returncode == 0 else None
+
+
+def own_peak(cell: Cell) -> int:
+    """Return the peak bytes of a cell; to be called once in a process."""
+    # A short run first, so that libraries are loaded and their buffers exist.
+    make_run(Cell(**{**vars(cell), "length": WARM_UP_TOKENS}))()
+    return peak_bytes(make_run(cell), cell.device)
+
+
+def measure_times(cells: list[Cell], rounds: int) -> dict[Cell, float]:
+    """Return the median seconds of each cell that does not run out of memory."""
+    runs, times = {cell: make_run(cell) for cell in cells}, {cell: [] for cell in cells}
+    for round_number in range(rounds + 1):
+        for cell, run in list(runs.items()):
+            start = time.perf_counter()
+            try:
+                run()
+            except RuntimeError as error:
+                print(f"{cell.backend} at {cell.length}: {str(error).splitlines()[0]}")
+                del runs[cell]
+                continue
+            if round_number:  # the first round warms up
+                times[cell].append(time.perf_counter() - start)
+    return {cell: statistics.median(found) for cell, found in times.items() if found}
+
+
+def table(arguments: argparse.Namespace) -> list[dict]:
+    """Measure and print everything; return the rows."""
+    rows = []
+    print(
+        "dtype  pass       length  backend            ms   x sdpa    x ref    peak MB", flush=True
+    )
+    for dtype in arguments.dtypes:
+        for backward in (False, True):
+            for length in arguments.lengths:
+                cells = [
+                    Cell(
+                        backend, length, dtype, backward, arguments.heads, arguments.head_dim,
+                        arguments.causal, arguments.device, arguments.threads,
+                    )
+                    for backend in arguments.backends
+                ]  # fmt: skip
+                times = measure_times(cells, arguments.rounds)
+                by_backend = {cell.backend: seconds for cell, seconds in times.items()}
+                for cell in cells:
+                    rows.append(_row(cell, by_backend))
+    return rows
+
+
+def _row(cell: Cell, seconds: dict[str, float]) -> dict:
+    """Print a cell's figures and return them."""
+    own = seconds.get(cell.backend)
+    peak = None if own is None else measure_memory(cell)
+    ratios = [own / seconds[b] if own and b in seconds else None for b in ("sdpa", "reference")]
+    shown = [
+        _shown(own and own * 1e3, 10, 2),
+        *(_shown(ratio, 8, 2) for ratio in ratios),
+        _shown(peak and peak / MEGABYTE, 10, 1),
+    ]
+    label = "fwd+bwd" if cell.backward else "fwd"
+    print(f"{cell.dtype:6} {label:8} {cell.length:8}  {cell.backend:10}", *shown, flush=True)
+    return {**vars(cell), "seconds": own, "peak_bytes": peak}
+
+
+def _shown(value: float | None, width: int, digits: int) -> str:
+    return f"{'-':>{width}}" if value is None else f"{value:{width}.{digits}f}"
+
+
+def plot(rows: list[dict], path: Path) -> None:
+    """Draw time and memory by length, one line a back end."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    panels = sorted({(row["dtype"], row["backward"]) for row in rows}, reverse=True)
+    figure, axes = plt.subplots(2, len(panels), figsize=(4 * len(panels), 7), squeeze=False)
+    quantities = (("seconds", 1e3, "ms"), ("peak_bytes", 1 / MEGABYTE, "peak memory, MB"))
+    for column, (dtype, backward) in enumerate(panels):
+        for axis, (name, factor, label) in zip(axes[:, column], quantities, strict=True):
+            for backend in dict.fromkeys(row["backend"] for row in rows):
+                points = [
+                    (row["length"], row[name] * factor)
+                    for row in rows
+                    if (row["backend"], row["dtype"], row["backward"]) == (backend, dtype, backward)
+                    and row[name]
+                ]
+                if points:
+                    title = "softmax (sdpa)" if backend == "sdpa" else backend
+                    axis.loglog(*zip(*points, strict=True), "o-", base=2, label=title)
+            axis.set_title(f"{dtype}, {'forward + backward' if backward else 'forward'}")
+            axis.set_xlabel("tokens")
+            axis.set_ylabel(label)
+            axis.set_yscale("log", base=10)
+            axis.grid(alpha=0.3)
+    axes[0, 0].legend()
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
+def train_step(length: int, backend: str) -> None:
+    """Print seconds and peak resident set of one training step; called in a process of its own."""
+    import torch
+
+    from relu_nmt.attention.backends.choice import set_attention_backend
+    from relu_nmt.attention.regularizer_config import AttentionRegularizerConfig
+    from relu_nmt.data.batch import collate
+    from relu_nmt.models.config import TransformerConfig
+    from relu_nmt.models.encoder_decoder import EncoderDecoder
+    from relu_nmt.models.objective import TranslationObjective
+
+    torch.manual_seed(1)
+    config = TransformerConfig(attention="reluformer", share_all_embeddings=True)
+    model = EncoderDecoder(config, 10_000, 10_000, pad_index=1).train()
+    set_attention_backend(model, backend)
+    regularizer = AttentionRegularizerConfig(
+        attention_norm_weight=0.1, attention_entropy_weight=0.1
+    )
+    objective = TranslationObjective(model, 0.1, regularizer)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
+    pair = torch.randint(4, 10_000, (2, length)).numpy()
+    batch = collate([tuple(pair)], [0], pad_index=1, eos_index=2)
+    start = time.perf_counter()
+    output = objective(batch)
+    (output.loss / length).backward()
+    optimizer.step()
+    print(f"{time.perf_counter() - start} {peak_resident()}")
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    lengths = [512, 1024, 2048, 4096, 8192]
+    parser.add_argument("--lengths", type=int, nargs="+", default=lengths, help="tokens")
+    parser.add_argument("--dtypes", nargs="+", choices=list(DTYPES), default=list(DTYPES))
+    parser.add_argument("--backends", nargs="+", choices=BACKENDS, help="all that run here")
+    parser.add_argument("--heads", type=int, default=8)
+    parser.add_argument("--head-dim", type=int, default=64)
+    parser.add_argument("--causal", action="store_true")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--threads", type=int, default=0, help="of PyTorch on the CPU")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--plot", type=Path, metavar="PNG", help="needs matplotlib")
+    parser.add_argument("--train-step", type=int, metavar="TOKENS")
+    arguments = parser.parse_args()
+    if arguments.plot and importlib.util.find_spec("matplotlib") is None:
+        parser.error("--plot needs matplotlib: pip install 'relu-nmt[plot]'")
+    if arguments.backends is None:
+        skipped = () if arguments.device == "cuda" else ("triton",)
+        arguments.backends = [b for b in BACKENDS if b not in skipped]
+    if arguments.train_step:
+        compare_train_steps(arguments.train_step)
+        return
+    rows = table(arguments)
+    if arguments.plot:
+        plot(rows, arguments.plot)
+
+
+def compare_train_steps(length: int) -> None:
+    """Print time and memory of a training step with each back end."""
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import attention; "
+        "attention.train_step(int(sys.argv[2]), sys.argv[3])"
+    )
+    folder = str(Path(__file__).parent)
+    for backend in ("blockwise", "reference"):
+        answer = subprocess.run(
+            [sys.executable, "-c", code, folder, str(length), backend],
+            capture_output=True,
+            text=True,
+        )
+        if answer.returncode:
+            reason = answer.stderr.strip().splitlines()[-1:] or [
+                "killed, most likely out of memory"
+            ]
+            print(f"{backend}: no result, status {answer.returncode}: {reason[0][:200]}")
+            continue
+        seconds, peak = map(float, answer.stdout.split()[-2:])
+        print(f"{backend}: one step of {length} tokens: {seconds:.1f} s, peak {peak / 1e9:.2f} GB")
+
+
+if __name__ == "__main__":
+    main()
