@@ -1,7 +1,7 @@
 """BLEU and chrF by sacreBLEU; no score leaves without its signature."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from relu_nmt.errors import ConfigError, DataError
@@ -25,6 +25,78 @@ class Score:
 
     def __str__(self) -> str:
         return f"{self.text} signature: {self.signature}"
+
+    @property
+    def name(self) -> str:
+        """What was measured: ``BLEU``, ``chrF2``, ``d-BLEU``..."""
+        return self.text.split(" = ", 1)[0]
+
+    def labelled(self, prefix: str, counted: str) -> "Score":
+        """Return the score as that of other segments than lines.
+
+        Args:
+            prefix: goes before the name: ``d-`` for documents.
+            counted: goes behind the text: ``documents = 240``.
+        """
+        return replace(self, text=f"{prefix}{self.text} {counted}")
+
+
+@dataclass(frozen=True)
+class MetricConfig:
+    """A metric and its settings, for scores of several sets of segments.
+
+    Args:
+        name: ``bleu`` or ``chrf``.
+        lowercase: ignore case.
+        tokenize: sacreBLEU's tokeniser, for BLEU.
+        order: longest n-gram of BLEU.
+        word_order: longest word n-gram of chrF; 2 is chrF++.
+
+    Raises:
+        ConfigError: no such metric.
+
+    Example:
+        >>> MetricConfig("chrf").score(["a dog"], [["a dog"]]).text
+        'chrF2 = 100.00'
+    """
+
+    name: str = "bleu"
+    lowercase: bool = False
+    tokenize: str = "13a"
+    order: int = 4
+    word_order: int = 0
+
+    def __post_init__(self) -> None:
+        if self.name not in METRICS:
+            raise ConfigError(f"metric '{self.name}': choose one of {', '.join(METRICS)}")
+
+    def build(self) -> Any:
+        """Return sacreBLEU's object of this metric.
+
+        Raises:
+            ConfigError: no such tokeniser, or one that needs a further package.
+        """
+        if self.name == "bleu":
+            return _bleu_metric(self.lowercase, self.tokenize, "exp", self.order)
+        return _chrf_metric(self.lowercase, self.word_order)
+
+    def score(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Score:
+        """Return the score of the segments.
+
+        Args:
+            hypotheses: one segment each.
+            references: one or more lists, each as long as ``hypotheses``.
+
+        Raises:
+            DataError: numbers of segments differ, or there are none.
+        """
+        return _corpus_score(self.build(), hypotheses, references)
+
+    def reference_lengths(self, references: Sequence[str]) -> list[int]:
+        """Return the length of each segment as BLEU counts it, in tokens of ``tokenize``."""
+        # Of single lines; that their BLEU has effective order matters to nothing but a warning.
+        metric = _bleu_metric(self.lowercase, self.tokenize, "exp", self.order, True)
+        return [metric.sentence_score(line, [line]).ref_len for line in references]
 
 
 def corpus_bleu(
@@ -99,10 +171,13 @@ def corpus_chrf(
     Raises:
         DataError: numbers of lines differ, or there are none.
     """
+    return _corpus_score(_chrf_metric(lowercase, word_order), hypotheses, references)
+
+
+def _chrf_metric(lowercase: bool, word_order: int) -> Any:
     from sacrebleu.metrics import CHRF
 
-    metric = CHRF(lowercase=lowercase, word_order=word_order)
-    return _corpus_score(metric, hypotheses, references)
+    return CHRF(lowercase=lowercase, word_order=word_order)
 
 
 def _bleu_metric(

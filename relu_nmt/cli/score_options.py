@@ -1,0 +1,161 @@
+"""Flags of relu-nmt-score, and how its results are printed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from relu_nmt.config import option
+from relu_nmt.data.documents import SEPARATORS
+from relu_nmt.errors import ConfigError
+from relu_nmt.evaluation.bleu import METRICS
+from relu_nmt.evaluation.length_buckets import DEFAULT_EDGES
+from relu_nmt.evaluation.significance import DEFAULT_SAMPLES
+
+SENTENCE_SEPARATOR = "<sep>"
+
+
+def _parse_metrics(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip().lower() for name in text.split(","))
+    for name in names:
+        if name not in METRICS:
+            raise ValueError(f"'{name}': expected one or more of {', '.join(METRICS)}")
+    return names
+
+
+def _parse_edges(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(f"'{text}': expected numbers of tokens, as in 128,256,512") from None
+
+
+@dataclass(frozen=True)
+class ScoreOptions:
+    """What to compare, and how.
+
+    Raises:
+        ConfigError: no reference.
+    """
+
+    sys: str = option("-", "translations; - is standard input", flags=("-s",), metavar="FILE")
+    ref: str = option("", "references; several sets with commas", flags=("-r",), metavar="FILE")
+    metrics: tuple[str, ...] = option(
+        ("bleu",), "scores to print: bleu,chrf", metavar="M", parse=_parse_metrics
+    )
+    order: int = option(4, "longest n-gram of BLEU", flags=("-o",), metavar="N")
+    ignore_case: bool = option(False, "ignore case")
+    tokenize: str = option(
+        "13a", "sacreBLEU's tokeniser: 13a, intl, char, zh, none...", metavar="NAME"
+    )
+    chrf_word_order: int = option(0, "longest word n-gram of chrF; 2 is chrF++", metavar="N")
+    sacrebleu: bool = option(False, "as in fairseq; all scores are sacreBLEU's anyway")
+    sentence_bleu: bool = option(False, "print the (smoothed) BLEU of each line instead")
+
+    def __post_init__(self) -> None:
+        if not self.ref:
+            raise ConfigError("--ref: give the file of the references")
+
+
+@dataclass(frozen=True)
+class DocumentOptions:
+    """Where documents begin, and what else to tell about the scores.
+
+    Raises:
+        ConfigError: flags that contradict each other.
+    """
+
+    document_separator: str = option(
+        "none",
+        "what stands between documents, in all files: a blank line, or a line <d> before each "
+        "(tag); their lines may be sentences or groups of them",
+        choices=SEPARATORS,
+    )
+    documents: str | None = option(
+        None,
+        "lines of each document of the references, a number a line, as relu-nmt-preprocess writes "
+        "it (test.de-en.documents)",
+        metavar="FILE",
+    )
+    sys_documents: str | None = option(
+        None, "the same for --sys where its lines are groups of sentences", metavar="FILE"
+    )
+    baseline_documents: str | None = option(None, "the same for --baseline", metavar="FILE")
+    sentence_separator: str | None = option(
+        None,
+        "cut the lines of the translations at this symbol, for s-BLEU "
+        f"(without a value: {SENTENCE_SEPARATOR})",
+        metavar="SYMBOL",
+        bare=SENTENCE_SEPARATOR,
+    )
+    baseline: str | None = option(
+        None,
+        "translations of another system: is --sys better? Paired bootstrap, over documents if "
+        "their boundaries are given, otherwise over lines; SACREBLEU_SEED sets the seed",
+        metavar="FILE",
+    )
+    paired_bs_n: int = option(DEFAULT_SAMPLES, "resamples of the paired bootstrap", metavar="N")
+    length_buckets: tuple[int, ...] = option(
+        (),
+        "also score by reference length; longest of each bucket, in tokens of BLEU (without a "
+        f"value: {','.join(map(str, DEFAULT_EDGES))})",
+        metavar="N,N,...",
+        parse=_parse_edges,
+        bare=DEFAULT_EDGES,
+    )
+
+    def __post_init__(self) -> None:
+        if self.documents and self.document_separator != "none":
+            raise ConfigError("--documents and --document-separator exclude each other")
+        for flag, value in (
+            ("--sys-documents", self.sys_documents),
+            ("--baseline-documents", self.baseline_documents),
+        ):
+            if value and not self.documents:
+                raise ConfigError(f"{flag} goes with --documents, that of the references")
+        if self.baseline_documents and not self.baseline:
+            raise ConfigError("--baseline-documents goes with --baseline")
+        if self.sentence_separator is not None and (
+            not self.has_documents or not self.sentence_separator
+        ):
+            raise ConfigError(
+                "--sentence-separator needs a symbol and document boundaries: --documents or "
+                "--document-separator"
+            )
+        if self.paired_bs_n < 1:
+            raise ConfigError(f"--paired-bs-n {self.paired_bs_n}: expected 1 or more")
+
+    @property
+    def has_documents(self) -> bool:
+        """Whether document boundaries are known."""
+        return self.documents is not None or self.document_separator != "none"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One result.
+
+    Args:
+        text: the line to print.
+        values: the same for JSON.
+    """
+
+    text: str
+    values: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class OutputOptions:
+    """How results are printed."""
+
+    format: str = option("text", "a line for each score, or JSON", choices=("text", "json"))
+
+    def print(self, entries: Iterable[Entry]) -> None:
+        """Print the results on standard output, lines as they come."""
+        if self.format == "json":
+            print(json.dumps([entry.values for entry in entries], indent=1, ensure_ascii=False))
+            return
+        for entry in entries:
+            print(entry.text, flush=True)

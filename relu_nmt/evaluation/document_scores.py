@@ -1,0 +1,200 @@
+"""Scores of whole documents (d-BLEU) and of the sentences in them (s-BLEU).
+
+For d-BLEU the lines of each document are joined, in translations and references alike, and each
+document is one segment. It does not matter what a line is: a sentence, or a group of them that was
+translated at once. So translations that were made in groups of any length are compared with the
+same references, and n-grams across sentence borders count.
+"""
+
+import itertools
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from relu_nmt.data.documents import separator_test
+from relu_nmt.errors import DataError
+from relu_nmt.evaluation.bleu import MetricConfig, Score
+
+Documents = list[list[str]]
+"""The lines of each document."""
+
+
+def split_at_separators(lines: Sequence[str], separator: str) -> Documents:
+    """Return the documents of a text with separators between them, as relu-nmt-preprocess does.
+
+    Separators that follow each other count once, those at the beginning and the end not at all.
+
+    Args:
+        lines: the text.
+        separator: ``blank``, an empty line between documents; ``tag``, a line ``<d>`` before each.
+    """
+    runs = itertools.groupby(lines, separator_test(separator))
+    return [list(run) for is_separator, run in runs if not is_separator]
+
+
+def cut_by_counts(lines: Sequence[str], counts: Sequence[int] | np.ndarray, name: str) -> Documents:
+    """Return the documents of a text without separators.
+
+    Args:
+        lines: the text.
+        counts: lines of each document.
+        name: of the text, for the message.
+
+    Raises:
+        DataError: the counts do not add up to the lines.
+    """
+    if sum(counts) != len(lines):
+        raise DataError(
+            f"{name}: {len(lines):,} lines, but the documents have {sum(counts):,}; give the "
+            "document lengths of this very text"
+        )
+    rest = iter(lines)
+    return [list(itertools.islice(rest, int(count))) for count in counts]
+
+
+def split_sentences(documents: Documents, separator: str) -> Documents:
+    """Return the documents with every line cut at the symbol that stands between sentences.
+
+    A symbol at the end of a line, behind the last sentence, is left out.
+
+    Args:
+        documents: lines of one or several sentences each.
+        separator: what stands between (or behind) sentences, ``<sep>``.
+    """
+    split = []
+    for lines in documents:
+        sentences: list[str] = []
+        for line in lines:
+            *inner, last = (part.strip() for part in line.split(separator))
+            sentences += inner
+            if last or not inner:
+                sentences.append(last)
+        split.append(sentences)
+    return split
+
+
+def join_lines(documents: Documents) -> list[str]:
+    """Return each document as one line; how it was divided into lines leaves no trace."""
+    return [" ".join(" ".join(lines).split()) for lines in documents]
+
+
+def check_same_documents(
+    hypotheses: Documents, references: Sequence[Documents], names: Sequence[str | os.PathLike[str]]
+) -> None:
+    """See that all texts have as many documents.
+
+    Args:
+        hypotheses: the translations.
+        references: one or more sets.
+        names: of the translations and of each set, for the message.
+
+    Raises:
+        DataError: the numbers differ.
+    """
+    for name, documents in zip(names[1:], references, strict=True):
+        if len(documents) != len(hypotheses):
+            raise DataError(
+                f"{name}: {len(documents):,} documents, but {names[0]} has {len(hypotheses):,}; "
+                "both need the same documents in the same order (an empty translation looks like "
+                "a blank separator: use --documents or <d> lines)"
+            )
+
+
+def document_score(
+    metric: MetricConfig, hypotheses: Documents, references: Sequence[Documents]
+) -> Score:
+    """Return d-BLEU or d-chrF: one segment per document.
+
+    Args:
+        metric: metric and its settings.
+        hypotheses: lines of each document; sentences or groups of them.
+        references: one or more sets of the same documents, divided into lines in any way.
+
+    Raises:
+        DataError: numbers of documents differ, or there are none.
+
+    Reference: Liu et al. 2020 (mBART), section 4.
+
+    Example:
+        >>> groups, sentences = [["a dog . it barks ."]], [["a dog .", "it barks ."]]
+        >>> score = document_score(MetricConfig(), groups, [sentences])
+        >>> score.name, round(score.value)
+        ('d-BLEU', 100)
+    """
+    segments = [join_lines(documents) for documents in references]
+    score = metric.score(join_lines(hypotheses), segments)
+    return score.labelled("d-", f"documents = {len(hypotheses)}")
+
+
+@dataclass(frozen=True)
+class SentenceAlignment:
+    """Sentences beside their references, document by document.
+
+    A document in which the numbers of sentences differ is a mismatch and becomes one segment.
+
+    Args:
+        hypotheses: a segment each.
+        references: for each set, as many segments.
+        num_documents: of all.
+        num_mismatched: documents that became one segment.
+    """
+
+    hypotheses: list[str]
+    references: list[list[str]]
+    num_documents: int
+    num_mismatched: int
+
+    @property
+    def mismatch_rate(self) -> float:
+        """Share of the documents that could not be aligned, 0 to 1."""
+        return self.num_mismatched / max(1, self.num_documents)
+
+
+def align_sentences(hypotheses: Documents, references: Sequence[Documents]) -> SentenceAlignment:
+    """Return the sentences beside their references.
+
+    Args:
+        hypotheses: the sentences of each document.
+        references: one or more sets of the same documents.
+
+    Raises:
+        DataError: the sets of references differ in their sentences.
+    """
+    segments: list[str] = []
+    aligned: list[list[str]] = [[] for _ in references]
+    mismatched = 0
+    for number, (own, *others) in enumerate(zip(hypotheses, *references, strict=True), 1):
+        if len({len(lines) for lines in others}) > 1:
+            counts = " and ".join(f"{len(lines):,}" for lines in others)
+            raise DataError(
+                f"document {number}: the sets of references have {counts} sentences; they need "
+                "the same sentences"
+            )
+        texts = [own, *others]
+        if len(own) != len(others[0]):
+            mismatched += 1
+            texts = [join_lines([lines]) for lines in texts]
+        segments += texts[0]
+        for target, lines in zip(aligned, texts[1:], strict=True):
+            target += lines
+    return SentenceAlignment(segments, aligned, len(hypotheses), mismatched)
+
+
+def sentence_score(metric: MetricConfig, alignment: SentenceAlignment) -> Score | None:
+    """Return s-BLEU or s-chrF; None if no document could be aligned.
+
+    Args:
+        metric: metric and its settings.
+        alignment: of :func:`align_sentences`; its mismatched documents count as one segment each.
+    """
+    total, wrong = alignment.num_documents, alignment.num_mismatched
+    if wrong == total:
+        return None
+    score = metric.score(alignment.hypotheses, alignment.references)
+    return score.labelled(
+        "s-",
+        f"segments = {len(alignment.hypotheses)} "
+        f"mismatched documents = {wrong}/{total} ({alignment.mismatch_rate:.2%})",
+    )

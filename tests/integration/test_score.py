@@ -1,0 +1,183 @@
+"""relu-nmt-score on documents, against another system, and with contrasts."""
+
+import io
+import itertools
+import json
+import sys
+
+import pytest
+import torch
+
+from relu_nmt.cli.score import main
+from relu_nmt.config import to_dict
+from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.evaluation.bleu import corpus_bleu
+from relu_nmt.loading import build_model
+from relu_nmt.models.config import TransformerConfig
+from relu_nmt.tasks.translation import TranslationTask
+from relu_nmt.tokenization.pipeline import TextPipeline
+from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
+
+REFERENCES = [["A dog barks .", "It is big ."], ["We go home .", "Yes , we do .", "Now ."]]
+SENTENCES = [["A dog barks .", "it is big ."], ["We go home now .", "Yes we do .", "Now ."]]
+WORDS = ["it", "is", "red", "here", "a", "hat", "er", "es", "rot", "ist", "ein", "Hut", "hier"]
+WORSE = [["A cat barks .", "it was ."], ["We go .", "Yes .", "Now ."]]
+
+
+def flat(documents):
+    return list(itertools.chain.from_iterable(documents))
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """Texts with sentences or groups on a line, in a folder that is the working directory."""
+    groups = [[" ".join(SENTENCES[0])], [" ".join(SENTENCES[1][:2]), SENTENCES[1][2]]]
+    separated = [[" <sep> ".join([*lines, ""]).strip()] for lines in SENTENCES]
+    texts = {"ref": REFERENCES, "sys": SENTENCES, "groups": groups, "worse": WORSE}
+    for name, documents in {**texts, "sep": separated}.items():
+        for kind, joined in (
+            ("plain", "\n".join("\n".join(lines) for lines in documents)),
+            ("blank", "\n\n".join("\n".join(lines) for lines in documents)),
+            ("tag", "\n".join("<d>\n" + "\n".join(lines) for lines in documents)),
+            ("counts", "\n".join(str(len(lines)) for lines in documents)),
+        ):
+            (tmp_path / f"{name}.{kind}").write_text(joined + "\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def lines_of(capsys, *arguments):
+    assert main([*arguments]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def error_of(capsys, *arguments):
+    assert main([*arguments]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    return line
+
+
+@pytest.mark.parametrize("system", ["sys", "groups", "sep"])
+def test_documents_score_the_same_however_their_boundaries_are_given(files, capsys, system):
+    joined = [[" ".join(lines) for lines in side] for side in (SENTENCES, REFERENCES)]
+    expected = corpus_bleu(joined[0], [joined[1]])
+    separator = ["--sentence-separator"] if system == "sep" else []
+    for kind, flags in (
+        ("blank", ["--document-separator", "blank"]),
+        ("tag", ["--document-separator", "tag"]),
+        ("plain", ["--documents", "ref.counts", "--sys-documents", f"{system}.counts"]),
+    ):
+        shown = lines_of(
+            capsys, "--sys", f"{system}.{kind}", "--ref", f"ref.{kind}", *flags, *separator
+        )
+        assert shown[0] == f"d-{expected.text} documents = 2 signature: {expected.signature}"
+        if system == "groups":
+            assert shown[1] == "s-BLEU: none, no document has as many lines as its reference"
+        else:
+            by_lines = corpus_bleu(flat(SENTENCES), [flat(REFERENCES)])
+            assert shown[1].startswith(f"s-{by_lines.text} segments = 5 mismatched documents = 0/2")
+        assert len(shown) == 2
+
+
+def test_another_system_buckets_and_json(files, capsys):
+    arguments = ["--sys", "groups.blank", "--ref", "ref.blank", "--document-separator", "blank"]
+    arguments += ["--metrics", "bleu,chrf", "--length-buckets", "8,64", "--baseline", "worse.blank"]
+    arguments += ["--paired-bs-n", "50"]
+    shown = lines_of(capsys, *arguments)
+    names = [line.split(" = ")[0].split(":")[0] for line in shown]
+    assert names == [
+        *("d-BLEU", "s-BLEU", "d-chrF2", "s-chrF2"),
+        *("d-BLEU[0-8]", "d-BLEU[9-64]", "d-chrF2[0-8]", "d-chrF2[9-64]"),
+        *("NOTE", "d-BLEU", "d-chrF2"),
+    ]
+    assert "bs:50|seed:12345" in shown[-1]
+    assert " baseline = " in shown[-1]
+    assert "only 2 documents" in shown[-3]
+    assert main([*arguments, "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [entry["name"] for entry in found[:8]] == names[:8]
+    assert found[1]["score"] is None
+    assert found[4]["bucket"] == "0-8"
+    comparison = found[9]["paired bootstrap"]
+    assert comparison["system"]["value"] == pytest.approx(found[0]["score"])
+    assert comparison["difference"] > 0
+    assert f"d-BLEU = {found[0]['score']:.2f} (mean = " in shown[9]
+
+
+def test_lines_are_resampled_without_documents(files, capsys, monkeypatch):
+    text = (files / "sys.plain").read_bytes()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
+    shown = lines_of(capsys, "--ref", "ref.plain", "--baseline", "sys.plain", "--paired-bs-n", "9")
+    assert shown[0].startswith("BLEU = ")
+    assert "only 5 lines" in shown[1]
+    assert "difference = +0.00 p = 1.0000 resampled = 5" in shown[2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--sys sys.blank --ref ref.plain --document-separator blank", "ref.plain: 1 documents"),
+        ("--sys sys.plain --ref ref.plain --documents none", "none: cannot read"),
+        ("--sys groups.plain --ref ref.plain --documents ref.counts", "groups.plain with ref"),
+        ("--sys sys.plain --ref ref.plain --sys-documents sys.counts", "goes with --documents"),
+        ("--sys sys.plain --ref ref.plain --baseline groups.plain", "groups.plain has 3"),
+        ("--sys sys.plain --ref ref.plain --sentence-separator", "document boundaries"),
+        ("--sys sys.plain --ref ref.plain --length-buckets 9,3", "rising numbers"),
+        ("--sys sys.plain --ref ref.plain --sentence-bleu --baseline a", "not with --sentence"),
+        ("--sys sys.plain --ref ref.plain --path a", "--path: only with --contrastive"),
+        ("--contrastive c.jsonl", "give its checkpoint with --path"),
+        ("--contrastive c.jsonl --path a --ref ref.plain", "--ref: not with --contrastive"),
+        ("--contrastive none.jsonl --path a", "none.jsonl: cannot read"),
+    ],
+)
+def test_mistakes_are_one_line(files, capsys, arguments, message):
+    assert message in error_of(capsys, *arguments.split())
+
+
+def write_contrasts(path):
+    base = {
+        "source_language": "en",
+        "source": "it is red",
+        "phenomenon": "thing pronoun",
+        "reference": "er ist rot",
+        "contrasts": ["es ist rot"],
+        "source_context": ["here is a hat"],
+        "reference_context": ["hier ist ein Hut"],
+        "distance": 1,
+    }
+    other = {**base, "reference": "es ist rot", "contrasts": ["er ist rot", "rot ist er"]}
+    other |= {"phenomenon": "form of address", "distance": 2}
+    records = [base, other, {**base, "source_language": "de"}]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+
+
+def test_contrasts(tmp_path, capsys):
+    words = Dictionary(WORDS)
+    task = TranslationTask(TextPipeline("en"), TextPipeline("de"), words, words)
+    torch.manual_seed(0)
+    config = TransformerConfig(attention="reluformer", encoder_layers=1, decoder_layers=1)
+    model = build_model(config, task)
+    metadata = {"model_config": to_dict(config), "task": task.to_state()}
+    path = str(tmp_path / "model.safetensors")
+    save_checkpoint(path, Checkpoint(model.state_dict(), metadata))
+    write_contrasts(tmp_path / "c.jsonl")
+    arguments = ["--contrastive", str(tmp_path / "c.jsonl"), "--path", path, "--cpu"]
+    note, *shown = lines_of(capsys, *arguments)
+    assert note == "NOTE: left out 1 in de: the model translates from en"
+    categories = ["all", "form of address", "thing pronoun", "distance 1", "distance 2"]
+    assert [line.split(" = ")[0] for line in shown] == 2 * [f"accuracy[{c}]" for c in categories]
+    assert all("context = all signature: context:all|" in line for line in shown[:5])
+    assert all("context = 0 signature: context:0|" in line for line in shown[5:])
+    assert all("/2) chance = 41.67" in line for line in (shown[0], shown[5]))
+    assert main([*arguments, "--context-sentences", "1", "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found[0] == {"left out": {"de": 1}}
+    # One sentence of context is all there is.
+    assert [e["right"] for e in found[1:6]] == [
+        int(line.split("(")[1].split("/")[0]) for line in shown[:5]
+    ]
+    assert [e["context"] for e in found[1:]] == ["1"] * 5 + ["0"] * 5
+
+    german = (tmp_path / "c.jsonl").read_text("utf-8").splitlines()[2]
+    (tmp_path / "c.jsonl").write_text(german + "\n", encoding="utf-8")
+    assert "sentences in de, but the model translates from en" in error_of(capsys, *arguments)

@@ -1,0 +1,114 @@
+import numpy as np
+import pytest
+import torch
+
+from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.decoding.config import GenerationConfig
+from relu_nmt.decoding.generator import Generator
+from relu_nmt.errors import ConfigError
+from relu_nmt.evaluation.contrastive_scoring import ContrastScorer
+from relu_nmt.evaluation.contrasts import Contrast
+from relu_nmt.models.config import TransformerConfig
+from relu_nmt.models.encoder_decoder import EncoderDecoder
+from relu_nmt.tasks.translation import TranslationTask
+from relu_nmt.tokenization.pipeline import TextPipeline
+
+WORDS = Dictionary(
+    ["it", "is", "red", "here", "a", "hat", "er", "es", "rot", "ist", "ein", "Hut", "hier"]
+)
+CONTRASTS = [
+    Contrast(
+        "en",
+        "it is red",
+        "er ist rot",
+        ("es ist rot", "es ist rot hier"),
+        ("here is a hat", "a hat"),
+        ("hier ist ein Hut", "ein Hut"),
+    ),
+    Contrast("en", "a hat", "ein Hut", ("Hut",), ("red",), ("rot",)),
+]
+
+
+class Separating(TextPipeline):
+    """Ends every sentence with a token, as models of documents may want it."""
+
+    def encode(self, raw):
+        return [*super().encode(raw), "hier"]
+
+
+@pytest.fixture(scope="module")
+def scorer():
+    torch.manual_seed(0)
+    sides = {"layers": 1, "embed_dim": 16, "ffn_embed_dim": 16, "attention_heads": 2}
+    shape = {f"{side}_{k}": v for side in ("encoder", "decoder") for k, v in sides.items()}
+    config = TransformerConfig(attention="reluformer", **shape)
+    model = EncoderDecoder(config, len(WORDS), len(WORDS), pad_index=1).eval()
+    task = TranslationTask(TextPipeline("en"), TextPipeline("de"), WORDS, WORDS)
+    generator = Generator([model], GenerationConfig(score_reference=True), WORDS)
+    return ContrastScorer(generator, task, "cpu"), model
+
+
+@torch.no_grad()
+def log_prob(model, source, before, target):
+    """Return log p(target | before, source) by one plain forward pass."""
+    src = torch.tensor(WORDS.encode(source.split()))[None]
+    tgt = torch.tensor(WORDS.encode(f"{before} {target}".split()))
+    inputs = torch.cat([torch.tensor([WORDS.eos_index]), tgt[:-1]])[None]
+    log_probs = model.logits(model(src, inputs).features)[0].double().log_softmax(-1)
+    chosen = log_probs.gather(1, tgt[:, None])[:, 0]
+    return float(chosen[len(before.split()) :].sum())
+
+
+@pytest.mark.parametrize("context", [None, 0, 1, 2, 9])
+def test_scores_are_those_of_the_continuation_given_the_context(scorer, context):
+    scorer, model = scorer
+    for contrast, scores in zip(CONTRASTS, scorer.scores(CONTRASTS, context), strict=True):
+        first = {None: 0, 0: None, 1: -1, 2: -2, 9: 0}[context]
+        sides = contrast.source_context, contrast.reference_context
+        before = [" ".join([] if first is None else side[first:]) for side in sides]
+        expected = [
+            log_prob(model, f"{before[0]} {contrast.source}", before[1], target)
+            for target in (contrast.reference, *contrast.contrasts)
+        ]
+        np.testing.assert_allclose(scores, expected, atol=1e-4)
+
+
+def test_context_matters_and_progress_is_told(scorer):
+    scorer, _ = scorer
+    done = []
+    with_context = scorer.scores(CONTRASTS, None, done.append)
+    without = scorer.scores(CONTRASTS, 0)
+    assert sum(done) == 5
+    assert not np.allclose(with_context[0], without[0], atol=1e-3)
+    assert scorer.scores([]) == []
+
+
+def test_separators_of_the_model_stand_between_the_sentences(scorer):
+    plain, model = scorer
+    task = TranslationTask(Separating("en"), Separating("de"), WORDS, WORDS)
+    generator = Generator([model], GenerationConfig(score_reference=True), WORDS)
+    [scores] = ContrastScorer(generator, task, "cpu").scores(CONTRASTS[1:])
+    expected = [
+        log_prob(model, "red hier a hat hier", "rot hier", f"{text} hier")
+        for text in ("ein Hut", "Hut")
+    ]
+    np.testing.assert_allclose(scores, expected, atol=1e-4)
+    assert not np.allclose(scores, plain.scores(CONTRASTS[1:])[0], atol=1e-3)
+
+
+def test_a_generator_that_searches_is_refused(scorer):
+    _, model = scorer
+    task = TranslationTask(TextPipeline("en"), TextPipeline("de"), WORDS, WORDS)
+    with pytest.raises(ConfigError, match="score_reference"):
+        ContrastScorer(Generator([model], GenerationConfig(), WORDS), task, "cpu")
+
+
+def test_scores_that_are_not_finite_are_an_error():
+    config = TransformerConfig(encoder_layers=1, decoder_layers=1)
+    model = EncoderDecoder(config, len(WORDS), len(WORDS), pad_index=1).eval()
+    with torch.no_grad():
+        model.output_projection.weight.fill_(float("nan"))
+    task = TranslationTask(TextPipeline("en"), TextPipeline("de"), WORDS, WORDS)
+    generator = Generator([model], GenerationConfig(score_reference=True), WORDS)
+    with pytest.raises(ConfigError, match="not finite"):
+        ContrastScorer(generator, task, "cpu").scores(CONTRASTS)

@@ -1,0 +1,135 @@
+import itertools
+
+import pytest
+import sacrebleu
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relu_nmt.errors import DataError
+from relu_nmt.evaluation.bleu import MetricConfig
+from relu_nmt.evaluation.document_scores import (
+    align_sentences,
+    check_same_documents,
+    cut_by_counts,
+    document_score,
+    join_lines,
+    sentence_score,
+    split_at_separators,
+    split_sentences,
+)
+from relu_nmt.tasks.segmentation import document_sizes
+
+WORDS = st.sampled_from(["a", "dog", "is", "Here,", "is.", "it", "it's"])
+SENTENCES = st.lists(WORDS, max_size=6).map(" ".join)
+PAIRS = st.tuples(SENTENCES, st.lists(WORDS, min_size=1, max_size=6).map(" ".join))
+DOCUMENTS = st.lists(st.lists(PAIRS, min_size=1, max_size=6), min_size=1, max_size=4)
+
+HYPOTHESES = [["a dog .", "it barks ."], ["The house is red .", "Yes ."]]
+REFERENCES = [["A dog is here .", "it barks loudly ."], ["The house is red .", "Yes , it is ."]]
+
+
+def flat(documents):
+    return list(itertools.chain.from_iterable(documents))
+
+
+def in_groups(sentences, limit):
+    """Join sentences as they are for training: while the words of a group are at most limit."""
+    groups = []
+    for sentence in sentences:
+        if groups and len(f"{groups[-1]} {sentence}".split()) <= limit:
+            groups[-1] += f" {sentence}"
+        else:
+            groups.append(sentence)
+    return groups
+
+
+@given(DOCUMENTS, st.sampled_from(["bleu", "chrf"]))
+def test_document_scores_do_not_depend_on_the_groups(documents, name):
+    metric = MetricConfig(name)
+    hypotheses = [[own for own, _ in pairs] for pairs in documents]
+    references = [[other for _, other in pairs] for pairs in documents]
+    score = document_score(metric, hypotheses, [references])
+    for limit in (1, 3, 7, 1000):
+        groups = [in_groups(sentences, limit) for sentences in hypotheses]
+        assert document_score(metric, groups, [references]) == score
+        grouped_references = [in_groups(sentences, limit) for sentences in references]
+        assert document_score(metric, groups, [grouped_references]) == score
+
+
+def test_a_document_is_one_segment():
+    score = document_score(MetricConfig(), HYPOTHESES, [REFERENCES])
+    joined = [[" ".join(lines) for lines in side] for side in (HYPOTHESES, REFERENCES)]
+    expected = sacrebleu.corpus_bleu(joined[0], [joined[1]])
+    assert score.value == expected.score
+    assert score.text == f"d-{expected} documents = 2"
+    by_lines = sacrebleu.corpus_bleu(flat(HYPOTHESES), [flat(REFERENCES)])
+    # The same words, and more n-grams: those across the sentence borders.
+    assert (by_lines.sys_len, by_lines.ref_len) == (expected.sys_len, expected.ref_len)
+    assert by_lines.totals[0] == expected.totals[0]
+    assert all(a < b for a, b in zip(by_lines.totals[1:], expected.totals[1:], strict=True))
+
+
+@given(st.lists(st.sampled_from(["", " ", "<d>", " <d> ", "a", "b c"]), max_size=12))
+def test_documents_begin_where_preprocessing_has_them(lines):
+    for separator, is_separator in (
+        ("blank", lambda line: not line.strip()),
+        ("tag", lambda line: line.strip() == "<d>"),
+        ("none", lambda line: False),
+    ):
+        documents = split_at_separators(lines, separator)
+        kept = [line for line in lines if not is_separator(line)]
+        assert flat(documents) == kept
+        if kept:
+            boundaries, before = [], 0
+            for number, line in enumerate(lines, 1):
+                if is_separator(line):
+                    boundaries.append((before, number))
+                else:
+                    before += 1
+            sizes = document_sizes([("file", len(kept), boundaries)])
+            assert [len(document) for document in documents] == sizes.tolist()
+
+
+def test_documents_by_their_numbers_of_lines():
+    assert cut_by_counts(["a", "", "c"], [1, 2], "sys") == [["a"], ["", "c"]]
+    with pytest.raises(DataError, match=r"sys: 3 lines, but the documents have 4"):
+        cut_by_counts(["a", "b", "c"], [2, 2], "sys")
+
+
+def test_other_numbers_of_documents_are_an_error():
+    check_same_documents(HYPOTHESES, [REFERENCES], ["sys", "ref"])
+    with pytest.raises(DataError, match=r"ref: 2 documents, but sys has 1"):
+        check_same_documents(HYPOTHESES[:1], [REFERENCES], ["sys", "ref"])
+
+
+def test_lines_are_cut_at_separators():
+    documents = [["a b <sep> c <sep>", "d"], ["", "<sep> e"]]
+    assert split_sentences(documents, "<sep>") == [["a b", "c", "d"], ["", "", "e"]]
+
+
+def test_sentences_are_aligned_where_their_numbers_agree():
+    hypotheses = [*HYPOTHESES, ["One line", "too many ."]]
+    references = [*REFERENCES, ["One line too many ."]]
+    aligned = align_sentences(hypotheses, [references])
+    assert aligned.hypotheses == [*HYPOTHESES[0], *HYPOTHESES[1], "One line too many ."]
+    assert aligned.references == [[*REFERENCES[0], *REFERENCES[1], "One line too many ."]]
+    assert aligned.mismatch_rate == pytest.approx(1 / 3)
+    score = sentence_score(MetricConfig(), aligned)
+    expected = sacrebleu.corpus_bleu(aligned.hypotheses, aligned.references)
+    assert score.value == expected.score
+    assert score.text == f"s-{expected} segments = 5 mismatched documents = 1/3 (33.33%)"
+
+
+def test_without_an_aligned_document_there_is_no_score_of_sentences():
+    aligned = align_sentences([["a b c d"]], [[["a b", "c d"]]])
+    assert sentence_score(MetricConfig(), aligned) is None
+    assert document_score(MetricConfig(), [["a b c d"]], [[["a b", "c d"]]]).value > 99
+
+
+def test_sets_of_references_need_the_same_sentences():
+    with pytest.raises(DataError, match="document 1: the sets of references have 2 and 1"):
+        align_sentences([["a"]], [[["a", "b"]], [["a b"]]])
+
+
+def test_joining_leaves_no_trace_of_lines():
+    assert join_lines([["a  b", "", "c "], ["a b c"], []]) == ["a b c", "a b c", ""]
