@@ -7,6 +7,7 @@ padding; every pointwise mechanism needs it.
 from functools import cached_property
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -62,9 +63,17 @@ class Visibility:
     @cached_property
     def counts(self) -> Tensor:
         """[B or 1, 1, Nq or 1] float32: n, the number of visible keys of each query row."""
-        if self.mask is None:
-            return torch.full((1, 1, 1), float(self.num_keys), device=self.device)
-        return self.mask.sum(-1, dtype=torch.float32)
+        # Not from the mask, which would be Nq x Nk where a linear-memory back end needs none.
+        if not self.causal:
+            if self.key_mask is None:
+                return torch.full((1, 1, 1), float(self.num_keys), device=self.device)
+            return self.key_mask.sum(-1, dtype=torch.float32)[:, None, None]
+        first = 1 + self.num_keys - self.num_queries
+        ends = torch.arange(first, self.num_keys + 1, device=self.device).clamp_min(0)
+        if self.key_mask is None:
+            return ends.float()[None, None]
+        visible_before = F.pad(self.key_mask.cumsum(1), (1, 0))  # [B, Nk + 1]
+        return visible_before[:, ends].float()[:, None]
 
     @cached_property
     def empty_rows(self) -> Tensor | None:

@@ -53,7 +53,7 @@ class NystromformerAttention(Attention):
     exceed float16's range (measured), where bfloat16 holds.
 
     Reference: Xiong et al. 2021, "Nystromformer", Eq. 13-14 and algorithm 1; the polynomial
-    kernel is a reconstruction of "Rethinking Softmax" (S001), which does not print the formula.
+    kernel is a reconstruction of "Rethinking Softmax", which does not print the formula.
     Deviation: the pseudo-inverse starts from the norms of each matrix by itself.
 
     Example:
