@@ -15,7 +15,7 @@ heads together if they are short, some queries of one head if they are long."""
 CPU_LEAST_ROWS = 256
 """Fewer queries make the products slow, and so do more in the causal case, where keys after the
 last query of a block are left out."""
-GPU_BLOCK_WEIGHTS = 1 << 26
+GPU_BLOCK_WEIGHTS = 1 << 24
 """Weights of a block on a GPU, of all heads together."""
 GPU_LEAST_ROWS = 64
 SKIP_TILE = 64
@@ -87,10 +87,10 @@ def parts(plan: Plan, q: Tensor, k: Tensor) -> list[Part]:
         rows = GPU_BLOCK_WEIGHTS // max(1, batch * heads * num_keys)
         return [Part((), 0, num_keys, hidden, max(GPU_LEAST_ROWS, rows))]
     weights = CPU_BLOCK_BYTES // q.element_size()
-    rows = max(CPU_LEAST_ROWS, weights // num_keys)
+    rows = max(CPU_LEAST_ROWS, weights // max(1, num_keys))
     if plan.offset is not None:
         rows = min(rows, CPU_LEAST_ROWS)
-    together = max(1, weights // (num_keys * min(rows, q.size(2))))
+    together = max(1, weights // max(1, num_keys * min(rows, q.size(2))))
     found = []
     for sample in range(batch):
         length, hidden = num_keys, None

@@ -109,7 +109,7 @@ class _Blockwise(torch.autograd.Function):
             grad_values = v.new_zeros(*q.shape[:3], v.size(3))
         grads = [_heads_inside(x, x.size(2)) for x in (q, k, v)]
         scale = _row_scale(plan, q)
-        blocks = iter(ctx.blocks)
+        done = iter(ctx.blocks)
         workspace = Workspace()
         with torch.autocast(q.device.type, enabled=False):
             for part in ctx.parts:
@@ -119,7 +119,7 @@ class _Blockwise(torch.autograd.Function):
                     grad_values[at], [x if x is None else x[at][..., None] for x in grad_sums[:2]]
                 )
                 for _ in range(-(-q.size(2) // part.block_rows)):
-                    step.backward(next(blocks), grads[0][at])
+                    step.backward(next(done), grads[0][at])
                 for grad, total in zip(grads[1:], (step.grad_keys, step.grad_values), strict=True):
                     if total is not None:
                         grad[at][..., : part.num_keys, :] = total
