@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from relu_nmt.attention.backend_config import AttentionBackendConfig
@@ -13,8 +14,10 @@ from relu_nmt.attention.regularizer_config import AttentionRegularizerConfig
 from relu_nmt.cli.command import make_parser, run_command
 from relu_nmt.cli.train_options import EvalBleuOptions, TaskOptions, search_settings
 from relu_nmt.config import add_options, from_namespace, to_dict
-from relu_nmt.data.batching import BatchingConfig, refuse_too_long
-from relu_nmt.errors import CheckpointError, ConfigError, DataError
+from relu_nmt.data.batching import BatchingConfig
+from relu_nmt.data.dictionary import SENTENCE_SEPARATOR
+from relu_nmt.data.document_config import DocumentConfig
+from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.evaluation.config import ScoringConfig
 from relu_nmt.models.architectures import architecture_defaults
 from relu_nmt.models.config import TransformerConfig
@@ -30,12 +33,15 @@ from relu_nmt.training.config import (
 )
 
 if TYPE_CHECKING:
+    from relu_nmt.data.document_batches import DocumentBatches
     from relu_nmt.data.pair_batches import PairBatches
     from relu_nmt.evaluation.validation_bleu import ValidationBleu
     from relu_nmt.models.encoder_decoder import EncoderDecoder
     from relu_nmt.tasks.translation import TranslationTask
     from relu_nmt.training.distributed import ProcessGroup
     from relu_nmt.training.reporting import Reporter
+
+    Batches = PairBatches | DocumentBatches
 
 DESCRIPTION = """\
 Train a translation model on a data folder that relu-nmt-preprocess or fairseq-preprocess made:
@@ -62,6 +68,7 @@ class Settings:
     model: TransformerConfig
     regularizer: AttentionRegularizerConfig
     batching: BatchingConfig
+    documents: DocumentConfig
     bleu: EvalBleuOptions
     trainer: TrainerConfig
 
@@ -87,6 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         (AttentionRegularizerConfig, "attention regulariser"),
         (AttentionBackendConfig, "attention back end"),
         (BatchingConfig, "batches"),
+        (DocumentConfig, "documents"),
         (OptimizerConfig, "optimiser"),
         (ScheduleConfig, "learning rate"),
         (RunConfig, "updates and limits"),
@@ -109,13 +117,17 @@ def read_settings(arguments: argparse.Namespace) -> Settings:
     """
     task = from_namespace(TaskOptions, arguments)
     preset = architecture_defaults(task.arch)
+    batching = from_namespace(BatchingConfig, arguments)
+    documents = from_namespace(DocumentConfig, arguments)
+    documents.check_fits(batching.max_tokens)
     return Settings(
         arguments.data,
         from_namespace(AttentionBackendConfig, arguments),
         task,
         _with_preset(TransformerConfig, arguments, preset),
         _with_preset(AttentionRegularizerConfig, arguments, preset),
-        from_namespace(BatchingConfig, arguments),
+        batching,
+        documents,
         from_namespace(EvalBleuOptions, arguments),
         TrainerConfig(
             run=from_namespace(RunConfig, arguments),
@@ -165,6 +177,8 @@ class _Training:
         )
         if task.target_text.keeps_text:
             task = task.with_post_processing(bleu.eval_bleu_remove_bpe, bleu.eval_bleu_detok)
+        if settings.documents.sentence_separator:
+            task = task.with_sentence_separator()
         self.task: TranslationTask = task
         self.reporter: Reporter = Reporter(settings.trainer.logging, quiet=not process.is_first)
 
@@ -177,11 +191,11 @@ class _Training:
         model = self._model()
         self._check_checkpoint()
         objective = TranslationObjective(model, settings.task.smoothing, settings.regularizer)
-        train, valid = self._training_batches(), self._validation_batches()
+        train, valid = self._batches()
         scorers = {}
         if settings.bleu.eval_bleu and valid:
             first = next(iter(valid))
-            scorers[first] = self._bleu_of(first, model)
+            scorers[first] = self._bleu_of(first, model, valid[first])
         description = {
             "model_config": to_dict(settings.model),
             "task": self.task.to_state(),
@@ -250,62 +264,52 @@ class _Training:
         if "task" in stored:
             theirs = TranslationTask.from_state(stored["task"])
             for side in ("source", "target"):
-                if getattr(theirs, f"{side}_dictionary") != getattr(
-                    self.task, f"{side}_dictionary"
-                ):
-                    raise CheckpointError(
-                        f"{path}: trained with another {side} dictionary than that of "
-                        f"{self.settings.data}; preprocess with its dictionary (--srcdict, "
-                        "--tgtdict), or choose another --save-dir for a fresh start"
-                    )
+                self._check_dictionary(path, theirs, side)
         own = to_dict(self.settings.model)
         for name, value in stored.get("model_config", {}).items():
             if name in own and own[name] != value:
                 self.reporter.say(f"note: --{name.replace('_', '-')} was {value}, is {own[name]}")
 
-    def _training_batches(self) -> PairBatches:
-        from relu_nmt.data.pair_batches import PairBatches
+    def _check_dictionary(self, path: Path | str, theirs: TranslationTask, side: str) -> None:
+        """Compare a dictionary of a checkpoint with the data's.
 
-        batching, split = self.settings.batching, self.settings.task.train_subset
-        dataset = self._load(split)
-        origin = str(dataset.source.prefix)
-        if not batching.skip_invalid_size_inputs:
-            sizes = dataset.source_sizes, dataset.target_sizes
-            refuse_too_long(*sizes, batching.max_tokens, origin)
-        batches = PairBatches(
-            dataset,
-            batching.training_limits,
-            seed=self.settings.trainer.run.seed,
-            skip_too_long=batching.skip_invalid_size_inputs,
-        )
-        self.reporter.say(f"{origin}: {len(dataset):,} sentence pairs")
-        if batches.num_skipped:
-            self.reporter.say(
-                f"{batches.num_skipped:,} of them are longer than --max-tokens "
-                f"{batching.max_tokens} and left out (--skip-invalid-size-inputs)"
+        A model of sentences may go on with separators: the new symbol replaces a filler.
+        """
+        stored, own = (getattr(task, f"{side}_dictionary") for task in (theirs, self.task))
+        if stored == own:
+            return
+        if theirs.has_sentence_separator and not self.task.has_sentence_separator:
+            raise CheckpointError(f"{path}: trained with --sentence-separator; give it here too")
+        adds_symbol = self.task.has_sentence_separator and SENTENCE_SEPARATOR not in stored
+        if adds_symbol and stored.with_symbol(SENTENCE_SEPARATOR) == own:
+            if len(stored) == len(own):
+                return
+            raise CheckpointError(
+                f"{path}: trained without --sentence-separator, and its {side} dictionary has no "
+                "free place for the symbol; leave the flag out"
             )
-        return batches
+        raise CheckpointError(
+            f"{path}: trained with another {side} dictionary than that of "
+            f"{self.settings.data}; preprocess with its dictionary (--srcdict, "
+            "--tgtdict), or choose another --save-dir for a fresh start"
+        )
 
-    def _validation_batches(self) -> dict[str, PairBatches]:
-        from relu_nmt.data.pair_batches import PairBatches
+    def _batches(self) -> tuple[Batches, dict[str, Batches]]:
+        """Return the batches to train and to validate on; what is in them is printed."""
+        from relu_nmt.cli.training_data import TrainingSplits
 
-        if self.settings.trainer.validation.disable_validation:
-            return {}
-        batches = {}
-        for split in self.settings.task.valid_subset.split(","):
-            dataset = self._load(split)
-            batches[split] = PairBatches(dataset, self.settings.batching.validation_limits)
-            self.reporter.say(f"{dataset.source.prefix}: {len(dataset):,} sentence pairs")
-        return batches
+        settings = self.settings
+        splits = TrainingSplits(self.task, settings.batching, settings.documents, self.reporter.say)
+        train = splits.training(settings.task.train_subset, settings.trainer.run.seed)
+        names = settings.task.valid_subset.split(",")
+        if settings.trainer.validation.disable_validation:
+            names = []
+        valid = {name: splits.validation(name) for name in names}
+        if self.process.is_first and not settings.trainer.checkpoint.no_save:
+            splits.write_lengths(Path(settings.trainer.checkpoint.save_dir))
+        return train, valid
 
-    def _load(self, split: str) -> Any:
-        """Return a split with both sides."""
-        dataset = self.task.load_split(split)
-        if dataset.target is None:
-            raise DataError(f"{dataset.source.prefix}: has no target side to learn from")
-        return dataset
-
-    def _bleu_of(self, split: str, model: EncoderDecoder) -> ValidationBleu:
+    def _bleu_of(self, split: str, model: EncoderDecoder, batches: Batches) -> ValidationBleu:
         import torch
 
         from relu_nmt.decoding.generator import Generator
@@ -322,6 +326,7 @@ class _Training:
             self.process,
             self.reporter.say,
             SAMPLES if options.eval_bleu_print_samples else 0,
+            batches.groups if self.settings.documents.active else None,
         )
 
 

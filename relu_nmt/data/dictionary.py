@@ -11,6 +11,9 @@ from relu_nmt.data.safe_write import write_text
 from relu_nmt.errors import DataError
 
 BOS, PAD, EOS, UNK = SPECIAL_SYMBOLS = ("<s>", "<pad>", "</s>", "<unk>")
+FILLER = "madeupword"
+SENTENCE_SEPARATOR = "<sep>"
+"""Ends each sentence of a group of sentences, if separators are wanted."""
 MAX_COUNT_DIGITS = 18
 OVERWRITE_FLAG = "#fairseq:overwrite"
 
@@ -72,7 +75,7 @@ class Dictionary:
     def num_words(self) -> int:
         """Symbols that are neither special nor fill the dictionary up to a round size."""
         words = self._symbols[len(SPECIAL_SYMBOLS) :]
-        return sum(not word.startswith("madeupword") for word in words)
+        return sum(not word.startswith(FILLER) for word in words)
 
     def index(self, symbol: str) -> int:
         """Return the number of ``symbol``, or that of ``<unk>``."""
@@ -81,6 +84,39 @@ class Dictionary:
     def indices(self) -> dict[str, int]:
         """Return a copy of the table from symbol to number."""
         return dict(self._indices)
+
+    def with_symbol(self, symbol: str) -> "Dictionary":
+        """Return a dictionary that has one more symbol, all others keeping their numbers.
+
+        It takes the place of the first ``madeupword``, which stands for nothing, so that the size
+        does not change; without such it comes last.
+
+        Args:
+            symbol: the symbol, not in the dictionary.
+
+        Raises:
+            DataError: it is there already.
+
+        Example:
+            >>> dictionary = Dictionary.from_counts({"a": 1}, padding_factor=8)
+            >>> bigger = dictionary.with_symbol("<sep>")
+            >>> bigger.index("<sep>"), len(dictionary), len(bigger)
+            (5, 8, 8)
+        """
+        if symbol in self:
+            raise DataError(f"dictionary: the symbol '{symbol}' is in it already")
+        copy = Dictionary()
+        copy._symbols, copy._counts = list(self._symbols), list(self._counts)
+        copy._indices = dict(self._indices)
+        pairs = enumerate(zip(self._symbols, self._counts, strict=True))
+        for place, (word, count) in pairs:
+            if count == 0 and word.startswith(FILLER):
+                copy._symbols[place] = symbol
+                del copy._indices[word]
+                copy._indices[symbol] = place
+                return copy
+        copy._append(symbol, 0)
+        return copy
 
     def encode(self, tokens: Sequence[str], append_eos: bool = True) -> np.ndarray:
         """Return the numbers of ``tokens``, int64 [n], ending in ``</s>`` unless told otherwise."""
@@ -134,7 +170,7 @@ class Dictionary:
                 dictionary._append(word, count)
         filler = 0
         while padding_factor > 1 and len(dictionary) % padding_factor:
-            symbol = f"madeupword{filler:04d}"
+            symbol = f"{FILLER}{filler:04d}"
             if symbol not in dictionary:
                 dictionary._append(symbol, 0)
             filler += 1

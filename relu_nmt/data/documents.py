@@ -81,3 +81,37 @@ def write_documents(path: str | os.PathLike[str], counts: Sequence[int] | np.nda
 def document_of_sentence(counts: np.ndarray) -> np.ndarray:
     """Return the number of the document that each sentence belongs to, int64 [sentences]."""
     return np.repeat(np.arange(len(counts)), counts)
+
+
+def require_documents(documents: np.ndarray | None, origin: str, purpose: str) -> np.ndarray:
+    """Return the document boundaries.
+
+    Args:
+        documents: sentences of each document, or None if unknown.
+        origin: the split, for the message (``data-bin/train.de-en``).
+        purpose: the flag that needs them.
+
+    Raises:
+        DataError: they are unknown.
+    """
+    if documents is None:
+        raise DataError(
+            f"{origin}.documents: no such file, but {purpose} needs the document boundaries; run "
+            "relu-nmt-preprocess with --document-separator, or write the file (a line per "
+            "document: its number of sentences)"
+        )
+    return documents
+
+
+def join_documents(sentences: Sequence[str], counts: np.ndarray) -> list[str]:
+    """Return the text of each document: its sentences with spaces between them.
+
+    Args:
+        sentences: the sentences of all documents, one after the other; blank ones leave no trace.
+        counts: sentences of each document, int [documents].
+    """
+    ends = np.cumsum(counts)
+    return [
+        " ".join(filter(str.strip, sentences[begin:end]))
+        for begin, end in zip(ends - counts, ends, strict=True)
+    ]

@@ -5,6 +5,7 @@ import numpy as np
 from relu_nmt.data.batch import TranslationBatch, collate
 from relu_nmt.data.batching import BatchLimits, EpochBatches, find_too_long, plan_batches
 from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.data.document_groups import GroupedDataset
 from relu_nmt.data.parallel import ParallelDataset
 from relu_nmt.errors import DataError
 
@@ -13,7 +14,7 @@ class PairBatches:
     """The batches of a split, epoch by epoch, each loaded by its number.
 
     Args:
-        dataset: the sentence pairs.
+        dataset: the sentence pairs, or groups of them.
         limits: what a batch may hold.
         seed: shuffles batches anew each epoch; None keeps them in order of length (validation).
         skip_too_long: leave out sentences longer than ``limits.max_tokens``; otherwise each gets
@@ -25,7 +26,7 @@ class PairBatches:
 
     def __init__(
         self,
-        dataset: ParallelDataset,
+        dataset: ParallelDataset | GroupedDataset,
         limits: BatchLimits,
         seed: int | None = None,
         skip_too_long: bool = False,

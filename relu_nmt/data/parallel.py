@@ -17,6 +17,8 @@ class ParallelDataset:
         target: the target sentences in the same order; None for source-only data.
         source_vocab_size: token numbers at or above it are an error; None checks nothing.
         target_vocab_size: the same for the target.
+        separators: numbers of the symbol that ends each source and each target sentence, before
+            ``</s>``; it is not in the files. None for no such symbol.
 
     Raises:
         DataError: the two sides have different numbers of sentences.
@@ -38,6 +40,7 @@ class ParallelDataset:
         target: IndexedDataset | None = None,
         source_vocab_size: int | None = None,
         target_vocab_size: int | None = None,
+        separators: tuple[int, int] | None = None,
     ) -> None:
         if target is not None and len(source) != len(target):
             raise DataError(
@@ -47,6 +50,8 @@ class ParallelDataset:
         self.source = source
         self.target = target
         self._vocab_sizes = (source_vocab_size, target_vocab_size)
+        self._separators = (None, None) if separators is None else separators
+        self._added = int(separators is not None)
 
     def __len__(self) -> int:
         return len(self.source)
@@ -54,12 +59,12 @@ class ParallelDataset:
     @property
     def source_sizes(self) -> np.ndarray:
         """Tokens of each source sentence with ``</s>``, int32 [N]."""
-        return self.source.sizes
+        return self.source.sizes + self._added
 
     @property
     def target_sizes(self) -> np.ndarray | None:
         """Tokens of each target sentence with ``</s>``, int32 [N]; None for source-only data."""
-        return None if self.target is None else self.target.sizes
+        return None if self.target is None else self.target.sizes + self._added
 
     def pair(self, index: int) -> tuple[np.ndarray, np.ndarray | None]:
         """Return the token numbers of pair ``index``: two int64 [n], both ending in ``</s>``.
@@ -67,13 +72,13 @@ class ParallelDataset:
         Raises:
             DataError: a token number is not in the dictionary, or ``</s>`` is missing.
         """
-        source = self._sentence(self.source, index, self._vocab_sizes[0])
+        source = self._sentence(self.source, index, 0)
         if self.target is None:
             return source, None
-        return source, self._sentence(self.target, index, self._vocab_sizes[1])
+        return source, self._sentence(self.target, index, 1)
 
-    @staticmethod
-    def _sentence(side: IndexedDataset, index: int, vocab_size: int | None) -> np.ndarray:
+    def _sentence(self, side: IndexedDataset, index: int, which: int) -> np.ndarray:
+        vocab_size, separator = self._vocab_sizes[which], self._separators[which]
         ids = side[index]
         if len(ids) == 0 or ids[-1] != Dictionary.eos_index:
             raise DataError(
@@ -86,7 +91,14 @@ class ParallelDataset:
                 f"but its dictionary has {vocab_size:,} symbols; data and dictionary do not "
                 "belong together"
             )
-        return ids
+        if separator is None:
+            return ids
+        if separator in ids:
+            raise DataError(
+                f"{side.prefix}.bin: sentence {index} itself holds the symbol that is to end each "
+                f"sentence (number {separator}); train without --sentence-separator"
+            )
+        return np.append(ids[:-1], (separator, Dictionary.eos_index))
 
 
 def check_parallel(counts: Mapping[str, int], what: str) -> None:

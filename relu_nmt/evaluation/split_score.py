@@ -2,7 +2,10 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from relu_nmt.data.dictionary import UNK
+from relu_nmt.data.documents import join_documents
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation.bleu import Score, corpus_bleu, corpus_chrf
 from relu_nmt.evaluation.config import ScoringConfig
@@ -18,6 +21,7 @@ def score_split(
     texts: Sequence[str],
     tokens: Sequence[Sequence[str]],
     config: ScoringConfig,
+    documents: np.ndarray | None = None,
 ) -> Score:
     """Return the score of the translations of all sentences of a split.
 
@@ -31,6 +35,8 @@ def score_split(
         texts: the translations as raw text.
         tokens: the same as dictionary tokens.
         config: metric and its settings.
+        documents: sentences of each document, int [documents], if ``texts`` and ``tokens`` are
+            whole documents; the score is then that of documents (d-BLEU). None for sentences.
 
     Raises:
         DataError: the split has no references, or not as many.
@@ -41,14 +47,18 @@ def score_split(
         lowercase = pipeline.lowercase
     if config.scoring == "bleu":
         words = [" ".join(pipeline.join_words(line)) for line in tokens]
-        references = _tokenised_references(task, split)
+        references = _joined(_tokenised_references(task, split), documents)
         return corpus_bleu(words, [references], lowercase=lowercase, tokenize="none", smooth="none")
-    references = task.references(split)
+    references = _joined(task.references(split), documents)
     if config.scoring == "chrf":
         return corpus_chrf(texts, [references], lowercase=lowercase)
     prepared = pipeline.keeps_text and pipeline.detokenizer == "none"
     tokenize = config.sacrebleu_tokenizer or ("none" if prepared else "13a")
     return corpus_bleu(texts, [references], lowercase=lowercase, tokenize=tokenize)
+
+
+def _joined(references: list[str], documents: np.ndarray | None) -> list[str]:
+    return references if documents is None else join_documents(references, documents)
 
 
 def _tokenised_references(task: TranslationTask, split: str) -> list[str]:

@@ -4,10 +4,14 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 
+from relu_nmt.data.document_groups import DocumentGroups, GroupedDataset
+from relu_nmt.data.documents import join_documents
 from relu_nmt.decoding.batching import generate_in_order
 from relu_nmt.decoding.generator import Generator
+from relu_nmt.evaluation.bleu import Score
 from relu_nmt.evaluation.config import ScoringConfig
 from relu_nmt.evaluation.split_score import score_split
 from relu_nmt.tasks.translation import TranslationTask
@@ -33,6 +37,9 @@ class Processes(Protocol):
 class ValidationBleu:
     """Translates a split and scores it against its references.
 
+    With groups of sentences, each group is translated at once, and whole documents are scored
+    (d-BLEU), so that the score does not depend on how the groups were cut.
+
     Args:
         generator: searches with the model being trained.
         task: with the data folder.
@@ -41,6 +48,7 @@ class ValidationBleu:
         processes: who shares the work.
         say: prints a line; the score's signature and samples go there.
         num_samples: translations to print each time.
+        groups: the sentences to translate together, all of the split; None for each on its own.
     """
 
     metric_names = ("bleu",)
@@ -54,6 +62,7 @@ class ValidationBleu:
         processes: Processes,
         say: Callable[[str], None],
         num_samples: int = 0,
+        groups: DocumentGroups | None = None,
     ) -> None:
         self._generator = generator
         self._task = task
@@ -62,7 +71,9 @@ class ValidationBleu:
         self._processes = processes
         self._say = say
         self._num_samples = num_samples
-        self._dataset = task.load_split(split)
+        self._groups = groups
+        sentences = task.load_split(split)
+        self._dataset = sentences if groups is None else GroupedDataset(sentences, groups)
 
     def score(self) -> dict[str, float]:
         """Return ``bleu``, 0 to 100.
@@ -80,14 +91,29 @@ class ValidationBleu:
         if processes.rank == 0:
             tokens = [line for _, line in sorted(itertools.chain.from_iterable(everyones))]
             texts = [self._task.target_text.decode(line) for line in tokens]
-            result = score_split(self._task, self._split, texts, tokens, self._scoring)
-            self._say(f"{result}")
+            result = self._score(texts, tokens)
             self._print_samples(texts)
             score = result.value
         return {"bleu": processes.from_first(score)}
 
+    def _score(self, texts: list[str], tokens: list[list[str]]) -> Score:
+        """Score all translations, given as texts and as dictionary tokens, and print it."""
+        task, split, scoring, groups = self._task, self._split, self._scoring, self._groups
+        if groups is None:
+            score = score_split(task, split, texts, tokens, scoring)
+            self._say(f"{score}")
+            return score
+        of_document = np.bincount(groups.document)
+        rest = iter(tokens)
+        whole = [list(itertools.chain(*itertools.islice(rest, count))) for count in of_document]
+        sentences = np.bincount(groups.document, groups.count).astype(np.int64)
+        texts = join_documents(texts, of_document)
+        score = score_split(task, split, texts, whole, scoring, sentences)
+        self._say(f"{len(texts):,} documents: d-{score}")
+        return score
+
     def check(self) -> None:
-        """Translate the shortest sentences, and see that the references are there.
+        """Translate the shortest sentences or groups, and see that the references are there.
 
         Raises:
             DataError: the split has no references.
@@ -98,7 +124,7 @@ class ValidationBleu:
         self._task.references(self._split)
 
     def _translate(self, numbers: Sequence[int]) -> list[list[str]]:
-        """Return the best translation of each sentence, as dictionary tokens."""
+        """Return the best translation of each sentence or group, as dictionary tokens."""
         dictionary = self._task.target_dictionary
         found = generate_in_order(
             self._generator,
@@ -112,6 +138,8 @@ class ValidationBleu:
         if not self._num_samples:
             return
         references = self._task.references(self._split)
+        if self._groups is not None:
+            references = join_documents(references, self._groups.count)
         step = max(1, len(texts) // self._num_samples)
         for number in range(0, len(texts), step)[: self._num_samples]:
             self._say(f"example hypothesis: {texts[number]}")

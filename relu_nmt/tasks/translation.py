@@ -16,7 +16,7 @@ from relu_nmt.data.data_folder import (
     raw_path,
     split_prefix,
 )
-from relu_nmt.data.dictionary import UNK, Dictionary
+from relu_nmt.data.dictionary import SENTENCE_SEPARATOR, UNK, Dictionary
 from relu_nmt.data.documents import read_documents
 from relu_nmt.data.indexed_dataset import IndexedDataset
 from relu_nmt.data.manifest import read_manifest
@@ -143,6 +143,39 @@ class TranslationTask:
             self.folder,
         )
 
+    def with_sentence_separator(self) -> "TranslationTask":
+        """Return the task in which ``<sep>`` ends each sentence of both sides.
+
+        No file changes: the symbol gets a number that the binarised data does not use, and is
+        added as sentences are read.
+
+        Raises:
+            DataError: ``<sep>`` is a word of the text itself.
+        """
+        dictionaries = []
+        for language, dictionary in (
+            (self.source_lang, self.source_dictionary),
+            (self.target_lang, self.target_dictionary),
+        ):
+            if SENTENCE_SEPARATOR in dictionary:
+                raise DataError(
+                    f"{dictionary_path(self.folder or '', language)}: '{SENTENCE_SEPARATOR}' is a "
+                    "word of the text, from which separators could not be told; replace it in the "
+                    "text and run relu-nmt-preprocess again, or leave --sentence-separator out"
+                )
+            dictionaries.append(dictionary.with_symbol(SENTENCE_SEPARATOR))
+        return TranslationTask(
+            self.source_text.with_sentence_separator(SENTENCE_SEPARATOR),
+            self.target_text.with_sentence_separator(SENTENCE_SEPARATOR),
+            *dictionaries,
+            self.folder,
+        )
+
+    @property
+    def has_sentence_separator(self) -> bool:
+        """Whether ``<sep>`` ends each sentence."""
+        return self.target_text.sentence_separator is not None
+
     def _folder(self) -> Path:
         if self.folder is None:
             raise DataError("this task comes from a checkpoint and has no data folder; give one")
@@ -161,7 +194,13 @@ class TranslationTask:
         if pair != pair_name(self.source_lang, None):
             target = IndexedDataset(split_prefix(folder, split, pair, self.target_lang))
         sizes = len(self.source_dictionary), len(self.target_dictionary)
-        return ParallelDataset(source, target, *sizes)
+        separators = None
+        if self.has_sentence_separator:
+            separators = (
+                self.source_dictionary.index(SENTENCE_SEPARATOR),
+                self.target_dictionary.index(SENTENCE_SEPARATOR),
+            )
+        return ParallelDataset(source, target, *sizes, separators)
 
     def documents(self, split: str) -> np.ndarray | None:
         """Return the sentences of each document, int64 [documents]; None if unknown.
@@ -276,6 +315,13 @@ class TranslationTask:
             ) from error
         return cls(source_text, target_text, source, target)
 
+    def _in_folder(self, path: Path) -> Dictionary:
+        """Return a folder's dictionary as this task uses it."""
+        dictionary = Dictionary.load(path)
+        if self.has_sentence_separator and SENTENCE_SEPARATOR not in dictionary:
+            return dictionary.with_symbol(SENTENCE_SEPARATOR)
+        return dictionary
+
     def at_folder(self, path: str | os.PathLike[str]) -> "TranslationTask":
         """Return this task, reading splits from ``path``, after comparing the dictionaries.
 
@@ -292,7 +338,7 @@ class TranslationTask:
             file = dictionary_path(path, language)
             # Source-only data has no target dictionary.
             source_only = language == self.target_lang and not file.exists()
-            if not source_only and Dictionary.load(file) != own:
+            if not source_only and self._in_folder(file) != own:
                 raise DataError(
                     f"{file}: not the dictionary of the checkpoint; preprocess with {flag} and "
                     "the dictionary of its training data"

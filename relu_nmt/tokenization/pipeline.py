@@ -21,6 +21,8 @@ class TextPipeline:
         subword: the subword model; whole words by default.
         detokenizer: name of the tokeniser whose joining makes raw text; ``tokenizer`` by default.
             For text that arrives tokenised.
+        sentence_separator: a token that ends each sentence, as models of documents want it: added
+            to the tokens and taken away again. None for no such token.
 
     Example:
         >>> pipeline = TextPipeline("en", tokenizer="moses", lowercase=True)
@@ -37,8 +39,10 @@ class TextPipeline:
         lowercase: bool = False,
         subword: SubwordModel | None = None,
         detokenizer: str | None = None,
+        sentence_separator: str | None = None,
     ) -> None:
         self.language = language
+        self.sentence_separator = sentence_separator
         self.tokenizer = tokenizer
         self.lowercase = lowercase
         self.subword = WholeWords() if subword is None else subword
@@ -65,16 +69,40 @@ class TextPipeline:
         return " ".join(words).lower().split() if self.lowercase else words
 
     def encode(self, raw: str) -> list[str]:
-        """Return the tokens of a raw sentence, as they stand in the dictionary."""
-        return self.subword.split(self.words(raw))
+        """Return the tokens of a raw sentence, as they stand in the dictionary.
+
+        A blank sentence has none, not even a separator.
+        """
+        tokens = self.subword.split(self.words(raw))
+        return [*tokens, self.sentence_separator] if self.sentence_separator and tokens else tokens
 
     def join_words(self, tokens: Sequence[str]) -> list[str]:
-        """Return the tokenised words that the tokens are pieces of."""
-        return self.subword.join(tokens)
+        """Return the tokenised words that the tokens are pieces of, separators left out."""
+        return [word for part in self.sentences(tokens) for word in self.subword.join(part)]
+
+    def sentences(self, tokens: Sequence[str]) -> list[list[str]]:
+        """Return the tokens of each sentence, cut at the separators, which are left out.
+
+        What follows the last separator is a sentence only if it has tokens. Without separators
+        all tokens are one sentence.
+        """
+        if self.sentence_separator is None:
+            return [list(tokens)]
+        parts: list[list[str]] = [[]]
+        for token in tokens:
+            if token == self.sentence_separator:
+                parts.append([])
+            else:
+                parts[-1].append(token)
+        return parts if parts[-1] else parts[:-1]
 
     def decode(self, tokens: Sequence[str]) -> str:
-        """Return the raw sentence of which :meth:`encode` made ``tokens``."""
-        return self._detokenizer.join(self.subword.join(tokens))
+        """Return the raw sentence of which :meth:`encode` made ``tokens``.
+
+        Several sentences with separators are joined with spaces.
+        """
+        texts = (self._detokenizer.join(self.subword.join(s)) for s in self.sentences(tokens))
+        return " ".join(filter(None, texts))
 
     def with_post_processing(
         self, remove_bpe: str | None, detokenizer: str | None
@@ -106,7 +134,12 @@ class TextPipeline:
             self.lowercase,
             subword,
             self.detokenizer if detokenizer is None else detokenizer,
+            self.sentence_separator,
         )
+
+    def with_sentence_separator(self, symbol: str) -> "TextPipeline":
+        """Return the same pipeline that ends each sentence with ``symbol``."""
+        return TextPipeline.from_state({**self.to_state(), "sentence_separator": symbol})
 
     def to_state(self) -> dict[str, Any]:
         """Return the whole pipeline, subword model included, as JSON values."""
@@ -116,6 +149,7 @@ class TextPipeline:
             "lowercase": self.lowercase,
             "subword": self.subword.to_state(),
             "detokenizer": self.detokenizer,
+            "sentence_separator": self.sentence_separator,
         }
 
     @classmethod
@@ -128,4 +162,5 @@ class TextPipeline:
             state["lowercase"],
             subword,
             state.get("detokenizer"),
+            state.get("sentence_separator"),
         )

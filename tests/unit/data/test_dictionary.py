@@ -137,3 +137,21 @@ def test_missing_and_foreign_files(tmp_path):
 def test_symbol_twice():
     with pytest.raises(DataError, match="occurs twice"):
         Dictionary(["a", "a"])
+
+
+@pytest.mark.parametrize(("padding_factor", "size"), [(8, 8), (1, 7)])
+def test_a_symbol_takes_the_place_of_a_filler_or_comes_last(padding_factor, size):
+    dictionary = Dictionary.from_counts({"b": 2, "a": 2}, padding_factor=padding_factor)
+    bigger = dictionary.with_symbol("<sep>")
+    assert (len(bigger), bigger.index("<sep>"), bigger[6]) == (size, 6, "<sep>")
+    assert "<sep>" not in dictionary
+    assert "madeupword0000" not in bigger
+    assert [bigger.index(word) for word in ("a", "b")] == [4, 5]
+    assert Dictionary.from_text(bigger.to_text()) == bigger != dictionary
+    with pytest.raises(DataError, match="in it already"):
+        bigger.with_symbol("<sep>")
+
+
+def test_a_word_that_looks_like_a_filler_keeps_its_place():
+    dictionary = Dictionary.from_counts({"madeupword0000": 3}, padding_factor=1)
+    assert dictionary.with_symbol("<sep>").index("<sep>") == 5

@@ -3,7 +3,9 @@ import pytest
 
 from relu_nmt.data.documents import (
     document_of_sentence,
+    join_documents,
     read_documents,
+    require_documents,
     separator_test,
     write_documents,
 )
@@ -47,3 +49,15 @@ def test_does_not_fit(tmp_path):
         read_documents(tmp_path / "x", 5)
     with pytest.raises(DataError, match="cannot read"):
         read_documents(tmp_path / "y")
+
+
+def test_missing_boundaries_name_the_file_and_the_way_out():
+    counts = np.array([2])
+    assert require_documents(counts, "data/train.de-en", "--max-doc-tokens") is counts
+    with pytest.raises(DataError, match=r"train.de-en.documents: .*--max-doc-tokens.*--document-"):
+        require_documents(None, "data/train.de-en", "--max-doc-tokens")
+
+
+def test_joined_documents():
+    assert join_documents(["a b", "", "c", "d"], np.array([3, 1])) == ["a b c", "d"]
+    assert join_documents([], np.zeros(0, dtype=np.int64)) == []

@@ -59,3 +59,17 @@ def test_check_parallel():
     check_parallel({"a": 3}, "lines")
     with pytest.raises(DataError, match="a: 1,000 lines, but b has 1,001; both sides"):
         check_parallel({"a": 1000, "b": 1001}, "lines")
+
+
+def test_separators_are_added_before_the_end(side):
+    data = ParallelDataset(side("de", [[4, 2], [2]]), side("en", [[7, 8, 2], [4, 2]]), 9, 9, (5, 6))
+    assert data.source_sizes.tolist() == [3, 2]
+    assert data.target_sizes.tolist() == [4, 3]
+    assert [ids.tolist() for ids in data.pair(0)] == [[4, 5, 2], [7, 8, 6, 2]]
+    assert [ids.tolist() for ids in data.pair(1)] == [[5, 2], [4, 6, 2]]
+
+
+def test_a_sentence_must_not_hold_the_separator(side):
+    data = ParallelDataset(side("de", [[4, 5, 2]]), None, 9, None, (5, 5))
+    with pytest.raises(DataError, match=r"de.bin: sentence 0 itself holds .*--sentence-separator"):
+        data.pair(0)

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 
 from relu_nmt.data.dictionary import Dictionary
@@ -50,6 +51,16 @@ def test_raw_text_is_compared_with_the_raw_references(corpus):
     assert "tok:char" in score_split(task, "test", texts, tokens, other).signature
     chrf = score_split(task, "test", texts, tokens, ScoringConfig(scoring="chrf"))
     assert chrf == corpus_chrf(texts, [REFERENCES], lowercase=True)
+
+
+def test_whole_documents_are_compared_with_joined_references(corpus):
+    task = folder(corpus, tokenizer="moses", lowercase=True)
+    documents = np.array([1, 2])
+    texts = [REFERENCES[0], f"{REFERENCES[1]} {REFERENCES[2]}"]
+    tokens = [task.target_text.encode(text) for text in texts]
+    for scoring in ("sacrebleu", "bleu", "chrf"):
+        score = score_split(task, "test", texts, tokens, ScoringConfig(scoring=scoring), documents)
+        assert score.value == pytest.approx(100)
 
 
 def test_tokenised_text_is_compared_with_tokenised_references(corpus):

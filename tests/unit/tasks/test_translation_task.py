@@ -240,3 +240,35 @@ def test_public_example_of_the_class():
     words = Dictionary(["ein", "Haus"])
     task = TranslationTask(TextPipeline("de"), TextPipeline("en"), words, words)
     assert task.decode_target(task.encode_source("ein Haus")) == "ein Haus"
+
+
+def test_separators_on_an_existing_folder(raw_folder):
+    plain = TranslationTask.from_data_folder(raw_folder)
+    task = plain.with_sentence_separator()
+    assert task.joined_dictionary
+    assert task.has_sentence_separator
+    assert not plain.has_sentence_separator
+    number = task.source_dictionary.index("<sep>")
+    before, after = plain.load_split("valid"), task.load_split("valid")
+    assert after.source_sizes.tolist() == (before.source_sizes + 1).tolist()
+    for i, english in enumerate(ENGLISH):
+        source = after.pair(i)[0].tolist()
+        assert source == [*before.pair(i)[0][:-1].tolist(), number, 2]
+        assert task.decode_target(after.pair(i)[1]) == english
+    assert task.encode_source(GERMAN[0]).tolist() == after.pair(0)[0].tolist()
+    assert task.references("valid") == ENGLISH
+    # A checkpoint keeps it, and finds the folder's dictionary to be its own.
+    again = TranslationTask.from_state(json.loads(json.dumps(task.to_state())))
+    assert again.has_sentence_separator
+    assert again.at_folder(raw_folder).load_split("valid").pair(1)[1].tolist() == (
+        after.pair(1)[1].tolist()
+    )
+
+
+def test_separators_cannot_be_told_from_a_word_of_the_text(tmp_path):
+    for language in ("de", "en"):
+        for name in ("train", "valid"):
+            (tmp_path / f"{name}.{language}").write_text("a <sep> b\n")
+    task = TranslationTask.from_data_folder(build(tmp_path))
+    with pytest.raises(DataError, match=r"dict.de.txt: '<sep>' is a word of the text.*replace"):
+        task.with_sentence_separator()

@@ -135,3 +135,30 @@ def test_unknown_names():
         TextPipeline("en", "mose")
     with pytest.raises(ConfigError, match="expected one of"):
         TextPipeline("en").with_post_processing("##", None)
+
+
+SEPARATED = TextPipeline(
+    "en", "moses", subword=SubwordNmt({"codes": CODES})
+).with_sentence_separator("<sep>")
+
+
+def test_separators_end_sentences_and_are_undone():
+    sentences = ["Haus Boot, don't.", "Peter's (Boot)!", "1.000 naïve z.B.?"]
+    tokens = [token for sentence in sentences for token in SEPARATED.encode(sentence)]
+    assert tokens.count("<sep>") == len(sentences)
+    parts = SEPARATED.sentences(tokens)
+    assert [SEPARATED.decode(part) for part in parts] == sentences
+    assert SEPARATED.decode(tokens) == " ".join(sentences)
+    words = [word for sentence in sentences for word in SEPARATED.words(sentence)]
+    assert SEPARATED.join_words(tokens) == words
+    again = TextPipeline.from_state(SEPARATED.to_state()).with_post_processing(None, None)
+    assert again.encode(sentences[0]) == SEPARATED.encode(sentences[0])
+
+
+def test_separators_of_blank_and_unfinished_sentences():
+    assert SEPARATED.encode(" ") == []
+    assert SEPARATED.decode(["<sep>"]) == ""
+    assert SEPARATED.sentences(["a", "<sep>", "<sep>", "b"]) == [["a"], [], ["b"]]
+    assert SEPARATED.decode(["a", "<sep>", "<sep>", "b"]) == "a b"
+    assert SEPARATED.sentences([]) == []
+    assert TextPipeline("de").sentences(["a", "<sep>"]) == [["a", "<sep>"]]
