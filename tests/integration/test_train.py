@@ -205,6 +205,7 @@ def test_tensorboard_has_losses_regulariser_and_attention_statistics(folder, tmp
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     flags = f"{QUICK} --max-tokens 100 --max-update 4 --log-interval 2 --save-dir {tmp_path}/run"
+    flags += " --telemetry-interval 2"
     run(folder / "joined", f"{flags} --tensorboard-logdir {tmp_path}/tb")
     curves = EventAccumulator(str(tmp_path / "tb" / "train_inner")).Reload()
     names = set(curves.Tags()["scalars"])
