@@ -15,7 +15,6 @@ on one pair of that many tokens, blockwise and by the dense reference.
 """
 
 import argparse
-import importlib.util
 import json
 import resource
 import statistics
@@ -263,11 +262,9 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--threads", type=int, default=0, help="of PyTorch on the CPU")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--plot", type=Path, metavar="PNG", help="needs matplotlib")
+    parser.add_argument("--plot", type=Path, metavar="PNG")
     parser.add_argument("--train-step", type=int, metavar="TOKENS")
     arguments = parser.parse_args()
-    if arguments.plot and importlib.util.find_spec("matplotlib") is None:
-        parser.error("--plot needs matplotlib: pip install 'relu-nmt[plot]'")
     if arguments.backends is None:
         skipped = () if arguments.device == "cuda" else ("triton",)
         arguments.backends = [b for b in BACKENDS if b not in skipped]

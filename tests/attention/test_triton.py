@@ -65,7 +65,7 @@ def test_key_bounds_are_the_first_hidden_key_and_the_end_of_the_visible_ones():
     assert Visibility(1, 4).key_bounds is None
 
 
-@pytest.mark.parametrize("kernel", ["forward", "rows", "columns"])
+@pytest.mark.parametrize("kernel", ["forward", "rows", "columns", "fused"])
 @pytest.mark.parametrize("width", [16, 64, 128, 256])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("long", [False, True])

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from relu_nmt.attention.backends.problem import PointwiseProblem, PointwiseResult
 from relu_nmt.attention.backends.triton_blocks import (
@@ -23,6 +22,7 @@ from relu_nmt.attention.backends.triton_blocks import (
 )
 from relu_nmt.attention.pointwise_maps import PointwiseMap
 from relu_nmt.attention.stats import RowSums
+from relu_nmt.errors import ConfigError
 
 MAX_WIDTH = 256
 """The widest head whose blocks fit into the shared memory of a GPU."""
@@ -134,10 +134,15 @@ class _PointwiseAttention(torch.autograd.Function):
         return out, total, logs, nonzero, largest
 
     @staticmethod
-    @once_differentiable
     def backward(
         ctx: Any, do: Tensor | None, grad_total: Tensor | None, grad_logs: Tensor | None, *_: None
     ) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            # once_differentiable would leave a second derivative out silently where the loss is
+            # linear in the outputs.
+            raise ConfigError(
+                "--attention-backend triton has no second derivatives; choose reference"
+            )
         q, k, v = ctx.saved_tensors
         if do is None:  # only the sums have been used
             do = v.new_zeros(()).expand(*q.shape[:3], v.size(3))
@@ -302,8 +307,7 @@ def _blocks(
     rectifies = task.map.rectifies
     long = min(q.size(2), k.size(2)) >= LONG and not torch.cuda.is_current_stream_capturing()
     key = (kernel, q.device, q.dtype, width, task.causal, rectifies, long)
-    family = "columns" if kernel == "fused" else kernel
-    return choose(key, candidates(family, width, q.dtype, long, rectifies), launch, long)
+    return choose(key, candidates(kernel, width, q.dtype, long, rectifies), launch, long)
 
 
 def _run(

@@ -69,17 +69,30 @@ _LONG = {
     ),
     ("columns", 64): (
         Blocks(64, 128, 8, 3),
+        Blocks(64, 128, 8, 2),
         Blocks(32, 128, 4, 3),
-        Blocks(128, 128, 8, 2),
         Blocks(64, 64, 4, 3),
         Blocks(64, 64, 4, 3, skip=True),
     ),
     ("columns", 128): (
-        Blocks(64, 128, 8, 2),
-        Blocks(64, 128, 8, 3),
         Blocks(32, 128, 8, 3),
-        Blocks(64, 64, 4, 2),
+        Blocks(64, 128, 8, 2),
+        Blocks(64, 64, 8, 3),
+        Blocks(64, 64, 8, 2),
         Blocks(64, 64, 4, 2, skip=True),
+    ),
+    # At least 64 rows, so that the gradient of the queries, too, is made by the fast products.
+    ("fused", 64): (
+        Blocks(64, 128, 8, 3),
+        Blocks(64, 128, 8, 2),
+        Blocks(64, 64, 4, 3),
+        Blocks(64, 64, 4, 3, skip=True),
+    ),
+    ("fused", 128): (
+        Blocks(64, 64, 8, 3),
+        Blocks(64, 128, 8, 2),
+        Blocks(64, 64, 8, 2),
+        Blocks(64, 64, 8, 2, skip=True),
     ),
 }
 
@@ -90,7 +103,8 @@ def candidates(
     """Return the block sizes to try, the most promising first, the smallest last.
 
     Args:
-        kernel: ``forward``, ``rows`` or ``columns``.
+        kernel: ``forward``, ``rows``, ``columns``, or ``fused``, which is ``columns`` with the
+            gradient of the queries.
         width: the larger of the padded widths of keys and values.
         dtype: of the inputs.
         long: whether the input is long enough to measure.

@@ -23,6 +23,7 @@ from relu_nmt.attention.backends.triton_parts import (
     dropped,
     key_range,
     matmul,
+    row_range,
     score_gradient,
     seen_keys,
     store_tile,
@@ -304,33 +305,6 @@ def _columns_step(
     return dk, dv
 
 
-@triton.jit
-def _row_range(
-    key_bounds, sample, first_column, num_queries, num_keys, ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr, CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr,
-):  # fmt: skip
-    """Return the first row block, those on the diagonal, the first plain one, those and the tail.
-
-    Blocks on the diagonal need a mask, as does the tail, the block that the last query does not
-    fill, if it is not on the diagonal.
-    """
-    blocks = tl.cdiv(num_queries, ROWS)
-    full = num_queries // ROWS
-    low = num_queries * 0
-    high = low
-    if CAUSAL:
-        shift = num_keys - num_queries
-        low = tl.maximum(first_column - shift, 0) // ROWS
-        high = tl.minimum(tl.cdiv(tl.maximum(first_column + COLUMNS - 1 - shift, 0), ROWS), blocks)
-    diagonal = high - low
-    plain = tl.maximum(full - high, 0)
-    tail = tl.minimum(blocks - full, tl.maximum(blocks - high, 0))
-    if HAS_MASK:
-        alive = tl.where(first_column < tl.load(key_bounds + 2 * sample + 1), 1, 0)
-        diagonal, plain, tail = diagonal * alive, plain * alive, tail * alive
-    return low, diagonal, high, plain, tail
-
-
 @triton.jit(do_not_specialize=_CHANGING)
 def columns_kernel(
     q, k, v, do, scale, key_mask, key_bounds, grad_total, grad_logs, dq, dk, dv,
@@ -377,7 +351,7 @@ def columns_kernel(
     if FUSED:
         dq += row_offset * WIDTH
     c = tl.load(scale)
-    low, diagonal, high, plain, tail = _row_range(
+    low, diagonal, high, plain, tail = row_range(
         key_bounds, sample, first, num_queries, num_keys, ROWS, COLUMNS, CAUSAL, HAS_MASK
     )
     dk_tile = tl.zeros([COLUMNS, PADDED], tl.float32)

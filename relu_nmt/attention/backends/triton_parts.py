@@ -161,3 +161,30 @@ def score_gradient(
         w = value(z, MAP, POWER)
         dw = dw + grad_logs * (tl.log(tl.maximum(w, TINY)) + tl.where(w >= TINY, 1.0, 0.0))
     return times_derivative(dw, z, MAP, POWER)
+
+
+@triton.jit
+def row_range(
+    key_bounds, sample, first_column, num_queries, num_keys, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr, CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr,
+):  # fmt: skip
+    """Return the first row block, those on the diagonal, the first plain one, those and the tail.
+
+    Blocks on the diagonal need a mask, as does the tail, the block that the last query does not
+    fill, if it is not on the diagonal.
+    """
+    blocks = tl.cdiv(num_queries, ROWS)
+    full = num_queries // ROWS
+    low = num_queries * 0
+    high = low
+    if CAUSAL:
+        shift = num_keys - num_queries
+        low = tl.maximum(first_column - shift, 0) // ROWS
+        high = tl.minimum(tl.cdiv(tl.maximum(first_column + COLUMNS - 1 - shift, 0), ROWS), blocks)
+    diagonal = high - low
+    plain = tl.maximum(full - high, 0)
+    tail = tl.minimum(blocks - full, tl.maximum(blocks - high, 0))
+    if HAS_MASK:
+        alive = tl.where(first_column < tl.load(key_bounds + 2 * sample + 1), 1, 0)
+        diagonal, plain, tail = diagonal * alive, plain * alive, tail * alive
+    return low, diagonal, high, plain, tail
