@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from relu_nmt.config import option
+from relu_nmt.data.dictionary import SENTENCE_SEPARATOR
 from relu_nmt.data.documents import SEPARATORS
 from relu_nmt.errors import ConfigError
 from relu_nmt.evaluation.bleu import METRICS
 from relu_nmt.evaluation.length_buckets import DEFAULT_EDGES
 from relu_nmt.evaluation.significance import DEFAULT_SAMPLES
-
-SENTENCE_SEPARATOR = "<sep>"
 
 
 def _parse_metrics(text: str) -> tuple[str, ...]:

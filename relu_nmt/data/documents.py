@@ -101,17 +101,3 @@ def require_documents(documents: np.ndarray | None, origin: str, purpose: str) -
             "document: its number of sentences)"
         )
     return documents
-
-
-def join_documents(sentences: Sequence[str], counts: np.ndarray) -> list[str]:
-    """Return the text of each document: its sentences with spaces between them.
-
-    Args:
-        sentences: the sentences of all documents, one after the other; blank ones leave no trace.
-        counts: sentences of each document, int [documents].
-    """
-    ends = np.cumsum(counts)
-    return [
-        " ".join(filter(str.strip, sentences[begin:end]))
-        for begin, end in zip(ends - counts, ends, strict=True)
-    ]

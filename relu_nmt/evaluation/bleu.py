@@ -51,6 +51,7 @@ class MetricConfig:
         tokenize: sacreBLEU's tokeniser, for BLEU.
         order: longest n-gram of BLEU.
         word_order: longest word n-gram of chrF; 2 is chrF++.
+        smooth: of BLEU, see :func:`corpus_bleu`.
 
     Raises:
         ConfigError: no such metric.
@@ -65,6 +66,7 @@ class MetricConfig:
     tokenize: str = "13a"
     order: int = 4
     word_order: int = 0
+    smooth: str = "exp"
 
     def __post_init__(self) -> None:
         if self.name not in METRICS:
@@ -77,7 +79,7 @@ class MetricConfig:
             ConfigError: no such tokeniser, or one that needs a further package.
         """
         if self.name == "bleu":
-            return _bleu_metric(self.lowercase, self.tokenize, "exp", self.order)
+            return _bleu_metric(self.lowercase, self.tokenize, self.smooth, self.order)
         return _chrf_metric(self.lowercase, self.word_order)
 
     def score(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Score:

@@ -1,18 +1,65 @@
 """The score of translations of one split of a data folder."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from relu_nmt.data.dictionary import UNK
-from relu_nmt.data.documents import join_documents
 from relu_nmt.errors import DataError
-from relu_nmt.evaluation.bleu import Score, corpus_bleu, corpus_chrf
+from relu_nmt.evaluation.bleu import MetricConfig, Score
 from relu_nmt.evaluation.config import ScoringConfig
+from relu_nmt.evaluation.document_scores import cut_by_counts, join_lines
 from relu_nmt.tasks.translation import TranslationTask
 
 ESCAPED_UNK = f"<{UNK}>"
 """An unknown word in a reference, so that no unknown word of a translation matches it."""
+
+
+@dataclass(frozen=True)
+class SplitMetric:
+    """What the translations of a split are compared with, and how.
+
+    Args:
+        metric: metric and its settings.
+        references: the reference of each sentence.
+        tokenised: translations are compared as words of the tokeniser, subwords joined, not as
+            raw text.
+    """
+
+    metric: MetricConfig
+    references: list[str]
+    tokenised: bool
+
+
+def split_metric(task: TranslationTask, split: str, config: ScoringConfig) -> SplitMetric:
+    """Return how translations of a split are scored.
+
+    The references are the raw ones where the folder keeps them. A folder that fairseq-preprocess
+    made has only token numbers: translations and references are then compared as they come out
+    of the dictionary, with ``tok:none``, unless the task detokenises them.
+
+    Args:
+        task: with a data folder.
+        split: ``valid``, ``test``...
+        config: metric and its settings.
+
+    Raises:
+        DataError: the split has no references.
+    """
+    pipeline = task.target_text
+    lowercase = config.sacrebleu_lowercase
+    if lowercase is None:
+        lowercase = pipeline.lowercase
+    if config.scoring == "bleu":
+        metric = MetricConfig("bleu", lowercase, "none", smooth="none")
+        return SplitMetric(metric, _tokenised_references(task, split), True)
+    references = task.references(split)
+    if config.scoring == "chrf":
+        return SplitMetric(MetricConfig("chrf", lowercase), references, False)
+    prepared = pipeline.keeps_text and pipeline.detokenizer == "none"
+    tokenize = config.sacrebleu_tokenizer or ("none" if prepared else "13a")
+    return SplitMetric(MetricConfig("bleu", lowercase, tokenize), references, False)
 
 
 def score_split(
@@ -25,40 +72,25 @@ def score_split(
 ) -> Score:
     """Return the score of the translations of all sentences of a split.
 
-    The references are the raw ones where the folder keeps them. A folder that fairseq-preprocess
-    made has only token numbers: translations and references are then compared as they come out
-    of the dictionary, with ``tok:none``, unless the task detokenises them.
-
     Args:
         task: with a data folder.
         split: ``valid``, ``test``...
         texts: the translations as raw text.
         tokens: the same as dictionary tokens.
-        config: metric and its settings.
+        config: metric and its settings, see :func:`split_metric`.
         documents: sentences of each document, int [documents], if ``texts`` and ``tokens`` are
             whole documents; the score is then that of documents (d-BLEU). None for sentences.
 
     Raises:
         DataError: the split has no references, or not as many.
     """
-    pipeline = task.target_text
-    lowercase = config.sacrebleu_lowercase
-    if lowercase is None:
-        lowercase = pipeline.lowercase
-    if config.scoring == "bleu":
-        words = [" ".join(pipeline.join_words(line)) for line in tokens]
-        references = _joined(_tokenised_references(task, split), documents)
-        return corpus_bleu(words, [references], lowercase=lowercase, tokenize="none", smooth="none")
-    references = _joined(task.references(split), documents)
-    if config.scoring == "chrf":
-        return corpus_chrf(texts, [references], lowercase=lowercase)
-    prepared = pipeline.keeps_text and pipeline.detokenizer == "none"
-    tokenize = config.sacrebleu_tokenizer or ("none" if prepared else "13a")
-    return corpus_bleu(texts, [references], lowercase=lowercase, tokenize=tokenize)
-
-
-def _joined(references: list[str], documents: np.ndarray | None) -> list[str]:
-    return references if documents is None else join_documents(references, documents)
+    own = split_metric(task, split, config)
+    lines, references = texts, own.references
+    if own.tokenised:
+        lines = [" ".join(task.target_text.join_words(line)) for line in tokens]
+    if documents is not None:
+        references = join_lines(cut_by_counts(references, documents, split))
+    return own.metric.score(lines, [references])
 
 
 def _tokenised_references(task: TranslationTask, split: str) -> list[str]:

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 
 from relu_nmt.data.document_groups import DocumentGroups, GroupedDataset
-from relu_nmt.data.documents import join_documents
 from relu_nmt.decoding.batching import generate_in_order
 from relu_nmt.decoding.generator import Generator
 from relu_nmt.evaluation.bleu import Score
 from relu_nmt.evaluation.config import ScoringConfig
+from relu_nmt.evaluation.document_scores import cut_by_counts, join_lines
 from relu_nmt.evaluation.split_score import score_split
 from relu_nmt.tasks.translation import TranslationTask
 
@@ -107,7 +107,7 @@ class ValidationBleu:
         rest = iter(tokens)
         whole = [list(itertools.chain(*itertools.islice(rest, count))) for count in of_document]
         sentences = np.bincount(groups.document, groups.count).astype(np.int64)
-        texts = join_documents(texts, of_document)
+        texts = join_lines(cut_by_counts(texts, of_document, self._split))
         score = score_split(task, split, texts, whole, scoring, sentences)
         self._say(f"{len(texts):,} documents: d-{score}")
         return score
@@ -139,7 +139,9 @@ class ValidationBleu:
             return
         references = self._task.references(self._split)
         if self._groups is not None:
-            references = join_documents(references, self._groups.count)
+            references = join_lines(
+                cut_by_counts(references, self._groups.count, self._split)
+            )
         step = max(1, len(texts) // self._num_samples)
         for number in range(0, len(texts), step)[: self._num_samples]:
             self._say(f"example hypothesis: {texts[number]}")

@@ -3,7 +3,6 @@ import pytest
 
 from relu_nmt.data.documents import (
     document_of_sentence,
-    join_documents,
     read_documents,
     require_documents,
     separator_test,
@@ -56,8 +55,3 @@ def test_missing_boundaries_name_the_file_and_the_way_out():
     assert require_documents(counts, "data/train.de-en", "--max-doc-tokens") is counts
     with pytest.raises(DataError, match=r"train.de-en.documents: .*--max-doc-tokens.*--document-"):
         require_documents(None, "data/train.de-en", "--max-doc-tokens")
-
-
-def test_joined_documents():
-    assert join_documents(["a b", "", "c", "d"], np.array([3, 1])) == ["a b c", "d"]
-    assert join_documents([], np.zeros(0, dtype=np.int64)) == []
