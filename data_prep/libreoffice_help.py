@@ -16,9 +16,6 @@ are whole pages; of these, lines that training has seen word for word or nearly 
 
 import argparse
 import dataclasses
-import os
-import shutil
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -26,6 +23,7 @@ from pathlib import Path
 
 from prep_tools import documents as docs
 from prep_tools.command import PrepError, run_script, say
+from prep_tools.debian_packages import NoPackages, download_packages, known_packages, unpack
 from prep_tools.html_paragraphs import read_paragraphs
 from prep_tools.sentences import split_pair
 
@@ -33,14 +31,6 @@ PACKAGE = "libreoffice-help-{}"
 ENGLISH = "en-us"
 # The pages of one package are at least this many; fewer mean that the layout has changed.
 FEWEST_PAGES = 100
-TIMEOUT_SECONDS = 240
-# Without a network, give up soon: the caller has another corpus.
-IMPATIENT = ["-o", "Acquire::Retries=1"]
-IMPATIENT += ["-o", "Acquire::http::Timeout=20", "-o", "Acquire::https::Timeout=20"]
-
-
-class NoPackages(PrepError):
-    """The packages cannot be had on this machine: no apt, no network, no such language."""
 
 
 @dataclasses.dataclass
@@ -54,117 +44,37 @@ class Alignment:
 # ------------------------------------------------------------------------------ the packages
 
 
-def _run(command: Sequence[str], folder: Path) -> str:
-    """Run a program in ``folder`` and return what it printed.
-
-    Raises:
-        NoPackages: it is missing, failed, or took too long.
-    """
-    try:
-        done = subprocess.run(
-            command,
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_SECONDS,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise NoPackages(f"{command[0]} does not work here: {error}") from error
-    if done.returncode != 0:
-        lines = [line for line in done.stderr.splitlines() if line.startswith(("E:", "dpkg"))]
-        reason = lines[0] if lines else done.stderr.strip()[-200:]
-        raise NoPackages(f"'{' '.join(command[:2])}' failed: {reason}")
-    return done.stdout
-
-
-def _private_state(scratch: Path) -> list[str]:
-    """Return the options that make apt keep its package lists in ``scratch``: needs no root."""
-    lists, cache = scratch / "apt" / "lists", scratch / "apt" / "cache"
-    for folder in (lists / "partial", cache / "archives" / "partial"):
-        folder.mkdir(parents=True, exist_ok=True)
-    return [
-        "-o",
-        f"Dir::State::lists={lists}",
-        "-o",
-        f"Dir::Cache={cache}",
-        "-o",
-        "APT::Sandbox::User=" + ("root" if os.geteuid() == 0 else ""),
-    ]
-
-
-def _is_whole(package: Path) -> bool:
-    """Say whether the file is a package that can be read to its end."""
-    command = ["dpkg-deb", "--contents", str(package)]
-    return subprocess.run(command, capture_output=True, check=False).returncode == 0
-
-
-def download_packages(languages: Sequence[str], scratch: Path) -> dict[str, Path]:
+def download_help(languages: Sequence[str], scratch: Path) -> dict[str, Path]:
     """Fetch the help packages, unless ``scratch`` holds them already.
-
-    First with the package lists that the system has; if there are none or they are out of date,
-    with fresh ones kept in ``scratch``.
 
     Returns:
         Language to package file.
 
     Raises:
-        NoPackages: there is no apt, no network, or no such package.
+        NoPackages: there is no apt, no network, or no such language.
     """
-    for program in ("apt-get", "dpkg-deb"):
-        if shutil.which(program) is None:
-            raise NoPackages(
-                f"{program} is not installed: this corpus needs a Debian or Ubuntu system"
-            )
-    scratch.mkdir(parents=True, exist_ok=True)
-    found: dict[str, Path] = {}
-    for language in languages:
-        name = PACKAGE.format(language)
-        whole = [path for path in sorted(scratch.glob(f"{name}_*.deb")) if _is_whole(path)]
-        if not whole:
-            say(f"fetching the package {name}")
-            _download(name, scratch)
-            whole = [path for path in sorted(scratch.glob(f"{name}_*.deb")) if _is_whole(path)]
-        if not whole:
-            raise NoPackages(f"apt-get download {name} left no readable package in {scratch}")
-        found[language] = whole[-1]
-    return found
-
-
-def _download(name: str, scratch: Path) -> None:
+    names = {language: PACKAGE.format(language) for language in languages}
     try:
-        _run(["apt-get", "download", name, *IMPATIENT], scratch)
-        return
-    except NoPackages as error:
-        say(f"  {error}; trying again with fresh package lists (about 10 MB)")
-    options = [*IMPATIENT, *_private_state(scratch)]
-    # By default apt-get update succeeds without a network.
-    _run(["apt-get", "update", "-o", "APT::Update::Error-Mode=any", *options], scratch)
-    try:
-        _run(["apt-get", "download", name, *options], scratch)
+        packages = download_packages(list(names.values()), scratch)
     except NoPackages as error:
         hint = "; --list-languages shows the languages" if "locate" in str(error) else ""
         raise NoPackages(f"{error}{hint}") from error
+    return {language: packages[name] for language, name in names.items()}
 
 
 def list_languages() -> list[str]:
     """Return the languages that the system's package lists have, apart from English."""
-    names = _run(["apt-cache", "pkgnames", PACKAGE.format("")], Path.cwd()).split()
-    languages = {name.removeprefix(PACKAGE.format("")) for name in names}
+    languages = {name.removeprefix(PACKAGE.format("")) for name in known_packages(PACKAGE[:-2])}
     return sorted(languages - {ENGLISH, "en-gb", "common"})
 
 
-def unpack(package: Path, folder: Path) -> Path:
+def unpack_help(package: Path, folder: Path) -> Path:
     """Unpack a help package and return the folder that its pages are in.
 
     Raises:
         PrepError: the package holds no help pages where they are expected.
     """
-    if not folder.exists():
-        temporary = folder.with_name(folder.name + ".tmp")
-        shutil.rmtree(temporary, ignore_errors=True)
-        _run(["dpkg-deb", "-x", str(package), str(temporary)], package.parent)
-        temporary.rename(folder)
+    unpack(package, folder)
     pages = [path for path in folder.glob("usr/share/libreoffice/help/*/text") if path.is_dir()]
     if len(pages) != 1:
         raise PrepError(
@@ -273,8 +183,10 @@ def make_corpus(arguments: argparse.Namespace) -> None:
         raise PrepError("--out FOLDER is needed: where the corpus goes")
     language = arguments.lang.lower()
     scratch = (arguments.scratch or arguments.out / "packages").resolve()
-    packages = download_packages([language, ENGLISH], scratch)
-    pages = {name: unpack(package, scratch / package.stem) for name, package in packages.items()}
+    packages = download_help([language, ENGLISH], scratch)
+    pages = {
+        name: unpack_help(package, scratch / package.stem) for name, package in packages.items()
+    }
     say(f"aligning the pages in {language} and English")
     alignment = align_folders(pages[language], pages[ENGLISH])
     for line in report_lines(alignment):
