@@ -33,7 +33,7 @@ PYTHON = Path(sys.executable) if ".." in PYTHON.parts else PYTHON
 
 # ------------------------------------------------------------------------------- the settings
 
-MINUTES = 7.0
+MINUTES = 8.0
 """Minutes of training; installation, corpus and translation take about four more."""
 
 MODEL = """
