@@ -16,7 +16,7 @@ on one pair of that many tokens, blockwise and by the dense reference.
 
 import argparse
 import json
-import resource
+import re
 import statistics
 import subprocess
 import sys
@@ -102,8 +102,12 @@ def peak_bytes(run: Callable[[], None], device: str) -> int:
 
 
 def peak_resident() -> int:
-    """Return the peak resident set of this process in bytes (Linux: kilobytes counted)."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    """Return the peak resident set of this program in bytes (Linux only).
+
+    Not ru_maxrss: a process starts with that of its parent.
+    """
+    status = Path("/proc/self/status").read_text("ascii")
+    return int(re.search(r"VmHWM:\s*(\d+) kB", status)[1]) * 1024
 
 
 def measure_memory(cell: Cell) -> int | None:
