@@ -15,9 +15,18 @@ whose pairs they hold). It is then not the published training set, and the repor
     python data_prep/europarl_documents.py --out europarl \
         --validpref maruf/dev --testpref maruf/test
 
-Without valid and test, whole documents are held out instead. --unit chapter or sitting joins
-consecutive turns into long documents. The last step is relu-nmt-preprocess: Moses tokens, case
-kept, 32,000 joint BPE merges.
+Turns are short: few are longer than 1,024 tokens. For the long variant, --documents chapters or
+--documents sittings joins consecutive turns, so that groups of 2,048 tokens are really that long:
+
+    python data_prep/europarl_documents.py --out europarl-long --documents chapters \
+        --validpref maruf/dev --testpref maruf/test
+
+Its valid and test are whole chapters (or sittings) held out of the release; the published test
+set is there as well, as ``test-turns``, the second of the test sets that are binarised. What it
+and the published valid set hold is left out of training as before.
+
+Without --validpref and --testpref, whole documents are held out in any case. The last step is
+relu-nmt-preprocess: Moses tokens, case kept, 32,000 joint BPE merges.
 """
 
 import argparse
@@ -31,7 +40,7 @@ from prep_tools import binarise, cleaning
 from prep_tools import documents as docs
 from prep_tools.archives import extract
 from prep_tools.command import PrepError, run_script, say
-from prep_tools.europarl_turns import UNITS, align_sitting
+from prep_tools.europarl_turns import UNITS, align_sitting, join_documents
 from prep_tools.sources import Source, add_source_options, check_names, obtain
 
 LANGUAGES = ("en", "de")
@@ -39,6 +48,9 @@ SOURCE_RELEASE = Source("europarl.tgz", ("https://www.statmt.org/europarl/v7/eur
 FEWEST_SENTENCES = 6
 # Documents and pairs of the published split.
 EXPECTED = {"valid": (240, 3_587), "test": (360, 5_134)}
+# Documents in each of valid and test where they are held out, if not given by --held-out.
+HELD_OUT = {"turns": 360, "chapters": 60, "sittings": 15}
+LENGTHS_WORDS = (256, 512, 1024, 2048)
 _NOT_LETTER = re.compile(r"[\W_]+")
 
 Pair = tuple[str, str]
@@ -134,16 +146,27 @@ def rebuild(arguments: argparse.Namespace) -> list[docs.Document]:
     sittings = list(_sittings(files, LANGUAGES))
     if not sittings:
         raise PrepError(f"{archive}: no sitting is there in both languages")
-    say(f"aligning {len(sittings):,} sittings")
-    documents: list[docs.Document] = []
-    align = partial(align_sitting, unit=arguments.unit)
-    for number, found in enumerate(
-        cleaning.parallel_map(align, sittings, arguments.workers, chunk=4), 1
-    ):
-        documents.extend(document for document in found if len(document.pairs) >= FEWEST_SENTENCES)
-        if number % 500 == 0:
-            say(f"  {number:,} sittings, {len(documents):,} documents")
-    return documents
+    say(f"aligning {len(sittings):,} files")
+    align = partial(align_sitting, unit=arguments.documents)
+    found = cleaning.parallel_map(align, sittings, arguments.workers, chunk=4)
+
+    def all_documents() -> Iterator[docs.Document]:
+        for number, of_file in enumerate(found, 1):
+            yield from of_file
+            if number % 500 == 0:
+                say(f"  {number:,} files")
+
+    return [d for d in join_documents(all_documents()) if len(d.pairs) >= FEWEST_SENTENCES]
+
+
+def describe_lengths(documents: Sequence[docs.Document]) -> str:
+    """Return a line that says how many documents have more English words than 256, 512, ..."""
+    words = [sum(len(pair[0].split()) for pair in document.pairs) for document in documents]
+    shares = ", ".join(
+        f"{sum(count > length for count in words) / max(1, len(words)):.1%} over {length:,}"
+        for length in LENGTHS_WORDS
+    )
+    return f"English words of {len(documents):,} documents: {shares}"
 
 
 def _held_out(arguments: argparse.Namespace) -> dict[str, list[docs.Document]]:
@@ -163,34 +186,74 @@ def _held_out(arguments: argparse.Namespace) -> dict[str, list[docs.Document]]:
     return sets
 
 
-def make_corpus(arguments: argparse.Namespace) -> None:
-    """Read or rebuild, clean, write and binarise."""
+def _training_documents(
+    arguments: argparse.Namespace, report: dict[str, object]
+) -> list[docs.Document]:
+    """Read or rebuild the training documents, and say in ``report`` where they are from."""
+    if arguments.trainpref is not None:
+        documents, empty = read_documents(arguments.trainpref, LANGUAGES)
+        report["pairs with an empty side"] = empty
+        return documents
+    say("NOTE: the training set is rebuilt from the source release; it is not the published one")
+    report["source"] = f"Europarl v7 source release, rebuilt; documents are {arguments.documents}"
+    return rebuild(arguments)
+
+
+def divide(
+    arguments: argparse.Namespace, report: dict[str, object]
+) -> tuple[docs.Corpus, list[docs.Document]]:
+    """Return the three sets, and the published test set if it is a fourth one."""
+    sets = _held_out(arguments)
+    train = _training_documents(arguments, report)
+    if not sets:
+        say("NOTE: no --validpref and --testpref: whole documents are held out")
+        number = arguments.held_out or HELD_OUT[arguments.documents]
+        return docs.divide(train, number, docs.KEEP_NEAR_COPIES), []
+    given = [*sets["valid"], *sets["test"]]
+    fewest = FEWEST_SENTENCES if arguments.trainpref is None else 1
+    corpus, turns = docs.Corpus(train, sets["valid"], sets["test"], {}), []
+    if arguments.documents != "turns":
+        number = arguments.held_out or HELD_OUT[arguments.documents]
+        corpus, turns = docs.divide(train, number, docs.KEEP_NEAR_COPIES), sets["test"]
+    train, removed = without_held_out(corpus.train, given, fewest)
+    report.update(removed)
+    say(f"  taken out of the training set: {removed}")
+    return docs.Corpus(train, corpus.valid, corpus.test, {}), turns
+
+
+def check_flags(arguments: argparse.Namespace) -> None:
+    """Check that the flags go together.
+
+    Raises:
+        PrepError: they do not.
+    """
     check_names([SOURCE_RELEASE], arguments)
     if (arguments.validpref is None) != (arguments.testpref is None):
         raise PrepError("give both --validpref and --testpref, or neither")
-    report: dict[str, object] = {"source": "Europarl v7, split of Maruf et al. (2019)"}
-    sets = _held_out(arguments)
-    if arguments.trainpref is not None:
-        train, empty = read_documents(arguments.trainpref, LANGUAGES)
-        report["pairs with an empty side"] = empty
-    else:
-        say(
-            "NOTE: the training set is rebuilt from the source release; it is not the published one"
+    if arguments.trainpref is not None and arguments.documents != "turns":
+        raise PrepError(
+            f"--documents {arguments.documents} needs the source release: the documents of "
+            "--trainpref are turns already; leave --trainpref out"
         )
-        report["source"] = f"Europarl v7 source release, rebuilt; one {arguments.unit} a document"
-        train = rebuild(arguments)
-    if sets:
-        fewest = FEWEST_SENTENCES if arguments.trainpref is None else 1
-        train, removed = without_held_out(train, [*sets["valid"], *sets["test"]], fewest)
-        report.update(removed)
-        say(f"  taken out of the training set: {removed}")
-        corpus = docs.Corpus(train, sets["valid"], sets["test"], {})
-    else:
-        say("NOTE: no --validpref and --testpref: whole documents are held out")
-        corpus = docs.divide(train, EXPECTED["test"][0], docs.KEEP_NEAR_COPIES)
+
+
+def make_corpus(arguments: argparse.Namespace) -> None:
+    """Read or rebuild, clean, write and binarise."""
+    check_flags(arguments)
+    report: dict[str, object] = {"source": "Europarl v7, split of Maruf et al. (2019)"}
+    corpus, turns = divide(arguments, report)
     docs.write_corpus(corpus, arguments.out, LANGUAGES, "tag")
+    tests = [arguments.out / "test"]
+    if turns:
+        tests.append(arguments.out / "test-turns")
+        docs.write_documents(turns, tests[-1], LANGUAGES, "tag")
+        report["test-turns"] = {
+            "documents": len(turns),
+            "pairs": sum(len(document.pairs) for document in turns),
+        }
     docs.write_report(arguments.out, {**report, **corpus.counts()})
     say(docs.describe(corpus))
+    say(f"  test: {describe_lengths(corpus.test)}")
     binarise.binarise(
         arguments,
         [
@@ -198,6 +261,7 @@ def make_corpus(arguments: argparse.Namespace) -> None:
             *("--tokenizer", "moses", "--document-separator", "tag"),
             *("--subword", "subword-nmt", "--subword-size", arguments.bpe),
         ],
+        tests,
     )
 
 
@@ -216,10 +280,16 @@ def make_parser() -> argparse.ArgumentParser:
             help=f"{split} set of the published split: PREFIX.en, PREFIX.de",
         )
     parser.add_argument(
-        "--unit",
+        "--documents",
         choices=UNITS,
         default=UNITS[0],
-        help="what a rebuilt document is (default: turn)",
+        help="what a document of the release is; chapters and sittings are long (default: turns)",
+    )
+    parser.add_argument(
+        "--held-out",
+        type=int,
+        help="documents in each of valid and test where they are not given, at most a twentieth "
+        "of all (default: 360 turns, 60 chapters or 15 sittings)",
     )
     parser.add_argument("--bpe", type=int, default=32_000, help="merges (default: 32000)")
     parser.add_argument("--strict", action="store_true", help="stop if a size is not as expected")

@@ -43,20 +43,24 @@ def _program() -> str:
     return found
 
 
-def binarise(arguments: argparse.Namespace, flags: Sequence[object]) -> None:
+def binarise(
+    arguments: argparse.Namespace, flags: Sequence[object], tests: Sequence[Path] = ()
+) -> None:
     """Run relu-nmt-preprocess on the corpus, or only show the command.
 
     Args:
         arguments: those of :func:`add_output_options`.
         flags: languages, text steps and dictionaries; files and folders are added here.
+        tests: prefixes of the test sets, if there are several.
 
     Raises:
         PrepError: it is not installed, or failed.
     """
     out: Path = arguments.out
     command = [PROGRAM, *map(str, flags)]
-    for split in ("train", "valid", "test"):
+    for split in ("train", "valid"):
         command += [f"--{split}pref", str(out / split)]
+    command += ["--testpref", ",".join(map(str, tests or [out / "test"]))]
     command += ["--destdir", str(arguments.destdir or out / "data-bin")]
     command += ["--workers", str(arguments.workers)]
     say(f"$ {shlex.join(command)}")

@@ -146,25 +146,33 @@ def document_lines(documents: Sequence[Document], side: int, separator: str) -> 
     return lines
 
 
-def write_corpus(
-    corpus: Corpus, folder: Path, languages: tuple[str, str], separator: str
+def write_documents(
+    documents: Sequence[Document], prefix: Path, languages: tuple[str, str], separator: str
 ) -> list[Path]:
-    """Write ``train.de``, ``train.en`` and so on, one sentence a line.
+    """Write ``PREFIX.de`` and ``PREFIX.en`` (or other languages), one sentence a line.
 
     Args:
-        corpus: the divided documents.
-        folder: made if it does not exist.
+        documents: the documents.
+        prefix: folder and beginning of the names; the folder is made if it does not exist.
         languages: source and target language, the endings of the files.
         separator: see :func:`document_lines`.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    prefix.parent.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for side, language in enumerate(languages):
+        lines = document_lines(documents, side, separator)
+        paths.append(prefix.with_name(f"{prefix.name}.{language}"))
+        write_text(paths[-1], "".join(line + "\n" for line in lines))
+    return paths
+
+
+def write_corpus(
+    corpus: Corpus, folder: Path, languages: tuple[str, str], separator: str
+) -> list[Path]:
+    """Write ``train.de``, ``train.en`` and so on; see :func:`write_documents`."""
     paths = []
     for split in ("train", "valid", "test"):
-        for side, language in enumerate(languages):
-            lines = document_lines(getattr(corpus, split), side, separator)
-            path = folder / f"{split}.{language}"
-            write_text(path, "".join(line + "\n" for line in lines))
-            paths.append(path)
+        paths += write_documents(getattr(corpus, split), folder / split, languages, separator)
     return paths
 
 

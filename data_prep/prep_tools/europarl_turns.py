@@ -1,11 +1,15 @@
 """Turns of speakers in the source release of Europarl, and their alignment.
 
-A file holds a sitting. Lines ``<CHAPTER ID=1>``, ``<SPEAKER ID=2 NAME="...">`` and ``<P>`` stand
-for the begin of a chapter, of a turn and of a paragraph; all other lines are text.
+A file ``ep-YY-MM-DD.txt`` holds a sitting; those of later years are divided into files
+``ep-YY-MM-DD-NNN.txt``, one for each item of the agenda. Lines ``<CHAPTER ID=1>``,
+``<SPEAKER ID=2 NAME="...">`` and ``<P>`` stand for the begin of a chapter, of a turn and of a
+paragraph; all other lines are text.
 """
 
+import itertools
 import re
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from prep_tools.cleaning import read_lines
@@ -13,8 +17,9 @@ from prep_tools.documents import Document
 from prep_tools.length_alignment import align
 from prep_tools.sentences import split_sentences
 
-UNITS = ("turn", "chapter", "sitting")
+UNITS = ("turns", "chapters", "sittings")
 _TAG = re.compile(r"<(/?\w+)([^>]*)>")
+_DATE = re.compile(r"ep-\d\d-\d\d-\d\d")
 _ID = re.compile(r'\bID\s*=\s*"?([^"\s>]+)', re.IGNORECASE)
 
 # Chapter, speaker, and which of the turns with these two numbers.
@@ -77,11 +82,12 @@ def align_paragraphs(sources: list[str], targets: list[str]) -> list[tuple[str, 
 
 
 def align_sitting(files: tuple[Path, Path], unit: str) -> list[Document]:
-    """Return the documents of a sitting.
+    """Return the documents of a file.
 
     Args:
-        files: the sitting in both languages.
-        unit: what a document is: ``turn``, ``chapter`` or ``sitting``.
+        files: the file in both languages.
+        unit: what a document is: ``turns``, ``chapters`` or ``sittings``. The files of a divided
+            sitting give documents of the same name, see :func:`join_documents`.
     """
     sources, targets = (read_turns(path) for path in files)
     documents: dict[str, list[tuple[str, str]]] = {}
@@ -89,10 +95,17 @@ def align_sitting(files: tuple[Path, Path], unit: str) -> list[Document]:
         if key not in targets:
             continue
         chapter, speaker, occurrence = key
+        date = _DATE.match(files[0].stem)
         name = {
-            "turn": f"{files[0].stem}/{chapter}/{speaker}/{occurrence}",
-            "chapter": f"{files[0].stem}/{chapter}",
-            "sitting": files[0].stem,
+            "turns": f"{files[0].stem}/{chapter}/{speaker}/{occurrence}",
+            "chapters": f"{files[0].stem}/{chapter}",
+            "sittings": date[0] if date else files[0].stem,
         }[unit]
         documents.setdefault(name, []).extend(align_paragraphs(paragraphs, targets[key]))
     return [Document(name, tuple(pairs)) for name, pairs in documents.items() if pairs]
+
+
+def join_documents(documents: Iterable[Document]) -> Iterator[Document]:
+    """Join consecutive documents of the same name."""
+    for name, same in itertools.groupby(documents, key=lambda document: document.name):
+        yield Document(name, tuple(pair for document in same for pair in document.pairs))

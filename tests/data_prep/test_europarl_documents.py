@@ -116,7 +116,7 @@ def test_rebuilding_leaves_out_what_is_held_out(tmp_path, capsys):
     assert "rebuilt" in report["source"]
 
 
-@pytest.mark.parametrize(("unit", "documents"), [("turn", 3), ("chapter", 1), ("sitting", 1)])
+@pytest.mark.parametrize(("unit", "documents"), [("turns", 3), ("chapters", 1), ("sittings", 1)])
 def test_units(unit, documents, tmp_path):
     texts = [made_document(first, 6) for first in (0, 100, 200)]
     for side, language in enumerate(LANGUAGES):
@@ -126,7 +126,7 @@ def test_units(unit, documents, tmp_path):
     found = align_sitting((tmp_path / "x.en", tmp_path / "x.de"), unit)
     found = [document for document in found if len(document.pairs) >= 6]
     assert len(found) == documents
-    assert sum(len(document.pairs) for document in found) == 18 + (unit != "turn")
+    assert sum(len(document.pairs) for document in found) == 18 + (unit != "turns")
 
 
 def test_whole_documents_are_held_out_without_a_given_split(tmp_path, capsys):
@@ -136,6 +136,50 @@ def test_whole_documents_are_held_out_without_a_given_split(tmp_path, capsys):
     counts = {split: lines(tmp_path, f"{split}.de").count("<d>") for split in ("train", "valid")}
     assert counts == {"train": 54, "valid": 3}
     assert "whole documents are held out" in capsys.readouterr().out
+
+
+def long_release(folder):
+    """Twenty sittings of two files each, and a test set whose turns are in one of them."""
+    texts = {
+        f"ep-07-11-{day:02d}-{item:03d}": [
+            made_document(300 * day + 20 * item, 9) for item in (1, 2)
+        ]
+        for day in range(1, 21)
+        for item in (3, 12)
+    }
+    make_release(folder / "europarl.tgz", texts)
+    write_split(folder / "valid", [made_document(9_000, 6)])
+    write_split(folder / "test", [texts["ep-07-11-05-003"][0][:6]])
+    return [*prefixes(folder, "valid", "test"), "--archive", str(folder / "europarl.tgz")]
+
+
+@pytest.mark.parametrize(("unit", "train", "held_out"), [("chapters", 36, 2), ("sittings", 18, 1)])
+def test_the_long_variant(unit, train, held_out, tmp_path, capsys):
+    assert run(tmp_path, *long_release(tmp_path), "--documents", unit) == 0
+    counts = {s: lines(tmp_path, f"{s}.en").count("<d>") for s in ("train", "valid", "test")}
+    assert counts == {"train": train, "valid": held_out, "test": held_out}
+    # The two files of a day are one sitting, in the order of its agenda.
+    sizes = [len(d.split()) for d in "\n".join(lines(tmp_path, "test.de")).split("<d>") if d]
+    assert min(sizes) > 4 * 9 * (2 if unit == "chapters" else 4)
+    assert lines(tmp_path, "test-turns.en")[0] == "<d>"
+    assert len(lines(tmp_path, "test-turns.de")) == 7
+    printed = capsys.readouterr().out
+    assert f"--testpref {tmp_path}/out/test,{tmp_path}/out/test-turns" in printed
+    assert "test: English words of" in printed
+
+
+def test_the_published_test_set_is_not_in_the_long_training_set(tmp_path):
+    assert run(tmp_path, *long_release(tmp_path), "--documents", "sittings") == 0
+    train = {line.lower() for line in lines(tmp_path, "train.en")}
+    assert not train & {line.lower() for line in lines(tmp_path, "test-turns.en") if line != "<d>"}
+    report = json.loads((tmp_path / "out/corpus.json").read_text("utf-8"))
+    assert report["test-turns"] == {"documents": 1, "pairs": 6}
+    assert "documents are sittings" in report["source"]
+
+
+def test_long_documents_need_the_source_release(tmp_path, capsys):
+    assert run(tmp_path, "--trainpref", "x", "--documents", "chapters") == 2
+    assert "leave --trainpref out" in capsys.readouterr().err
 
 
 def test_only_one_held_out_set(tmp_path, capsys):
