@@ -11,6 +11,7 @@ from relu_nmt.attention.records import AttentionRecord
 from relu_nmt.attention.regularizer_config import AttentionRegularizerConfig
 from relu_nmt.attention.stats import NULL_SUM
 from relu_nmt.errors import ConfigError
+from relu_nmt.objective import LossOutput, Metric
 
 
 @dataclass
@@ -94,3 +95,15 @@ class AttentionRegularizer:
             config.attention_norm_weight * terms.normalisation
             + config.attention_entropy_weight * terms.entropy
         )
+
+    def regularize(self, output: LossOutput, records: list[AttentionRecord]) -> None:
+        """Add the penalty, once for each unit, and metrics of both terms to a summed loss.
+
+        Args:
+            output: the loss of a batch; it is changed.
+            records: row statistics of all modules.
+        """
+        terms, count = self.terms(records), output.sample_size
+        for name, value in (("norm", terms.normalisation), ("entropy", terms.entropy)):
+            output.metrics[f"attention_{name}"] = Metric(value.detach() * count, count)
+        output.loss = output.loss + self.penalty(terms) * count

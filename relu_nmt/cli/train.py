@@ -13,24 +13,23 @@ from relu_nmt.attention.backend_config import AttentionBackendConfig
 from relu_nmt.attention.regularizer_config import AttentionRegularizerConfig
 from relu_nmt.cli.command import make_parser, run_command
 from relu_nmt.cli.train_options import EvalBleuOptions, TaskOptions, search_settings
+from relu_nmt.cli.training_run import (
+    TRAINER_OPTIONS,
+    checkpoint_to_continue,
+    report_size,
+    train_in_process_group,
+    trainer_config,
+)
 from relu_nmt.config import add_options, from_namespace, to_dict
 from relu_nmt.data.batching import BatchingConfig
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR
 from relu_nmt.data.document_config import DocumentConfig
 from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.evaluation.config import ScoringConfig
-from relu_nmt.models.architectures import architecture_defaults
+from relu_nmt.models.architectures import architectures
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.optim.config import OptimizerConfig, ScheduleConfig
-from relu_nmt.training.config import (
-    CheckpointConfig,
-    DistributedConfig,
-    EmaConfig,
-    LoggingConfig,
-    RunConfig,
-    TrainerConfig,
-    ValidationConfig,
-)
+from relu_nmt.training.config import TrainerConfig
 
 if TYPE_CHECKING:
     from relu_nmt.data.document_batches import DocumentBatches
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from relu_nmt.tasks.translation import TranslationTask
     from relu_nmt.training.distributed import ProcessGroup
     from relu_nmt.training.reporting import Reporter
+    from relu_nmt.training.trainer import Trainer
 
     Batches = PairBatches | DocumentBatches
 
@@ -53,8 +53,6 @@ Train a translation model on a data folder that relu-nmt-preprocess or fairseq-p
 The same command goes on where it was stopped. Several processes:
 torchrun --nproc-per-node N -m relu_nmt.cli.train ... (the batch size is that of each process).
 """
-SIGNAL_EXIT_CODE = 128
-
 ConfigT = TypeVar("ConfigT")
 
 
@@ -86,6 +84,11 @@ class Settings:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
+    return run_command(train_parser(), _run, argv)
+
+
+def train_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command."""
     parser = make_parser("relu-nmt-train", DESCRIPTION, user_modules=True)
     parser.add_argument("data", help="data folder")
     for config_class, title in (
@@ -97,16 +100,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         (DocumentConfig, "documents"),
         (OptimizerConfig, "optimiser"),
         (ScheduleConfig, "learning rate"),
-        (RunConfig, "updates and limits"),
-        (ValidationConfig, "validation"),
         (EvalBleuOptions, "BLEU in validation"),
-        (CheckpointConfig, "checkpoints"),
-        (EmaConfig, "averaged weights"),
-        (LoggingConfig, "log"),
-        (DistributedConfig, "several processes"),
+        *TRAINER_OPTIONS,
     ):
         add_options(parser, config_class, title)
-    return run_command(parser, _run, argv)
+    return parser
 
 
 def read_settings(arguments: argparse.Namespace) -> Settings:
@@ -116,7 +114,7 @@ def read_settings(arguments: argparse.Namespace) -> Settings:
         ConfigError: settings that contradict each other.
     """
     task = from_namespace(TaskOptions, arguments)
-    preset = architecture_defaults(task.arch)
+    preset = architectures[task.arch]
     batching = from_namespace(BatchingConfig, arguments)
     documents = from_namespace(DocumentConfig, arguments)
     documents.check_fits(batching.max_tokens)
@@ -129,16 +127,7 @@ def read_settings(arguments: argparse.Namespace) -> Settings:
         batching,
         documents,
         from_namespace(EvalBleuOptions, arguments),
-        TrainerConfig(
-            run=from_namespace(RunConfig, arguments),
-            optimizer=from_namespace(OptimizerConfig, arguments),
-            schedule=from_namespace(ScheduleConfig, arguments),
-            validation=from_namespace(ValidationConfig, arguments),
-            checkpoint=from_namespace(CheckpointConfig, arguments),
-            logging=from_namespace(LoggingConfig, arguments),
-            ema=from_namespace(EmaConfig, arguments),
-            distributed=from_namespace(DistributedConfig, arguments),
-        ),
+        trainer_config(arguments),
     )
 
 
@@ -153,17 +142,11 @@ def _with_preset(
 
 def _run(arguments: argparse.Namespace) -> int:
     settings = read_settings(arguments)
-    from relu_nmt.training.distributed import join_processes
-
-    process = join_processes(settings.trainer.run.cpu)
-    try:
-        return _Training(settings, process).run()
-    finally:
-        process.close()
+    return train_in_process_group(settings.trainer, lambda group: _Training(settings, group))
 
 
 class _Training:
-    """Builds the parts of a translation training and runs it."""
+    """Makes the parts of a translation training."""
 
     def __init__(self, settings: Settings, process: ProcessGroup) -> None:
         from relu_nmt.tasks.translation import TranslationTask
@@ -182,8 +165,8 @@ class _Training:
         self.task: TranslationTask = task
         self.reporter: Reporter = Reporter(settings.trainer.logging, quiet=not process.is_first)
 
-    def run(self) -> int:
-        """Train; return the exit code of the command."""
+    def trainer(self) -> Trainer:
+        """Return the trainer of a new model."""
         from relu_nmt.models.objective import TranslationObjective
         from relu_nmt.training.trainer import Trainer, TrainingData
 
@@ -215,8 +198,7 @@ class _Training:
             f"max tokens per device = {settings.batching.max_tokens} and max sentences per "
             f"device = {settings.batching.batch_size}"
         )
-        outcome = trainer.train()
-        return 0 if outcome.signal is None else SIGNAL_EXIT_CODE + outcome.signal
+        return trainer
 
     def _model(self) -> EncoderDecoder:
         """Return a new model; its size is printed."""
@@ -239,10 +221,8 @@ class _Training:
         torch.manual_seed(self.settings.trainer.run.seed)
         model = build_model(config, task)
         set_attention_backend(model, self.settings.backend.attention_backend)
-        total = sum(p.numel() for p in model.parameters())
-        trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
         say(f"model: {self.settings.task.arch}, attention {_attention_names(config)}")
-        say(f"num. shared model params: {total:,} (num. trained: {trained:,})")
+        report_size(model, say)
         return model
 
     def _check_checkpoint(self) -> None:
@@ -253,11 +233,8 @@ class _Training:
         """
         from relu_nmt.tasks.translation import TranslationTask
         from relu_nmt.training.checkpoint import read_metadata
-        from relu_nmt.training.checkpoint_manager import CheckpointFolder
 
-        config = self.settings.trainer
-        path = CheckpointFolder(config.checkpoint, config.validation).restore_path()
-        path = path or config.checkpoint.finetune_from_model
+        path = checkpoint_to_continue(self.settings.trainer)
         if path is None:
             return
         stored = read_metadata(path)

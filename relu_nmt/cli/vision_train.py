@@ -11,18 +11,17 @@ from typing import TYPE_CHECKING, Any
 from relu_nmt.attention.backend_config import AttentionBackendConfig
 from relu_nmt.attention.regularizer_config import AttentionRegularizerConfig
 from relu_nmt.cli.command import make_parser, run_command
+from relu_nmt.cli.training_run import (
+    TRAINER_OPTIONS,
+    checkpoint_to_continue,
+    report_size,
+    train_in_process_group,
+    trainer_config,
+)
 from relu_nmt.config import add_options, from_namespace, to_dict
 from relu_nmt.errors import CheckpointError, ConfigError
-from relu_nmt.training.config import (
-    CheckpointConfig,
-    DistributedConfig,
-    EmaConfig,
-    LoggingConfig,
-    RunConfig,
-    TrainerConfig,
-    ValidationConfig,
-)
-from relu_nmt.vision.architectures import architecture_defaults
+from relu_nmt.training.config import TrainerConfig
+from relu_nmt.vision.architectures import architectures
 from relu_nmt.vision.config import (
     ImageTaskOptions,
     PreprocessingConfig,
@@ -34,6 +33,7 @@ from relu_nmt.vision.config import (
 if TYPE_CHECKING:
     from relu_nmt.training.distributed import ProcessGroup
     from relu_nmt.training.reporting import Reporter
+    from relu_nmt.training.trainer import Trainer
     from relu_nmt.vision.batches import ImageBatches
     from relu_nmt.vision.images import ImageSet
     from relu_nmt.vision.vision_transformer import VisionTransformer
@@ -50,7 +50,6 @@ The same command goes on where it was stopped. In the log wps is images a second
 bits, and accuracy (top-1) is in percent. Several processes:
 torchrun --nproc-per-node N -m relu_nmt.cli.vision_train ... (the batch size is that of each).
 """
-SIGNAL_EXIT_CODE = 128
 
 
 @dataclass(frozen=True)
@@ -83,12 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         (PreprocessingConfig, "augmentation and normalisation"),
         (VisionOptimizerConfig, "optimiser"),
         (VisionScheduleConfig, "learning rate"),
-        (RunConfig, "updates and limits"),
-        (ValidationConfig, "validation"),
-        (CheckpointConfig, "checkpoints"),
-        (EmaConfig, "averaged weights"),
-        (LoggingConfig, "log"),
-        (DistributedConfig, "several processes"),
+        *TRAINER_OPTIONS,
     ):
         add_options(parser, config_class, title)
     return run_command(parser, _run, argv)
@@ -105,19 +99,10 @@ def read_settings(arguments: argparse.Namespace) -> Settings:
         arguments.data,
         from_namespace(AttentionBackendConfig, arguments),
         task,
-        from_namespace(VisionTransformerConfig, arguments, architecture_defaults(task.arch)),
+        from_namespace(VisionTransformerConfig, arguments, architectures[task.arch]),
         from_namespace(AttentionRegularizerConfig, arguments),
         from_namespace(PreprocessingConfig, arguments),
-        TrainerConfig(
-            run=from_namespace(RunConfig, arguments),
-            optimizer=from_namespace(VisionOptimizerConfig, arguments),
-            schedule=from_namespace(VisionScheduleConfig, arguments),
-            validation=from_namespace(ValidationConfig, arguments),
-            checkpoint=from_namespace(CheckpointConfig, arguments),
-            logging=from_namespace(LoggingConfig, arguments),
-            ema=from_namespace(EmaConfig, arguments),
-            distributed=from_namespace(DistributedConfig, arguments),
-        ),
+        trainer_config(arguments, VisionOptimizerConfig, VisionScheduleConfig),
     )
 
 
@@ -145,17 +130,11 @@ def with_cosine_period(config: TrainerConfig, batches: int, processes: int) -> T
 
 def _run(arguments: argparse.Namespace) -> int:
     settings = read_settings(arguments)
-    from relu_nmt.training.distributed import join_processes
-
-    process = join_processes(settings.trainer.run.cpu)
-    try:
-        return _Training(settings, process).run()
-    finally:
-        process.close()
+    return train_in_process_group(settings.trainer, lambda group: _Training(settings, group))
 
 
 class _Training:
-    """Builds the parts of an image training and runs it."""
+    """Makes the parts of an image training."""
 
     def __init__(self, settings: Settings, process: ProcessGroup) -> None:
         from relu_nmt.training.reporting import Reporter
@@ -166,8 +145,8 @@ class _Training:
         self.transform = ImageTransform(settings.preprocessing, settings.model.image_size)
         self.reporter: Reporter = Reporter(settings.trainer.logging, quiet=not process.is_first)
 
-    def run(self) -> int:
-        """Train; return the exit code of the command."""
+    def trainer(self) -> Trainer:
+        """Return the trainer of a new model."""
         from relu_nmt.training.trainer import Trainer, TrainingData
         from relu_nmt.vision.loading import describe_task
         from relu_nmt.vision.objective import ImageObjective
@@ -199,8 +178,7 @@ class _Training:
             f"training on {self.process.world_size} device(s) ({self.process.device.type}); "
             f"images per device = {settings.task.batch_size}"
         )
-        outcome = trainer.train()
-        return 0 if outcome.signal is None else SIGNAL_EXIT_CODE + outcome.signal
+        return trainer
 
     def _images(self) -> tuple[ImageSet, dict[str, ImageSet]]:
         """Return the training images and the validation sets by name.
@@ -259,13 +237,11 @@ class _Training:
         torch.manual_seed(self.settings.trainer.run.seed)
         model = VisionTransformer(config, num_classes)
         set_attention_backend(model, self.settings.backend.attention_backend)
-        total = sum(p.numel() for p in model.parameters())
-        trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
         say(
             f"model: {self.settings.task.arch}, attention {config.attention}, "
             f"{config.num_tokens} tokens an image"
         )
-        say(f"num. shared model params: {total:,} (num. trained: {trained:,})")
+        report_size(model, say)
         return model
 
     def _check_checkpoint(self, images: ImageSet) -> None:
@@ -275,12 +251,9 @@ class _Training:
             CheckpointError: it tells other classes apart.
         """
         from relu_nmt.training.checkpoint import read_metadata
-        from relu_nmt.training.checkpoint_manager import CheckpointFolder
         from relu_nmt.vision.loading import classes_of
 
-        config = self.settings.trainer
-        path = CheckpointFolder(config.checkpoint, config.validation).restore_path()
-        path = path or config.checkpoint.finetune_from_model
+        path = checkpoint_to_continue(self.settings.trainer)
         if path is None:
             return
         if classes_of(read_metadata(path), path) != tuple(images.classes):

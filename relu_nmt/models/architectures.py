@@ -6,7 +6,7 @@ and its regulariser; nothing else differs between the twins.
 
 from typing import Any
 
-from relu_nmt.errors import ConfigError
+from relu_nmt.presets import Presets
 
 # The paper prints neither gamma nor the weights of the regulariser. With gamma 2 the output starts
 # as small as that of softmax over a sentence, and training starts almost as fast. Weights of 0.1
@@ -41,18 +41,4 @@ _ARCHITECTURES = {
     for family, attention in (("transformer", {}), ("reluformer", _RELU_ATTENTION))
 }
 
-
-def architecture_names() -> list[str]:
-    """Return the names of all presets, sorted."""
-    return sorted(_ARCHITECTURES)
-
-
-def architecture_defaults(name: str) -> dict[str, Any]:
-    """Return the settings of a preset: fields of the model's and the regulariser's config.
-
-    Raises:
-        ConfigError: no such preset.
-    """
-    if name not in _ARCHITECTURES:
-        raise ConfigError(f"--arch {name}: choose one of {', '.join(architecture_names())}")
-    return dict(_ARCHITECTURES[name])
+architectures = Presets(_ARCHITECTURES)

@@ -56,13 +56,11 @@ class TranslationObjective(nn.Module):
         count = float(batch.num_tokens)
         # The log compares cross-entropies, so the regulariser has lines of its own.
         metrics = {"loss": Metric(loss.detach(), count), "nll_loss": Metric(nll, count)}
-        if regularize:
-            terms = self.regularizer.terms(output.records)
-            for name, value in (("norm", terms.normalisation), ("entropy", terms.entropy)):
-                metrics[f"attention_{name}"] = Metric(value.detach() * count, count)
-            loss = loss + self.regularizer.penalty(terms) * count
         scalars = attention_telemetry(output.records) if telemetry else {}
-        return LossOutput(loss, batch.num_tokens, metrics, scalars)
+        result = LossOutput(loss, batch.num_tokens, metrics, scalars)
+        if regularize:
+            self.regularizer.regularize(result, output.records)
+        return result
 
     def _cross_entropy(self, features: Tensor, tgt_tokens: Tensor) -> tuple[Tensor, Tensor]:
         real = (tgt_tokens != self.model.decoder.pad_index).flatten().nonzero().squeeze(1)

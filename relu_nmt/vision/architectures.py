@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from relu_nmt.errors import ConfigError
+from relu_nmt.presets import Presets
 
 
 def _vit(embed_dim: int, layers: int, heads: int) -> dict[str, Any]:
@@ -18,18 +18,4 @@ _ARCHITECTURES = {
 # DeiT without its distillation token is ViT trained by another recipe, so the names are synonyms.
 _ARCHITECTURES |= {f"deit_{size}": _ARCHITECTURES[f"vit_{size}"] for size in ("ti", "s", "b")}
 
-
-def architecture_names() -> list[str]:
-    """Return the names of all presets, sorted."""
-    return sorted(_ARCHITECTURES)
-
-
-def architecture_defaults(name: str) -> dict[str, Any]:
-    """Return the settings of a preset: fields of the model's config.
-
-    Raises:
-        ConfigError: no such preset.
-    """
-    if name not in _ARCHITECTURES:
-        raise ConfigError(f"--arch {name}: choose one of {', '.join(architecture_names())}")
-    return dict(_ARCHITECTURES[name])
+architectures = Presets(_ARCHITECTURES)

@@ -65,10 +65,8 @@ class ImageObjective(nn.Module):
             "loss": Metric(loss.detach(), count),
             "accuracy": Metric(100 * correct, count),  # top-1, percent
         }
-        if regularize:
-            terms = self.regularizer.terms(output.records)
-            for name, value in (("norm", terms.normalisation), ("entropy", terms.entropy)):
-                metrics[f"attention_{name}"] = Metric(value.detach() * count, count)
-            loss = loss + self.regularizer.penalty(terms) * count
         scalars = attention_telemetry(output.records) if telemetry else {}
-        return LossOutput(loss, count, metrics, scalars)
+        result = LossOutput(loss, count, metrics, scalars)
+        if regularize:
+            self.regularizer.regularize(result, output.records)
+        return result

@@ -15,9 +15,10 @@ MAY_IMPORT = {
     "config": {"errors"},
     "dropout": set(),
     "objective": set(),
-    "attention": BASE | {"dropout"},
+    "presets": {"errors"},
+    "attention": BASE | {"dropout", "objective"},
     "modules": BASE | {"dropout", "attention"},
-    "models": BASE | {"dropout", "objective", "attention", "modules", "data"},
+    "models": BASE | {"dropout", "objective", "presets", "attention", "modules", "data"},
     "data": BASE,
     "tokenization": BASE,
     "tasks": BASE | {"data", "tokenization"},
@@ -26,11 +27,12 @@ MAY_IMPORT = {
     "decoding": BASE | {"models", "modules", "attention", "data"},
     "evaluation": BASE | {"tasks", "decoding", "data"},
     "analysis": BASE | {"attention", "models", "decoding", "data"},
-    "loading": BASE | {"attention", "models", "tasks", "training"},
+    "loading": BASE | {"attention", "models", "tasks", "training", "data"},
     "translator": BASE
     | {"attention", "loading", "analysis", "decoding", "tasks", "models", "data", "evaluation"},
     "user_modules": {"errors"},
-    "vision": BASE | {"dropout", "objective", "attention", "modules", "data", "optim", "training"},
+    "vision": BASE
+    | {"dropout", "objective", "presets", "attention", "modules", "data", "optim", "training"},
     "__init__": {"translator"},
 }
 

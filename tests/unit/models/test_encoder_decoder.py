@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from relu_nmt.errors import ConfigError, DataError
-from relu_nmt.models.architectures import architecture_defaults, architecture_names
+from relu_nmt.models.architectures import architectures
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.encoder_decoder import EncoderDecoder
 
@@ -13,7 +13,7 @@ MODEL_FIELDS = {f.name for f in fields(TransformerConfig)}
 
 
 def config(**changes):
-    shape = architecture_defaults("transformer_tiny")
+    shape = architectures["transformer_tiny"]
     return TransformerConfig(**{k: v for k, v in shape.items() if k in MODEL_FIELDS} | changes)
 
 
@@ -44,7 +44,8 @@ def test_steps_equal_the_full_pass_for_every_beam(changes):
     src, _ = batch()
     beams = torch.randint(4, 20, (2, 3, 6))
     beams[:, :, 0] = 2
-    state = m.start(m.encode(src), 3)
+    state = m.start(m.encode(src))
+    state.spread(3)
     for t in range(6):
         step = m.step(beams[:, :, t], state, want_weights=True)
         for k in range(3):
@@ -58,7 +59,8 @@ def test_reordering_and_dropping_sentences(changes):
     m = model(**changes)
     src, _ = batch()
     tokens = torch.randint(4, 20, (2, 2, 3))
-    state = m.start(m.encode(src), 2)
+    state = m.start(m.encode(src))
+    state.spread(2)
     m.step(tokens[:, :, 0], state)
     m.step(tokens[:, :, 1], state)
     origin = torch.tensor([[1, 1], [1, 0]])
@@ -85,7 +87,7 @@ def test_padding_changes_nothing(changes):
 )
 @pytest.mark.parametrize("family", ["transformer", "reluformer"])
 def test_parameter_counts_of_the_paper(family, arch, non_embedding):
-    values = architecture_defaults(f"{family}_{arch}") | {"share_all_embeddings": True}
+    values = architectures[f"{family}_{arch}"] | {"share_all_embeddings": True}
     shape = TransformerConfig(**{k: v for k, v in values.items() if k in MODEL_FIELDS})
     with torch.device("meta"):
         built = EncoderDecoder(shape, 1000, 1000, PAD)
@@ -93,10 +95,10 @@ def test_parameter_counts_of_the_paper(family, arch, non_embedding):
 
 
 def test_the_twins_differ_in_attention_only():
-    for name in architecture_names():
+    for name in architectures.names():
         if name.startswith("transformer"):
-            twin = architecture_defaults(name.replace("transformer", "reluformer", 1))
-            different = {k for k in twin if twin[k] != architecture_defaults(name).get(k)}
+            twin = architectures[name.replace("transformer", "reluformer", 1)]
+            different = {k for k in twin if twin[k] != architectures[name].get(k)}
             assert different == {
                 "attention",
                 "attention_norm_weight",

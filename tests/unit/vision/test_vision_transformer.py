@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from relu_nmt.attention import attentions
 from relu_nmt.attention.base import Need
 from relu_nmt.errors import ConfigError
-from relu_nmt.vision.architectures import architecture_defaults, architecture_names
+from relu_nmt.vision.architectures import architectures
 from relu_nmt.vision.blocks import DropPath, PatchEmbedding
 from relu_nmt.vision.config import VisionTransformerConfig
 from relu_nmt.vision.vision_transformer import VisionTransformer
@@ -19,7 +19,7 @@ def small_model(**settings):
 
 
 def count(arch, num_classes=1000, **settings):
-    config = VisionTransformerConfig(**{**architecture_defaults(arch), **settings})
+    config = VisionTransformerConfig(**{**architectures[arch], **settings})
     with torch.device("meta"):
         model = VisionTransformer(config, num_classes)
     return sum(p.numel() for p in model.parameters())
@@ -48,10 +48,10 @@ def test_numbers_of_parameters_are_the_published_ones(arch, settings, expected):
 
 
 def test_every_preset_makes_a_model_and_an_unknown_one_is_an_error():
-    for name in architecture_names():
-        VisionTransformerConfig(**architecture_defaults(name))
+    for name in architectures.names():
+        VisionTransformerConfig(**architectures[name])
     with pytest.raises(ConfigError, match="--arch vit_x: choose one of"):
-        architecture_defaults("vit_x")
+        architectures["vit_x"]
 
 
 def test_the_patch_embedding_is_a_convolution():
