@@ -1,0 +1,192 @@
+#!/usr/bin/env python3
+r"""Make the News Commentary corpus of documents: articles of Project Syndicate.
+
+    python data_prep/news_commentary.py --lang de --out news
+    python data_prep/news_commentary.py --lang fr --version 16 --out news
+    python data_prep/news_commentary.py --lang es --out news \
+        --archive news-commentary-v18.en-es.tsv.gz
+
+Versions 14 to 18 are one file for each pair of languages (``news-commentary-v18.de-en.tsv.gz``): a
+sentence pair a line, the sides divided by a tab, and an empty pair between articles. Versions 9 to
+13 are an archive for all languages (``training-parallel-nc-v13.tgz``) with a text file for each
+side; they are accepted if they have the empty lines, and refused otherwise: what has no boundaries
+is no corpus of documents.
+
+An article is one document. Pairs with an empty side are dropped and counted. Valid and test are
+whole articles; of these, sentences that training has seen word for word are removed (--near-copy).
+The source is the other language, the target English. The last step is relu-nmt-preprocess: Moses
+tokens, case kept, 32,000 joint BPE merges.
+"""
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from prep_tools import binarise, cleaning
+from prep_tools import documents as docs
+from prep_tools.archives import extract
+from prep_tools.command import PrepError, run_script, say
+from prep_tools.sources import Source, add_source_options, check_names, obtain
+
+ENGLISH = "en"
+NEWEST = 18
+FIRST_IN_TABLES = 14
+# The year's task whose archive holds the version.
+TASKS = {9: "wmt14", 10: "wmt15", 11: "wmt16", 12: "wmt17", 13: "wmt18"}
+VERSIONS = (*TASKS, *range(FIRST_IN_TABLES, NEWEST + 1))
+# Articles have about 40 sentences; a file without boundaries is one huge document.
+MOST_PAIRS_ON_AVERAGE = 400
+ONE_SIDE = "pairs with an empty side"
+
+Pair = tuple[str, str]
+
+
+def language_pair(language: str) -> str:
+    """Return how the pair of languages is called: in alphabetical order, as in ``de-en``."""
+    return "-".join(sorted((language, ENGLISH)))
+
+
+def source_of(version: int, language: str) -> Source:
+    """Return the archive of a version."""
+    if version >= FIRST_IN_TABLES:
+        name = f"news-commentary-v{version}.{language_pair(language)}.tsv.gz"
+        folders = [f"v{version}"] if version < NEWEST else [f"v{version}.1", f"v{version}"]
+        urls = [f"https://data.statmt.org/news-commentary/{f}/training/{name}" for f in folders]
+        return Source(name, tuple(urls))
+    name = f"training-parallel-nc-v{version}.tgz"
+    task = TASKS[version]
+    if version <= 10:
+        return Source(name, (f"https://www.statmt.org/{task}/{name}",))
+    return Source(name, (f"https://data.statmt.org/{task}/translation-task/{name}",))
+
+
+def read_table(path: Path, language: str) -> Iterator[Pair]:
+    """Yield the pairs of a table (other language, English); an empty pair between articles.
+
+    Raises:
+        PrepError: a line has not two columns.
+    """
+    english_first = language_pair(language).startswith(f"{ENGLISH}-")
+    for number, line in enumerate(cleaning.read_lines(path), 1):
+        columns = line.split("\t") if line.strip() else ["", ""]
+        if len(columns) != 2:
+            raise PrepError(
+                f"{path}, line {number:,}: {len(columns)} columns, expected two divided by a tab"
+            )
+        one, other = (column.strip() for column in columns)
+        yield (other, one) if english_first else (one, other)
+
+
+def read_articles(pairs: Iterable[Pair], name: str, counts: Counter[str]) -> list[docs.Document]:
+    """Divide pairs into documents at the empty pairs.
+
+    Args:
+        pairs: source and target sentences.
+        name: what the documents are called, with a number.
+        counts: is increased by what was dropped.
+
+    Raises:
+        PrepError: there are no boundaries.
+    """
+    articles: list[list[Pair]] = [[]]
+    for source, target in pairs:
+        if source and target:
+            articles[-1].append((source, target))
+        elif source or target:
+            counts[ONE_SIDE] += 1
+        else:
+            articles.append([])
+    articles = [article for article in articles if article]
+    total = sum(map(len, articles))
+    if total == 0 or total > MOST_PAIRS_ON_AVERAGE * len(articles):
+        raise PrepError(
+            f"{name}: {total:,} sentence pairs and {max(0, len(articles) - 1):,} empty lines "
+            f"between articles; this file has no document boundaries: take version "
+            f"{FIRST_IN_TABLES} to {NEWEST}"
+        )
+    return [docs.Document(f"{name}/{n}", tuple(article)) for n, article in enumerate(articles)]
+
+
+def read_version(arguments: argparse.Namespace, counts: Counter[str]) -> list[docs.Document]:
+    """Fetch and unpack a version, and return its articles.
+
+    Raises:
+        PrepError: it is not there, damaged, of another format, or without boundaries.
+    """
+    language, version = arguments.lang, arguments.version
+    archive = obtain(source_of(version, language), arguments)
+    folder = arguments.out / "original"
+    stem = f"news-commentary-v{version}"
+    if version >= FIRST_IN_TABLES:
+        paths = extract(archive, folder, lambda name: True)
+        return read_articles(read_table(paths[0], language), paths[0].name, counts)
+    # The older archives have English last, whatever the alphabet says.
+    stems = {f"{stem}.{language_pair(language)}", f"{stem}.{language}-{ENGLISH}"}
+    names = {f"{one}.{side}" for one in stems for side in (language, ENGLISH)}
+    paths = extract(archive, folder, lambda name: name.rsplit("/", 1)[-1] in names)
+    by_language = {path.suffix[1:]: path for path in paths}
+    if len(by_language) != 2:
+        raise PrepError(f"{archive}: holds no text in both '{language}' and English")
+    pairs = cleaning.read_pairs(by_language[language], by_language[ENGLISH])
+    stripped = ((source.strip(), target.strip()) for source, target in pairs)
+    return read_articles(stripped, by_language[language].name, counts)
+
+
+def make_corpus(arguments: argparse.Namespace) -> None:
+    """Fetch, divide, write and binarise."""
+    if arguments.lang == ENGLISH:
+        raise PrepError("--lang en: give the other language; English is always the target")
+    check_names([source_of(arguments.version, arguments.lang)], arguments)
+    counts: Counter[str] = Counter()
+    documents = read_version(arguments, counts)
+    say(f"  {len(documents):,} articles; pairs dropped for an empty side: {counts[ONE_SIDE]:,}")
+    corpus = docs.divide(documents, arguments.held_out, arguments.near_copy, arguments.seed)
+    languages = (arguments.lang, ENGLISH)
+    docs.write_corpus(corpus, arguments.out, languages, arguments.document_separator)
+    docs.write_report(
+        arguments.out,
+        {
+            "source": f"News Commentary v{arguments.version}",
+            **counts,
+            "copies removed": corpus.removed,
+            **corpus.counts(),
+        },
+    )
+    say(docs.describe(corpus))
+    binarise.binarise(
+        arguments,
+        [
+            *("--source-lang", arguments.lang, "--target-lang", ENGLISH, "--joined-dictionary"),
+            *("--tokenizer", "moses", "--document-separator", arguments.document_separator),
+            *("--subword", "subword-nmt", "--subword-size", arguments.bpe),
+        ],
+    )
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of this script."""
+    parser = argparse.ArgumentParser(
+        prog="news_commentary.py",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    binarise.add_output_options(parser)
+    parser.add_argument("--lang", default="de", help="language to translate from (default: de)")
+    parser.add_argument(
+        "--version",
+        type=int,
+        choices=VERSIONS,
+        default=NEWEST,
+        help=f"of the release (default: {NEWEST})",
+    )
+    parser.add_argument("--bpe", type=int, default=32_000, help="merges (default: 32000)")
+    docs.add_division_options(parser, near_copy=1.0)
+    docs.add_separator_option(parser)
+    add_source_options(parser)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(make_parser(), make_corpus))

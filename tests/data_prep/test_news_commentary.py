@@ -1,0 +1,121 @@
+import gzip
+import json
+from collections import Counter
+
+import news_commentary
+import pytest
+from prep_tools.command import PrepError, run_script
+
+from tests.data_prep.made_archives import make_tar, words
+
+
+def articles(number, size=12):
+    """Articles of pairs (other language, English)."""
+    return [
+        [(words(n, "xx"), words(n, "en")) for n in range(first, first + size)]
+        for first in range(0, number * size, size)
+    ]
+
+
+def table(documents, english_first):
+    lines = []
+    for document in documents:
+        lines += ["\t".join(pair[::-1] if english_first else pair) for pair in document] + ["\t"]
+    return "\n".join(lines) + "\n"
+
+
+def write_table(path, text):
+    with gzip.open(path, "wt", encoding="utf-8") as file:
+        file.write(text)
+    return path
+
+
+def run(folder, archive, *flags):
+    arguments = ["--out", str(folder / "out"), "--workers", "1", "--no-binarise", *flags]
+    arguments += ["--archive", str(archive)]
+    return run_script(news_commentary.make_parser(), news_commentary.make_corpus, arguments)
+
+
+def read(folder, name):
+    return (folder / "out" / name).read_text("utf-8").split("\n\n")
+
+
+@pytest.mark.parametrize(("language", "pair"), [("de", "de-en"), ("fr", "en-fr"), ("es", "en-es")])
+def test_whole_articles_are_held_out(language, pair, tmp_path, capsys):
+    text = table(articles(60), english_first=pair.startswith("en"))
+    archive = write_table(tmp_path / f"news-commentary-v18.{pair}.tsv.gz", text)
+    assert run(tmp_path, archive, "--lang", language) == 0
+    counts = {s: len(read(tmp_path, f"{s}.{language}")) for s in ("train", "valid", "test")}
+    assert counts == {"train": 54, "valid": 3, "test": 3}
+    found = []
+    for split in counts:
+        sides = [read(tmp_path, f"{split}.{side}") for side in (language, "en")]
+        for source, target in zip(*sides, strict=True):
+            found.append(list(zip(source.split(), target.split(), strict=True)))
+            assert source.replace("xx", "en").split() == target.split()
+    assert len(found) == 60
+    printed = capsys.readouterr().out
+    assert f"--source-lang {language} --target-lang en" in printed
+    assert "--document-separator blank" in printed
+
+
+def test_pairs_with_one_side_are_dropped_and_counted(tmp_path):
+    documents = articles(60)
+    documents[0][3] = (documents[0][3][0], "")
+    text = table(documents, english_first=False)
+    archive = write_table(tmp_path / "news-commentary-v15.de-en.tsv.gz", "\n" + text)
+    assert run(tmp_path, archive, "--version", "15") == 0
+    report = json.loads((tmp_path / "out/corpus.json").read_text("utf-8"))
+    assert report["pairs with an empty side"] == 1
+    written = sum(report[split]["pairs"] for split in ("train", "valid", "test"))
+    assert written + sum(report["copies removed"].values()) == 60 * 12 - 1
+
+
+def test_the_older_archives(tmp_path):
+    files = {}
+    for side, language in enumerate(("fr", "en")):
+        texts = ["\n".join(pair[side] for pair in document) for document in articles(40)]
+        files[f"training/news-commentary-v9.fr-en.{language}"] = "\n\n".join(texts) + "\n"
+        files[f"training/news-commentary-v9.de-en.{language}"] = "not wanted\n"
+    archive = make_tar(tmp_path / "training-parallel-nc-v9.tgz", files)
+    assert run(tmp_path, archive, "--version", "9", "--lang", "fr") == 0
+    assert len(read(tmp_path, "train.fr")) == 36
+
+
+def test_a_file_without_boundaries_is_refused(tmp_path, capsys):
+    text = table(articles(1, size=500), english_first=False).rstrip() + "\n"
+    archive = write_table(tmp_path / "news-commentary-v18.de-en.tsv.gz", text)
+    assert run(tmp_path, archive) == 2
+    assert "500 sentence pairs and 0 empty lines" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("line", ["only one side", "a\tb\tc"])
+def test_a_line_that_is_no_pair(line, tmp_path):
+    (tmp_path / "x.tsv").write_text(f"a\tb\n{line}\n", "utf-8")
+    with pytest.raises(PrepError, match=r"line 2: \d columns, expected two"):
+        list(news_commentary.read_table(tmp_path / "x.tsv", "de"))
+
+
+def test_another_archive_and_another_checksum_are_refused(tmp_path, capsys):
+    text = table(articles(40), english_first=False)
+    archive = write_table(tmp_path / "news-commentary-v18.de-en.tsv.gz", text)
+    assert run(tmp_path, archive, "--lang", "fr") == 2
+    assert "is none of the archives needed" in capsys.readouterr().err
+    assert run(tmp_path, archive, "--sha256", f"{archive.name}={'0' * 64}") == 2
+    assert "SHA-256 is" in capsys.readouterr().err
+    assert run(tmp_path, archive, "--lang", "en") == 2
+    assert "English is always the target" in capsys.readouterr().err
+
+
+def test_the_addresses_of_all_versions():
+    for version in news_commentary.VERSIONS:
+        source = news_commentary.source_of(version, "fr")
+        assert all(url.endswith("/" + source.name) for url in source.urls)
+        assert f"v{version}" in source.name
+    assert news_commentary.source_of(16, "cs").name == "news-commentary-v16.cs-en.tsv.gz"
+
+
+def test_empty_lines_in_a_row_make_no_empty_article():
+    pairs = [("", ""), ("a", "b"), ("", ""), ("", ""), ("c", "d")]
+    found = news_commentary.read_articles(pairs, "x", Counter())
+    assert [document.pairs for document in found] == [(("a", "b"),), (("c", "d"),)]
