@@ -7,7 +7,16 @@ from setuptools import find_packages, setup
 
 HERE = Path(__file__).parent
 VERSION = re.search(r'__version__ = "(.+)"', (HERE / "relu_nmt/__init__.py").read_text("utf-8"))[1]
-COMMANDS = ["preprocess", "train", "generate", "interactive", "score", "average", "vision_train"]
+COMMANDS = [
+    "preprocess",
+    "train",
+    "generate",
+    "interactive",
+    "translate_document",
+    "score",
+    "average",
+    "vision_train",
+]
 
 setup(
     name="relu-nmt",

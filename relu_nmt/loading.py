@@ -2,11 +2,15 @@
 
 import dataclasses
 import os
+from collections.abc import Mapping
+from typing import Any
 
 from relu_nmt.attention import attentions
 from relu_nmt.attention.spec import SLOTS, AttentionSpec
 from relu_nmt.config import from_dict
-from relu_nmt.errors import CheckpointError
+from relu_nmt.data.document_config import DocumentConfig
+from relu_nmt.data.document_groups import SINGLE_SENTENCES
+from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.encoder_decoder import EncoderDecoder
 from relu_nmt.tasks.translation import TranslationTask
@@ -29,10 +33,18 @@ def build_model(config: TransformerConfig, task: TranslationTask) -> EncoderDeco
 
 @dataclasses.dataclass
 class LoadedModel:
-    """A model in evaluation mode and the task it was trained for."""
+    """A model in evaluation mode and what it was trained for.
+
+    Args:
+        model: the model.
+        task: its text and dictionaries.
+        max_doc_tokens: the longest groups of sentences that it learnt from, in tokens; 1: single
+            sentences.
+    """
 
     model: EncoderDecoder
     task: TranslationTask
+    max_doc_tokens: int = SINGLE_SENTENCES
 
 
 def load_model(path: str | os.PathLike[str]) -> LoadedModel:
@@ -64,4 +76,14 @@ def load_model(path: str | os.PathLike[str]) -> LoadedModel:
         # PyTorch lists every tensor on a line of its own; the first one tells what is wrong.
         reason = " ".join(str(error).split())[:200]
         raise CheckpointError(f"{path}: the weights do not fit the settings: {reason}") from error
-    return LoadedModel(model.eval(), task)
+    return LoadedModel(model.eval(), task, _max_doc_tokens(checkpoint.metadata, path))
+
+
+def _max_doc_tokens(metadata: Mapping[str, Any], path: str | os.PathLike[str]) -> int:
+    """Return the longest groups that the checkpoint's settings of the training name."""
+    settings = metadata.get("args") or {}
+    try:
+        documents = from_dict(DocumentConfig, settings.get("documents") or {})
+    except (ConfigError, AttributeError, TypeError) as error:
+        raise CheckpointError(f"{path}: its settings of documents are damaged: {error}") from error
+    return max(documents.training_lengths, default=SINGLE_SENTENCES)

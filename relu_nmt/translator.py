@@ -1,8 +1,9 @@
 """The front door: raw sentences in, raw translations out."""
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,49 +14,26 @@ from relu_nmt.analysis.places import AttentionPlace
 from relu_nmt.attention.backends.choice import set_attention_backend
 from relu_nmt.config import from_dict
 from relu_nmt.data.dictionary import UNK
+from relu_nmt.data.document_groups import SINGLE_SENTENCES
 from relu_nmt.data.parallel import ParallelDataset
 from relu_nmt.decoding.batching import generate_in_order
-from relu_nmt.decoding.config import GenerationConfig
+from relu_nmt.decoding.config import DocumentGenerationConfig, GenerationConfig
+from relu_nmt.decoding.constraints import length_limits
+from relu_nmt.decoding.document_search import (
+    DocumentSearch,
+    DocumentTranslations,
+    SourceDocuments,
+)
+from relu_nmt.decoding.document_windows import WindowConfig
 from relu_nmt.decoding.ensemble import Ensemble
 from relu_nmt.decoding.generator import Generator
 from relu_nmt.decoding.hypotheses import Hypothesis
+from relu_nmt.decoding.sentences import SourceSentence, Translation
 from relu_nmt.decoding.unknown_words import load_translations, replace_unknown_words
-from relu_nmt.errors import CheckpointError, ConfigError
+from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.loading import load_model
 from relu_nmt.models.encoder_decoder import EncoderDecoder
 from relu_nmt.tasks.translation import TranslationTask
-
-
-@dataclass(frozen=True)
-class Translation:
-    """One translation of a sentence.
-
-    Args:
-        text: raw text.
-        tokens: the dictionary's tokens, unknown words replaced if asked for.
-        score: total log-probability (nats) over length penalty.
-        hypothesis: token numbers, scores by position, alignment.
-    """
-
-    text: str
-    tokens: list[str]
-    score: float
-    hypothesis: Hypothesis
-
-
-@dataclass(frozen=True)
-class SourceSentence:
-    """A sentence to translate.
-
-    Args:
-        ids: token numbers, ending in the end symbol.
-        tokens: the tokens with unknown words as they stood in the text.
-        reference: token numbers of the translation, for forced prefixes and scoring.
-    """
-
-    ids: np.ndarray
-    tokens: list[str]
-    reference: np.ndarray | None = None
 
 
 class Translator:
@@ -66,6 +44,8 @@ class Translator:
         task: tokenisation and dictionaries.
         device: where to compute; a GPU if there is one by default.
         dtype: ``torch.float16`` or ``torch.bfloat16`` to compute in; float32 by default.
+        max_doc_tokens: the longest groups of sentences that the models learnt from, in tokens;
+            1: single sentences.
 
     Raises:
         ConfigError: no model.
@@ -89,6 +69,7 @@ class Translator:
         task: TranslationTask,
         device: str | torch.device | None = None,
         dtype: torch.dtype | None = None,
+        max_doc_tokens: int = SINGLE_SENTENCES,
     ) -> None:
         if device is None:
             device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -96,6 +77,7 @@ class Translator:
         self.task = task
         self.models = [model.to(self.device) for model in models]
         self.dtype = None if dtype == torch.float32 else dtype
+        self.max_doc_tokens = max_doc_tokens
         self.most_source_positions = Ensemble(self.models).most_source_positions
 
     @classmethod
@@ -136,7 +118,9 @@ class Translator:
             raise ConfigError("no checkpoint given")
         for each in loaded:
             set_attention_backend(each.model, attention_backend)
-        return cls([each.model for each in loaded], loaded[0].task, device, dtype)
+        max_doc_tokens = min(each.max_doc_tokens for each in loaded)
+        models = [each.model for each in loaded]
+        return cls(models, loaded[0].task, device, dtype, max_doc_tokens)
 
     def translate(
         self, lines: Iterable[str], config: GenerationConfig | None = None, **settings: Any
@@ -175,7 +159,12 @@ class Translator:
     def encode(self, line: str) -> SourceSentence:
         """Return a raw sentence as the model reads it."""
         tokens = self.task.source_text.encode(line)
-        return SourceSentence(self.task.source_dictionary.encode(tokens), tokens)
+        ids = self.task.source_dictionary.encode(tokens)
+        if self.task.separators is not None:
+            # What looks like a separator in the text itself ends no sentence.
+            words = ids[:-2]
+            words[words == self.task.separators[0]] = self.task.source_dictionary.unk_index
+        return SourceSentence(ids, tokens)
 
     def translate_sentences(
         self,
@@ -210,22 +199,31 @@ class Translator:
             first_id,
             on_progress,
         )
-        replace = config.replace_unk is not None
+        limits = length_limits(
+            config, np.array([len(s.ids) for s in sources]), self.ensemble.most_positions
+        )
         return [
-            [self._translation(h, source, translations if replace else None) for h in hypotheses]
-            for source, hypotheses in zip(sources, found, strict=True)
+            [self._translation(h, source, translations, config, limit) for h in hypotheses]
+            for source, hypotheses, limit in zip(sources, found, limits.tolist(), strict=True)
         ]
 
     def _translation(
-        self, hypothesis: Hypothesis, source: SourceSentence, translations: dict[str, str] | None
+        self,
+        hypothesis: Hypothesis,
+        source: SourceSentence,
+        translations: dict[str, str],
+        config: GenerationConfig,
+        limit: int,
     ) -> Translation:
         tokens = self.task.target_dictionary.symbols_of(hypothesis.tokens)
-        if translations is not None and hypothesis.alignment is not None:
+        if config.replace_unk is not None and hypothesis.alignment is not None:
             tokens = replace_unknown_words(
                 tokens, source.tokens, hypothesis.alignment, UNK, translations
             )
         text = self.task.target_text.decode(tokens)
-        return Translation(text, tokens, hypothesis.score, hypothesis)
+        searched = len(source.ids) > 1 and not config.score_reference
+        reached_limit = searched and len(hypothesis.tokens) > limit
+        return Translation(text, tokens, hypothesis.score, hypothesis, reached_limit)
 
     def read_sentences(
         self, dataset: ParallelDataset, numbers: range, raw_sources: Sequence[str] | None = None
@@ -246,6 +244,93 @@ class Translator:
                 tokens = self.task.source_text.encode(raw_sources[i])
             sentences.append(SourceSentence(source, tokens, target))
         return sentences
+
+    def translate_documents(
+        self,
+        documents: Iterable[Sequence[str]],
+        max_doc_tokens: int | None = None,
+        window_overlap: int = 0,
+        config: GenerationConfig | None = None,
+        **settings: Any,
+    ) -> list[list[str]]:
+        """Return the translation of each document, a line for each of its lines.
+
+        Consecutive lines are translated together. If the model was trained without
+        ``--sentence-separator``, there is a line for each such group of lines instead.
+
+        Args:
+            documents: the lines of each document, sentences or paragraphs; a blank line gives an
+                empty one.
+            max_doc_tokens: most tokens, of the source, to translate at once; by default as in
+                training. 1: each line on its own. A longer line is not cut.
+            window_overlap: lines before to give as context of those that are translated.
+            config: settings of the search.
+            settings: instead of ``config``, fields of :class:`DocumentGenerationConfig`.
+
+        Raises:
+            ConfigError: a setting is unknown or out of range.
+            DataError: a group is too long for learned positions.
+        """
+        lines = [list(document) for document in documents]
+        limit = self.max_doc_tokens if max_doc_tokens is None else max_doc_tokens
+        windows = WindowConfig(limit, window_overlap, repair=True)
+        config = self._config(config, settings, DocumentGenerationConfig)
+        found = self.translate_in_windows(self.encode_documents(lines), windows, config)
+        return [[line.text for line in own] for own in found.lines(len(lines))]
+
+    def translate_document(self, lines: Iterable[str], **settings: Any) -> list[str]:
+        """Return the translation of one document, see :meth:`translate_documents`."""
+        return self.translate_documents([list(lines)], **settings)[0]
+
+    def encode_documents(self, documents: Sequence[Sequence[str]]) -> SourceDocuments:
+        """Return the lines of documents as the model reads them."""
+        sentences = [self.encode(line) for lines in documents for line in lines]
+        counts = np.array([len(lines) for lines in documents], dtype=np.int64)
+        sizes = np.array([len(sentence.ids) for sentence in sentences], dtype=np.int64)
+        return SourceDocuments(sentences, counts, sizes, self.task.separators)
+
+    def translate_in_windows(
+        self,
+        documents: SourceDocuments,
+        windows: WindowConfig,
+        config: GenerationConfig,
+        first_id: int = 0,
+        on_progress: Callable[[int], object] | None = None,
+    ) -> DocumentTranslations:
+        """Return the translations of documents, window by window.
+
+        Args:
+            documents: the documents.
+            windows: how to divide them.
+            config: settings of the search.
+            first_id: number of the first window, for the random numbers of sampling.
+            on_progress: called with the number of windows in each batch that is done.
+
+        Raises:
+            ConfigError: an overlap with a model without separators, or with other prefixes.
+            DataError: a window is too long for learned positions.
+        """
+        search_config, limit = config, self.most_source_positions
+        if windows.window_overlap:
+            if config.score_reference or config.prefix_size:
+                raise ConfigError(
+                    "--window-overlap forces prefixes itself; it goes with neither "
+                    "--prefix-size nor --score-reference"
+                )
+            search_config = replace(config, prefix_size=sys.maxsize)
+
+        def search(sources: Sequence[SourceSentence]) -> list[list[Translation]]:
+            longest = max(len(source.ids) for source in sources)
+            if limit is not None and longest > limit:
+                raise DataError(
+                    f"{longest} tokens to translate at once, but the model's learned positions "
+                    f"allow {limit}; give --max-doc-tokens {limit} or less, and split sentences "
+                    "that are longer"
+                )
+            return self.translate_sentences(sources, search_config, first_id, on_progress)
+
+        decode, most_positions = self.task.target_text.decode, self.ensemble.most_positions
+        return DocumentSearch(documents, windows, config, most_positions, decode).run(search)
 
     def attention(
         self,
@@ -300,9 +385,13 @@ class Translator:
         return Ensemble(self.models, dtype=self.dtype)
 
     @staticmethod
-    def _config(config: GenerationConfig | None, settings: dict[str, Any]) -> GenerationConfig:
+    def _config(
+        config: GenerationConfig | None,
+        settings: dict[str, Any],
+        kind: type[GenerationConfig] = GenerationConfig,
+    ) -> GenerationConfig:
         if config is None:
-            return from_dict(GenerationConfig, settings)
+            return from_dict(kind, settings)
         if settings:
             raise ConfigError(f"give either config or settings ({', '.join(settings)}), not both")
         return config

@@ -117,3 +117,19 @@ def check_alignment(options: AttentionOptions, print_alignment: str | None) -> N
     """
     if options.print_attention is not None and print_alignment is not None:
         raise ConfigError("--print-attention and --print-alignment both print A- lines; give one")
+
+
+def check_no_attention(options: AttentionOptions) -> None:
+    """Refuse what needs the whole of a translation where only the end of it is kept.
+
+    Raises:
+        ConfigError: attention is asked for.
+    """
+    for flag, given in (
+        ("--attention-stats", options.attention_stats),
+        ("--print-attention", options.print_attention),
+    ):
+        if given is not None:
+            raise ConfigError(
+                f"{flag}: not with --window-overlap, where the context's translation is left out"
+            )

@@ -12,18 +12,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from relu_nmt.cli.attention_output import AttentionOptions, AttentionReport, check_alignment
+from relu_nmt.cli.attention_output import (
+    AttentionOptions,
+    AttentionReport,
+    check_alignment,
+    check_no_attention,
+)
 from relu_nmt.cli.command import make_parser, run_command
+from relu_nmt.cli.document_options import (
+    SplitDocumentOptions,
+    WindowOptions,
+    limit_note,
+    speed_line,
+)
+from relu_nmt.cli.source_limit import SourceLimit
 from relu_nmt.cli.translation_options import LineFormat, ModelOptions, load_translator
 from relu_nmt.config import add_options, from_namespace, option
 from relu_nmt.data.progress import Progress
-from relu_nmt.decoding.config import GenerationConfig
+from relu_nmt.decoding.config import DocumentGenerationConfig, GenerationConfig
+from relu_nmt.decoding.document_windows import WindowConfig
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation.config import ScoringConfig
 
 if TYPE_CHECKING:
-    from relu_nmt.data.parallel import ParallelDataset
-    from relu_nmt.translator import SourceSentence, Translation, Translator
+    from relu_nmt.decoding.sentences import SourceSentence, Translation
+    from relu_nmt.translator import Translator
 
 DESCRIPTION = """\
 Translate a split of a data folder and score it:
@@ -32,6 +45,10 @@ Translate a split of a data folder and score it:
 
 For every sentence, in the order of the data: S- source, T- reference, H- score and translation
 as tokens, D- score and translation as text, P- score of each token. Scores are in base 2.
+
+With --max-doc-tokens documents are translated, and these lines are for groups of sentences; with
+--window-overlap too, S- shows the context, the others only what is new. --scoring bleu makes
+their BLEU that of tokenised text; chrF is always given.
 """
 WINDOW = 50_000
 """Sentences that are sorted by length and translated before the next ones are read."""
@@ -58,6 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("data", help="data folder")
     add_options(parser, ModelOptions, "model")
     add_options(parser, GenerateOptions, "data and output")
+    add_options(parser, SplitDocumentOptions, "documents")
+    add_options(parser, WindowOptions, "windows that overlap")
     add_options(parser, GenerationConfig, "search")
     add_options(parser, ScoringConfig, "score")
     add_options(parser, AttentionOptions, "attention")
@@ -67,18 +86,32 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: argparse.Namespace) -> None:
     model = from_namespace(ModelOptions, arguments)
     options = from_namespace(GenerateOptions, arguments)
-    config = from_namespace(GenerationConfig, arguments)
+    documents = from_namespace(SplitDocumentOptions, arguments)
+    overlap = from_namespace(WindowOptions, arguments)
+    documents.check(overlap)
+    windows, search = None, GenerationConfig
+    if documents.max_doc_tokens is not None:
+        windows = WindowConfig(documents.max_doc_tokens, overlap.window_overlap)
+        search = DocumentGenerationConfig
+    config = from_namespace(search, arguments)
     scoring = from_namespace(ScoringConfig, arguments)
     attention = from_namespace(AttentionOptions, arguments)
     check_alignment(attention, config.print_alignment)
+    if overlap.window_overlap:
+        check_no_attention(attention)
     translator = load_translator(model, arguments.data)
-    dataset = translator.task.load_split(options.gen_subset)
     lines = LineFormat(
         translator.task, model.post_process is not None, config.print_alignment is not None
     )
     report = AttentionReport(attention, translator, options.gen_subset)
     with _output(options) as output:
-        _SplitTranslation(translator, dataset, options, config, lines, report, output).run(scoring)
+        parts = (config, lines, report, output)
+        if windows is None:
+            _SplitTranslation(translator, options, *parts).run(scoring)
+        else:
+            from relu_nmt.cli.generate_documents import DocumentSplitTranslation
+
+            DocumentSplitTranslation(translator, options, documents, windows, *parts).run(scoring)
     report.write()
 
 
@@ -108,7 +141,6 @@ class _SplitTranslation:
     def __init__(
         self,
         translator: Translator,
-        dataset: ParallelDataset,
         options: GenerateOptions,
         config: GenerationConfig,
         lines: LineFormat,
@@ -117,7 +149,7 @@ class _SplitTranslation:
     ) -> None:
         self._translator = translator
         self._task = translator.task
-        self._dataset = dataset
+        self._dataset = translator.task.load_split(options.gen_subset)
         self._options = options
         self._config = config
         self._lines = lines
@@ -125,11 +157,19 @@ class _SplitTranslation:
         self._output = output
         self._texts: list[str] = []
         self._tokens: list[list[str]] = []
+        self._num_at_limit = 0
 
     def run(self, scoring: ScoringConfig) -> None:
         """Translate everything."""
         dataset, config, subset = self._dataset, self._config, self._options.gen_subset
-        self._check_lengths()
+        limit = SourceLimit(
+            self._translator.most_source_positions,
+            dataset.source_sizes,
+            subset,
+            self._options.skip_invalid_size_inputs_valid_test,
+        )
+        if limit.note:
+            print(limit.note, file=self._output)
         raw = None
         if config.replace_unk is not None:
             raw = self._task.raw_lines(subset, "source")
@@ -138,7 +178,7 @@ class _SplitTranslation:
             for first in range(0, len(dataset), WINDOW):
                 numbers = range(first, min(first + WINDOW, len(dataset)))
                 sentences = self._translator.read_sentences(dataset, numbers, raw)
-                sentences = [self._shortened(sentence) for sentence in sentences]
+                sentences = [limit.shortened(sentence) for sentence in sentences]
                 started = time.perf_counter()
                 found = self._translator.translate_sentences(sentences, config, first, advance)
                 seconds += time.perf_counter() - started
@@ -157,26 +197,6 @@ class _SplitTranslation:
         with Progress(label, len(self._dataset), "sentences") as progress:
             yield progress.advance
 
-    def _check_lengths(self) -> None:
-        limit, sizes = self._translator.most_source_positions, self._dataset.source_sizes
-        if limit is None or not len(sizes) or sizes.max() <= limit:
-            return
-        count = int((sizes > limit).sum())
-        if not self._options.skip_invalid_size_inputs_valid_test:
-            raise DataError(
-                f"split {self._options.gen_subset}: sentence {int((sizes > limit).argmax())} has "
-                f"more than the {limit} tokens that the model's learned positions allow ({count} "
-                "such sentences); --skip-invalid-size-inputs-valid-test leaves them empty"
-            )
-        print(f"NOTE: {count} sentences of more than {limit} tokens stay empty", file=self._output)
-
-    def _shortened(self, sentence: SourceSentence) -> SourceSentence:
-        """Return the sentence, without words if the model cannot read it."""
-        limit = self._translator.most_source_positions
-        if limit is None or len(sentence.ids) <= limit:
-            return sentence
-        return type(sentence)(sentence.ids[-1:], [], sentence.reference)
-
     def _print(
         self,
         numbers: range,
@@ -187,6 +207,7 @@ class _SplitTranslation:
         for number, sentence, translations in zip(numbers, sentences, found, strict=True):
             self._texts.append(translations[0].text)
             self._tokens.append(translations[0].tokens)
+            self._num_at_limit += translations[0].reached_limit
             if self._options.quiet:
                 continue
             lines = [self._lines.source(number, task.source_tokens(sentence.ids).split())]
@@ -201,12 +222,9 @@ class _SplitTranslation:
     def _print_summary(self, scoring: ScoringConfig, seconds: float, num_tokens: int) -> None:
         count, subset = len(self._texts), self._options.gen_subset
         print("NOTE: hypothesis and token scores are output in base 2", file=self._output)
-        speed = f"{count / max(seconds, 1e-9):.2f} sentences/s, "
-        speed += f"{num_tokens / max(seconds, 1e-9):.2f} tokens/s"
-        print(
-            f"Translated {count:,} sentences ({num_tokens:,} tokens) in {seconds:.1f}s ({speed})",
-            file=self._output,
-        )
+        if self._num_at_limit:
+            print(limit_note(self._num_at_limit, self._config), file=self._output)
+        print(speed_line(count, num_tokens, seconds), file=self._output)
         if self._dataset.target is None or self._config.score_reference or not count:
             return
         from relu_nmt.evaluation.split_score import score_split

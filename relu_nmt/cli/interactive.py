@@ -10,7 +10,12 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from relu_nmt.cli.command import make_parser, run_command
-from relu_nmt.cli.translation_options import LineFormat, ModelOptions, load_translator
+from relu_nmt.cli.translation_options import (
+    LineFormat,
+    ModelOptions,
+    load_translator,
+    refuse_references,
+)
 from relu_nmt.config import add_options, from_namespace, option
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.errors import ConfigError, DataError
@@ -65,10 +70,7 @@ def _run(arguments: argparse.Namespace) -> None:
     model = from_namespace(ModelOptions, arguments)
     options = from_namespace(InteractiveOptions, arguments)
     config = from_namespace(GenerationConfig, arguments)
-    if config.score_reference or config.prefix_size:
-        raise ConfigError(
-            "--score-reference and --prefix-size need references; use relu-nmt-generate"
-        )
+    refuse_references(config)
     with _opened(options.input) as descriptor:
         translator = load_translator(model, arguments.data)
         formatted = LineFormat(

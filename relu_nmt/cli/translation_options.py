@@ -11,6 +11,7 @@ from relu_nmt.config import option
 from relu_nmt.errors import ConfigError
 
 if TYPE_CHECKING:
+    from relu_nmt.decoding.config import GenerationConfig
     from relu_nmt.tasks.translation import TranslationTask
     from relu_nmt.tokenization.pipeline import TextPipeline
     from relu_nmt.translator import Translation, Translator
@@ -92,6 +93,18 @@ def _adapted_task(
     # Where the text was split here, it is joined anyway; the flag only says how to show it.
     symbol = options.post_process if task.target_text.keeps_text else None
     return task.with_post_processing(symbol, options.tokenizer)
+
+
+def refuse_references(config: GenerationConfig) -> None:
+    """Refuse settings that mean nothing for plain text.
+
+    Raises:
+        ConfigError: the search needs references.
+    """
+    if config.score_reference or config.prefix_size:
+        raise ConfigError(
+            "--score-reference and --prefix-size need references; use relu-nmt-generate"
+        )
 
 
 class LineFormat:

@@ -122,3 +122,11 @@ class GenerationConfig:
     def wants_alignment(self) -> bool:
         """Whether hypotheses need their alignment."""
         return self.print_alignment is not None or self.replace_unk is not None
+
+
+@dataclass(frozen=True)
+class DocumentGenerationConfig(GenerationConfig):
+    """The same where documents are translated: the longest output grows with the source."""
+
+    max_len_a: float = option(1.5, "longest output: a * (source tokens) + b tokens", metavar="A")
+    max_len_b: int = option(50, "longest output: a * (source tokens) + b tokens", metavar="B")

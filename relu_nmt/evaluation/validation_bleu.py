@@ -139,9 +139,7 @@ class ValidationBleu:
             return
         references = self._task.references(self._split)
         if self._groups is not None:
-            references = join_lines(
-                cut_by_counts(references, self._groups.count, self._split)
-            )
+            references = join_lines(cut_by_counts(references, self._groups.count, self._split))
         step = max(1, len(texts) // self._num_samples)
         for number in range(0, len(texts), step)[: self._num_samples]:
             self._say(f"example hypothesis: {texts[number]}")

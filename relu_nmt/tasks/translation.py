@@ -176,6 +176,14 @@ class TranslationTask:
         """Whether ``<sep>`` ends each sentence."""
         return self.target_text.sentence_separator is not None
 
+    @property
+    def separators(self) -> tuple[int, int] | None:
+        """Numbers of ``<sep>`` in source and target; None: sentences do not end in it."""
+        if not self.has_sentence_separator:
+            return None
+        source, target = self.source_dictionary, self.target_dictionary
+        return source.index(SENTENCE_SEPARATOR), target.index(SENTENCE_SEPARATOR)
+
     def _folder(self) -> Path:
         if self.folder is None:
             raise DataError("this task comes from a checkpoint and has no data folder; give one")
@@ -194,13 +202,7 @@ class TranslationTask:
         if pair != pair_name(self.source_lang, None):
             target = IndexedDataset(split_prefix(folder, split, pair, self.target_lang))
         sizes = len(self.source_dictionary), len(self.target_dictionary)
-        separators = None
-        if self.has_sentence_separator:
-            separators = (
-                self.source_dictionary.index(SENTENCE_SEPARATOR),
-                self.target_dictionary.index(SENTENCE_SEPARATOR),
-            )
-        return ParallelDataset(source, target, *sizes, separators)
+        return ParallelDataset(source, target, *sizes, self.separators)
 
     def documents(self, split: str) -> np.ndarray | None:
         """Return the sentences of each document, int64 [documents]; None if unknown.

@@ -5,13 +5,14 @@ import torch
 from relu_nmt.config import to_dict
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.decoding.config import GenerationConfig
+from relu_nmt.decoding.hypotheses import Hypothesis
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.loading import build_model
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.tasks.translation import TranslationTask
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
-from relu_nmt.translator import Translator
+from relu_nmt.translator import Translation, Translator
 
 SHORT = {"beam": 3, "max_len_b": 6}
 LINES = ["ein Haus", "", "das Haus ist gross .", "   ", "ein Xaver", "Haus\tHaus", "gross"]
@@ -140,3 +141,118 @@ def test_a_source_too_long_for_learned_positions_is_an_error():
     assert translator.most_source_positions == 4
     with pytest.raises(DataError, match="--max-source-positions 4"):
         translator.translate(["ein Haus ist gross ."], **SHORT)
+
+
+DOCUMENTS = [["ein Haus", "", "das Haus ist gross .", "Haus"], [], ["gross"], ["ist ein Haus"] * 4]
+
+
+@pytest.fixture
+def separated():
+    task = make_task().with_sentence_separator()
+    return Translator([make_model(task)], task, "cpu", max_doc_tokens=30)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"max_doc_tokens": 1}, {"max_doc_tokens": 9}, {"max_doc_tokens": 9, "window_overlap": 2}],
+)
+def test_documents_give_a_line_for_each_line(separated, settings):
+    found = separated.translate_documents(DOCUMENTS, **settings, beam=2, max_len_b=6)
+    assert list(map(len, found)) == list(map(len, DOCUMENTS))
+    assert found[0][1] == ""
+    alone = [separated.translate_document(d, **settings, beam=2, max_len_b=6) for d in DOCUMENTS]
+    assert alone == found
+    assert separated.translate_documents([], **settings) == []
+
+
+def test_single_lines_of_documents_are_translated_as_sentences(separated):
+    lines = separated.translate(LINES, beam=2, max_len_a=1.5, max_len_b=50)
+    assert separated.translate_documents([LINES], max_doc_tokens=1, beam=2) == [lines]
+
+
+def test_without_separators_a_group_gives_a_line(translator, monkeypatch):
+    lines = ["ein Haus", "das Haus", "gross"]
+    assert translator.max_doc_tokens == 1
+    assert translator.translate_document(lines, beam=2) == translator.translate(
+        lines, beam=2, max_len_a=1.5, max_len_b=50
+    )
+    copy = [
+        Translation("all of it", ["all"], -1.0, Hypothesis(np.array([4, 2]), -1.0, -np.ones(2)))
+    ]
+    monkeypatch.setattr(
+        translator, "translate_sentences", lambda sources, *_: [copy for _ in sources]
+    )
+    assert translator.translate_document(lines, max_doc_tokens=20) == ["all of it"]
+    with pytest.raises(ConfigError, match=r"--window-overlap 1: .*--sentence-separator"):
+        translator.translate_document(lines, max_doc_tokens=20, window_overlap=1)
+
+
+def test_an_overlap_forces_what_the_context_was_translated_to(separated, monkeypatch):
+    asked = []
+    search = separated.translate_sentences
+
+    def note(sources, *arguments):
+        found = search(sources, *arguments)
+        asked.append([(source, best) for source, (best, *_) in zip(sources, found, strict=True)])
+        return found
+
+    monkeypatch.setattr(separated, "translate_sentences", note)
+    # A limit that only ever leaves room for one new sentence and one of context.
+    lines = ["ein Haus", "das Haus", "Haus gross", "gross ."]
+    found = separated.translate_document(lines, max_doc_tokens=8, window_overlap=1, max_len_b=20)
+    assert len(found) == len(lines)
+    overlapping = [pair for batch in asked for pair in batch if len(pair[0].reference)]
+    assert overlapping
+    for source, best in overlapping:
+        size = len(source.reference)
+        np.testing.assert_array_equal(best.hypothesis.tokens[:size], source.reference)
+
+
+def test_a_separator_in_the_text_is_an_unknown_word():
+    words = Dictionary(["ein", "Haus"])
+    task = TranslationTask(TextPipeline("de"), TextPipeline("en"), words, words)
+    task = task.with_sentence_separator()
+    translator = Translator([make_model(task)], task, "cpu")
+    separator, unknown = task.separators[0], Dictionary.unk_index
+    ids = translator.encode("ein <sep> Haus <sep>").ids.tolist()
+    assert ids[1] == ids[3] == unknown
+    assert ids[4:] == [separator, Dictionary.eos_index]
+
+
+def test_the_longest_output_is_told(translator):
+    for length, sure in ((1, True), (60, False)):
+        (best,) = translator.translate_nbest(["ein Haus ist gross ."], beam=3, max_len_b=length)[0]
+        assert best.reached_limit == (len(best.hypothesis.tokens) > length)
+        assert best.reached_limit or not sure
+    assert not translator.translate_nbest([""], max_len_b=1)[0][0].reached_limit
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (None, 1),
+        ({"max_doc_tokens": 64}, 64),
+        ({"max_doc_tokens": 512, "doc_mixture": [1, 256, 128]}, 256),
+    ],
+)
+def test_the_length_of_the_groups_comes_from_the_training(tmp_path, settings, expected):
+    task = make_task()
+    model = make_model(task)
+    metadata = {"model_config": to_dict(model.config), "task": task.to_state()}
+    if settings is not None:
+        metadata["args"] = {"documents": settings}
+    path = tmp_path / "model.safetensors"
+    save_checkpoint(path, Checkpoint(model.state_dict(), metadata))
+    assert Translator.from_checkpoint(path, "cpu").max_doc_tokens == expected
+
+
+def test_damaged_settings_of_documents_name_the_file(tmp_path):
+    task = make_task()
+    model = make_model(task)
+    for damaged in (7, {"max_doc_tokens": "x"}, {"other": 1}):
+        metadata = {"model_config": to_dict(model.config), "task": task.to_state()}
+        metadata["args"] = {"documents": damaged}
+        path = tmp_path / "model.safetensors"
+        save_checkpoint(path, Checkpoint(model.state_dict(), metadata))
+        with pytest.raises(CheckpointError, match=r"model.safetensors: its settings of documents"):
+            Translator.from_checkpoint(path, "cpu")

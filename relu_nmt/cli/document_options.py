@@ -1,0 +1,156 @@
+"""Flags of the commands that translate documents, and what both do with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from relu_nmt.config import option
+from relu_nmt.data.document_groups import SINGLE_SENTENCES
+from relu_nmt.data.documents import SEPARATORS
+from relu_nmt.data.progress import Progress
+from relu_nmt.errors import ConfigError
+
+if TYPE_CHECKING:
+    from relu_nmt.decoding.config import GenerationConfig
+
+MOST_SENTENCES = 50_000
+"""Sentences whose documents are read, sorted by length and translated before the next ones."""
+
+
+@dataclass(frozen=True)
+class WindowOptions:
+    """How the windows of a document overlap."""
+
+    window_overlap: int = option(
+        0,
+        "give the N sentences before as context, within --max-doc-tokens, to the sentences that "
+        "are translated: the source of each window begins with theirs, its translation is made to "
+        "begin with what they were translated to. For documents longer than the model was trained "
+        "on; needs a model trained with --sentence-separator",
+        metavar="SENTENCES",
+    )
+
+
+@dataclass(frozen=True)
+class SplitDocumentOptions:
+    """How documents of a data folder are translated, and where the results go.
+
+    Raises:
+        ConfigError: flags that only go with ``--max-doc-tokens``.
+    """
+
+    max_doc_tokens: int | None = option(
+        None,
+        "translate documents: join their consecutive sentences as in training, up to N tokens, "
+        f"</s> included ({SINGLE_SENTENCES}: single sentences; a longer sentence is kept whole), "
+        "and score d-BLEU; lines are printed for each group. The longest output is then by "
+        "default 1.5 * (source tokens) + 50",
+        metavar="N",
+    )
+    count_source_only: bool = option(
+        False,
+        "count only source tokens for --max-doc-tokens, as where there is no reference; by "
+        "default a sentence counts as the longer of its two sides, as in training",
+    )
+    output: str | None = option(
+        None,
+        "write the documents as text: a line for each sentence, or, where a group's translation "
+        "has not as many sentences as its source, a line for the group",
+        metavar="FILE",
+    )
+    output_separator: str = option(
+        "blank",
+        "what stands between documents in --output: a blank line (empty translations are then "
+        "left out), or a line <d> before each (tag)",
+        choices=SEPARATORS[1:],
+    )
+    results: str | None = option(
+        None, "write speed, mismatches, scores and lengths to FILE as JSON", metavar="FILE"
+    )
+
+    def check(self, windows: WindowOptions) -> None:
+        """Refuse flags that mean nothing without documents.
+
+        Raises:
+            ConfigError: there is such a flag.
+        """
+        if self.max_doc_tokens is not None:
+            return
+        for flag, given in (
+            ("--window-overlap", windows.window_overlap),
+            ("--count-source-only", self.count_source_only),
+            ("--output", self.output is not None),
+            ("--results", self.results is not None),
+        ):
+            if given:
+                raise ConfigError(
+                    f"{flag} goes with documents: give --max-doc-tokens too "
+                    f"({SINGLE_SENTENCES} for single sentences)"
+                )
+
+
+def document_ranges(counts: Sequence[int] | np.ndarray) -> Iterator[tuple[range, range]]:
+    """Yield which documents, and which sentences, to read together.
+
+    Args:
+        counts: sentences of each document.
+    """
+    begin, first, last = 0, 0, 0
+    for number, count in enumerate(counts):
+        last += int(count)
+        if last - first >= MOST_SENTENCES or number == len(counts) - 1:
+            yield range(begin, number + 1), range(first, last)
+            begin, first = number + 1, last
+
+
+def limit_note(number: int, config: GenerationConfig) -> str:
+    """Return the line that tells how many translations were cut off; empty if none."""
+    if not number:
+        return ""
+    return (
+        f"NOTE: {number:,} translations reached the longest output ({config.max_len_a:g} * source "
+        f"+ {config.max_len_b} tokens, or the model's positions) and may be cut off; "
+        "--max-len-a and --max-len-b change it"
+    )
+
+
+def speed_line(sentences: int, tokens: int, seconds: float) -> str:
+    """Return fairseq's line of how long it took."""
+    by_second = f"{sentences / max(seconds, 1e-9):.2f} sentences/s, "
+    by_second += f"{tokens / max(seconds, 1e-9):.2f} tokens/s"
+    return f"Translated {sentences:,} sentences ({tokens:,} tokens) in {seconds:.1f}s ({by_second})"
+
+
+def share(number: int, total: int) -> str:
+    """Return ``3 of 40 (7.50%)``."""
+    return f"{number:,} of {total:,} ({number / max(1, total):.2%})"
+
+
+@contextmanager
+def groups_progress(
+    label: str, total: int, show: bool = True
+) -> Iterator[Callable[[int], object] | None]:
+    """Show how many groups are done; those that are translated again count no more.
+
+    Args:
+        label: what is being done.
+        total: groups.
+        show: None is yielded instead if this is false.
+    """
+    if not show:
+        yield None
+        return
+    with Progress(label, total, "groups") as progress:
+        left = total
+
+        def advance(number: int) -> None:
+            nonlocal left
+            progress.advance(min(number, left))
+            left -= min(number, left)
+
+        yield advance

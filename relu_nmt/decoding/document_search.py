@@ -1,0 +1,259 @@
+"""Translations of whole documents, window by window, and the lines of their sentences.
+
+With overlap, the sentences before the new ones are part of the source, and their translations,
+which were kept from earlier windows, are forced as the beginning of the target. So the new
+sentences follow what the reader really has before him, as in training, where the target of a group
+is one text too; a second translation of the context, thrown away afterwards, could differ from the
+one that was kept, and a separator too many in it would shift all that follows. The price is that
+the windows of a document wait for each other; those of different documents share batches.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.decoding.config import GenerationConfig
+from relu_nmt.decoding.constraints import length_limits
+from relu_nmt.decoding.document_lines import Line, sentence_slices, without_prefix
+from relu_nmt.decoding.document_windows import Window, WindowConfig, WindowPlan
+from relu_nmt.decoding.length_penalty import LengthPenalty
+from relu_nmt.decoding.sentences import SourceSentence, Translation
+from relu_nmt.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class SourceDocuments:
+    """Documents to translate, sentence by sentence.
+
+    Args:
+        sentences: the sentences; each ends in the separator, if there is one, and ``</s>``. One
+            without words is not shown to the model; its translation is empty.
+        counts: sentences of each document, int [documents].
+        sizes: tokens that each sentence counts towards the limit, ``</s>`` included, int [N].
+        separators: the symbol that ends sentences, in source and target; None: the model knows
+            none, so that a translation of several sentences cannot be cut up.
+    """
+
+    sentences: Sequence[SourceSentence]
+    counts: np.ndarray
+    sizes: np.ndarray
+    separators: tuple[int, int] | None
+
+    def with_words(self, begin: int, end: int) -> list[int]:
+        """Return which of the sentences ``begin`` to ``end - 1`` have words."""
+        least = 1 + (self.separators is not None)
+        return [i for i in range(begin, end) if len(self.sentences[i].ids) > least]
+
+    def joined(self, window: Window) -> SourceSentence:
+        """Return the sentences of a window as one, with the references of the new ones."""
+        read = [self.sentences[i] for i in self.with_words(window.context, window.end)]
+        new = [self.sentences[i].reference for i in range(window.first, window.end)]
+        references = [reference[:-1] for reference in new if reference is not None]
+        end = [np.array([Dictionary.eos_index])]
+        return SourceSentence(
+            np.concatenate([sentence.ids[:-1] for sentence in read] + end),
+            [token for sentence in read for token in sentence.tokens],
+            np.concatenate(references + end) if references else None,
+        )
+
+
+@dataclass(frozen=True)
+class WindowTranslation:
+    """What became of the new sentences of a window.
+
+    Args:
+        window: its sentences.
+        source: what the model read, context included; with the references of the new sentences.
+        translations: of the new sentences, best first; the context's is left out.
+        lines: the best translation of each new sentence; None: it has not as many sentences as
+            the source.
+    """
+
+    window: Window
+    source: SourceSentence
+    translations: list[Translation]
+    lines: list[Line] | None
+
+
+@dataclass(frozen=True)
+class DocumentTranslations:
+    """Translations of all sentences.
+
+    Args:
+        windows: in order; each sentence is new in one of them.
+        num_planned: windows at first.
+        num_mismatched: of these, how many translations had not as many sentences as the source.
+        num_repeated: windows, planned or parts, that were translated again in parts.
+    """
+
+    windows: list[WindowTranslation]
+    num_planned: int
+    num_mismatched: int
+    num_repeated: int
+
+    @property
+    def num_at_limit(self) -> int:
+        """Windows whose translation was ended at the longest output."""
+        return sum(own.translations[0].reached_limit for own in self.windows)
+
+    def lines(self, num_documents: int) -> list[list[Line]]:
+        """Return the lines of each document: one for each sentence, or one for a whole window."""
+        documents: list[list[Line]] = [[] for _ in range(num_documents)]
+        for own in self.windows:
+            best = own.translations[0]
+            documents[own.window.document] += own.lines or [Line(best.text, best.tokens)]
+        return documents
+
+
+Search = Callable[[Sequence[SourceSentence]], list[list[Translation]]]
+"""Finds the n best translations of each source. With overlap, ``reference`` is what they are to
+begin with, without end symbol; it may be empty."""
+
+
+class DocumentSearch:
+    """Translates documents window by window.
+
+    Args:
+        documents: what to translate.
+        windows: how to divide it.
+        config: settings of the search, for output lengths and scores.
+        most_positions: see :func:`relu_nmt.decoding.constraints.length_limits`.
+        decode: makes raw text of target tokens.
+
+    Raises:
+        ConfigError: an overlap, but no separators.
+    """
+
+    def __init__(
+        self,
+        documents: SourceDocuments,
+        windows: WindowConfig,
+        config: GenerationConfig,
+        most_positions: int | None,
+        decode: Callable[[Sequence[str]], str],
+    ) -> None:
+        if windows.window_overlap and documents.separators is None:
+            raise ConfigError(
+                f"--window-overlap {windows.window_overlap}: the model was trained without "
+                "--sentence-separator, so that nothing in a translation tells where the context "
+                "ends; leave the overlap out"
+            )
+        self.plan = WindowPlan(documents.sizes, documents.counts, windows)
+        self._documents = documents
+        self._windows = windows
+        self._config = config
+        self._most_positions = most_positions
+        self._decode = decode
+        self._kept: dict[int, np.ndarray] = {}  # target tokens of each sentence, with separator
+
+    def run(self, search: Search) -> DocumentTranslations:
+        """Translate everything; ``search`` gets all windows that need not wait for others."""
+        waiting: dict[int, deque[Window]] = {}
+        for window in self.plan.windows:
+            waiting.setdefault(window.document, deque()).append(window)
+        planned = {(window.first, window.end) for window in self.plan.windows}
+        done: list[WindowTranslation] = []
+        num_mismatched = num_repeated = 0
+        while waiting:
+            asked = [self._ask(window) for window in self._next(waiting)]
+            found = search([source for _, source in asked])
+            for (window, source), translations in zip(asked, found, strict=True):
+                result = self._result(window, source, translations)
+                mismatched = result.lines is None and self._documents.separators is not None
+                num_mismatched += mismatched and (window.first, window.end) in planned
+                failed = mismatched or translations[0].reached_limit
+                parts = self._parts(window) if failed else ()
+                if parts:
+                    num_repeated += 1
+                    later = waiting.setdefault(window.document, deque())
+                    later.extendleft(reversed(parts))
+                else:
+                    done.append(result)
+        done.sort(key=lambda result: result.window.first)
+        return DocumentTranslations(done, len(planned), num_mismatched, num_repeated)
+
+    def _next(self, waiting: dict[int, deque[Window]]) -> list[Window]:
+        """Take the windows that can be translated now: with overlap, the next of each document."""
+        if not self._windows.window_overlap:
+            ready = [window for windows in waiting.values() for window in windows]
+            waiting.clear()
+            return ready
+        ready = [windows.popleft() for windows in waiting.values()]
+        for document in [document for document, windows in waiting.items() if not windows]:
+            del waiting[document]
+        return ready
+
+    def _ask(self, window: Window) -> tuple[Window, SourceSentence]:
+        """Return a window with as much context as there is room and a translation for."""
+        documents = self._documents
+        if not self._windows.window_overlap:
+            return window, documents.joined(window)
+        window = self.plan.with_context(window)
+        if not documents.with_words(window.first, window.end):
+            window = replace(window, context=window.first)
+        while (prefix := self._prefix(window)) is None:
+            window = replace(window, context=window.context + 1)
+        return window, replace(documents.joined(window), reference=prefix)
+
+    def _prefix(self, window: Window) -> np.ndarray | None:
+        """Return the context's translation; None: unknown, or it leaves the rest too little."""
+        documents = self._documents
+        numbers = documents.with_words(window.context, window.first)
+        if not self._kept.keys() >= set(numbers):
+            return None
+        nothing = np.zeros(0, dtype=np.int64)
+        prefix = np.concatenate([nothing, *(self._kept[number] for number in numbers)])
+        # It may take the share of the longest output that its source has of the source.
+        length = len(documents.joined(window).ids)
+        longest = length_limits(self._config, np.array([length]), self._most_positions)[0]
+        share = sum(len(documents.sentences[number].ids) - 1 for number in numbers) / length
+        return prefix if len(prefix) <= longest * share else None
+
+    def _result(
+        self, window: Window, source: SourceSentence, translations: list[Translation]
+    ) -> WindowTranslation:
+        """Take the context's translation away, and cut what is left into sentences."""
+        if self._windows.window_overlap:
+            assert source.reference is not None
+            penalty, size = LengthPenalty.of(self._config), len(source.reference)
+            translations = [without_prefix(t, size, penalty, self._decode) for t in translations]
+            source = replace(source, reference=self._documents.joined(window).reference)
+        best = translations[0]
+        slices = self._slices(window, best.hypothesis.tokens[:-1])
+        if slices is None:
+            return WindowTranslation(window, source, translations, None)
+        rest = dict(zip(self._documents.with_words(window.first, window.end), slices, strict=True))
+        self._keep(rest, best)
+        tokens = [
+            best.tokens[rest[number]] if number in rest else []
+            for number in range(window.first, window.end)
+        ]
+        lines = [Line(self._decode(own), own) for own in tokens]
+        return WindowTranslation(window, source, translations, lines)
+
+    def _slices(self, window: Window, tokens: np.ndarray) -> list[slice] | None:
+        """Return where each new sentence with words stands; None if that cannot be told."""
+        count = len(self._documents.with_words(window.first, window.end))
+        if count < 2:  # alone, a sentence has all of it, whatever separators there are
+            return [slice(0, len(tokens))] * count
+        if self._documents.separators is None:
+            return None
+        found = sentence_slices(tokens, self._documents.separators[1])
+        return found if len(found) == count else None
+
+    def _keep(self, slices: dict[int, slice], best: Translation) -> None:
+        """Remember the translation of each sentence, as context of the next windows."""
+        if self._documents.separators is None:
+            return
+        separator = self._documents.separators[1]
+        for number, where in slices.items():
+            words = best.hypothesis.tokens[:-1][where]
+            self._kept[number] = np.append(words[words != separator], separator)
+
+    def _parts(self, window: Window) -> tuple[Window, ...]:
+        """Return the parts to translate again; none if that is not wanted or not possible."""
+        words = self._documents.with_words(window.first, window.end)
+        return window.halves() if self._windows.repair and len(words) > 1 else ()

@@ -1,0 +1,41 @@
+"""What a translator reads and what it gives."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from relu_nmt.decoding.hypotheses import Hypothesis
+
+
+@dataclass(frozen=True)
+class SourceSentence:
+    """A sentence to translate, or several of a document that are translated at once.
+
+    Args:
+        ids: token numbers, ending in the end symbol.
+        tokens: the tokens with unknown words as they stood in the text.
+        reference: token numbers of the translation, for forced prefixes and scoring.
+    """
+
+    ids: np.ndarray
+    tokens: list[str]
+    reference: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Translation:
+    """One translation of a sentence.
+
+    Args:
+        text: raw text.
+        tokens: the dictionary's tokens, unknown words replaced if asked for.
+        score: total log-probability (nats) over length penalty.
+        hypothesis: token numbers, scores by position, alignment.
+        reached_limit: whether it was ended at the longest output that the settings allow.
+    """
+
+    text: str
+    tokens: list[str]
+    score: float
+    hypothesis: Hypothesis
+    reached_limit: bool = False

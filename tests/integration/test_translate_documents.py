@@ -1,0 +1,398 @@
+"""relu-nmt-generate --max-doc-tokens and relu-nmt-translate-document on documents of digits.
+
+The models are untrained, so that hardly a group has as many sentences as it should. Where the
+translations matter, the search is replaced by one that copies.
+"""
+
+import io
+import json
+import random
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from relu_nmt.cli import generate, score, translate_document
+from relu_nmt.config import to_dict
+from relu_nmt.data.document_config import DocumentConfig
+from relu_nmt.decoding.hypotheses import Hypothesis
+from relu_nmt.decoding.sentences import Translation
+from relu_nmt.loading import build_model
+from relu_nmt.models.config import TransformerConfig
+from relu_nmt.tasks.preprocess import build_data_folder
+from relu_nmt.tasks.preprocess_config import PreprocessConfig
+from relu_nmt.tasks.translation import TranslationTask
+from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
+from relu_nmt.translator import Translator
+
+NUM_DOCUMENTS = 5
+AS_JSON = ["--tokenize", "none", "--format", "json"]
+SHORT = ["--beam", "2", "--max-len-a", "0.5", "--max-len-b", "4", "--cpu", "--no-progress-bar"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """Tiny models are fastest on one thread, and the full test run uses the cores elsewhere."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def save_model(path, task, **settings):
+    """Save an untrained model, as if trained with these settings of documents."""
+    torch.manual_seed(1)
+    shape = {"layers": 1, "embed_dim": 16, "ffn_embed_dim": 16, "attention_heads": 2}
+    shape = {f"{side}_{k}": v for side in ("encoder", "decoder") for k, v in shape.items()}
+    learned = {name: settings.pop(name) for name in list(settings) if "position" in name}
+    learned |= {"encoder_learned_pos": bool(learned)}
+    config = TransformerConfig(attention="reluformer", **shape, **learned)
+    metadata = {"model_config": to_dict(config), "task": task.to_state()}
+    metadata["args"] = {"documents": to_dict(DocumentConfig(**settings))}
+    save_checkpoint(path, Checkpoint(build_model(config, task).state_dict(), metadata))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Documents of one to five lines of digits, one line of 40; models with and without <sep>."""
+    folder = tmp_path_factory.mktemp("documents")
+    rng = random.Random(0)
+    documents = [
+        [" ".join(rng.choices("0123456789", k=rng.randint(1, 9))) for _ in range(1 + i)]
+        for i in range(NUM_DOCUMENTS)
+    ]
+    documents[2][1] = " ".join("1234567890" * 4)
+    text = "\n\n".join("\n".join(document) for document in documents) + "\n"
+    for split in ("train", "test"):
+        for language in ("de", "en"):
+            (folder / f"{split}.{language}").write_text(text)
+            (folder / f"flat-{split}.{language}").write_text(text.replace("\n\n", "\n"))
+    for name, beginning, separator in (("data", "", "blank"), ("flat", "flat-", "none")):
+        build_data_folder(
+            PreprocessConfig(
+                source_lang="de",
+                target_lang="en",
+                trainpref=str(folder / f"{beginning}train"),
+                testpref=str(folder / f"{beginning}test"),
+                destdir=str(folder / name),
+                document_separator=separator,
+                joined_dictionary=True,
+            ),
+            say=lambda _: None,
+        )
+    task = TranslationTask.from_data_folder(folder / "data")
+    separated = task.with_sentence_separator()
+    mixture = {"doc_mixture": (1, 24, 12), "sentence_separator": True}
+    save_model(folder / "sep.safetensors", separated, **mixture)
+    save_model(folder / "short.safetensors", separated, max_source_positions=20, **mixture)
+    save_model(folder / "joined.safetensors", task, max_doc_tokens=24)
+    save_model(folder / "sentences.safetensors", task)
+    return folder
+
+
+@pytest.fixture
+def copying(monkeypatch):
+    """Replace the search by a copy of the source in which 3 becomes 4."""
+
+    def copy(self, sources, config, first_id=0, on_progress=None):
+        dictionary = self.task.target_dictionary
+        wrong = {dictionary.index("3"): dictionary.index("4")}
+        found = []
+        for source in sources:
+            ids = np.array([wrong.get(i, i) for i in source.ids.tolist()])
+            hypothesis = Hypothesis(ids, -1.0, -np.ones(len(ids), dtype=np.float32))
+            tokens = dictionary.symbols_of(ids)
+            found.append(
+                [Translation(self.task.target_text.decode(tokens), tokens, -1, hypothesis)]
+            )
+        return found
+
+    monkeypatch.setattr(Translator, "translate_sentences", copy)
+
+
+def run(command, *arguments, expect=0):
+    assert command.main([str(argument) for argument in arguments]) == expect
+
+
+def generate_documents(folder, capsys, model, limit, *flags):
+    """Run relu-nmt-generate; return its output and the results it wrote."""
+    results = folder / "results.json"
+    arguments = [folder / "data", "--path", folder / f"{model}.safetensors", *SHORT]
+    run(generate, *arguments, "--max-doc-tokens", limit, "--results", results, *flags)
+    return capsys.readouterr().out, json.loads(results.read_text())
+
+
+def lines_of(output, kind):
+    rows = [line.split("\t") for line in output.split("\n") if line.startswith(f"{kind}-")]
+    return [(int(first.removeprefix(f"{kind}-")), rest) for first, *rest in rows]
+
+
+@pytest.mark.parametrize("limit", [1, 12, 24, 1000])
+@pytest.mark.parametrize("model", ["sep", "joined"])
+def test_d_bleu_of_the_same_translations_is_the_same_whatever_the_groups(
+    folder, capsys, copying, model, limit
+):
+    flags = ["--output", folder / f"{model}.out", "--output-separator", "blank"]
+    output, results = generate_documents(folder, capsys, model, limit, *flags)
+    _, sentences = generate_documents(folder, capsys, model, 1)
+    assert results["d_bleu"] == sentences["d_bleu"]
+    assert results["chrf"] == sentences["chrf"]
+    assert 0 < results["d_bleu"]["score"] < 100
+    assert f"d-BLEU = {results['d_bleu']['score']:.2f}" in output
+    assert results["d_bleu"]["signature"] in output
+
+    arguments = ["--sys", folder / f"{model}.out", "--ref", folder / "test.en"]
+    run(score, *arguments, "--document-separator", "blank", *AS_JSON)
+    scored = json.loads(capsys.readouterr().out)
+    assert scored[0]["score"] == results["d_bleu"]["score"]
+    if model == "sep" or limit == 1:
+        assert scored[1]["score"] == results["s_bleu"]["score"]
+        assert results["s_bleu"] == sentences["s_bleu"]
+        assert results["mismatches"] == results["mismatch_rate"] == 0
+        lines = (folder / "test.de").read_text().replace("3", "4")
+        assert (folder / f"{model}.out").read_text() == lines
+    else:
+        assert results["s_bleu"] is None
+        assert results["mismatches"] is None
+        assert "trained without --sentence-separator" in output
+
+
+def test_lines_are_printed_for_each_group(folder, capsys):
+    output, results = generate_documents(folder, capsys, "sep", 24)
+    for kind in "STHDP":
+        assert [number for number, _ in lines_of(output, kind)] == list(range(results["groups"]))
+    task = TranslationTask.from_data_folder(folder / "data").with_sentence_separator()
+    raw = (folder / "flat-test.de").read_text().splitlines()
+    tokens = [token for _, [source] in lines_of(output, "S") for token in source.split()]
+    assert tokens == [token for line in raw for token in task.source_text.encode(line)]
+    for (_, [source]), (_, [target]) in zip(
+        lines_of(output, "S"), lines_of(output, "T"), strict=True
+    ):
+        assert source == target
+        assert len(source.split()) < 24 or source.count("<sep>") == 1
+    assert not any("<sep>" in text for _, [_, text] in lines_of(output, "D"))
+    for (_, [_, tokens]), (_, [scores]) in zip(
+        lines_of(output, "H"), lines_of(output, "P"), strict=True
+    ):
+        assert len(scores.split()) == len(tokens.split()) + 1
+    assert results["sentences"] == len(raw)
+    assert results["lengths"]["groups"] == results["groups"]
+    assert results["lengths"]["over_long_sentences"] == 1
+    assert f"Translated {len(raw)} sentences ({results['tokens']:,} tokens) in " in output
+    assert results["tokens"] == sum(len(s.split()) for _, [s] in lines_of(output, "P"))
+
+
+def test_mismatches_are_counted_and_keep_the_group_in_one_line(folder, capsys):
+    path = folder / "mismatches.out"
+    flags = ["--output", path, "--output-separator", "tag", "--quiet"]
+    output, results = generate_documents(folder, capsys, "sep", 24, *flags)
+    assert not lines_of(output, "H")
+    assert results["mismatches"] > 0
+    rate = results["mismatch_rate"]
+    assert rate == results["mismatches"] / results["groups"]
+    assert f"{results['mismatches']} of {results['groups']} ({rate:.2%})" in output
+    text = path.read_text()
+    assert text.count("<d>\n") == NUM_DOCUMENTS
+    (folder / "tagged.en").write_text(
+        "<d>\n" + (folder / "test.en").read_text().replace("\n\n", "\n<d>\n")
+    )
+    arguments = ["--sys", path, "--ref", folder / "tagged.en"]
+    run(score, *arguments, "--document-separator", "tag", *AS_JSON)
+    scored = json.loads(capsys.readouterr().out)
+    assert scored[0]["score"] == results["d_bleu"]["score"]
+    assert (results["s_bleu"] or {"score": None})["score"] == scored[1]["score"]
+
+
+def test_the_longest_output_is_told(folder, capsys):
+    output, results = generate_documents(folder, capsys, "sep", 24, "--max-len-b", 1)
+    assert results["at_limit"] > 0
+    assert f"NOTE: {results['at_limit']} translations reached the longest output" in output
+
+
+def test_an_overlap_shows_context_in_the_source_only(folder, capsys, copying):
+    flags = ["--window-overlap", 1, "--max-len-a", 2]
+    output, results = generate_documents(folder, capsys, "sep", 24, *flags)
+    groups = results["groups"]
+    sources = [fields[0] for _, fields in lines_of(output, "S")]
+    targets = [fields[0] for _, fields in lines_of(output, "T")]
+    assert len(sources) == groups
+    assert all(source.endswith(target) for source, target in zip(sources, targets, strict=True))
+    assert sources != targets
+    for (_, [_, tokens]), target in zip(lines_of(output, "H"), targets, strict=True):
+        assert tokens == target.replace("3", "4")
+    tokens = [token for target in targets for token in target.split()]
+    raw = (folder / "flat-test.en").read_text().split()
+    assert [token for token in tokens if token != "<sep>"] == raw
+
+
+def test_the_source_side_alone_can_be_counted(folder, capsys):
+    _, results = generate_documents(folder, capsys, "sep", 24, "--count-source-only")
+    assert results["count_source_only"] is True
+    run(
+        generate,
+        *[folder / "data", "--path", folder / "sep.safetensors", *SHORT, "--results-path"],
+        *[folder / "lines", "--max-doc-tokens", 24],
+    )
+    assert "d-BLEU" in (folder / "lines/generate-test.txt").read_text()
+
+
+TEXTS = {
+    "usual": "1 2 3\n4 5\n\n6\n7 8 9 0 1\n",
+    "blank lines anywhere": "\n\n1 2\n \n\n3\n4\n\n\n",
+    "one line": "1 2 3\n",
+    "no last newline": "1 2\n3 4",
+    "windows newlines": "1 2\r\n\r\n3 4\r\n5\r\n",
+    "nothing": "",
+    "only blank lines": "\n\n",
+    "a line longer than any group": " ".join("1234567890" * 5) + "\n1\n",
+    "looks like a separator": "1 <sep> 2\n3 <sep>\n<sep>\n",
+}
+
+
+def translate(folder, capsys, text, *flags, model="sep"):
+    path = folder / "input.txt"
+    path.write_bytes(text.encode("utf-8"))
+    run(translate_document, path, "--path", folder / f"{model}.safetensors", *SHORT, *flags)
+    return capsys.readouterr()
+
+
+@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize("flags", [[], ["--max-doc-tokens", 8, "--window-overlap", 2]])
+def test_every_line_gives_one_line_and_blank_lines_stay(folder, capsys, name, flags):
+    out, err = translate(folder, capsys, TEXTS[name], *flags)
+    lines = TEXTS[name].replace("\r\n", "\n").split("\n")
+    lines = lines if lines[-1] else lines[:-1]
+    translated = out.split("\n")[:-1]
+    assert len(translated) == len(lines)
+    assert not any(text for text, line in zip(translated, lines, strict=True) if not line.strip())
+    assert "<sep>" not in out
+    documents = "".join("x" if line.strip() else " " for line in lines).split()
+    assert f"{sum(map(len, documents))} lines of {len(documents)} documents in " in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("flags", [[], ["--max-doc-tokens", 7, "--window-overlap", 1]])
+def test_lines_stand_beside_their_own_translations(folder, capsys, copying, flags):
+    for text in TEXTS.values():
+        if "sep" not in text:
+            out, _ = translate(folder, capsys, text, *flags)
+            lines = text.replace("\r\n", "\n").replace("3", "4").split("\n")
+            lines = lines if lines[-1] else lines[:-1]
+            assert out == "".join(f"{line.strip()}\n" for line in lines)
+
+
+def test_mismatches_are_told_and_repaired(folder, capsys):
+    out, err = translate(folder, capsys, "1 2\n3\n4 5 6\n7\n\n8\n")
+    assert out.count("\n") == 6
+    assert "1 of 2 (50.00%) groups had another number of sentences than lines" in err
+    assert "translated again in halves" in err
+
+
+def test_the_python_way_is_the_same(folder, capsys):
+    text = "1 2\n3\n4 5 6\n7\n\n8\n"
+    for flags, settings in (
+        ([], {}),
+        (["--max-doc-tokens", 1], {"max_doc_tokens": 1}),
+        (
+            ["--max-doc-tokens", 10, "--window-overlap", 1],
+            {"max_doc_tokens": 10, "window_overlap": 1},
+        ),
+    ):
+        out, _ = translate(folder, capsys, text, *flags)
+        translator = Translator.from_checkpoint(folder / "sep.safetensors", "cpu")
+        documents = [document.split("\n") for document in text.rstrip("\n").split("\n\n")]
+        search = {"beam": 2, "max_len_a": 0.5, "max_len_b": 4}
+        found = translator.translate_documents(documents, **settings, **search)
+        assert "\n\n".join("\n".join(lines) for lines in found) + "\n" == out
+
+
+def test_models_without_separators_give_a_line_for_each_group(folder, capsys, copying):
+    text = "1 2\n3\n4 5 6\n\n7\n\n"
+    out, err = translate(folder, capsys, text, model="joined")
+    assert out == "1 2 4 4 5 6\n\n7\n\n"
+    assert "1 of 2 (50.00%) groups of several lines became one line each" in err
+    out, err = translate(folder, capsys, text, "--max-doc-tokens", 1, model="joined")
+    assert out == text.replace("3", "4")
+    assert "NOTE" not in err
+
+
+def test_the_default_length_is_that_of_training(folder, capsys, copying):
+    text = "1 2\n3\n" * 7
+    assert " in 1 groups of up to 24 tokens" in translate(folder, capsys, text, model="joined").err
+    assert " in 2 groups of up to 24 tokens" in translate(folder, capsys, text).err  # with <sep>
+    out, err = translate(folder, capsys, text, model="sentences")
+    assert " in 14 groups of one" in err
+    assert out == text.replace("3", "4")
+    err = translate(folder, capsys, text, "--max-doc-tokens", 40).err
+    assert "NOTE: --max-doc-tokens 40, but the model was trained on up to 24 tokens" in err
+    err = translate(folder, capsys, text, "--max-doc-tokens", 40, model="sentences").err
+    assert "but the model was trained on single sentences" in err
+
+
+def test_standard_input_and_the_longest_output(folder, capsys, monkeypatch):
+    stdin = io.TextIOWrapper(io.BytesIO(b"1 2 3\n\n4\n"))
+    monkeypatch.setattr(sys, "stdin", stdin)
+    run(translate_document, "-", "--path", folder / "sep.safetensors", "--cpu", "--max-len-b", 1)
+    out, err = capsys.readouterr()
+    assert out.count("\n") == 3
+    assert "translations reached the longest output (1.5 * source + 1 tokens" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nothing.txt"], "nothing.txt: cannot read the text"),
+        (["latin1.txt"], "latin1.txt:2: not UTF-8"),
+        (["test.de", "--max-doc-tokens", "0"], "--max-doc-tokens 0: expected 1 or more"),
+        (["test.de", "--window-overlap", "-1"], "--window-overlap -1: expected 0 or more"),
+        (["test.de", "--prefix-size", "1"], "need references"),
+        (["test.de", "--nbest", "2"], "--nbest: each line has one translation"),
+        (["test.de", "--max-doc-tokens", "1", "--window-overlap", "1"], "single sentences"),
+        (["test.de", "--path", "joined.safetensors", "--window-overlap", "1"], "--sentence-sep"),
+        (["test.de", "--path", "sentences.safetensors", "--window-overlap", "1"], "give more"),
+        (["test.de", "--path", "short.safetensors"], "learned positions allow 20"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_2(folder, capsys, arguments, message):
+    (folder / "latin1.txt").write_bytes("1\nHäuser\n".encode("latin-1"))
+    paths = [str(folder / a) if "." in a else a for a in arguments]
+    if "--path" not in paths:
+        paths += ["--path", str(folder / "sep.safetensors")]
+    run(translate_document, *paths, "--cpu", expect=2)
+    error = capsys.readouterr().err
+    assert error.startswith("relu-nmt-translate-document: error: ")
+    assert error.count("\n") == 1
+    assert message in error
+
+
+@pytest.mark.parametrize(
+    ("data", "flags", "message"),
+    [
+        ("flat", "--max-doc-tokens 9", "test.de-en.documents: no such file"),
+        ("data", "--max-doc-tokens 0", "--max-doc-tokens 0: expected 1 or more"),
+        ("data", "--window-overlap 1", "--window-overlap goes with documents"),
+        ("data", "--output x", "--output goes with documents"),
+        ("data", "--max-doc-tokens 9 --output {folder}/data", "is a folder"),
+        ("data", "--max-doc-tokens 9 --results {folder}/test.de/x", "cannot write it"),
+        ("data", "--max-doc-tokens 9 --window-overlap 1 --prefix-size 1", "neither --prefix-size"),
+        ("data", "--max-doc-tokens 9 --window-overlap 1 --print-attention", "--print-attention"),
+    ],
+)
+def test_mistakes_with_a_data_folder(folder, capsys, data, flags, message):
+    flags = flags.format(folder=folder).split()
+    path = ["--path", str(folder / "sep.safetensors")]
+    run(generate, folder / data, *path, "--cpu", *flags, expect=2)
+    error = capsys.readouterr().err
+    assert error.startswith("relu-nmt-generate: error: ")
+    assert error.count("\n") == 1
+    assert message in error
+
+
+def test_sentences_too_long_for_learned_positions_can_be_left_out(folder, capsys):
+    flags = ["--skip-invalid-size-inputs-valid-test"]
+    output, _ = generate_documents(folder, capsys, "short", 12, *flags)
+    assert "NOTE: 1 sentences of more than 20 tokens stay empty" in output
+    model = ["--path", folder / "short.safetensors", "--max-doc-tokens", 12]
+    run(generate, folder / "data", *model, "--cpu", expect=2)
+    assert "--skip-invalid-size-inputs-valid-test" in capsys.readouterr().err
