@@ -31,6 +31,7 @@ MAY_IMPORT = {
     "translator": BASE
     | {"attention", "loading", "analysis", "decoding", "tasks", "models", "data", "evaluation"},
     "user_modules": {"errors"},
+    "sweep": BASE | {"attention", "data", "evaluation", "user_modules"},
     "vision": BASE
     | {"dropout", "objective", "presets", "attention", "modules", "data", "optim", "training"},
     "__init__": {"translator"},

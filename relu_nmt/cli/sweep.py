@@ -1,0 +1,124 @@
+"""relu-nmt-sweep: train and evaluate over document lengths, attentions and seeds, and report."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from relu_nmt.cli.command import make_parser, run_command
+from relu_nmt.cli.train import read_settings, train_parser
+from relu_nmt.config import add_options, flag_of, from_namespace
+from relu_nmt.errors import ConfigError
+from relu_nmt.sweep.plan import DEFAULT_ARCH, Plan
+from relu_nmt.sweep.settings import RunConfig, SweepConfig
+
+DESCRIPTION = """\
+Does an attention translate long documents better? Train and evaluate a model for every attention,
+document length and seed, and write report.html and results.csv:
+
+  relu-nmt-sweep data-bin --lengths 128,256,512 --attentions softmax,reluformer --seeds 1,2,3 \\
+      --budget 4000u --save-dir sweep -- --max-tokens 4096 --arch reluformer_iwslt_de_en --bf16
+
+or one model for each attention and seed, which learns several lengths and is evaluated at all:
+
+  relu-nmt-sweep data-bin --lengths 1,128,512,1024 --doc-mixture 1,128,512,1024 ...
+
+What stands behind -- goes to relu-nmt-train. DATA needs document boundaries (relu-nmt-preprocess
+--document-separator). The same command goes on where it was stopped; steps that are done are not
+run again, failed ones are. Several sweeps may work on one --save-dir at once, also on several
+machines that share it. Exit code 1: a step failed (one that diverged is a result).
+"""
+USAGE = "relu-nmt-sweep DATA --budget N[u|s|m|h] [options] [-- flags of relu-nmt-train]"
+SIGNAL_EXIT_CODE = 128
+STEPS_FAILED = 1
+# Flags of relu-nmt-train that the sweep sets, and what sets them.
+OWN_FLAGS = {
+    "max_doc_tokens": "--lengths",
+    "doc_mixture": "--doc-mixture before the --",
+    "attention": "--attentions",
+    "seed": "--seeds",
+    "save_dir": "--save-dir before the --",
+    "log_format": "the sweep, which reads the log",
+    "user_module": "--user-module before the --",
+}
+BUDGET_FLAGS = {"updates": "max_update", "seconds": "stop_time_hours"}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    own, train_flags = words, []
+    if "--" in words:
+        first = words.index("--")
+        own, train_flags = words[:first], words[first + 1 :]
+    parser = make_parser("relu-nmt-sweep", DESCRIPTION, user_modules=True)
+    parser.usage = USAGE
+    parser.add_argument("data", nargs="?", help="data folder with document boundaries")
+    add_options(parser, SweepConfig, "sweep")
+    add_options(parser, RunConfig, "running")
+    return run_command(parser, lambda arguments: _run(arguments, train_flags, words), own)
+
+
+def _run(arguments: argparse.Namespace, train_flags: list[str], words: list[str]) -> int:
+    config = from_namespace(SweepConfig, arguments)
+    run = from_namespace(RunConfig, arguments)
+    if run.report_only:
+        return _report(Path(config.save_dir))
+    if arguments.data is None:
+        raise ConfigError("DATA is missing: give the data folder, as relu-nmt-preprocess made it")
+    plan, languages = _plan(arguments, config, train_flags)
+
+    from relu_nmt.sweep.sweep import Sweep
+
+    outcome = Sweep(plan, run, languages, words).run()
+    if outcome.signal is not None:
+        return SIGNAL_EXIT_CODE + outcome.signal
+    return STEPS_FAILED if outcome.failed else 0
+
+
+def _report(folder: Path) -> int:
+    from relu_nmt.sweep.folder import read_description
+    from relu_nmt.sweep.report import Reporter
+
+    description = read_description(folder)
+    if description is None:
+        raise ConfigError(f"--report-only: {folder} holds no sweep; give its --save-dir")
+    print(f"report: {Reporter(folder, description, {}).write()}")
+    return 0
+
+
+def _plan(
+    arguments: argparse.Namespace, config: SweepConfig, train_flags: list[str]
+) -> tuple[Plan, tuple[str, ...]]:
+    """Return the plan, its flags checked as relu-nmt-train will do it, and the languages if typed.
+
+    Raises:
+        ConfigError: flags that contradict each other, or that the sweep sets itself.
+    """
+    parser = train_parser()
+    typed = parser.parse_args([arguments.data, *train_flags])
+    budget = config.budget
+    own = dict(OWN_FLAGS)
+    if budget is not None:
+        own[BUDGET_FLAGS["updates" if budget.updates else "seconds"]] = "--budget"
+    for name, setter in own.items():
+        if getattr(typed, name, None) not in (None, []):
+            raise ConfigError(f"{flag_of(name)} behind the --: it is set by {setter}")
+    plan = Plan(
+        arguments.data,
+        config,
+        tuple(train_flags),
+        getattr(typed, "arch", DEFAULT_ARCH),
+        tuple(arguments.user_module),
+    )
+    for training in plan.trainings():
+        command = plan.steps_of(training)[0].commands[0]
+        read_settings(parser.parse_args(command[3:]))
+    pair = tuple(getattr(typed, name, None) for name in ("source_lang", "target_lang"))
+    return plan, pair if all(pair) else ()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

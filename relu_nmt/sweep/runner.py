@@ -1,0 +1,307 @@
+"""Runs the steps of a sweep: several at once, each once, whatever happens to some of them."""
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from types import FrameType
+from typing import Any, BinaryIO
+
+from relu_nmt.errors import DataError
+from relu_nmt.sweep.folder import write_training
+from relu_nmt.sweep.locks import StepLock
+from relu_nmt.sweep.narration import Narration, in_words
+from relu_nmt.sweep.plan import TRAIN, Step, shown_command
+from relu_nmt.sweep.settings import RunConfig
+from relu_nmt.sweep.step_state import (
+    DIVERGED,
+    DONE,
+    FAILED,
+    FINAL,
+    STARTED,
+    StepState,
+    check_same_commands,
+    read_state,
+    write_state,
+)
+from relu_nmt.sweep.training_log import has_diverged, last_line
+
+POLL_SECONDS = 0.2
+RETRY_LOCK_SECONDS = 3.0
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# Linux counts in KiB, macOS in bytes.
+MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
+
+
+@dataclass
+class RunningStep:
+    """A step under way.
+
+    Args:
+        step: what is run.
+        place: which of the places for processes it has.
+        lock: held until the step ends.
+        log: open file that all its commands write to.
+        state: as stored when it began.
+        begun: monotonic time in seconds.
+        command: number of the command that runs.
+        process: of that command.
+    """
+
+    step: Step
+    place: int
+    lock: StepLock
+    log: BinaryIO
+    state: StepState
+    begun: float = field(default_factory=time.monotonic)
+    command: int = 0
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def seconds(self) -> float:
+        """How long it has run."""
+        return time.monotonic() - self.begun
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a sweep ended.
+
+    Args:
+        failed: steps that crashed; those that diverged are results.
+        signal: number of the signal that stopped it, if one did.
+    """
+
+    failed: int
+    signal: int | None = None
+
+
+class Runner:
+    """Runs steps as processes.
+
+    Args:
+        steps: all of them; a training comes before the evaluations of its model.
+        config: how many at once, and where.
+        narration: prints events.
+        environment: of the report, stored with every step.
+        after_step: called when the results have changed.
+
+    Raises:
+        ConfigError: a step was run with another command.
+        DataError: a state file is damaged.
+    """
+
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        config: RunConfig,
+        narration: Narration,
+        environment: dict[str, Any],
+        after_step: Callable[[], None],
+    ) -> None:
+        self._steps = list(steps)
+        self._config = config
+        self._narration = narration
+        self._environment = environment
+        self._after_step = after_step
+        self._ended: dict[Step, str] = {}
+        self._running: list[RunningStep] = []
+        self._not_before: dict[Step, float] = {}
+        self._signal: int | None = None
+        self._kill = False
+        self._told_waiting = False
+        for step in self._steps:
+            self._look(step, first=True)
+
+    def run(self) -> Outcome:
+        """Run everything that is not done; return how that ended."""
+        before = {number: signal.signal(number, self._note_signal) for number in SIGNALS}
+        try:
+            self._narration.say(self._greeting())
+            while self._running or (self._open_steps() and self._signal is None):
+                self._reap()
+                if self._signal is None:
+                    self._start_what_fits()
+                self._tell_waiting()
+                time.sleep(POLL_SECONDS)
+        finally:
+            for running in self._running:  # an error of the sweep's own has ended it
+                running.process.terminate()
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        failed = sum(status == FAILED for status in self._ended.values())
+        return Outcome(failed, self._signal)
+
+    # ------------------------------------------------------------------- which step is next
+
+    def _look(self, step: Step, first: bool = False) -> bool:
+        """Read whether a step is done, here or by another sweep; return that."""
+        state = read_state(step)
+        check_same_commands(step, state)
+        if state is None or state.status not in FINAL:
+            return False
+        self._end(step, state.status, state.seconds if first else None)
+        return True
+
+    def _end(self, step: Step, status: str, seconds: float | None) -> None:
+        self._ended[step] = status
+        self._narration.finished(step, seconds if status == DONE else None)
+        if step.kind == TRAIN and status != DONE:
+            for other in self._steps:
+                if other.training == step.training and other not in self._ended:
+                    self._ended[other] = status if status == DIVERGED else "left out"
+                    self._narration.finished(other)
+
+    def _open_steps(self) -> list[Step]:
+        running = {running.step for running in self._running}
+        return [step for step in self._steps if step not in self._ended and step not in running]
+
+    def _ready_steps(self) -> list[Step]:
+        """Return the steps that may begin now, evaluations first: they give results."""
+        trained = {
+            step.training
+            for step, status in self._ended.items()
+            if step.kind == TRAIN and status == DONE
+        }
+        now = time.monotonic()
+        ready = [
+            step
+            for step in self._open_steps()
+            if (step.kind == TRAIN or step.training in trained)
+            and self._not_before.get(step, 0.0) <= now
+        ]
+        return sorted(ready, key=lambda step: step.kind == TRAIN)
+
+    def _start_what_fits(self) -> None:
+        for step in self._ready_steps():
+            if len(self._running) >= self._config.jobs:
+                return
+            if step in self._ended:  # its training has just turned out to have diverged elsewhere
+                continue
+            lock = StepLock(step.path(".lock"))
+            if not lock.acquire():
+                self._not_before[step] = time.monotonic() + RETRY_LOCK_SECONDS
+                continue
+            if self._look(step):
+                lock.release()
+                self._narration.say(f"{step}: done by another sweep")
+                continue
+            self._start(step, lock)
+
+    # ------------------------------------------------------------------- running one step
+
+    def _start(self, step: Step, lock: StepLock) -> None:
+        places = {running.place for running in self._running}
+        place = min(set(range(self._config.jobs)) - places)
+        variables = self._config.environment(place)
+        shown = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
+        environment = {**self._environment, **{n: variables[n] for n in shown if n in variables}}
+        started = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+        state = StepState(STARTED, step.commands, started=started, environment=environment)
+        write_state(step, state)
+        write_training(step.folder, step.training)
+        try:
+            # A training that goes on keeps what it told before.
+            log = open(step.path(".log"), "ab" if step.kind == TRAIN else "wb")  # noqa: SIM115
+        except OSError as error:
+            raise DataError(f"{step.path('.log')}: cannot be written: {error.strerror}") from error
+        running = RunningStep(step, place, lock, log, state)
+        self._start_command(running)
+        self._running.append(running)
+        self._narration.say(f"{step}: begins", self._times())
+
+    def _start_command(self, running: RunningStep) -> None:
+        command = running.step.commands[running.command]
+        running.log.write(f"$ {shlex.join(shown_command(command))}\n".encode())
+        running.log.flush()
+        running.process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=running.log,
+            stderr=subprocess.STDOUT,
+            env=self._config.environment(running.place),
+            # Ctrl-C reaches the sweep alone, which passes it on once.
+            start_new_session=True,
+            # The command holds the lock, too: it may outlive a sweep that is killed.
+            pass_fds=[running.lock.descriptor],
+        )
+
+    def _reap(self) -> None:
+        """Take in the commands that have ended."""
+        for running in list(self._running):
+            process = running.process
+            pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+            if pid == 0:
+                if self._kill:
+                    process.kill()
+                continue
+            process.returncode = os.waitstatus_to_exitcode(status)
+            memory = max(running.state.peak_memory, usage.ru_maxrss * MAXRSS_UNIT)
+            running.state = replace(running.state, peak_memory=memory)
+            running.command += 1
+            more = running.command < len(running.step.commands)
+            if process.returncode == 0 and more and self._signal is None:
+                self._start_command(running)
+            else:
+                self._finish(running, process.returncode, complete=not more)
+
+    def _finish(self, running: RunningStep, exit_code: int, complete: bool) -> None:
+        step, log = running.step, running.step.path(".log")
+        running.log.close()
+        self._running.remove(running)
+        seconds = running.seconds
+        status, note = DONE, ""
+        if exit_code != 0 or not complete:
+            if self._signal is not None:
+                running.lock.release()
+                self._narration.say(f"{step}: stopped after {in_words(seconds)}", self._times())
+                return
+            status, note = DIVERGED if has_diverged(log) else FAILED, last_line(log)
+        state = replace(
+            running.state, status=status, note=note, seconds=seconds, exit_code=exit_code
+        )
+        write_state(step, state)
+        running.lock.release()
+        self._end(step, status, seconds)
+        word = f"{status} (exit code {exit_code}): {note}" if note else status
+        self._narration.say(f"{step}: {word} after {in_words(seconds)}", self._times())
+        self._delete_checkpoints(step)
+        self._after_step()
+
+    def _delete_checkpoints(self, step: Step) -> None:
+        """Delete the checkpoints of a model when nothing is left to be done with it."""
+        own = [other for other in self._steps if other.training == step.training]
+        wanted = self._config.delete_checkpoints
+        if wanted and all(self._ended.get(other) in FINAL for other in own):
+            for path in step.checkpoints.glob("*.safetensors"):
+                path.unlink(missing_ok=True)
+
+    # ------------------------------------------------------------------- words and signals
+
+    def _note_signal(self, number: int, frame: FrameType | None) -> None:
+        """Pass the first signal on, so that trainings save a checkpoint; a second one kills."""
+        self._kill = self._signal is not None
+        self._signal = number
+        for running in self._running:
+            if running.process is not None and running.process.returncode is None:
+                running.process.terminate()
+
+    def _times(self) -> list[tuple[Step, float]]:
+        return [(running.step, running.seconds) for running in self._running]
+
+    def _greeting(self) -> str:
+        left = len(self._open_steps())
+        done = sum(status in FINAL for status in self._ended.values())
+        return f"{left} steps to do, {done} done before, {self._config.jobs} at once"
+
+    def _tell_waiting(self) -> None:
+        """Say once that only steps are left that other sweeps are running."""
+        waiting = [step for step in self._open_steps() if step in self._not_before]
+        if self._running or not waiting or self._told_waiting:
+            return
+        self._told_waiting = True
+        self._narration.say(f"{waiting[0]}: another sweep is at it; waiting (Ctrl-C stops)")

@@ -1,0 +1,174 @@
+"""A sweep's folder with made-up results, without any training."""
+
+import json
+import random
+
+from relu_nmt.data.documents import write_documents
+from relu_nmt.sweep.environment import describe_environment
+from relu_nmt.sweep.folder import SweepDescription, write_description, write_training
+from relu_nmt.sweep.plan import Plan
+from relu_nmt.sweep.results import SLOTS
+from relu_nmt.sweep.settings import Budget, SweepConfig
+from relu_nmt.sweep.step_state import DIVERGED, DONE, FAILED, StepState, write_state
+
+SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
+# Share of the words that a made-up translation has right, by attention.
+SKILL = {"softmax": 0.86, "reluformer": 0.88, "sparsemax": 0.84}
+SLOWNESS = {"softmax": 1.0, "reluformer": 0.97, "sparsemax": 1.7}
+
+
+def make_references(folder, documents=14, seed=1):
+    """Write what the report needs of a data folder."""
+    rng = random.Random(seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    counts = [rng.randint(2, 24) for _ in range(documents)]
+    lines = [" ".join(f"w{rng.randint(0, 400)}" for _ in range(12)) for _ in range(sum(counts))]
+    (folder / "test.de-en.en.raw").write_text("\n".join(lines) + "\n")
+    for language in ("de", "en"):
+        (folder / f"test.de-en.{language}.idx").touch()
+    write_documents(folder / "test.de-en.documents", counts)
+    return counts, lines
+
+
+def make_sweep(folder, *, lengths=(128, 256, 512), seeds=(1, 2, 3), mixture=(), trouble=True):
+    """Write the folder of a sweep; return plan and description.
+
+    With trouble, sparsemax has diverged from 256 on and a softmax crashed.
+    """
+    data = folder / "data"
+    counts, lines = make_references(data)
+    config = SweepConfig(
+        lengths,
+        tuple(SKILL),
+        seeds,
+        Budget(updates=4000),
+        doc_mixture=mixture,
+        save_dir=str(folder),
+    )
+    plan = Plan(str(data), config, ("--max-tokens", "4096"), "reluformer_tiny")
+    description = SweepDescription(
+        plan.data,
+        "test",
+        ("de", "en"),
+        config.attentions,
+        str(config.budget),
+        "best",
+        ("data", "--budget", "4000u", "--", "--max-tokens", "4096"),
+        describe_environment(),
+    )
+    for training in plan.trainings():
+        train, *evaluations = plan.steps_of(training)
+        train.checkpoints.mkdir(parents=True)
+        write_training(train.folder, training)
+        bad = trouble and _trouble(training)
+        environment = {"cpu": "Some CPU", "OMP_NUM_THREADS": "1", "torch": "2.13.0"}
+        status, note = bad or (DONE, "")
+        write_state(
+            train,
+            StepState(status, train.commands, note, "2026-11-21", 900.0, 7 * 10**8, 0, environment),
+        )
+        _write_log(train, training)
+        _write_lengths(train, training)
+        if bad:
+            continue
+        for step in evaluations:
+            state = StepState(
+                DONE, step.commands, "", "2026-11-21", 60.0, 5 * 10**8, 0, environment
+            )
+            write_state(step, state)
+            _write_evaluation(step, counts, lines)
+    return plan, write_description(folder, description)
+
+
+def _trouble(training):
+    if training.attention == "sparsemax" and max(training.lengths) > 128:
+        return DIVERGED, "relu-nmt-train: error: update 812 (epoch 2): loss became not finite"
+    if (training.attention, training.seed, training.lengths) == ("softmax", 3, (512,)):
+        return FAILED, "RuntimeError: <out of memory> & more"
+    return None
+
+
+def _write_log(step, training):
+    speed = 3000 / SLOWNESS[training.attention] / (1 + max(training.lengths) / 2048)
+    lines = [
+        {"epoch": 1, "update": 0.5, "loss": 7.1, "wps": speed / 2, "ups": 2.0, "num_updates": 50},
+        {"epoch": 1, "update": 0.9, "loss": 6.0, "wps": speed, "ups": 4.0, "num_updates": 100},
+        {"epoch": 1, "valid_loss": 5.5, "valid_nll_loss": 4.321, "valid_num_updates": 4000},
+        {"message": "done training in 1012.5 seconds: 4000 updates are made (--max-update 4000)"},
+    ]
+    step.path(".log").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def lengths_of(limit, documents, sentences):
+    return {
+        "max_doc_tokens": limit,
+        "documents": documents,
+        "sentences": sentences,
+        "groups": sentences * 20 // limit,
+        "over_long_sentences": 3,
+        "over_long_kept": False,
+        "mean_tokens": 0.8 * limit,
+        "quantiles_tokens": {"0.1": 0.3 * limit, "0.5": 0.8 * limit, "0.9": 0.99 * limit},
+        "longest_tokens": limit,
+        "mean_sentences": limit / 25,
+    }
+
+
+def _write_lengths(step, training):
+    parts = [lengths_of(limit, 5000, 90_000) for limit in training.lengths]
+    content = {"splits": {"train": parts, "valid": parts[:1]}}
+    (step.checkpoints / "document_lengths.json").write_text(json.dumps(content))
+
+
+def _write_evaluation(step, counts, lines):
+    training, length = step.training, step.length
+    rng = random.Random(f"{training.attention} {training.seed} {length}")
+    skill = SKILL[training.attention] + rng.uniform(-0.01, 0.01)
+    skill += 0.02 * (length > 128) * (training.attention == "reluformer")
+    rest = iter(lines)
+    documents = []
+    for count in counts:
+        words = [next(rest).split() for _ in range(count)]
+        wrong = [[w if rng.random() < skill else "wrong" for w in line] for line in words]
+        documents.append("<d>\n" + "\n".join(" ".join(line) for line in wrong) + "\n")
+    step.path(".txt").write_text("".join(documents))
+    results = make_scores(step.path(".txt"), counts, lines, length)
+    step.path(".results.json").write_text(json.dumps(results))
+    slots = {
+        slot: {
+            "entropy": 1.4 + 0.3 * number + length / 1000,
+            "zero_fraction": 0.0 if training.attention == "softmax" else 0.9 + 0.02 * number,
+            "mean_log_n": 4.0,
+            "null_fraction": 0.01,
+            "sum": 0.98,
+        }
+        for number, slot in enumerate(SLOTS)
+    }
+    step.path(".attention.json").write_text(json.dumps({"slots": slots}))
+
+
+def make_scores(path, counts, lines, length):
+    from relu_nmt.evaluation import document_scores as docs
+    from relu_nmt.evaluation.bleu import MetricConfig
+
+    references = docs.cut_by_counts(lines, counts, "lines")
+    hypotheses = docs.split_at_separators(path.read_text().split("\n")[:-1], "tag")
+    score = docs.document_score(MetricConfig(), hypotheses, [references])
+    of_sentences = docs.sentence_score(
+        MetricConfig(), docs.align_sentences(hypotheses, [references])
+    )
+    return {
+        "sentences": len(lines),
+        "groups": 200,
+        "tokens": 20_000,
+        "seconds": 31.25,
+        "tokens_per_second": 640.0 * 256 / (128 + length),
+        "mismatches": 3,
+        "mismatch_rate": 0.015,
+        "d_bleu": {"score": score.value, "signature": score.signature},
+        "s_bleu": {"score": of_sentences.value, "signature": of_sentences.signature},
+        "group_bleu": {"score": score.value - 1, "signature": score.signature},
+        "at_limit": 2,
+        "chrf": {"score": score.value + 9, "signature": "nrefs:1|case:mixed|eff:yes|nc:6|nw:0"},
+        "lengths": {**lengths_of(length, len(counts), len(lines)), "over_long_kept": True},
+    }

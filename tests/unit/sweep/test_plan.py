@@ -1,0 +1,116 @@
+"""Which models a sweep trains, and with which commands."""
+
+import pytest
+
+from relu_nmt.errors import ConfigError
+from relu_nmt.sweep.plan import Plan, attention_flags, shown_command
+from relu_nmt.sweep.settings import Budget, SweepConfig
+
+
+def make_plan(train_flags=(), arch="reluformer", **values):
+    values = {
+        "lengths": (128, 512),
+        "attentions": ("softmax", "reluformer"),
+        "seeds": (1, 2),
+        "budget": Budget(updates=10),
+        "save_dir": "out",
+        **values,
+    }
+    return Plan("data", SweepConfig(**values), tuple(train_flags), arch)
+
+
+def after(command, flag):
+    return command[command.index(flag) + 1]
+
+
+def test_a_model_for_each_attention_length_and_seed():
+    plan = make_plan()
+    trainings = plan.trainings()
+    assert len(trainings) == len(set(trainings)) == 8
+    assert {t.seed for t in trainings[:4]} == {1}
+    assert len({t.name for t in trainings}) == 8
+    assert [step.stem for step in plan.steps_of(trainings[1])] == ["train", "evaluate-128"]
+
+
+def test_a_mixture_is_one_model_evaluated_at_every_length():
+    plan = make_plan(doc_mixture=(1, 128), lengths=(1, 128, 512))
+    assert [str(t) for t in plan.trainings()][:2] == [
+        "softmax mixture 1,128 seed 1",
+        "reluformer mixture 1,128 seed 1",
+    ]
+    train, *evaluations = plan.steps_of(plan.trainings()[0])
+    assert after(train.commands[0], "--doc-mixture") == "1,128"
+    assert "--max-doc-tokens" not in train.commands[0]
+    assert [after(step.commands[0], "--max-doc-tokens") for step in evaluations] == [
+        "1",
+        "128",
+        "512",
+    ]
+    assert len({step.folder for step in (train, *evaluations)}) == 1
+
+
+def test_the_commands_of_a_model():
+    flags = ["--max-tokens", "4096", "-a", "reluformer_tiny", "--log-interval", "7"]
+    plan = make_plan(flags, "reluformer_tiny", generate_flags=("--beam", "4"))
+    train, evaluate = plan.steps_of(plan.trainings()[0])
+    command = train.commands[0]
+    assert shown_command(command)[:2] == ["relu-nmt-train", "data"]
+    assert command.count("--arch") == 1
+    assert "-a" not in command
+    assert after(command, "--arch") == "transformer_tiny"
+    assert after(command, "--attention") == "softmax"
+    assert after(command, "--max-update") == "10"
+    # What the user types comes later and wins over the sweep's own defaults.
+    assert command.index("50") < command.index("7")
+    generate = evaluate.commands[0]
+    folder = "out/models/softmax-L128-seed1"
+    assert after(generate, "--path") == f"{folder}/checkpoints/checkpoint_best.safetensors"
+    assert after(generate, "--output") == f"{folder}/evaluate-128.txt"
+    assert after(generate, "--beam") == "4"
+    assert "--attention-stats" in generate
+
+
+def test_attentions_without_weights_are_not_measured():
+    config = SweepConfig((8,), ("performer",), (1,), Budget(updates=1))
+    plan = Plan("data", config, without_weights=frozenset({"performer"}))
+    assert "--attention-stats" not in plan.steps()[1].commands[0]
+
+
+def test_averaged_checkpoints_are_a_second_command_of_the_training():
+    plan = make_plan(checkpoint="average:10")
+    train, evaluate = plan.steps_of(plan.trainings()[0])
+    _, average = train.commands
+    assert shown_command(average)[0] == "relu-nmt-average"
+    assert after(average, "--num-update-checkpoints") == "10"
+    assert after(average, "--output") == after(evaluate.commands[0], "--path")
+    assert "--no-epoch-checkpoints" not in train.commands[0]
+
+
+@pytest.mark.parametrize(
+    ("attention", "flags"),
+    [
+        ("softmax", ("--arch", "transformer_wmt_en_de", "--attention", "softmax")),
+        ("reluformer", ("--arch", "reluformer_wmt_en_de")),
+        (
+            "reluformer:gamma=3",
+            ("--arch", "reluformer_wmt_en_de", "--attention", "reluformer:gamma=3"),
+        ),
+    ],
+)
+@pytest.mark.parametrize("family", ["transformer", "reluformer"])
+def test_only_reluformers_get_gamma_and_regulariser_of_the_preset(family, attention, flags):
+    assert attention_flags(f"{family}_wmt_en_de", attention) == flags
+
+
+def test_mistakes():
+    with pytest.raises(ConfigError, match="--budget: say how long"):
+        make_plan(budget=None)
+    with pytest.raises(ConfigError, match="--arch cnn"):
+        make_plan(arch="cnn").steps()
+
+
+def test_folder_names_are_plain():
+    plan = make_plan(attentions=("reluformer:gamma=2,learnable=true", "pointwise:h=relu"))
+    names = {training.name for training in plan.trainings()}
+    assert "reluformer-gamma=2-learnable=true-L128-seed1" in names
+    assert not any(set(name) & set(":/, ") for name in names)

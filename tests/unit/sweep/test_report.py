@@ -1,0 +1,269 @@
+"""The report of made-up results: complete, escaped, self-contained, with the numbers of the CSV."""
+
+import csv
+import dataclasses
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+
+import pytest
+
+from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.sweep.folder import models_in, write_description
+from relu_nmt.sweep.report import Reporter
+from relu_nmt.sweep.results import PENDING
+from tests.unit.sweep.made_results import make_sweep
+
+
+class Tables(HTMLParser):
+    """Collects the tables of a page: rows of cell texts; small print is parted by ``|``."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tables, self.tags, self.in_cell = [], [], False
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr":
+            self.tables[-1].append([])
+        elif tag in ("td", "th"):
+            self.tables[-1][-1].append("")
+            self.in_cell = True
+        elif tag == "small":
+            self.handle_data("|")
+
+    def handle_data(self, data):
+        if self.in_cell:
+            self.tables[-1][-1][-1] += data
+
+    def handle_endtag(self, tag):
+        self.in_cell = self.in_cell and tag not in ("td", "th")
+
+    def with_title(self, *titles):
+        """Return the rows of the first table whose header has all the titles."""
+        for header, *rows in self.tables:
+            if all(any(title in cell for cell in header) for title in titles):
+                return rows
+        raise AssertionError(titles)
+
+
+def reporter_of(folder, plan, description):
+    planned = {t: plan.evaluated_lengths(t) for t in plan.trainings()}
+    return Reporter(folder, description, planned)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """The page and the rows of the CSV of a sweep in which some models came to grief."""
+    folder = tmp_path_factory.mktemp("made")
+    plan, description = make_sweep(folder)
+    path = reporter_of(folder, plan, description).write()
+    with open(folder / "results.csv", encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    return path.read_text("utf-8"), rows
+
+
+def shown(value, decimals=2, signed=False):
+    text = f"{float(value):+.{decimals}f}" if signed else f"{float(value):,.{decimals}f}"
+    return text.replace("-", "\u2212")
+
+
+def find(rows, kind, attention, length, seed=""):
+    wanted = {"row": kind, "attention": attention, "length": str(length), "seed": str(seed)}
+    [row] = [row for row in rows if all(row[name] == value for name, value in wanted.items())]
+    return row
+
+
+def test_the_main_table_has_the_numbers_of_the_csv(made):
+    page, rows = made
+    header, *table = Tables(page).tables[0]
+    assert header == ["attention, L =", "128", "256", "512"]
+    assert [row[0] for row in table] == [
+        "softmax",
+        "reluformer",
+        "sparsemax",
+        "reluformer less softmax",
+        "sparsemax less softmax",
+    ]
+    compared = 0
+    for name, *cells in table:
+        attention = name.split(" ")[0]
+        for length, cell in zip((128, 256, 512), cells, strict=True):
+            row = find(rows, "mean", attention, length)
+            if "less" in name:
+                if cell == "–":
+                    assert not row["gain"]
+                    continue
+                expected = shown(row["gain"], signed=True)
+                expected += f"|± {shown(row['gain_document_interval'])} documents"
+            elif cell == "diverged":
+                assert (row["d_bleu"], row["seeds_diverged"]) == ("", "3")
+                continue
+            else:
+                expected = f"{shown(row['d_bleu'])}|± {shown(row['d_bleu_seed_interval'])} seeds"
+                expected += f"|± {shown(row['d_bleu_document_interval'])} documents"
+            assert cell.startswith(expected)
+            compared += 1
+    assert compared == 7 + 4
+    assert table[0][3].endswith("|1 of 3 failed")
+    assert table[3][3].endswith("|seeds 1,2")
+
+
+def test_every_model_has_its_row(made):
+    page, rows = made
+    table = Tables(page).with_title("outcome", "logs")
+    assert len(table) == 27
+    for attention, _, seed, length, bleu, s_bleu, chrf, updates, *_ in table:
+        row = find(rows, "cell", attention, length, seed)
+        for text, column in ((bleu, "d_bleu"), (s_bleu, "s_bleu"), (chrf, "chrf")):
+            assert text == (shown(row[column]) if row[column] else "–")
+        assert updates == shown(row["updates"], 0)
+
+
+def test_the_other_tables_have_the_numbers_of_the_csv(made):
+    page, rows = made
+    tables = Tables(page)
+    for attention, length, *cells in tables.with_title("encoder|entropy"):
+        row = find(rows, "mean", attention, length)
+        assert cells[0] == shown(row["encoder_entropy"])
+        assert cells[7] == shown(100 * float(row["cross_zero_fraction"]), 1) + "%"
+    for attention, length, *cells in tables.with_title("training|tokens/s"):
+        row = find(rows, "mean", attention, length)
+        assert cells[0] == shown(row["train_tokens_per_second"], 0)
+        assert cells[3] == shown(float(row["train_memory_bytes"]) / 1e6, 0)
+        assert cells[4] == shown(row["decode_tokens_per_second"], 0)
+    header = next(t[0] for t in tables.tables if t[0][:2] == ["attention", "L"] and "-" in t[0][2])
+    buckets = [title.split("|")[0] for title in header[2:]]
+    for attention, length, *cells in tables.with_title(buckets[0], buckets[1]):
+        row = find(rows, "mean", attention, length)
+        assert cells == [shown(row[f"d_bleu[{bucket}]"]) for bucket in buckets]
+    for length, split, groups, mean, *_ in tables.with_title("limit L"):
+        row = find(rows, "cell", "softmax", length, 1)
+        prefix = "train" if split == "training" else "test"
+        assert groups == shown(row[f"{prefix}_groups"], 0)
+        assert mean == shown(row[f"{prefix}_mean_tokens"], 1)
+
+
+def test_what_went_wrong_is_told_and_escaped(made):
+    page, _ = made
+    assert "RuntimeError: &lt;out of memory&gt; &amp; more" in page
+    assert "<out of memory>" not in page
+    table = Tables(page).with_title("what went wrong")
+    assert ["softmax length 512 seed 3", "failed", "RuntimeError: <out of memory> & more"] in table
+    assert len(table) == 1 + 6
+
+
+def test_the_page_needs_nothing_but_itself(made):
+    page, _ = made
+    for tag, attributes in Tables(page).tags:
+        assert tag not in ("script", "link", "img", "iframe", "object")
+        for name in ("src", "href", "xlink:href"):
+            value = attributes.get(name, "")
+            assert not re.match(r"\w+:|//", value), value
+    assert "url(http" not in page
+    assert "@import" not in page
+    assert page.count("<figure>") == 4
+    ids = re.findall(r'\bid="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+    assert set(re.findall(r'(?:href="|url\()#([^")]+)', page)) <= set(ids)
+
+
+def test_commands_and_versions_are_told(made):
+    page, rows = made
+    assert "relu-nmt-sweep data --budget 4000u -- --max-tokens 4096" in page
+    assert page.count("relu-nmt-train ") >= 27
+    for word in ("torch", "sacrebleu", "CPU", "revision", "Signature", "Some CPU"):
+        assert word in page
+    row = find(rows, "cell", "softmax", 128, 1)
+    assert row["train_command"].startswith("relu-nmt-train ")
+    assert row["d_bleu_signature"].startswith("nrefs:1|")
+
+
+def test_mixtures_have_one_model_for_all_lengths(tmp_path):
+    plan, description = make_sweep(
+        tmp_path, lengths=(1, 128), seeds=(1,), mixture=(1, 64, 128), trouble=False
+    )
+    page = reporter_of(tmp_path, plan, description).write().read_text("utf-8")
+    tables = Tables(page)
+    assert tables.tables[0][0] == ["attention, evaluated at", "sentences", "128"]
+    assert "6 evaluations of 3 models: 6 done." in page
+    assert "1,64,128" in page
+    # One seed: no interval over seeds, and training has no length to be plotted against.
+    assert "seeds|" not in tables.tables[0][1][1]
+    assert "training speed, tokens" not in page
+
+
+def test_what_is_not_there_yet_is_pending(tmp_path):
+    plan, description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
+    wider = dataclasses.replace(plan, config=dataclasses.replace(plan.config, seeds=(1, 2)))
+    data = reporter_of(tmp_path, wider, description).read()
+    assert [cell.status for cell in data.cells] == ["done", PENDING] * 3
+    page = reporter_of(tmp_path, wider, description).write().read_text("utf-8")
+    assert "1 of 2 not begun" in page
+    # Without a plan, the models that are there are all.
+    data = Reporter(tmp_path, description, {}).read()
+    assert len(data.cells) == len(models_in(tmp_path)) == 3
+
+
+def test_a_report_of_nothing(tmp_path):
+    plan, description = make_sweep(tmp_path, lengths=(128,), seeds=(1,))
+    shutil.rmtree(tmp_path / "models")
+    page = reporter_of(tmp_path, plan, description).write().read_text("utf-8")
+    assert "3 evaluations of 3 models: 3 not begun." in page
+
+
+def test_a_bleu_below_one_does_not_converge(tmp_path):
+    plan, description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
+    path = next((tmp_path / "models").glob("softmax*/evaluate-128.txt"))
+    path.write_text(re.sub(r"w\d+", "wrong", path.read_text()))
+    results = json.loads(path.with_suffix(".results.json").read_text())
+    results["d_bleu"]["score"] = 0.0
+    path.with_suffix(".results.json").write_text(json.dumps(results))
+    page = reporter_of(tmp_path, plan, description).write().read_text("utf-8")
+    assert Tables(page).tables[0][1] == ["softmax", "does not converge"]
+
+
+@pytest.mark.parametrize("ending", [".results.json", ".txt", ".attention.json"])
+def test_damaged_results_are_a_failed_cell(tmp_path, ending):
+    plan, description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
+    next((tmp_path / "models").glob(f"softmax*/evaluate-128{ending}")).write_text("{")
+    data = reporter_of(tmp_path, plan, description).read()
+    assert [cell.status for cell in data.cells] == ["failed", "done", "done"]
+    assert "cannot be read" in data.cells[0].record["note"]
+
+
+def test_a_folder_keeps_to_its_data_and_remembers_attentions(tmp_path):
+    _, description = make_sweep(tmp_path, lengths=(128,), seeds=(1,))
+    fewer = dataclasses.replace(description, attentions=("rela", "softmax"))
+    merged = write_description(tmp_path, fewer)
+    assert merged.attentions == ("rela", "softmax", "reluformer", "sparsemax")
+    with pytest.raises(ConfigError, match="its results have gen-subset test, not valid"):
+        write_description(tmp_path, dataclasses.replace(description, gen_subset="valid"))
+    next((tmp_path / "models").glob("*/model.json")).write_text("{}")
+    with pytest.raises(DataError, match=r"model\.json: cannot read it"):
+        models_in(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not installed")
+def test_a_browser_shows_the_report(made, tmp_path):
+    page, _ = made
+    (tmp_path / "report.html").write_text(page, "utf-8")
+    quiet = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
+    quiet += "--disable-background-networking --disable-component-update --disable-sync"
+    command = ["chromium", *quiet.split(), f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"]
+    done = subprocess.run(
+        [*command, f"file://{tmp_path / 'report.html'}"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    parsed = Tables(done.stdout)
+    assert parsed.tables == Tables(page).tables
+    assert done.stdout.count("</svg>") == page.count("</svg>")

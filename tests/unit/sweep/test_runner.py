@@ -1,0 +1,203 @@
+"""Steps run once each, several at a time, and whatever happens to some of them."""
+
+import os
+import signal
+import sys
+import threading
+import time
+
+import pytest
+
+from relu_nmt.sweep.folder import models_in
+from relu_nmt.sweep.locks import StepLock
+from relu_nmt.sweep.narration import Narration
+from relu_nmt.sweep.plan import EVALUATE, TRAIN, Step, Training
+from relu_nmt.sweep.runner import Runner
+from relu_nmt.sweep.settings import RunConfig
+from relu_nmt.sweep.step_state import DIVERGED, DONE, FAILED, STARTED, read_state
+
+NOTE_RUN = "import os, sys; open('ran', 'a').write(sys.argv[1] + chr(10)); "
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch, tmp_path):
+    monkeypatch.setattr("relu_nmt.sweep.runner.POLL_SECONDS", 0.02)
+    monkeypatch.setattr("relu_nmt.sweep.runner.RETRY_LOCK_SECONDS", 0.1)
+    monkeypatch.chdir(tmp_path)
+
+
+def make_steps(folder, *codes, lengths=(8, 16)):
+    """Return the steps of a model for each code; the code is what its training runs."""
+    steps = []
+    for seed, code in enumerate(codes, 1):
+        training = Training("softmax", seed, (8,), is_mixture=True)
+        home = folder / training.name
+        command = (sys.executable, "-c", NOTE_RUN + code, f"train {seed}")
+        steps.append(Step(TRAIN, training, None, home, (command,)))
+        for length in lengths:
+            command = (sys.executable, "-c", NOTE_RUN, f"evaluate {seed} {length}")
+            steps.append(Step(EVALUATE, training, length, home, (command,)))
+    return steps
+
+
+def run(steps, reports=None, **config):
+    config = RunConfig(**config)
+    after_step = (lambda: None) if reports is None else (lambda: reports.append(1))
+    return Runner(steps, config, Narration(steps, config.jobs), {"torch": "x"}, after_step).run()
+
+
+def runs(folder):
+    path = folder / "ran"
+    return path.read_text().split("\n")[:-1] if path.exists() else []
+
+
+def statuses(steps):
+    states = [read_state(step) for step in steps]
+    return [state and state.status for state in states]
+
+
+def test_everything_runs_once_and_is_not_repeated(tmp_path, capsys):
+    steps, reports = make_steps(tmp_path, "", ""), []
+    outcome = run(steps, reports, jobs=2)
+    assert (outcome.failed, outcome.signal) == (0, None)
+    assert statuses(steps) == [DONE] * 6
+    assert len(reports) == 6
+    assert sorted(runs(tmp_path)) == sorted(" ".join(s.commands[0][3:]) for s in steps)
+    assert runs(tmp_path).index("train 1") < runs(tmp_path).index("evaluate 1 8")
+    assert run(steps, jobs=2).failed == 0
+    assert len(runs(tmp_path)) == 6
+    printed = capsys.readouterr().out
+    assert "| 6/6 | nothing left |" in printed
+    assert "0 steps to do, 6 done before" in printed
+
+
+def test_the_state_tells_time_memory_and_environment(tmp_path):
+    steps = make_steps(tmp_path, "x = bytes(50_000_000); print(len(x))", lengths=())
+    run(steps)
+    state = read_state(steps[0])
+    assert state.peak_memory > 50_000_000
+    assert state.seconds > 0
+    assert state.environment["torch"] == "x"
+    assert int(state.environment["OMP_NUM_THREADS"]) >= 1
+    log = steps[0].path(".log").read_text()
+    assert log.startswith("$ ")
+    assert log.endswith("\n50000000\n")
+    assert models_in(tmp_path.parent) == {}
+
+
+def test_a_crash_and_a_divergence_stop_nothing_else(tmp_path, capsys):
+    diverge = "sys.exit('error: update 3: loss became not finite')"
+    steps = make_steps(tmp_path, "raise ValueError('a crash')", diverge, "", lengths=(8,))
+    outcome = run(steps)
+    assert outcome.failed == 1
+    assert statuses(steps) == [FAILED, None, DIVERGED, None, DONE, DONE]
+    assert read_state(steps[0]).note == "ValueError: a crash"
+    assert read_state(steps[2]).exit_code == 1
+    assert "diverged (exit code 1): error: update 3" in capsys.readouterr().out
+    # What failed is tried again, what diverged is not.
+    assert run(steps).failed == 1
+    assert runs(tmp_path) == ["train 1", "train 2", "train 3", "evaluate 3 8", "train 1"]
+
+
+def test_a_process_killed_from_outside_is_a_failure(tmp_path):
+    steps = make_steps(tmp_path, "os.kill(os.getpid(), 9)", lengths=())
+    assert run(steps).failed == 1
+    assert read_state(steps[0]).exit_code == -signal.SIGKILL
+
+
+def test_processes_run_side_by_side(tmp_path):
+    # Each waits until the other has begun.
+    wait = (
+        "import time; open(f'here{sys.argv[1][-1]}', 'w'); t = time.time()\n"
+        "while len([n for n in os.listdir() if n.startswith('here')]) < 2:\n"
+        "    time.sleep(0.02)\n"
+        "    assert time.time() - t < 60\n"
+    )
+    steps = make_steps(tmp_path, wait, wait, lengths=())
+    assert run(steps, jobs=2).failed == 0
+
+
+def test_a_signal_ends_the_processes_and_the_next_run_goes_on(tmp_path, capsys):
+    code = "import time; time.sleep(0 if os.path.exists('again') else 60)"
+    steps = make_steps(tmp_path, code, lengths=(8,))
+
+    def stop():
+        while "train 1" not in runs(tmp_path):
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=stop)
+    thread.start()
+    outcome = run(steps)
+    thread.join()
+    assert outcome.signal == signal.SIGTERM
+    assert statuses(steps) == [STARTED, None]
+    assert "stopped after" in capsys.readouterr().out
+    (tmp_path / "again").touch()
+    assert run(steps).failed == 0
+    assert statuses(steps) == [DONE, DONE]
+
+
+def test_a_step_that_another_sweep_runs_is_waited_for(tmp_path, capsys):
+    steps = make_steps(tmp_path, "", lengths=(8,))
+    lock = StepLock(steps[0].path(".lock"))
+    assert lock.acquire()
+
+    def other_sweep():
+        while "waiting" not in printed():
+            time.sleep(0.02)
+        lock.release()
+
+    texts = []
+
+    def printed():
+        texts.append(capsys.readouterr().out)
+        return "".join(texts)
+
+    thread = threading.Thread(target=other_sweep)
+    thread.start()
+    run(steps)
+    thread.join()
+    assert runs(tmp_path) == ["train 1", "evaluate 1 8"]
+
+
+def test_two_sweeps_at_once_share_the_work(tmp_path):
+    steps = make_steps(tmp_path, *["import time; time.sleep(0.1)"] * 4, lengths=(8,))
+    code = (
+        "import sys, pickle; sys.path.insert(0, sys.argv[1]); "
+        "from test_runner import make_steps, run; from pathlib import Path; "
+        "import relu_nmt.sweep.runner as r; r.POLL_SECONDS = 0.02; r.RETRY_LOCK_SECONDS = 0.1; "
+        "run(make_steps(Path.cwd(), *['import time; time.sleep(0.1)'] * 4, lengths=(8,)))"
+    )
+    import subprocess
+    from pathlib import Path
+
+    command = [sys.executable, "-c", code, str(Path(__file__).parent)]
+    other = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    run(steps)
+    assert other.wait() == 0
+    other.stdout.close()
+    assert sorted(runs(tmp_path)) == sorted(" ".join(s.commands[0][3:]) for s in steps)
+
+
+def test_several_commands_of_a_step_stop_at_the_first_that_fails(tmp_path):
+    training = Training("softmax", 1, (8,))
+    good, bad = ((sys.executable, "-c", NOTE_RUN + c, c) for c in ("", "sys.exit(3)"))
+    step = Step(TRAIN, training, None, tmp_path / "m", (good, bad, good))
+    assert run([step]).failed == 1
+    assert read_state(step).exit_code == 3
+    assert runs(tmp_path) == ["", "sys.exit(3)"]
+
+
+def test_checkpoints_go_when_all_is_evaluated(tmp_path):
+    steps = make_steps(tmp_path, "", "sys.exit(1)", lengths=(8,))
+    for step in steps:
+        step.checkpoints.mkdir(parents=True, exist_ok=True)
+        (step.checkpoints / "checkpoint_last.safetensors").touch()
+        (step.checkpoints / "document_lengths.json").touch()
+    run(steps, delete_checkpoints=True)
+    kept = [sorted(p.name for p in s.checkpoints.iterdir()) for s in (steps[0], steps[2])]
+    assert kept == [
+        ["document_lengths.json"],
+        ["checkpoint_last.safetensors", "document_lengths.json"],
+    ]

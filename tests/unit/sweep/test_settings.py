@@ -1,0 +1,91 @@
+"""How budgets, attentions and seeds are written."""
+
+import pytest
+
+from relu_nmt.errors import ConfigError
+from relu_nmt.sweep.settings import (
+    Budget,
+    RunConfig,
+    SweepConfig,
+    parse_attentions,
+    parse_flags,
+    parse_gpus,
+    parse_seeds,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "flags", "words"),
+    [
+        ("4000", ("--max-update", "4000"), "4,000 updates"),
+        ("4000u", ("--max-update", "4000"), "4,000 updates"),
+        ("90s", ("--stop-time-hours", "0.025"), "1.5 minutes"),
+        ("15m", ("--stop-time-hours", "0.25"), "15 minutes"),
+        ("1.5h", ("--stop-time-hours", "1.5"), "1.5 hours"),
+        ("30S", ("--stop-time-hours", "0.00833333"), "30 seconds"),
+    ],
+)
+def test_a_budget_is_of_updates_or_of_time(text, flags, words):
+    budget = Budget.parse(text)
+    assert budget.flags == flags
+    assert str(budget) == words
+
+
+@pytest.mark.parametrize("text", ["", "0", "0m", "10.5u", "10.5", "15d", "m", "-3m", "1 0"])
+def test_other_budgets_are_refused(text):
+    with pytest.raises(ValueError, match=r"expected 4000u|updates are whole"):
+        Budget.parse(text)
+
+
+def test_a_comma_also_parts_the_options_of_an_attention():
+    text = "softmax,reluformer:gamma=2,learnable=true, sparsemax"
+    names = ("softmax", "reluformer:gamma=2,learnable=true", "sparsemax")
+    assert parse_attentions(text) == names
+
+
+@pytest.mark.parametrize("text", ["softmax,softmax", "softmix", "softmax,", "gamma=2"])
+def test_unknown_attentions(text):
+    with pytest.raises((ValueError, ConfigError)):
+        parse_attentions(text)
+
+
+@pytest.mark.parametrize("text", ["", "1,1", "1,-2", "one"])
+def test_wrong_seeds(text):
+    with pytest.raises(ValueError, match="expected different numbers"):
+        parse_seeds(text)
+
+
+def test_lists():
+    assert parse_seeds("1, 2,3") == (1, 2, 3)
+    assert parse_gpus("0,2") == ("0", "2")
+    assert parse_flags("--beam 4 --remove-bpe '@@ '") == ("--beam", "4", "--remove-bpe", "@@ ")
+    with pytest.raises(ValueError, match="quotation"):
+        parse_flags("--beam '4")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"lengths": (0, 128)}, "--lengths 0,128"),
+        ({"lengths": (128, 128)}, "a length twice"),
+        ({"doc_mixture": (0,)}, "--doc-mixture 0"),
+        ({"checkpoint": "average:1"}, "average:N"),
+        ({"checkpoint": "newest"}, "expected best, last"),
+    ],
+)
+def test_impossible_sweeps(values, message):
+    with pytest.raises(ConfigError, match=message):
+        SweepConfig(**values)
+
+
+def test_processes_get_a_gpu_each_and_a_share_of_the_cores(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr("relu_nmt.sweep.settings.available_cores", lambda: 8)
+    config = RunConfig(jobs=3, gpus=("4", "7"))
+    found = [config.environment(place) for place in range(3)]
+    assert [variables["CUDA_VISIBLE_DEVICES"] for variables in found] == ["4", "7", "4"]
+    assert {variables["OMP_NUM_THREADS"] for variables in found} == {"2"}
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    assert config.environment(0)["OMP_NUM_THREADS"] == "5"
+    with pytest.raises(ConfigError, match="--jobs 0"):
+        RunConfig(jobs=0)
