@@ -23,7 +23,13 @@ from pathlib import Path
 
 from prep_tools import documents as docs
 from prep_tools.command import PrepError, run_script, say
-from prep_tools.debian_packages import NoPackages, download_packages, known_packages, unpack
+from prep_tools.debian_packages import (
+    NoPackages,
+    download_packages,
+    is_unknown,
+    known_packages,
+    unpack,
+)
 from prep_tools.html_paragraphs import read_paragraphs
 from prep_tools.sentences import split_pair
 
@@ -57,7 +63,7 @@ def download_help(languages: Sequence[str], scratch: Path) -> dict[str, Path]:
     try:
         packages = download_packages(list(names.values()), scratch)
     except NoPackages as error:
-        hint = "; --list-languages shows the languages" if "locate" in str(error) else ""
+        hint = "; --list-languages shows the languages" if is_unknown(error) else ""
         raise NoPackages(f"{error}{hint}") from error
     return {language: packages[name] for language, name in names.items()}
 

@@ -35,6 +35,7 @@ def _run(command: Sequence[str], folder: Path) -> str:
             capture_output=True,
             text=True,
             timeout=TIMEOUT_SECONDS,
+            env={**os.environ, "LC_ALL": "C"},  # the messages are looked at
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -55,21 +56,6 @@ def known_packages(beginning: str) -> list[str]:
     return sorted(_run(["apt-cache", "pkgnames", beginning], Path.cwd()).split())
 
 
-def _private_state(scratch: Path) -> list[str]:
-    """Return the options that make apt keep its package lists in ``scratch``: needs no root."""
-    lists, cache = scratch / "apt" / "lists", scratch / "apt" / "cache"
-    for folder in (lists / "partial", cache / "archives" / "partial"):
-        folder.mkdir(parents=True, exist_ok=True)
-    return [
-        "-o",
-        f"Dir::State::lists={lists}",
-        "-o",
-        f"Dir::Cache={cache}",
-        "-o",
-        "APT::Sandbox::User=" + ("root" if os.geteuid() == 0 else ""),
-    ]
-
-
 def _is_whole(package: Path) -> bool:
     """Say whether the file is a package that can be read to its end."""
     command = ["dpkg-deb", "--contents", str(package)]
@@ -82,28 +68,76 @@ def _find(name: str, scratch: Path) -> Path | None:
     return whole[-1] if whole else None
 
 
-def _download(name: str, scratch: Path) -> None:
-    """Fetch a package with the package lists that the system has, or else with fresh ones.
+class _Fetcher:
+    """Fetches packages with the package lists that the system has, or else with fresh ones.
+
+    Args:
+        scratch: where the packages go, and the fresh lists: needs no root.
+    """
+
+    def __init__(self, scratch: Path) -> None:
+        self.scratch = scratch
+        self._options = IMPATIENT
+        self._lists_are_fresh = False
+
+    def _refresh(self) -> None:
+        lists, cache = self.scratch / "apt" / "lists", self.scratch / "apt" / "cache"
+        for folder in (lists / "partial", cache / "archives" / "partial"):
+            folder.mkdir(parents=True, exist_ok=True)
+        user = "root" if os.geteuid() == 0 else ""
+        settings = (f"Dir::State::lists={lists}", f"Dir::Cache={cache}")
+        for setting in (*settings, f"APT::Sandbox::User={user}"):
+            self._options = [*self._options, "-o", setting]
+        # By default apt-get update succeeds without a network.
+        update = ["apt-get", "update", "-o", "APT::Update::Error-Mode=any", *self._options]
+        _run(update, self.scratch)
+        self._lists_are_fresh = True
+
+    def fetch(self, names: Sequence[str]) -> None:
+        """Fetch packages into the scratch folder.
+
+        Raises:
+            NoPackages: one of them cannot be had.
+        """
+        if not self._lists_are_fresh:
+            try:
+                _run(["apt-get", "download", *names, *self._options], self.scratch)
+                return
+            except NoPackages as error:
+                say(f"  {error}; trying again with fresh package lists (about 10 MB)")
+            self._refresh()
+        _run(["apt-get", "download", *names, *self._options], self.scratch)
+
+
+def is_unknown(error: NoPackages) -> bool:
+    """Say whether the error is that no package of that name exists."""
+    return "locate package" in str(error) or "candidate" in str(error)
+
+
+def _fetch_known(names: Sequence[str], fetcher: _Fetcher) -> None:
+    """Fetch those of the packages that exist.
 
     Raises:
-        NoPackages: it cannot be had.
+        NoPackages: there is no network.
     """
-    try:
-        _run(["apt-get", "download", name, *IMPATIENT], scratch)
-        return
-    except NoPackages as error:
-        say(f"  {error}; trying again with fresh package lists (about 10 MB)")
-    options = [*IMPATIENT, *_private_state(scratch)]
-    fresh = scratch / "apt" / "updated"
-    if not fresh.exists():
-        # By default apt-get update succeeds without a network.
-        _run(["apt-get", "update", "-o", "APT::Update::Error-Mode=any", *options], scratch)
-        fresh.touch()
-    _run(["apt-get", "download", name, *options], scratch)
+    for name in names:
+        try:
+            fetcher.fetch([name])
+        except NoPackages as error:
+            if not is_unknown(error):
+                raise
+            say(f"  NOTE: there is no package {name} here; its pages are missing")
 
 
-def download_packages(names: Sequence[str], scratch: Path) -> dict[str, Path]:
+def download_packages(
+    names: Sequence[str], scratch: Path, optional: Sequence[str] = ()
+) -> dict[str, Path]:
     """Fetch packages, unless ``scratch`` holds them already.
+
+    Args:
+        names: the packages.
+        scratch: where they go; made if it does not exist.
+        optional: further packages; those that do not exist are left out.
 
     Returns:
         Name to package file.
@@ -117,17 +151,26 @@ def download_packages(names: Sequence[str], scratch: Path) -> dict[str, Path]:
                 f"{program} is not installed: this corpus needs a Debian or Ubuntu system"
             )
     scratch.mkdir(parents=True, exist_ok=True)
-    found: dict[str, Path] = {}
-    for name in names:
-        package = _find(name, scratch)
-        if package is None:
-            say(f"fetching the package {name}")
-            _download(name, scratch)
-            package = _find(name, scratch)
-        if package is None:
+    fetcher = _Fetcher(scratch)
+    found = {name: _find(name, scratch) for name in (*names, *optional)}
+    missing = [name for name in names if found[name] is None]
+    if missing:
+        say(f"fetching the packages {', '.join(missing)}")
+        fetcher.fetch(missing)
+    more = [name for name in optional if found[name] is None]
+    if more:
+        say(f"fetching {len(more)} more packages")
+        try:
+            fetcher.fetch(more)
+        except NoPackages as error:
+            if not is_unknown(error):
+                raise
+            _fetch_known(more, fetcher)
+    for name in (*missing, *more):
+        found[name] = _find(name, scratch)
+        if found[name] is None and name in missing:
             raise NoPackages(f"apt-get download {name} left no readable package in {scratch}")
-        found[name] = package
-    return found
+    return {name: package for name, package in found.items() if package is not None}
 
 
 def unpack(package: Path, folder: Path) -> Path:

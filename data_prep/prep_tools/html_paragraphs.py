@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from html.parser import HTMLParser
 
 # Elements without an end tag.
@@ -60,6 +60,19 @@ class _TreeBuilder(HTMLParser):
         self._open[-1].children.append(data)
 
 
+def parse_html(html: str) -> Node:
+    """Return the root of a page's elements (or of a document in simple XML)."""
+    builder = _TreeBuilder()
+    builder.feed(html)
+    builder.close()
+    return builder.root
+
+
+def join_pieces(pieces: Iterable[str]) -> str:
+    """Return the text of a paragraph from its pieces, white space reduced to single spaces."""
+    return _LOOSE_MARK.sub(r"\1", " ".join("".join(pieces).split()))
+
+
 def _visible_children(node: Node) -> list["Node | str"]:
     """Return the children; of the variants of a switch (per system or application) only one.
 
@@ -92,7 +105,7 @@ def _paragraphs(node: Node) -> Iterator[tuple[str, str]]:
             continue
         identifier = child.attributes.get("id", "")
         if identifier.startswith(_PARAGRAPH_IDS):
-            text = _LOOSE_MARK.sub(r"\1", " ".join("".join(_text(child)).split()))
+            text = join_pieces(_text(child))
             if text:
                 yield identifier, text
         else:
@@ -116,7 +129,4 @@ def read_paragraphs(html: str) -> list[tuple[str, str]]:
         >>> read_paragraphs('<p id="par_id1">Choose <b>File</b>.</p><p id="x">no id</p>')
         [('par_id1', 'Choose File.')]
     """
-    builder = _TreeBuilder()
-    builder.feed(html)
-    builder.close()
-    return list(_paragraphs(builder.root))
+    return list(_paragraphs(parse_html(html)))

@@ -113,7 +113,7 @@ def test_from_packages_to_files(tmp_path, capsys, monkeypatch):
             "Maintainer: x <x@example.org>\nDescription: made for a test\n"
         )
         subprocess.run(["dpkg-deb", "--build", str(root), str(scratch)], check=True)
-    monkeypatch.setattr(debian_packages, "_download", None)  # the packages are there already
+    monkeypatch.setattr(debian_packages._Fetcher, "fetch", None)  # the packages are there already
     out = tmp_path / "out"
     arguments = ["--lang", "de", "--out", str(out), "--scratch", str(scratch), "--held-out", "3"]
     code = run_script(libreoffice_help.make_parser(), libreoffice_help.make_corpus, arguments)

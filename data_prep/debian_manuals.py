@@ -1,0 +1,194 @@
+#!/usr/bin/env python3
+"""Make a parallel corpus of documents from the manuals in the packages of Debian.
+
+The packages come from the system's own package source: ``apt-get download`` fetches them into a
+scratch folder and ``dpkg-deb -x`` unpacks them there; nothing is installed and no root rights are
+needed. One page or chapter is one document; the source is the translation, the target English.
+
+    python data_prep/debian_manuals.py --lang de --out manuals
+    python data_prep/debian_manuals.py --lang fr --out manuals --source man --source gimp-help
+
+Sources, with what is fetched for German:
+
+    libreoffice-help      help pages, aligned by the ids of paragraphs              5 MB
+    man                   manual pages of manpages-LANG, with their originals     110 MB
+    gimp-help             user manual of GIMP                                     102 MB
+    debian-reference      Debian Reference                                          4 MB
+    debian-handbook       The Debian Administrator's Handbook                      35 MB
+    gnome-user-docs       help of GNOME                                             9 MB
+    lilypond              manuals of LilyPond                                       8 MB
+    developers-reference  Debian Developer's Reference                              2 MB
+    installation-guide    Debian installation guide                                18 MB
+    debian-edu            manual of Debian Edu                                     24 MB
+
+All but the first are aligned by structure: a translation that has the same headings, paragraphs,
+list items, ... as the original, in the same order, corresponds block by block; what differs is left
+out, and so are blocks that were not translated, whose lengths differ too much, whose numbers,
+options or identifiers differ, or that an earlier page had. Blocks are split into sentences where
+both sides split alike.
+
+Valid and test are whole documents; of these, lines that training has seen word for word or nearly
+so are removed. The last step is relu-nmt-preprocess. A source without packages for the language is
+left out with a note, unless it was asked for with --source.
+"""
+
+import argparse
+import sys
+from collections import Counter
+from pathlib import Path
+
+import libreoffice_help
+from prep_tools import binarise
+from prep_tools import documents as docs
+from prep_tools.command import PrepError, run_script, say
+from prep_tools.debian_packages import NoPackages, download_packages, is_unknown, unpack
+from prep_tools.manual_sources import MANUALS, Manual, NoPages, align_manual
+
+LIBREOFFICE = "libreoffice-help"
+SOURCES = (LIBREOFFICE, *(manual.name for manual in MANUALS))
+# Languages whose words are not separated by spaces: Moses cannot tokenise them.
+WITHOUT_SPACES = frozenset(("ja", "ko", "th", "zh", "zh-cn", "zh-tw"))
+
+
+def libreoffice_documents(
+    language: str, scratch: Path, counts: Counter[str]
+) -> list[docs.Document]:
+    """Return the help pages of LibreOffice.
+
+    Raises:
+        PrepError: there are none in this language.
+    """
+    packages = libreoffice_help.download_help([language, libreoffice_help.ENGLISH], scratch)
+    pages = {
+        name: libreoffice_help.unpack_help(package, scratch / package.stem)
+        for name, package in packages.items()
+    }
+    found = libreoffice_help.align_folders(pages[language], pages[libreoffice_help.ENGLISH])
+    counts.update(found.counts)
+    counts["documents"] = len(found.documents)
+    counts["pairs"] = counts.pop("sentence pairs")
+    return [docs.Document(f"{LIBREOFFICE}/{d.name}", d.pairs) for d in found.documents]
+
+
+def manual_documents(
+    manual: Manual, language: str, scratch: Path, counts: Counter[str]
+) -> list[docs.Document]:
+    """Return the pages of a manual.
+
+    Raises:
+        PrepError: there are none in this language.
+    """
+    names = [name.format(lang=language) for name in manual.packages]
+    optional = [name.format(lang=language) for name in manual.optional]
+    packages = download_packages(names, scratch, optional)
+    roots = [unpack(package, scratch / package.stem) for package in packages.values()]
+    return list(align_manual(manual, roots, language, counts))
+
+
+def collect(
+    sources: list[str], language: str, scratch: Path, required: bool
+) -> tuple[list[docs.Document], dict[str, dict[str, int]]]:
+    """Return the documents of all sources, and for each what was used and left out.
+
+    Args:
+        sources: their names.
+        language: of the translations.
+        scratch: folder for the packages.
+        required: a source that there is not in this language is an error.
+
+    Raises:
+        PrepError: there are no packages, or no source has pages in this language.
+    """
+    manuals = {manual.name: manual for manual in MANUALS}
+    documents: list[docs.Document] = []
+    report: dict[str, dict[str, int]] = {}
+    for source in sources:
+        say(f"{source}:")
+        counts: Counter[str] = Counter()
+        try:
+            if source == LIBREOFFICE:
+                found = libreoffice_documents(language, scratch, counts)
+            else:
+                found = manual_documents(manuals[source], language, scratch, counts)
+        except (NoPackages, NoPages) as error:
+            if required or (isinstance(error, NoPackages) and not is_unknown(error)):
+                raise
+            say(f"  NOTE: left out, there is none in '{language}'")
+            continue
+        say(f"  {counts['pairs']:,} sentence pairs in {counts['documents']:,} documents; besides:")
+        for reason, count in sorted(counts.items()):
+            if reason not in ("pairs", "documents"):
+                say(f"    {count:>7,} {reason}")
+        documents.extend(found)
+        report[source] = dict(sorted(counts.items()))
+    if not documents:
+        raise PrepError(f"no manual is there in '{language}'; another --lang?")
+    return documents, report
+
+
+def licenses(sources: dict[str, dict[str, int]]) -> dict[str, str]:
+    """Return the licence of each source that was used."""
+    known = {manual.name: manual.license for manual in MANUALS} | {LIBREOFFICE: "MPL-2.0"}
+    return {source: known[source] for source in sources}
+
+
+def make_corpus(arguments: argparse.Namespace) -> None:
+    """Fetch, align, divide, write and binarise."""
+    language = arguments.lang
+    sources = [name for name in SOURCES if name in (arguments.source or SOURCES)]
+    scratch = (arguments.scratch or arguments.out / "packages").resolve()
+    documents, report = collect(sources, language, scratch, required=bool(arguments.source))
+    say("dividing into train, valid and test")
+    corpus = docs.divide(documents, arguments.held_out, arguments.near_copy, arguments.seed)
+    docs.write_corpus(corpus, arguments.out, (language, "en"), arguments.document_separator)
+    docs.write_report(
+        arguments.out,
+        {
+            "source": "manuals in packages of Debian",
+            "licenses": licenses(report),
+            "sources": report,
+            "near copies removed": corpus.removed,
+            **corpus.counts(),
+        },
+    )
+    say(docs.describe(corpus))
+    spaced = language.lower().replace("_", "-") not in WITHOUT_SPACES
+    steps = (
+        ["moses", "--subword", "subword-nmt"] if spaced else ["none", "--subword", "sentencepiece"]
+    )
+    binarise.binarise(
+        arguments,
+        [
+            *("--source-lang", language, "--target-lang", "en", "--joined-dictionary"),
+            *("--document-separator", arguments.document_separator),
+            *("--tokenizer", *steps),
+            *("--subword-size", arguments.bpe),
+        ],
+    )
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of this script."""
+    parser = argparse.ArgumentParser(
+        prog="debian_manuals.py",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    binarise.add_output_options(parser)
+    parser.add_argument("--lang", default="de", help="language to translate from (default: de)")
+    parser.add_argument(
+        "--source",
+        action="append",
+        choices=SOURCES,
+        metavar="NAME",
+        help="only this one of the sources above; may be given several times (default: all)",
+    )
+    parser.add_argument("--scratch", type=Path, help="folder for the packages (OUT/packages)")
+    parser.add_argument("--bpe", type=int, default=12_000, help="merges (default: 12000)")
+    docs.add_division_options(parser, near_copy=0.7)
+    docs.add_separator_option(parser)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(run_script(make_parser(), make_corpus))

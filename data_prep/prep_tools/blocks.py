@@ -1,0 +1,139 @@
+"""Texts as sequences of blocks, and their alignment by structure.
+
+A block is a heading, a paragraph, a list item, a table cell, ... A translation that was made
+element by element has the same sequence of kinds of blocks as the original. Where a page differs
+(the translation is of another version), its sections are compared, and in a section that differs
+the pieces between blocks with the same text on both sides (names of options, addresses). What
+then still differs is left out.
+"""
+
+import dataclasses
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+CODE = "code"
+_HEADING = re.compile(r"h\d")
+# "4.2. ", "4.2 ", "B.1. ", "Chapter 6. ", "Abbildung 14.3. " before a title.
+_NUMBER = re.compile(
+    r"(?:[^\W\d]+\s)?(?P<long>(?:\d+|[A-Z])(?:[.-]\d+)*)\.\s+|(?P<short>\d+(?:\.\d+)*)\s+"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """A piece of text that stands alone.
+
+    Attributes:
+        kind: what it is: ``h1`` to ``h6`` for headings, ``title`` for other titles, ``code`` for
+            what is not prose, and else the name of its element.
+        text: white space reduced to single spaces; of ``code``, empty.
+    """
+
+    kind: str
+    text: str
+
+    @property
+    def is_heading(self) -> bool:
+        """Whether a section begins here."""
+        return _HEADING.fullmatch(self.kind) is not None
+
+
+def _sections(blocks: Sequence[Block]) -> list[list[Block]]:
+    """Divide before each heading; the first section may have none."""
+    sections: list[list[Block]] = [[]]
+    for block in blocks:
+        if block.is_heading:
+            sections.append([])
+        sections[-1].append(block)
+    return sections
+
+
+def _kinds(blocks: Sequence[Block]) -> list[str]:
+    return [block.kind for block in blocks]
+
+
+def without_numbers(source: str, target: str) -> tuple[str, str]:
+    """Remove the number that two titles begin with, if it is the same.
+
+    Example:
+        >>> without_numbers("Kapitel 6. Wartung", "Chapter 6. Maintenance")
+        ('Wartung', 'Maintenance')
+    """
+    one, other = _NUMBER.match(source), _NUMBER.match(target)
+    if one and other and one.groups() == other.groups():
+        return source[one.end() :], target[other.end() :]
+    return source, target
+
+
+def _pieces(
+    sources: Sequence[Block], targets: Sequence[Block]
+) -> Iterator[tuple[Sequence[Block], Sequence[Block]]]:
+    """Divide both sides at the blocks that are there once, with the same text on either side."""
+    once = [Counter((b.kind, b.text) for b in blocks if b.text) for blocks in (sources, targets)]
+    common = {key for key, count in once[0].items() if count == once[1][key] == 1}
+    places = [
+        {(block.kind, block.text): number for number, block in enumerate(blocks)}
+        for blocks in (sources, targets)
+    ]
+    begin_source = begin_target = 0
+    for block in sources:
+        key = (block.kind, block.text)
+        # An anchor that has moved would cross others.
+        if key in common and places[1][key] >= begin_target:
+            yield sources[begin_source : places[0][key]], targets[begin_target : places[1][key]]
+            begin_source, begin_target = places[0][key] + 1, places[1][key] + 1
+    yield sources[begin_source:], targets[begin_target:]
+
+
+def _matched(
+    sources: Sequence[Block], targets: Sequence[Block], counts: Counter[str]
+) -> Iterator[tuple[Block, Block]]:
+    """Yield the blocks that correspond, in order."""
+    if _kinds(sources) == _kinds(targets):
+        yield from zip(sources, targets, strict=True)
+        return
+    source_sections, target_sections = _sections(sources), _sections(targets)
+    headings = [[_kinds(section[:1]) for section in s] for s in (source_sections, target_sections)]
+    # The first section has no heading, so it does not matter what it begins with.
+    if headings[0][1:] != headings[1][1:]:
+        source_sections, target_sections = [list(sources)], [list(targets)]
+    for number, (source_section, target_section) in enumerate(
+        zip(source_sections, target_sections, strict=True)
+    ):
+        if _kinds(source_section) == _kinds(target_section):
+            yield from zip(source_section, target_section, strict=True)
+            continue
+        heading = 0 if number == 0 else 1
+        yield from zip(source_section[:heading], target_section[:heading], strict=True)
+        for source, target in _pieces(source_section[heading:], target_section[heading:]):
+            if _kinds(source) == _kinds(target):
+                yield from zip(source, target, strict=True)
+            else:
+                counts["blocks where the structure differs"] += len(source)
+
+
+def align_blocks(
+    sources: Sequence[Block], targets: Sequence[Block], counts: Counter[str]
+) -> list[tuple[str, str]]:
+    """Return the texts that correspond, in reading order; code is left out.
+
+    Args:
+        sources: the blocks of a page in one language.
+        targets: those of the same page in the other.
+        counts: is increased by what was left out.
+
+    Example:
+        >>> page, seite = [Block("h1", "1. A"), Block("p", "B")], [Block("h1", "1. X")]
+        >>> align_blocks(page, [*seite, Block("p", "Y")], Counter())
+        [('A', 'X'), ('B', 'Y')]
+    """
+    pairs = []
+    for source, target in _matched(sources, targets, counts):
+        if source.kind == CODE or not source.text or not target.text:
+            continue
+        if source.is_heading or source.kind == "title":
+            pairs.append(without_numbers(source.text, target.text))
+        else:
+            pairs.append((source.text, target.text))
+    return pairs

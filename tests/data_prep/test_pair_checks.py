@@ -1,0 +1,28 @@
+import pytest
+from prep_tools.pair_checks import reason_to_drop
+
+
+@pytest.mark.parametrize(
+    ("translation", "english", "reason"),
+    [
+        ("Öffnen Sie die Datei.", "Open the file.", None),
+        ("Datei", "File", None),
+        ("GIMP", "GIMP", "equal on both sides"),
+        ("1,5", "1.5", "without letters"),
+        ("Ein langer Satz, der viel mehr sagt als das Wort im Original.", "Word", "lengths"),
+        ("If you want, use the „Crop“ tool.", "If you want, use the “Crop” tool.", "still in"),
+        ("systemd verwendet Units", "systemd uses units", None),
+        ("Seit 1.000 Jahren, seit 2012", "For 1,000 years, since 2012", None),
+        ("Seit 2011", "Since 2012", "numbers differ"),
+        ("Nach 2 Tagen", "After two days", None),
+        ("Die Option --all hilft.", "The option --any helps.", "options or identifiers differ"),
+        ("Das „Neu“-Menü und Ein-/Ausgabe", "The “New” menu and input/output", None),
+        ("Mit -a oder -b", "With -a or -b", None),
+        ("Mit -a", "With -b", "options or identifiers differ"),
+        ("Siehe open(2) und O_APPEND", "See open(2) and O_APPEND", None),
+        ("Siehe open(2)", "See close(2)", "options or identifiers differ"),
+    ],
+)
+def test_reasons(translation, english, reason):
+    found = reason_to_drop(translation, english)
+    assert found is None if reason is None else found is not None and found.startswith(reason)
