@@ -15,6 +15,7 @@ COMMANDS = [
     "translate_document",
     "score",
     "average",
+    "sweep",
     "vision_train",
 ]
 
