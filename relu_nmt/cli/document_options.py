@@ -119,6 +119,19 @@ def limit_note(number: int, config: GenerationConfig) -> str:
     )
 
 
+def length_note(limit: int, trained: int) -> str:
+    """Return the line that tells that groups are longer than in training; empty if not.
+
+    Args:
+        limit: ``--max-doc-tokens``.
+        trained: the longest groups that the model learnt from.
+    """
+    if limit <= trained:
+        return ""
+    known = "single sentences" if trained == SINGLE_SENTENCES else f"up to {trained} tokens"
+    return f"NOTE: --max-doc-tokens {limit}, but the model was trained on {known}"
+
+
 def speed_line(sentences: int, tokens: int, seconds: float) -> str:
     """Return fairseq's line of how long it took."""
     by_second = f"{sentences / max(seconds, 1e-9):.2f} sentences/s, "

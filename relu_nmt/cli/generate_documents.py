@@ -15,6 +15,7 @@ from relu_nmt.cli.document_options import (
     SplitDocumentOptions,
     document_ranges,
     groups_progress,
+    length_note,
     limit_note,
     share,
     speed_line,
@@ -126,8 +127,9 @@ class DocumentSplitTranslation:
                 )
                 seconds += time.perf_counter() - started
                 self._take(found, len(documents))
-        if limit.note:
-            self._print(limit.note)
+        longer = length_note(self._windows.max_doc_tokens, self._translator.max_doc_tokens)
+        for note in filter(None, (limit.note, longer)):
+            self._print(note)
         self._summarise(plan, scoring, seconds)
 
     def _take(self, found: DocumentTranslations, num_documents: int) -> None:

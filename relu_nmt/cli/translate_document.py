@@ -10,7 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from relu_nmt.cli.command import make_parser, run_command
-from relu_nmt.cli.document_options import WindowOptions, groups_progress, limit_note, share
+from relu_nmt.cli.document_options import (
+    WindowOptions,
+    groups_progress,
+    length_note,
+    limit_note,
+    share,
+)
 from relu_nmt.cli.translation_options import ModelOptions, load_translator, refuse_references
 from relu_nmt.config import add_options, from_namespace, option
 from relu_nmt.data.document_groups import SINGLE_SENTENCES
@@ -104,7 +110,7 @@ class _TextTranslation:
 
     def run(self, lines: list[str], show_progress: bool) -> None:
         """Translate and print everything."""
-        self._note_length()
+        _tell(length_note(self._windows.max_doc_tokens, self._translator.max_doc_tokens))
         runs = [(blank, list(run)) for blank, run in itertools.groupby(lines, _is_blank)]
         documents = [run for blank, run in runs if not blank]
         sources = self._translator.encode_documents(documents)
@@ -118,14 +124,6 @@ class _TextTranslation:
             out = [""] * len(run) if blank else [line.text for line in next(translated)]
             print("\n".join(out))
         self._report(sources, found, int(plan.groups().over_long.sum()))
-
-    def _note_length(self) -> None:
-        """Say so where the groups are longer than any that the model has learnt from."""
-        limit, trained = self._windows.max_doc_tokens, self._translator.max_doc_tokens
-        if limit <= trained:
-            return
-        known = "single sentences" if trained == SINGLE_SENTENCES else f"up to {trained} tokens"
-        _tell(f"NOTE: --max-doc-tokens {limit}, but the model was trained on {known}")
 
     def _report(
         self, sources: SourceDocuments, found: DocumentTranslations, num_over_long: int

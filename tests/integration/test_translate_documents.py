@@ -226,9 +226,11 @@ def test_an_overlap_shows_context_in_the_source_only(folder, capsys, copying):
     assert [token for token in tokens if token != "<sep>"] == raw
 
 
-def test_the_source_side_alone_can_be_counted(folder, capsys):
+def test_other_ways_to_count_and_to_print(folder, capsys):
     _, results = generate_documents(folder, capsys, "sep", 24, "--count-source-only")
     assert results["count_source_only"] is True
+    output, _ = generate_documents(folder, capsys, "sep", 30)
+    assert "NOTE: --max-doc-tokens 30, but the model was trained on up to 24 tokens" in output
     run(
         generate,
         *[folder / "data", "--path", folder / "sep.safetensors", *SHORT, "--results-path"],

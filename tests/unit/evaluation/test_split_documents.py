@@ -1,0 +1,83 @@
+import numpy as np
+import pytest
+
+from relu_nmt.evaluation.bleu import corpus_bleu, corpus_chrf
+from relu_nmt.evaluation.config import ScoringConfig
+from relu_nmt.evaluation.split_documents import TranslatedSplit, score_documents
+from relu_nmt.tasks.preprocess import build_data_folder
+from relu_nmt.tasks.preprocess_config import PreprocessConfig
+from relu_nmt.tasks.translation import TranslationTask
+
+REFERENCES = ["A dog isn't here, is it?", "The xylophone is big.", "A house is here."]
+COUNTS = np.array([2, 1])
+
+
+@pytest.fixture
+def task(tmp_path):
+    for split, lines in (("train", REFERENCES[::2] * 3), ("test", REFERENCES)):
+        for language in ("de", "en"):
+            (tmp_path / f"{split}.{language}").write_text("\n".join(lines) + "\n")
+    config = PreprocessConfig(
+        source_lang="de",
+        target_lang="en",
+        trainpref=str(tmp_path / "train"),
+        testpref=str(tmp_path / "test"),
+        destdir=str(tmp_path / "bin"),
+        tokenizer="moses",
+        lowercase=True,
+        subword="subword-nmt",
+        subword_size=9,
+    )
+    build_data_folder(config, say=lambda _: None)
+    return TranslationTask.from_data_folder(tmp_path / "bin")
+
+
+def line(task, text):
+    tokens = task.target_text.encode(text)
+    return task.target_text.decode(tokens), tokens
+
+
+def split_of(task, documents, groups, group_counts):
+    return TranslatedSplit(
+        [[line(task, text) for text in texts] for texts in documents],
+        [line(task, text) for text in groups],
+        COUNTS,
+        np.array(group_counts),
+    )
+
+
+def test_segments_are_documents_sentences_and_groups(task):
+    texts = ["A dog is here, is it?", "The xylophone is big.", "A house is there."]
+    found = split_of(task, [texts[:2], texts[2:]], texts, [1, 1, 1])
+    scores = score_documents(task, "test", found, ScoringConfig())
+    lowered = [text.lower() for text in texts]
+    joined = [" ".join(lowered[:2]), lowered[2]]
+    references = [" ".join(REFERENCES[:2]), REFERENCES[2]]
+    d_bleu = corpus_bleu(joined, [references], lowercase=True)
+    s_bleu = corpus_bleu(lowered, [REFERENCES], lowercase=True)
+    assert (scores.d_bleu.value, scores.d_bleu.signature) == (d_bleu.value, d_bleu.signature)
+    assert scores.s_bleu.value == s_bleu.value == scores.group_bleu.value
+    assert scores.chrf.value == corpus_chrf(joined, [references], lowercase=True).value
+    names = [score.name for score in (scores.d_bleu, scores.s_bleu, scores.group_bleu)]
+    assert [*names, scores.chrf.name] == ["d-BLEU", "s-BLEU", "group BLEU", "d-chrF2"]
+
+
+def test_a_group_that_is_not_cut_changes_no_d_bleu(task):
+    texts = ["A dog is here, is it?", "The xylophone is big.", "A house is there."]
+    whole = [" ".join(texts[:2]), texts[2]]
+    cut = split_of(task, [texts[:2], texts[2:]], texts, [1, 1, 1])
+    uncut = split_of(task, [whole[:1], whole[1:]], whole, [2, 1])
+    for scoring in ("sacrebleu", "bleu", "chrf"):
+        config = ScoringConfig(scoring=scoring)
+        one, other = (score_documents(task, "test", each, config) for each in (cut, uncut))
+        assert one.d_bleu == other.d_bleu
+        assert one.chrf == other.chrf
+        assert ("tok:none" in one.d_bleu.signature) == (scoring == "bleu")
+        assert one.group_bleu.value != other.group_bleu.value
+        assert "mismatched documents = 1/2" in other.s_bleu.text
+
+
+def test_there_is_no_s_bleu_without_an_aligned_document(task):
+    texts = [" ".join(REFERENCES[:2]), f"{REFERENCES[2]} And more."]
+    found = split_of(task, [texts[:1], ["A", "house"]], texts, [2, 1])
+    assert score_documents(task, "test", found, ScoringConfig()).s_bleu is None
