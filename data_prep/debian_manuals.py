@@ -11,7 +11,7 @@ needed. One page or chapter is one document; the source is the translation, the 
 Sources, with what is fetched for German:
 
     libreoffice-help      help pages, aligned by the ids of paragraphs              5 MB
-    man                   manual pages of manpages-LANG, with their originals     110 MB
+    man                   manual pages of manpages-LANG, with their originals      58 MB
     gimp-help             user manual of GIMP                                     102 MB
     debian-reference      Debian Reference                                          4 MB
     debian-handbook       The Debian Administrator's Handbook                      35 MB
@@ -152,6 +152,11 @@ def make_corpus(arguments: argparse.Namespace) -> None:
         },
     )
     say(docs.describe(corpus))
+    if not corpus.train:
+        raise PrepError(
+            f"only {len(documents)} documents: too few to hold out whole ones for valid and test; "
+            "take more sources"
+        )
     spaced = language.lower().replace("_", "-") not in WITHOUT_SPACES
     steps = (
         ["moses", "--subword", "subword-nmt"] if spaced else ["none", "--subword", "sentencepiece"]

@@ -6,6 +6,7 @@ Reference: groff_man(7), groff_char(7), and groff(7) for the escape sequences.
 """
 
 import re
+import unicodedata
 
 from prep_tools.blocks import CODE, Block
 
@@ -28,8 +29,12 @@ _CHARACTERS = {
     "rs": "\\", "sl": "/", "ga": "`", "aa": "´", "+-": "±", "<=": "≤", ">=": "≥", "!=": "≠",
     "->": "→", "<-": "←", "ss": "ß", "at": "@", "sh": "#", "Do": "$", "lB": "[", "rB": "]",
     "lC": "{", "rC": "}", "la": "⟨", "ra": "⟩", "ba": "|", "or": "|", "14": "¼", "12": "½",
-    "Eu": "€", "sc": "§", "dg": "†", "S2": "²", "S3": "³", "pl": "+", "eq": "=", "**": "*",
+    "ae": "æ", "AE": "Æ", "oe": "œ", "OE": "Œ", "oa": "å", "oA": "Å", "/o": "ø", "/O": "Ø",
+    "r!": "¡", "r?": "¿", "Eu": "€", "sc": "§", "dg": "†", "S2": "²", "S3": "³", "pl": "+",
+    "eq": "=", "**": "*",
 }  # fmt: skip
+# \(:u is u with two dots: marks that join the letter before them.
+_MARKS = {":": "\u0308", "'": "\u0301", "`": "\u0300", "^": "\u0302", "~": "\u0303", ",": "\u0327"}
 _STRINGS = {"Aq": "'", "lq": "“", "rq": "”", "R": "®", "Tm": "™", 'L"': '"', 'R"': '"', "C'": "'"}
 _ACCENTS = str.maketrans({"'": "´", "`": "`", "-": "-", "e": "\\", "\\": "\\", " ": " ", "~": " ",
                           "0": " ", "t": " ", ".": "."})  # fmt: skip
@@ -51,6 +56,8 @@ _ESCAPE = re.compile(
 def _character(name: str) -> str:
     if re.fullmatch(r"u[0-9A-F]{4,5}", name):
         return chr(int(name[1:], 16))
+    if len(name) == 2 and name[0] in _MARKS and name[1].isalpha():
+        return unicodedata.normalize("NFC", name[1] + _MARKS[name[0]])
     return _CHARACTERS.get(name, "")
 
 

@@ -155,6 +155,16 @@ def test_a_source_that_was_asked_for_must_exist(tmp_path, scratch, capsys):
     assert list(report["sources"]) == ["man"]
 
 
+def test_too_few_documents(tmp_path, scratch, capsys):
+    write_pages(tmp_path / "edu", BY_NAME["debian-edu"], "xx", 2)
+    build_package("debian-edu-doc-xx", tmp_path / "edu", scratch)
+    (tmp_path / "empty").mkdir()
+    build_package("debian-edu-doc-en", tmp_path / "empty", scratch)
+    flags = ["--lang", "xx", "--scratch", str(scratch), "--source", "debian-edu"]
+    assert run(tmp_path / "out", *flags) == 2
+    assert "only 2 documents" in capsys.readouterr().err
+
+
 def test_without_apt_the_message_says_what_is_needed(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert run(tmp_path) == 2

@@ -77,6 +77,7 @@ def test_what_is_read_of_a_page():
         (r"\[u00E4]\(co\[rs]\e", "ä©\\\\"),
         (r"\*(Aqx\*[Aq] \*R", "'x' ®"),
         (r"x\h'1n'y \m[blue]z\m[]", "xy z"),
+        (r"f\(:ur \['e]t\[`a] \(,c \(oe", "für étà ç œ"),
         ('text \\" comment', "text "),
     ],
 )
