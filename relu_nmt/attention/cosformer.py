@@ -69,10 +69,11 @@ class CosFormerAttention(FeatureAttention):
         # One query over its cached keys is causal use, though nothing has to be masked. One query
         # over one key has distance 0, for which M does not matter.
         if visibility.causal or num_queries < num_keys:
-            if num_keys > self.config.horizon:
+            if visibility.longest > self.config.horizon:
                 raise ConfigError(
-                    f"cosformer: {num_keys} tokens, but its causal form was made for horizon="
-                    f"{self.config.horizon}; train with the attention option horizon={num_keys} "
+                    f"cosformer: {visibility.longest} tokens, but its causal form was made for "
+                    f"horizon={self.config.horizon}; train with the attention option "
+                    f"horizon={visibility.longest} "
                     "or more"
                 )
             longest = torch.full((1,), self.config.horizon, device=q.device)

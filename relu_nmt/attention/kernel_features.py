@@ -81,13 +81,16 @@ def masked_sums(queries: Tensor, keys: Tensor, v: Tensor, visibility: Visibility
         queries: [B, H, Nq, R].
         keys: [B, H, Nk, R], 0 where padding.
         v: [B, H, Nk, dv].
-        visibility: m; only its causality is used.
+        visibility: m, of which padding is not used.
     """
     num_queries, num_keys, rank, width = queries.size(2), keys.size(2), keys.size(3), v.size(3)
     by_matrix = num_queries * num_keys * (rank + width)
-    if by_matrix <= (num_queries + num_keys) * rank * width:
+    ancestry = visibility.ancestry
+    if ancestry is not None or by_matrix <= (num_queries + num_keys) * rank * width:
         products = queries @ keys.transpose(-1, -2)
-        if visibility.causal:
+        if ancestry is not None:
+            products = products * ancestry[:, None]
+        elif visibility.causal:
             products = products.tril(num_keys - num_queries)
         return products @ v
     if not visibility.causal:

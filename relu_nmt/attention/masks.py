@@ -32,6 +32,9 @@ class Visibility:
         [[[1.0, 2.0]]]
     """
 
+    ancestry: Tensor | None = None
+    """[B, Nq, Nk] bool in a :class:`TreeVisibility`; else hidden is what is padding or later."""
+
     def __init__(
         self,
         num_queries: int,
@@ -49,6 +52,11 @@ class Visibility:
         # One query may see every key: nothing is left to mask.
         self.causal = causal and num_queries > 1
         self.device = key_mask.device if key_mask is not None else device
+
+    @property
+    def longest(self) -> int:
+        """The most tokens of a sequence."""
+        return self.num_keys
 
     @cached_property
     def mask(self) -> Tensor | None:
@@ -106,3 +114,39 @@ class Visibility:
         if self.query_mask is None:
             return torch.ones(batch, 1, self.num_queries, device=self.device)
         return self.query_mask[:, None, :].float()
+
+
+class TreeVisibility(Visibility):
+    """What the newest tokens of a tree of hypotheses may see: themselves and their ancestors.
+
+    Args:
+        ancestry: [B, Nq, Nk] bool, True = visible. The keys of a hypothesis come in the order of
+            its tokens, among keys of others; the last Nq keys are the queries' own.
+        length: tokens of every hypothesis, so visible keys of every query.
+    """
+
+    def __init__(self, ancestry: Tensor, length: int) -> None:
+        super().__init__(ancestry.size(1), ancestry.size(2), device=ancestry.device)
+        self.ancestry = ancestry
+        self._length = length
+
+    @property
+    def longest(self) -> int:
+        """The tokens of every hypothesis."""
+        return self._length
+
+    @cached_property
+    def mask(self) -> Tensor:
+        """[B, 1, Nq, Nk] bool, True = visible."""
+        return self.ancestry[:, None]
+
+    @cached_property
+    def counts(self) -> Tensor:
+        """[1, 1, 1] float32: the number of visible keys, the same for all."""
+        return torch.full((1, 1, 1), float(self._length), device=self.device)
+
+    @cached_property
+    def positions(self) -> Tensor:
+        """[B, Nk] int64: where each key stands in its hypothesis; 0 if it is part of none."""
+        places = (self.ancestry.cumsum(2) - 1) * self.ancestry
+        return places.amax(1)

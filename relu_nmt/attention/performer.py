@@ -99,10 +99,14 @@ class PerformerAttention(FeatureAttention):
             largest = largest.masked_fill(~real, -LARGEST_EXPONENT)
         stabiliser = largest.amax(2, keepdim=True)  # c, [B, H, 1, 1]
         keys = (exponents - stabiliser).exp()
-        rescaled = queries
+        seen = stabiliser  # c_i, [B, H, Nq or 1, 1]
         if visibility.causal:
-            seen = largest.cummax(2).values[:, :, k.size(2) - q.size(2) :]  # c_i, [B, H, Nq, 1]
-            rescaled = queries * (stabiliser - seen).exp()
+            seen = largest.cummax(2).values[:, :, k.size(2) - q.size(2) :]
+        elif visibility.ancestry is not None:
+            hidden = ~visibility.ancestry[:, None]
+            rows = largest.transpose(2, 3).masked_fill(hidden, -LARGEST_EXPONENT)  # [B, H, Nq, Nk]
+            seen = rows.amax(3, keepdim=True)
+        rescaled = queries * (stabiliser - seen).exp()
         # One more feature for the keys' epsilon, which is not rescaled.
         total = SOFTMAX_EPSILON * queries.sum(-1, keepdim=True)
         return torch.cat([rescaled, total], -1), torch.cat([keys, torch.ones_like(largest)], -1)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from relu_nmt.attention.base import Need
-from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.masks import TreeVisibility, Visibility
 from relu_nmt.errors import ConfigError
 
 DEAD_CHANNEL = 1e-12
@@ -32,7 +32,9 @@ def without_padding(x: Tensor, visibility: Visibility) -> Tensor:
 
 
 def positions(visibility: Visibility, num_keys: int, device: torch.device) -> Tensor:
-    """Return [B or 1, Nk] int64: how many real keys stand before each key."""
+    """Return [B or 1, Nk] int64: how many real keys stand before each key in its sequence."""
+    if isinstance(visibility, TreeVisibility):
+        return visibility.positions
     if visibility.key_mask is None:
         return torch.arange(num_keys, device=device)[None]
     return (visibility.key_mask.cumsum(-1) - 1).clamp_min(0)

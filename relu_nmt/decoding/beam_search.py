@@ -142,8 +142,8 @@ class BeamSearch:
                 if done.any():
                     live = self._drop(batch, live, done)
             if step == 0:
-                batch.state.reorder(torch.zeros_like(live.tokens))
-            elif live.parents is not None and config.beam > 1:
+                batch.state.spread(config.beam, self._selector.num_groups)
+            elif live.parents is not None:
                 batch.state.reorder(live.parents)
             batch.constraints.advance(live.parents, live.tokens)
         return collector.results(len(limits), config.beam)
@@ -155,7 +155,7 @@ class BeamSearch:
             sentences=np.arange(len(limits)),
             limits=limits,
             not_words=special,
-            state=self._ensemble.start(src_tokens, beam_size=1),
+            state=self._ensemble.start(src_tokens),
             constraints=TokenConstraints(config, symbols, limits, device, prefixes),
             finished=FinishedHypotheses(
                 len(limits), self._selector.num_groups, config.beam, device

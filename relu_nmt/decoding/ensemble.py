@@ -18,6 +18,11 @@ class EnsembleState:
     def __init__(self, states: list[DecoderState]) -> None:
         self.states = states
 
+    def spread(self, beam_size: int, num_groups: int) -> None:
+        """Let K beams, in groups that never mix, go on from every sentence's only one."""
+        for state in self.states:
+            state.spread(beam_size, num_groups)
+
     def reorder(self, beam_index: Tensor) -> None:
         """Let hypothesis k of sentence b go on from hypothesis ``beam_index[b, k]``, [B, K]."""
         for state in self.states:
@@ -83,11 +88,9 @@ class Ensemble:
             for model, was_training in zip(self.models, were_training, strict=True):
                 model.train(was_training)
 
-    def start(self, src_tokens: Tensor, beam_size: int) -> EnsembleState:
-        """Encode src_tokens [B, S] and return the state before the first target token."""
-        return EnsembleState(
-            [model.start(model.encode(src_tokens), beam_size) for model in self.models]
-        )
+    def start(self, src_tokens: Tensor) -> EnsembleState:
+        """Encode src_tokens [B, S]; return the state before the first token, with one beam each."""
+        return EnsembleState([model.start(model.encode(src_tokens)) for model in self.models])
 
     def step(
         self, tokens: Tensor, state: EnsembleState, want_weights: bool = False

@@ -81,26 +81,26 @@ class DecoderLayer(nn.Module):
     ) -> tuple[Tensor, AttentionOutput]:
         """Advance every beam by one position.
 
-        The beams of a sentence are the queries of one cross-attention, so the keys and values of
-        the source exist once a sentence, not once a beam.
+        The beams of a sentence are the queries of one cross-attention and, in their groups, of
+        one self-attention, so keys and values exist once, not once a beam.
 
         Args:
             x: states of the newest position [B, K, D].
-            cache: keys and values so far; the new ones are appended.
+            cache: keys and values so far; the new ones are added.
             visible: the visibility of the slots ``decoder`` and ``cross``.
             need: what to return of the cross-attention.
 
         Returns:
             states [B, K, D], and the output of the cross-attention (its queries are the beams).
         """
-        batch, beam, dim = x.shape
+        newest = visible["decoder"]
 
         def self_attend(y: Tensor) -> Tensor:
-            y = y.reshape(batch * beam, 1, dim)
-            q, k, v = self.self_attention.self_projections(y)
-            keys, values = cache.append(k, v)
-            output = self.self_attention.attend(y, q, keys, values, visible["decoder"])
-            return output.values.view(batch, beam, dim)
+            trees = y.reshape(-1, newest.num_queries, y.size(2))  # [R, k, D]
+            q, k, v = self.self_attention.self_projections(trees)
+            keys, values = cache.put(k, v, newest.num_keys)
+            output = self.self_attention.attend(trees, q, keys, values, newest)
+            return output.values.view_as(y)
 
         crossed: list[AttentionOutput] = []
 
@@ -163,14 +163,14 @@ class Decoder(nn.Module):
             x = layer(x, encoder_out, visible, need, records)
         return self.final_norm(x)
 
-    def start(self, encoder_out: EncoderOutput, beam_size: int) -> DecoderState:
-        """Return the state before the first position, with ``beam_size`` beams a sentence."""
+    def start(self, encoder_out: EncoderOutput) -> DecoderState:
+        """Return the state before the first position, with one beam a sentence."""
         caches = []
         for layer in self.layers:
             keys, values = layer.cross_attention.keys_values(encoder_out.states)
             # Split into heads they are views, which every step's products would copy.
             caches.append(LayerCache(keys.contiguous(), values.contiguous()))
-        return DecoderState(caches, encoder_out.key_mask, beam_size)
+        return DecoderState(caches, encoder_out.key_mask)
 
     def step(self, tokens: Tensor, state: DecoderState, need: Need) -> tuple[Tensor, Tensor | None]:
         """Advance every beam by one token.
@@ -185,13 +185,9 @@ class Decoder(nn.Module):
             for.
         """
         batch, beam = tokens.shape
-        visible = {
-            "decoder": Visibility(1, state.length + 1, causal=True, device=tokens.device),
-            "cross": state.cross_visibility,
-        }
         x = self.embedding(tokens.reshape(-1, 1), state.length).view(batch, beam, -1)
+        visible = {"decoder": state.grow(), "cross": state.cross_visibility}
         for layer, cache in zip(self.layers, state.caches, strict=True):
             is_last = layer is self.layers[-1]
             x, crossed = layer.step(x, cache, visible, need if is_last else NOTHING)
-        state.length += 1
         return self.final_norm(x), crossed.weights

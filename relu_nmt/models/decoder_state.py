@@ -1,9 +1,24 @@
-"""What step-by-step decoding remembers: keys and values of source and target."""
+"""What step-by-step decoding remembers: keys and values of source and target.
+
+The hypotheses of a sentence form a tree: they share their first tokens and differ in the last few.
+Every token of the tree is stored once, in a slot of the caches, however many beams go on from it;
+all beams are queries of one attention to these slots, and the *ancestry* says which slots are the
+beam's own hypothesis. Going on from other beams changes the ancestry alone. Now and then the slots
+that no hypothesis needs any more are given up.
+
+``B`` sentences of ``K`` beams each; the beams are ``G`` groups of k = K / G that never mix, and a
+tree belongs to one group, so there are ``R`` = B G trees. ``M`` is the number of slots.
+"""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.masks import TreeVisibility, Visibility
+
+MOST_ROOM = 32
+"""Steps that the caches hold room for: making room copies them, and unused room is memory. Slots
+are given up at that time, so until then their keys still cost products."""
 
 
 class LayerCache:
@@ -17,23 +32,37 @@ class LayerCache:
     def __init__(self, source_keys: Tensor, source_values: Tensor) -> None:
         self.source_keys = source_keys
         self.source_values = source_values
-        self.keys: Tensor | None = None  # [B K, H, t, d]
-        self.values: Tensor | None = None
+        self._keys: Tensor | None = None  # [R, H, M, d]
+        self._values: Tensor | None = None
 
-    def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Append [B K, H, 1, d] each; return all keys and values so far."""
-        if self.keys is None or self.values is None:
-            self.keys, self.values = key, value
+    @property
+    def num_slots(self) -> int:
+        """Slots M that memory is held for."""
+        return 0 if self._keys is None else self._keys.size(2)
+
+    def put(self, keys: Tensor, values: Tensor, used: int) -> tuple[Tensor, Tensor]:
+        """Store what the newest tokens add; return all that is in use.
+
+        Args:
+            keys: [R, H, k, d].
+            values: [R, H, k, d].
+            used: slots in use, the new ones being the last k.
+
+        Returns:
+            keys and values, [R, H, used, d] each.
+        """
+        if self._keys is None or self._values is None:
+            self._keys, self._values = keys, values
         else:
-            self.keys = torch.cat([self.keys, key], dim=2)
-            self.values = torch.cat([self.values, value], dim=2)
-        return self.keys, self.values
+            new = slice(used - keys.size(2), used)
+            self._keys[:, :, new], self._values[:, :, new] = keys, values
+        return self._keys[:, :, :used], self._values[:, :, :used]
 
-    def select(self, rows: Tensor) -> None:
-        """Keep the target rows (sentence and beam) with these indices."""
-        if self.keys is not None and self.values is not None:
-            self.keys = self.keys.index_select(0, rows)
-            self.values = self.values.index_select(0, rows)
+    def take(self, trees: Tensor, slots: Tensor) -> None:
+        """Make the caches anew from these slots [R', M'] of these trees [R']."""
+        if self._keys is not None and self._values is not None:
+            self._keys = _take(self._keys, trees, slots)
+            self._values = _take(self._values, trees, slots)
 
     def select_source(self, sentences: Tensor) -> None:
         """Keep the source sentences with these indices."""
@@ -41,48 +70,96 @@ class LayerCache:
         self.source_values = self.source_values.index_select(0, sentences)
 
 
+def _take(x: Tensor, trees: Tensor, slots: Tensor) -> Tensor:
+    """Return [R', H, M', d] of x [R, H, M, d]: slots [R', M'] of trees [R']."""
+    _, num_heads, num_slots, width = x.shape
+    heads = trees[:, None] * num_heads + torch.arange(num_heads, device=x.device)
+    index = heads[:, :, None] * num_slots + slots[:, None]  # [R', H, M']
+    # Whole vectors are copied, which ``gather`` would do number by number.
+    return x.reshape(-1, width).index_select(0, index.flatten()).view(*index.shape, width)
+
+
 class DecoderState:
-    """The state of ``B`` sentences with ``K`` beams each.
+    """The state of ``B`` sentences; each starts with one beam, all being equal at first.
 
     Args:
         caches: one cache a layer.
         key_mask: [B, S] bool, True = real source token.
-        beam_size: K.
     """
 
-    def __init__(self, caches: list[LayerCache], key_mask: Tensor, beam_size: int) -> None:
+    def __init__(self, caches: list[LayerCache], key_mask: Tensor) -> None:
         self.caches = caches
         self.key_mask = key_mask
-        self.beam_size = beam_size
+        self.beam_size = 1
+        self.num_groups = 1
         self.length = 0
+        self._used = 0
+        self._ancestry = key_mask.new_zeros(key_mask.size(0), 1, 1)  # [R, k, M] bool
         self.cross_visibility = self._cross_visibility()
 
-    def reorder(self, beam_index: Tensor) -> None:
-        """Let hypothesis k of sentence b go on from hypothesis ``beam_index[b, k]``.
+    def spread(self, beam_size: int, num_groups: int = 1) -> None:
+        """Let ``beam_size`` beams, in groups that never mix, go on from every sentence's only one.
 
         Args:
-            beam_index: [B, K'] int64; K' may differ from K. A search starts with one beam, since
-                all are equal before the first token, and spreads it here.
+            beam_size: K.
+            num_groups: G, a divisor of K.
         """
-        if self.beam_size == beam_index.size(1) == 1:
+        sentences = torch.arange(self.key_mask.size(0), device=self.key_mask.device)
+        self._ancestry = self._ancestry.expand(-1, beam_size // num_groups, -1)
+        self._take(sentences.repeat_interleave(num_groups))
+        self.beam_size, self.num_groups = beam_size, num_groups
+        self.cross_visibility = self._cross_visibility()
+
+    def grow(self) -> Visibility:
+        """Give every beam its next slot; return what the newest tokens may see of all slots."""
+        num_trees, size, num_slots = self._ancestry.shape
+        device = self._ancestry.device
+        if self._used + size > num_slots:
+            self._take(torch.arange(num_trees, device=device))
+        new = slice(self._used, self._used + size)
+        self._ancestry[:, :, new] = torch.eye(size, dtype=torch.bool, device=device)
+        self._used += size
+        self.length += 1
+        if size == 1:
+            return Visibility(1, self._used, causal=True, device=device)
+        return TreeVisibility(self._ancestry[:, :, : self._used], self.length)
+
+    def reorder(self, beam_index: Tensor) -> None:
+        """Let hypothesis k of sentence b go on from hypothesis ``beam_index[b, k]`` of its group.
+
+        Args:
+            beam_index: [B, K] int64, numbers of beams of the sentence.
+        """
+        num_trees, size, num_slots = self._ancestry.shape
+        if size == 1:
             return
         first = torch.arange(beam_index.size(0), device=beam_index.device)[:, None]
         rows = (first * self.beam_size + beam_index).flatten()
-        for cache in self.caches:
-            cache.select(rows)
-        if self.beam_size != beam_index.size(1):
-            self.beam_size = beam_index.size(1)
-            self.cross_visibility = self._cross_visibility()
+        ancestry = self._ancestry.view(-1, num_slots).index_select(0, rows)
+        self._ancestry = ancestry.view(num_trees, size, num_slots)
 
     def keep(self, sentences: Tensor) -> None:
         """Keep only the sentences with these indices [B'], in this order."""
-        beams = torch.arange(self.beam_size, device=sentences.device)
-        rows = (sentences[:, None] * self.beam_size + beams).flatten()
+        groups = torch.arange(self.num_groups, device=sentences.device)
+        self._take((sentences[:, None] * self.num_groups + groups).flatten())
         for cache in self.caches:
-            cache.select(rows)
             cache.select_source(sentences)
         self.key_mask = self.key_mask.index_select(0, sentences)
         self.cross_visibility = self._cross_visibility()
+
+    def _take(self, trees: Tensor) -> None:
+        """Keep these trees [R'], without the tokens of no hypothesis, and make room for more."""
+        ancestry = self._ancestry[:, :, : self._used].index_select(0, trees)
+        alive = ancestry.any(1)  # [R', used]
+        self._used = int(alive.sum(1).max())
+        order = alive.byte().argsort(dim=1, descending=True, stable=True)  # oldest first, as before
+        room = ancestry.size(1) * min(max(1, self.length), MOST_ROOM)
+        # What is in a free slot does not matter, but it must not be NaN: 0 * NaN is NaN.
+        slots = F.pad(order[:, : self._used], (0, room))
+        ancestry = ancestry.gather(2, order[:, None, : self._used].expand(-1, ancestry.size(1), -1))
+        self._ancestry = F.pad(ancestry, (0, room))
+        for cache in self.caches:
+            cache.take(trees, slots)
 
     def _cross_visibility(self) -> Visibility:
         return Visibility(self.beam_size, self.key_mask.size(1), key_mask=self.key_mask)

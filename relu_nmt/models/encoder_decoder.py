@@ -116,9 +116,9 @@ class EncoderDecoder(nn.Module):
         """Return the scores [..., V] in float32 of features [..., D]."""
         return F.linear(features, self.output_projection.weight).float()
 
-    def start(self, encoder_out: EncoderOutput, beam_size: int) -> DecoderState:
-        """Return the state of step-by-step decoding with K = ``beam_size`` beams a sentence."""
-        return self.decoder.start(encoder_out, beam_size)
+    def start(self, encoder_out: EncoderOutput) -> DecoderState:
+        """Return the state of step-by-step decoding, with one beam a sentence."""
+        return self.decoder.start(encoder_out)
 
     def step(self, tokens: Tensor, state: DecoderState, want_weights: bool = False) -> StepOutput:
         """Advance every beam by its newest token.

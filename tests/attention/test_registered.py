@@ -7,7 +7,7 @@ import torch
 
 from relu_nmt.attention import attentions
 from relu_nmt.attention.base import Need, build_attention
-from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.masks import TreeVisibility, Visibility
 from relu_nmt.attention.spec import AttentionSpec
 from relu_nmt.errors import ConfigError
 from tests.attention.helpers import (
@@ -74,6 +74,28 @@ def test_later_keys_are_hidden_and_steps_equal_the_whole(name, asked):
         visibility = Visibility(1, i + 1, causal=True)
         step = attend(q[:, :, i : i + 1], k[:, :, seen], v[:, :, seen], visibility, need)
         torch.testing.assert_close(step.values[:, :, 0], whole[:, :, i], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_hypotheses_of_a_tree_attend_to_their_own_tokens(name, asked):
+    if not can(name, "causal"):
+        return
+    need = everything(name) if asked else Need()
+    attend = make_attention(name, "decoder")
+    q, k, v = random_qkv(2, 2, 6)
+    paths = [[0, 1, 4], [0, 2, 5]]  # no hypothesis has slot 3
+    ancestry = torch.tensor([[slot in path for slot in range(6)] for path in paths])
+    visibility = TreeVisibility(ancestry.expand(2, 2, 6), length=3)
+    attend.backend = "blockwise"  # cannot do it, so it must step aside
+    together = attend(q, k, v, visibility, need)
+    for i, path in enumerate(paths):
+        step = Visibility(1, 3, causal=True)
+        alone = attend(q[:, :, i : i + 1], k[:, :, path], v[:, :, path], step, need)
+        torch.testing.assert_close(
+            together.values[:, :, i], alone.values[:, :, 0], rtol=1e-10, atol=1e-12
+        )
+        if asked and alone.rows is not None:
+            torch.testing.assert_close(together.rows.total[..., i], alone.rows.total[..., 0])
 
 
 def test_several_new_queries_over_cached_keys_are_the_last_ones(name):

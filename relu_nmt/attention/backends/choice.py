@@ -22,14 +22,16 @@ Backend = Callable[[PointwiseProblem], PointwiseResult]
 def choose_backend(name: str, problem: PointwiseProblem) -> Backend:
     """Return the back end called ``name``; ``auto`` takes the fastest for the problem.
 
-    Only the reference has the weights, so it serves whoever asks for them, whatever the name. A
-    problem that Triton's kernels cannot solve (of float64, say) is left to ``blockwise``.
+    Only the reference has the weights, so it serves whoever asks for them, whatever the name; and
+    only it knows trees of hypotheses, whose queries are few. A problem that Triton's kernels cannot
+    solve (of float64, say) is left to ``blockwise``.
 
     Raises:
         ConfigError: ``triton`` is asked for by name and the tensors are not on a GPU.
         MissingExtraError: ``triton`` is asked for by name and not installed.
     """
-    if name == "reference" or problem.need.weights:
+    is_tree = problem.visibility.ancestry is not None
+    if name == "reference" or problem.need.weights or is_tree:
         return reference.pointwise
     device = problem.q.device.type
     if name == "auto":

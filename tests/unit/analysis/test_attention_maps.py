@@ -22,7 +22,7 @@ def test_weights_are_those_of_step_by_step_decoding(attention):
     source = torch.from_numpy(SOURCE)[None]
     steps = {"decoder": [], "cross": []}
     with torch.inference_mode():
-        state = model.start(model.encode(source), beam_size=1)
+        state = model.start(model.encode(source))
         for token in [TARGET[-1], *TARGET[:-1]]:
             layer = model.decoder.layers[0]
             with (

@@ -19,6 +19,9 @@ class ToyState:
         self.memory = memory  # [B, K, D]
         self.source = source  # [B, S]
 
+    def spread(self, beam_size, num_groups):
+        self.memory = self.memory.expand(-1, beam_size, -1)
+
     def reorder(self, beam_index):
         index = beam_index[:, :, None].expand(-1, -1, self.memory.size(2))
         self.memory = self.memory.gather(1, index)
@@ -48,9 +51,8 @@ class ToyModel(nn.Module):
     def _next(self, memory, tokens):
         return torch.tanh(memory @ self.mix + self.words[tokens])
 
-    def start(self, encoder_out, beam_size):
-        memory = self._begin(encoder_out)[:, None].expand(-1, beam_size, -1)
-        return ToyState(memory, encoder_out)
+    def start(self, encoder_out):
+        return ToyState(self._begin(encoder_out)[:, None], encoder_out)
 
     def step(self, tokens, state, want_weights=False):
         state.memory = self._next(state.memory, tokens)
