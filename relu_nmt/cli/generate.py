@@ -71,6 +71,11 @@ class GenerateOptions:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
+    return run_command(generate_parser(), _run, argv)
+
+
+def generate_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command."""
     parser = make_parser("relu-nmt-generate", DESCRIPTION, user_modules=True)
     parser.add_argument("data", help="data folder")
     add_options(parser, ModelOptions, "model")
@@ -80,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_options(parser, GenerationConfig, "search")
     add_options(parser, ScoringConfig, "score")
     add_options(parser, AttentionOptions, "attention")
-    return run_command(parser, _run, argv)
+    return parser
 
 
 def _run(arguments: argparse.Namespace) -> None:

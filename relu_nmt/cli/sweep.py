@@ -8,9 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from relu_nmt.cli.command import make_parser, run_command
+from relu_nmt.cli.generate import generate_parser
 from relu_nmt.cli.train import read_settings, train_parser
 from relu_nmt.config import add_options, flag_of, from_namespace
+from relu_nmt.decoding.config import DocumentGenerationConfig
 from relu_nmt.errors import ConfigError
+from relu_nmt.evaluation.config import ScoringConfig
 from relu_nmt.sweep.plan import DEFAULT_ARCH, Plan
 from relu_nmt.sweep.settings import RunConfig, SweepConfig
 
@@ -42,6 +45,16 @@ OWN_FLAGS = {
     "save_dir": "--save-dir before the --",
     "log_format": "the sweep, which reads the log",
     "user_module": "--user-module before the --",
+}
+GENERATE_OWN_FLAGS = {
+    "path": "--checkpoint",
+    "gen_subset": "--gen-subset",
+    "max_doc_tokens": "--lengths",
+    "user_module": "--user-module of the sweep",
+    **dict.fromkeys(
+        ("output", "output_separator", "results", "results_path", "attention_stats"),
+        "the sweep, which reads the file",
+    ),
 }
 BUDGET_FLAGS = {"updates": "max_update", "seconds": "stop_time_hours"}
 
@@ -92,7 +105,7 @@ def _report(folder: Path) -> int:
 def _plan(
     arguments: argparse.Namespace, config: SweepConfig, train_flags: list[str]
 ) -> tuple[Plan, tuple[str, ...]]:
-    """Return the plan, its flags checked as relu-nmt-train will do it, and the languages if typed.
+    """Return the plan, its flags checked as the commands will do it, and the languages if typed.
 
     Raises:
         ConfigError: flags that contradict each other, or that the sweep sets itself.
@@ -103,21 +116,50 @@ def _plan(
     own = dict(OWN_FLAGS)
     if budget is not None:
         own[BUDGET_FLAGS["updates" if budget.updates else "seconds"]] = "--budget"
-    for name, setter in own.items():
-        if getattr(typed, name, None) not in (None, []):
-            raise ConfigError(f"{flag_of(name)} behind the --: it is set by {setter}")
+    _refuse(typed, own, "behind the --")
+    if config.checkpoint == "best" and getattr(typed, "disable_validation", False):
+        raise ConfigError(
+            "--disable-validation: there is no best checkpoint; add --checkpoint last"
+        )
+    overlaps = _check_generate_flags(arguments.data, config)
     plan = Plan(
         arguments.data,
         config,
         tuple(train_flags),
         getattr(typed, "arch", DEFAULT_ARCH),
         tuple(arguments.user_module),
+        # relu-nmt-generate has no statistics of windows that overlap.
+        frozenset(config.attentions if overlaps else ()),
     )
     for training in plan.trainings():
         command = plan.steps_of(training)[0].commands[0]
         read_settings(parser.parse_args(command[3:]))
     pair = tuple(getattr(typed, name, None) for name in ("source_lang", "target_lang"))
     return plan, pair if all(pair) else ()
+
+
+def _check_generate_flags(data: str, config: SweepConfig) -> bool:
+    """Check --generate-flags as relu-nmt-generate will do it; return whether windows overlap.
+
+    Raises:
+        ConfigError: a value out of range, or a flag that the sweep sets itself.
+    """
+    typed = generate_parser().parse_args([data, *config.generate_flags])
+    _refuse(typed, GENERATE_OWN_FLAGS, "in --generate-flags")
+    from_namespace(DocumentGenerationConfig, typed)
+    from_namespace(ScoringConfig, typed)
+    return bool(getattr(typed, "window_overlap", 0))
+
+
+def _refuse(typed: argparse.Namespace, own: dict[str, str], where: str) -> None:
+    """Refuse flags that the sweep sets itself.
+
+    Raises:
+        ConfigError: one of them was typed.
+    """
+    for name, setter in own.items():
+        if getattr(typed, name, None) not in (None, []):
+            raise ConfigError(f"{flag_of(name)} {where}: it is set by {setter}")
 
 
 if __name__ == "__main__":

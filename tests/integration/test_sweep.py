@@ -1,0 +1,184 @@
+"""relu-nmt-sweep with the real commands, on documents of generated digits."""
+
+import csv
+import json
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from relu_nmt.cli import score, sweep
+from relu_nmt.tasks.preprocess import build_data_folder
+from relu_nmt.tasks.preprocess_config import PreprocessConfig
+
+TRAIN = "--arch reluformer_tiny --cpu --max-tokens 64 --warmup-updates 4 --sentence-separator"
+GENERATE = "--beam 2 --max-len-b 8 --max-len-a 0.5 --cpu"
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Documents of one to six lines of digits, and their copies."""
+    folder = tmp_path_factory.mktemp("digits")
+    rng = random.Random(0)
+    for split, count in (("train", 20), ("valid", 3), ("test", 4)):
+        documents = [
+            [" ".join(rng.choices("0123456789", k=rng.randint(1, 9))) for _ in range(1 + i % 6)]
+            for i in range(count)
+        ]
+        text = "\n\n".join("\n".join(document) for document in documents)
+        for language in ("de", "en"):
+            (folder / f"{split}.{language}").write_text(text + "\n")
+    build_data_folder(
+        PreprocessConfig(
+            source_lang="de",
+            target_lang="en",
+            trainpref=str(folder / "train"),
+            validpref=str(folder / "valid"),
+            testpref=str(folder / "test"),
+            destdir=str(folder / "data"),
+            document_separator="blank",
+            joined_dictionary=True,
+        ),
+        say=lambda _: None,
+    )
+    return folder / "data"
+
+
+def words(data, folder, flags, train=""):
+    own = ["--save-dir", str(folder), "--seeds", "1", "--generate-flags", GENERATE]
+    return [str(data), *own, *flags.split(), "--", *TRAIN.split(), *train.split()]
+
+
+def records(folder):
+    with open(folder / "results.csv", encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.slow
+def test_two_cells_from_training_to_report(data, tmp_path, capsys):
+    flags = "--attentions softmax,reluformer --lengths 32 --jobs 2 --budget"
+    assert sweep.main(words(data, tmp_path, f"{flags} 4u", "--log-interval 1")) == 0
+    printed = capsys.readouterr().out
+    assert "| 4/4 | nothing left | report: " in printed
+    cells = [row for row in records(tmp_path) if row["row"] == "cell"]
+    assert [row["attention"] for row in cells] == ["softmax", "reluformer"]
+    page = (tmp_path / "report.html").read_text("utf-8")
+    for row in cells:
+        folder = tmp_path / "models" / f"{row['attention']}-L32-seed1"
+        results = json.loads((folder / "evaluate-32.results.json").read_text())
+        assert float(row["d_bleu"]) == pytest.approx(results["d_bleu"]["score"])
+        assert (row["updates"], row["documents"], row["test_groups"]) == ("4", "4", row["groups"])
+        assert float(row["train_tokens_per_second"]) > 0
+        assert float(row["train_memory_bytes"]) > 5e7
+        assert float(row["encoder_entropy"]) > 0
+        assert f"<td>{float(row['chrf']):.2f}</td>" in page
+    # The text that was scored, scored again: the same d-BLEU by the command of its own.
+    references = tmp_path / "reference.en"
+    raw = iter((data / "test.de-en.en.raw").read_text().split("\n"))
+    counts = map(int, (data / "test.de-en.documents").read_text().split())
+    references.write_text(
+        "".join("<d>\n" + "".join(f"{next(raw)}\n" for _ in range(n)) for n in counts)
+    )
+    capsys.readouterr()
+    command = ["--sys", str(folder / "evaluate-32.txt"), "--ref", str(references)]
+    command += ["--document-separator", "tag", "--tokenize", "none", "--format", "json"]
+    assert score.main(command) == 0
+    again = json.loads(capsys.readouterr().out)[0]
+    assert again["score"] == pytest.approx(float(cells[-1]["d_bleu"]))
+    # The same again runs nothing; another budget is refused before anything is run.
+    assert sweep.main(words(data, tmp_path, f"{flags} 4u", "--log-interval 1")) == 0
+    assert "begins" not in capsys.readouterr().out
+    assert sweep.main(words(data, tmp_path, f"{flags} 5u", "--log-interval 1")) == 2
+    assert "'--max-update 4' where there is '--max-update 5'" in capsys.readouterr().err
+    assert sweep.main(["--report-only", "--save-dir", str(tmp_path)]) == 0
+    untimed = re.compile(r"<dd>\d\d \w+ \d{4}, \d\d:\d\d</dd>")
+    assert untimed.sub("", (tmp_path / "report.html").read_text("utf-8")) == untimed.sub("", page)
+
+
+@pytest.mark.slow
+def test_a_mixture_that_is_stopped_goes_on_and_a_divergence_is_a_result(data, tmp_path, capsys):
+    flags = "--attentions softmax --doc-mixture 1,16 --lengths 1,16 --budget 100u"
+    train = "--log-interval 1 --disable-validation"
+    command = [sys.executable, "-m", "relu_nmt.cli.sweep"]
+    command += words(data, tmp_path, f"{flags} --checkpoint last", train)
+    log = tmp_path / "models/softmax-mix1+16-seed1/train.log"
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    while not (log.exists() and '"num_updates": 3,' in log.read_text()):
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    printed, _ = process.communicate()
+    assert process.returncode == 128 + signal.SIGTERM
+    assert "stopped after" in printed
+    assert (log.parent / "checkpoints/checkpoint_last.safetensors").exists()
+    # A learning rate with which nothing is finite, from the first update on.
+    bad = words(data, tmp_path / "bad", "--attentions softmax --lengths 16 --budget 9u",
+                "--lr-scheduler fixed --lr 1e38")  # fmt: skip
+    assert sweep.main(bad) == 0
+    [cell, _] = records(tmp_path / "bad")
+    assert cell["status"] == "diverged"
+    assert "not finite" in cell["note"]
+    assert "diverged" in (tmp_path / "bad/report.html").read_text("utf-8")
+    capsys.readouterr()
+    assert subprocess.run(command, check=False).returncode == 0
+    text = log.read_text()
+    assert text.count("$ relu-nmt-train") == 2
+    assert "done training" in text
+    cells = [row for row in records(tmp_path) if row["row"] == "cell"]
+    assert [(row["length"], row["status"] != "failed") for row in cells] == [
+        ("1", True),
+        ("16", True),
+    ]
+    assert [row["updates"] for row in cells] == ["100", "100"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "train", "message"),
+    [
+        ("--budget 4u", "--seed 3", "--seed behind the --: it is set by --seeds"),
+        ("--budget 4u", "--max-doc 9", "--max-doc-tokens behind the --: it is set by --lengths"),
+        ("--budget 4u", "--max-update 9", "--max-update behind the --: it is set by --budget"),
+        ("--budget 4m", "--stop-time-hours 9", "--stop-time-hours behind the --"),
+        ("--budget 4u --lengths 128", "", "raise --max-tokens to 128"),
+        ("--budget 4u", "--lr-scheduler fast", "unknown lr scheduler 'fast'"),
+        ("--budget 4u", "--disable-validation", "add --checkpoint last"),
+        ("--budget 4u --generate-flags=--path=a", "", "--path in --generate-flags: it is set by"),
+        ("--budget 4u --generate-flags=--beam=0", "", "--beam 0: expected 1 or more"),
+        ("--budget 4u --generate-flags=--bean=2", "", "unrecognized arguments: --bean=2"),
+        ("", "", "--budget: say how long"),
+        ("--budget 4u --gen-subset dev", "", "there is no split 'dev'"),
+    ],
+)
+def test_mistakes_are_found_before_anything_runs(data, tmp_path, capsys, flags, train, message):
+    flags = f"--lengths 32 --attentions softmax {flags}"
+    try:
+        code = sweep.main(words(data, tmp_path, flags, train))
+    except SystemExit as error:
+        code = error.code
+    assert code == 2
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_without_documents_and_no_folder(data, tmp_path, capsys):
+    flags = "--budget 4u --lengths 32 --attentions softmax"
+    assert sweep.main(["--budget", "4u"]) == 2
+    assert "DATA is missing" in capsys.readouterr().err
+    assert sweep.main(["--report-only", "--save-dir", str(tmp_path)]) == 2
+    assert "holds no sweep" in capsys.readouterr().err
+    copy = tmp_path / "data"
+    copy.mkdir()
+    for path in data.iterdir():
+        if path.name != "train.de-en.documents":
+            (copy / path.name).write_bytes(path.read_bytes())
+    assert sweep.main(words(copy, tmp_path / "out", flags)) == 2
+    assert "train.de-en.documents: no such file" in capsys.readouterr().err
