@@ -70,7 +70,7 @@ def learn(data: Path, run: Path, updates: int, flags: Sequence[str] = ()) -> Lea
     perplexity = float(re.findall(r"valid on .* ppl=?\s*([\d.]+)", log)[-1])
     checkpoint = str(run / "checkpoint_best.safetensors")
     output = _run("generate", str(data), "--path", checkpoint, "--beam", "5", "--cpu")
-    return Learnt(float(re.search(r"BLEU.* = ([\d.]+)", output)[1]), perplexity)
+    return Learnt(float(re.search(r"BLEU = ([\d.]+)", output)[1]), perplexity)
 
 
 def _run(command: str, *flags: str) -> str:
