@@ -205,6 +205,7 @@ class DocumentSplitTranslation:
             "mismatches": number,
             "mismatch_rate": None if number is None else number / max(1, num_groups),
             "at_limit": self._num_at_limit,
+            "gpu_memory_bytes": _gpu_memory(),
             "d_bleu": _values(scores and scores.d_bleu),
             "s_bleu": _values(scores and scores.s_bleu),
             "group_bleu": _values(scores and scores.group_bleu),
@@ -258,6 +259,13 @@ class DocumentSplitTranslation:
 
 def _with_ends(lines: Iterable[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
+
+
+def _gpu_memory() -> int | None:
+    """Return the most memory that tensors took on the GPU, in bytes; None without one."""
+    import torch
+
+    return torch.cuda.max_memory_allocated() if torch.cuda.is_initialized() else None
 
 
 def _values(score: Score | None) -> dict[str, Any] | None:

@@ -88,6 +88,14 @@ class Step:
         """The folder of the model's checkpoints."""
         return self.folder / "checkpoints"
 
+    @property
+    def evaluated_checkpoint(self) -> Path | None:
+        """The checkpoint that an evaluation translates with."""
+        words = self.commands[0]
+        if self.kind == TRAIN or "--path" not in words:
+            return None
+        return Path(words[words.index("--path") + 1])
+
     def __str__(self) -> str:
         if self.kind == TRAIN:
             return f"train {self.training}"

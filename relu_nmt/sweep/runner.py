@@ -273,12 +273,15 @@ class Runner:
         self._after_step()
 
     def _delete_checkpoints(self, step: Step) -> None:
-        """Delete the checkpoints of a model when nothing is left to be done with it."""
+        """Delete the checkpoints that a model does not need when everything with it is done."""
         own = [other for other in self._steps if other.training == step.training]
-        wanted = self._config.delete_checkpoints
-        if wanted and all(self._ended.get(other) in FINAL for other in own):
+        if not self._config.delete_checkpoints:
+            return
+        if all(self._ended.get(other) in FINAL for other in own):
+            kept = {other.evaluated_checkpoint for other in own}
             for path in step.checkpoints.glob("*.safetensors"):
-                path.unlink(missing_ok=True)
+                if path not in kept:
+                    path.unlink(missing_ok=True)
 
     # ------------------------------------------------------------------- words and signals
 

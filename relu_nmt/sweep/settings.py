@@ -214,7 +214,9 @@ class RunConfig:
         parse=parse_gpus,
     )
     delete_checkpoints: bool = option(
-        False, "delete the checkpoints of a model when it has been evaluated at every length"
+        False,
+        "when a model has been evaluated at every length, delete its checkpoints but the evaluated "
+        "one",
     )
     report_only: bool = option(False, "run nothing, write the report of what is there")
 

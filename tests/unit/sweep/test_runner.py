@@ -26,7 +26,7 @@ def quick(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
 
-def make_steps(folder, *codes, lengths=(8, 16)):
+def make_steps(folder, *codes, lengths=(8, 16), checkpoint=None):
     """Return the steps of a model for each code; the code is what its training runs."""
     steps = []
     for seed, code in enumerate(codes, 1):
@@ -36,6 +36,8 @@ def make_steps(folder, *codes, lengths=(8, 16)):
         steps.append(Step(TRAIN, training, None, home, (command,)))
         for length in lengths:
             command = (sys.executable, "-c", NOTE_RUN, f"evaluate {seed} {length}")
+            if checkpoint:
+                command += ("--path", str(home / "checkpoints" / checkpoint))
             steps.append(Step(EVALUATE, training, length, home, (command,)))
     return steps
 
@@ -189,15 +191,13 @@ def test_several_commands_of_a_step_stop_at_the_first_that_fails(tmp_path):
     assert runs(tmp_path) == ["", "sys.exit(3)"]
 
 
-def test_checkpoints_go_when_all_is_evaluated(tmp_path):
-    steps = make_steps(tmp_path, "", "sys.exit(1)", lengths=(8,))
+def test_only_the_evaluated_checkpoint_stays_when_all_is_done(tmp_path):
+    steps = make_steps(tmp_path, "", "sys.exit(1)", lengths=(8,), checkpoint="best.safetensors")
+    names = ["best.safetensors", "document_lengths.json", "last.safetensors"]
     for step in steps:
         step.checkpoints.mkdir(parents=True, exist_ok=True)
-        (step.checkpoints / "checkpoint_last.safetensors").touch()
-        (step.checkpoints / "document_lengths.json").touch()
+        for name in names:
+            (step.checkpoints / name).touch()
     run(steps, delete_checkpoints=True)
     kept = [sorted(p.name for p in s.checkpoints.iterdir()) for s in (steps[0], steps[2])]
-    assert kept == [
-        ["document_lengths.json"],
-        ["checkpoint_last.safetensors", "document_lengths.json"],
-    ]
+    assert kept == [names[:2], names]
