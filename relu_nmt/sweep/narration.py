@@ -4,7 +4,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable
 
-from relu_nmt.sweep.plan import Step
+from relu_nmt.sweep.plan import TRAIN, Step
 
 
 class Narration:
@@ -28,8 +28,8 @@ class Narration:
         self._unfinished = set(steps)
         self._total = len(self._unfinished)
         self._seconds: dict[str, list[float]] = defaultdict(list)
-        if training_seconds is not None:
-            self._seconds["train"].append(training_seconds)
+        # What is expected until a step of the kind is done.
+        self._expected = {} if training_seconds is None else {TRAIN: [training_seconds]}
 
     def finished(self, step: Step, seconds: float | None = None) -> None:
         """Note that a step needs nothing more.
@@ -64,7 +64,7 @@ class Narration:
         spent = dict(running)
         total, unknown = 0.0, False
         for step in self._unfinished:
-            known = self._seconds[step.kind]
+            known = self._seconds[step.kind] or self._expected.get(step.kind)
             if known:
                 total += max(0.0, sum(known) / len(known) - spent.get(step, 0.0))
             else:
