@@ -70,6 +70,8 @@ def commands(arguments: argparse.Namespace) -> dict[str, list[str]]:
     if arguments.fairseq_bin:
         theirs = [str(arguments.fairseq_bin / "fairseq-generate")]
         theirs += [arguments.fairseq_data or arguments.data, "--path", arguments.fairseq_path]
+        # It would leave out the last batch unless that is a multiple of 8 sentences.
+        theirs += ["--required-batch-size-multiple", "1"]
         found["fairseq"] = [*theirs, *shared, *arguments.fairseq_flags.split()]
     return found
 
