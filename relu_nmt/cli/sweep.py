@@ -98,7 +98,7 @@ def _report(folder: Path) -> int:
     description = read_description(folder)
     if description is None:
         raise ConfigError(f"--report-only: {folder} holds no sweep; give its --save-dir")
-    print(f"report: {Reporter(folder, description, {}).write()}")
+    print(f"report: {Reporter(folder, description).write()}")
     return 0
 
 

@@ -141,12 +141,14 @@ def lengths_section(data: ReportData) -> Iterator[Markup]:
         ],
         text_columns=(1,),
     )
-    for length in data.lengths:
-        records = [cell.record for cell in data.cells if cell.length == length]
-        for prefix, split in (
-            (f"train[{length}]", "training"),
-            ("train", "training"),
-            ("test", data.description.gen_subset),
+    learnt = {length for cell in data.cells for length in cell.training.lengths}
+    for length in sorted({*data.lengths, *learnt}):
+        everywhere = [cell.record for cell in data.cells]
+        here = [cell.record for cell in data.cells if cell.length == length]
+        for prefix, split, records in (
+            (f"train[{length}]", "training", everywhere),
+            ("train", "training", here),
+            ("test", data.description.gen_subset, here),
         ):
             found = next((r for r in records if f"{prefix}_mean_tokens" in r), None)
             if found is not None:

@@ -34,6 +34,7 @@ class SweepDescription:
         checkpoint: which one is evaluated.
         command: as typed, without the program.
         environment: machine and versions of the last run.
+        planned: models of the last run, with the lengths at which each is evaluated.
     """
 
     data: str
@@ -44,6 +45,7 @@ class SweepDescription:
     checkpoint: str
     command: tuple[str, ...]
     environment: dict[str, Any]
+    planned: tuple[tuple[Training, tuple[int, ...]], ...] = ()
 
 
 def read_description(folder: Path) -> SweepDescription | None:
@@ -55,11 +57,12 @@ def read_description(folder: Path) -> SweepDescription | None:
     path = folder / SWEEP_FILE
     try:
         values = json.loads(path.read_text("utf-8"))
+        planned = [(_training(model), tuple(lengths)) for model, lengths in values["planned"]]
         values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
-        return SweepDescription(**values)
+        return SweepDescription(**{**values, "planned": tuple(planned)})
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, KeyError) as error:
         raise DataError(f"{path}: cannot read it ({error}); delete it and start again") from error
 
 
@@ -114,12 +117,16 @@ def models_in(folder: Path) -> dict[Training, tuple[int, ...]]:
     found = {}
     for path in sorted((folder / MODELS).glob(f"*/{MODEL_FILE}")):
         try:
-            values = json.loads(path.read_text("utf-8"))
-            training = Training(**{**values, "lengths": tuple(values["lengths"])})
+            training = _training(json.loads(path.read_text("utf-8")))
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise DataError(f"{path}: cannot read it ({error}); delete {path.parent}") from error
         found[training] = _evaluated_lengths(path.parent)
     return found
+
+
+def _training(values: dict[str, Any]) -> Training:
+    """Return the model that :func:`write_training` described."""
+    return Training(**{**values, "lengths": tuple(values["lengths"])})
 
 
 def _evaluated_lengths(folder: Path) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
 """Writes results.csv and report.html, a page that needs nothing but itself."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from relu_nmt.data.safe_write import write_text
@@ -14,7 +14,6 @@ from relu_nmt.sweep.document_counts import reference_documents
 from relu_nmt.sweep.folder import MODELS, SweepDescription, merged, models_in
 from relu_nmt.sweep.page_parts import Markup, escape, facts, joined, paragraph
 from relu_nmt.sweep.page_style import STYLE
-from relu_nmt.sweep.plan import Training
 from relu_nmt.sweep.report_data import WORDS, ReportData
 from relu_nmt.sweep.results import CellReader
 from relu_nmt.sweep.score_sections import bleu_section, bucket_section, other_scores_section
@@ -39,21 +38,14 @@ class Reporter:
     Args:
         folder: of the sweep.
         description: what it is about.
-        planned: models that will be there, with the lengths at which they are evaluated.
 
     Raises:
         DataError: the references of the data folder are damaged.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        description: SweepDescription,
-        planned: Mapping[Training, Sequence[int]],
-    ) -> None:
+    def __init__(self, folder: Path, description: SweepDescription) -> None:
         self._folder = folder
         self._description = description
-        self._planned = dict(planned)
         self._references = reference_documents(
             description.data, description.gen_subset, description.languages
         )
@@ -64,7 +56,7 @@ class Reporter:
         Raises:
             DataError: a file of the folder is damaged.
         """
-        everything = merged(self._planned, models_in(self._folder))
+        everything = merged(dict(self._description.planned), models_in(self._folder))
         cells = CellReader(self._references, self._folder / MODELS).read(everything)
         attentions = self._description.attentions
         rank = {name: position for position, name in enumerate(attentions)}

@@ -53,9 +53,9 @@ class Sweep:
             config.checkpoint,
             tuple(words),
             environment,
+            tuple((training, plan.evaluated_lengths(training)) for training in plan.trainings()),
         )
-        planned = {training: plan.evaluated_lengths(training) for training in plan.trainings()}
-        self._reporter = Reporter(folder, write_description(folder, description), planned)
+        self._reporter = Reporter(folder, write_description(folder, description))
         self._narration = narration
 
     def run(self) -> Outcome:

@@ -55,6 +55,7 @@ def make_sweep(folder, *, lengths=(128, 256, 512), seeds=(1, 2, 3), mixture=(), 
         "best",
         ("data", "--budget", "4000u", "--", "--max-tokens", "4096"),
         describe_environment(),
+        planned_models(plan),
     )
     for training in plan.trainings():
         train, *evaluations = plan.steps_of(training)
@@ -78,6 +79,10 @@ def make_sweep(folder, *, lengths=(128, 256, 512), seeds=(1, 2, 3), mixture=(), 
             write_state(step, state)
             _write_evaluation(step, counts, lines)
     return plan, write_description(folder, description)
+
+
+def planned_models(plan):
+    return tuple((t, plan.evaluated_lengths(t)) for t in plan.trainings())
 
 
 def _trouble(training):

@@ -11,10 +11,10 @@ from html.parser import HTMLParser
 import pytest
 
 from relu_nmt.errors import ConfigError, DataError
-from relu_nmt.sweep.folder import models_in, write_description
+from relu_nmt.sweep.folder import models_in, read_description, write_description
 from relu_nmt.sweep.report import Reporter
 from relu_nmt.sweep.results import PENDING
-from tests.unit.sweep.made_results import make_sweep
+from tests.unit.sweep.made_results import make_sweep, planned_models
 
 
 class Tables(HTMLParser):
@@ -53,8 +53,7 @@ class Tables(HTMLParser):
 
 
 def reporter_of(folder, plan, description):
-    planned = {t: plan.evaluated_lengths(t) for t in plan.trainings()}
-    return Reporter(folder, description, planned)
+    return Reporter(folder, dataclasses.replace(description, planned=planned_models(plan)))
 
 
 @pytest.fixture(scope="module")
@@ -192,6 +191,14 @@ def test_mixtures_have_one_model_for_all_lengths(tmp_path):
     tables = Tables(page)
     assert tables.tables[0][0] == ["attention, evaluated at", "sentences", "128"]
     assert "6 evaluations of 3 models: 6 done." in page
+    lengths = [row[:2] for row in tables.with_title("limit L")]
+    assert lengths == [
+        ["sentences", "training"],
+        ["sentences", "test"],
+        ["64", "training"],
+        ["128", "training"],
+        ["128", "test"],
+    ]
     assert "1,64,128" in page
     # One seed: no interval over seeds, and training has no length to be plotted against.
     assert "seeds|" not in tables.tables[0][1][1]
@@ -206,8 +213,9 @@ def test_what_is_not_there_yet_is_pending(tmp_path):
     page = reporter_of(tmp_path, wider, description).write().read_text("utf-8")
     assert "1 of 2 not begun" in page
     # Without a plan, the models that are there are all.
-    data = Reporter(tmp_path, description, {}).read()
+    data = Reporter(tmp_path, dataclasses.replace(description, planned=())).read()
     assert len(data.cells) == len(models_in(tmp_path)) == 3
+    assert read_description(tmp_path) == description
 
 
 def test_a_report_of_nothing(tmp_path):
