@@ -140,8 +140,11 @@ def commands(arguments: argparse.Namespace) -> dict[str, list[str]]:
     if arguments.fairseq_bin:
         program = str(arguments.fairseq_bin / "fairseq-generate")
         theirs = [program, arguments.data, "--path", arguments.fairseq_path]
-        # It would leave out the last batch unless that is a multiple of 8 sentences.
-        table["fairseq"] = [*theirs, *shared.split(), "--required-batch-size-multiple", "1"]
+        # It would refuse more than 1024 tokens with the end symbol, and leave out the last batch
+        # unless that is a multiple of 8 sentences.
+        limits = "--max-source-positions 8192 --max-target-positions 8192"
+        theirs += [*limits.split(), "--required-batch-size-multiple", "1"]
+        table["fairseq"] = [*theirs, *shared.split()]
     return table
 
 
