@@ -9,7 +9,7 @@ from torch import Tensor
 
 from relu_nmt.attention.pointwise_maps import PointwiseMap
 
-CPU_BLOCK_BYTES = 1 << 21
+CPU_BLOCK_BYTES = 1 << 22
 """Size of a block of weights on a CPU, so that it stays in the cache between two products: some
 heads together if they are short, some queries of one head if they are long."""
 CPU_LEAST_ROWS = 256
