@@ -86,8 +86,7 @@ def add_options(parser: argparse.ArgumentParser, config_class: type, title: str)
     for field in dataclasses.fields(config_class):
         kind = _value_type(annotations[field.name])
         names = [*field.metadata["flags"], flag_of(field.name)]
-        shown = "" if field.default in (None, "", ()) else f" (default: {field.default})"
-        text = field.metadata["help"].replace("%", "%%") + shown.replace("%", "%%")
+        text = (field.metadata["help"] + _shown_default(field.default)).replace("%", "%%")
         if kind is bool:
             action: Any = (
                 "store_true" if field.name.startswith("no_") else argparse.BooleanOptionalAction
@@ -108,6 +107,15 @@ def add_options(parser: argparse.ArgumentParser, config_class: type, title: str)
                 default=argparse.SUPPRESS,
                 help=text,
             )
+
+
+def _shown_default(value: Any) -> str:
+    """Return what ``--help`` says of a default, spelt as the flag takes it."""
+    if isinstance(value, bool):
+        return " (on by default)" if value else ""
+    if isinstance(value, tuple):
+        value = ",".join(map(str, value))
+    return "" if value in (None, "") else f" (default: {value})"
 
 
 def from_namespace(
