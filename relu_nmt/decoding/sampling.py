@@ -49,7 +49,7 @@ class SamplingSelector:
         if self._topk > 0 or self._topp > 0:
             tokens = self._draw_from_likeliest(log_probs, step)
         else:
-            tokens = self._draw(log_probs.double().exp(), step)
+            tokens = self._draw(_relative(log_probs), step)
         totals = totals + log_probs.gather(2, tokens)[:, :, 0]
         return Candidates(totals[:, :, None], tokens, None)
 
@@ -57,7 +57,7 @@ class SamplingSelector:
         vocab_size = log_probs.size(2)
         count = min(self._topk, vocab_size) if self._topk > 0 else vocab_size
         values, tokens = log_probs.topk(count, dim=2)
-        probs = values.double().exp()
+        probs = _relative(values)
         if self._topp > 0:
             below = probs.cumsum(2) - probs  # the sum of all that are likelier
             probs = probs.masked_fill(below >= self._topp * probs.sum(2, keepdim=True), 0.0)
@@ -74,3 +74,12 @@ class SamplingSelector:
     def keep(self, rows: Tensor) -> None:
         """Forget all sentences but these rows [B']."""
         self._uniforms = self._uniforms.index_select(0, rows)
+
+
+def _relative(log_probs: Tensor) -> Tensor:
+    """Return probabilities [..., n] float64 as multiples of the largest.
+
+    A low temperature, or a token that is forced, leaves log-probabilities of which all underflow.
+    """
+    largest = log_probs.amax(-1, keepdim=True).clamp_min(torch.finfo(log_probs.dtype).min)
+    return (log_probs.double() - largest).exp()

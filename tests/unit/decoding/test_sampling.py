@@ -82,6 +82,16 @@ def test_the_largest_and_smallest_random_numbers_give_possible_tokens():
             assert candidates.tokens.flatten().tolist() == [0, 3]
 
 
+def test_a_forced_end_is_drawn_however_unlikely():
+    for settings in ({}, {"sampling_topk": 3}, {"sampling_topp": 0.9}):
+        config = GenerationConfig(
+            beam=2, nbest=2, sampling=True, temperature=1e-3, max_len_b=3, min_len=3, **settings
+        )
+        [found] = Generator([ToyModel(seed=2)], config, Dictionary()).generate(SOURCE)
+        assert [len(h.tokens) for h in found] == [4, 4]
+        assert found[0].positional_scores[-1] < -1000  # its probability is below any float64
+
+
 def test_uniforms_do_not_depend_on_the_company():
     together = draw_uniforms(7, np.array([3, 5]), beam_size=2, num_steps=4)
     alone = draw_uniforms(7, np.array([5]), beam_size=2, num_steps=4)
