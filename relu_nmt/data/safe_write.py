@@ -28,8 +28,13 @@ def safe_writer(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         ...     (Path(folder) / "a.txt").read_bytes()
         b'whole'
     """
-    final = Path(path)
-    temporary = temporary_path(final)
+    with _renamed(temporary_path(Path(path)), Path(path)) as file:
+        yield file
+
+
+@contextmanager
+def _renamed(temporary: Path, final: Path) -> Iterator[BinaryIO]:
+    """Open ``temporary`` and rename it to ``final`` when the block succeeds."""
     try:
         with open(temporary, "wb") as file:
             yield file
@@ -39,6 +44,11 @@ def safe_writer(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write ``text`` as UTF-8 with the line ends it has, whole or not at all."""
-    with safe_writer(path) as file:
+    """Write ``text`` as UTF-8 with the line ends it has, whole or not at all.
+
+    Several processes may write a file at once, also on several machines: one of them is the last.
+    """
+    final = Path(path)
+    temporary = temporary_path(final.with_name(f"{final.name}.{os.urandom(4).hex()}"))
+    with _renamed(temporary, final) as file:
         file.write(text.encode("utf-8"))
