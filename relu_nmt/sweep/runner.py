@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any, BinaryIO
 
-from relu_nmt.errors import DataError
+from relu_nmt.errors import DataError, ReluNmtError
 from relu_nmt.sweep.folder import write_training
 from relu_nmt.sweep.locks import StepLock
 from relu_nmt.sweep.narration import Narration, in_words
@@ -50,6 +50,7 @@ class RunningStep:
         begun: monotonic time in seconds.
         command: number of the command that runs.
         process: of that command.
+        is_told: whether it was asked to end.
     """
 
     step: Step
@@ -60,6 +61,7 @@ class RunningStep:
     begun: float = field(default_factory=time.monotonic)
     command: int = 0
     process: subprocess.Popen[bytes] | None = None
+    is_told: bool = False
 
     @property
     def seconds(self) -> float:
@@ -189,6 +191,7 @@ class Runner:
             if self._look(step):
                 lock.release()
                 self._narration.say(f"{step}: done by another sweep")
+                self._delete_checkpoints(step)
                 continue
             self._start(step, lock)
 
@@ -236,8 +239,7 @@ class Runner:
             process = running.process
             pid, status, usage = os.wait4(process.pid, os.WNOHANG)
             if pid == 0:
-                if self._kill:
-                    process.kill()
+                self._pass_signal_on(running)
                 continue
             process.returncode = os.waitstatus_to_exitcode(status)
             memory = max(running.state.peak_memory, usage.ru_maxrss * MAXRSS_UNIT)
@@ -270,7 +272,10 @@ class Runner:
         word = f"{status} (exit code {exit_code}): {note}" if note else status
         self._narration.say(f"{step}: {word} after {in_words(seconds)}", self._times())
         self._delete_checkpoints(step)
-        self._after_step()
+        try:
+            self._after_step()
+        except ReluNmtError as error:  # what still runs is worth more; the last report tells it
+            self._narration.say(f"no report: {error}")
 
     def _delete_checkpoints(self, step: Step) -> None:
         """Delete the checkpoints that a model does not need when everything with it is done."""
@@ -286,12 +291,20 @@ class Runner:
     # ------------------------------------------------------------------- words and signals
 
     def _note_signal(self, number: int, frame: FrameType | None) -> None:
-        """Pass the first signal on, so that trainings save a checkpoint; a second one kills."""
+        """Remember the signal: here a command may just be starting or ending."""
         self._kill = self._signal is not None
         self._signal = number
-        for running in self._running:
-            if running.process is not None and running.process.returncode is None:
-                running.process.terminate()
+
+    def _pass_signal_on(self, running: RunningStep) -> None:
+        """Pass the first signal on, so that trainings save a checkpoint; a second one kills.
+
+        Not by Popen, which takes the exit code of a command that has just ended.
+        """
+        if self._kill:
+            os.kill(running.process.pid, signal.SIGKILL)
+        elif self._signal is not None and not running.is_told:
+            running.is_told = True
+            os.kill(running.process.pid, signal.SIGTERM)
 
     def _times(self) -> list[tuple[Step, float]]:
         return [(running.step, running.seconds) for running in self._running]

@@ -8,13 +8,22 @@ import time
 
 import pytest
 
+from relu_nmt.errors import DataError
 from relu_nmt.sweep.folder import models_in
 from relu_nmt.sweep.locks import StepLock
 from relu_nmt.sweep.narration import Narration
 from relu_nmt.sweep.plan import EVALUATE, TRAIN, Step, Training
 from relu_nmt.sweep.runner import Runner
 from relu_nmt.sweep.settings import RunConfig
-from relu_nmt.sweep.step_state import DIVERGED, DONE, FAILED, STARTED, read_state
+from relu_nmt.sweep.step_state import (
+    DIVERGED,
+    DONE,
+    FAILED,
+    STARTED,
+    StepState,
+    read_state,
+    write_state,
+)
 
 NOTE_RUN = "import os, sys; open('ran', 'a').write(sys.argv[1] + chr(10)); "
 
@@ -140,6 +149,31 @@ def test_a_signal_ends_the_processes_and_the_next_run_goes_on(tmp_path, capsys):
     assert statuses(steps) == [DONE, DONE]
 
 
+def test_a_signal_does_not_lose_a_step_that_has_just_ended(tmp_path):
+    steps = make_steps(tmp_path, "", "open('ended', 'w')", lengths=())
+
+    def after_step():
+        while not (tmp_path / "ended").exists():
+            time.sleep(0.02)
+        time.sleep(0.5)  # the second command exits, and nobody has looked yet
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    outcome = Runner(steps, RunConfig(jobs=2), Narration(steps, 2), {}, after_step).run()
+    assert outcome.signal == signal.SIGTERM
+    assert statuses(steps) == [DONE, DONE]
+
+
+def test_a_report_that_fails_stops_nothing(tmp_path, capsys):
+    steps = make_steps(tmp_path, "", lengths=(8,))
+
+    def after_step():
+        raise DataError("report.html: cannot be written")
+
+    assert Runner(steps, RunConfig(), Narration(steps, 1), {}, after_step).run().failed == 0
+    assert statuses(steps) == [DONE, DONE]
+    assert "no report: report.html: cannot be written" in capsys.readouterr().out
+
+
 def test_a_step_that_another_sweep_runs_is_waited_for(tmp_path, capsys):
     steps = make_steps(tmp_path, "", lengths=(8,))
     lock = StepLock(steps[0].path(".lock"))
@@ -201,3 +235,25 @@ def test_only_the_evaluated_checkpoint_stays_when_all_is_done(tmp_path):
     run(steps, delete_checkpoints=True)
     kept = [sorted(p.name for p in s.checkpoints.iterdir()) for s in (steps[0], steps[2])]
     assert kept == [names[:2], names]
+
+
+def test_checkpoints_are_deleted_by_the_sweep_that_learns_last_that_all_is_done(tmp_path):
+    steps = make_steps(tmp_path, "", lengths=(8, 16), checkpoint="best.safetensors")
+    steps[0].checkpoints.mkdir(parents=True)
+    for name in ("best.safetensors", "last.safetensors"):
+        (steps[0].checkpoints / name).touch()
+    run(steps[:1])
+    lock = StepLock(steps[1].path(".lock"))
+    assert lock.acquire()
+
+    def other_sweep():
+        while len(runs(tmp_path)) < 2:
+            time.sleep(0.02)
+        write_state(steps[1], StepState(DONE, steps[1].commands))
+        lock.release()
+
+    thread = threading.Thread(target=other_sweep)
+    thread.start()
+    run(steps, delete_checkpoints=True)
+    thread.join()
+    assert [path.name for path in steps[0].checkpoints.iterdir()] == ["best.safetensors"]
