@@ -176,7 +176,8 @@ def bucket_section(data: ReportData) -> Iterator[Markup]:
     sizes = {}
     for average in data.averages:
         for name in names:
-            sizes.setdefault(name, average.record.get(f"documents[{name}]"))
+            if f"documents[{name}]" in average.record:
+                sizes[name] = average.record[f"documents[{name}]"]
     titles = [joined(name, small(f"{number(sizes[name], 0)} documents")) for name in names]
     table = Table(["attention", "L", *titles])
     for name, average, style in data.rows():

@@ -218,6 +218,19 @@ def test_what_is_not_there_yet_is_pending(tmp_path):
     assert read_description(tmp_path) == description
 
 
+def test_documents_of_a_bucket_are_counted_where_there_are_results(tmp_path):
+    plan, description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
+    for name in ("evaluate-128.json", "evaluate-128.txt"):
+        next((tmp_path / "models").glob(f"softmax*/{name}")).unlink()
+    page = reporter_of(tmp_path, plan, description).write().read_text("utf-8")
+    [header] = (
+        header
+        for header, *_ in Tables(page).tables
+        if "L" in header[1:2] and "documents" in header[2]
+    )
+    assert not [title for title in header if "\u2013 documents" in title]
+
+
 def test_a_report_of_nothing(tmp_path):
     plan, description = make_sweep(tmp_path, lengths=(128,), seeds=(1,))
     shutil.rmtree(tmp_path / "models")
