@@ -269,7 +269,7 @@ class Translator:
 
         Raises:
             ConfigError: a setting is unknown or out of range.
-            DataError: a group is too long for learned positions.
+            DataError: a group is too long for the model.
         """
         lines = [list(document) for document in documents]
         limit = self.max_doc_tokens if max_doc_tokens is None else max_doc_tokens
@@ -308,7 +308,7 @@ class Translator:
 
         Raises:
             ConfigError: an overlap with a model without separators, or with other prefixes.
-            DataError: a window is too long for learned positions.
+            DataError: a window is too long for the model.
         """
         search_config, limit = config, self.most_source_positions
         if windows.window_overlap:
@@ -323,9 +323,8 @@ class Translator:
             longest = max(len(source.ids) for source in sources)
             if limit is not None and longest > limit:
                 raise DataError(
-                    f"{longest} tokens to translate at once, but the model's learned positions "
-                    f"allow {limit}; give --max-doc-tokens {limit} or less, and split sentences "
-                    "that are longer"
+                    f"{longest} tokens to translate at once, but the model can read {limit}; "
+                    f"give --max-doc-tokens {limit} or less, and split sentences that are longer"
                 )
             return self.translate_sentences(sources, search_config, first_id, on_progress)
 

@@ -166,6 +166,14 @@ class Attention(nn.Module):
         """
         return joined
 
+    def most_keys(self, causal: bool) -> int | None:
+        """Return the most keys that it can attend to; None for any number.
+
+        Args:
+            causal: whether it is the decoder's self-attention.
+        """
+        return None
+
     @property
     def active_dropout(self) -> float:
         """The dropout probability now: 0 outside training."""

@@ -83,6 +83,10 @@ class CosFormerAttention(FeatureAttention):
         angles = (places.to(q.dtype) / longest[:, None] * (math.pi / 2))[:, None, :, None]
         return _turned(q, angles[:, :, num_keys - num_queries :]), _turned(k, angles)
 
+    def most_keys(self, causal: bool) -> int | None:
+        """Return ``horizon`` in causal use."""
+        return self.config.horizon if causal and self.config.reweight else None
+
     def divisor(self, totals: Tensor) -> Tensor:
         """Return the sums, at least 1e-6."""
         return totals.clamp_min(SMALLEST_SUM)

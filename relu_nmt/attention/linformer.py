@@ -66,6 +66,10 @@ class LinformerAttention(Attention):
         nn.init.normal_(self.keys_projection, std=config.length**-0.5)
         nn.init.normal_(self.values_projection, std=config.length**-0.5)
 
+    def most_keys(self, causal: bool) -> int | None:
+        """Return ``length``."""
+        return self.config.length
+
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, need: Need = NOTHING
     ) -> AttentionOutput:

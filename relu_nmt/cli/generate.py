@@ -64,7 +64,7 @@ class GenerateOptions:
     )
     quiet: bool = option(False, "print the score only")
     skip_invalid_size_inputs_valid_test: bool = option(
-        False, "leave sentences untranslated that are too long for a model with learned positions"
+        False, "leave sentences untranslated that are longer than the model can read"
     )
     no_progress_bar: bool = option(False, "no progress bar")
 

@@ -1,4 +1,4 @@
-"""Sentences that are too long for a model with learned positions."""
+"""Sentences that are longer than a model can read."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class SourceLimit:
         if self.num_skipped and not skip:
             raise DataError(
                 f"split {split}: sentence {int((sizes > limit).argmax())} has more than the "
-                f"{limit} tokens that the model's learned positions allow ({self.num_skipped} "
-                "such sentences); --skip-invalid-size-inputs-valid-test leaves them empty"
+                f"{limit} tokens that the model can read ({self.num_skipped} such sentences); "
+                "--skip-invalid-size-inputs-valid-test leaves them empty"
             )
 
     @property

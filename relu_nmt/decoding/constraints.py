@@ -18,10 +18,10 @@ def length_limits(
     Args:
         config: ``max_len_a`` and ``max_len_b``; ``min_len`` tokens are allowed in any case.
         source_lengths: tokens of each source with the end symbol, [B].
-        most_positions: positions that the models have, the end symbol's included; None for any.
+        most_positions: tokens that the models can write, the end symbol included; None for any.
 
     Raises:
-        ConfigError: the models have too few positions for ``--min-len``.
+        ConfigError: the models cannot write ``--min-len`` tokens.
     """
     limits = (config.max_len_a * source_lengths + config.max_len_b).astype(np.int64)
     limits = np.maximum(limits, config.min_len)
@@ -29,8 +29,8 @@ def length_limits(
         return limits
     if config.min_len >= most_positions:
         raise ConfigError(
-            f"--min-len {config.min_len}: the model's {most_positions} learned positions hold "
-            f"{most_positions - 1} tokens and the end symbol"
+            f"--min-len {config.min_len}: the model can write {most_positions - 1} tokens and the "
+            "end symbol at most"
         )
     return np.minimum(limits, most_positions - 1)
 

@@ -61,18 +61,15 @@ class Ensemble:
 
     @property
     def most_positions(self) -> int | None:
-        """Longest target with the end symbol, where a model has learned positions."""
-        return self._least_limit("decoder_learned_pos", "max_target_positions")
+        """Longest target with the end symbol that every model can write; None for any."""
+        limits = [model.most_target_tokens for model in self.models]
+        return min((limit for limit in limits if limit is not None), default=None)
 
     @property
     def most_source_positions(self) -> int | None:
-        """Longest source with the end symbol, where a model has learned positions."""
-        return self._least_limit("encoder_learned_pos", "max_source_positions")
-
-    def _least_limit(self, learned: str, limit: str) -> int | None:
-        configs = [model.config for model in self.models]
-        limits = [getattr(config, limit) for config in configs if getattr(config, learned)]
-        return min(limits, default=None)
+        """Longest source with the end symbol that every model can read; None for any."""
+        limits = [model.most_source_tokens for model in self.models]
+        return min((limit for limit in limits if limit is not None), default=None)
 
     @contextmanager
     def evaluating(self, device: torch.device) -> Iterator[None]:

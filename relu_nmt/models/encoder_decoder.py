@@ -93,6 +93,25 @@ class EncoderDecoder(nn.Module):
         else:
             nn.init.normal_(self.output_projection.weight, std=dim**-0.5)
 
+    @property
+    def most_source_tokens(self) -> int | None:
+        """The longest source, end symbol included, that the model can read; None for any."""
+        reading = [layer.self_attention for layer in self.encoder.layers]
+        reading += [layer.cross_attention for layer in self.decoder.layers]
+        limits = [module.attention.most_keys(causal=False) for module in reading]
+        if self.config.encoder_learned_pos:
+            limits.append(self.config.max_source_positions)
+        return min((limit for limit in limits if limit is not None), default=None)
+
+    @property
+    def most_target_tokens(self) -> int | None:
+        """The longest target, end symbol included, that the model can write; None for any."""
+        writing = [layer.self_attention for layer in self.decoder.layers]
+        limits = [module.attention.most_keys(causal=True) for module in writing]
+        if self.config.decoder_learned_pos:
+            limits.append(self.config.max_target_positions)
+        return min((limit for limit in limits if limit is not None), default=None)
+
     def encode(self, src_tokens: Tensor, need: Need = NOTHING) -> EncoderOutput:
         """Encode src_tokens [B, S] int64, right-padded, each ending in the end symbol."""
         return self.encoder(src_tokens, need)

@@ -353,7 +353,7 @@ def test_standard_input_and_the_longest_output(folder, capsys, monkeypatch):
         (["test.de", "--max-doc-tokens", "1", "--window-overlap", "1"], "single sentences"),
         (["test.de", "--path", "joined.safetensors", "--window-overlap", "1"], "--sentence-sep"),
         (["test.de", "--path", "sentences.safetensors", "--window-overlap", "1"], "give more"),
-        (["test.de", "--path", "short.safetensors"], "learned positions allow 20"),
+        (["test.de", "--path", "short.safetensors"], "the model can read 20"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_2(folder, capsys, arguments, message):

@@ -288,11 +288,18 @@ def test_generation_leaves_the_training_mode_as_it_was():
     assert not model.training
 
 
-def test_learned_positions_limit_the_output():
-    model = real_model("softmax", decoder_learned_pos=True, max_target_positions=6)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"decoder_learned_pos": True, "max_target_positions": 6},
+        {"decoder_attention": "cosformer:horizon=6"},
+    ],
+)
+def test_the_longest_target_of_the_model_limits_the_output(changes):
+    model = real_model("softmax", **changes)
     with torch.no_grad():
         model.output_projection.weight[EOS] = 0
     found = generate(model, SOURCES, beam=2, nbest=2)
     assert max(len(h.tokens) for hypotheses in found for h in hypotheses) <= 6
-    with pytest.raises(ConfigError, match="6 learned positions"):
+    with pytest.raises(ConfigError, match="can write 5 tokens"):
         generate(model, SOURCES, min_len=6)

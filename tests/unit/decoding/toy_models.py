@@ -36,7 +36,7 @@ class ToyModel(nn.Module):
     def __init__(self, vocab_size=7, seed=0, dim=6, sharpness=2.0):
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
-        self.config = SimpleNamespace(decoder_learned_pos=False, encoder_learned_pos=False)
+        self.most_source_tokens = self.most_target_tokens = None
         self.words = torch.randn(vocab_size, dim, generator=generator)
         self.mix = torch.randn(dim, dim, generator=generator) / dim**0.5
         self.out = sharpness * torch.randn(dim, vocab_size, generator=generator)

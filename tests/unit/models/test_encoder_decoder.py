@@ -125,6 +125,22 @@ def test_learned_positions_name_their_flag():
         m.encode(batch()[0])
 
 
+def test_the_longest_texts_are_those_of_positions_and_attentions():
+    def limits(**changes):
+        m = model(**changes)
+        return m.most_source_tokens, m.most_target_tokens
+
+    assert limits(attention="softmax", encoder_attention="cosformer:horizon=5") == (None, None)
+    assert limits(decoder_attention="cosformer:horizon=5") == (None, 5)
+    assert limits(decoder_attention="cosformer:horizon=5,reweight=false") == (None, None)
+    assert limits(encoder_attention="linformer:length=7", cross_attention="linformer:length=6") == (
+        6,
+        None,
+    )
+    learned = {"encoder_learned_pos": True, "decoder_learned_pos": True}
+    assert limits(**learned, max_source_positions=8, max_target_positions=9) == (8, 9)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
