@@ -320,13 +320,16 @@ class Translator:
             search_config = replace(config, prefix_size=sys.maxsize)
 
         def search(sources: Sequence[SourceSentence]) -> list[list[Translation]]:
+            nonlocal first_id
             longest = max(len(source.ids) for source in sources)
             if limit is not None and longest > limit:
                 raise DataError(
                     f"{longest} tokens to translate at once, but the model can read {limit}; "
                     f"give --max-doc-tokens {limit} or less, and split sentences that are longer"
                 )
-            return self.translate_sentences(sources, search_config, first_id, on_progress)
+            first_id += len(sources)  # each draws its own random numbers
+            first = first_id - len(sources)
+            return self.translate_sentences(sources, search_config, first, on_progress)
 
         decode, most_positions = self.task.target_text.decode, self.ensemble.most_positions
         return DocumentSearch(documents, windows, config, most_positions, decode).run(search)

@@ -208,6 +208,15 @@ def test_an_overlap_forces_what_the_context_was_translated_to(separated, monkeyp
         np.testing.assert_array_equal(best.hypothesis.tokens[:size], source.reference)
 
 
+def test_each_window_of_a_document_draws_its_own_samples(separated):
+    lines = ["ein Haus"] * 4
+    settings = {"sampling": True, "beam": 1, "max_len_b": 9, "max_doc_tokens": 4}
+    separated.models[0].output_projection.weight.data.zero_()  # only the numbers drawn decide
+    found = separated.translate_document(lines, window_overlap=1, **settings)
+    assert len(set(found)) == len(lines)
+    assert found == separated.translate_document(lines, window_overlap=1, **settings)
+
+
 def test_a_separator_in_the_text_is_an_unknown_word():
     words = Dictionary(["ein", "Haus"])
     task = TranslationTask(TextPipeline("de"), TextPipeline("en"), words, words)
