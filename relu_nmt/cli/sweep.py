@@ -24,7 +24,7 @@ document length and seed, and write report.html and results.csv:
   relu-nmt-sweep data-bin --lengths 128,256,512 --attentions softmax,reluformer --seeds 1,2,3 \\
       --budget 4000u --save-dir sweep -- --max-tokens 4096 --arch reluformer_iwslt_de_en --bf16
 
-or one model for each attention and seed, which learns several lengths and is evaluated at all:
+or one model for each attention and seed, which learns several lengths and is evaluated at each:
 
   relu-nmt-sweep data-bin --lengths 1,128,512,1024 --doc-mixture 1,128,512,1024 ...
 
@@ -117,10 +117,7 @@ def _plan(
     if budget is not None:
         own[BUDGET_FLAGS["updates" if budget.updates else "seconds"]] = "--budget"
     _refuse(typed, own, "behind the --")
-    if config.checkpoint == "best" and getattr(typed, "disable_validation", False):
-        raise ConfigError(
-            "--disable-validation: there is no best checkpoint; add --checkpoint last"
-        )
+    _check_checkpoint(config, typed)
     overlaps = _check_generate_flags(arguments.data, config)
     plan = Plan(
         arguments.data,
@@ -136,6 +133,37 @@ def _plan(
         read_settings(parser.parse_args(command[3:]))
     pair = tuple(getattr(typed, name, None) for name in ("source_lang", "target_lang"))
     return plan, pair if all(pair) else ()
+
+
+def _check_checkpoint(config: SweepConfig, typed: argparse.Namespace) -> None:
+    """See that a training will write the checkpoint to evaluate: it may take days.
+
+    Raises:
+        ConfigError: it will not.
+    """
+    which, number = config.checkpoint, config.averaged
+    if getattr(typed, "no_save", False):
+        raise ConfigError("--no-save: there is no checkpoint to evaluate; leave it out")
+    if which == "best" and getattr(typed, "disable_validation", False):
+        raise ConfigError(
+            "--disable-validation: there is no best checkpoint; add --checkpoint last"
+        )
+    if which == "last" and getattr(typed, "no_last_checkpoints", False):
+        raise ConfigError("--no-last-checkpoints: there is no last checkpoint; leave it out")
+    if number is None:
+        return
+    interval = max(0, getattr(typed, "save_interval_updates", 0))
+    if not interval:
+        raise ConfigError(f"--checkpoint {which}: add --save-interval-updates behind the --")
+    kept = getattr(typed, "keep_interval_updates", -1)
+    if 0 < kept < number:
+        raise ConfigError(f"--checkpoint {which}: raise --keep-interval-updates {kept} to {number}")
+    updates = config.budget.updates if config.budget is not None else None
+    if updates is not None and updates // interval < number:
+        raise ConfigError(
+            f"--checkpoint {which}: {updates} updates give {updates // interval} checkpoints with "
+            f"--save-interval-updates {interval}; lower one of the two"
+        )
 
 
 def _check_generate_flags(data: str, config: SweepConfig) -> bool:

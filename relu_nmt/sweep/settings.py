@@ -169,7 +169,7 @@ class SweepConfig:
     )
     generate_flags: tuple[str, ...] = option(
         (),
-        "flags for relu-nmt-generate in one text, as '--beam 4 --bf16'",
+        "flags for relu-nmt-generate in one text, as --generate-flags='--beam 4 --bf16'",
         metavar="'FLAGS'",
         parse=parse_flags,
     )
