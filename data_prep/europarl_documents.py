@@ -287,7 +287,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--held-out",
-        type=int,
+        type=docs.whole_number,
         help="documents in each of valid and test where they are not given, at most a twentieth "
         "of all (default: 360 turns, 60 chapters or 15 sittings)",
     )

@@ -30,6 +30,12 @@ def run_script(
             raise
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return USER_ERROR
+    except OSError as error:  # a full disk, a folder that cannot be written
+        if arguments.debug:
+            raise
+        where = f"{error.filename}: " if error.filename is not None else ""
+        print(f"{parser.prog}: error: {where}{error.strerror or error}", file=sys.stderr)
+        return USER_ERROR
     except KeyboardInterrupt:
         print(f"{parser.prog}: interrupted; run it again to go on", file=sys.stderr)
         return INTERRUPTED

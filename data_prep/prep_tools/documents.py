@@ -195,6 +195,32 @@ def describe(corpus: Corpus) -> str:
     return "\n".join(lines)
 
 
+def whole_number(text: str) -> int:
+    """Return a number of documents from 1, for argparse.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none.
+    """
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: expected a whole number from 1")
+    return int(text)
+
+
+def _overlap(text: str) -> float:
+    """Return a threshold of :func:`divide`, for argparse.
+
+    Raises:
+        argparse.ArgumentTypeError: it is not over 0.
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"{text}: expected a number over 0, up to 1")
+    return value
+
+
 def add_division_options(parser: argparse.ArgumentParser, near_copy: float) -> None:
     """Add the flags of :func:`divide`.
 
@@ -204,13 +230,13 @@ def add_division_options(parser: argparse.ArgumentParser, near_copy: float) -> N
     """
     parser.add_argument(
         "--held-out",
-        type=int,
+        type=whole_number,
         default=100,
         help="documents in each of valid and test, at most a twentieth of all (default: 100)",
     )
     parser.add_argument(
         "--near-copy",
-        type=float,
+        type=_overlap,
         default=near_copy,
         help="share of common word pairs from which a held-out line counts as seen in training "
         f"and is removed; 1 for word for word (default: {near_copy:g})",

@@ -7,6 +7,7 @@ their pages lie, and who reads a page. ``{lang}`` stands for the language.
 import dataclasses
 import gzip
 import re
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -183,7 +184,7 @@ def _read(path: Path) -> str:
     try:
         data = path.read_bytes()
         return (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8", "replace")
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise PrepError(f"{path}: {error}; remove the folder of its package") from error
 
 

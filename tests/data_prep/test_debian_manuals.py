@@ -80,11 +80,12 @@ def test_a_language_without_pages(tmp_path):
         page_pairs(BY_NAME["debian-edu"], [tmp_path], "yy")
 
 
-def test_a_damaged_page_is_named(tmp_path):
+@pytest.mark.parametrize("damage", [lambda b: b[:-9], lambda b: b[:12] + b"\xff\xff" + b[14:]])
+def test_a_damaged_page_is_named(tmp_path, damage):
     manual = BY_NAME["man"]
     write_pages(tmp_path, manual, "xx", 1)
     path = tmp_path / place(manual, "translated", "xx", 0)
-    path.write_bytes(path.read_bytes()[:-9])
+    path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(PrepError, match=r"page0\.1\.gz"):
         list(align_manual(manual, [tmp_path], "xx", Counter()))
 

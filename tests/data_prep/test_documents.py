@@ -1,5 +1,8 @@
+import argparse
+
 import pytest
 from prep_tools import documents as docs
+from prep_tools.command import run_script
 
 WORDS = ["ab", "cd", "ef"]
 
@@ -75,3 +78,31 @@ def test_both_sides_are_written_with_as_many_lines(tmp_path):
         assert len(source) == len(target)
         assert [not line for line in source] == [not line for line in target]
     assert not list(tmp_path.glob("*.tmp"))
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_a_folder_that_cannot_be_made_is_an_error_of_a_line(tmp_path, capsys, debug):
+    (tmp_path / "file").touch()
+    parser = argparse.ArgumentParser(prog="script.py")
+
+    def body(arguments):
+        docs.write_corpus(docs.Corpus([], [], [], {}), tmp_path / "file" / "x", ("de", "en"), "tag")
+
+    if debug:
+        with pytest.raises(NotADirectoryError):
+            run_script(parser, body, ["--debug"])
+        return
+    assert run_script(parser, body, []) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line == f"script.py: error: {tmp_path / 'file' / 'x'}: Not a directory"
+
+
+@pytest.mark.parametrize(
+    "flag", ["--held-out=0", "--held-out=-2", "--held-out=x", "--near-copy=0", "--near-copy=nan"]
+)
+def test_a_division_that_leaves_nothing_is_refused(flag, capsys):
+    parser = argparse.ArgumentParser()
+    docs.add_division_options(parser, near_copy=0.7)
+    with pytest.raises(SystemExit):
+        parser.parse_args([flag])
+    assert f"argument {flag.partition('=')[0]}: " in capsys.readouterr().err
