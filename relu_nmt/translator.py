@@ -28,7 +28,7 @@ from relu_nmt.decoding.document_windows import WindowConfig
 from relu_nmt.decoding.ensemble import Ensemble
 from relu_nmt.decoding.generator import Generator
 from relu_nmt.decoding.hypotheses import Hypothesis
-from relu_nmt.decoding.sentences import SourceSentence, Translation
+from relu_nmt.decoding.sentences import SourceSentence, Translation, as_lines
 from relu_nmt.decoding.unknown_words import load_translations, replace_unknown_words
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.loading import load_model
@@ -134,7 +134,7 @@ class Translator:
 
         Raises:
             ConfigError: a setting is unknown or out of range.
-            DataError: a sentence is too long for learned positions.
+            DataError: a sentence is too long for learned positions, or ``lines`` is one text.
         """
         return [best.text for best, *_ in self.translate_nbest(lines, config, **settings)]
 
@@ -153,7 +153,7 @@ class Translator:
             first_id: number of the first line, for the random numbers of sampling.
             settings: instead of ``config``, fields of :class:`GenerationConfig` (``nbest=5``).
         """
-        sources = [self.encode(line) for line in lines]
+        sources = [self.encode(line) for line in as_lines(lines)]
         return self.translate_sentences(sources, self._config(config, settings), first_id)
 
     def encode(self, line: str) -> SourceSentence:
@@ -247,7 +247,7 @@ class Translator:
 
     def translate_documents(
         self,
-        documents: Iterable[Sequence[str]],
+        documents: Iterable[Iterable[str]],
         max_doc_tokens: int | None = None,
         window_overlap: int = 0,
         config: GenerationConfig | None = None,
@@ -269,9 +269,9 @@ class Translator:
 
         Raises:
             ConfigError: a setting is unknown or out of range.
-            DataError: a group is too long for the model.
+            DataError: a group is too long for the model, or a document is one text.
         """
-        lines = [list(document) for document in documents]
+        lines = [as_lines(document) for document in documents]
         limit = self.max_doc_tokens if max_doc_tokens is None else max_doc_tokens
         windows = WindowConfig(limit, window_overlap, repair=True)
         config = self._config(config, settings, DocumentGenerationConfig)
@@ -280,7 +280,7 @@ class Translator:
 
     def translate_document(self, lines: Iterable[str], **settings: Any) -> list[str]:
         """Return the translation of one document, see :meth:`translate_documents`."""
-        return self.translate_documents([list(lines)], **settings)[0]
+        return self.translate_documents([lines], **settings)[0]
 
     def encode_documents(self, documents: Sequence[Sequence[str]]) -> SourceDocuments:
         """Return the lines of documents as the model reads them."""

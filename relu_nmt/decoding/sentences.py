@@ -1,10 +1,12 @@
 """What a translator reads and what it gives."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from relu_nmt.decoding.hypotheses import Hypothesis
+from relu_nmt.errors import DataError
 
 
 @dataclass(frozen=True)
@@ -39,3 +41,17 @@ class Translation:
     score: float
     hypothesis: Hypothesis
     reached_limit: bool = False
+
+
+def as_lines(texts: Iterable[str]) -> list[str]:
+    """Return texts as a list.
+
+    Raises:
+        DataError: it is a single text, of which each letter would be one.
+    """
+    if isinstance(texts, str):
+        raise DataError(
+            f"a list of lines is wanted, not one text ({texts[:30]!r}); give [text], or "
+            "text.splitlines() for each of its lines"
+        )
+    return list(texts)

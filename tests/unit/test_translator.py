@@ -208,6 +208,20 @@ def test_an_overlap_forces_what_the_context_was_translated_to(separated, monkeyp
         np.testing.assert_array_equal(best.hypothesis.tokens[:size], source.reference)
 
 
+def test_one_text_is_not_a_list_of_lines(separated):
+    text = "ein Haus"
+    for translate in (
+        separated.translate,
+        separated.translate_nbest,
+        separated.translate_document,
+        separated.translate_documents,
+    ):
+        with pytest.raises(DataError, match=r"\[text\]"):
+            translate(text)
+    with pytest.raises(DataError, match=r"\[text\]"):
+        separated.translate_documents([text])
+
+
 def test_each_window_of_a_document_draws_its_own_samples(separated):
     lines = ["ein Haus"] * 4
     settings = {"sampling": True, "beam": 1, "max_len_b": 9, "max_doc_tokens": 4}
