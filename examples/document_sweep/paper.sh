@@ -22,7 +22,10 @@ PRECISION=${PRECISION---bf16}
 given=()
 if [ -n "$MARUF" ]; then
     given=(--validpref "$MARUF/dev" --testpref "$MARUF/test")
-    [ ! -e "$MARUF/train.en" ] || given+=(--trainpref "$MARUF/train")
+    # Its training documents are turns; longer ones are rebuilt.
+    if [ "$DOCUMENTS" = turns ] && [ -e "$MARUF/train.en" ]; then
+        given+=(--trainpref "$MARUF/train")
+    fi
 fi
 [ -e "$OUT/data-bin/manifest.json" ] ||
     "$PYTHON" data_prep/europarl_documents.py --out "$OUT" --documents "$DOCUMENTS" "${given[@]}"
