@@ -72,6 +72,7 @@ class TokenConstraints:
         log_probs[:, :, symbols.bos_index] = -torch.inf
         if config.unkpen:
             log_probs[:, :, symbols.unk_index] -= config.unkpen
+        end = log_probs[:, :, symbols.eos_index].clone()
         forced = self._forced_by_prefix(log_probs, step)
         if step < config.min_len:
             log_probs[:, :, symbols.eos_index] = -torch.inf
@@ -83,9 +84,8 @@ class TokenConstraints:
             log_probs[rows] = values
         if step >= self._limits.min():
             rows = torch.from_numpy(np.flatnonzero(step >= self._limits)).to(self._device)
-            end = log_probs[rows, :, symbols.eos_index]
             log_probs[rows] = -torch.inf
-            log_probs[rows, :, symbols.eos_index] = end
+            log_probs[rows, :, symbols.eos_index] = end[rows]
 
     def _forced_by_prefix(self, log_probs: Tensor, step: int) -> tuple[Tensor, Tensor] | None:
         """Return the rows [R] with a forced token and what their log_probs [R, K, V] become."""

@@ -270,6 +270,14 @@ def test_prefix_is_forced_and_scored(beam):
     assert len(found[0]) == beam
 
 
+@pytest.mark.parametrize("settings", [{"beam": 1}, {"beam": 3}, {"beam": 2, "sampling": True}])
+def test_a_prefix_beyond_the_longest_output_is_cut_there(settings):
+    config = GenerationConfig(max_len_b=3, **settings)
+    generator = Generator([ToyModel(seed=6)], config, Dictionary())
+    [[best]] = generator.generate(SOURCES[0][None], torch.tensor([[6, 5, 4, 6, EOS]]))
+    assert best.tokens.tolist() == [6, 5, 4, EOS]
+
+
 def test_a_sentence_without_any_possible_output_is_an_error():
     with pytest.raises(ConfigError, match="sentence 0: no possible output"):
         generate(ToyModel(), SOURCES, no_repeat_ngram_size=1, min_len=5, max_len_b=9)
