@@ -1,5 +1,6 @@
 """Settings of the search, under fairseq's names."""
 
+import math
 from dataclasses import dataclass
 
 from relu_nmt.config import option
@@ -86,6 +87,11 @@ class GenerationConfig:
     )
 
     def __post_init__(self) -> None:
+        for name in ("lenpen", "unkpen", "max_len_a", "temperature", "diverse_beam_strength"):
+            value = getattr(self, name)
+            # Infinitely much may be taken from <unk>: that forbids it.
+            if not math.isfinite(value) and not (name == "unkpen" and value > 0):
+                raise ConfigError(f"--{name.replace('_', '-')} {value}: expected a number")
         self._check_at_least(1, "beam", "nbest", "max_tokens", "batch_size")
         self._check_at_least(
             0, "max_len_a", "max_len_b", "min_len", "no_repeat_ngram_size", "prefix_size", "seed"

@@ -1,4 +1,5 @@
 import argparse
+import math
 
 import pytest
 
@@ -38,6 +39,9 @@ def test_fairseqs_flags_and_defaults():
         ({"beam": 0}, "--beam 0"),
         ({"nbest": 6}, "--nbest 6 is more than --beam 5"),
         ({"temperature": 0.0}, "--temperature"),
+        ({"temperature": math.nan}, "--temperature nan"),
+        ({"max_len_a": math.inf}, "--max-len-a inf"),
+        ({"unkpen": -math.inf}, "--unkpen -inf"),
         ({"sampling": True, "sampling_topk": 0}, "--sampling-topk 0"),
         ({"sampling": True, "sampling_topp": 1.5}, "--sampling-topp 1.5"),
         ({"sampling_topk": 3}, "need --sampling"),
