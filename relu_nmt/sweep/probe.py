@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from relu_nmt.errors import ConfigError
+from relu_nmt.errors import ConfigError, ReluNmtError
 from relu_nmt.user_modules import import_user_module
 
 
@@ -21,7 +21,7 @@ def probe(attentions: Sequence[str], user_modules: Sequence[str]) -> dict[str, A
         ``gpus``: their names; ``without_weights``: the attentions that have none to measure.
 
     Raises:
-        ConfigError: PyTorch or an attention cannot be imported.
+        ConfigError: PyTorch or an attention cannot be imported, or has no such options.
     """
     command = [sys.executable, "-m", "relu_nmt.sweep.probe"]
     done = subprocess.run(
@@ -33,7 +33,7 @@ def probe(attentions: Sequence[str], user_modules: Sequence[str]) -> dict[str, A
     )
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        raise ConfigError(f"--attentions {','.join(attentions)}: {lines[-1]}")
+        raise ConfigError(f"--attentions {lines[-1]}")
     return json.loads(done.stdout)
 
 
@@ -42,10 +42,18 @@ def _look(attentions: Sequence[str], user_modules: Sequence[str]) -> dict[str, A
 
     from relu_nmt.attention import attentions as registry
     from relu_nmt.attention.spec import AttentionSpec
+    from relu_nmt.config import from_strings
 
     for path in user_modules:
         import_user_module(path)
-    kinds = {name: registry.get(AttentionSpec.parse(name).name) for name in attentions}
+    kinds = {}
+    for name in attentions:
+        spec = AttentionSpec.parse(name)
+        kinds[name] = registry.get(spec.name)
+        try:
+            from_strings(kinds[name].Config, spec.options)
+        except ConfigError as error:
+            raise ConfigError(f"{name}: {error}") from error
     return {
         "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
         "without_weights": [n for n, kind in kinds.items() if not kind.capabilities.weights],
@@ -53,4 +61,10 @@ def _look(attentions: Sequence[str], user_modules: Sequence[str]) -> dict[str, A
 
 
 if __name__ == "__main__":
-    print(json.dumps(_look(*json.load(sys.stdin))))
+    wanted, modules = json.load(sys.stdin)
+    try:
+        print(json.dumps(_look(wanted, modules)))
+    except ReluNmtError as error:
+        sys.exit(str(error))
+    except ImportError as error:
+        sys.exit(f"{','.join(wanted)}: {error}")

@@ -94,9 +94,10 @@ def parse_seeds(text: str) -> tuple[int, ...]:
         ValueError: not a list of different whole numbers from 0.
     """
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdigit() for part in parts) or len(set(parts)) < len(parts):
+    seeds = tuple(int(part) for part in parts if part.isdecimal())
+    if len(set(seeds)) < len(parts):
         raise ValueError(f"'{text}': expected different numbers with commas such as 1,2,3")
-    return tuple(map(int, parts))
+    return seeds
 
 
 def parse_gpus(text: str) -> tuple[str, ...]:

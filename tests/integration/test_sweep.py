@@ -149,6 +149,11 @@ def test_a_mixture_that_is_stopped_goes_on_and_a_divergence_is_a_result(data, tm
         ("--budget 4u", "--max-update 9", "--max-update behind the --: it is set by --budget"),
         ("--budget 4m", "--stop-time-hours 9", "--stop-time-hours behind the --"),
         ("--budget 4u --lengths 128", "", "raise --max-tokens to 128"),
+        (
+            "--budget 4u --attentions softmax,reluformer:gama=2",
+            "",
+            "error: --attentions reluformer:gama=2: unknown option 'gama' (known: gamma",
+        ),
         ("--budget 4u", "--lr-scheduler fast", "unknown lr scheduler 'fast'"),
         ("--budget 4u", "--disable-validation", "add --checkpoint last"),
         ("--budget 4u", "--no-save", "--no-save: there is no checkpoint to evaluate"),

@@ -49,7 +49,7 @@ def test_unknown_attentions(text):
         parse_attentions(text)
 
 
-@pytest.mark.parametrize("text", ["", "1,1", "1,-2", "one"])
+@pytest.mark.parametrize("text", ["", "1,1", "01,1", "1,-2", "one"])
 def test_wrong_seeds(text):
     with pytest.raises(ValueError, match="expected different numbers"):
         parse_seeds(text)
