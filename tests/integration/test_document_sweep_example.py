@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -38,6 +39,19 @@ def test_the_flags_of_the_sweep_are_taken(script, mixture, tmp_path, capsys):
     assert sweep.main(words[2:]) == 2
     # All flags are checked before the data folder, which is not there.
     assert str(tmp_path / "out" / "data-bin") in capsys.readouterr().err
+
+
+def test_the_commands_of_readme_and_help_are_taken(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    texts = ((SCRIPTS.parents[1] / "README.md").read_text("utf-8"), sweep.DESCRIPTION)
+    for text in texts:
+        command = next(
+            part
+            for part in text.replace("\\\n", " ").splitlines()
+            if part.strip().startswith("relu-nmt-sweep data-bin")
+        )
+        assert sweep.main(shlex.split(command)[1:]) == 2
+        assert "data-bin: cannot read the data folder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("documents", ["turns", "chapters"])
