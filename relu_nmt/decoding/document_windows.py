@@ -5,6 +5,7 @@ last sentences of the one before as context; only what follows them is new. No s
 left out or cut: one that is longer than the limit is a window of its own.
 """
 
+import bisect
 import itertools
 from dataclasses import dataclass
 
@@ -130,8 +131,9 @@ class WindowPlan:
         """Return the window with as much context as overlap and limit allow."""
         first = window.first
         context = max(self._begins[window.document], first - self._config.window_overlap)
-        while context < first and self.tokens(context, window.end) > self._limit:
-            context += 1
+        # The first sentence from which on the tokens are within the limit.
+        least = 1 + self._totals[window.end] - self._limit
+        context = bisect.bisect_left(self._totals, least, context, first)
         return Window(window.document, context, first, window.end)
 
     def groups(self) -> DocumentGroups:
