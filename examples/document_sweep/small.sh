@@ -17,7 +17,7 @@ MINUTES=${MINUTES:-22} # of training, for each model
 JOBS=${JOBS:-2}
 PRECISION=${PRECISION-auto}
 
-[ -x "$PYTHON" ] || make .venv/.installed
+command -v "$PYTHON" >/dev/null || make .venv/.installed
 
 # 40 documents each for validation and test: the test set is translated once for each length.
 corpus=$OUT/corpus

@@ -41,6 +41,14 @@ def test_the_flags_of_the_sweep_are_taken(script, mixture, tmp_path, capsys):
     assert str(tmp_path / "out" / "data-bin") in capsys.readouterr().err
 
 
+def test_a_python_of_the_search_path_is_not_installed_anew(tmp_path):
+    make = tmp_path / "make"
+    make.write_text("#!/bin/sh\nexit 1\n")
+    make.chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    assert len(calls("small.sh", tmp_path, PATH=path, PYTHON="python stub")) == 3
+
+
 def test_the_commands_of_readme_and_help_are_taken(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     texts = ((SCRIPTS.parents[1] / "README.md").read_text("utf-8"), sweep.DESCRIPTION)
