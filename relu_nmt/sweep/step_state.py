@@ -46,7 +46,7 @@ def read_state(step: Step) -> StepState | None:
     """Return the state of a step, None if it was never begun.
 
     Raises:
-        DataError: the file is damaged.
+        DataError: the file is damaged or cannot be read.
     """
     path = step.path(STATE_ENDING)
     try:
@@ -55,11 +55,10 @@ def read_state(step: Step) -> StepState | None:
         return StepState(**values)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise DataError(
-            f"{path}: cannot read the state of the step ({error}); delete the folder to run it "
-            "again"
-        ) from error
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+    except (ValueError, TypeError, KeyError) as error:
+        raise DataError(f"{path}: damaged ({error}); delete it to run the step again") from error
 
 
 def write_state(step: Step, state: StepState) -> None:
@@ -95,10 +94,12 @@ def check_same_commands(step: Step, state: StepState | None) -> None:
     was, now = (
         " ".join(_around_difference(a, b)) or "nothing" for a, b in ((old, new), (new, old))
     )
+    # A training goes on from its checkpoints; an evaluation needs them.
+    mark = step.folder if step.kind == TRAIN else step.path(STATE_ENDING)
     raise ConfigError(
         f"{step.path(STATE_ENDING)}: '{step}' was {state.status} with another command: it has "
         f"'{was}' where there is '{now}' now. Type the old flags, choose another --save-dir, or "
-        f"delete {step.folder} to run it anew"
+        f"delete {mark} to run it anew"
     )
 
 

@@ -38,8 +38,14 @@ def test_a_state_survives_its_file(tmp_path):
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"status": "done"}', '{"commands": 1}'])
 def test_a_damaged_state(tmp_path, text):
     (tmp_path / "train.json").write_text(text)
-    with pytest.raises(DataError, match="delete the folder"):
+    with pytest.raises(DataError, match=r"train\.json: damaged .*; delete it to run the step"):
         read_state(make_step(tmp_path))
+
+
+def test_a_state_that_cannot_be_read_is_not_to_be_deleted(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match=r"train\.json: cannot be read: Not a directory$"):
+        read_state(make_step(tmp_path / "file"))
 
 
 @pytest.mark.parametrize("status", [DONE, STARTED])
@@ -47,6 +53,12 @@ def test_a_damaged_state(tmp_path, text):
 def test_another_command_is_an_error_that_names_the_difference(tmp_path, status, kind):
     with pytest.raises(ConfigError, match="'--max-update 4000' where there is '--max-update 8000'"):
         check_same_commands(make_step(tmp_path, kind), StepState(status, (OLD,)))
+
+
+@pytest.mark.parametrize(("kind", "advice"), [(TRAIN, ""), (EVALUATE, "/evaluate-128.json")])
+def test_to_evaluate_anew_nobody_has_to_delete_the_model(tmp_path, kind, advice):
+    with pytest.raises(ConfigError, match=f"or delete {tmp_path}{advice} to run it anew$"):
+        check_same_commands(make_step(tmp_path, kind), StepState(DONE, (OLD,)))
 
 
 def test_an_added_flag_is_named(tmp_path):
