@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +15,7 @@ from relu_nmt.config import option
 from relu_nmt.data.document_groups import SINGLE_SENTENCES
 from relu_nmt.data.documents import SEPARATORS
 from relu_nmt.data.progress import Progress
-from relu_nmt.errors import ConfigError
+from relu_nmt.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from relu_nmt.decoding.config import GenerationConfig
@@ -38,11 +40,7 @@ class WindowOptions:
 
 @dataclass(frozen=True)
 class SplitDocumentOptions:
-    """How documents of a data folder are translated, and where the results go.
-
-    Raises:
-        ConfigError: flags that only go with ``--max-doc-tokens``.
-    """
+    """How documents of a data folder are translated, and where the results go."""
 
     max_doc_tokens: int | None = option(
         None,
@@ -74,12 +72,14 @@ class SplitDocumentOptions:
     )
 
     def check(self, windows: WindowOptions) -> None:
-        """Refuse flags that mean nothing without documents.
+        """Refuse flags that mean nothing without documents, or would overwrite each other.
 
         Raises:
             ConfigError: there is such a flag.
         """
         if self.max_doc_tokens is not None:
+            if self.output is not None and self.output == self.results:
+                raise ConfigError(f"--output and --results are both {self.output}; give two files")
             return
         for flag, given in (
             ("--window-overlap", windows.window_overlap),
@@ -92,6 +92,25 @@ class SplitDocumentOptions:
                     f"{flag} goes with documents: give --max-doc-tokens too "
                     f"({SINGLE_SENTENCES} for single sentences)"
                 )
+
+
+def check_writable(flag: str, path: str | None) -> None:
+    """See that a file can be written before hours are spent, and make its folder.
+
+    Raises:
+        DataError: it cannot.
+    """
+    if path is None:
+        return
+    folder = Path(path).parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise DataError(f"{flag} {path}: cannot write it: {error.strerror}") from error
+    if Path(path).is_dir():
+        raise DataError(f"{flag} {path}: is a folder; give the name of a file")
 
 
 def document_ranges(counts: Sequence[int] | np.ndarray) -> Iterator[tuple[range, range]]:

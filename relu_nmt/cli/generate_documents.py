@@ -6,13 +6,13 @@ import json
 import time
 from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 
 from relu_nmt.cli.document_options import (
     SplitDocumentOptions,
+    check_writable,
     document_ranges,
     groups_progress,
     length_note,
@@ -92,7 +92,7 @@ class DocumentSplitTranslation:
         self._group_counts: list[int] = []
         self._num_tokens = self._num_mismatched = self._num_undivided = self._num_at_limit = 0
         for flag, path in (("--output", documents.output), ("--results", documents.results)):
-            _check_writable(flag, path)
+            check_writable(flag, path)
 
     def run(self, scoring: ScoringConfig) -> None:
         """Translate everything."""
@@ -270,18 +270,6 @@ def _gpu_memory() -> int | None:
 
 def _values(score: Score | None) -> dict[str, Any] | None:
     return None if score is None else {"score": score.value, "signature": score.signature}
-
-
-def _check_writable(flag: str, path: str | None) -> None:
-    """See that a file can be written before hours are spent, and make its folder."""
-    if path is None:
-        return
-    try:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DataError(f"{flag} {path}: cannot write it: {error.strerror}") from error
-    if Path(path).is_dir():
-        raise DataError(f"{flag} {path}: is a folder; give the name of a file")
 
 
 def _write(flag: str, path: str | None, text: str) -> None:
