@@ -258,6 +258,17 @@ def test_damaged_results_are_a_failed_cell(tmp_path, ending):
     assert "cannot be read" in data.cells[0].record["note"]
 
 
+def test_a_damaged_note_of_a_model_costs_nothing_but_itself(tmp_path):
+    plan, description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
+    path = next((tmp_path / "models").glob("softmax*/model.json"))
+    path.write_text("{")
+    with pytest.raises(DataError, match=rf"; delete {path}$"):
+        reporter_of(tmp_path, plan, description).read()
+    path.unlink()
+    data = reporter_of(tmp_path, plan, description).read()
+    assert [cell.status for cell in data.cells] == ["done"] * 3
+
+
 def test_a_folder_keeps_to_its_data_and_remembers_attentions(tmp_path):
     _, description = make_sweep(tmp_path, lengths=(128,), seeds=(1,))
     fewer = dataclasses.replace(description, attentions=("rela", "softmax"))
