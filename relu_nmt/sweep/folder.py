@@ -120,7 +120,7 @@ def models_in(folder: Path) -> dict[Training, tuple[int, ...]]:
             training = _training(json.loads(path.read_text("utf-8")))
         except (OSError, ValueError, TypeError, KeyError) as error:
             # The model itself is well, and the report still knows it from the command.
-            raise DataError(f"cannot read the note of a model ({error}); delete {path}") from error
+            raise DataError(f"{path}: cannot read it ({error}); delete it") from error
         found[training] = _evaluated_lengths(path.parent)
     return found
 
