@@ -154,7 +154,7 @@ def other_scores_section(data: ReportData) -> Iterator[Markup]:
                 shown = score == "s_bleu" and mismatch is not None
                 below = f"{number(100 * mismatch, 1)}% mismatched" if shown else ""
                 limit = record.get("at_limit") if score == "chrf" else None
-                cut = f"{limit:,.3g} cut off" if limit else ""
+                cut = f"{number(limit, 0 if limit % 1 == 0 else 1)} cut off" if limit else ""
                 cells.append(place(average, number(record.get(score)), below, cut))
             table.add(data.label(system), *cells)
         yield table.html()

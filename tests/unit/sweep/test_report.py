@@ -231,6 +231,16 @@ def test_documents_of_a_bucket_are_counted_where_there_are_results(tmp_path):
     assert not [title for title in header if "\u2013 documents" in title]
 
 
+def test_many_translations_that_were_cut_off_are_counted_in_full(tmp_path):
+    plan, description = make_sweep(tmp_path, lengths=(128,), seeds=(1, 2), trouble=False)
+    paths = sorted((tmp_path / "models").glob("*/evaluate-128.results.json"))
+    for path, number in zip(paths, (1234, 1235, 2000, 3000, 0, 1), strict=True):
+        path.write_text(json.dumps({**json.loads(path.read_text()), "at_limit": number}))
+    page = reporter_of(tmp_path, plan, description).write().read_text("utf-8")
+    found = re.findall(r"([\d.,e+]+) cut off", page)
+    assert found == ["2,500", "1,234.5", "0.5"]
+
+
 def test_a_report_of_nothing(tmp_path):
     plan, description = make_sweep(tmp_path, lengths=(128,), seeds=(1,))
     shutil.rmtree(tmp_path / "models")
