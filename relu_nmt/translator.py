@@ -28,9 +28,9 @@ from relu_nmt.decoding.document_windows import WindowConfig
 from relu_nmt.decoding.ensemble import Ensemble
 from relu_nmt.decoding.generator import Generator
 from relu_nmt.decoding.hypotheses import Hypothesis
-from relu_nmt.decoding.sentences import SourceSentence, Translation, as_lines
+from relu_nmt.decoding.sentences import SourceSentence, Translation, as_lines, check_lengths
 from relu_nmt.decoding.unknown_words import load_translations, replace_unknown_words
-from relu_nmt.errors import CheckpointError, ConfigError, DataError
+from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.loading import load_model
 from relu_nmt.models.encoder_decoder import EncoderDecoder
 from relu_nmt.tasks.translation import TranslationTask
@@ -311,6 +311,7 @@ class Translator:
             DataError: a window is too long for the model.
         """
         search_config, limit = config, self.most_source_positions
+        check_lengths(documents.sentences, limit)  # before any is translated
         if windows.window_overlap:
             if config.score_reference or config.prefix_size:
                 raise ConfigError(
@@ -321,12 +322,7 @@ class Translator:
 
         def search(sources: Sequence[SourceSentence]) -> list[list[Translation]]:
             nonlocal first_id
-            longest = max(len(source.ids) for source in sources)
-            if limit is not None and longest > limit:
-                raise DataError(
-                    f"{longest} tokens to translate at once, but the model can read {limit}; "
-                    f"give --max-doc-tokens {limit} or less, and split sentences that are longer"
-                )
+            check_lengths(sources, limit)
             first_id += len(sources)  # each draws its own random numbers
             first = first_id - len(sources)
             return self.translate_sentences(sources, search_config, first, on_progress)

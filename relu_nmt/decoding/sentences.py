@@ -1,6 +1,6 @@
 """What a translator reads and what it gives."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,3 +55,17 @@ def as_lines(texts: Iterable[str]) -> list[str]:
             "text.splitlines() for each of its lines"
         )
     return list(texts)
+
+
+def check_lengths(sources: Sequence[SourceSentence], limit: int | None) -> None:
+    """See that a model that reads ``limit`` tokens can read all sources; None: it reads any.
+
+    Raises:
+        DataError: it cannot.
+    """
+    longest = max((len(source.ids) for source in sources), default=0)
+    if limit is not None and longest > limit:
+        raise DataError(
+            f"{longest} tokens to translate at once, but the model can read {limit}; "
+            f"give --max-doc-tokens {limit} or less, and split sentences that are longer"
+        )

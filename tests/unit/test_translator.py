@@ -143,6 +143,16 @@ def test_a_source_too_long_for_learned_positions_is_an_error():
         translator.translate(["ein Haus ist gross ."], **SHORT)
 
 
+def test_a_line_too_long_is_told_before_any_is_translated(monkeypatch):
+    task = make_task().with_sentence_separator()
+    model = make_model(task, encoder_learned_pos=True, max_source_positions=6)
+    translator = Translator([model], task, "cpu")
+    monkeypatch.setattr(translator, "translate_sentences", None)
+    with pytest.raises(DataError, match="the model can read 6"):
+        lines = ["Haus"] * 9 + ["das Haus ist gross und ein Haus"]
+        translator.translate_document(lines, max_doc_tokens=6, window_overlap=1)
+
+
 DOCUMENTS = [["ein Haus", "", "das Haus ist gross .", "Haus"], [], ["gross"], ["ist ein Haus"] * 4]
 
 
