@@ -81,6 +81,8 @@ def _run(arguments: argparse.Namespace, train_flags: list[str], words: list[str]
         return _report(Path(config.save_dir))
     if arguments.data is None:
         raise ConfigError("DATA is missing: give the data folder, as relu-nmt-preprocess made it")
+    # data-bin and data-bin/ are the same: commands are compared with those of earlier runs.
+    arguments.data = str(Path(arguments.data))
     plan, languages = _plan(arguments, config, train_flags)
 
     from relu_nmt.sweep.sweep import Sweep

@@ -12,6 +12,7 @@ import time
 import pytest
 
 from relu_nmt.cli import score, sweep
+from relu_nmt.sweep.runner import Outcome
 from relu_nmt.tasks.preprocess import build_data_folder
 from relu_nmt.tasks.preprocess_config import PreprocessConfig
 
@@ -185,6 +186,23 @@ def test_mistakes_are_found_before_anything_runs(data, tmp_path, capsys, flags, 
     assert code == 2
     assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_slash_behind_the_data_folder_is_the_same_command(tmp_path, monkeypatch):
+    plans = []
+
+    class Planned:
+        def __init__(self, plan, *_):
+            plans.append(plan)
+
+        def run(self):
+            return Outcome(failed=0)
+
+    monkeypatch.setattr("relu_nmt.sweep.sweep.Sweep", Planned)
+    for data in ("data-bin", "data-bin/", "./data-bin"):
+        assert sweep.main(words(data, tmp_path, "--budget 4u --lengths 32")) == 0
+    assert plans[0].steps() == plans[1].steps() == plans[2].steps()
+    assert {plan.data for plan in plans} == {"data-bin"}
 
 
 def test_a_folder_without_documents_and_no_folder(data, tmp_path, capsys):
