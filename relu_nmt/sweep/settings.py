@@ -202,7 +202,7 @@ class RunConfig:
     """How the commands are run; none of it changes their results, but for the speed.
 
     Raises:
-        ConfigError: no process at all.
+        ConfigError: no process at all, or fewer than GPUs.
     """
 
     jobs: int = option(
@@ -210,7 +210,7 @@ class RunConfig:
     )
     gpus: tuple[str, ...] = option(
         (),
-        "GPUs to deal out to the processes in turn, as 0,1,2,3",
+        "GPUs to deal out to the processes in turn, as --gpus 0,1,2,3 --jobs 4",
         metavar="N,N,...",
         parse=parse_gpus,
     )
@@ -224,6 +224,11 @@ class RunConfig:
     def __post_init__(self) -> None:
         if self.jobs < 1:
             raise ConfigError(f"--jobs {self.jobs}: expected 1 or more")
+        if len(self.gpus) > self.jobs:
+            raise ConfigError(
+                f"--gpus {','.join(self.gpus)}: a process uses one of them, so some would have "
+                f"none; raise --jobs from {self.jobs} to {len(self.gpus)}"
+            )
 
     def environment(self, place: int) -> dict[str, str]:
         """Return the environment of a process.

@@ -89,3 +89,9 @@ def test_processes_get_a_gpu_each_and_a_share_of_the_cores(monkeypatch):
     assert config.environment(0)["OMP_NUM_THREADS"] == "5"
     with pytest.raises(ConfigError, match="--jobs 0"):
         RunConfig(jobs=0)
+
+
+def test_a_gpu_that_no_process_would_get_is_a_mistake():
+    with pytest.raises(ConfigError, match=r"--gpus 0,1,2: .*raise --jobs from 2 to 3"):
+        RunConfig(jobs=2, gpus=("0", "1", "2"))
+    assert RunConfig(jobs=4, gpus=("0", "1")).jobs == 4  # two share a GPU
