@@ -226,8 +226,8 @@ class RunConfig:
             raise ConfigError(f"--jobs {self.jobs}: expected 1 or more")
         if len(self.gpus) > self.jobs:
             raise ConfigError(
-                f"--gpus {','.join(self.gpus)}: a process uses one of them, so some would have "
-                f"none; raise --jobs from {self.jobs} to {len(self.gpus)}"
+                f"--gpus {','.join(self.gpus)}: each process uses one, so some would stay "
+                f"idle; raise --jobs from {self.jobs} to {len(self.gpus)}"
             )
 
     def environment(self, place: int) -> dict[str, str]:
