@@ -35,7 +35,7 @@ class Generator:
         >>> model = EncoderDecoder(config, 10, 12, pad_index=1)
         >>> generator = Generator([model], GenerationConfig(beam=2, max_len_b=5), Dictionary())
         >>> [[best]] = generator.generate(torch.tensor([[4, 5, 2]]))
-        >>> best.tokens[-1]
+        >>> int(best.tokens[-1])
         2
     """
 
