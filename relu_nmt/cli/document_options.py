@@ -133,7 +133,7 @@ def limit_note(number: int, config: GenerationConfig) -> str:
         return ""
     return (
         f"NOTE: {number:,} translations reached the longest output ({config.max_len_a:g} * source "
-        f"+ {config.max_len_b} tokens, or the model's positions) and may be cut off; "
+        f"+ {config.max_len_b} tokens, or what the model can write) and may be cut off; "
         "--max-len-a and --max-len-b change it"
     )
 
