@@ -31,6 +31,7 @@ demo: $(VENV)/.installed
 
 test: $(VENV)/.installed-dev
 	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check --quiet .
 	$(VENV)/bin/python -m pytest $(TEST_FLAGS)
 
 clean:
