@@ -28,6 +28,11 @@ or one model for each attention and seed, which learns several lengths and is ev
 
   relu-nmt-sweep data-bin --lengths 1,128,512,1024 --doc-mixture 1,128,512,1024 ...
 
+Documents are learnt sooner by models that know sentences: train these first, and start from them:
+
+  relu-nmt-sweep data-bin --lengths 1 --save-dir sentences ...
+  relu-nmt-sweep data-bin --lengths 128,512 --save-dir documents --start-from sentences ...
+
 What stands behind -- goes to relu-nmt-train. DATA needs document boundaries (relu-nmt-preprocess
 --document-separator). The same command goes on where it was stopped; steps that are done are not
 run again, failed ones are. Several sweeps may work on one --save-dir at once, also on several
@@ -43,6 +48,7 @@ OWN_FLAGS = {
     "attention": "--attentions",
     "seed": "--seeds",
     "save_dir": "--save-dir before the --",
+    "finetune_from_model": "--start-from",
     "log_format": "the sweep, which reads the log",
     "user_module": "--user-module before the --",
 }
@@ -131,8 +137,13 @@ def _plan(
         frozenset(config.attentions if overlaps else ()),
     )
     for training in plan.trainings():
-        command = plan.steps_of(training)[0].commands[0]
-        read_settings(parser.parse_args(command[3:]))
+        train = plan.steps_of(training)[0]
+        read_settings(parser.parse_args(train.commands[0][3:]))
+        if train.start is not None and not train.start.exists():
+            raise ConfigError(
+                f"--start-from {config.start_from}: has no {train.start}; train the sentence "
+                "models first, with --lengths 1 and the same --attentions, --seeds and --checkpoint"
+            )
     pair = tuple(getattr(typed, name, None) for name in ("source_lang", "target_lang"))
     return plan, pair if all(pair) else ()
 

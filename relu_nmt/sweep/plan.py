@@ -91,10 +91,16 @@ class Step:
     @property
     def evaluated_checkpoint(self) -> Path | None:
         """The checkpoint that an evaluation translates with."""
+        return self._path_behind("--path") if self.kind == EVALUATE else None
+
+    @property
+    def start(self) -> Path | None:
+        """The checkpoint that a training starts from, None for random weights."""
+        return self._path_behind("--finetune-from-model") if self.kind == TRAIN else None
+
+    def _path_behind(self, flag: str) -> Path | None:
         words = self.commands[0]
-        if self.kind == TRAIN or "--path" not in words:
-            return None
-        return Path(words[words.index("--path") + 1])
+        return Path(words[words.index(flag) + 1]) if flag in words else None
 
     def __str__(self) -> str:
         if self.kind == TRAIN:
@@ -184,6 +190,7 @@ class Plan:
             *attention_flags(self.arch, training.attention),
             *(length_flag, training.trained_on),
             *config.budget.flags,
+            *self._start_flags(training),
             *("--seed", str(training.seed), "--save-dir", checkpoints),
         )
         if averaged is None:
@@ -194,6 +201,13 @@ class Plan:
             *("--output", self._checkpoint(folder)),
         )
         return (train, average)
+
+    def _start_flags(self, training: Training) -> tuple[str, ...]:
+        if self.config.start_from is None:
+            return ()
+        sentences = Training(training.attention, training.seed, (1,))
+        folder = model_folder(self.config.start_from, sentences)
+        return ("--finetune-from-model", self._checkpoint(folder))
 
     def _generate_command(self, training: Training, length: int, folder: Path) -> Command:
         stem = str(folder / f"{EVALUATE}-{length}")

@@ -161,6 +161,12 @@ class SweepConfig:
         metavar="N,N,...",
         parse=parse_lengths,
     )
+    start_from: str | None = option(
+        None,
+        "--save-dir of a sweep with --lengths 1: each model starts from the weights of its "
+        "sentence model with the same attention and seed; by default from random weights",
+        metavar="DIR",
+    )
     gen_subset: str = option("test", "split to evaluate on", metavar="SPLIT")
     checkpoint: str = option(
         "best",

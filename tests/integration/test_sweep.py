@@ -142,9 +142,25 @@ def test_a_mixture_that_is_stopped_goes_on_and_a_divergence_is_a_result(data, tm
     assert [row["updates"] for row in cells] == ["100", "100"]
 
 
+@pytest.mark.slow
+def test_documents_start_from_a_sweep_of_sentences(data, tmp_path):
+    sentences, documents = tmp_path / "sentences", tmp_path / "documents"
+    flags = "--attentions softmax --budget 4u --lengths"
+    assert sweep.main(words(data, sentences, f"{flags} 1", "--lr-scheduler fixed --lr 0.01")) == 0
+    # With a rate of 0 it stays what it started from, and translates sentences as that one does.
+    start = f"{flags} 1,16 --doc-mixture 1,16 --start-from {sentences}"
+    assert sweep.main(words(data, documents, start, "--lr-scheduler fixed --lr 0")) == 0
+    first = sentences / "models/softmax-L1-seed1"
+    second = documents / "models/softmax-mix1+16-seed1"
+    assert f"start from the weights of {first}" in (second / "train.log").read_text()
+    assert (second / "evaluate-1.txt").read_text() == (first / "evaluate-1.txt").read_text()
+
+
 @pytest.mark.parametrize(
     ("flags", "train", "message"),
     [
+        ("--budget 4u --start-from none", "", "error: --start-from none: has no none/models/"),
+        ("--budget 4u", "--finetune-from-model a", "behind the --: it is set by --start-from"),
         ("--budget 4u", "--seed 3", "--seed behind the --: it is set by --seeds"),
         ("--budget 4u", "--max-doc 9", "--max-doc-tokens behind the --: it is set by --lengths"),
         ("--budget 4u", "--max-update 9", "--max-update behind the --: it is set by --budget"),

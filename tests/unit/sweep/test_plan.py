@@ -49,6 +49,17 @@ def test_a_mixture_is_one_model_evaluated_at_every_length():
     assert len({step.folder for step in (train, *evaluations)}) == 1
 
 
+def test_each_model_starts_from_the_sentence_model_of_its_attention_and_seed():
+    sentences = make_plan(lengths=(1,), save_dir="sentences")
+    made = {evaluate.evaluated_checkpoint for evaluate in sentences.steps()} - {None}
+    plan = make_plan(doc_mixture=(1, 128), start_from="sentences/")
+    starts = {training: plan.steps_of(training)[0].start for training in plan.trainings()}
+    assert set(starts.values()) == made
+    for training, start in starts.items():
+        assert f"/{training.attention}-L1-seed{training.seed}/" in str(start)
+    assert {step.start for step in sentences.steps()} == {None}
+
+
 def test_the_commands_of_a_model():
     flags = ["--max-tokens", "4096", "-a", "reluformer_tiny", "--log-interval", "7"]
     plan = make_plan(flags, "reluformer_tiny", generate_flags=("--beam", "4"))
