@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from relu_nmt.analysis.places import AttentionPlace
+from relu_nmt.cli.document_options import check_writable
 from relu_nmt.config import option
 from relu_nmt.data.safe_write import write_text
 from relu_nmt.errors import ConfigError, DataError
@@ -65,10 +65,7 @@ class AttentionReport:
             self._place = checked_place(single_model(translator.ensemble), place)
         if self._path is not None:
             self._statistics = AttentionStatistics(translator.ensemble)
-            try:
-                Path(self._path).parent.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise self._unwritable(error) from error
+            check_writable("--attention-stats", self._path)
 
     def lines(self, number: int, source: SourceSentence, translation: Translation) -> list[str]:
         """Return the ``A-`` line of a translation, if it is to be printed."""
@@ -103,10 +100,8 @@ class AttentionReport:
         try:
             write_text(self._path, json.dumps(report, indent=1) + "\n")
         except OSError as error:
-            raise self._unwritable(error) from error
-
-    def _unwritable(self, error: OSError) -> DataError:
-        return DataError(f"--attention-stats {self._path}: cannot write it: {error.strerror}")
+            message = f"--attention-stats {self._path}: cannot write it: {error.strerror}"
+            raise DataError(message) from error
 
 
 def check_alignment(options: AttentionOptions, print_alignment: str | None) -> None:

@@ -78,13 +78,17 @@ class SplitDocumentOptions:
             ConfigError: there is such a flag.
         """
         if self.max_doc_tokens is not None:
-            if self.output is not None and self.output == self.results:
+            if self.output is None:
+                if self.output_separator != SEPARATORS[1]:
+                    raise ConfigError("--output-separator goes with --output; give a file there")
+            elif self.results is not None and _is_same_place(self.output, self.results):
                 raise ConfigError(f"--output and --results are both {self.output}; give two files")
             return
         for flag, given in (
             ("--window-overlap", windows.window_overlap),
             ("--count-source-only", self.count_source_only),
             ("--output", self.output is not None),
+            ("--output-separator", self.output_separator != SEPARATORS[1]),
             ("--results", self.results is not None),
         ):
             if given:
@@ -97,12 +101,16 @@ class SplitDocumentOptions:
 def check_writable(flag: str, path: str | None) -> None:
     """See that a file can be written before hours are spent, and make its folder.
 
+    Files are renamed into their place, which would put one where a device was.
+
     Raises:
         DataError: it cannot.
     """
     if path is None:
         return
     folder = Path(path).parent
+    if _is_special(Path(path)):
+        raise DataError(f"{flag} {path}: is no plain file; give the name of a file")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -111,6 +119,20 @@ def check_writable(flag: str, path: str | None) -> None:
         raise DataError(f"{flag} {path}: cannot write it: {error.strerror}") from error
     if Path(path).is_dir():
         raise DataError(f"{flag} {path}: is a folder; give the name of a file")
+
+
+def _is_special(path: Path) -> bool:
+    """Return whether a path is a device, a pipe or what a process has open, as /dev/stdout is.
+
+    That may lead to a plain file, so its own folder tells, not what it leads to.
+    """
+    if path.exists() and not path.is_file() and not path.is_dir():
+        return True
+    return path.is_symlink() and path.absolute().parent.resolve() == Path("/dev")
+
+
+def _is_same_place(path: str, other: str) -> bool:
+    return Path(path).resolve() == Path(other).resolve()
 
 
 def document_ranges(counts: Sequence[int] | np.ndarray) -> Iterator[tuple[range, range]]:

@@ -249,12 +249,21 @@ class DocumentSplitTranslation:
         # An empty line would end the document.
         filled = [[text for text in own if text.strip()] for own in texts]
         _write("--output", self._files.output, "\n".join(map(_with_ends, filter(None, filled))))
+        if self._files.output is None:
+            return
         empty = sum(not own for own in filled)
-        if empty and self._files.output is not None:
-            self._print(
-                f"NOTE: {share(empty, len(filled))} documents have an empty translation and are "
-                f"not in {self._files.output}; --output-separator tag keeps them"
-            )
+        num_lines = sum(map(len, texts))
+        left_out = num_lines - sum(map(len, filled))
+        if left_out > empty:  # a document that is one empty line is told of below
+            self._print(self._left_out_note(left_out, num_lines, "lines"))
+        if empty:
+            self._print(self._left_out_note(empty, len(filled), "documents"))
+
+    def _left_out_note(self, number: int, total: int, what: str) -> str:
+        return (
+            f"NOTE: {share(number, total)} {what} have an empty translation and are not in "
+            f"{self._files.output}; --output-separator tag keeps them"
+        )
 
 
 def _with_ends(lines: Iterable[str]) -> str:

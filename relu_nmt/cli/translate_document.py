@@ -119,11 +119,12 @@ class _TextTranslation:
             found = self._translator.translate_in_windows(
                 sources, self._windows, self._config, on_progress=advance
             )
-        translated = iter(found.lines(len(documents)))
+        translated = [[line.text for line in own] for own in found.lines(len(documents))]
+        rest = iter(translated)
         for blank, run in runs:
-            out = [""] * len(run) if blank else [line.text for line in next(translated)]
-            print("\n".join(out))
+            print("\n".join([""] * len(run) if blank else next(rest)))
         self._report(sources, found, int(plan.groups().over_long.sum()))
+        _tell(_empty_note([text for own in translated for text in own]))
 
     def _report(
         self, sources: SourceDocuments, found: DocumentTranslations, num_over_long: int
@@ -149,6 +150,17 @@ class _TextTranslation:
                 f"each; --max-doc-tokens {SINGLE_SENTENCES} keeps every line apart"
             )
         _tell(limit_note(found.num_at_limit, self._config))
+
+
+def _empty_note(texts: Sequence[str]) -> str:
+    """Return the line that tells of empty translations; empty if there are none."""
+    empty = sum(not text.strip() for text in texts)
+    if not empty:
+        return ""
+    return (
+        f"NOTE: {share(empty, len(texts))} lines have an empty translation, which looks like a "
+        "blank line between documents"
+    )
 
 
 def _is_blank(line: str) -> bool:

@@ -194,9 +194,8 @@ def test_mismatches_are_counted_and_keep_the_group_in_one_line(folder, capsys):
     assert f"{results['mismatches']} of {results['groups']} ({rate:.2%})" in output
     text = path.read_text()
     assert text.count("<d>\n") == NUM_DOCUMENTS
-    (folder / "tagged.en").write_text(
-        "<d>\n" + (folder / "test.en").read_text().replace("\n\n", "\n<d>\n")
-    )
+    tagged = (folder / "test.en").read_text().replace("\n\n", "\n<d>\n")
+    (folder / "tagged.en").write_text(f"<d>\n{tagged}")
     arguments = ["--sys", path, "--ref", folder / "tagged.en"]
     run(score, *arguments, "--document-separator", "tag", *AS_JSON)
     scored = json.loads(capsys.readouterr().out)
@@ -208,6 +207,14 @@ def test_the_longest_output_is_told(folder, capsys):
     output, results = generate_documents(folder, capsys, "sep", 24, "--max-len-b", 1)
     assert results["at_limit"] > 0
     assert f"NOTE: {results['at_limit']} translations reached the longest output" in output
+
+
+def test_empty_translations_are_told(folder, capsys):
+    flags = [1, "--min-len", 0, "--max-len-a", 0, "--max-len-b", 0]
+    _, err = translate(folder, capsys, "1 2\n3\n\n4\n", "--max-doc-tokens", *flags)
+    assert "NOTE: 3 of 3 (100.00%) lines have an empty translation" in err
+    output, _ = generate_documents(folder, capsys, "sep", *flags, "--output", folder / "empty")
+    assert "NOTE: 15 of 15 (100.00%) lines have an empty translation and are not in " in output
 
 
 def test_an_overlap_shows_context_in_the_source_only(folder, capsys, copying):
@@ -231,11 +238,8 @@ def test_other_ways_to_count_and_to_print(folder, capsys):
     assert results["count_source_only"] is True
     output, _ = generate_documents(folder, capsys, "sep", 30)
     assert "NOTE: --max-doc-tokens 30, but the model was trained on up to 24 tokens" in output
-    run(
-        generate,
-        *[folder / "data", "--path", folder / "sep.safetensors", *SHORT, "--results-path"],
-        *[folder / "lines", "--max-doc-tokens", 24],
-    )
+    arguments = [folder / "data", "--path", folder / "sep.safetensors", *SHORT]
+    run(generate, *arguments, "--results-path", folder / "lines", "--max-doc-tokens", 24)
     assert "d-BLEU" in (folder / "lines/generate-test.txt").read_text()
 
 
@@ -247,7 +251,7 @@ TEXTS = {
     "windows newlines": "1 2\r\n\r\n3 4\r\n5\r\n",
     "nothing": "",
     "only blank lines": "\n\n",
-    "a line longer than any group": " ".join("1234567890" * 5) + "\n1\n",
+    "a long line": " ".join("1234567890" * 5) + "\n1\n",
     "looks like a separator": "1 <sep> 2\n3 <sep>\n<sep>\n",
 }
 
@@ -263,8 +267,7 @@ def translate(folder, capsys, text, *flags, model="sep"):
 @pytest.mark.parametrize("flags", [[], ["--max-doc-tokens", 8, "--window-overlap", 2]])
 def test_every_line_gives_one_line_and_blank_lines_stay(folder, capsys, name, flags):
     out, err = translate(folder, capsys, TEXTS[name], *flags)
-    lines = TEXTS[name].replace("\r\n", "\n").split("\n")
-    lines = lines if lines[-1] else lines[:-1]
+    lines = TEXTS[name].splitlines()
     translated = out.split("\n")[:-1]
     assert len(translated) == len(lines)
     assert not any(text for text, line in zip(translated, lines, strict=True) if not line.strip())
@@ -279,8 +282,7 @@ def test_lines_stand_beside_their_own_translations(folder, capsys, copying, flag
     for text in TEXTS.values():
         if "sep" not in text:
             out, _ = translate(folder, capsys, text, *flags)
-            lines = text.replace("\r\n", "\n").replace("3", "4").split("\n")
-            lines = lines if lines[-1] else lines[:-1]
+            lines = text.replace("3", "4").splitlines()
             assert out == "".join(f"{line.strip()}\n" for line in lines)
 
 
@@ -333,8 +335,7 @@ def test_the_default_length_is_that_of_training(folder, capsys, copying):
 
 
 def test_standard_input_and_the_longest_output(folder, capsys, monkeypatch):
-    stdin = io.TextIOWrapper(io.BytesIO(b"1 2 3\n\n4\n"))
-    monkeypatch.setattr(sys, "stdin", stdin)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"1 2 3\n\n4\n")))
     run(translate_document, "-", "--path", folder / "sep.safetensors", "--cpu", "--max-len-b", 1)
     out, err = capsys.readouterr()
     assert out.count("\n") == 3
@@ -376,19 +377,18 @@ def test_mistakes_are_one_line_and_exit_2(folder, capsys, arguments, message):
         ("data", "--window-overlap 1", "--window-overlap goes with documents"),
         ("data", "--output x", "--output goes with documents"),
         ("data", "--max-doc-tokens 9 --output {folder}/data", "is a folder"),
+        ("data", "--attention-stats /dev/null", "is no plain file"),
         ("data", "--max-doc-tokens 9 --results {folder}/test.de/x", "cannot write it"),
         ("data", "--max-doc-tokens 9 --window-overlap 1 --prefix-size 1", "neither --prefix-size"),
         ("data", "--max-doc-tokens 9 --window-overlap 1 --print-attention", "--print-attention"),
     ],
 )
 def test_mistakes_with_a_data_folder(folder, capsys, data, flags, message):
-    flags = flags.format(folder=folder).split()
-    path = ["--path", str(folder / "sep.safetensors")]
-    run(generate, folder / data, *path, "--cpu", *flags, expect=2)
+    flags = ["--path", folder / "sep.safetensors", "--cpu", *flags.format(folder=folder).split()]
+    run(generate, folder / data, *flags, expect=2)
     error = capsys.readouterr().err
-    assert error.startswith("relu-nmt-generate: error: ")
+    assert error.startswith("relu-nmt-generate: error: ") and message in error
     assert error.count("\n") == 1
-    assert message in error
 
 
 def test_sentences_too_long_for_learned_positions_can_be_left_out(folder, capsys):
