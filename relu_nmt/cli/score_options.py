@@ -12,7 +12,7 @@ from relu_nmt.data.dictionary import SENTENCE_SEPARATOR
 from relu_nmt.data.documents import SEPARATORS
 from relu_nmt.errors import ConfigError
 from relu_nmt.evaluation.bleu import METRICS
-from relu_nmt.evaluation.length_buckets import DEFAULT_EDGES
+from relu_nmt.evaluation.length_buckets import DEFAULT_EDGES, length_buckets
 from relu_nmt.evaluation.significance import DEFAULT_SAMPLES
 
 
@@ -123,6 +123,8 @@ class DocumentOptions:
                 "--sentence-separator needs a symbol and document boundaries: --documents or "
                 "--document-separator"
             )
+        if self.length_buckets:
+            length_buckets((), self.length_buckets)  # before anything is read
         if self.paired_bs_n < 1:
             raise ConfigError(f"--paired-bs-n {self.paired_bs_n}: expected 1 or more")
 

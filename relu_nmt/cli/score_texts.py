@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from relu_nmt.cli.score_options import DocumentOptions, Entry, ScoreOptions
-from relu_nmt.data.documents import read_documents
+from relu_nmt.data.documents import DOCUMENT_TAG, SEPARATORS, read_documents, separator_test
 from relu_nmt.data.text_lines import decode_lines, read_lines
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation import document_scores as docs
@@ -50,13 +50,13 @@ def text_report(options: ScoreOptions, documents: DocumentOptions) -> Iterator[E
     ]
     segments = _DocumentTexts if documents.has_documents else _LineTexts
     texts = segments(options, documents)
+    baseline = None if documents.baseline is None else texts.baseline(documents.baseline)
     for metric in metrics:
         yield from texts.scores(metric)
     if documents.length_buckets:
         for metric in metrics:
             yield from _by_length(metric, texts, documents.length_buckets)
-    if documents.baseline is not None:
-        baseline = texts.baseline(documents.baseline)
+    if baseline is not None:
         if len(baseline) < FEW_SEGMENTS:
             text = f"NOTE: only {len(baseline)} {texts.counted}: the p-values below say little"
             yield Entry(text, {"note": text.removeprefix("NOTE: ")})
@@ -119,8 +119,22 @@ class _DocumentTexts:
     def _read(self, path: str, counts: str | None) -> docs.Documents:
         lines = _read(path)
         if counts is None:
-            return docs.split_at_separators(lines, self._documents.document_separator)
-        return docs.cut_by_counts(lines, read_documents(counts), f"{_name(path)} with {counts}")
+            separator = self._documents.document_separator
+            if separator == "tag" and lines and not any(map(separator_test("tag"), lines)):
+                raise DataError(
+                    f"{_name(path)}: no line {DOCUMENT_TAG} in it, but --document-separator tag "
+                    "expects one before each document, in all files"
+                )
+            return docs.split_at_separators(lines, separator)
+        sizes = read_documents(counts)
+        for separator in SEPARATORS[1:]:
+            between = sum(map(separator_test(separator), lines))
+            if between and len(lines) == sizes.sum() + between:
+                raise DataError(
+                    f"{_name(path)} with {counts}: there are separators in the text itself; give "
+                    f"--document-separator {separator} instead of --documents, for all files"
+                )
+        return docs.cut_by_counts(lines, sizes, f"{_name(path)} with {counts}")
 
     def _translations(self, path: str, counts: str | None) -> docs.Documents:
         found = self._read(path, counts)

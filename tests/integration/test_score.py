@@ -117,6 +117,9 @@ def test_lines_are_resampled_without_documents(files, capsys, monkeypatch):
     ("arguments", "message"),
     [
         ("--sys sys.blank --ref ref.plain --document-separator blank", "ref.plain: 1 documents"),
+        ("--sys sys.tag --ref ref.blank --document-separator tag", "ref.blank: no line <d> in it"),
+        ("--sys sys.blank --ref ref.plain --documents ref.counts", "separators in the text itself"),
+        ("--sys sys.plain --ref ref.tag --documents ref.counts", "tag instead of --doc"),
         ("--sys sys.plain --ref ref.plain --documents none", "none: cannot read"),
         ("--sys groups.plain --ref ref.plain --documents ref.counts", "groups.plain with ref"),
         ("--sys sys.plain --ref ref.plain --sys-documents sys.counts", "goes with --documents"),
@@ -132,6 +135,12 @@ def test_lines_are_resampled_without_documents(files, capsys, monkeypatch):
 )
 def test_mistakes_are_one_line(files, capsys, arguments, message):
     assert message in error_of(capsys, *arguments.split())
+
+
+@pytest.mark.parametrize("flags", ["--baseline groups.plain", "--length-buckets 9,3"])
+def test_mistakes_are_found_before_scores_are_printed(files, capsys, flags):
+    assert main(["--sys", "sys.plain", "--ref", "ref.plain", *flags.split()]) == 2
+    assert capsys.readouterr().out == ""
 
 
 def write_contrasts(path):
