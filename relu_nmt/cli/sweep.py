@@ -14,8 +14,9 @@ from relu_nmt.config import add_options, flag_of, from_namespace
 from relu_nmt.decoding.config import DocumentGenerationConfig
 from relu_nmt.errors import ConfigError
 from relu_nmt.evaluation.config import ScoringConfig
-from relu_nmt.sweep.plan import DEFAULT_ARCH, Plan
+from relu_nmt.sweep.plan import DEFAULT_ARCH, TRAIN, Plan, Step
 from relu_nmt.sweep.settings import RunConfig, SweepConfig
+from relu_nmt.sweep.step_state import DONE, read_state
 
 DESCRIPTION = """\
 Does an attention translate long documents better? Train and evaluate a model for every attention,
@@ -139,13 +140,31 @@ def _plan(
     for training in plan.trainings():
         train = plan.steps_of(training)[0]
         read_settings(parser.parse_args(train.commands[0][3:]))
-        if train.start is not None and not train.start.exists():
-            raise ConfigError(
-                f"--start-from {config.start_from}: has no {train.start}; train the sentence "
-                "models first, with --lengths 1 and the same --attentions, --seeds and --checkpoint"
-            )
+        _check_start(config.start_from, train)
     pair = tuple(getattr(typed, name, None) for name in ("source_lang", "target_lang"))
     return plan, pair if all(pair) else ()
+
+
+def _check_start(folder: str | None, train: Step) -> None:
+    """See that the sentence model that a training starts from is there, and trained to its end.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    if train.start is None:
+        return
+    if not train.start.exists():
+        raise ConfigError(
+            f"--start-from {folder}: has no {train.start}; train the sentence models first, with "
+            "--lengths 1 and the same --attentions, --seeds and --checkpoint"
+        )
+    sentences = Step(TRAIN, train.training, None, train.start.parent.parent, ())
+    state = read_state(sentences)
+    if state is not None and state.status != DONE:
+        raise ConfigError(
+            f"--start-from {folder}: the training of {sentences.folder} is not done, but "
+            f"{state.status}; finish that sweep first"
+        )
 
 
 def _check_checkpoint(config: SweepConfig, typed: argparse.Namespace) -> None:

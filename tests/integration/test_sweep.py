@@ -143,7 +143,7 @@ def test_a_mixture_that_is_stopped_goes_on_and_a_divergence_is_a_result(data, tm
 
 
 @pytest.mark.slow
-def test_documents_start_from_a_sweep_of_sentences(data, tmp_path):
+def test_documents_start_from_a_sweep_of_sentences(data, tmp_path, capsys):
     sentences, documents = tmp_path / "sentences", tmp_path / "documents"
     flags = "--attentions softmax --budget 4u --lengths"
     assert sweep.main(words(data, sentences, f"{flags} 1", "--lr-scheduler fixed --lr 0.01")) == 0
@@ -154,6 +154,11 @@ def test_documents_start_from_a_sweep_of_sentences(data, tmp_path):
     second = documents / "models/softmax-mix1+16-seed1"
     assert f"start from the weights of {first}" in (second / "train.log").read_text()
     assert (second / "evaluate-1.txt").read_text() == (first / "evaluate-1.txt").read_text()
+    state = (first / "train.json").read_text()
+    (first / "train.json").write_text(state.replace('"done"', '"started"'))
+    capsys.readouterr()
+    assert sweep.main(words(data, tmp_path / "third", start)) == 2
+    assert f"the training of {first} is not done, but started;" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
