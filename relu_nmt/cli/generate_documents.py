@@ -183,6 +183,9 @@ class DocumentSplitTranslation:
             for score in (scores.d_bleu, scores.s_bleu, scores.group_bleu, scores.chrf):
                 if score is not None:
                     self._print(f"{beginning}: {score}")
+            if scores.s_bleu is None and self._mismatches() is not None:
+                reason = "no document has as many sentences as its reference"
+                self._print(f"{beginning}: s-BLEU: none, {reason}")
         self._write_output()
         results = self._results(seconds, scores) | {"lengths": lengths}
         _write("--results", self._files.results, json.dumps(results, indent=1) + "\n")

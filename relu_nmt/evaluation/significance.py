@@ -1,5 +1,6 @@
 """Whether one system is better than another: paired bootstrap, by sacreBLEU."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -83,13 +84,16 @@ def paired_bootstrap(
 
     Raises:
         DataError: numbers of segments differ, or there are none.
-        ConfigError: no resamples.
+        ConfigError: no resamples, or a seed that is no number.
 
     Reference: Koehn 2004, "Statistical significance tests for machine translation evaluation";
     the p-value as sacreBLEU computes it. Deviation: of two systems with the same output it is 1.
     """
     from sacrebleu.significance import PairedTest
 
+    seed = os.environ.get("SACREBLEU_SEED", "12345")
+    if not seed.isdecimal() and seed.lower() != "none":
+        raise ConfigError(f"SACREBLEU_SEED={seed}: expected a number, or none for another each run")
     if samples < 1:
         raise ConfigError(f"--paired-bs-n {samples}: expected 1 or more resamples")
     if not system:

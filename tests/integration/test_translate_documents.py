@@ -189,11 +189,9 @@ def test_mismatches_are_counted_and_keep_the_group_in_one_line(folder, capsys):
     output, results = generate_documents(folder, capsys, "sep", 24, *flags)
     assert not lines_of(output, "H")
     assert results["mismatches"] > 0
-    rate = results["mismatch_rate"]
-    assert rate == results["mismatches"] / results["groups"]
+    assert (rate := results["mismatch_rate"]) == results["mismatches"] / results["groups"]
     assert f"{results['mismatches']} of {results['groups']} ({rate:.2%})" in output
-    text = path.read_text()
-    assert text.count("<d>\n") == NUM_DOCUMENTS
+    assert path.read_text().count("<d>\n") == NUM_DOCUMENTS
     tagged = (folder / "test.en").read_text().replace("\n\n", "\n<d>\n")
     (folder / "tagged.en").write_text(f"<d>\n{tagged}")
     arguments = ["--sys", path, "--ref", folder / "tagged.en"]
@@ -203,10 +201,12 @@ def test_mismatches_are_counted_and_keep_the_group_in_one_line(folder, capsys):
     assert (results["s_bleu"] or {"score": None})["score"] == scored[1]["score"]
 
 
-def test_the_longest_output_is_told(folder, capsys):
+def test_the_longest_output_and_no_s_bleu_are_told(folder, capsys, monkeypatch):
+    monkeypatch.setattr("relu_nmt.evaluation.split_documents.sentence_score", lambda *_: None)
     output, results = generate_documents(folder, capsys, "sep", 24, "--max-len-b", 1)
     assert results["at_limit"] > 0
     assert f"NOTE: {results['at_limit']} translations reached the longest output" in output
+    assert "beam=2: s-BLEU: none, no document has as many sentences as its reference" in output
 
 
 def test_empty_translations_are_told(folder, capsys):

@@ -55,3 +55,9 @@ def test_what_cannot_be_compared():
         paired_bootstrap(MetricConfig(), ["a"], ["a", "b"], [["a"]])
     with pytest.raises(DataError, match="no lines"):
         paired_bootstrap(MetricConfig(), [], [], [[]])
+
+
+def test_a_seed_that_is_no_number(monkeypatch):
+    monkeypatch.setenv("SACREBLEU_SEED", "first")
+    with pytest.raises(ConfigError, match="SACREBLEU_SEED=first: expected a number"):
+        paired_bootstrap(MetricConfig(), ["a"], ["a"], [["a"]])
