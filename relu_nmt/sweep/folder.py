@@ -19,7 +19,6 @@ from relu_nmt.sweep.step_state import STATE_ENDING
 SWEEP_FILE = "sweep.json"
 MODEL_FILE = "model.json"
 MODELS = "models"
-EITHER = " or "  # between budgets
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ class SweepDescription:
         gen_subset: split that is evaluated.
         languages: source and target language.
         attentions: in the order of the report; the first is the baseline.
-        budget: of each training, in words; of earlier sweeps in the folder too, if it was another.
+        budget: of each training, in words.
         checkpoint: which one is evaluated.
         command: as typed, without the program.
         environment: machine and versions of the last run.
@@ -87,12 +86,7 @@ def write_description(folder: Path, description: SweepDescription) -> SweepDescr
                     f"{new}; choose another --save-dir"
                 )
         more = [name for name in earlier.attentions if name not in description.attentions]
-        budgets = dict.fromkeys([*earlier.budget.split(EITHER), description.budget])
-        description = dataclasses.replace(
-            description,
-            attentions=(*description.attentions, *more),
-            budget=EITHER.join(budgets),
-        )
+        description = dataclasses.replace(description, attentions=(*description.attentions, *more))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps(dataclasses.asdict(description), indent=1, ensure_ascii=False)
