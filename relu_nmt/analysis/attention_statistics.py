@@ -15,6 +15,8 @@ from relu_nmt.errors import ConfigError
 
 MOST_WEIGHTS = 2**25
 """Entries of the weights [B, H, Nq, Nk] of one attention at a time: 128 MB in float32."""
+MOST_TOKENS = 2**14
+"""Tokens of a batch, padding included: what else a layer makes grows with them."""
 DEFINITIONS = {
     "weights": "before dropout, rows of real queries only; targets are read in one pass",
     "sum": "sum of the weights of a row",
@@ -86,7 +88,8 @@ class AttentionStatistics:
         order, first = np.argsort(-lengths, kind="stable"), 0
         while first < len(order):
             longest = int(lengths[order[first]])
-            size = max(1, MOST_WEIGHTS // (num_heads * longest**2))
+            size = min(MOST_WEIGHTS // (num_heads * longest**2), MOST_TOKENS // longest)
+            size = max(1, size)
             yield order[first : first + size]
             first += size
 

@@ -14,6 +14,8 @@ from relu_nmt.data.safe_write import write_text
 from relu_nmt.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from relu_nmt.translator import SourceSentence, Translation, Translator
 
 
@@ -59,7 +61,9 @@ class AttentionReport:
         self._subset = subset
         self._place = None
         self._path = options.attention_stats
-        self._statistics = None
+        self._statistics: AttentionStatistics | None = None
+        self._sources: list[np.ndarray] = []
+        self._targets: list[np.ndarray] = []
         if options.print_attention is not None:
             place = AttentionPlace.parse(options.print_attention)
             self._place = checked_place(single_model(translator.ensemble), place)
@@ -77,25 +81,25 @@ class AttentionReport:
     def add(
         self, sources: Sequence[SourceSentence], found: Sequence[Sequence[Translation]]
     ) -> None:
-        """Take in sentences with their translations; those without words are left out."""
+        """Note sentences with their translations; those without words are left out."""
         if self._statistics is None:
             return
-        # The model was not asked about empty sentences.
-        pairs = [
-            (source.ids, best.hypothesis.tokens)
-            for source, (best, *_) in zip(sources, found, strict=True)
-            if len(source.ids) > 1
-        ]
-        self._statistics.add([source for source, _ in pairs], [target for _, target in pairs])
+        for source, (best, *_) in zip(sources, found, strict=True):
+            if len(source.ids) > 1:  # the model was not asked about empty sentences
+                self._sources.append(source.ids)
+                self._targets.append(best.hypothesis.tokens)
 
     def write(self) -> None:
-        """Write the file, whole or not at all.
+        """Measure, and write the file, whole or not at all.
+
+        Only now, so that time and memory of the translation are its own.
 
         Raises:
             DataError: it cannot be written.
         """
         if self._statistics is None or self._path is None:
             return
+        self._statistics.add(self._sources, self._targets)
         report = {"subset": self._subset, **self._statistics.report()}
         try:
             write_text(self._path, json.dumps(report, indent=1) + "\n")

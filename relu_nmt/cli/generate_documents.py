@@ -27,6 +27,7 @@ from relu_nmt.data.documents import DOCUMENT_TAG, require_documents
 from relu_nmt.data.safe_write import write_text
 from relu_nmt.decoding.document_windows import WindowConfig, WindowPlan
 from relu_nmt.errors import DataError
+from relu_nmt.peak_memory import peak_gpu_bytes, peak_resident_bytes
 
 if TYPE_CHECKING:
     from relu_nmt.cli.attention_output import AttentionReport
@@ -208,7 +209,8 @@ class DocumentSplitTranslation:
             "mismatches": number,
             "mismatch_rate": None if number is None else number / max(1, num_groups),
             "at_limit": self._num_at_limit,
-            "gpu_memory_bytes": _gpu_memory(),
+            "memory_bytes": peak_resident_bytes(),
+            "gpu_memory_bytes": peak_gpu_bytes(),
             "d_bleu": _values(scores and scores.d_bleu),
             "s_bleu": _values(scores and scores.s_bleu),
             "group_bleu": _values(scores and scores.group_bleu),
@@ -271,13 +273,6 @@ class DocumentSplitTranslation:
 
 def _with_ends(lines: Iterable[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
-
-
-def _gpu_memory() -> int | None:
-    """Return the most memory that tensors took on the GPU, in bytes; None without one."""
-    import torch
-
-    return torch.cuda.max_memory_allocated() if torch.cuda.is_initialized() else None
 
 
 def _values(score: Score | None) -> dict[str, Any] | None:

@@ -4,7 +4,6 @@ import os
 import shlex
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,6 +11,7 @@ from types import FrameType
 from typing import Any, BinaryIO
 
 from relu_nmt.errors import DataError, ReluNmtError
+from relu_nmt.peak_memory import MAXRSS_UNIT
 from relu_nmt.sweep.folder import write_training
 from relu_nmt.sweep.locks import StepLock
 from relu_nmt.sweep.narration import Narration, in_words
@@ -33,8 +33,6 @@ from relu_nmt.sweep.training_log import has_diverged, last_line
 POLL_SECONDS = 0.2
 RETRY_LOCK_SECONDS = 3.0
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# Linux counts in KiB, macOS in bytes.
-MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
 @dataclass
@@ -205,6 +203,10 @@ class Runner:
         environment = {**self._environment, **{n: variables[n] for n in shown if n in variables}}
         started = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         state = StepState(STARTED, step.commands, started=started, environment=environment)
+        earlier = read_state(step)
+        if step.kind == TRAIN and earlier is not None and earlier.commands == step.commands:
+            # It goes on with what it had reached.
+            state = replace(state, peak_memory=earlier.peak_memory)
         write_state(step, state)
         write_training(step.folder, step.training)
         try:
@@ -259,6 +261,7 @@ class Runner:
         status, note = DONE, ""
         if exit_code != 0 or not complete:
             if self._signal is not None:
+                write_state(step, running.state)
                 running.lock.release()
                 self._narration.say(f"{step}: stopped after {in_words(seconds)}", self._times())
                 return

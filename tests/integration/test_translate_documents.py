@@ -177,6 +177,7 @@ def test_lines_are_printed_for_each_group(folder, capsys):
     ):
         assert len(scores.split()) == len(tokens.split()) + 1
     assert results["sentences"] == len(raw)
+    assert results["memory_bytes"] > 5e7
     assert results["lengths"]["groups"] == results["groups"]
     assert results["lengths"]["over_long_sentences"] == 1
     assert f"Translated {len(raw)} sentences ({results['tokens']:,} tokens) in " in output

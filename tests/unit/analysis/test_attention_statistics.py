@@ -1,5 +1,6 @@
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from relu_nmt.analysis import attention_statistics
 from relu_nmt.analysis.attention_maps import attention_weights
 from relu_nmt.analysis.attention_statistics import AttentionStatistics
 from relu_nmt.analysis.places import AttentionPlace
+from relu_nmt.cli.attention_output import AttentionOptions, AttentionReport
 from relu_nmt.decoding.ensemble import Ensemble
 from relu_nmt.errors import ConfigError
 from tests.unit.analysis.models import EOS, make_model
@@ -37,6 +39,37 @@ def rows_of(model, slot, layer, head):
 def entropy(row):
     shares = [w / row.sum() for w in row if w > 0] if row.sum() > 1e-6 else []
     return -sum(p * math.log(p) for p in shares)
+
+
+def test_memory_is_not_that_of_many_short_sentences_at_once(monkeypatch):
+    monkeypatch.setattr(attention_statistics, "MOST_TOKENS", 12)
+    statistics, read = AttentionStatistics(Ensemble([make_model("softmax")])), []
+    decoder_inputs = attention_statistics.decoder_inputs
+
+    def noted(sources, targets, *rest):
+        read.append(len(sources) * max(map(len, [*sources, *targets])))
+        return decoder_inputs(sources, targets, *rest)
+
+    monkeypatch.setattr(attention_statistics, "decoder_inputs", noted)
+    sentence = np.array([5, 6, EOS])
+    statistics.add([sentence] * 10, [sentence] * 10)
+    assert read == [12, 12, 6]
+
+
+def test_the_attention_is_measured_when_all_is_translated(tmp_path):
+    """So that time and memory of the translation are its own."""
+    translator = SimpleNamespace(ensemble=Ensemble([make_model("softmax")]))
+    path = tmp_path / "stats.json"
+    report = AttentionReport(AttentionOptions(attention_stats=str(path)), translator, "test")
+    calls = []
+    report._statistics.add = lambda *lists: calls.append(lists)
+    found = [SimpleNamespace(hypothesis=SimpleNamespace(tokens=target)) for target in TARGETS]
+    report.add([SimpleNamespace(ids=source) for source in SOURCES], [[one] for one in found])
+    assert not calls
+    report.write()
+    [(sources, targets)] = calls
+    assert all(map(np.array_equal, sources, SOURCES))
+    assert all(map(np.array_equal, targets, TARGETS))
 
 
 @pytest.mark.parametrize("attention", ["softmax", "reluformer"])

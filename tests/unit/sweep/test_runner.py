@@ -96,6 +96,28 @@ def test_the_state_tells_time_memory_and_environment(tmp_path):
     assert models_in(tmp_path.parent) == {}
 
 
+def test_a_training_that_goes_on_keeps_its_peak_of_memory(tmp_path):
+    # The first run needs much and is stopped, the second one little.
+    code = (
+        "import time\nif not os.path.exists('large'):\n"
+        "    x = bytes(90_000_000); open('large', 'w'); time.sleep(60)"
+    )
+    steps = make_steps(tmp_path, code, lengths=())
+
+    def stop():
+        while not (tmp_path / "large").exists():
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=stop)
+    thread.start()
+    run(steps)
+    thread.join()
+    assert statuses(steps) == [STARTED]
+    assert run(steps).failed == 0
+    assert read_state(steps[0]).peak_memory > 90_000_000
+
+
 def test_a_crash_and_a_divergence_stop_nothing_else(tmp_path, capsys):
     diverge = "sys.exit('error: update 3: loss became not finite')"
     steps = make_steps(tmp_path, "raise ValueError('a crash')", diverge, "", lengths=(8,))
