@@ -185,6 +185,11 @@ def _check_checkpoint(config: SweepConfig, typed: argparse.Namespace) -> None:
     if number is None:
         return
     interval = max(0, getattr(typed, "save_interval_updates", 0))
+    if config.budget is not None and config.budget.updates is None:
+        raise ConfigError(
+            f"--checkpoint {which}: how many checkpoints a --budget in time gives is not known; "
+            "give it in updates, as 4000u"
+        )
     if not interval:
         raise ConfigError(f"--checkpoint {which}: add --save-interval-updates behind the --")
     kept = getattr(typed, "keep_interval_updates", -1)
@@ -206,7 +211,10 @@ def _check_generate_flags(data: str, config: SweepConfig) -> bool:
     """
     typed = generate_parser().parse_args([data, *config.generate_flags])
     _refuse(typed, GENERATE_OWN_FLAGS, "in --generate-flags")
-    from_namespace(DocumentGenerationConfig, typed)
+    if from_namespace(DocumentGenerationConfig, typed).score_reference:
+        raise ConfigError(
+            "--score-reference in --generate-flags: translations are scored; leave it out"
+        )
     from_namespace(ScoringConfig, typed)
     return bool(getattr(typed, "window_overlap", 0))
 

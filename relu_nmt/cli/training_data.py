@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from relu_nmt.data.batching import BatchingConfig, refuse_too_long
 from relu_nmt.data.document_config import DocumentConfig
 from relu_nmt.data.document_groups import SINGLE_SENTENCES
-from relu_nmt.data.document_lengths import lengths_in_words
+from relu_nmt.data.document_lengths import LENGTHS_FILE, lengths_in_words
 from relu_nmt.data.documents import require_documents
 from relu_nmt.data.safe_write import write_text
 from relu_nmt.errors import ConfigError, DataError
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from relu_nmt.data.document_batches import DocumentBatches, DocumentSplit
     from relu_nmt.data.pair_batches import PairBatches
     from relu_nmt.data.parallel import ParallelDataset
-
-LENGTHS_FILE = "document_lengths.json"
 
 
 class TrainingSplits:

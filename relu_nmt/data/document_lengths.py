@@ -8,6 +8,8 @@ from relu_nmt.data.document_groups import SINGLE_SENTENCES, DocumentGroups
 
 BUCKETS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 QUANTILES = (0.1, 0.5, 0.9)
+LENGTHS_FILE = "document_lengths.json"
+"""Name of the file beside the checkpoints that holds the lengths of the training."""
 
 
 def describe_lengths(groups: DocumentGroups, limit: int, keep_over_long: bool) -> dict[str, Any]:

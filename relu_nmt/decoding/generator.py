@@ -79,12 +79,16 @@ class Generator:
             results = search.search(src_tokens, limits, prefix_tokens)
         for sentence, hypotheses in zip(ids, results, strict=True):
             if not hypotheses:
-                raise ConfigError(
-                    f"sentence {sentence}: no possible output; either the model's scores are not "
-                    "finite (training diverged), or --min-len and --no-repeat-ngram-size forbid "
-                    "every token"
-                )
+                raise ConfigError(f"sentence {sentence}: no possible output; {self._reason()}")
         return results
+
+    def _reason(self) -> str:
+        if self.config.min_len > 1 or self.config.no_repeat_ngram_size:
+            return (
+                "--min-len and --no-repeat-ngram-size forbid every token; lower them, and if that "
+                "does not help, the training of the model has diverged"
+            )
+        return "the model's scores are not finite (training diverged)"
 
     def score(self, src_tokens: Tensor, tgt_tokens: Tensor) -> list[list[Hypothesis]]:
         """Return the references [B, T], right-padded, as hypotheses with their scores."""

@@ -46,8 +46,8 @@ def average_cells(cells: Sequence[Cell], attentions: Sequence[str]) -> list[Aver
     columns are those of the cells and
 
     * ``d_bleu_seed_interval``, ``d_bleu_document_interval``: half widths of 95% intervals;
-    * ``gain``, ``gain_document_interval``, ``p_value``: d-BLEU against the first attention, over
-      the seeds that converged with both, ``gain_seeds``;
+    * ``gain``, ``gain_seed_interval``, ``gain_document_interval``, ``p_value``: d-BLEU against
+      the first attention, over the seeds that converged with both, ``gain_seeds``;
     * ``seeds``, and the numbers of seeds by status.
 
     Args:
@@ -115,17 +115,21 @@ def _add_gain(average: Average, averages: Sequence[Average], attentions: Sequenc
         own, base = (
             np.mean([side.resampled[seed] for seed in seeds], axis=0) for side in (average, other)
         )
-        gain = _score(average, seeds) - _score(other, seeds)
+        gains = [_score(average, seed) - _score(other, seed) for seed in seeds]
+        gain = sum(gains) / len(gains)
         record["gain"] = gain
+        interval = seed_interval(gains)
+        if interval is not None:
+            record["gain_seed_interval"] = interval
         record["gain_document_interval"] = document_interval(own - base)
         record["p_value"] = p_value(own, base, gain)
         record["gain_seeds"] = ",".join(map(str, seeds))
 
 
-def _score(average: Average, seeds: Sequence[int]) -> float:
-    """Return the mean d-BLEU of some seeds."""
-    found = [cell.record["d_bleu"] for cell in average.cells if cell.training.seed in seeds]
-    return sum(found) / len(found)
+def _score(average: Average, seed: int) -> float:
+    """Return the d-BLEU of a seed."""
+    [found] = [cell.record["d_bleu"] for cell in average.cells if cell.training.seed == seed]
+    return found
 
 
 def unfinished(cells: Sequence[Cell]) -> dict[str, int]:

@@ -14,7 +14,8 @@ CELL_ROW, MEAN_ROW = "cell", "mean"
 FIRST_COLUMNS = (
     *("row", "attention", "trained_on", "mixture", "length", "seed", "seeds", "status", "note"),
     *("d_bleu", "d_bleu_seed_interval", "d_bleu_document_interval"),
-    *("gain", "gain_document_interval", "p_value", "s_bleu", "mismatch_rate", "group_bleu", "chrf"),
+    *("gain", "gain_seed_interval", "gain_document_interval", "p_value"),
+    *("s_bleu", "mismatch_rate", "group_bleu", "chrf"),
     *("updates", "train_loss", "valid_nll"),
 )
 LAST_COLUMNS = (

@@ -13,8 +13,8 @@ from typing import Any
 
 from relu_nmt.data.safe_write import write_text
 from relu_nmt.errors import ConfigError, DataError
-from relu_nmt.sweep.plan import EVALUATE, Training
-from relu_nmt.sweep.step_state import STATE_ENDING
+from relu_nmt.sweep.plan import EVALUATE, TRAIN, Step, Training
+from relu_nmt.sweep.step_state import FAILED, STATE_ENDING, differences, read_state
 
 SWEEP_FILE = "sweep.json"
 MODEL_FILE = "model.json"
@@ -35,6 +35,8 @@ class SweepDescription:
         command: as typed, without the program.
         environment: machine and versions of the last run.
         planned: models of the last run, with the lengths at which each is evaluated.
+        settings: what all its models have in common, as words of a command.
+        start: what they start from, in words; empty for random weights.
     """
 
     data: str
@@ -46,6 +48,8 @@ class SweepDescription:
     command: tuple[str, ...]
     environment: dict[str, Any]
     planned: tuple[tuple[Training, tuple[int, ...]], ...] = ()
+    settings: tuple[str, ...] = ()
+    start: str = ""
 
 
 def read_description(folder: Path) -> SweepDescription | None:
@@ -67,13 +71,16 @@ def read_description(folder: Path) -> SweepDescription | None:
 
 
 def write_description(folder: Path, description: SweepDescription) -> SweepDescription:
-    """Write what the sweep is about; attentions of earlier sweeps in the folder stay known.
+    """Write what the sweep is about.
+
+    Attentions of earlier sweeps in the folder stay known, and the first of all the baseline.
 
     Returns:
         What was written.
 
     Raises:
-        ConfigError: the folder's results are of other data or another split.
+        ConfigError: the folder's results are of other data, another split or other settings, so
+            that their mean would mean nothing.
         DataError: it cannot be written.
     """
     earlier = read_description(folder)
@@ -85,8 +92,14 @@ def write_description(folder: Path, description: SweepDescription) -> SweepDescr
                     f"--save-dir {folder}: its results have {flag.replace('_', '-')} {old}, not "
                     f"{new}; choose another --save-dir"
                 )
-        more = [name for name in earlier.attentions if name not in description.attentions]
-        description = dataclasses.replace(description, attentions=(*description.attentions, *more))
+        if earlier.settings != description.settings and _has_results(folder):
+            was, now = differences(earlier.settings, description.settings)
+            raise ConfigError(
+                f"--save-dir {folder}: its models were made with '{was}' where there is '{now}' "
+                "now, and one report is of one setting; choose another --save-dir"
+            )
+        more = [name for name in description.attentions if name not in earlier.attentions]
+        description = dataclasses.replace(description, attentions=(*earlier.attentions, *more))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps(dataclasses.asdict(description), indent=1, ensure_ascii=False)
@@ -94,6 +107,16 @@ def write_description(folder: Path, description: SweepDescription) -> SweepDescr
     except OSError as error:
         raise DataError(f"--save-dir {folder}: cannot be written: {error.strerror}") from error
     return description
+
+
+def _has_results(folder: Path) -> bool:
+    """Say whether a model was trained at least in part; a mistake in the first run is mended."""
+    trainings = (
+        Step(TRAIN, training, None, folder / MODELS / training.name, ())
+        for training in models_in(folder)
+    )
+    states = map(read_state, trainings)
+    return any(state is not None and state.status != FAILED for state in states)
 
 
 def write_training(folder: Path, training: Training) -> None:

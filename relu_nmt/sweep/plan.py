@@ -5,6 +5,7 @@ in the trainings only; everything behind them works on steps.
 """
 
 import re
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -145,6 +146,18 @@ class Plan:
     def __post_init__(self) -> None:
         if self.config.budget is None:
             raise ConfigError("--budget: say how long each model is trained, as 4000u or 15m")
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """What all models of a report have in common, as words of a command."""
+        config = self.config
+        start = () if config.start_from is None else ("--start-from", config.start_from)
+        return (
+            *config.budget.flags,
+            *start,
+            *("--generate-flags", shlex.join(config.generate_flags)),
+            *self.train_flags,
+        )
 
     def trainings(self) -> list[Training]:
         """Return the models: all of a seed before those of the next one."""

@@ -117,6 +117,7 @@ def _opening(data: ReportData, title: str) -> Iterator[Markup]:
         [
             ("data", description.data),
             ("evaluated on", split),
+            ("starts from", description.start),
             ("training", f"{description.budget} per model"),
             ("length mixture", "; ".join(mixtures)),
             ("checkpoint", description.checkpoint),

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from relu_nmt.data.document_lengths import LENGTHS_FILE
 from relu_nmt.errors import ReluNmtError
 from relu_nmt.evaluation.document_scores import Documents
 from relu_nmt.evaluation.length_buckets import DEFAULT_EDGES, length_buckets
@@ -18,7 +19,7 @@ from relu_nmt.sweep.training_log import last_line, read_training_log
 
 PENDING, NOT_CONVERGED = "pending", "not converged"
 LOWEST_CONVERGED_BLEU = 1.0
-"""Below it a model counts as one that does not converge (as a loss that is not finite)."""
+"""A model below it at every length counts as one that does not converge."""
 ROUNDING = 1e-6
 """Largest difference between two ways to compute the same BLEU."""
 SCORES = ("d_bleu", "s_bleu", "group_bleu", "chrf")
@@ -34,7 +35,6 @@ LENGTH_FIELDS = (
     *("groups", "sentences", "over_long_sentences", "mean_tokens", "longest_tokens"),
     "mean_sentences",
 )
-LENGTHS_FILE = "document_lengths.json"
 
 Record = dict[str, Any]
 
@@ -106,6 +106,12 @@ class CellReader:
         for length in lengths:
             step = Step(EVALUATE, training, length, folder, ())
             cells.append(self._evaluated(Cell(training, length, dict(shared)), step, state))
+        # A model that translates at one length has learnt, however weak it is at another.
+        scored = [cell for cell in cells if cell.status == DONE]
+        if scored and all(cell.record["d_bleu"] < LOWEST_CONVERGED_BLEU for cell in scored):
+            for cell in scored:
+                cell.record["status"] = NOT_CONVERGED
+                cell.record["note"] = f"d-BLEU below {LOWEST_CONVERGED_BLEU:g}"
         return cells
 
     def _evaluated(self, cell: Cell, step: Step, train: StepState | None) -> Cell:
@@ -120,10 +126,6 @@ class CellReader:
                 self._add_scores(cell, step, state)
             except (ReluNmtError, OSError, ValueError, KeyError, TypeError) as error:
                 status, note = FAILED, f"the results cannot be read: {error}"
-            else:
-                if record["d_bleu"] < LOWEST_CONVERGED_BLEU:
-                    status = NOT_CONVERGED
-                    note = f"d-BLEU below {LOWEST_CONVERGED_BLEU:g}"
         elif status in (FAILED, DIVERGED) and not note:
             note = last_line(step.path(".log"))
         record["status"] = status
@@ -133,6 +135,8 @@ class CellReader:
     def _add_scores(self, cell: Cell, step: Step, state: StepState) -> None:
         record = cell.record
         results = json.loads(step.path(".results.json").read_text("utf-8"))
+        if not results["d_bleu"]:
+            raise ValueError("no d-BLEU; are there references?")
         for name in SCORES:
             if results.get(name):
                 record[name] = float(results[name]["score"])
@@ -143,10 +147,10 @@ class CellReader:
         record |= {
             "decode_tokens_per_second": results["tokens_per_second"],
             "decode_seconds": results["seconds"],
-            "decode_memory_bytes": state.peak_memory,
         }
-        if results.get("gpu_memory_bytes"):
-            record["decode_gpu_memory_bytes"] = results["gpu_memory_bytes"]
+        for name in ("memory_bytes", "gpu_memory_bytes"):
+            if results.get(name):
+                record[f"decode_{name}"] = results[name]
         _add_lengths(record, "test", results.get("lengths"))
         _add_statistics(record, step.path(".attention.json"))
         if self._references is not None:

@@ -109,10 +109,12 @@ def _gains(data: ReportData, system: System) -> Iterator[Markup]:
             yield joined(UNKNOWN)
             continue
         interval, seeds = record["gain_document_interval"], record["gain_seeds"]
+        of_seeds = record.get("gain_seed_interval")
         fewer = len(seeds.split(",")) < len(average.cells)
         yield joined(
             number(record["gain"], signed=True),
             small(
+                of_seeds is not None and f"± {number(of_seeds)} seeds",
                 f"± {number(interval)} documents",
                 p_text(record["p_value"]),
                 f"seeds {seeds}" if fewer else "",
@@ -126,8 +128,9 @@ def _how_to_read(data: ReportData) -> str:
         "the same references; mean over the seeds that converged. ± seeds: 95% confidence "
         "interval of the mean over seeds (Student's t). ± documents: interval that holds 95% of "
         f"{RESAMPLES:,} bootstrap resamples of the documents (seed {RESAMPLING_SEED}). p: paired "
-        "bootstrap over the same resamples, two-sided. “Diverged”: the loss was not finite; "
-        "“does not converge”: d-BLEU below 1."
+        "bootstrap over the same resamples as sacreBLEU computes it, in effect one-sided; it knows "
+        "nothing of the spread over seeds. “Diverged”: the loss was not finite; "
+        "“does not converge”: d-BLEU below 1 at every length."
     )
     found = signatures(data, "d_bleu")
     return f"{text} Signature: {found}." if found else text

@@ -140,7 +140,8 @@ class SweepConfig:
     )
     attentions: tuple[str, ...] = option(
         DEFAULT_ATTENTIONS,
-        "attentions, the first is what the others are compared with. reluformer takes gamma and "
+        "attentions, the first (of the first sweep of a --save-dir) is what the others are "
+        "compared with. reluformer takes gamma and "
         "regulariser of the --arch reluformer preset; NAME:option=value sets options",
         metavar="NAME,NAME,...",
         parse=parse_attentions,

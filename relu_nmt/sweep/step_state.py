@@ -91,9 +91,7 @@ def check_same_commands(step: Step, state: StepState | None) -> None:
     has_checkpoint = step.kind == TRAIN and any(step.checkpoints.glob("*.safetensors"))
     if state.status == FAILED and not has_checkpoint:
         return
-    was, now = (
-        " ".join(_around_difference(a, b)) or "nothing" for a, b in ((old, new), (new, old))
-    )
+    was, now = differences(old, new)
     # A training goes on from its checkpoints; an evaluation needs them.
     mark = step.folder if step.kind == TRAIN else step.path(STATE_ENDING)
     raise ConfigError(
@@ -106,6 +104,12 @@ def check_same_commands(step: Step, state: StepState | None) -> None:
 def _comparable(commands: Sequence[Sequence[str]]) -> list[str]:
     """Return the words, without the path of Python: it may differ between machines."""
     return [word for command in commands for word in command[1:]]
+
+
+def differences(old: Sequence[str], new: Sequence[str]) -> tuple[str, str]:
+    """Return the words in which commands differ, those of the old one and those of the new."""
+    was, now = _around_difference(old, new), _around_difference(new, old)
+    return " ".join(was) or "nothing", " ".join(now) or "nothing"
 
 
 def _around_difference(words: Sequence[str], others: Sequence[str]) -> list[str]:

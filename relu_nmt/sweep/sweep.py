@@ -7,7 +7,7 @@ from pathlib import Path
 from relu_nmt.data.data_folder import documents_path, find_pair, infer_languages
 from relu_nmt.errors import DataError
 from relu_nmt.sweep.environment import describe_environment
-from relu_nmt.sweep.folder import SweepDescription, write_description
+from relu_nmt.sweep.folder import SweepDescription, read_description, write_description
 from relu_nmt.sweep.narration import Narration
 from relu_nmt.sweep.plan import Plan
 from relu_nmt.sweep.probe import probe
@@ -54,6 +54,8 @@ class Sweep:
             tuple(words),
             environment,
             tuple((training, plan.evaluated_lengths(training)) for training in plan.trainings()),
+            plan.settings,
+            _start_in_words(config.start_from),
         )
         self._reporter = Reporter(folder, write_description(folder, description))
         self._narration = narration
@@ -66,6 +68,15 @@ class Sweep:
 
     def _report(self) -> Path:
         return self._reporter.write()
+
+
+def _start_in_words(folder: str | None) -> str:
+    """Return which models those of the sweep start from, and how long these were trained."""
+    if folder is None:
+        return ""
+    earlier = read_description(Path(folder))
+    budget = "unknown" if earlier is None else earlier.budget
+    return f"the sentence models of {folder}, {budget} per model"
 
 
 def _check_boundaries(plan: Plan, languages: Sequence[str]) -> None:

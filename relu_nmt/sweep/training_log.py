@@ -78,13 +78,15 @@ class _Speeds:
 
     def add(self, line: dict[str, Any]) -> None:
         """Take in the stretch that a line tells of."""
-        names = (f"{self._prefix}{name}" for name in ("num_updates", "ups", "wps"))
-        number, ups, wps = (line.get(name) for name in names)
-        if not (number and ups and wps):
+        names = (f"{self._prefix}{name}" for name in ("num_updates", "wpb", "wps"))
+        number, wpb, wps = (line.get(name) for name in names)
+        if not (number and wpb and wps):
             return
         updates, self._last = number - self._last, number
         if updates > 0:  # else a resumed training repeats some
-            self._parts.append((updates, wps * updates / ups, updates / ups))
+            # Not by ups, of which the log has two decimals only.
+            tokens = wpb * updates
+            self._parts.append((updates, tokens, tokens / wps))
 
     def per_second(self) -> dict[str, float]:
         """Return the speeds; the first stretch, which pays for warm-up, counts if it is alone."""

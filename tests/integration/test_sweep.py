@@ -153,6 +153,8 @@ def test_documents_start_from_a_sweep_of_sentences(data, tmp_path, capsys):
     first = sentences / "models/softmax-L1-seed1"
     second = documents / "models/softmax-mix1+16-seed1"
     assert f"start from the weights of {first}" in (second / "train.log").read_text()
+    page = (documents / "report.html").read_text("utf-8")
+    assert f"the sentence models of {sentences}, 4 updates per model" in page
     assert (second / "evaluate-1.txt").read_text() == (first / "evaluate-1.txt").read_text()
     state = (first / "train.json").read_text()
     (first / "train.json").write_text(state.replace('"done"', '"started"'))
@@ -190,6 +192,16 @@ def test_documents_start_from_a_sweep_of_sentences(data, tmp_path, capsys):
             "--budget 9u --checkpoint average:4",
             "--save-interval-updates 3",
             "9 updates give 3 checkpoints with --save-interval-updates 3",
+        ),
+        (
+            "--budget 4m --checkpoint average:2",
+            "--save-interval-updates 2",
+            "--checkpoint average:2: how many checkpoints a --budget in time gives is not known",
+        ),
+        (
+            "--budget 4u --generate-flags=--score-reference",
+            "",
+            "--score-reference in --generate-flags: translations are scored",
         ),
         ("--budget 4u --generate-flags=--path=a", "", "--path in --generate-flags: it is set by"),
         ("--budget 4u --generate-flags=--beam=0", "", "--beam 0: expected 1 or more"),

@@ -56,6 +56,7 @@ def make_sweep(folder, *, lengths=(128, 256, 512), seeds=(1, 2, 3), mixture=(), 
         ("data", "--budget", "4000u", "--", "--max-tokens", "4096"),
         describe_environment(),
         planned_models(plan),
+        plan.settings,
     )
     for training in plan.trainings():
         train, *evaluations = plan.steps_of(training)
@@ -96,8 +97,8 @@ def _trouble(training):
 def _write_log(step, training):
     speed = 3000 / SLOWNESS[training.attention] / (1 + max(training.lengths) / 2048)
     lines = [
-        {"epoch": 1, "update": 0.5, "loss": 7.1, "wps": speed / 2, "ups": 2.0, "num_updates": 50},
-        {"epoch": 1, "update": 0.9, "loss": 6.0, "wps": speed, "ups": 4.0, "num_updates": 100},
+        {"epoch": 1, "update": 0.5, "loss": 7.1, "wps": speed / 2, "wpb": 9.0, "num_updates": 50},
+        {"epoch": 1, "update": 0.9, "loss": 6.0, "wps": speed, "wpb": 9.0, "num_updates": 100},
         {"epoch": 1, "valid_loss": 5.5, "valid_nll_loss": 4.321, "valid_num_updates": 4000},
         {"message": "done training in 1012.5 seconds: 4000 updates are made (--max-update 4000)"},
     ]
@@ -174,6 +175,7 @@ def make_scores(path, counts, lines, length):
         "s_bleu": {"score": of_sentences.value, "signature": of_sentences.signature},
         "group_bleu": {"score": score.value - 1, "signature": score.signature},
         "at_limit": 2,
+        "memory_bytes": 4 * 10**8,
         "chrf": {"score": score.value + 9, "signature": "nrefs:1|case:mixed|eff:yes|nc:6|nw:0"},
         "lengths": {**lengths_of(length, len(counts), len(lines)), "over_long_kept": True},
     }

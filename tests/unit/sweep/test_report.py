@@ -5,6 +5,7 @@ import dataclasses
 import json
 import re
 import shutil
+import statistics
 import subprocess
 from html.parser import HTMLParser
 
@@ -99,6 +100,7 @@ def test_the_main_table_has_the_numbers_of_the_csv(made):
                     assert not row["gain"]
                     continue
                 expected = shown(row["gain"], signed=True)
+                expected += f"|± {shown(row['gain_seed_interval'])} seeds"
                 expected += f"|± {shown(row['gain_document_interval'])} documents"
             elif cell == "diverged":
                 assert (row["d_bleu"], row["seeds_diverged"]) == ("", "3")
@@ -259,6 +261,47 @@ def test_a_bleu_below_one_does_not_converge(tmp_path):
     assert Tables(page).tables[0][1] == ["softmax", "does not converge"]
 
 
+def test_a_model_that_is_weak_at_one_length_has_converged(tmp_path):
+    plan, description = make_sweep(
+        tmp_path, lengths=(1, 128), mixture=(1, 128), seeds=(1, 2), trouble=False
+    )
+    path = tmp_path / "models/softmax-mix1+128-seed2/evaluate-128.txt"
+    path.write_text(re.sub(r"w\d+", "wrong", path.read_text()))
+    results = json.loads(path.with_suffix(".results.json").read_text())
+    results["d_bleu"]["score"] = 0.0
+    path.with_suffix(".results.json").write_text(json.dumps(results))
+    data = reporter_of(tmp_path, plan, description).read()
+    assert {cell.status for cell in data.cells} == {"done"}
+    weak = next(a for a in data.averages if (a.system.attention, a.length) == ("softmax", 128))
+    [strong] = [c.record["d_bleu"] for c in weak.cells if c.training.seed == 1]
+    assert weak.record["d_bleu"] == pytest.approx(strong / 2)
+
+
+def test_an_evaluation_without_references_is_a_failed_cell(tmp_path):
+    plan, description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
+    for name in ("test.de-en.en.raw", "test.de-en.documents"):
+        (tmp_path / "data" / name).unlink()
+    path = next((tmp_path / "models").glob("softmax*/evaluate-128.results.json"))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "d_bleu": None}))
+    cells = reporter_of(tmp_path, plan, description).read().cells
+    assert [cell.status for cell in cells] == ["failed", "done", "done"]
+    assert "no d-BLEU" in cells[0].record["note"]
+
+
+def test_gains_have_an_interval_over_seeds(made):
+    _, rows = made
+    base, own = (
+        [float(find(rows, "cell", name, 128, seed)["d_bleu"]) for seed in (1, 2, 3)]
+        for name in ("softmax", "reluformer")
+    )
+    row = find(rows, "mean", "reluformer", 128)
+    gains = [b - a for a, b in zip(base, own, strict=True)]
+    assert float(row["gain"]) == pytest.approx(statistics.mean(gains))
+    # t of 2 degrees of freedom is 4.303.
+    expected = 4.303 * statistics.stdev(gains) / 3**0.5
+    assert float(row["gain_seed_interval"]) == pytest.approx(expected)
+
+
 @pytest.mark.parametrize("ending", [".results.json", ".txt", ".attention.json"])
 def test_damaged_results_are_a_failed_cell(tmp_path, ending):
     plan, description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
@@ -283,12 +326,32 @@ def test_a_folder_keeps_to_its_data_and_remembers_attentions(tmp_path):
     _, description = make_sweep(tmp_path, lengths=(128,), seeds=(1,))
     fewer = dataclasses.replace(description, attentions=("rela", "softmax"))
     merged = write_description(tmp_path, fewer)
-    assert merged.attentions == ("rela", "softmax", "reluformer", "sparsemax")
+    # The baseline stays: each gain of the report is against it.
+    assert merged.attentions == ("softmax", "reluformer", "sparsemax", "rela")
     with pytest.raises(ConfigError, match="its results have gen-subset test, not valid"):
         write_description(tmp_path, dataclasses.replace(description, gen_subset="valid"))
     next((tmp_path / "models").glob("*/model.json")).write_text("{}")
     with pytest.raises(DataError, match=r"model\.json: cannot read it"):
         models_in(tmp_path)
+
+
+def test_a_folder_is_of_one_setting(tmp_path):
+    _, description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
+    other = dataclasses.replace(description, settings=("--max-update", "9000"))
+    with pytest.raises(ConfigError, match=r"made with .*4000.* where there is .*9000.* now"):
+        write_description(tmp_path, other)
+    # A mistake that left nothing behind may be mended.
+    for path in (tmp_path / "models").glob("*/train.json"):
+        path.write_text(json.dumps({**json.loads(path.read_text()), "status": "failed"}))
+    assert write_description(tmp_path, other).settings == other.settings
+
+
+def test_the_report_says_what_models_start_from(tmp_path):
+    plan, description = make_sweep(tmp_path, lengths=(128,), seeds=(1,))
+    start = "the sentence models of first, 20 minutes per model"
+    description = dataclasses.replace(description, start=start)
+    page = reporter_of(tmp_path, plan, description).write().read_text("utf-8")
+    assert f"<dt>starts from</dt><dd>{start}</dd>" in page
 
 
 @pytest.mark.slow

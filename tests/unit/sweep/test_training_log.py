@@ -13,8 +13,8 @@ def write(path, *lines):
     return path
 
 
-def update(number, ups, wps, **more):
-    return {"epoch": 1, "update": 0.1, "num_updates": number, "ups": ups, "wps": wps, **more}
+def update(number, wpb, wps, **more):
+    return {"epoch": 1, "update": 0.1, "num_updates": number, "wpb": wpb, "wps": wps, **more}
 
 
 def test_speed_is_that_of_all_stretches_but_the_first(tmp_path):
@@ -22,14 +22,14 @@ def test_speed_is_that_of_all_stretches_but_the_first(tmp_path):
         tmp_path / "log",
         "$ relu-nmt-train",
         {"message": "no update"},
-        update(10, 1.0, 10.0),
-        update(20, 5.0, 100.0),
+        update(10, 10.0, 10.0),
+        update(20, 20.0, 100.0),
         "{broken",
-        update(40, 2.0, 60.0, loss=4.5),
+        update(40, 30.0, 60.0, loss=4.5),
         {
             "epoch": 1,
             "train_loss": 5.0,
-            "train_ups": 9.0,
+            "train_wpb": 9.0,
             "train_wps": 9.0,
             "train_num_updates": 40,
         },
@@ -47,10 +47,17 @@ def test_speed_is_that_of_all_stretches_but_the_first(tmp_path):
 
 def test_a_resumed_training_repeats_updates(tmp_path):
     path = write(
-        tmp_path / "log", update(10, 1.0, 1.0), update(20, 2.0, 1.0), update(15, 9.0, 1.0),
-        update(25, 4.0, 1.0),
+        tmp_path / "log", update(10, 1.0, 1.0), update(20, 1.0, 2.0), update(15, 1.0, 9.0),
+        update(25, 1.0, 4.0),
     )  # fmt: skip
     assert read_training_log(path).updates_per_second == pytest.approx(20 / (5 + 2.5))
+
+
+def test_very_slow_updates_are_told_exactly(tmp_path):
+    # The log has two decimals of updates per second: 0.0.
+    lines = [update(n, 8192.0, 24.6, ups=0.0) for n in (1, 2, 3)]
+    found = read_training_log(write(tmp_path / "log", *lines))
+    assert found.updates_per_second == pytest.approx(24.6 / 8192)
 
 
 def test_a_log_without_numbers(tmp_path):
