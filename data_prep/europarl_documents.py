@@ -2,15 +2,17 @@
 r"""Make the Europarl v7 English-German corpus of documents.
 
 The split of Maruf et al. (2019), given as local files (``dev.en``, ``dev.de``, ... with a line
-``<d>`` before each document), is cleaned of pairs with an empty side and written:
+``<d>`` before each document), is cleaned of pairs with an empty side and written as it is:
 
     python data_prep/europarl_documents.py --out europarl \
         --trainpref maruf/train --validpref maruf/dev --testpref maruf/test
 
 Without --trainpref, the training part is rebuilt from the source release of Europarl v7: a
-speaker's turn of at least 6 sentences is a document, sentences are aligned by length inside
-paragraphs, and every pair that valid or test holds is left out (as well as whole documents most of
-whose pairs they hold). It is then not the published training set, and the report says so:
+speaker's turn of at least 6 sentences is a document, and sentences are aligned by length inside
+paragraphs. It is then not the published training set, and the report says so. Text of valid and
+test is left out of it: what has their running English text, in runs of 8 words, goes, however its
+sentences are divided; all other documents stay whole, with formulas such as "Thank you" that also
+stand in valid or test:
 
     python data_prep/europarl_documents.py --out europarl \
         --validpref maruf/dev --testpref maruf/test
@@ -22,8 +24,8 @@ Turns are short: few are longer than 1,024 tokens. For the long variant, --docum
         --validpref maruf/dev --testpref maruf/test
 
 Its valid and test are whole chapters (or sittings) held out of the release; the published test
-set is there as well, as ``test-turns``, the second of the test sets that are binarised. What it
-and the published valid set hold is left out of training as before.
+set is there as well, as ``test-turns``, the second of the test sets that are binarised. Turns of
+it and of the published valid set are left out of training as before: a chapter is cut in two there.
 
 Without --validpref and --testpref, whole documents are held out in any case. The last step is
 relu-nmt-preprocess: Moses tokens, case kept, 32,000 joint BPE merges.
@@ -41,6 +43,7 @@ from prep_tools import documents as docs
 from prep_tools.archives import extract
 from prep_tools.command import PrepError, run_script, say
 from prep_tools.europarl_turns import UNITS, align_sitting, join_documents
+from prep_tools.held_out_text import without_held_out
 from prep_tools.sources import Source, add_source_options, check_names, obtain
 
 LANGUAGES = ("en", "de")
@@ -51,6 +54,8 @@ EXPECTED = {"valid": (240, 3_587), "test": (360, 5_134)}
 # Documents in each of valid and test where they are held out, if not given by --held-out.
 HELD_OUT = {"turns": 360, "chapters": 60, "sittings": 15}
 LENGTHS_WORDS = (256, 512, 1024, 2048)
+# A smaller share of valid and test found in the release means that this is not their text.
+FEWEST_FOUND = 0.9
 _NOT_LETTER = re.compile(r"[\W_]+")
 
 Pair = tuple[str, str]
@@ -91,33 +96,10 @@ def _key(pair: Pair) -> Pair:
     return source, target
 
 
-def without_held_out(
-    documents: list[docs.Document], held_out: list[docs.Document], fewest: int
-) -> tuple[list[docs.Document], dict[str, int]]:
-    """Remove what valid and test hold from the training documents.
-
-    Args:
-        documents: training documents.
-        held_out: those of valid and test.
-        fewest: documents with fewer sentences afterwards are dropped.
-
-    Returns:
-        The documents, and counts of what was removed.
-    """
+def count_held_out(documents: Sequence[docs.Document], held_out: Sequence[docs.Document]) -> int:
+    """Return how many training pairs are also pairs of valid or test, however tokenised."""
     known = {_key(pair) for document in held_out for pair in document.pairs}
-    kept = []
-    counts = {"pairs removed": 0, "documents mostly held out": 0, "documents too short": 0}
-    for document in documents:
-        fresh = tuple(pair for pair in document.pairs if _key(pair) not in known)
-        removed = len(document.pairs) - len(fresh)
-        counts["pairs removed"] += removed
-        if removed > len(fresh):
-            counts["documents mostly held out"] += 1
-        elif len(fresh) < fewest:
-            counts["documents too short"] += 1
-        else:
-            kept.append(docs.Document(document.name, fresh))
-    return kept, counts
+    return sum(_key(pair) in known for document in documents for pair in document.pairs)
 
 
 def _sittings(files: list[Path], languages: Sequence[str]) -> Iterator[tuple[Path, Path]]:
@@ -199,26 +181,56 @@ def _training_documents(
     return rebuild(arguments)
 
 
+def _as_published(
+    documents: list[docs.Document],
+    sets: dict[str, list[docs.Document]],
+    report: dict[str, object],
+) -> docs.Corpus:
+    """Return the published sets as they are, and say how many pairs are in train and another."""
+    pairs = sum(len(document.pairs) for document in documents)
+    both = count_held_out(documents, [*sets["valid"], *sets["test"]])
+    say(f"  train is left as it is; {both:,} of its {pairs:,} pairs are also in valid or test")
+    report["training pairs also in valid or test"] = both
+    return docs.Corpus(documents, sets["valid"], sets["test"], {})
+
+
+def _left_out(
+    documents: list[docs.Document], given: list[docs.Document], report: dict[str, object]
+) -> list[docs.Document]:
+    """Return rebuilt training documents without the text of valid and test."""
+    kept, counts = without_held_out(documents, given, FEWEST_SENTENCES)
+    report["held-out text in the training set"] = counts
+    found = counts["held-out documents found"]
+    say(f"  {found:,} of the {len(given):,} documents of valid and test are in the rebuilt text")
+    if found < FEWEST_FOUND * len(given):
+        say("  NOTE: that is few; are valid and test from Europarl v7?")
+    say(
+        f"  taken out with them: {counts['pairs left out']:,} pairs; "
+        f"{counts['training documents left out']:,} training documents left out, "
+        f"{counts['training documents cut']:,} cut"
+    )
+    return kept
+
+
 def divide(
     arguments: argparse.Namespace, report: dict[str, object]
 ) -> tuple[docs.Corpus, list[docs.Document]]:
     """Return the three sets, and the published test set if it is a fourth one."""
     sets = _held_out(arguments)
     train = _training_documents(arguments, report)
+    number = arguments.held_out or HELD_OUT[arguments.documents]
     if not sets:
         say("NOTE: no --validpref and --testpref: whole documents are held out")
-        number = arguments.held_out or HELD_OUT[arguments.documents]
         return docs.divide(train, number, docs.KEEP_NEAR_COPIES), []
+    if arguments.trainpref is not None:
+        return _as_published(train, sets, report), []
     given = [*sets["valid"], *sets["test"]]
-    fewest = FEWEST_SENTENCES if arguments.trainpref is None else 1
-    corpus, turns = docs.Corpus(train, sets["valid"], sets["test"], {}), []
-    if arguments.documents != "turns":
-        number = arguments.held_out or HELD_OUT[arguments.documents]
-        corpus, turns = docs.divide(train, number, docs.KEEP_NEAR_COPIES), sets["test"]
-    train, removed = without_held_out(corpus.train, given, fewest)
-    report.update(removed)
-    say(f"  taken out of the training set: {removed}")
-    return docs.Corpus(train, corpus.valid, corpus.test, {}), turns
+    if arguments.documents == "turns":
+        kept = _left_out(train, given, report)
+        return docs.Corpus(kept, sets["valid"], sets["test"], {}), []
+    corpus = docs.divide(train, number, docs.KEEP_NEAR_COPIES)
+    kept = _left_out(corpus.train, given, report)
+    return docs.Corpus(kept, corpus.valid, corpus.test, {}), sets["test"]
 
 
 def check_flags(arguments: argparse.Namespace) -> None:

@@ -95,25 +95,78 @@ def test_files_that_are_not_the_split(english, german, message, tmp_path, capsys
     assert message in capsys.readouterr().err
 
 
+def test_published_training_documents_stay_as_they_are(tmp_path, capsys):
+    formula = ("Thank you very much.", "Vielen Dank.")
+    train = [[*made_document(0, 4), formula, *made_document(10, 4)], [formula, formula]]
+    valid = [*made_document(200, 6), formula]
+    write_split(tmp_path / "train", train)
+    write_split(tmp_path / "valid", [valid])
+    write_split(tmp_path / "test", [made_document(300, 6)])
+    assert run(tmp_path, *prefixes(tmp_path, "train", "valid", "test")) == 0
+    for side, language in enumerate(LANGUAGES):
+        expected = [line for d in train for line in ["<d>", *(pair[side] for pair in d)]]
+        assert lines(tmp_path, f"train.{language}") == expected
+    printed = capsys.readouterr().out
+    assert "train is left as it is; 3 of its 11 pairs are also in valid or test" in printed
+    report = json.loads((tmp_path / "out/corpus.json").read_text("utf-8"))
+    assert report["train"] == {"documents": 2, "pairs": 11}
+    assert report["training pairs also in valid or test"] == 3
+
+
+def in_release(documents):
+    """The English lines of train.en that these documents of the release give."""
+    written = [["<d>", *(pair[0][0].upper() + pair[0][1:] for pair in d)] for d in documents]
+    return [line for document in written for line in document]
+
+
+def rebuild(folder, documents, valid, *flags):
+    """Rebuild from a release of one sitting; ``valid`` is one document."""
+    make_release(folder / "europarl.tgz", {"ep-96-04-15": documents})
+    write_split(folder / "valid", [valid])
+    write_split(folder / "test", [made_document(900, 6)])
+    archive = str(folder / "europarl.tgz")
+    return run(folder, *prefixes(folder, "valid", "test"), "--archive", archive, *flags)
+
+
 def test_rebuilding_leaves_out_what_is_held_out(tmp_path, capsys):
     held_out = made_document(500, 8)
-    partly = [*made_document(600, 8), held_out[0]]
-    documents = [made_document(0, 8), held_out, partly, made_document(700, 5)]
-    make_release(tmp_path / "europarl.tgz", {"ep-96-04-15": documents})
+    documents = [made_document(0, 8), held_out, made_document(600, 8), made_document(700, 5)]
     # The held-out text is tokenised a little, as the published one is.
-    write_split(tmp_path / "valid", [[(a.replace(".", " ."), b) for a, b in held_out]])
-    write_split(tmp_path / "test", [made_document(900, 6)])
-    flags = prefixes(tmp_path, "valid", "test")
-    assert run(tmp_path, *flags, "--archive", str(tmp_path / "europarl.tgz")) == 0
-    expected = [["<d>", *(pair[0] for pair in d)] for d in (documents[0], partly[:-1])]
-    expected = [
-        line[0].upper() + line[1:] if line != "<d>" else line for d in expected for line in d
-    ]
-    assert lines(tmp_path, "train.en") == expected
-    assert "it is not the published one" in capsys.readouterr().out
+    valid = [(a.replace(".", " ."), b) for a, b in held_out]
+    assert rebuild(tmp_path, documents, valid) == 0
+    assert lines(tmp_path, "train.en") == in_release([documents[0], documents[2]])
+    printed = capsys.readouterr().out
+    assert "it is not the published one" in printed
+    assert "1 of the 2 documents of valid and test are in the rebuilt text" in printed
+    assert "are valid and test from Europarl v7?" in printed
     report = json.loads((tmp_path / "out/corpus.json").read_text("utf-8"))
-    assert report["pairs removed"] == 9 and report["documents mostly held out"] == 1
+    removed = report["held-out text in the training set"]
+    assert removed == {
+        "held-out documents found": 1,
+        "training documents left out": 1,
+        "training documents cut": 0,
+        "pairs left out": 8,
+    }
     assert "rebuilt" in report["source"]
+
+
+def test_held_out_text_goes_whatever_its_alignment(tmp_path):
+    held_out = made_document(500, 8)
+    documents = [made_document(0, 8), held_out]
+    joined = [
+        (f"{a} {c}", f"{b} {d}")
+        for (a, b), (c, d) in zip(held_out[::2], held_out[1::2], strict=True)
+    ]
+    assert rebuild(tmp_path, documents, joined) == 0
+    assert lines(tmp_path, "train.en") == in_release(documents[:1])
+
+
+def test_a_formula_stays_though_it_is_held_out(tmp_path):
+    held_out = made_document(500, 8)
+    formulas = held_out[2:4]
+    documents = [[*made_document(600, 4), *formulas, *made_document(700, 4)], held_out]
+    assert rebuild(tmp_path, documents, held_out) == 0
+    assert lines(tmp_path, "train.en") == in_release(documents[:1])
 
 
 @pytest.mark.parametrize(("unit", "documents"), [("turns", 3), ("chapters", 1), ("sittings", 1)])
@@ -170,11 +223,17 @@ def test_the_long_variant(unit, train, held_out, tmp_path, capsys):
 
 def test_the_published_test_set_is_not_in_the_long_training_set(tmp_path):
     assert run(tmp_path, *long_release(tmp_path), "--documents", "sittings") == 0
-    train = {line.lower() for line in lines(tmp_path, "train.en")}
+    written = [line.lower() for line in lines(tmp_path, "train.en")]
+    train = set(written)
     assert not train & {line.lower() for line in lines(tmp_path, "test-turns.en") if line != "<d>"}
     report = json.loads((tmp_path / "out/corpus.json").read_text("utf-8"))
     assert report["test-turns"] == {"documents": 1, "pairs": 6}
     assert "documents are sittings" in report["source"]
+    # The rest of that turn begins a document, all else of the sitting follows it.
+    rest = [pair[0] for pair in made_document(300 * 5 + 20 + 6, 3)]
+    begin = written.index(rest[0])
+    assert written[begin - 1] == "<d>" and written[begin : begin + 3] == rest
+    assert written[begin + 3] == made_document(300 * 5 + 40, 1)[0][0]
 
 
 def test_long_documents_need_the_source_release(tmp_path, capsys):

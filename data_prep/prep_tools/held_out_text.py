@@ -1,0 +1,164 @@
+"""Held-out documents in the text to train on: found by runs of words, and cut out.
+
+Pairs are no measure of that. "Thank you." stands in every second debate, so that to remove the
+pairs that valid or test hold too punches holes into documents which have nothing to do with them;
+and a held-out document whose sentences are divided otherwise has no pair in common with its copy.
+What is compared is the running text of the source side.
+"""
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from prep_tools.documents import Document
+from prep_tools.near_duplicates import normalize
+
+GRAM = 8
+"""Words in a row that are compared as one."""
+SHARE = 0.3
+"""Of the grams of the shorter document, how many in one stretch make it a copy. Different
+documents of the published valid set of Europarl share 1.6% at most."""
+FEWEST_GRAMS = 20
+"""So many grams are needed in any case, or all of a document that has no more: most formulas are
+shorter."""
+ENOUGH_GRAMS = 50
+"""So many always make a copy: no formula has 57 words."""
+GAP = 50
+"""Words that a stretch may hold in between that the held-out document has not (two sentences)."""
+
+
+def _words(document: Document) -> tuple[list[str], list[int]]:
+    """Return the normalised words of the source side, and the number of each one's pair."""
+    words: list[str] = []
+    owners: list[int] = []
+    for number, (source, _) in enumerate(document.pairs):
+        found = normalize(source).split()
+        words += found
+        owners += [number] * len(found)
+    return words, owners
+
+
+def _grams(words: Sequence[str]) -> list[int]:
+    """Return hashes of the word n-grams in their order; of a shorter text, one of all of it."""
+    if not words:
+        return []
+    return [hash(tuple(words[n : n + GRAM])) for n in range(max(1, len(words) - GRAM + 1))]
+
+
+@dataclasses.dataclass
+class _Stretch:
+    """A part of a document that a held-out document may hold.
+
+    Attributes:
+        first: position of its first gram in the document.
+        last: position of its last gram.
+        grams: the different grams of it that the held-out document has.
+    """
+
+    first: int
+    last: int
+    grams: set[int]
+
+
+class HeldOutText:
+    """The source text of held-out documents.
+
+    A stretch of a document is a copy of a held-out one if it holds so many of its word n-grams
+    that they are at least ``SHARE`` of the shorter of the two (and ``FEWEST_GRAMS``), or
+    ``ENOUGH_GRAMS``. So a copy is found that is only a part of the held-out document, and one that
+    is only a part of the other. Time is linear in the text, memory in the held-out text alone.
+
+    Args:
+        documents: those of valid and test.
+    """
+
+    def __init__(self, documents: Iterable[Document]) -> None:
+        self._holders: dict[int, list[int]] = defaultdict(list)
+        self._sizes: list[int] = []
+        for number, document in enumerate(documents):
+            grams = set(_grams(_words(document)[0]))
+            self._sizes.append(len(grams))
+            for gram in grams:
+                self._holders[gram].append(number)
+
+    def find(self, document: Document) -> list[tuple[int, int, int]]:
+        """Return the stretches of a document that are held out.
+
+        Returns:
+            For each the number of the held-out document, the first pair that it touches, and the
+            pair after the last one.
+        """
+        words, owners = _words(document)
+        grams = _grams(words)
+        stretches: dict[int, list[_Stretch]] = {}
+        for position, gram in enumerate(grams):
+            for holder in self._holders.get(gram, ()):
+                of_holder = stretches.setdefault(holder, [])
+                if not of_holder or position - of_holder[-1].last > GRAM + GAP:
+                    of_holder.append(_Stretch(position, position, set()))
+                of_holder[-1].last = position
+                of_holder[-1].grams.add(gram)
+        if not stretches:
+            return []
+        size = len(set(grams))
+        found = []
+        for holder, of_holder in stretches.items():
+            shorter = min(size, self._sizes[holder])
+            needed = min(shorter, max(FEWEST_GRAMS, min(SHARE * shorter, ENOUGH_GRAMS)))
+            for stretch in of_holder:
+                if len(stretch.grams) >= needed:
+                    end = min(stretch.last + GRAM, len(words)) - 1
+                    found.append((holder, owners[stretch.first], owners[end] + 1))
+        return found
+
+
+def _pieces(document: Document, removed: set[int]) -> list[Document]:
+    """Return what is left of a document, cut where pairs are removed: each piece is contiguous."""
+    pieces: list[list[tuple[str, str]]] = [[]]
+    for number, pair in enumerate(document.pairs):
+        if number not in removed:
+            pieces[-1].append(pair)
+        elif pieces[-1]:
+            pieces.append([])
+    return [Document(f"{document.name}/{n}", tuple(p)) for n, p in enumerate(pieces) if p]
+
+
+def without_held_out(
+    documents: Iterable[Document], held_out: Sequence[Document], fewest: int
+) -> tuple[list[Document], dict[str, int]]:
+    """Cut held-out documents out of the training documents; all others stay whole.
+
+    A document that goes on after a held-out stretch becomes two.
+
+    Args:
+        documents: training documents.
+        held_out: those of valid and test.
+        fewest: pieces with fewer pairs are left out.
+
+    Returns:
+        The documents, and counts of what was found and left out.
+    """
+    text = HeldOutText(held_out)
+    kept: list[Document] = []
+    seen: set[int] = set()
+    left_out = cut = pairs = 0
+    for document in documents:
+        stretches = text.find(document)
+        if not stretches:
+            kept.append(document)
+            continue
+        seen.update(holder for holder, _, _ in stretches)
+        removed = {number for _, first, end in stretches for number in range(first, end)}
+        pieces = [p for p in _pieces(document, removed) if len(p.pairs) >= fewest]
+        kept += pieces
+        pairs += len(document.pairs) - sum(len(piece.pairs) for piece in pieces)
+        if pieces:
+            cut += 1
+        else:
+            left_out += 1
+    return kept, {
+        "held-out documents found": len(seen),
+        "training documents left out": left_out,
+        "training documents cut": cut,
+        "pairs left out": pairs,
+    }

@@ -1,0 +1,124 @@
+import random
+
+import pytest
+from prep_tools.documents import Document
+from prep_tools.held_out_text import HeldOutText, without_held_out
+
+FORMULA = "The debate is closed and the vote will take place tomorrow at 12 noon."
+
+
+def sentences(name, number, words=12):
+    """Sentences of which no two share a word."""
+    return [" ".join(f"{name}{n}x{w}" for w in range(words)) + "." for n in range(number)]
+
+
+def letters(number):
+    """A number in letters: digits are not what tells words apart."""
+    return "".join(chr(97 + int(digit)) for digit in str(number))
+
+
+def document(name, texts):
+    names = [text.translate(str.maketrans("0123456789", "abcdefghij")) for text in texts]
+    return Document(name, tuple((text, f"de {text}") for text in names))
+
+
+def cut(train, held_out, fewest=6):
+    return without_held_out([train], held_out, fewest)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda texts: texts,
+        lambda texts: [text.replace(".", " .").upper() for text in texts],
+        # Other borders between sentences: two together, and each cut in the middle.
+        lambda texts: [" ".join(texts[n : n + 2]) for n in range(0, len(texts), 2)],
+        lambda texts: " ".join(texts).replace("x5 ", "x5. ").split(". "),
+        # Sentences that one of the two has not.
+        lambda texts: texts[:3] + texts[4:],
+        lambda texts: [*texts[:4], *sentences("new", 2), *texts[4:]],
+    ],
+)
+def test_a_copy_of_a_held_out_document_is_left_out(change):
+    texts = sentences("a", 10)
+    kept, counts = cut(document("t", change(texts)), [document("h", texts)])
+    assert kept == []
+    assert counts["held-out documents found"] == counts["training documents left out"] == 1
+
+
+def test_other_documents_stay_whole_and_formulas_with_them():
+    train = document("t", [*sentences("a", 5), FORMULA, "Thank you.", *sentences("b", 5), FORMULA])
+    held_out = document("h", ["Thank you.", *sentences("c", 9), FORMULA])
+    kept, counts = cut(train, [held_out])
+    assert kept == [train]
+    assert not any(counts.values())
+
+
+def test_formulas_all_over_a_long_document_are_not_a_copy():
+    # A short held-out turn of the chair, and a sitting in which all its formulas are, far apart.
+    formulas = [" ".join(sentences(name, 1, 14)) for name in "defg"]
+    texts = [text for formula in formulas for text in (*sentences("b" + formula[0], 9), formula)]
+    kept, _ = cut(document("sitting", texts), [document("h", formulas)])
+    assert [len(d.pairs) for d in kept] == [len(texts)]
+
+
+def test_a_long_document_is_cut_where_held_out_text_was():
+    texts = [*sentences("a", 7), *sentences("h", 9), *sentences("b", 3), *sentences("i", 8)]
+    texts += sentences("c", 6)
+    train = document("t", texts)
+    held_out = [document("h", sentences("h", 9)), document("i", sentences("i", 8))]
+    kept, counts = cut(train, held_out)
+    assert [d.pairs for d in kept] == [train.pairs[:7], train.pairs[-6:]]
+    assert len({d.name for d in kept}) == 2
+    assert counts == {
+        "held-out documents found": 2,
+        "training documents left out": 0,
+        "training documents cut": 1,
+        "pairs left out": 9 + 3 + 8,
+    }
+
+
+def test_text_held_out_on_both_sides_of_a_border():
+    held_out = document("h", sentences("h", 20))
+    first, second = held_out.pairs[:8], held_out.pairs[8:]
+    train = [Document("t", first), Document("u", second)]
+    kept, counts = without_held_out(train, [held_out], 6)
+    assert kept == [] and counts["held-out documents found"] == 1
+
+
+def test_a_small_part_of_a_held_out_document_in_a_long_one():
+    texts = sentences("h", 60)
+    train = document("t", [*sentences("a", 30), *texts[20:26], *sentences("b", 30)])
+    kept, _ = cut(train, [document("h", texts)])
+    assert [d.pairs for d in kept] == [train.pairs[:30], train.pairs[-30:]]
+
+
+def test_short_documents_are_compared_as_a_whole():
+    held_out = HeldOutText([document("h", ["Thank you.", "Good bye."])])
+    assert held_out.find(document("t", ["thank you", "good bye!"])) == [(0, 0, 2)]
+    assert not held_out.find(document("t", ["Thank you."]))
+    assert not held_out.find(document("t", ["Thank you.", "Good bye.", *sentences("a", 3)]))
+
+
+def test_documents_without_words():
+    empty = document("t", ["...", "--"])
+    assert not HeldOutText([empty]).find(empty)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_nothing_else_is_lost(seed):
+    lots = random.Random(seed)
+    parts = [(lots.choice("th"), lots.randint(1, 12)) for _ in range(6)]
+    texts, held_out, fresh = [], [], []
+    for number, (kind, size) in enumerate(parts):
+        part = sentences(f"{kind}{letters(number)}", size, lots.randint(8, 20))
+        texts += part
+        if kind == "h":
+            held_out.append(document(str(number), part))
+        else:
+            fresh += [text for text, _ in document("t", part).pairs]
+    train = document("t", texts)
+    kept, counts = cut(train, held_out, fewest=1)
+    assert [text for d in kept for text, _ in d.pairs] == fresh
+    assert counts["pairs left out"] == len(texts) - len(fresh)
+    assert counts["held-out documents found"] == len(held_out)
