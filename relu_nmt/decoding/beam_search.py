@@ -117,6 +117,7 @@ class BeamSearch:
         history = SearchHistory(len(limits))
         collector = HypothesisCollector(history, config.nbest, eos)
         live = self._first_beams(len(limits), src_tokens.device)
+        has_ended = False
         for step in range(int(limits.max(initial=0)) + 1):
             # All beams are equal before the first token: the model sees one of them.
             tokens = live.tokens if step else live.tokens[:, :1]
@@ -134,6 +135,10 @@ class BeamSearch:
             history.append(batch.sentences, parents, live.tokens, live.totals, aligned)
             if any_ends:
                 self._finish(batch.finished, candidates, ends, step)
+                has_ended = True
+            # Also where nothing ends now: an open hypothesis may have fallen behind, and whether
+            # that is seen must not depend on what ends in other sentences.
+            if has_ended:
                 done = self._done(batch, live.totals, step).cpu().numpy()
                 if done.any():
                     collector.take(*batch.these(done), batch.finished)

@@ -311,3 +311,40 @@ def test_the_longest_target_of_the_model_limits_the_output(changes):
     assert max(len(h.tokens) for hypotheses in found for h in hypotheses) <= 6
     with pytest.raises(ConfigError, match="can write 5 tokens"):
         generate(model, SOURCES, min_len=6)
+
+
+class TimedModel(ToyModel):
+    """What may come next depends on the step alone; sources of 5 may end at any step."""
+
+    def _begin(self, src_tokens):
+        return torch.stack([src_tokens[:, 0] == 5, torch.full((len(src_tokens),), -1)], 1)
+
+    def _next(self, memory, tokens):
+        return memory + torch.tensor([0, 1])
+
+    def logits(self, features):
+        rows = [self._row(*row) for row in features.flatten(0, 1).tolist()]
+        return torch.tensor(rows).log().unflatten(0, features.shape[:2])
+
+    @staticmethod
+    def _row(ends_anywhere, step):
+        if ends_anywhere:
+            end, words = 0.01, (0.97, 0.01, 0.01)
+        elif step == 1:  # two short hypotheses end
+            end, words = 0.4, (0.35, 0.2, 0.05)
+        elif step < 15:  # what goes on falls behind them
+            end, words = 0.0, (0.34, 0.33, 0.33)
+        else:  # and overtakes them
+            end, words = float(step >= 30), (0.98, 0.01, 0.01)
+        row = [0.0] * 7
+        row[EOS], row[4:] = end, words
+        return row
+
+
+def test_the_end_of_a_search_does_not_depend_on_what_ends_in_other_sentences():
+    sources = [torch.tensor([4, EOS]), torch.tensor([5, EOS])]
+    settings = {"beam": 2, "max_len_a": 0.0, "max_len_b": 40}
+    [alone] = generate(TimedModel(), sources[:1], **settings)
+    together, _ = generate(TimedModel(), sources, **settings)
+    same(together, alone)
+    assert len(alone[0].tokens) == 2  # what went on fell behind before it could have won
