@@ -23,27 +23,6 @@ class Line(NamedTuple):
     tokens: list[str]
 
 
-def sentence_slices(tokens: np.ndarray, separator: int) -> list[slice]:
-    """Return where the sentences stand, without their separators.
-
-    What follows the last separator is a sentence only if it has tokens.
-
-    Args:
-        tokens: int64 [T] without ``</s>``.
-        separator: the symbol that ends each sentence.
-
-    Example:
-        >>> slices = sentence_slices(np.array([5, 6, 4, 4, 7]), 4)
-        >>> [(own.start, own.stop) for own in slices]
-        [(0, 2), (3, 3), (4, 5)]
-    """
-    ends = np.flatnonzero(tokens == separator).tolist()
-    begins = [0, *(end + 1 for end in ends)]
-    if begins[-1] < len(tokens):
-        ends.append(len(tokens))
-    return [slice(begin, end) for begin, end in zip(begins, ends, strict=False)]
-
-
 def without_prefix(
     translation: Translation,
     size: int,

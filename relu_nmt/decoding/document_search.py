@@ -15,9 +15,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.data.sentence_separators import sentence_slices
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.decoding.constraints import length_limits
-from relu_nmt.decoding.document_lines import Line, sentence_slices, without_prefix
+from relu_nmt.decoding.document_lines import Line, without_prefix
 from relu_nmt.decoding.document_windows import Window, WindowConfig, WindowPlan
 from relu_nmt.decoding.length_penalty import LengthPenalty
 from relu_nmt.decoding.sentences import SourceSentence, Translation

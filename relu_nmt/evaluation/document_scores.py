@@ -4,16 +4,23 @@ For d-BLEU the lines of each document are joined, in translations and references
 document is one segment. It does not matter what a line is: a sentence, or a group of them that was
 translated at once. So translations that were made in groups of any length are compared with the
 same references, and n-grams across sentence borders count.
+
+With separators, if every sentence ends in its own, this holds to the letter: sentences are
+detokenised one by one, see :meth:`relu_nmt.tokenization.pipeline.TextPipeline.decode`. What no
+separator divides is detokenised in one go, as nothing tells where its sentences end; a quote that
+Moses takes for open can then change the spaces in the next sentence, and with them the score.
 """
 
 import itertools
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from relu_nmt.data.documents import separator_test
+from relu_nmt.data.sentence_separators import sentence_slices
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation.bleu import MetricConfig, Score
 
@@ -67,10 +74,10 @@ def split_sentences(documents: Documents, separator: str) -> Documents:
     for lines in documents:
         sentences: list[str] = []
         for line in lines:
-            *inner, last = (part.strip() for part in line.split(separator))
-            sentences += inner
-            if last or not inner:
-                sentences.append(last)
+            parts = re.split(f"({re.escape(separator)})", line)
+            parts = [part for part in parts if part == separator or part.strip()]
+            own = ["".join(parts[one]).strip() for one in sentence_slices(parts, separator)]
+            sentences += own or [""]
         split.append(sentences)
     return split
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from relu_nmt.data.sentence_separators import sentence_slices
 from relu_nmt.errors import ConfigError
 from relu_nmt.tokenization.base import SUBWORDS, TOKENIZERS, SubwordModel
 from relu_nmt.tokenization.whitespace import WholeWords
@@ -83,23 +84,19 @@ class TextPipeline:
     def sentences(self, tokens: Sequence[str]) -> list[list[str]]:
         """Return the tokens of each sentence, cut at the separators, which are left out.
 
-        What follows the last separator is a sentence only if it has tokens. Without separators
-        all tokens are one sentence.
+        Without separators all tokens are one sentence.
         """
         if self.sentence_separator is None:
             return [list(tokens)]
-        parts: list[list[str]] = [[]]
-        for token in tokens:
-            if token == self.sentence_separator:
-                parts.append([])
-            else:
-                parts[-1].append(token)
-        return parts if parts[-1] else parts[:-1]
+        return [list(tokens[own]) for own in sentence_slices(tokens, self.sentence_separator)]
 
     def decode(self, tokens: Sequence[str]) -> str:
         """Return the raw sentence of which :meth:`encode` made ``tokens``.
 
-        Several sentences with separators are joined with spaces.
+        Several sentences with separators are detokenised one by one and joined with spaces, so
+        that the text of a group does not depend on how it was cut. Without separators nothing
+        tells where a sentence ends: what a detokeniser remembers, such as Moses an open quote,
+        runs on through the group, and the same tokens in other groups may get other spaces.
         """
         texts = (self._detokenizer.join(self.subword.join(s)) for s in self.sentences(tokens))
         return " ".join(filter(None, texts))

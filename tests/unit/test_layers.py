@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "modules": BASE | {"dropout", "attention"},
     "models": BASE | {"dropout", "objective", "presets", "attention", "modules", "data"},
     "data": BASE,
-    "tokenization": BASE,
+    "tokenization": BASE | {"data"},
     "tasks": BASE | {"data", "tokenization"},
     "optim": BASE,
     "training": BASE | {"objective", "optim"},

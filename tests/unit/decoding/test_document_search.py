@@ -5,18 +5,19 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from relu_nmt.data.sentence_separators import sentence_slices
 from relu_nmt.decoding.config import GenerationConfig
-from relu_nmt.decoding.document_lines import sentence_slices
 from relu_nmt.decoding.document_search import DocumentSearch, SourceDocuments
 from relu_nmt.decoding.document_windows import WindowConfig
 from relu_nmt.decoding.hypotheses import Hypothesis
 from relu_nmt.decoding.sentences import SourceSentence, Translation
 from relu_nmt.errors import ConfigError
 from relu_nmt.evaluation.bleu import MetricConfig
-from relu_nmt.evaluation.document_scores import document_score
+from relu_nmt.evaluation.document_scores import document_score, join_lines
+from relu_nmt.tokenization.pipeline import TextPipeline
 
 EOS, SOURCE_SEPARATOR, TARGET_SEPARATOR = 2, 4, 5
 ROOM = GenerationConfig(max_len_a=10.0, max_len_b=100)
@@ -173,6 +174,43 @@ def test_d_bleu_of_the_same_translations_does_not_depend_on_the_groups():
                     found = translate(documents, search, separated=False, max_doc_tokens=limit)
                 texts = texts_of(found, documents)
                 scores.add(str(document_score(MetricConfig(), texts, [references])))
+    assert len(scores) == 1
+
+
+MOSES = TextPipeline("en", tokenizer="moses", sentence_separator="<sep>")
+QUOTED = ["dogs", "house", "&quot;", "&apos;", "&apos;s", ",", ".", "<sep>"]
+"""Translations of the words 10 to 17; the last is one separator too many."""
+
+
+def quote(sources):
+    """Translate word by word into text whose quotes may be left open."""
+    found = []
+    for source in sources:
+        words = source.ids[:-1].tolist()
+        names = ["<sep>" if word == SOURCE_SEPARATOR else QUOTED[word - 10] for word in words]
+        ids = [TARGET_SEPARATOR if own == "<sep>" else 100 for own in names]
+        hypothesis = Hypothesis(np.array([*ids, EOS]), -1.0, -np.ones(len(ids) + 1))
+        found.append([Translation(MOSES.decode(names), names, -1.0, hypothesis)])
+    return found
+
+
+SENTENCES_WITH_QUOTES = st.lists(st.integers(10, 17), max_size=8)
+
+
+@given(st.lists(st.lists(SENTENCES_WITH_QUOTES, min_size=1, max_size=6), min_size=1, max_size=3))
+@example([[[10, 12, 11], [11, 12, 10], [13, 10, 17, 12, 13, 11]]])
+@example([[[12, 10, 16], [17, 12, 11, 12, 10], [12, 10, 12, 10, 12]]])
+def test_open_quotes_do_not_run_on_from_sentence_to_sentence(documents):
+    own = source_documents(documents)
+    texts, alone = set(), []
+    for limit in (1, 9, 17, 1000):
+        search = DocumentSearch(own, WindowConfig(limit), ROOM, None, MOSES.decode)
+        found = texts_of(search.run(quote), documents)
+        alone = alone or found
+        texts.add(tuple(join_lines(found)))
+    assert len(texts) == 1
+    reference = [[" ".join(line.split()[:3]) for line in lines] for lines in alone]
+    scores = {document_score(MetricConfig(), [[t] for t in own], [reference]) for own in texts}
     assert len(scores) == 1
 
 
