@@ -1,9 +1,7 @@
 """The front door: raw sentences in, raw translations out."""
 
 import os
-import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -198,6 +196,7 @@ class Translator:
             targets if len(targets) == len(sources) else None,
             first_id,
             on_progress,
+            [source.context for source in sources],
         )
         limits = length_limits(
             config, np.array([len(s.ids) for s in sources]), self.ensemble.most_positions
@@ -222,7 +221,7 @@ class Translator:
             )
         text = self.task.target_text.decode(tokens)
         searched = len(source.ids) > 1 and not config.score_reference
-        reached_limit = searched and len(hypothesis.tokens) > limit
+        reached_limit = searched and len(source.context) + len(hypothesis.tokens) > limit
         return Translation(text, tokens, hypothesis.score, hypothesis, reached_limit)
 
     def read_sentences(
@@ -310,22 +309,20 @@ class Translator:
             ConfigError: an overlap with a model without separators, or with other prefixes.
             DataError: a window is too long for the model.
         """
-        search_config, limit = config, self.most_source_positions
+        limit = self.most_source_positions
         check_lengths(documents.sentences, limit)  # before any is translated
-        if windows.window_overlap:
-            if config.score_reference or config.prefix_size:
-                raise ConfigError(
-                    "--window-overlap forces prefixes itself; it goes with neither "
-                    "--prefix-size nor --score-reference"
-                )
-            search_config = replace(config, prefix_size=sys.maxsize)
+        if windows.window_overlap and (config.score_reference or config.prefix_size):
+            raise ConfigError(
+                "--window-overlap forces prefixes itself; it goes with neither "
+                "--prefix-size nor --score-reference"
+            )
 
         def search(sources: Sequence[SourceSentence]) -> list[list[Translation]]:
             nonlocal first_id
             check_lengths(sources, limit)
             first_id += len(sources)  # each draws its own random numbers
             first = first_id - len(sources)
-            return self.translate_sentences(sources, search_config, first, on_progress)
+            return self.translate_sentences(sources, config, first, on_progress)
 
         decode, most_positions = self.task.target_text.decode, self.ensemble.most_positions
         return DocumentSearch(documents, windows, config, most_positions, decode).run(search)

@@ -32,8 +32,8 @@ class WindowOptions:
         0,
         "give the N sentences before as context, within --max-doc-tokens, to the sentences that "
         "are translated: the source of each window begins with theirs, its translation is made to "
-        "begin with what they were translated to. For documents longer than the model was trained "
-        "on; needs a model trained with --sentence-separator",
+        "begin with what they were translated to, which no score counts. For documents longer than "
+        "the model was trained on; needs a model trained with --sentence-separator",
         metavar="SENTENCES",
     )
 

@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from relu_nmt.cli.generate import GenerateOptions
     from relu_nmt.cli.translation_options import LineFormat
     from relu_nmt.decoding.config import GenerationConfig
-    from relu_nmt.decoding.document_lines import Line
-    from relu_nmt.decoding.document_search import DocumentTranslations, WindowTranslation
+    from relu_nmt.decoding.document_search import DocumentTranslations, Line, WindowTranslation
     from relu_nmt.evaluation.bleu import Score
     from relu_nmt.evaluation.config import ScoringConfig
     from relu_nmt.evaluation.split_documents import DocumentScores

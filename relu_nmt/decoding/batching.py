@@ -54,6 +54,7 @@ def generate_in_order(
     targets: Sequence[np.ndarray] | None = None,
     first_id: int = 0,
     on_progress: Callable[[int], object] | None = None,
+    contexts: Sequence[np.ndarray] | None = None,
 ) -> list[list[Hypothesis]]:
     """Return the n best hypotheses of each source, in the order of the sources.
 
@@ -69,6 +70,8 @@ def generate_in_order(
             (``--score-reference``).
         first_id: number of the first sentence, for the random numbers of sampling.
         on_progress: called with the number of sentences of each batch that is done.
+        contexts: target tokens, without end symbol, that each output goes on from; they are not
+            part of it. Of no effect on ``--score-reference``.
     """
     config, symbols = generator.config, generator.symbols
     results: list[list[Hypothesis]] = [
@@ -84,16 +87,28 @@ def generate_in_order(
             tgt_tokens = pad([targets[i] for i in members], symbols.pad_index).to(device)
             found = generator.score(src_tokens, tgt_tokens)
         else:
-            prefixes = None
-            if config.prefix_size and targets is not None:
-                forced = [targets[i][: config.prefix_size] for i in members]
-                prefixes = pad(forced, symbols.pad_index).to(device)
-            found = generator.generate(src_tokens, prefixes, members + first_id)
+            forced = [_beginning(i, config.prefix_size, targets, contexts) for i in members]
+            prefixes = pad(forced, symbols.pad_index).to(device) if any(map(len, forced)) else None
+            sizes = None if contexts is None else np.array([len(contexts[i]) for i in members])
+            found = generator.generate(src_tokens, prefixes, members + first_id, sizes)
         for i, hypotheses in zip(members, found, strict=True):
             results[i] = hypotheses
         if on_progress is not None:
             on_progress(len(members))
     return results
+
+
+def _beginning(
+    number: int,
+    prefix_size: int,
+    targets: Sequence[np.ndarray] | None,
+    contexts: Sequence[np.ndarray] | None,
+) -> np.ndarray:
+    """Return the forced first tokens of a sentence: its context, then ``--prefix-size`` tokens."""
+    nothing = np.zeros(0, dtype=np.int64)
+    context = nothing if contexts is None else contexts[number]
+    prefix = nothing if targets is None else targets[number][:prefix_size]
+    return np.concatenate([context, prefix])
 
 
 def pad(rows: Sequence[np.ndarray], pad_index: int) -> Tensor:

@@ -42,6 +42,7 @@ class _Batch:
     Args:
         sentences: number of the sentence of each row, [B].
         limits: largest number of tokens before the end symbol, [B].
+        context_sizes: first tokens that are context, so that no score counts them, [B].
         not_words: special symbols of the sources, [B, S] bool.
         state: what the models remember.
         constraints: which tokens are allowed.
@@ -50,6 +51,7 @@ class _Batch:
 
     sentences: np.ndarray
     limits: np.ndarray
+    context_sizes: np.ndarray
     not_words: Tensor
     state: EnsembleState
     constraints: TokenConstraints
@@ -60,10 +62,15 @@ class _Batch:
         rows = torch.from_numpy(np.flatnonzero(mask)).to(self.not_words.device)
         return self.sentences[mask], rows
 
+    def lengths(self, num_tokens: int | np.ndarray) -> np.ndarray:
+        """Return how many of so many tokens a score counts, [B]: at least the end symbol."""
+        return np.maximum(num_tokens - self.context_sizes, 1)
+
     def keep(self, mask: np.ndarray) -> Tensor:
         """Drop all sentences outside the mask [B]; return the rows that stay."""
         self.sentences, rows = self.these(mask)
         self.limits = self.limits[mask]
+        self.context_sizes = self.context_sizes[mask]
         self.not_words = self.not_words.index_select(0, rows)
         self.state.keep(rows)
         self.constraints.keep(rows, mask)
@@ -103,17 +110,25 @@ class BeamSearch:
         self._group_size = config.beam // selector.num_groups
 
     def search(
-        self, src_tokens: Tensor, limits: np.ndarray, prefixes: Tensor | None = None
+        self,
+        src_tokens: Tensor,
+        limits: np.ndarray,
+        prefixes: Tensor | None = None,
+        context_sizes: np.ndarray | None = None,
     ) -> list[list[Hypothesis]]:
-        """Return the n best hypotheses of each sentence.
+        """Return the n best hypotheses of each sentence, with their prefixes.
 
         Args:
             src_tokens: [B, S] int64, right-padded, each ending in the end symbol.
             limits: largest number of tokens before the end symbol, int64 [B].
             prefixes: forced first tokens [B, P] int64, padded on the right; None for none.
+            context_sizes: how many of them are context, int64 [B]: hypotheses are ranked by what
+                follows, as if that were all. None for none: the whole prefix counts.
         """
         config, eos = self._config, self._symbols.eos_index
-        batch = self._start(src_tokens, limits, prefixes)
+        if context_sizes is None:
+            context_sizes = np.zeros_like(limits)
+        batch = self._start(src_tokens, limits, prefixes, context_sizes)
         history = SearchHistory(len(limits))
         collector = HypothesisCollector(history, config.nbest, eos)
         live = self._first_beams(len(limits), src_tokens.device)
@@ -134,7 +149,7 @@ class BeamSearch:
                 aligned = _strongest(weights, batch.not_words).expand(parents.shape)
             history.append(batch.sentences, parents, live.tokens, live.totals, aligned)
             if any_ends:
-                self._finish(batch.finished, candidates, ends, step)
+                self._finish(batch, candidates, ends, step)
                 has_ended = True
             # Also where nothing ends now: an open hypothesis may have fallen behind, and whether
             # that is seen must not depend on what ends in other sentences.
@@ -153,15 +168,22 @@ class BeamSearch:
             batch.constraints.advance(live.parents, live.tokens)
         return collector.results(len(limits), config.beam)
 
-    def _start(self, src_tokens: Tensor, limits: np.ndarray, prefixes: Tensor | None) -> _Batch:
+    def _start(
+        self,
+        src_tokens: Tensor,
+        limits: np.ndarray,
+        prefixes: Tensor | None,
+        context_sizes: np.ndarray,
+    ) -> _Batch:
         config, symbols, device = self._config, self._symbols, src_tokens.device
         special = (src_tokens == symbols.pad_index) | (src_tokens == symbols.eos_index)
         return _Batch(
             sentences=np.arange(len(limits)),
             limits=limits,
+            context_sizes=context_sizes,
             not_words=special,
             state=self._ensemble.start(src_tokens),
-            constraints=TokenConstraints(config, symbols, limits, device, prefixes),
+            constraints=TokenConstraints(config, symbols, limits, device, prefixes, context_sizes),
             finished=FinishedHypotheses(
                 len(limits), self._selector.num_groups, config.beam, device
             ),
@@ -203,9 +225,7 @@ class BeamSearch:
         )
         return _Live(tokens, parents, totals)
 
-    def _finish(
-        self, finished: FinishedHypotheses, candidates: Candidates, ends: Tensor, step: int
-    ) -> None:
+    def _finish(self, batch: _Batch, candidates: Candidates, ends: Tensor, step: int) -> None:
         """Store the hypotheses that end now; only candidates within the beam count."""
         size = self._group_size
         totals = candidates.totals.masked_fill(~ends, -torch.inf)[:, :, :size]
@@ -213,7 +233,12 @@ class BeamSearch:
             parents = self._same_beams(totals.flatten(1)).view_as(totals)
         else:
             parents = candidates.parents[:, :, :size]
-        finished.add(step, totals, parents, self._penalty(step + 1))
+        batch.finished.add(step, totals, parents, self._divisors(batch, step + 1))
+
+    def _divisors(self, batch: _Batch, num_tokens: int) -> Tensor:
+        """Return the length penalties of hypotheses of so many tokens, float32 [B]."""
+        divisors = torch.from_numpy(self._penalty(batch.lengths(num_tokens)))
+        return divisors.to(batch.not_words.device, torch.float32)
 
     def _done(self, batch: _Batch, totals: Tensor, step: int) -> Tensor:
         """Return [B] bool: True = no hypothesis that is still open is worth waiting for.
@@ -234,14 +259,15 @@ class BeamSearch:
         if self._config.unkpen >= 0:  # a bonus for <unk> could raise a score without bound
             # A total only falls, so no open hypothesis ever scores more than it would now with
             # the kindest length that it can still have.
-            divisors = self._penalty.kindest(step + 2, batch.limits + 1)[:, None]
-            done |= best_open / torch.from_numpy(divisors).to(best_open) <= to_beat
+            shortest, longest = batch.lengths(step + 2), batch.lengths(batch.limits + 1)
+            divisors = torch.from_numpy(self._penalty.kindest(shortest, longest)).to(best_open)
+            done |= best_open / divisors[:, None] <= to_beat
         full = batch.finished.count >= self._group_size
         # With a single beam, whatever goes on was not the likeliest: greedy search has ended.
         if rule == "full" or self._group_size == 1:
             done |= full
         elif rule == "ahead":
-            done |= full & (best_open / self._penalty(step + 2) <= to_beat)
+            done |= full & (best_open / self._divisors(batch, step + 2)[:, None] <= to_beat)
         return done.all(1)
 
     @staticmethod

@@ -44,6 +44,8 @@ class TokenConstraints:
         limits: largest number of tokens before the end symbol, int64 [B].
         device: where the search runs.
         prefixes: forced first tokens [B, P] int64, padded on the right; None for none.
+        context_sizes: how many of them are context, int64 [B]: these cost nothing, and
+            ``min_len`` counts what follows them; None for none.
     """
 
     def __init__(
@@ -53,12 +55,14 @@ class TokenConstraints:
         limits: np.ndarray,
         device: torch.device,
         prefixes: Tensor | None = None,
+        context_sizes: np.ndarray | None = None,
     ) -> None:
         self._config = config
         self._symbols = symbols
         self._limits = limits
         self._device = device
         self._prefixes = prefixes
+        self._context_sizes = np.zeros_like(limits) if context_sizes is None else context_sizes
         self._history: Tensor | None = None  # [B, K, t], only where n-grams are blocked
 
     def apply(self, log_probs: Tensor, step: int) -> None:
@@ -74,8 +78,9 @@ class TokenConstraints:
             log_probs[:, :, symbols.unk_index] -= config.unkpen
         end = log_probs[:, :, symbols.eos_index].clone()
         forced = self._forced_by_prefix(log_probs, step)
-        if step < config.min_len:
-            log_probs[:, :, symbols.eos_index] = -torch.inf
+        if step < self._context_sizes.max() + config.min_len:
+            too_short = self._rows(step < self._context_sizes + config.min_len)
+            log_probs[too_short, :, symbols.eos_index] = -torch.inf
         if self._history is not None:
             size = config.no_repeat_ngram_size
             block_repeated_ngrams(log_probs, self._history, size, symbols.pad_index)
@@ -83,7 +88,7 @@ class TokenConstraints:
             rows, values = forced
             log_probs[rows] = values
         if step >= self._limits.min():
-            rows = torch.from_numpy(np.flatnonzero(step >= self._limits)).to(self._device)
+            rows = self._rows(step >= self._limits)
             log_probs[rows] = -torch.inf
             log_probs[rows, :, symbols.eos_index] = end[rows]
 
@@ -95,8 +100,14 @@ class TokenConstraints:
         rows = (tokens != self._symbols.pad_index).nonzero()[:, 0]
         values = torch.full_like(log_probs[rows], -torch.inf)
         index = tokens[rows, None, None].expand(-1, log_probs.size(1), 1)
-        values.scatter_(2, index, log_probs[rows].gather(2, index))
+        in_context = torch.from_numpy(step < self._context_sizes).to(self._device)[rows]
+        own = log_probs[rows].gather(2, index).masked_fill(in_context[:, None, None], 0.0)
+        values.scatter_(2, index, own)
         return rows, values
+
+    def _rows(self, mask: np.ndarray) -> Tensor:
+        """Return the rows of a mask [B] on the device."""
+        return torch.from_numpy(np.flatnonzero(mask)).to(self._device)
 
     def advance(self, parents: Tensor | None, tokens: Tensor) -> None:
         """Note the tokens [B, K] that were chosen, after beams ``parents`` [B, K] (None: same)."""
@@ -114,6 +125,7 @@ class TokenConstraints:
     def keep(self, rows: Tensor, mask: np.ndarray) -> None:
         """Keep only these rows [B'], which are those of the mask [B]."""
         self._limits = self._limits[mask]
+        self._context_sizes = self._context_sizes[mask]
         if self._prefixes is not None:
             self._prefixes = self._prefixes.index_select(0, rows)
         if self._history is not None:

@@ -4,13 +4,15 @@ With overlap, the sentences before the new ones are part of the source, and thei
 which were kept from earlier windows, are forced as the beginning of the target. So the new
 sentences follow what the reader really has before him, as in training, where the target of a group
 is one text too; a second translation of the context, thrown away afterwards, could differ from the
-one that was kept, and a separator too many in it would shift all that follows. The price is that
+one that was kept, and a separator too many in it would shift all that follows. Hypotheses are
+ranked by the new sentences alone, else a long context would favour short ones. The price is that
 the windows of a document wait for each other; those of different documents share batches.
 """
 
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,9 +20,7 @@ from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.sentence_separators import sentence_slices
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.decoding.constraints import length_limits
-from relu_nmt.decoding.document_lines import Line, without_prefix
 from relu_nmt.decoding.document_windows import Window, WindowConfig, WindowPlan
-from relu_nmt.decoding.length_penalty import LengthPenalty
 from relu_nmt.decoding.sentences import SourceSentence, Translation
 from relu_nmt.errors import ConfigError
 
@@ -61,6 +61,18 @@ class SourceDocuments:
         )
 
 
+class Line(NamedTuple):
+    """A line of a translated document.
+
+    Args:
+        text: raw text.
+        tokens: the same as dictionary tokens.
+    """
+
+    text: str
+    tokens: list[str]
+
+
 @dataclass(frozen=True)
 class WindowTranslation:
     """What became of the new sentences of a window.
@@ -68,7 +80,7 @@ class WindowTranslation:
     Args:
         window: its sentences.
         source: what the model read, context included; with the references of the new sentences.
-        translations: of the new sentences, best first; the context's is left out.
+        translations: of the new sentences, best first.
         lines: the best translation of each new sentence; None: it has not as many sentences as
             the source.
     """
@@ -110,8 +122,7 @@ class DocumentTranslations:
 
 
 Search = Callable[[Sequence[SourceSentence]], list[list[Translation]]]
-"""Finds the n best translations of each source. With overlap, ``reference`` is what they are to
-begin with, without end symbol; it may be empty."""
+"""Finds the n best translations of each source, each going on from the source's ``context``."""
 
 
 class DocumentSearch:
@@ -195,33 +206,28 @@ class DocumentSearch:
         window = self.plan.with_context(window)
         if not documents.with_words(window.first, window.end):
             window = replace(window, context=window.first)
-        while (prefix := self._prefix(window)) is None:
+        while (context := self._context(window)) is None:
             window = replace(window, context=window.context + 1)
-        return window, replace(documents.joined(window), reference=prefix)
+        return window, replace(documents.joined(window), context=context)
 
-    def _prefix(self, window: Window) -> np.ndarray | None:
+    def _context(self, window: Window) -> np.ndarray | None:
         """Return the context's translation; None: unknown, or it leaves the rest too little."""
         documents = self._documents
         numbers = documents.with_words(window.context, window.first)
         if not self._kept.keys() >= set(numbers):
             return None
         nothing = np.zeros(0, dtype=np.int64)
-        prefix = np.concatenate([nothing, *(self._kept[number] for number in numbers)])
+        context = np.concatenate([nothing, *(self._kept[number] for number in numbers)])
         # It may take the share of the longest output that its source has of the source.
         length = len(documents.joined(window).ids)
         longest = length_limits(self._config, np.array([length]), self._most_positions)[0]
         share = sum(len(documents.sentences[number].ids) - 1 for number in numbers) / length
-        return prefix if len(prefix) <= longest * share else None
+        return context if len(context) <= longest * share else None
 
     def _result(
         self, window: Window, source: SourceSentence, translations: list[Translation]
     ) -> WindowTranslation:
-        """Take the context's translation away, and cut what is left into sentences."""
-        if self._windows.window_overlap:
-            assert source.reference is not None
-            penalty, size = LengthPenalty.of(self._config), len(source.reference)
-            translations = [without_prefix(t, size, penalty, self._decode) for t in translations]
-            source = replace(source, reference=self._documents.joined(window).reference)
+        """Cut the best translation into sentences."""
         best = translations[0]
         slices = self._slices(window, best.hypothesis.tokens[:-1])
         if slices is None:

@@ -57,14 +57,19 @@ class Generator:
         src_tokens: Tensor,
         prefix_tokens: Tensor | None = None,
         sentence_ids: Sequence[int] | None = None,
+        context_sizes: np.ndarray | None = None,
     ) -> list[list[Hypothesis]]:
         """Return the n best hypotheses of each sentence, best first.
 
         Args:
             src_tokens: [B, S] int64, right-padded, each ending in the end symbol.
-            prefix_tokens: forced first tokens [B, P] int64, right-padded.
+            prefix_tokens: forced first tokens [B, P] int64, right-padded; as in fairseq they are
+                part of the hypothesis and its score.
             sentence_ids: what each sentence's random numbers depend on (``--sampling``); 0 to
                 B - 1 by default.
+            context_sizes: how many of the forced tokens are the translation of what comes before,
+                int64 [B]: these are neither scored nor returned, and count only for the longest
+                output. None for none.
 
         Raises:
             ConfigError: the settings leave a sentence no output at all.
@@ -76,7 +81,12 @@ class Generator:
         with self.ensemble.evaluating(src_tokens.device):
             selector = self._selector(ids, limits, src_tokens.device)
             search = BeamSearch(self.ensemble, config, self.symbols, selector)
-            results = search.search(src_tokens, limits, prefix_tokens)
+            results = search.search(src_tokens, limits, prefix_tokens, context_sizes)
+        if context_sizes is not None:
+            results = [
+                [hypothesis.without_context(size) for hypothesis in hypotheses]
+                for hypotheses, size in zip(results, context_sizes.tolist(), strict=True)
+            ]
         for sentence, hypotheses in zip(ids, results, strict=True):
             if not hypotheses:
                 raise ConfigError(f"sentence {sentence}: no possible output; {self._reason()}")

@@ -33,6 +33,12 @@ class Hypothesis:
     positional_scores: np.ndarray
     alignment: np.ndarray | None = None
 
+    def without_context(self, size: int) -> "Hypothesis":
+        """Return what follows the first ``size`` tokens, which no score has counted."""
+        size = min(size, len(self.tokens) - 1)  # the end symbol is new in any case
+        alignment = None if self.alignment is None else self.alignment[size:]
+        return Hypothesis(self.tokens[size:], self.score, self.positional_scores[size:], alignment)
+
 
 @dataclass(frozen=True)
 class _Step:
@@ -134,19 +140,19 @@ class FinishedHypotheses:
         self.origins = torch.zeros(shape, dtype=torch.int64, device=device)  # step * K + beam
         self.count = torch.zeros(shape[:2], dtype=torch.int64, device=device)  # [B, G], all ever
 
-    def add(self, step: int, totals: Tensor, parents: Tensor, divisor: float) -> None:
+    def add(self, step: int, totals: Tensor, parents: Tensor, divisors: Tensor) -> None:
         """Add the hypotheses that end at ``step``, if they are among the best.
 
         Args:
             step: number of tokens before the end symbol.
             totals: log-probabilities [B, G, M]; -inf (or NaN) is no hypothesis.
             parents: beams that they end from [B, G, M].
-            divisor: the length penalty.
+            divisors: the length penalties of the sentences [B].
         """
         real = totals > -torch.inf
         self.count += real.sum(2)
         totals = totals.masked_fill(~real, -torch.inf)
-        scores = torch.cat([self.scores, totals / divisor], dim=2)
+        scores = torch.cat([self.scores, totals / divisors[:, None, None]], dim=2)
         self.scores, best = scores.topk(self.scores.size(2), dim=2)
         self.totals = torch.cat([self.totals, totals], dim=2).gather(2, best)
         origins = step * self._beam_size + parents

@@ -42,6 +42,6 @@ class LengthPenalty:
         base = length if self.form == "power" else (5 + length) / 6
         return (base * 1.0) ** self.exponent
 
-    def kindest(self, shortest: int, longest: np.ndarray) -> np.ndarray:
+    def kindest(self, shortest: int | np.ndarray, longest: np.ndarray) -> np.ndarray:
         """Return the largest divisor, the best for a negative sum, of any length in between."""
         return np.maximum(self(shortest), self(longest))

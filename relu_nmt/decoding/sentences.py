@@ -1,7 +1,7 @@
 """What a translator reads and what it gives."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -17,11 +17,14 @@ class SourceSentence:
         ids: token numbers, ending in the end symbol.
         tokens: the tokens with unknown words as they stood in the text.
         reference: token numbers of the translation, for forced prefixes and scoring.
+        context: token numbers, without end symbol, that the translation goes on from: what the
+            first part of the source was translated to. No part of the translation.
     """
 
     ids: np.ndarray
     tokens: list[str]
     reference: np.ndarray | None = None
+    context: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
 
 @dataclass(frozen=True)

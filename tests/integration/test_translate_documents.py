@@ -100,7 +100,7 @@ def copying(monkeypatch):
         wrong = {dictionary.index("3"): dictionary.index("4")}
         found = []
         for source in sources:
-            ids = np.array([wrong.get(i, i) for i in source.ids.tolist()])
+            ids = np.array([wrong.get(i, i) for i in source.ids[len(source.context) :].tolist()])
             hypothesis = Hypothesis(ids, -1.0, -np.ones(len(ids), dtype=np.float32))
             tokens = dictionary.symbols_of(ids)
             found.append(

@@ -1,10 +1,13 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from relu_nmt.config import to_dict
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.decoding.config import GenerationConfig
+from relu_nmt.decoding.config import DocumentGenerationConfig, GenerationConfig
+from relu_nmt.decoding.document_windows import WindowConfig
 from relu_nmt.decoding.hypotheses import Hypothesis
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.loading import build_model
@@ -211,11 +214,33 @@ def test_an_overlap_forces_what_the_context_was_translated_to(separated, monkeyp
     lines = ["ein Haus", "das Haus", "Haus gross", "gross ."]
     found = separated.translate_document(lines, max_doc_tokens=8, window_overlap=1, max_len_b=20)
     assert len(found) == len(lines)
-    overlapping = [pair for batch in asked for pair in batch if len(pair[0].reference)]
+    overlapping = [pair for batch in asked for pair in batch if len(pair[0].context)]
     assert overlapping
     for source, best in overlapping:
-        size = len(source.reference)
-        np.testing.assert_array_equal(best.hypothesis.tokens[:size], source.reference)
+        assert len(source.context) + len(best.hypothesis.tokens) <= 1.5 * len(source.ids) + 20 + 1
+        # The model's own probabilities of the new text, behind the context.
+        whole = np.concatenate([source.context, best.hypothesis.tokens])
+        pair = replace(source, reference=whole, context=np.zeros(0, dtype=np.int64))
+        [[scored]] = search([pair], GenerationConfig(score_reference=True))
+        expected = scored.hypothesis.positional_scores[len(source.context) :]
+        np.testing.assert_allclose(best.hypothesis.positional_scores, expected, atol=1e-4)
+        assert best.score == pytest.approx(expected.mean(), abs=1e-4)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_behind_a_context_the_best_new_text_comes_first(seed):
+    task = make_task().with_sentence_separator()
+    separated = Translator([make_model(task, seed)], task, "cpu")
+    documents = separated.encode_documents([["ein Haus", "das Haus", "Haus gross", "gross ."]])
+    config = DocumentGenerationConfig(beam=6, nbest=6, max_len_b=20)
+    found = separated.translate_in_windows(documents, WindowConfig(8, 1, repair=True), config)
+    assert any(own.window.context < own.window.first for own in found.windows)
+    for own in found.windows:
+        scores = [translation.score for translation in own.translations]
+        assert scores == sorted(scores, reverse=True)
+        for translation in own.translations:
+            mean = translation.hypothesis.positional_scores.mean()
+            assert translation.score == pytest.approx(mean, abs=1e-5)
 
 
 def test_one_text_is_not_a_list_of_lines(separated):

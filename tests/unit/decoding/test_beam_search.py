@@ -1,9 +1,10 @@
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from toy_models import EOS, UNK, ToyModel, all_outputs, log_prob_of
+from toy_models import EOS, UNK, ToyModel, ToyState, all_outputs, log_prob_of
 
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.decoding.batching import pad
@@ -268,6 +269,105 @@ def test_prefix_is_forced_and_scored(beam):
     assert found[2][0].tokens.tolist() == [4, EOS]
     assert len(found[2]) == 1
     assert len(found[0]) == beam
+
+
+class Behind(ToyModel):
+    """Goes on from tokens that it has written already."""
+
+    def __init__(self, context, **settings):
+        super().__init__(**settings)
+        self.context = context
+
+    def start(self, encoder_out):
+        state = super().start(encoder_out)
+        for token in [EOS, *self.context][: len(self.context)]:
+            super().step(torch.full((len(encoder_out), 1), token), state)
+        state.first = self.context[-1] if self.context else EOS
+        return state
+
+    def step(self, tokens, state, want_weights=False):
+        if state.first is not None:
+            tokens, state.first = torch.full_like(tokens, state.first), None
+        return super().step(tokens, state, want_weights)
+
+
+@pytest.mark.parametrize("stop_rule", ["ahead", "full", "exact"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"beam": 1},
+        {"beam": 4, "lenpen": 0.0},
+        {"beam": 3, "lenpen": 1.7, "min_len": 3},
+        {"beam": 3, "lenpen": -0.5},
+        {"beam": 5, "lenpen_form": "gnmt", "unkpen": 0.3},
+        {"beam": 4, "diverse_beam_groups": 2},
+        {"beam": 4, "print_alignment": "hard"},
+    ],
+)
+def test_behind_a_context_hypotheses_are_those_of_a_model_that_has_written_it(settings, stop_rule):
+    settings = {"nbest": settings["beam"], "stop_rule": stop_rule, **settings}
+    contexts = [[5, 6, 4, 4, UNK, 6, 5, 5], [], [4]]
+    for seed in range(3):
+        generator = Generator(
+            [ToyModel(seed=seed)], GenerationConfig(max_len_b=14, **settings), Dictionary()
+        )
+        found = generator.generate(
+            pad([s.numpy() for s in SOURCES], Dictionary.pad_index),
+            pad([np.array(c, dtype=np.int64) for c in contexts], Dictionary.pad_index),
+            context_sizes=np.array([len(c) for c in contexts]),
+        )
+        for source, context, hypotheses in zip(SOURCES, contexts, found, strict=True):
+            model = Behind(context, seed=seed)
+            [expected] = generate(model, [source], max_len_b=14 - len(context), **settings)
+            same(hypotheses, expected)
+            if "print_alignment" in settings:
+                assert len(hypotheses[0].alignment) == len(hypotheses[0].tokens)
+
+
+class TwoOutputs(ToyModel):
+    """Writes 4 so many times, then 5 five times or 6 eight times; who strays writes anything."""
+
+    def __init__(self, size):
+        super().__init__(vocab_size=12)
+        self.size = size
+
+    def start(self, encoder_out):
+        return ToyState(torch.zeros(len(encoder_out), 1, 0, dtype=torch.int64), encoder_out)
+
+    def step(self, tokens, state, want_weights=False):
+        state.memory = torch.cat([state.memory, tokens[:, :, None]], dim=2)
+        rows = [[self.after(beam[1:]) for beam in beams] for beams in state.memory.tolist()]
+        return SimpleNamespace(logits=torch.tensor(rows), cross_weights=None)
+
+    def after(self, written):
+        new = written[self.size :]
+        if len(written) < self.size:
+            likely = {4: -0.1}
+        elif not new:
+            likely = {5: -1.0, 6: -8.4 / 9}
+        elif new == [5] * min(5, len(new)):
+            likely = {5 if len(new) < 5 else EOS: -1.0}
+        elif new == [6] * min(8, len(new)):
+            likely = {6 if len(new) < 8 else EOS: -8.4 / 9}
+        else:
+            likely = {EOS: -2.0}
+        rest = math.log((1 - sum(map(math.exp, likely.values()))) / 5)
+        return [likely.get(token, rest if token > 6 else -1e4) for token in range(12)]
+
+
+@pytest.mark.parametrize("size", [0, 1, 3, 200])
+def test_a_long_context_does_not_favour_short_outputs(size):
+    config = GenerationConfig(beam=4, nbest=2, max_len_b=220)
+    generator = Generator([TwoOutputs(size)], config, Dictionary())
+    source, context = torch.tensor([[4, EOS]]), torch.full((1, size), 4)
+    [[best, second]] = generator.generate(source, context, None, np.array([size]))
+    assert best.tokens.tolist() == [6] * 8 + [EOS]
+    assert best.score == pytest.approx(-8.4 / 9, abs=1e-4)
+    assert second.tokens.tolist() == [5] * 5 + [EOS]
+    assert second.score == pytest.approx(-1, abs=1e-4)
+    # fairseq's --prefix-size counts what is forced; then the shorter one is better.
+    [[counted, _]] = generator.generate(source, context)
+    assert counted.tokens[-2] == (6 if size < 2 else 5)
 
 
 @pytest.mark.parametrize("settings", [{"beam": 1}, {"beam": 3}, {"beam": 2, "sampling": True}])

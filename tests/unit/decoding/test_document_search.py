@@ -53,7 +53,7 @@ class WordByWord:
     """Adds 100 to every word; what was asked is kept.
 
     Args:
-        fault: changes the separators of what follows the prefix: takes its tokens, returns others.
+        fault: changes the separators of what follows the context: takes its tokens, returns others.
         limit: translations of more tokens end there, as at the longest output.
     """
 
@@ -71,10 +71,9 @@ class WordByWord:
             TARGET_SEPARATOR if token == SOURCE_SEPARATOR else token + 100
             for token in source.ids[:-1].tolist()
         ]
-        prefix = [] if source.reference is None else source.reference.tolist()
-        rest = self.fault(words[len(prefix) :])
+        rest = self.fault(words[len(source.context) :])
         reached = self.limit is not None and len(rest) > self.limit
-        tokens = np.array([*prefix, *rest[: self.limit], EOS])
+        tokens = np.array([*rest[: self.limit], EOS])
         hypothesis = Hypothesis(tokens, -1.0, -np.ones(len(tokens), dtype=np.float32))
         names = [name(token) for token in tokens[:-1]]
         return Translation(decode(names), names, -1.0, hypothesis, reached)
@@ -102,10 +101,9 @@ def test_every_line_has_its_own_translation_whatever_the_windows(documents, limi
     assert len(found.windows) == found.num_planned
     for source in itertools.chain.from_iterable(search.asked):
         assert len(source.ids) <= limit or (source.ids == SOURCE_SEPARATOR).sum() == 1
-        if source.reference is not None:
-            # The prefix is the translation of what the source begins with.
-            whole = search.translate(SourceSentence(source.ids, source.tokens)).hypothesis.tokens
-            np.testing.assert_array_equal(source.reference, whole[: len(source.reference)])
+        # The context is the translation of what the source begins with.
+        whole = search.translate(SourceSentence(source.ids, source.tokens)).hypothesis.tokens
+        np.testing.assert_array_equal(source.context, whole[: len(source.context)])
 
 
 def fault_of(seed):
@@ -251,12 +249,11 @@ def test_windows_wait_for_those_before_in_their_document_only():
         [["11", "12"], ["21"], ["31", "32"]],
         [["12", "13"]],
     ]
-    assert search.asked[1][0].reference.tolist() == [112, TARGET_SEPARATOR]
+    assert search.asked[1][0].context.tolist() == [112, TARGET_SEPARATOR]
     last = found.windows[1]
     assert [line.text for line in last.lines] == ["w113"]
     assert last.translations[0].text == "w113"
     assert last.translations[0].hypothesis.tokens.tolist() == [113, TARGET_SEPARATOR, EOS]
-    assert last.translations[0].score == -1.0  # per token, as that of the whole
 
 
 def test_context_without_a_translation_of_its_own_is_not_given():
@@ -271,7 +268,7 @@ def test_context_without_a_translation_of_its_own_is_not_given():
 
 def test_context_leaves_the_new_sentences_their_share_of_the_output():
     documents = [[[11], [12], [13]]]
-    tight = GenerationConfig(max_len_a=0.0, max_len_b=2)  # no room for a prefix of 2 and more
+    tight = GenerationConfig(max_len_a=0.0, max_len_b=2)  # no room for a context of 2 and more
     search = WordByWord()
     translate(documents, search, max_doc_tokens=5, window_overlap=1, config=tight)
     assert [s.tokens for batch in search.asked for s in batch] == [["11", "12"], ["13"]]
