@@ -1,6 +1,7 @@
 """The front door: raw sentences in, raw translations out."""
 
 import os
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -27,6 +28,7 @@ from relu_nmt.decoding.ensemble import Ensemble
 from relu_nmt.decoding.generator import Generator
 from relu_nmt.decoding.hypotheses import Hypothesis
 from relu_nmt.decoding.sentences import SourceSentence, Translation, as_lines, check_lengths
+from relu_nmt.decoding.translated_documents import TranslatedDocuments
 from relu_nmt.decoding.unknown_words import load_translations, replace_unknown_words
 from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.loading import load_model
@@ -251,11 +253,13 @@ class Translator:
         window_overlap: int = 0,
         config: GenerationConfig | None = None,
         **settings: Any,
-    ) -> list[list[str]]:
+    ) -> TranslatedDocuments:
         """Return the translation of each document, a line for each of its lines.
 
         Consecutive lines are translated together. If the model was trained without
-        ``--sentence-separator``, there is a line for each such group of lines instead.
+        ``--sentence-separator``, there is a line for each such group of lines instead. The list
+        also has ``mismatch_rate``, ``num_at_limit`` and more of :class:`TranslatedDocuments`; a
+        warning tells of translations that may be cut off.
 
         Args:
             documents: the lines of each document, sentences or paragraphs; a blank line gives an
@@ -275,7 +279,9 @@ class Translator:
         windows = WindowConfig(limit, window_overlap, repair=True)
         config = self._config(config, settings, DocumentGenerationConfig)
         found = self.translate_in_windows(self.encode_documents(lines), windows, config)
-        return [[line.text for line in own] for own in found.lines(len(lines))]
+        if found.num_at_limit:
+            warnings.warn(config.limit_note(found.num_at_limit), stacklevel=2)
+        return TranslatedDocuments(found, len(lines))
 
     def translate_document(self, lines: Iterable[str], **settings: Any) -> list[str]:
         """Return the translation of one document, see :meth:`translate_documents`."""

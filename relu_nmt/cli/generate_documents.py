@@ -141,8 +141,8 @@ class DocumentSplitTranslation:
             self._groups.append((best.text, best.tokens))
             self._group_counts.append(own.window.num_new)
             self._num_tokens += len(best.hypothesis.tokens)
-            self._num_undivided += own.lines is None
         self._num_mismatched += found.num_mismatched
+        self._num_undivided += found.num_undivided
         self._num_at_limit += found.num_at_limit
         self._documents += found.lines(num_documents)
         self._attention.add(

@@ -136,18 +136,17 @@ class _TextTranslation:
         ]
         if num_over_long:
             parts.append(f"{num_over_long:,} longer lines translated whole")
-        joined = sum(own.lines is None for own in found.windows)
         if sources.separators is not None and limit != SINGLE_SENTENCES:
             wrong = share(found.num_mismatched, found.num_planned)
             parts.append(f"{wrong} groups had another number of sentences than lines")
         if found.num_repeated:
             parts.append(f"{found.num_repeated:,} translated again in halves")
         _tell("; ".join(parts))
-        if joined:
+        if found.num_undivided:
             _tell(
                 "NOTE: the model was trained without --sentence-separator: "
-                f"{share(joined, len(found.windows))} groups of several lines became one line "
-                f"each; --max-doc-tokens {SINGLE_SENTENCES} keeps every line apart"
+                f"{share(found.num_undivided, len(found.windows))} groups of several lines became "
+                f"one line each; --max-doc-tokens {SINGLE_SENTENCES} keeps every line apart"
             )
         _tell(limit_note(found.num_at_limit, self._config))
 

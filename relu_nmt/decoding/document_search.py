@@ -108,6 +108,11 @@ class DocumentTranslations:
     num_repeated: int
 
     @property
+    def num_undivided(self) -> int:
+        """Windows whose translation is one line instead of one for each sentence."""
+        return sum(own.lines is None for own in self.windows)
+
+    @property
     def num_at_limit(self) -> int:
         """Windows whose translation was ended at the longest output."""
         return sum(own.translations[0].reached_limit for own in self.windows)

@@ -294,6 +294,7 @@ def test_mismatches_are_told_and_repaired(folder, capsys):
     assert "translated again in halves" in err
 
 
+@pytest.mark.filterwarnings("ignore:.*reached the longest output")
 def test_the_python_way_is_the_same(folder, capsys):
     text = "1 2\n3\n4 5 6\n7\n\n8\n"
     for flags, settings in (
@@ -310,6 +311,38 @@ def test_the_python_way_is_the_same(folder, capsys):
         search = {"beam": 2, "max_len_a": 0.5, "max_len_b": 4}
         found = translator.translate_documents(documents, **settings, **search)
         assert "\n\n".join("\n".join(lines) for lines in found) + "\n" == out
+
+
+def test_python_is_told_what_the_command_tells(folder, capsys, recwarn):
+    documents = [["1 2", "3", "4 5 6", "7"], ["8"]]
+    text = "\n\n".join("\n".join(lines) for lines in documents)
+    for flags, search in (([], {}), (["--max-len-b", 60], {"max_len_b": 60})):
+        recwarn.clear()
+        _, err = translate(folder, capsys, text, *flags)
+        translator = Translator.from_checkpoint(folder / "sep.safetensors", "cpu")
+        search = {"beam": 2, "max_len_a": 0.5, "max_len_b": 4, **search}
+        found = translator.translate_documents(documents, **search)
+        assert [len(lines) for lines in found] == [4, 1]
+        assert found == [list(lines) for lines in found]
+        assert (found.num_groups, found.num_undivided) == (2, 0)
+        assert f"{found.num_mismatched} of 2 ({found.mismatch_rate:.2%}) groups had" in err
+        assert f"{found.num_repeated} translated again in halves" in err
+        messages = [str(warning.message) for warning in recwarn]
+        assert len(messages) == bool(found.num_at_limit)
+        assert all(f"NOTE: {message}\n" in err for message in messages)
+        assert all(warning.filename == __file__ for warning in recwarn)
+        if not flags:
+            assert messages[0].startswith(f"{found.num_at_limit} translations reached the longest")
+
+
+def test_python_is_told_that_a_mismatch_cannot_be_told(folder, copying):
+    translator = Translator.from_checkpoint(folder / "joined.safetensors", "cpu")
+    found = translator.translate_documents([["1 2", "3"], ["4"], []])
+    assert found == [["1 2 4"], ["4"], []]
+    assert (found.mismatch_rate, found.num_undivided, found.num_groups) == (None, 1, 2)
+    alone = translator.translate_documents([["1 2", "3"]], max_doc_tokens=1)
+    assert (alone.mismatch_rate, alone.num_groups, alone.num_at_limit) == (0, 2, 0)
+    assert translator.translate_documents([]).mismatch_rate == 0
 
 
 def test_models_without_separators_give_a_line_for_each_group(folder, capsys, copying):

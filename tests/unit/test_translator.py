@@ -17,6 +17,8 @@ from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
 from relu_nmt.translator import Translation, Translator
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*reached the longest output")
+
 SHORT = {"beam": 3, "max_len_b": 6}
 LINES = ["ein Haus", "", "das Haus ist gross .", "   ", "ein Xaver", "Haus\tHaus", "gross"]
 
