@@ -15,6 +15,7 @@ MAY_IMPORT = {
     "config": {"errors"},
     "dropout": set(),
     "objective": set(),
+    "peak_memory": set(),
     "presets": {"errors"},
     "attention": BASE | {"dropout", "objective"},
     "modules": BASE | {"dropout", "attention"},
@@ -31,7 +32,7 @@ MAY_IMPORT = {
     "translator": BASE
     | {"attention", "loading", "analysis", "decoding", "tasks", "models", "data", "evaluation"},
     "user_modules": {"errors"},
-    "sweep": BASE | {"attention", "data", "evaluation", "user_modules"},
+    "sweep": BASE | {"attention", "data", "evaluation", "peak_memory", "user_modules"},
     "vision": BASE
     | {"dropout", "objective", "presets", "attention", "modules", "data", "optim", "training"},
     "__init__": {"translator"},
