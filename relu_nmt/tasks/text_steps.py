@@ -13,7 +13,7 @@ from typing import Any
 
 from relu_nmt.data.binarize import count_words
 from relu_nmt.data.data_folder import documents_path, raw_path
-from relu_nmt.data.documents import write_documents
+from relu_nmt.data.documents import DOCUMENT_TAG, write_documents
 from relu_nmt.data.journal import Journal
 from relu_nmt.data.parallel import check_parallel
 from relu_nmt.data.progress import Progress
@@ -201,6 +201,11 @@ class TextSteps:
         for path, side in found.items():
             if side["sentences"] == 0:
                 raise DataError(f"{path}: no sentences in it, only document separators")
+            if self._config.document_separator == "tag" and not side["boundaries"]:
+                raise DataError(
+                    f"{path}: no line {DOCUMENT_TAG} in it, but --document-separator tag expects "
+                    "one before each document"
+                )
         if self._config.document_separator != "none":
             sizes = document_sizes(
                 [(path, side["sentences"], side["boundaries"]) for path, side in found.items()]

@@ -87,7 +87,18 @@ def test_documents_agree_but_a_sentence_is_missing(corpus, capsys):
     assert f"{corpus}/train.de: 4 sentences, but {corpus}/train.en has 3" in error
 
 
+def test_text_without_the_tags_it_is_said_to_have(corpus, capsys):
+    error = error_of(corpus, capsys, "--document-separator", "tag")
+    assert error == (
+        f"{corpus}/train.de: no line <d> in it, but --document-separator tag expects one before "
+        "each document"
+    )
+
+
 def test_only_separators(corpus, capsys):
+    for language in ("de", "en"):
+        path = corpus / f"train.{language}"
+        path.write_text("<d>\n" + path.read_text())
     (corpus / "valid.de").write_text("<d>\n<d>\n")
     error = error_of(corpus, capsys, "--document-separator", "tag")
     assert error == f"{corpus}/valid.de: no sentences in it, only document separators"
