@@ -151,7 +151,7 @@ class Plan:
     def settings(self) -> tuple[str, ...]:
         """What all models of a report have in common, as words of a command."""
         config = self.config
-        start = () if config.start_from is None else ("--start-from", config.start_from)
+        start = () if config.start_from is None else ("--start-from", str(Path(config.start_from)))
         return (
             *config.budget.flags,
             *start,

@@ -58,6 +58,8 @@ def test_each_model_starts_from_the_sentence_model_of_its_attention_and_seed():
     for training, start in starts.items():
         assert f"/{training.attention}-L1-seed{training.seed}/" in str(start)
     assert {step.start for step in sentences.steps()} == {None}
+    # A slash at the end is no other setting.
+    assert plan.settings == make_plan(doc_mixture=(1, 128), start_from="sentences").settings
 
 
 def test_the_commands_of_a_model():
