@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from relu_nmt.config import from_namespace
 from relu_nmt.optim.config import OptimizerConfig, ScheduleConfig
+from relu_nmt.peak_memory import peak_gpu_bytes
 from relu_nmt.training.config import (
     CheckpointConfig,
     DistributedConfig,
@@ -75,16 +76,13 @@ class Run(Protocol):
 
 def train_in_process_group(config: TrainerConfig, make_run: Callable[[ProcessGroup], Run]) -> int:
     """Join the other processes, make a training, run it; return the command's exit code."""
-    import torch
-
     from relu_nmt.training.distributed import join_processes
 
     process = join_processes(config.run.cpu)
     try:
         run = make_run(process)
         outcome = run.trainer().train()
-        if process.device.type == "cuda":
-            peak = torch.cuda.max_memory_allocated(process.device)
+        if (peak := peak_gpu_bytes()) is not None:
             run.reporter.say(f"peak GPU memory: {peak:,} bytes")
     finally:
         process.close()
