@@ -162,7 +162,14 @@ def test_interrupt_from_the_keyboard(corpus):
     command = [sys.executable, "-m", "relu_nmt.cli.preprocess", "-s", "de", "-t", "en"]
     command += ["--trainpref", str(corpus / "train"), "--destdir", str(corpus / "data")]
     command += ["--tokenizer", "moses", "--workers", "2"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    process = subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # What a shell starts in the background ignores Ctrl-C, and so would all that it starts.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     deadline = time.monotonic() + 30
     while not list(corpus.glob("data/*/train.de.tokens.tmp")):
         assert time.monotonic() < deadline
