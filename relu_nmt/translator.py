@@ -12,6 +12,7 @@ from relu_nmt.analysis.attention_maps import AttentionMap, attention_weights, ch
 from relu_nmt.analysis.places import AttentionPlace
 from relu_nmt.attention.backends.choice import set_attention_backend
 from relu_nmt.config import from_dict
+from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.dictionary import UNK
 from relu_nmt.data.document_groups import SINGLE_SENTENCES
 from relu_nmt.data.parallel import ParallelDataset
@@ -33,7 +34,6 @@ from relu_nmt.decoding.unknown_words import load_translations, replace_unknown_w
 from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.loading import load_model
 from relu_nmt.models.encoder_decoder import EncoderDecoder
-from relu_nmt.tasks.translation import TranslationTask
 
 
 class Translator:

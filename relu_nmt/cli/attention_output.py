@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from relu_nmt.analysis.places import AttentionPlace
 from relu_nmt.cli.document_options import check_writable
 from relu_nmt.config import option
-from relu_nmt.data.safe_write import write_text
 from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.io.safe_write import write_text
 
 if TYPE_CHECKING:
     import numpy as np

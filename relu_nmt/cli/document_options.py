@@ -14,8 +14,8 @@ import numpy as np
 from relu_nmt.config import option
 from relu_nmt.data.document_groups import SINGLE_SENTENCES
 from relu_nmt.data.documents import SEPARATORS
-from relu_nmt.data.progress import Progress
 from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.io.progress_bar import ProgressBar
 
 if TYPE_CHECKING:
     from relu_nmt.decoding.config import GenerationConfig
@@ -193,7 +193,7 @@ def groups_progress(
     if not show:
         yield None
         return
-    with Progress(label, total, "groups") as progress:
+    with ProgressBar(label, total, "groups") as progress:
         left = total
 
         def advance(number: int) -> None:

@@ -28,11 +28,11 @@ from relu_nmt.cli.document_options import (
 from relu_nmt.cli.source_limit import SourceLimit
 from relu_nmt.cli.translation_options import LineFormat, ModelOptions, load_translator
 from relu_nmt.config import add_options, from_namespace, option
-from relu_nmt.data.progress import Progress
 from relu_nmt.decoding.config import DocumentGenerationConfig, GenerationConfig
 from relu_nmt.decoding.document_windows import WindowConfig
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation.config import ScoringConfig
+from relu_nmt.io.progress_bar import ProgressBar
 
 if TYPE_CHECKING:
     from relu_nmt.decoding.sentences import SourceSentence, Translation
@@ -199,7 +199,7 @@ class _SplitTranslation:
             yield None
             return
         label = f"translate {self._options.gen_subset}"
-        with Progress(label, len(self._dataset), "sentences") as progress:
+        with ProgressBar(label, len(self._dataset), "sentences") as progress:
             yield progress.advance
 
     def _print(

@@ -24,9 +24,9 @@ from relu_nmt.cli.source_limit import SourceLimit
 from relu_nmt.data.document_groups import sentence_lengths
 from relu_nmt.data.document_lengths import describe_lengths, lengths_in_words
 from relu_nmt.data.documents import DOCUMENT_TAG, require_documents
-from relu_nmt.data.safe_write import write_text
 from relu_nmt.decoding.document_windows import WindowConfig, WindowPlan
 from relu_nmt.errors import DataError
+from relu_nmt.io.safe_write import write_text
 from relu_nmt.peak_memory import peak_gpu_bytes, peak_resident_bytes
 
 if TYPE_CHECKING:

@@ -115,7 +115,7 @@ def read_buffers(descriptor: int, origin: str, buffer_size: int) -> Iterator[lis
     Raises:
         DataError: a line is not UTF-8.
     """
-    from relu_nmt.data.text_lines import decode_lines
+    from relu_nmt.io.text_lines import decode_lines
 
     origin = "standard input" if origin == "-" else origin
     rest, number = b"", 1

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from relu_nmt.cli.command import make_parser, run_command
 from relu_nmt.config import add_options, from_namespace
-from relu_nmt.tasks.preprocess_config import PreprocessConfig
+from relu_nmt.corpus.preprocess_config import PreprocessConfig
 
 DESCRIPTION = """\
 Make a data folder: dictionaries, binarised text, and everything needed to start from raw text
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: argparse.Namespace) -> None:
     config = from_namespace(PreprocessConfig, arguments)
-    from relu_nmt.tasks.preprocess import build_data_folder
+    from relu_nmt.corpus.preprocess import build_data_folder
 
     build_data_folder(config)
 

@@ -11,10 +11,10 @@ from relu_nmt import __version__
 from relu_nmt.cli.score_options import Entry
 from relu_nmt.cli.translation_options import ModelOptions, load_translator
 from relu_nmt.config import option
-from relu_nmt.data.progress import Progress
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.evaluation.contrasts import Contrast, accuracies, read_contrasts
+from relu_nmt.io.progress_bar import ProgressBar
 
 if TYPE_CHECKING:
     from relu_nmt.evaluation.contrastive_scoring import ContrastScorer
@@ -92,7 +92,7 @@ def _accuracies(
 
     shown = "all" if context is None else str(context)
     total = sum(1 + len(contrast.contrasts) for contrast in contrasts)
-    with Progress(f"score with context {shown}", total, "translations") as progress:
+    with ProgressBar(f"score with context {shown}", total, "translations") as progress:
         is_right = prefers_reference(scorer.scores(contrasts, context, progress.advance))
     signature = f"context:{shown}|score:logprob-sum|ties:wrong|version:relu_nmt-{__version__}"
     for accuracy in accuracies(contrasts, is_right):

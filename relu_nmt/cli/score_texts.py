@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 
 from relu_nmt.cli.score_options import DocumentOptions, Entry, ScoreOptions
 from relu_nmt.data.documents import DOCUMENT_TAG, SEPARATORS, read_documents, separator_test
-from relu_nmt.data.text_lines import decode_lines, read_lines
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation import document_scores as docs
 from relu_nmt.evaluation.bleu import MetricConfig, Score, sentence_bleu
 from relu_nmt.evaluation.length_buckets import scores_by_length
 from relu_nmt.evaluation.significance import paired_bootstrap
+from relu_nmt.io.text_lines import decode_lines, read_lines
 
 FEW_SEGMENTS = 20
 """Below it resamples differ so little that the bootstrap's p-value is not to be trusted."""

@@ -32,11 +32,11 @@ from relu_nmt.optim.config import OptimizerConfig, ScheduleConfig
 from relu_nmt.training.config import TrainerConfig
 
 if TYPE_CHECKING:
+    from relu_nmt.corpus.translation import TranslationTask
     from relu_nmt.data.document_batches import DocumentBatches
     from relu_nmt.data.pair_batches import PairBatches
     from relu_nmt.evaluation.validation_bleu import ValidationBleu
     from relu_nmt.models.encoder_decoder import EncoderDecoder
-    from relu_nmt.tasks.translation import TranslationTask
     from relu_nmt.training.distributed import ProcessGroup
     from relu_nmt.training.reporting import Reporter
     from relu_nmt.training.trainer import Trainer
@@ -149,7 +149,7 @@ class _Training:
     """Makes the parts of a translation training."""
 
     def __init__(self, settings: Settings, process: ProcessGroup) -> None:
-        from relu_nmt.tasks.translation import TranslationTask
+        from relu_nmt.corpus.translation import TranslationTask
         from relu_nmt.training.reporting import Reporter
 
         self.settings = settings
@@ -231,7 +231,7 @@ class _Training:
         Raises:
             CheckpointError: its dictionaries are not the data's.
         """
-        from relu_nmt.tasks.translation import TranslationTask
+        from relu_nmt.corpus.translation import TranslationTask
         from relu_nmt.training.checkpoint import read_metadata
 
         path = checkpoint_to_continue(self.settings.trainer)

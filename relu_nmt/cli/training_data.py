@@ -7,14 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.batching import BatchingConfig, refuse_too_long
 from relu_nmt.data.document_config import DocumentConfig
 from relu_nmt.data.document_groups import SINGLE_SENTENCES
 from relu_nmt.data.document_lengths import LENGTHS_FILE, lengths_in_words
 from relu_nmt.data.documents import require_documents
-from relu_nmt.data.safe_write import write_text
 from relu_nmt.errors import ConfigError, DataError
-from relu_nmt.tasks.translation import TranslationTask
+from relu_nmt.io.safe_write import write_text
 
 if TYPE_CHECKING:
     from relu_nmt.data.document_batches import DocumentBatches, DocumentSplit

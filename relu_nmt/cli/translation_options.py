@@ -11,8 +11,8 @@ from relu_nmt.config import option
 from relu_nmt.errors import ConfigError
 
 if TYPE_CHECKING:
+    from relu_nmt.corpus.translation import TranslationTask
     from relu_nmt.decoding.config import GenerationConfig
-    from relu_nmt.tasks.translation import TranslationTask
     from relu_nmt.tokenization.pipeline import TextPipeline
     from relu_nmt.translator import Translation, Translator
 

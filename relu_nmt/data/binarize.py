@@ -1,6 +1,6 @@
 """From text whose tokens stand between spaces to counts and numbers, by all cores.
 
-The text is read in pieces of bounded size (:mod:`relu_nmt.data.text_lines`), so that the memory
+The text is read in pieces of bounded size (:mod:`relu_nmt.io.text_lines`), so that the memory
 does not depend on the size of the corpus.
 """
 
@@ -14,8 +14,8 @@ import numpy as np
 
 from relu_nmt.data.dictionary import UNK, Dictionary
 from relu_nmt.data.indexed_dataset import IndexedDatasetWriter, number_type
-from relu_nmt.data.text_lines import Chunk, TextFile, read_chunk
-from relu_nmt.data.worker_pool import ordered_map
+from relu_nmt.io.text_lines import Chunk, TextFile, read_chunk
+from relu_nmt.io.worker_pool import ordered_map
 
 # Counters are sent back once per run of chunks, since sending them costs more than counting.
 CHUNKS_PER_COUNT = 64

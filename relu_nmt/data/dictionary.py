@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from relu_nmt.data.safe_write import write_text
 from relu_nmt.errors import DataError
+from relu_nmt.io.safe_write import write_text
 
 BOS, PAD, EOS, UNK = SPECIAL_SYMBOLS = ("<s>", "<pad>", "</s>", "<unk>")
 FILLER = "madeupword"

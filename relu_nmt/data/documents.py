@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from relu_nmt.data.safe_write import write_text
 from relu_nmt.errors import DataError
+from relu_nmt.io.safe_write import write_text
 
 DOCUMENT_TAG = "<d>"
 SEPARATORS = ("none", "blank", "tag")

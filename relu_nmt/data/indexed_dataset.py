@@ -21,8 +21,8 @@ from types import TracebackType
 
 import numpy as np
 
-from relu_nmt.data.safe_write import temporary_path
 from relu_nmt.errors import DataError
+from relu_nmt.io.safe_write import temporary_path
 
 MAGIC = b"MMIDIDX\x00\x00"
 VERSION = 1

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from relu_nmt.data.manifest import file_record
-from relu_nmt.data.safe_write import write_text
+from relu_nmt.io.safe_write import write_text
 
 JOURNAL_NAME = "journal.json"
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from relu_nmt.data.data_folder import MANIFEST_NAME
-from relu_nmt.data.safe_write import write_text
 from relu_nmt.errors import DataError
+from relu_nmt.io.safe_write import write_text
 
 FORMAT_NAME = "relu_nmt data folder"
 FORMAT_VERSION = 1

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
+from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.decoding.batching import generate_in_order
 from relu_nmt.decoding.generator import Generator
 from relu_nmt.errors import ConfigError
 from relu_nmt.evaluation.contrasts import Contrast
-from relu_nmt.tasks.translation import TranslationTask
 
 
 class ContrastScorer:

@@ -21,8 +21,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from relu_nmt.data.text_lines import read_lines
 from relu_nmt.errors import DataError
+from relu_nmt.io.text_lines import read_lines
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.evaluation.bleu import MetricConfig, Score
 from relu_nmt.evaluation.config import ScoringConfig
 from relu_nmt.evaluation.document_scores import (
@@ -15,7 +16,6 @@ from relu_nmt.evaluation.document_scores import (
     sentence_score,
 )
 from relu_nmt.evaluation.split_score import split_metric
-from relu_nmt.tasks.translation import TranslationTask
 
 
 @dataclass(frozen=True)

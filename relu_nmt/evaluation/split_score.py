@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.dictionary import UNK
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation.bleu import MetricConfig, Score
 from relu_nmt.evaluation.config import ScoringConfig
 from relu_nmt.evaluation.document_scores import cut_by_counts, join_lines
-from relu_nmt.tasks.translation import TranslationTask
 
 ESCAPED_UNK = f"<{UNK}>"
 """An unknown word in a reference, so that no unknown word of a translation matches it."""

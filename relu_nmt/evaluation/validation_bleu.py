@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.document_groups import DocumentGroups, GroupedDataset
 from relu_nmt.decoding.batching import generate_in_order
 from relu_nmt.decoding.generator import Generator
@@ -14,7 +15,6 @@ from relu_nmt.evaluation.bleu import Score
 from relu_nmt.evaluation.config import ScoringConfig
 from relu_nmt.evaluation.document_scores import cut_by_counts, join_lines
 from relu_nmt.evaluation.split_score import score_split
-from relu_nmt.tasks.translation import TranslationTask
 
 SAMPLES = 3
 CHECKED_SENTENCES = 2

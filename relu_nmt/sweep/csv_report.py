@@ -5,7 +5,7 @@ import io
 from collections.abc import Sequence
 from pathlib import Path
 
-from relu_nmt.data.safe_write import write_text
+from relu_nmt.io.safe_write import write_text
 from relu_nmt.sweep.averages import Average
 from relu_nmt.sweep.results import SCORES, Cell
 

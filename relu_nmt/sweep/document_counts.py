@@ -9,10 +9,10 @@ import numpy as np
 
 from relu_nmt.data.data_folder import documents_path, find_pair, infer_languages, raw_path
 from relu_nmt.data.documents import read_documents
-from relu_nmt.data.safe_write import write_text
-from relu_nmt.data.text_lines import read_lines
 from relu_nmt.evaluation import document_scores as docs
 from relu_nmt.evaluation.bleu import MetricConfig
+from relu_nmt.io.safe_write import write_text
+from relu_nmt.io.text_lines import read_lines
 from relu_nmt.sweep.plan import OUTPUT_SEPARATOR
 
 ORDER = 4

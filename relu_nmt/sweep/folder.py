@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from relu_nmt.data.safe_write import write_text
 from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.io.safe_write import write_text
 from relu_nmt.sweep.plan import EVALUATE, TRAIN, Step, Training
 from relu_nmt.sweep.step_state import FAILED, STATE_ENDING, differences, read_state
 

@@ -4,8 +4,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from relu_nmt.data.safe_write import write_text
 from relu_nmt.errors import DataError
+from relu_nmt.io.safe_write import write_text
 from relu_nmt.sweep.averages import average_cells, unfinished
 from relu_nmt.sweep.cost_sections import attention_section, lengths_section, speed_section
 from relu_nmt.sweep.csv_report import write_csv

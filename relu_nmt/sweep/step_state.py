@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from relu_nmt.data.safe_write import write_text
 from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.io.safe_write import write_text
 from relu_nmt.sweep.plan import TRAIN, Command, Step
 
 STARTED, DONE, FAILED, DIVERGED = "started", "done", "failed", "diverged"

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from relu_nmt.config import to_dict
+from relu_nmt.corpus.preprocess import build_data_folder
+from relu_nmt.corpus.preprocess_config import PreprocessConfig
+from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.evaluation.bleu import corpus_bleu
 from relu_nmt.loading import build_model
 from relu_nmt.models.config import TransformerConfig
-from relu_nmt.tasks.preprocess import build_data_folder
-from relu_nmt.tasks.preprocess_config import PreprocessConfig
-from relu_nmt.tasks.translation import TranslationTask
 from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from relu_nmt.translator import Translator
 

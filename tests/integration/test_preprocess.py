@@ -9,10 +9,10 @@ from collections import Counter
 import pytest
 
 from relu_nmt.cli.preprocess import main
+from relu_nmt.corpus import preprocess, text_steps
+from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data import binarize as binarize_module
-from relu_nmt.data import text_lines
-from relu_nmt.tasks import preprocess, text_steps
-from relu_nmt.tasks.translation import TranslationTask
+from relu_nmt.io import text_lines
 
 GERMAN = ["null", "eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun"]
 ENGLISH = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]

@@ -10,11 +10,11 @@ import torch
 
 from relu_nmt.cli.score import main
 from relu_nmt.config import to_dict
+from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.evaluation.bleu import corpus_bleu
 from relu_nmt.loading import build_model
 from relu_nmt.models.config import TransformerConfig
-from relu_nmt.tasks.translation import TranslationTask
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
 

@@ -12,9 +12,9 @@ import time
 import pytest
 
 from relu_nmt.cli import score, sweep
+from relu_nmt.corpus.preprocess import build_data_folder
+from relu_nmt.corpus.preprocess_config import PreprocessConfig
 from relu_nmt.sweep.runner import Outcome
-from relu_nmt.tasks.preprocess import build_data_folder
-from relu_nmt.tasks.preprocess_config import PreprocessConfig
 
 TRAIN = "--arch reluformer_tiny --cpu --max-tokens 64 --warmup-updates 4 --sentence-separator"
 GENERATE = "--beam 2 --max-len-b 8 --max-len-a 0.5 --cpu"

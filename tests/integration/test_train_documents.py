@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from relu_nmt.cli import generate, train
-from relu_nmt.tasks.preprocess import build_data_folder
-from relu_nmt.tasks.preprocess_config import PreprocessConfig
+from relu_nmt.corpus.preprocess import build_data_folder
+from relu_nmt.corpus.preprocess_config import PreprocessConfig
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.translator import Translator
 

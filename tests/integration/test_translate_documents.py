@@ -15,14 +15,14 @@ import torch
 
 from relu_nmt.cli import generate, score, translate_document
 from relu_nmt.config import to_dict
+from relu_nmt.corpus.preprocess import build_data_folder
+from relu_nmt.corpus.preprocess_config import PreprocessConfig
+from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.document_config import DocumentConfig
 from relu_nmt.decoding.hypotheses import Hypothesis
 from relu_nmt.decoding.sentences import Translation
 from relu_nmt.loading import build_model
 from relu_nmt.models.config import TransformerConfig
-from relu_nmt.tasks.preprocess import build_data_folder
-from relu_nmt.tasks.preprocess_config import PreprocessConfig
-from relu_nmt.tasks.translation import TranslationTask
 from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
 from relu_nmt.translator import Translator
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "relu_nmt"
-BASE = {"errors", "registry", "config"}
+BASE = {"errors", "registry", "config", "io"}
 MAY_IMPORT = {
     "errors": set(),
+    "io": {"errors"},
     "registry": {"errors"},
     "config": {"errors"},
     "dropout": set(),
@@ -22,15 +23,15 @@ MAY_IMPORT = {
     "models": BASE | {"dropout", "objective", "presets", "attention", "modules", "data"},
     "data": BASE,
     "tokenization": BASE | {"data"},
-    "tasks": BASE | {"data", "tokenization"},
+    "corpus": BASE | {"data", "tokenization"},
     "optim": BASE,
     "training": BASE | {"objective", "optim"},
     "decoding": BASE | {"models", "modules", "attention", "data"},
-    "evaluation": BASE | {"tasks", "decoding", "data"},
+    "evaluation": BASE | {"corpus", "decoding", "data"},
     "analysis": BASE | {"attention", "models", "decoding", "data"},
-    "loading": BASE | {"attention", "models", "tasks", "training", "data"},
+    "loading": BASE | {"attention", "models", "corpus", "training", "data"},
     "translator": BASE
-    | {"attention", "loading", "analysis", "decoding", "tasks", "models", "data", "evaluation"},
+    | {"attention", "loading", "analysis", "decoding", "corpus", "models", "data", "evaluation"},
     "user_modules": {"errors"},
     "sweep": BASE | {"attention", "data", "evaluation", "peak_memory", "user_modules"},
     "vision": BASE

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from relu_nmt.config import to_dict
+from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.decoding.config import DocumentGenerationConfig, GenerationConfig
 from relu_nmt.decoding.document_windows import WindowConfig
@@ -12,7 +13,6 @@ from relu_nmt.decoding.hypotheses import Hypothesis
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.loading import build_model
 from relu_nmt.models.config import TransformerConfig
-from relu_nmt.tasks.translation import TranslationTask
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
 from relu_nmt.translator import Translation, Translator

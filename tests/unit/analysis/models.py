@@ -3,10 +3,10 @@
 import numpy as np
 import torch
 
+from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.encoder_decoder import EncoderDecoder
-from relu_nmt.tasks.translation import TranslationTask
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.translator import Translator
 

@@ -7,7 +7,7 @@ import pytest
 from relu_nmt.data.binarize import Side, binarize, count_words
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.indexed_dataset import IndexedDataset
-from relu_nmt.data.text_lines import scan_text
+from relu_nmt.io.text_lines import scan_text
 
 ODD = (
     "\ufeffa b\xa0c\n\n  \t\na\x85b\u2028c </s> <unk> <pad> <s>\r\nunseen a\rb\x1cc\u3000a\n"

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 
+from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.decoding.generator import Generator
@@ -10,7 +11,6 @@ from relu_nmt.evaluation.contrastive_scoring import ContrastScorer
 from relu_nmt.evaluation.contrasts import Contrast
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.encoder_decoder import EncoderDecoder
-from relu_nmt.tasks.translation import TranslationTask
 from relu_nmt.tokenization.pipeline import TextPipeline
 
 WORDS = Dictionary(

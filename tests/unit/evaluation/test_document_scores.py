@@ -5,6 +5,7 @@ import sacrebleu
 from hypothesis import given
 from hypothesis import strategies as st
 
+from relu_nmt.corpus.segmentation import document_sizes
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation.bleu import MetricConfig
 from relu_nmt.evaluation.document_scores import (
@@ -17,7 +18,6 @@ from relu_nmt.evaluation.document_scores import (
     split_at_separators,
     split_sentences,
 )
-from relu_nmt.tasks.segmentation import document_sizes
 
 WORDS = st.sampled_from(["a", "dog", "is", "Here,", "is.", "it", "it's"])
 SENTENCES = st.lists(WORDS, max_size=6).map(" ".join)

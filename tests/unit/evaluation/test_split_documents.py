@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
 
+from relu_nmt.corpus.preprocess import build_data_folder
+from relu_nmt.corpus.preprocess_config import PreprocessConfig
+from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.evaluation.bleu import corpus_bleu, corpus_chrf
 from relu_nmt.evaluation.config import ScoringConfig
 from relu_nmt.evaluation.split_documents import TranslatedSplit, score_documents
-from relu_nmt.tasks.preprocess import build_data_folder
-from relu_nmt.tasks.preprocess_config import PreprocessConfig
-from relu_nmt.tasks.translation import TranslationTask
 
 REFERENCES = ["A dog isn't here, is it?", "The xylophone is big.", "A house is here."]
 COUNTS = np.array([2, 1])

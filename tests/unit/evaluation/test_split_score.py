@@ -1,14 +1,14 @@
 import numpy as np
 import pytest
 
+from relu_nmt.corpus.preprocess import build_data_folder
+from relu_nmt.corpus.preprocess_config import PreprocessConfig
+from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation.bleu import corpus_bleu, corpus_chrf
 from relu_nmt.evaluation.config import ScoringConfig
 from relu_nmt.evaluation.split_score import score_split
-from relu_nmt.tasks.preprocess import build_data_folder
-from relu_nmt.tasks.preprocess_config import PreprocessConfig
-from relu_nmt.tasks.translation import TranslationTask
 
 REFERENCES = ["A dog isn't here, is it?", "The xylophone is big.", "A house is here."]
 WORDS = ["a dog isn &apos;t here , is it ?", "the xylophone is big .", "a house is here ."]

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relu_nmt.data.text_lines import decode_lines, read_chunk, read_lines, scan_text
 from relu_nmt.errors import DataError
+from relu_nmt.io.text_lines import decode_lines, read_chunk, read_lines, scan_text
 
 ODD_TEXT = st.text(st.sampled_from("ab ä日\n\n\r\t\x0b\x0c\x1c\x85\xa0\u2028\ufeff"), max_size=60)
 

@@ -1,6 +1,6 @@
 """Making a data folder: from text files to dictionaries, binarised data and a manifest.
 
-The steps: scan all files; convert raw text to tokens (:mod:`relu_nmt.tasks.text_steps`); build
+The steps: scan all files; convert raw text to tokens (:mod:`relu_nmt.corpus.text_steps`); build
 the dictionaries; binarise; write the manifest. Each finished step is noted in a journal, so that
 a run that was interrupted goes on where it was. Files appear under their names only when they are
 complete, and the manifest comes last.
@@ -16,6 +16,8 @@ from typing import Any
 
 import relu_nmt
 from relu_nmt.config import to_dict
+from relu_nmt.corpus.preprocess_config import PreprocessConfig
+from relu_nmt.corpus.text_steps import Settings, SideKey, TextSteps
 from relu_nmt.data.binarize import BinarizedSide, Side, binarize, count_words
 from relu_nmt.data.data_folder import (
     MANIFEST_NAME,
@@ -29,12 +31,10 @@ from relu_nmt.data.indexed_dataset import bin_path, idx_path
 from relu_nmt.data.journal import Journal
 from relu_nmt.data.manifest import file_record, read_manifest, verify_checksums, write_manifest
 from relu_nmt.data.parallel import check_parallel
-from relu_nmt.data.progress import Progress
-from relu_nmt.data.text_lines import TextFile, scan_text
-from relu_nmt.data.worker_pool import available_cores, ordered_map
 from relu_nmt.errors import DataError
-from relu_nmt.tasks.preprocess_config import PreprocessConfig
-from relu_nmt.tasks.text_steps import Settings, SideKey, TextSteps
+from relu_nmt.io.progress_bar import ProgressBar
+from relu_nmt.io.text_lines import TextFile, scan_text
+from relu_nmt.io.worker_pool import available_cores, ordered_map
 
 WORK_FOLDER = "preprocess.unfinished"
 # Settings that do not change the result.
@@ -127,7 +127,7 @@ class _Builder:
         scanned = {}
         distinct = list(dict.fromkeys(paths.values()))
         total = sum(os.path.getsize(path) for path in distinct)
-        with Progress("scan", total) as progress:
+        with ProgressBar("scan", total) as progress:
             for path, text in ordered_map(scan_text, distinct, self.workers):
                 scanned[path] = text
                 progress.advance(text.num_bytes)
@@ -259,7 +259,7 @@ class _Builder:
             return Dictionary.load(given)
         files = [texts["train", language] for language in languages]
         label = f"count {'+'.join(languages)}"
-        with Progress(label, sum(file.num_bytes for file in files)) as progress:
+        with ProgressBar(label, sum(file.num_bytes for file in files)) as progress:
             counts = count_words(files, self.workers, progress.advance)
         threshold = getattr(self.config, f"threshold{side}")
         nwords = getattr(self.config, f"nwords{side}")
@@ -289,7 +289,7 @@ class _Builder:
         if todo:
             sides = [side for _, side in todo]
             total = sum(side.text.num_bytes for side in sides)
-            with Progress("binarise", total) as progress:
+            with ProgressBar("binarise", total) as progress:
                 results = binarize(sides, dictionaries, self.workers, progress.advance)
                 for ((split, language), side), (_, done) in zip(todo, results, strict=True):
                     paths = (bin_path(side.prefix), idx_path(side.prefix))

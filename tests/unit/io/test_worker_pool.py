@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from relu_nmt.data.worker_pool import available_cores, ordered_map
 from relu_nmt.errors import DataError, ReluNmtError
+from relu_nmt.io.worker_pool import available_cores, ordered_map
 
 _offset = 0
 

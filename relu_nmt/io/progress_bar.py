@@ -9,7 +9,7 @@ from tqdm import tqdm
 SECONDS_BETWEEN_LINES = 10.0
 
 
-class Progress:
+class ProgressBar:
     """A bar on a terminal, otherwise a line every ten seconds and one at the end.
 
     Used as a context manager.
@@ -20,7 +20,7 @@ class Progress:
         unit: what is counted: bytes (``B``, shown in MB) or anything else by its plural.
 
     Example:
-        >>> with Progress("count", 100) as progress:
+        >>> with ProgressBar("count", 100) as progress:
         ...     progress.advance(100)
     """
 
@@ -36,7 +36,7 @@ class Progress:
             else None
         )
 
-    def __enter__(self) -> "Progress":
+    def __enter__(self) -> "ProgressBar":
         return self
 
     def advance(self, number: int) -> None:

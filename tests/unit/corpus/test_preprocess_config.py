@@ -1,7 +1,7 @@
 import pytest
 
+from relu_nmt.corpus.preprocess_config import PreprocessConfig
 from relu_nmt.errors import ConfigError
-from relu_nmt.tasks.preprocess_config import PreprocessConfig
 
 BASE = {"source_lang": "de", "target_lang": "en", "trainpref": "corpus/train"}
 

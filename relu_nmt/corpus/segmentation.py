@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from relu_nmt.data.documents import separator_test
-from relu_nmt.data.safe_write import safe_writer
-from relu_nmt.data.text_lines import Chunk, TextFile, read_chunk
-from relu_nmt.data.worker_pool import ordered_map
 from relu_nmt.errors import DataError
+from relu_nmt.io.safe_write import safe_writer
+from relu_nmt.io.text_lines import Chunk, TextFile, read_chunk
+from relu_nmt.io.worker_pool import ordered_map
 from relu_nmt.tokenization.pipeline import TextPipeline
 
 

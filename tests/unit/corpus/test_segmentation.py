@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relu_nmt.data.text_lines import scan_text
+from relu_nmt.corpus.segmentation import Conversion, convert_texts, document_sizes
 from relu_nmt.errors import DataError
-from relu_nmt.tasks.segmentation import Conversion, convert_texts, document_sizes
+from relu_nmt.io.text_lines import scan_text
 from relu_nmt.tokenization.pipeline import TextPipeline
 
 

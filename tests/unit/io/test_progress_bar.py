@@ -1,10 +1,10 @@
-from relu_nmt.data import progress
-from relu_nmt.data.progress import Progress
+from relu_nmt.io import progress_bar as progress
+from relu_nmt.io.progress_bar import ProgressBar
 
 
 def test_plain_lines_without_a_terminal(capsys, monkeypatch):
     monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
-    with Progress("count de", 4_000_000) as bar:
+    with ProgressBar("count de", 4_000_000) as bar:
         bar.advance(1_000_000)
         bar.advance(3_000_000)
     output = capsys.readouterr()
@@ -19,6 +19,6 @@ def test_plain_lines_without_a_terminal(capsys, monkeypatch):
 
 def test_bar_on_a_terminal(capsys, monkeypatch):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    with Progress("count de", 4_000_000) as bar:
+    with ProgressBar("count de", 4_000_000) as bar:
         bar.advance(4_000_000)
     assert "count de: 100%|" in capsys.readouterr().err

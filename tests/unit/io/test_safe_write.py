@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from relu_nmt.data.safe_write import safe_writer, write_text
+from relu_nmt.io.safe_write import safe_writer, write_text
 
 
 def test_text_keeps_its_line_ends(tmp_path):
@@ -29,7 +29,7 @@ def test_file_appears_at_the_end(tmp_path):
 
 def test_two_processes_may_write_a_file_at_once(tmp_path):
     code = (
-        "import sys; from relu_nmt.data.safe_write import write_text\n"
+        "import sys; from relu_nmt.io.safe_write import write_text\n"
         "for _ in range(100):\n    write_text(sys.argv[1], sys.argv[2] * 1_000_000)"
     )
     path = tmp_path / "report.html"

@@ -11,19 +11,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from relu_nmt.corpus.preprocess_config import PreprocessConfig
+from relu_nmt.corpus.segmentation import Conversion, convert_texts, document_sizes
+from relu_nmt.corpus.stored_pipeline import load_subword, subword_file_name
 from relu_nmt.data.binarize import count_words
 from relu_nmt.data.data_folder import documents_path, raw_path
 from relu_nmt.data.documents import DOCUMENT_TAG, write_documents
 from relu_nmt.data.journal import Journal
 from relu_nmt.data.parallel import check_parallel
-from relu_nmt.data.progress import Progress
-from relu_nmt.data.safe_write import safe_writer
-from relu_nmt.data.text_lines import TextFile, read_chunk, scan_text
-from relu_nmt.data.worker_pool import ordered_map
 from relu_nmt.errors import DataError
-from relu_nmt.tasks.preprocess_config import PreprocessConfig
-from relu_nmt.tasks.segmentation import Conversion, convert_texts, document_sizes
-from relu_nmt.tasks.stored_pipeline import load_subword, subword_file_name
+from relu_nmt.io.progress_bar import ProgressBar
+from relu_nmt.io.safe_write import safe_writer
+from relu_nmt.io.text_lines import TextFile, read_chunk, scan_text
+from relu_nmt.io.worker_pool import ordered_map
 from relu_nmt.tokenization.pipeline import TextPipeline
 
 SideKey = tuple[str, str]
@@ -182,7 +182,7 @@ class TextSteps:
         if todo:
             label = {"words": "tokenise", "pieces": "split", "keep": "copy"}
             total = sum(c.text.num_bytes for c in todo)
-            with Progress(label.get(todo[0].step, "convert"), total) as progress:
+            with ProgressBar(label.get(todo[0].step, "convert"), total) as progress:
                 for conversion, done in convert_texts(
                     todo, pipelines, self._settings.workers, progress.advance
                 ):
@@ -256,7 +256,7 @@ class TextSteps:
         else:
             from relu_nmt.tokenization.subword_nmt import learn_codes
 
-            with Progress("count words", sum(text.num_bytes for text in texts)) as progress:
+            with ProgressBar("count words", sum(text.num_bytes for text in texts)) as progress:
                 counts = count_words(texts, self._settings.workers, progress.advance)
             content = learn_codes(counts, config.subword_size, sys.stderr.isatty()).encode("utf-8")
         with safe_writer(path) as file:

@@ -1,0 +1,1 @@
+"""Files and long work: safe writing, lines of text, worker processes, progress bars."""

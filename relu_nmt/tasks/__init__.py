@@ -1,1 +1,0 @@
-"""What joins text, tokenisation and vocabulary into a task."""
