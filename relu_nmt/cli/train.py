@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from relu_nmt.attention.backend_config import AttentionBackendConfig
-from relu_nmt.attention.regularizer_config import AttentionRegularizerConfig
+from relu_nmt.attention.config import AttentionBackendConfig, AttentionRegularizerConfig
 from relu_nmt.cli.command import make_parser, run_command
 from relu_nmt.cli.train_options import EvalBleuOptions, TaskOptions, search_settings
 from relu_nmt.cli.training_run import (

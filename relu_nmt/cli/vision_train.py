@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from relu_nmt.attention.backend_config import AttentionBackendConfig
-from relu_nmt.attention.regularizer_config import AttentionRegularizerConfig
+from relu_nmt.attention.config import AttentionBackendConfig, AttentionRegularizerConfig
 from relu_nmt.cli.command import make_parser, run_command
 from relu_nmt.cli.training_run import (
     TRAINER_OPTIONS,

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 
 from relu_nmt.attention.base import Need
-from relu_nmt.attention.regularizer_config import AttentionRegularizerConfig
+from relu_nmt.attention.config import AttentionRegularizerConfig
 from relu_nmt.attention.regularizers import AttentionRegularizer
 from relu_nmt.attention.telemetry import attention_telemetry
 from relu_nmt.models.encoder_decoder import EncoderDecoder

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from relu_nmt.attention.base import NOTHING, AttentionOutput, Need
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.scaled_pointwise import ScaledPointwiseAttention, ScaledPointwiseConfig
+from relu_nmt.attention.pointwise import ScaledPointwiseAttention, ScaledPointwiseConfig
 from relu_nmt.config import option
 from relu_nmt.errors import ConfigError
 

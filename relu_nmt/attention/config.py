@@ -1,9 +1,22 @@
-"""Settings of the regularisation loss on attention weights."""
+"""Settings of attention that are no mechanism's own; it imports no PyTorch, for the flags."""
 
 from dataclasses import dataclass
 
 from relu_nmt.config import option
 from relu_nmt.errors import ConfigError
+
+BACKEND_HELP = (
+    "what computes attention: reference keeps the whole matrix of weights, blockwise and triton "
+    "(pointwise weights, GPU) need memory linear in the length, fused is PyTorch's softmax; an "
+    "attention refuses what it has not; auto takes the fastest"
+)
+
+
+@dataclass(frozen=True)
+class AttentionBackendConfig:
+    """Which code computes attention; it changes speed and memory only and is never stored."""
+
+    attention_backend: str = option("auto", BACKEND_HELP)
 
 
 @dataclass(frozen=True)
