@@ -168,7 +168,8 @@ class _Training:
     def trainer(self) -> Trainer:
         """Return the trainer of a new model."""
         from relu_nmt.models.objective import TranslationObjective
-        from relu_nmt.training.trainer import Trainer, TrainingData
+        from relu_nmt.training.batches import TrainingData
+        from relu_nmt.training.trainer import Trainer
 
         settings, say = self.settings, self.reporter.say
         model = self._model()

@@ -81,12 +81,12 @@ def train_in_process_group(config: TrainerConfig, make_run: Callable[[ProcessGro
     process = join_processes(config.run.cpu)
     try:
         run = make_run(process)
-        outcome = run.trainer().train()
+        results = run.trainer().train()
         if (peak := peak_gpu_bytes()) is not None:
             run.reporter.say(f"peak GPU memory: {peak:,} bytes")
     finally:
         process.close()
-    return 0 if outcome.signal is None else SIGNAL_EXIT_CODE + outcome.signal
+    return 0 if results.signal is None else SIGNAL_EXIT_CODE + results.signal
 
 
 def report_size(model: nn.Module, say: Callable[[str], None]) -> None:

@@ -147,7 +147,8 @@ class _Training:
 
     def trainer(self) -> Trainer:
         """Return the trainer of a new model."""
-        from relu_nmt.training.trainer import Trainer, TrainingData
+        from relu_nmt.training.batches import TrainingData
+        from relu_nmt.training.trainer import Trainer
         from relu_nmt.vision.loading import describe_task
         from relu_nmt.vision.objective import ImageObjective
 
