@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from relu_nmt.evaluation.validation_bleu import ValidationBleu
     from relu_nmt.models.encoder_decoder import EncoderDecoder
     from relu_nmt.training.distributed import ProcessGroup
-    from relu_nmt.training.reporting import Reporter
     from relu_nmt.training.trainer import Trainer
 
     Batches = PairBatches | DocumentBatches
@@ -150,7 +149,7 @@ class _Training:
 
     def __init__(self, settings: Settings, process: ProcessGroup) -> None:
         from relu_nmt.corpus.translation import TranslationTask
-        from relu_nmt.training.reporting import Reporter
+        from relu_nmt.training.log import TrainingLog
 
         self.settings = settings
         self.process = process
@@ -163,7 +162,7 @@ class _Training:
         if settings.documents.sentence_separator:
             task = task.with_sentence_separator()
         self.task: TranslationTask = task
-        self.reporter: Reporter = Reporter(settings.trainer.logging, quiet=not process.is_first)
+        self.reporter = TrainingLog(settings.trainer.logging, quiet=not process.is_first)
 
     def trainer(self) -> Trainer:
         """Return the trainer of a new model."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from relu_nmt.training.distributed import ProcessGroup
-    from relu_nmt.training.reporting import Reporter
+    from relu_nmt.training.log import TrainingLog
     from relu_nmt.training.trainer import Trainer
 
 SIGNAL_EXIT_CODE = 128
@@ -68,7 +68,7 @@ def trainer_config(
 class Run(Protocol):
     """A training whose parts are made."""
 
-    reporter: Reporter
+    reporter: TrainingLog
 
     def trainer(self) -> Trainer:
         """Return the trainer, ready to begin."""

@@ -32,7 +32,6 @@ from relu_nmt.vision.config import (
 
 if TYPE_CHECKING:
     from relu_nmt.training.distributed import ProcessGroup
-    from relu_nmt.training.reporting import Reporter
     from relu_nmt.training.trainer import Trainer
     from relu_nmt.vision.batches import ImageBatches
     from relu_nmt.vision.images import ImageSet
@@ -137,13 +136,13 @@ class _Training:
     """Makes the parts of an image training."""
 
     def __init__(self, settings: Settings, process: ProcessGroup) -> None:
-        from relu_nmt.training.reporting import Reporter
+        from relu_nmt.training.log import TrainingLog
         from relu_nmt.vision.augmentation import ImageTransform
 
         self.settings = settings
         self.process = process
         self.transform = ImageTransform(settings.preprocessing, settings.model.image_size)
-        self.reporter: Reporter = Reporter(settings.trainer.logging, quiet=not process.is_first)
+        self.reporter = TrainingLog(settings.trainer.logging, quiet=not process.is_first)
 
     def trainer(self) -> Trainer:
         """Return the trainer of a new model."""
