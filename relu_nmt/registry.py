@@ -67,3 +67,14 @@ class Registry(Generic[T]):
             hint = f"did you mean {' or '.join(close)}?" if close else "choose one of:"
             raise ConfigError(f"unknown {self.kind} '{name}'; {hint} ({', '.join(self.names())})")
         return self._entries[name]
+
+    def name_of(self, entry: T) -> str:
+        """Return the name under which ``entry`` is registered.
+
+        Raises:
+            KeyError: it is not.
+        """
+        for name, known in self._entries.items():
+            if known is entry:
+                return name
+        raise KeyError(f"{entry} is no registered {self.kind}")

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from relu_nmt.config import option
+from relu_nmt.data.data_folder import pair_name
 from relu_nmt.data.documents import SEPARATORS
 from relu_nmt.errors import ConfigError
 
@@ -155,6 +156,11 @@ class PreprocessConfig:
         if self.only_source:
             return (self.source_lang,)
         return (self.source_lang, self.target_lang)
+
+    @property
+    def pair(self) -> str:
+        """The middle of the file names, "de-en"."""
+        return pair_name(self.source_lang, None if self.only_source else self.target_lang)
 
     @property
     def learns_subwords(self) -> bool:
