@@ -50,6 +50,7 @@ setup(
             "pytest>=8",
             "hypothesis>=6.100",
             "ruff>=0.6",
+            "mypy>=1.18",
             "pillow>=10",
             "zstandard>=0.19",
             "triton>=3.6; sys_platform == 'linux'",
