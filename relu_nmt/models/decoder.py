@@ -22,9 +22,9 @@ class DecoderLayer(nn.Module):
         super().__init__()
         dim, before = config.decoder_embed_dim, config.decoder_normalize_before
         self.index = index
-        self.self_attention = self._attention(config, "decoder")
+        self.self_attention = self._attention(config, "decoder", index)
         self.self_attention_residual = Residual(dim, before, config.dropout)
-        self.cross_attention = self._attention(config, "cross")
+        self.cross_attention = self._attention(config, "cross", index)
         self.cross_attention_residual = Residual(dim, before, config.dropout)
         self.feed_forward = FeedForward(
             dim, config.decoder_ffn_embed_dim, config.activation_fn, config.activation_dropout
@@ -32,10 +32,12 @@ class DecoderLayer(nn.Module):
         self.feed_forward_residual = Residual(dim, before, config.dropout)
 
     @staticmethod
-    def _attention(config: TransformerConfig, slot: str) -> MultiheadAttention:
+    def _attention(config: TransformerConfig, slot: str, index: int) -> MultiheadAttention:
         dim, heads = config.decoder_embed_dim, config.decoder_attention_heads
         spec = AttentionSpec.parse(config.attention_of(slot))
-        attention = build_attention(spec, slot, heads, dim // heads, config.attention_dropout)
+        attention = build_attention(
+            spec, slot, index, heads, dim // heads, config.attention_dropout
+        )
         return MultiheadAttention(dim, attention)
 
     def forward(
@@ -58,7 +60,9 @@ class DecoderLayer(nn.Module):
 
         def record(slot: str, output: AttentionOutput) -> Tensor:
             if need != NOTHING:
-                records.append(AttentionRecord(slot, self.index, output, visible[slot]))
+                records.append(
+                    AttentionRecord(slot, self.index, output.rows, output.weights, visible[slot])
+                )
             return output.values
 
         def self_attend(y: Tensor) -> Tensor:

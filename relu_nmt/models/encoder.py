@@ -37,7 +37,9 @@ class EncoderLayer(nn.Module):
         super().__init__()
         dim, heads = config.encoder_embed_dim, config.encoder_attention_heads
         spec = AttentionSpec.parse(config.attention_of("encoder"))
-        attention = build_attention(spec, "encoder", heads, dim // heads, config.attention_dropout)
+        attention = build_attention(
+            spec, "encoder", index, heads, dim // heads, config.attention_dropout
+        )
         before = config.encoder_normalize_before
         self.index = index
         self.self_attention = MultiheadAttention(dim, attention)
@@ -56,7 +58,9 @@ class EncoderLayer(nn.Module):
             q, k, v = self.self_attention.self_projections(y)
             output = self.self_attention.attend(y, q, k, v, visibility, need)
             if need != NOTHING:
-                records.append(AttentionRecord("encoder", self.index, output, visibility))
+                records.append(
+                    AttentionRecord("encoder", self.index, output.rows, output.weights, visibility)
+                )
             return output.values
 
         x = self.self_attention_residual(x, self_attend)

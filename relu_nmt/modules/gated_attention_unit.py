@@ -87,6 +87,6 @@ class GatedAttentionUnit(nn.Module):
         u, v, base = F.silu(self.in_proj(x)).split(self.widths, dim=-1)
         q = (base * self.query_gain + self.query_shift).to(v.dtype)
         k = (base * self.key_gain + self.key_shift).to(v.dtype)
-        output = self.attention(q[:, None], k[:, None], v[:, None], visibility, need)
+        output = self.attention(q[:, None], k[:, None], v[:, None], visibility, need=need)
         output.values = self.out_proj(u * output.values.squeeze(1))
         return output

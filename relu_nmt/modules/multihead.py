@@ -73,7 +73,7 @@ class MultiheadAttention(nn.Module):
             visibility: which keys each query may see.
             need: what to return besides the values.
         """
-        output = self.attention(q, k, v, visibility, need)
+        output = self.attention(q, k, v, visibility, need=need)
         joined = output.values.transpose(1, 2).flatten(2)  # [B, Nq, D]
         output.values = self.out_proj(self.attention.finish(joined, x))
         return output

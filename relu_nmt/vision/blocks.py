@@ -107,7 +107,9 @@ class VisionBlock(nn.Module):
         super().__init__()
         dim, heads = config.embed_dim, config.heads
         spec = AttentionSpec.parse(config.attention)
-        attention = build_attention(spec, "encoder", heads, dim // heads, config.attention_dropout)
+        attention = build_attention(
+            spec, "encoder", index, heads, dim // heads, config.attention_dropout
+        )
         drop_path = config.drop_path * index / max(1, config.layers - 1)
         self.index = index
         self.attention = MultiheadAttention(dim, attention)
@@ -130,7 +132,9 @@ class VisionBlock(nn.Module):
             q, k, v = self.attention.self_projections(y)
             output = self.attention.attend(y, q, k, v, visibility, need)
             if need != NOTHING:
-                records.append(AttentionRecord("encoder", self.index, output, visibility))
+                records.append(
+                    AttentionRecord("encoder", self.index, output.rows, output.weights, visibility)
+                )
             return output.values
 
         x = self.attention_branch(x, self_attend)

@@ -48,7 +48,7 @@ def test_loss_is_the_sum_over_real_target_tokens_plus_the_mean_regulariser():
             if target != PAD:
                 nll -= scores[target]
                 smooth -= 0.9 * scores[target] + 0.1 / 19 * (scores.sum() - scores[target])
-    terms = [regularizer_terms(r.output.rows, r.visibility, 0.1) for r in output.records]
+    terms = [regularizer_terms(r.rows, r.visibility, 0.1) for r in output.records]
     assert len(terms) == 6
     penalty = sum(0.3 * t.normalisation + 0.2 * t.entropy for t in terms) / 6
     assert result.sample_size == 8

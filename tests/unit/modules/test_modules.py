@@ -80,7 +80,7 @@ def test_learned_positions_refuse_what_does_not_fit():
 
 def test_multihead_softmax_equals_pytorchs_own():
     torch.manual_seed(2)
-    attention = build_attention(AttentionSpec.parse("softmax"), "encoder", 2, 4, 0.0)
+    attention = build_attention(AttentionSpec.parse("softmax"), "encoder", 0, 2, 4, 0.0)
     ours = MultiheadAttention(8, attention).double()
     theirs = torch.nn.MultiheadAttention(8, 2, batch_first=True, dtype=torch.float64)
     theirs.load_state_dict(
@@ -102,7 +102,7 @@ def test_multihead_softmax_equals_pytorchs_own():
 
 
 def test_initialisation_has_the_variance_of_fairseqs():
-    attention = build_attention(AttentionSpec.parse("softmax"), "encoder", 4, 64, 0.0)
+    attention = build_attention(AttentionSpec.parse("softmax"), "encoder", 0, 4, 64, 0.0)
     layer = MultiheadAttention(256, attention)
     assert layer.in_proj_weight.var().item() == pytest.approx(0.5 / 256, rel=0.05)
     assert layer.out_proj.weight.var().item() == pytest.approx(1 / 256, rel=0.05)

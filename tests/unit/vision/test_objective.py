@@ -37,7 +37,7 @@ def test_loss_is_the_sum_over_images_plus_the_mean_regulariser():
     expected = 0.0
     for scores, label in zip(log_probs, b.labels, strict=True):
         expected -= 0.9 * scores[label] + 0.1 / 3 * scores.sum()
-    terms = [regularizer_terms(r.output.rows, r.visibility, 0.1) for r in output.records]
+    terms = [regularizer_terms(r.rows, r.visibility, 0.1) for r in output.records]
     assert len(terms) == 2
     penalty = sum(0.3 * t.normalisation + 0.2 * t.entropy for t in terms) / 2
     result = one(b)

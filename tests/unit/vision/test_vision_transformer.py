@@ -137,8 +137,8 @@ def test_records_of_every_block_are_given_when_asked_for():
     records = model(images, Need(statistics=True, weights=True)).records
     assert [(r.slot, r.layer) for r in records] == [("encoder", 0), ("encoder", 1)]
     for record in records:
-        torch.testing.assert_close(record.output.rows.total, torch.ones(3, 2, 5))
-        assert record.output.weights.shape == (3, 2, 5, 5)
+        torch.testing.assert_close(record.rows.total, torch.ones(3, 2, 5))
+        assert record.weights.shape == (3, 2, 5, 5)
         assert record.visibility.counts.item() == 5
 
 
