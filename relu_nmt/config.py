@@ -27,6 +27,7 @@ def option(
     metavar: str | None = None,
     parse: Callable[[str], Any] | None = None,
     bare: Any = None,
+    constants: Mapping[str, Any] | None = None,
 ) -> Any:
     """Return a dataclass field that is also a command-line flag.
 
@@ -39,6 +40,7 @@ def option(
         parse: turns the flag's text into the value; the field's type does by default. It raises
             ``ValueError`` or :class:`ConfigError` with what was expected.
         bare: the value if the flag is typed without one; without it the value is obligatory.
+        constants: further flags, each without a value, and what they set the field to.
     """
     metadata = {
         "help": help,
@@ -47,6 +49,7 @@ def option(
         "metavar": metavar,
         "parse": parse,
         "bare": bare,
+        "constants": constants or {},
     }
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -106,6 +109,15 @@ def add_options(parser: argparse.ArgumentParser, config_class: type, title: str)
                 const=bare,
                 default=argparse.SUPPRESS,
                 help=text,
+            )
+        for flag, value in field.metadata["constants"].items():
+            group.add_argument(
+                flag,
+                dest=field.name,
+                action="store_const",
+                const=value,
+                default=argparse.SUPPRESS,
+                help=f"the same as {flag_of(field.name)} {value}",
             )
 
 
