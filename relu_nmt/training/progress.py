@@ -24,6 +24,7 @@ class Progress:
         config: form of the log and the file.
         quiet: print nothing (all processes but the first).
         stream: where to print; standard output by default.
+        shown: whether to print at all, or only to write the file.
 
     Raises:
         ConfigError: the log file cannot be written.
@@ -35,9 +36,14 @@ class Progress:
     """
 
     def __init__(
-        self, config: LoggingConfig, quiet: bool = False, stream: TextIO | None = None
+        self,
+        config: LoggingConfig,
+        quiet: bool = False,
+        stream: TextIO | None = None,
+        shown: bool = True,
     ) -> None:
         self._quiet = quiet
+        self._shown = shown
         self._stream = stream
         self._format = config.log_format or _default_format(config)
         self._bar: Any = None
@@ -60,7 +66,7 @@ class Progress:
 
     def begin_epoch(self, epoch: int, done: int, total: int) -> None:
         """Begin an epoch of ``total`` updates, ``done`` of which were made before a resume."""
-        if self._format == "tqdm" and not self._quiet:
+        if self._format == "tqdm" and self._shown and not self._quiet:
             from tqdm import tqdm
 
             self._bar = tqdm(
@@ -94,7 +100,8 @@ class Progress:
     @property
     def shows_telemetry(self) -> bool:
         """Whether :meth:`telemetry` prints anything."""
-        return self._format == "json" and not self._quiet
+        printed = self._shown or self._file is not None
+        return self._format == "json" and printed and not self._quiet
 
     def telemetry(self, epoch: int, num_updates: int, scalars: Stats) -> None:
         """Print an objective's scalars as one object of JSON; the other forms have no place."""
@@ -144,7 +151,8 @@ class Progress:
         stream = self._stream or sys.stdout
         if self._bar is not None:
             self._bar.clear()
-        print(line, file=stream, flush=True)
+        if self._shown:
+            print(line, file=stream, flush=True)
         if self._bar is not None:
             self._bar.refresh()
         if self._file is not None:

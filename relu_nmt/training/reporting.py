@@ -17,15 +17,16 @@ class Reporter:
     Args:
         config: form of the log.
         quiet: report nothing (all processes but the first).
+        shown: print the log on standard output; log file and TensorBoard do not depend on it.
 
     Raises:
         ConfigError: the log file cannot be written.
         MissingExtraError: tensorboard is wanted but not installed.
     """
 
-    def __init__(self, config: LoggingConfig, quiet: bool) -> None:
+    def __init__(self, config: LoggingConfig, quiet: bool, shown: bool = True) -> None:
         self._config = config
-        self._progress = Progress(config, quiet)
+        self._progress = Progress(config, quiet, shown=shown)
         self._board = TensorBoardLog(None if quiet else config.tensorboard_logdir)
         self.say = self._progress.message
 

@@ -1,11 +1,24 @@
-"""The flags of relu-nmt-train that belong to translation, not to training in general."""
+"""Settings of the recipes that train: :mod:`train_translation` and :mod:`train_images`."""
 
+import dataclasses
 import json
 from dataclasses import dataclass
+from typing import Any
 
-from relu_nmt.config import from_strings, option
+from relu_nmt.attention.backend_config import AttentionBackendConfig
+from relu_nmt.attention.regularizer_config import AttentionRegularizerConfig
+from relu_nmt.config import from_strings, option, to_dict
+from relu_nmt.data.batching import BatchingConfig
+from relu_nmt.data.document_config import DocumentConfig
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.errors import ConfigError
+from relu_nmt.models.config import TransformerConfig
+from relu_nmt.training.config import TrainerConfig
+from relu_nmt.vision.config import (
+    ImageTaskOptions,
+    PreprocessingConfig,
+    VisionTransformerConfig,
+)
 
 LABEL_SMOOTHED = "label_smoothed_cross_entropy"
 DEFAULT_SEARCH = '{"beam": 5, "max_len_a": 1.2, "max_len_b": 10}'
@@ -110,3 +123,63 @@ class EvalBleuOptions:
         False, "BLEU of the tokenised words, as multi-bleu.perl, instead of sacreBLEU of raw text"
     )
     eval_bleu_print_samples: bool = option(False, "print some translations at each validation")
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """What the settings of every training have; a checkpoint keeps all but the back end.
+
+    Args:
+        data: what to train on.
+        backend: how attention is computed.
+        task: what is learnt.
+        model: its shape.
+        regularizer: of the attention.
+        trainer: updates, optimiser, validation, checkpoints and log.
+    """
+
+    data: str
+    backend: AttentionBackendConfig
+    task: Any
+    model: Any
+    regularizer: AttentionRegularizerConfig
+    trainer: TrainerConfig
+
+    def to_args(self) -> dict[str, Any]:
+        """Return them as what a checkpoint stores."""
+        fields = (field.name for field in dataclasses.fields(self))
+        return {
+            "data": self.data,
+            **{
+                name: to_dict(getattr(self, name))
+                for name in fields
+                if name not in ("data", "backend")
+            },
+        }
+
+
+@dataclass(frozen=True)
+class TranslationTrainingSettings(TrainingSettings):
+    """All settings of the training of a translation model.
+
+    Raises:
+        ConfigError: settings that contradict each other.
+    """
+
+    task: TaskOptions
+    model: TransformerConfig
+    batching: BatchingConfig
+    documents: DocumentConfig
+    bleu: EvalBleuOptions
+
+    def __post_init__(self) -> None:
+        self.documents.check_fits(self.batching.max_tokens)
+
+
+@dataclass(frozen=True)
+class ImageTrainingSettings(TrainingSettings):
+    """All settings of the training of an image classifier."""
+
+    task: ImageTaskOptions
+    model: VisionTransformerConfig
+    preprocessing: PreprocessingConfig
