@@ -22,9 +22,9 @@ from relu_nmt.recipes.training import Training, TrainingParts, TrainingResult, r
 from relu_nmt.recipes.training_settings import TranslationTrainingSettings as Settings
 from relu_nmt.recipes.training_settings import search_settings
 from relu_nmt.recipes.training_splits import TrainingSplits
+from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint import read_metadata
 from relu_nmt.training.distributed import ProcessGroup
-from relu_nmt.training.trainer import TrainingData
 
 Batches = PairBatches | DocumentBatches
 

@@ -13,11 +13,13 @@ from relu_nmt.attention.backends.choice import set_attention_backend
 from relu_nmt.config import to_dict
 from relu_nmt.peak_memory import peak_gpu_bytes
 from relu_nmt.recipes.training_settings import TrainingSettings
+from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint_manager import BEST, LAST, CheckpointFolder
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.distributed import ProcessGroup, join_processes
 from relu_nmt.training.reporting import Reporter
-from relu_nmt.training.trainer import Outcome, Trainer, TrainingData
+from relu_nmt.training.results import TrainingResults
+from relu_nmt.training.trainer import Trainer
 
 SIGNAL_EXIT_CODE = 128
 """What a signal adds to, as in a shell."""
@@ -122,17 +124,18 @@ class TrainingResult:
     """What came of a training.
 
     Args:
-        outcome: how it ended, and where it stands.
+        course: losses, metrics, speeds, memory and how it ended, over all resumes; the same is
+            in ``results.json`` beside the checkpoints.
         save_dir: folder of the checkpoints.
     """
 
-    outcome: Outcome
+    course: TrainingResults
     save_dir: Path
 
     @property
     def best_score(self) -> float | None:
         """The best value of ``best_checkpoint_metric``; ``None`` if nothing was validated."""
-        return self.outcome.state.best_score
+        return None if self.course.best is None else self.course.best["value"]
 
     @property
     def best_checkpoint(self) -> Path | None:
@@ -147,7 +150,7 @@ class TrainingResult:
     @property
     def exit_code(self) -> int:
         """The exit code of the command: 0, or what a shell has for the signal that ended it."""
-        return 0 if self.outcome.signal is None else SIGNAL_EXIT_CODE + self.outcome.signal
+        return 0 if self.course.signal is None else SIGNAL_EXIT_CODE + self.course.signal
 
     def _checkpoint(self, name: str) -> Path | None:
         path = self.save_dir / name
@@ -171,9 +174,9 @@ def run_training(
     process = join_processes(config.run.cpu)
     try:
         reporter = Reporter(config.logging, quiet=not process.is_first, shown=progress)
-        outcome = training_class(settings, process, reporter.say).trainer(reporter).train()
+        course = training_class(settings, process, reporter.say).trainer(reporter).train()
         if (peak := peak_gpu_bytes()) is not None:
             reporter.say(f"peak GPU memory: {peak:,} bytes")
     finally:
         process.close()
-    return TrainingResult(outcome, Path(config.checkpoint.save_dir))
+    return TrainingResult(course, Path(config.checkpoint.save_dir))

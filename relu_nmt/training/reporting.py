@@ -49,7 +49,7 @@ class Reporter:
 
     def after_update(
         self, result: UpdateResult, state: TrainingState, share: Share, wall: float
-    ) -> None:
+    ) -> dict[str, float] | None:
         """Take in an update; at the log interval print the averages and start them anew.
 
         Args:
@@ -57,26 +57,31 @@ class Reporter:
             state: its meters hold the update.
             share: of the epoch, for the position in it.
             wall: seconds of running.
+
+        Returns:
+            the averages that were printed, if it was time.
         """
         self._progress.advance()
         if result.telemetry:
             self._progress.telemetry(result.epoch, result.num_updates, result.telemetry)
             self._board.add(UPDATES_TAG, result.telemetry, result.num_updates)
         if result.num_updates % self._config.log_interval:
-            return
+            return None
         stats = _training_stats(state.inner, state, result.lr, result.loss_scale, wall)
         position = share.updates_done(state.batch_offset)
         self._progress.updates(state.epoch, position, share.num_updates, stats)
         self._board.add(UPDATES_TAG, stats, result.num_updates)
         state.inner = Meters()
+        return stats
 
     def end_epoch(
         self, state: TrainingState, lr: float, loss_scale: float | None, wall: float
-    ) -> None:
-        """Print the averages of the epoch."""
+    ) -> dict[str, float]:
+        """Print and return the averages of the epoch."""
         stats = _training_stats(state.epoch_meters, state, lr, loss_scale, wall)
         self._progress.end_epoch(state.epoch, stats)
         self._board.add(EPOCH_TAG, stats, state.num_updates)
+        return stats
 
     def validation(self, subset: str, stats: dict[str, float], state: TrainingState) -> None:
         """Print the scores of a validation set."""

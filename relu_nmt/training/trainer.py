@@ -3,13 +3,13 @@
 import signal
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 from torch import nn
 
-from relu_nmt.training.batches import Batch, BatchSource, Share, load_ahead
+from relu_nmt.errors import DataError, TrainingError
+from relu_nmt.training.batches import Batch, Share, TrainingData, load_ahead
 from relu_nmt.training.checkpoint_manager import CheckpointFolder, Moment
 from relu_nmt.training.components import build_components
 from relu_nmt.training.config import TrainerConfig
@@ -17,45 +17,12 @@ from relu_nmt.training.distributed import ProcessGroup
 from relu_nmt.training.meters import UpdateResult
 from relu_nmt.training.reporting import Reporter
 from relu_nmt.training.restore import restore
+from relu_nmt.training.results import TrainingResults, results_to_continue
 from relu_nmt.training.snapshot import snapshot
 from relu_nmt.training.state import TrainingState
 from relu_nmt.training.stopping import SignalWatch, limit_reached, time_is_up
 from relu_nmt.training.update import LaunchedUpdate, UpdatePlan, Updater, update_seed
-from relu_nmt.training.validation import Scorer, Validator
-
-BYTES_PER_NUMBER = 4
-# Numbers per weight in a checkpoint: the weight and Adam's two moments; one more with EMA.
-NUMBERS_PER_WEIGHT = 3
-
-
-@dataclass(frozen=True)
-class TrainingData:
-    """What is trained on and validated with.
-
-    Args:
-        train: training batches.
-        valid: validation batches by name; the first set decides which checkpoint is the best.
-        scorers: further metrics by name of the validation set.
-    """
-
-    train: BatchSource
-    valid: Mapping[str, BatchSource]
-    scorers: Mapping[str, Scorer]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How training ended.
-
-    Args:
-        reason: why, for the user.
-        state: where it stands.
-        signal: number of the signal that interrupted it, if one did.
-    """
-
-    reason: str
-    state: TrainingState
-    signal: int | None = None
+from relu_nmt.training.validation import Validator
 
 
 class Trainer:
@@ -78,6 +45,7 @@ class Trainer:
         >>> import torch
         >>> from types import SimpleNamespace
         >>> from relu_nmt.objective import LossOutput
+        >>> from relu_nmt.training.batches import TrainingData
         >>> from relu_nmt.training.config import CheckpointConfig, LoggingConfig, RunConfig
         >>> class Batches:
         ...     def begin_epoch(self, epoch):
@@ -101,7 +69,7 @@ class Trainer:
         >>> data = TrainingData(Batches(), valid={}, scorers={})
         >>> process = ProcessGroup(0, 1, torch.device("cpu"))
         >>> trainer = Trainer(model, Square(model), data, config, {}, process)
-        >>> trainer.train().state.num_updates  # doctest: +ELLIPSIS
+        >>> trainer.train().num_updates  # doctest: +ELLIPSIS
         {...
         10
     """
@@ -118,6 +86,7 @@ class Trainer:
     ) -> None:
         self.config = config
         self.state = TrainingState()
+        self.results = TrainingResults()
         objective.to(process.device).train()
         self.parts = build_components(model.to(process.device), config, process)
         self.reporter = reporter or Reporter(config.logging, quiet=not process.is_first)
@@ -150,39 +119,58 @@ class Trainer:
         self._interrupted = False
         self._started = self._lap = time.monotonic()
 
-    def train(self) -> Outcome:
+    def train(self) -> TrainingResults:
         """Train until a limit is reached or a signal comes; goes on from a checkpoint if there is.
+
+        The results are also written beside the checkpoints, at each of them, at each validation
+        and at the end.
 
         Raises:
             CheckpointError: a checkpoint cannot be read or written.
             ConfigError: a check before the first update fails.
+            DataError: the results cannot be read or written.
             TrainingError: the loss or the gradient is not finite.
         """
-        metric = self.config.validation.best_checkpoint_metric
-        say = self.reporter.say
+        metric, say = self.config.validation.best_checkpoint_metric, self.reporter.say
         try:
             path = self._folder.restore_path()
             self.state = restore(self.parts, path, self.config.checkpoint, metric, say)
+            self.results = results_to_continue(self._folder.path, path, self.state.num_updates)
+            self.results.settings = dict(self._description.get("args", {}))
+            self.results.parameters = sum(p.numel() for p in self.parts.model.parameters())
             self._started = time.monotonic() - self.state.seconds
             self._reason = self._limit_reached(self.state.epoch)
             if self._reason is None:
                 self._check_before_start()
                 self.reporter.begin(self.state)
-                with self._watch:
-                    while self._reason is None:
-                        self._train_epoch()
+                self._train()
             say(f"done training in {self._wall():.1f} seconds: {self._reason}")
+            self.results.ended = self._reason
+            if self._interrupted:
+                self.results.signal = self._watch.received or signal.SIGINT
+            self._write_results()
         finally:
             self.reporter.close()
-        number = (self._watch.received or signal.SIGINT) if self._interrupted else None
-        return Outcome(self._reason, self.state, number)
+        return self.results
+
+    def _train(self) -> None:
+        """Train until there is a reason to stop; an error is noted in the results."""
+        self._write_results()
+        try:
+            with self._watch:
+                while self._reason is None:
+                    self._train_epoch()
+        except BaseException as error:
+            self.results.ended = str(error) or type(error).__name__
+            self.results.diverged = isinstance(error, TrainingError)
+            with suppress(DataError):  # the first error is the one to show
+                self._write_results()
+            raise
 
     def _check_before_start(self) -> None:
         """Find the mistakes that would otherwise show after hours."""
-        weights = sum(p.numel() for p in self.parts.model.parameters())
-        numbers = NUMBERS_PER_WEIGHT + (self.parts.average is not None)
         if self._process.is_first:
-            self._folder.check(weights * numbers * BYTES_PER_NUMBER)
+            self._folder.check(self.results.parameters, self.parts.average is not None)
         if self._data.valid and not self.config.validation.disable_validation:
             self._validator.check(self.config.validation, self._validation_weights())
 
@@ -264,7 +252,10 @@ class Trainer:
         for meters in (self.state.inner, self.state.epoch_meters):
             meters.add(result, now - self._lap)
         self._lap = now
-        self.reporter.after_update(result, self.state, self._share, self._wall())
+        self.results.epoch = result.epoch
+        stats = self.reporter.after_update(result, self.state, self._share, self._wall())
+        if stats is not None:
+            self.results.add_updates(result.epoch, stats)
 
     def _between_updates(self) -> None:
         """Stop, validate or save if it is time; the end of the epoch is not treated here."""
@@ -280,7 +271,9 @@ class Trainer:
     def _end_epoch(self) -> None:
         self._read_launched()
         rate = self._learning_rate(self.state.num_updates)
-        self.reporter.end_epoch(self.state, rate, self.parts.precision.loss_scale, self._wall())
+        scale = self.parts.precision.loss_scale
+        stats = self.reporter.end_epoch(self.state, rate, scale, self._wall())
+        self.results.add_epoch(self.state.epoch, stats)
         self._reason = self._limit_reached(self.state.epoch + 1)
         self._validate_and_save(end_of_epoch=True)
 
@@ -297,6 +290,7 @@ class Trainer:
             score = self._validate()
             is_best = state.is_better(score, self.config.validation.maximize)
             state.best_score = score if is_best else state.best_score
+            self.results.set_best(state.best_metric, state.best_score)
             if self.parts.patience.exhausted_by(score):
                 self._reason = (
                     f"no better {self.config.validation.best_checkpoint_metric} in "
@@ -310,6 +304,8 @@ class Trainer:
                 self._reason = f"the learning rate has fallen to {rate:g} (--stop-min-lr)"
         if save or is_best or self._reason is not None:
             self._save(end_of_epoch, score, is_best)
+        if save or score is not None:
+            self._write_results()
 
     def _validation_is_due(self, end_of_epoch: bool, save: bool) -> bool:
         config, state = self.config.validation, self.state
@@ -339,6 +335,7 @@ class Trainer:
                 score = stats[metric]
                 stats[f"best_{metric}"] = score if best is None else choose(score, best)
             self.reporter.validation(subset, stats, self.state)
+            self.results.add_validation(subset, self.state.epoch, stats)
             scores.append(stats.get(metric))
         self._lap = time.monotonic()
         return scores[0]
@@ -363,6 +360,12 @@ class Trainer:
                 f"{time.monotonic() - start:.2f} seconds)"
             )
         self._lap = time.monotonic()
+
+    def _write_results(self) -> None:
+        """Bring the results up to now and write them, if anything is written."""
+        self.results.measure(self.state.num_updates, self._wall())
+        if self._process.is_first and not self.config.checkpoint.no_save:
+            self.results.write(self._folder.path)
 
     def _limit_reached(self, epoch: int) -> str | None:
         """Return why training must not go on with an update in ``epoch``, or None."""

@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "tokenization": BASE | {"data"},
     "corpus": BASE | {"data", "tokenization"},
     "optim": BASE,
-    "training": BASE | {"objective", "optim"},
+    "training": BASE | {"objective", "optim", "peak_memory"},
     "decoding": BASE | {"models", "modules", "attention", "data"},
     "evaluation": BASE | {"corpus", "decoding", "data"},
     "analysis": BASE | {"attention", "models", "decoding", "data"},
