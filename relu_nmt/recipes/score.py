@@ -13,6 +13,7 @@ from relu_nmt.evaluation import document_scores as docs
 from relu_nmt.evaluation.bleu import MetricConfig, Score, sentence_bleu
 from relu_nmt.evaluation.length_buckets import scores_by_length
 from relu_nmt.evaluation.significance import paired_bootstrap
+from relu_nmt.io.progress_bar import hidden_progress
 from relu_nmt.io.text_lines import decode_lines, read_lines
 from relu_nmt.recipes.scoring_settings import DocumentOptions, ScoreOptions
 from relu_nmt.recipes.scoring_settings import ScoreSettings as Settings
@@ -61,7 +62,8 @@ def run(settings: Settings, *, progress: bool = True) -> ScoreResult:
 
     Args:
         settings: what to compare, and how.
-        progress: print the results on standard output, lines as they come.
+        progress: print the results on standard output, lines as they come, and progress bars on
+            standard error.
 
     Raises:
         ConfigError: no such tokeniser, or buckets that do not rise.
@@ -70,10 +72,11 @@ def run(settings: Settings, *, progress: bool = True) -> ScoreResult:
     """
     as_lines = progress and settings.output.format == "text"
     entries = []
-    for entry in _entries(settings):
-        entries.append(entry)
-        if as_lines:
-            print(entry.text, flush=True)
+    with hidden_progress(not progress):
+        for entry in _entries(settings):
+            entries.append(entry)
+            if as_lines:
+                print(entry.text, flush=True)
     if progress and not as_lines:
         print(json.dumps([entry.values for entry in entries], indent=1, ensure_ascii=False))
     return ScoreResult(tuple(entries))

@@ -126,11 +126,11 @@ class TrainingResult:
     Args:
         course: losses, metrics, speeds, memory and how it ended, over all resumes; the same is
             in ``results.json`` beside the checkpoints.
-        save_dir: folder of the checkpoints.
+        save_dir: folder of the checkpoints; ``None`` if none are written.
     """
 
     course: TrainingResults
-    save_dir: Path
+    save_dir: Path | None
 
     @property
     def best_score(self) -> float | None:
@@ -153,8 +153,8 @@ class TrainingResult:
         return 0 if self.course.signal is None else SIGNAL_EXIT_CODE + self.course.signal
 
     def _checkpoint(self, name: str) -> Path | None:
-        path = self.save_dir / name
-        return path if path.is_file() else None
+        path = None if self.save_dir is None else self.save_dir / name
+        return path if path is not None and path.is_file() else None
 
 
 def run_training(
@@ -179,4 +179,5 @@ def run_training(
             reporter.say(f"peak GPU memory: {peak:,} bytes")
     finally:
         process.close()
-    return TrainingResult(course, Path(config.checkpoint.save_dir))
+    folder = None if config.checkpoint.no_save else Path(config.checkpoint.save_dir)
+    return TrainingResult(course, folder)

@@ -183,3 +183,42 @@ class ImageTrainingSettings(TrainingSettings):
     task: ImageTaskOptions
     model: VisionTransformerConfig
     preprocessing: PreprocessingConfig
+
+
+@dataclass(frozen=True)
+class AverageSettings:
+    """Which checkpoints to average.
+
+    Args:
+        inputs: checkpoints, or the folder that holds them.
+        output: the checkpoint to write.
+        num_epoch_checkpoints: average the last so many of the folder that were saved by epochs.
+        num_update_checkpoints: the same of those saved by updates.
+        checkpoint_upper_bound: take none of a later epoch (or update).
+
+    Raises:
+        ConfigError: settings that contradict each other.
+    """
+
+    inputs: tuple[str, ...]
+    output: str
+    num_epoch_checkpoints: int | None = None
+    num_update_checkpoints: int | None = None
+    checkpoint_upper_bound: int | None = None
+
+    def __post_init__(self) -> None:
+        counts = [self.num_epoch_checkpoints, self.num_update_checkpoints]
+        given = [count for count in counts if count is not None]
+        if len(given) > 1:
+            raise ConfigError(
+                "--num-epoch-checkpoints and --num-update-checkpoints exclude each other"
+            )
+        if not given and self.checkpoint_upper_bound is not None:
+            raise ConfigError(
+                "--checkpoint-upper-bound needs --num-epoch-checkpoints or --num-update-checkpoints"
+            )
+        if given and (given[0] < 1 or len(self.inputs) != 1):
+            raise ConfigError(
+                "--num-epoch-checkpoints and --num-update-checkpoints need 1 or more, and one "
+                "folder as --inputs"
+            )
