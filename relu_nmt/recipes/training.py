@@ -17,7 +17,7 @@ from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint_manager import BEST, LAST, CheckpointFolder
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.distributed import ProcessGroup, join_processes
-from relu_nmt.training.reporting import Reporter
+from relu_nmt.training.log import TrainingLog
 from relu_nmt.training.results import TrainingResults
 from relu_nmt.training.trainer import Trainer
 
@@ -95,7 +95,7 @@ class Training(ABC):
         finetuned = config.checkpoint.finetune_from_model
         return path or (Path(finetuned) if finetuned else None)
 
-    def trainer(self, reporter: Reporter) -> Trainer:
+    def trainer(self, log: TrainingLog) -> Trainer:
         """Return the trainer, ready to begin."""
         parts, process = self.parts(), self.process
         description = {
@@ -110,7 +110,7 @@ class Training(ABC):
             parts.trainer,
             description,
             process,
-            reporter,
+            log,
         )
         self.say(
             f"training on {process.world_size} device(s) ({process.device.type}); "
@@ -173,10 +173,10 @@ def run_training(
     config = settings.trainer
     process = join_processes(config.run.cpu)
     try:
-        reporter = Reporter(config.logging, quiet=not process.is_first, shown=progress)
-        course = training_class(settings, process, reporter.say).trainer(reporter).train()
+        log = TrainingLog(config.logging, quiet=not process.is_first, shown=progress)
+        course = training_class(settings, process, log.say).trainer(log).train()
         if (peak := peak_gpu_bytes()) is not None:
-            reporter.say(f"peak GPU memory: {peak:,} bytes")
+            log.say(f"peak GPU memory: {peak:,} bytes")
     finally:
         process.close()
     folder = None if config.checkpoint.no_save else Path(config.checkpoint.save_dir)
