@@ -13,7 +13,7 @@ MAY_IMPORT = {
     "errors": set(),
     "io": {"errors"},
     "registry": {"errors"},
-    "config": {"errors"},
+    "config": {"errors", "registry"},
     "dropout": set(),
     "objective": set(),
     "peak_memory": set(),
