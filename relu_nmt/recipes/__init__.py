@@ -1,0 +1,1 @@
+"""Whole jobs as functions: ``run(settings)`` does what the command of the same name does."""
