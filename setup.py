@@ -41,6 +41,7 @@ setup(
         "tqdm>=4.66",
         "matplotlib>=3.8",
         "jinja2>=3.1",
+        "pyyaml>=6",
     ],
     extras_require={
         "triton": ["triton>=3.6"],

@@ -1,25 +1,21 @@
 """The splits that relu-nmt-train reads: single sentences, or groups of them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.batching import BatchingConfig, refuse_too_long
+from relu_nmt.data.document_batches import DocumentBatches, DocumentSplit
 from relu_nmt.data.document_config import DocumentConfig
 from relu_nmt.data.document_groups import SINGLE_SENTENCES
 from relu_nmt.data.document_lengths import LENGTHS_FILE, lengths_in_words
 from relu_nmt.data.documents import require_documents
+from relu_nmt.data.pair_batches import PairBatches
+from relu_nmt.data.parallel import ParallelDataset
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.safe_write import write_text
-
-if TYPE_CHECKING:
-    from relu_nmt.data.document_batches import DocumentBatches, DocumentSplit
-    from relu_nmt.data.pair_batches import PairBatches
-    from relu_nmt.data.parallel import ParallelDataset
 
 
 class TrainingSplits:
@@ -52,9 +48,6 @@ class TrainingSplits:
             DataError: the split is missing or damaged, nothing is left of it, a sentence does not
                 fit into a batch, or document boundaries are wanted but unknown.
         """
-        from relu_nmt.data.document_batches import DocumentBatches
-        from relu_nmt.data.pair_batches import PairBatches
-
         batching, lengths = self._batching, self._documents.training_lengths
         dataset = self._load(split)
         origin = str(dataset.source.prefix)
@@ -83,9 +76,6 @@ class TrainingSplits:
         Raises:
             DataError: see :meth:`training`.
         """
-        from relu_nmt.data.document_batches import DocumentBatches
-        from relu_nmt.data.pair_batches import PairBatches
-
         dataset = self._load(split)
         self._say(f"{dataset.source.prefix}: {len(dataset):,} sentence pairs")
         if not self._documents.active:
@@ -125,8 +115,6 @@ class TrainingSplits:
         return dataset
 
     def _with_documents(self, split: str, dataset: ParallelDataset) -> DocumentSplit:
-        from relu_nmt.data.document_batches import DocumentSplit
-
         flag = "--max-doc-tokens" if self._documents.max_doc_tokens else "--doc-mixture"
         origin = str(dataset.source.prefix).rpartition(".")[0]
         boundaries = require_documents(self._task.documents(split), origin, flag)
