@@ -28,7 +28,7 @@ setup(
     license="MIT",
     python_requires=">=3.10",
     packages=find_packages(include=["relu_nmt", "relu_nmt.*"]),
-    package_data={"relu_nmt": ["py.typed"]},
+    package_data={"relu_nmt": ["py.typed"], "relu_nmt.sweep": ["templates/*"]},
     install_requires=[
         "torch>=2.11",
         "numpy>=1.26",
@@ -40,6 +40,7 @@ setup(
         "safetensors>=0.4.3",
         "tqdm>=4.66",
         "matplotlib>=3.8",
+        "jinja2>=3.1",
         "pyyaml>=6",
     ],
     extras_require={

@@ -33,7 +33,8 @@ MAY_IMPORT = {
     "translator": BASE
     | {"attention", "loading", "analysis", "decoding", "corpus", "models", "data", "evaluation"},
     "user_modules": {"errors"},
-    "sweep": BASE | {"attention", "data", "evaluation", "peak_memory", "user_modules"},
+    "sweep": BASE
+    | {"attention", "data", "evaluation", "models", "peak_memory", "training", "user_modules"},
     "vision": BASE
     | {"dropout", "objective", "presets", "attention", "modules", "data", "optim", "training"},
     "recipes": BASE

@@ -4,32 +4,38 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable
 
-from relu_nmt.sweep.plan import TRAIN, Step
+from relu_nmt.sweep.steps import Step
 
 
-class Narration:
+class SweepProgress:
     """Prints events and estimates the time left from the steps that are done.
 
     Args:
         steps: all steps.
         jobs: how many run at once.
         training_seconds: the budget of a training, if it is one of time.
+        quiet: print nothing.
 
     Example:
-        >>> narration = Narration([], jobs=1)
-        >>> narration.time_left([])
+        >>> SweepProgress([], jobs=1).time_left([])
         'nothing left'
     """
 
     def __init__(
-        self, steps: Iterable[Step], jobs: int, training_seconds: float | None = None
+        self,
+        steps: Iterable[Step],
+        jobs: int,
+        training_seconds: float | None = None,
+        quiet: bool = False,
     ) -> None:
         self._jobs = jobs
+        self._quiet = quiet
         self._unfinished = set(steps)
         self._total = len(self._unfinished)
-        self._seconds: dict[str, list[float]] = defaultdict(list)
+        # Seconds of the trainings (True) and the evaluations (False) that are done.
+        self._seconds: dict[bool, list[float]] = defaultdict(list)
         # What is expected until a step of the kind is done.
-        self._expected = {} if training_seconds is None else {TRAIN: [training_seconds]}
+        self._expected = {} if training_seconds is None else {True: [training_seconds]}
 
     def finished(self, step: Step, seconds: float | None = None) -> None:
         """Note that a step needs nothing more.
@@ -40,7 +46,7 @@ class Narration:
         """
         self._unfinished.discard(step)
         if seconds is not None:
-            self._seconds[step.kind].append(seconds)
+            self._seconds[step.is_training].append(seconds)
 
     def say(self, text: str, running: Iterable[tuple[Step, float]] = ()) -> None:
         """Print an event.
@@ -49,6 +55,8 @@ class Narration:
             text: what happened.
             running: the steps under way with the seconds that they have run.
         """
+        if self._quiet:
+            return
         done = self._total - len(self._unfinished)
         clock = time.strftime("%H:%M:%S")
         print(f"{clock} | {done}/{self._total} | {self.time_left(running)} | {text}", flush=True)
@@ -64,7 +72,7 @@ class Narration:
         spent = dict(running)
         total, unknown = 0.0, False
         for step in self._unfinished:
-            known = self._seconds[step.kind] or self._expected.get(step.kind)
+            known = self._seconds[step.is_training] or self._expected.get(step.is_training)
             if known:
                 total += max(0.0, sum(known) / len(known) - spent.get(step, 0.0))
             else:
@@ -85,6 +93,4 @@ def in_words(seconds: float) -> str:
     if seconds < 100:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
-    if minutes < 100:
-        return f"{minutes} min"
-    return f"{minutes // 60} h {minutes % 60} min"
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
