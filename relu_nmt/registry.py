@@ -78,3 +78,16 @@ class Registry(Generic[T]):
             if known is entry:
                 return name
         raise KeyError(f"{entry} is no registered {self.kind}")
+
+    def check(self, name: str) -> str:
+        """Return ``name`` if there is such an entry (for the command line's parser).
+
+        Raises:
+            ConfigError: there is none.
+        """
+        if name not in self.names():
+            try:
+                self.get(name)
+            except ConfigError as error:  # names the close ones
+                raise ConfigError(f"{error}; one of your own: --user-module FILE") from None
+        return name

@@ -102,7 +102,7 @@ def folder(tmp_path_factory):
     for seed in (1, 2, 3):
         save_model(folder / f"checkpoint{seed}.safetensors", task, seed)
         save_model(folder / f"checkpoint_1_{100 * seed}.safetensors", task, seed)
-    learned = {"encoder_learned_pos": True, "max_source_positions": 9}
+    learned = {"encoder_positions": "learned", "max_source_positions": 9}
     save_model(folder / "short.safetensors", task, 1, **learned)
     plain = TranslationTask.from_data_folder(folder / "plain-bin")
     save_model(folder / "plain.safetensors", plain, 1)

@@ -37,7 +37,5 @@ def test_damaged_model(content):
 
 @pytest.mark.parametrize("model", ["", "x", "AAAA", "ü", base64.b64encode(b"garbage").decode()])
 def test_damaged_state(model):
-    with pytest.raises(
-        DataError, match=r"not a SentencePiece model|stored subword model is damaged"
-    ):
+    with pytest.raises(DataError, match=r"SentencePiece model|is damaged"):
         SentencePiece.from_state({"model": model})
