@@ -11,15 +11,13 @@ from torch import nn
 from relu_nmt.errors import DataError, TrainingError
 from relu_nmt.training.batches import Batch, Share, TrainingData, load_ahead
 from relu_nmt.training.checkpoint_manager import CheckpointFolder, Moment
-from relu_nmt.training.components import build_components
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.distributed import ProcessGroup
+from relu_nmt.training.log import TrainingLog
 from relu_nmt.training.meters import UpdateResult
-from relu_nmt.training.reporting import Reporter
-from relu_nmt.training.restore import restore
 from relu_nmt.training.results import TrainingResults, results_to_continue
-from relu_nmt.training.snapshot import snapshot
-from relu_nmt.training.state import TrainingState
+from relu_nmt.training.resume import restore, snapshot
+from relu_nmt.training.state import TrainingState, build_components
 from relu_nmt.training.stopping import SignalWatch, limit_reached, time_is_up
 from relu_nmt.training.update import LaunchedUpdate, UpdatePlan, Updater, update_seed
 from relu_nmt.training.validation import Validator
@@ -36,7 +34,7 @@ class Trainer:
         description: what a checkpoint tells about the model, as JSON can hold it
             (``model_config``, ``task``, ``args``).
         process: this process, see :func:`~relu_nmt.training.distributed.join_processes`.
-        reporter: where the log goes; by default as ``config.logging`` says.
+        log: where the log goes; by default as ``config.logging`` says.
 
     Raises:
         ConfigError: settings that contradict each other or the device.
@@ -82,14 +80,14 @@ class Trainer:
         config: TrainerConfig,
         description: Mapping[str, Any],
         process: ProcessGroup,
-        reporter: Reporter | None = None,
+        log: TrainingLog | None = None,
     ) -> None:
         self.config = config
         self.state = TrainingState()
         self.results = TrainingResults()
         objective.to(process.device).train()
         self.parts = build_components(model.to(process.device), config, process)
-        self.reporter = reporter or Reporter(config.logging, quiet=not process.is_first)
+        self.log = log or TrainingLog(config.logging, quiet=not process.is_first)
         self._description = description
         self._process = process
         self._data = data
@@ -131,7 +129,7 @@ class Trainer:
             DataError: the results cannot be read or written.
             TrainingError: the loss or the gradient is not finite.
         """
-        metric, say = self.config.validation.best_checkpoint_metric, self.reporter.say
+        metric, say = self.config.validation.best_checkpoint_metric, self.log.say
         try:
             path = self._folder.restore_path()
             self.state = restore(self.parts, path, self.config.checkpoint, metric, say)
@@ -142,7 +140,7 @@ class Trainer:
             self._reason = self._limit_reached(self.state.epoch)
             if self._reason is None:
                 self._check_before_start()
-                self.reporter.begin(self.state)
+                self.log.begin(self.state)
                 self._train()
             say(f"done training in {self._wall():.1f} seconds: {self._reason}")
             self.results.ended = self._reason
@@ -150,7 +148,7 @@ class Trainer:
                 self.results.signal = self._watch.received or signal.SIGINT
             self._write_results()
         finally:
-            self.reporter.close()
+            self.log.close()
         return self.results
 
     def _train(self) -> None:
@@ -178,7 +176,7 @@ class Trainer:
         """Train from the stored position to the end of the epoch, or until a reason to stop."""
         state, config = self.state, self.config.run
         if state.begin_epoch(self._data.train.begin_epoch(state.epoch)):
-            self.reporter.say(
+            self.log.say(
                 f"the epoch now has {state.num_batches} batches; the position in it is carried "
                 "over in proportion"
             )
@@ -193,7 +191,7 @@ class Trainer:
         wanted = [index for update in updates for index in update if index is not None]
         on_gpu = self._process.device.type == "cuda"
         batches = load_ahead(self._data.train.load, wanted, config.num_workers, on_gpu)
-        self.reporter.begin_epoch(share, state.epoch)
+        self.log.begin_epoch(share, state.epoch)
         self._lap = time.monotonic()
         for update in updates:
             if self._update([self._batch(index, batches) for index in update]):
@@ -219,7 +217,7 @@ class Trainer:
             state.epoch,
             self._learning_rate(number),
             seed=update_seed(self.config.run.seed, number, self._process.rank),
-            telemetry=self.reporter.wants_telemetry(number),
+            telemetry=self.log.wants_telemetry(number),
             interrupt_vote=self._watch.received is not None,
             time_vote=time_is_up(self.config.run, self._wall()),
         )
@@ -230,7 +228,7 @@ class Trainer:
             state.batch_offset + self._share.batches_per_update, state.num_batches
         )
         if launched.skipped:
-            self.reporter.say(
+            self.log.say(
                 f"gradient overflow, update left out; the loss scale is now {launched.loss_scale:g}"
             )
             return
@@ -253,7 +251,7 @@ class Trainer:
             meters.add(result, now - self._lap)
         self._lap = now
         self.results.epoch = result.epoch
-        stats = self.reporter.after_update(result, self.state, self._share, self._wall())
+        stats = self.log.after_update(result, self.state, self._share, self._wall())
         if stats is not None:
             self.results.add_updates(result.epoch, stats)
 
@@ -272,7 +270,7 @@ class Trainer:
         self._read_launched()
         rate = self._learning_rate(self.state.num_updates)
         scale = self.parts.precision.loss_scale
-        stats = self.reporter.end_epoch(self.state, rate, scale, self._wall())
+        stats = self.log.end_epoch(self.state, rate, scale, self._wall())
         self.results.add_epoch(self.state.epoch, stats)
         self._reason = self._limit_reached(self.state.epoch + 1)
         self._validate_and_save(end_of_epoch=True)
@@ -326,7 +324,7 @@ class Trainer:
         scores = []
         metric = self.config.validation.best_checkpoint_metric
         for subset in self._data.valid:
-            self.reporter.say(f"begin validation on '{subset}' subset", subset)
+            self.log.say(f"begin validation on '{subset}' subset", subset)
             stats = self._validator.run(subset, self._validation_weights())
             stats["num_updates"] = self.state.num_updates
             if not scores and metric in stats:
@@ -334,7 +332,7 @@ class Trainer:
                 best = self.state.best_score
                 score = stats[metric]
                 stats[f"best_{metric}"] = score if best is None else choose(score, best)
-            self.reporter.validation(subset, stats, self.state)
+            self.log.validation(subset, stats, self.state)
             self.results.add_validation(subset, self.state.epoch, stats)
             scores.append(stats.get(metric))
         self._lap = time.monotonic()
@@ -354,7 +352,7 @@ class Trainer:
             with_optimizer = not self.config.checkpoint.no_save_optimizer_state
             with snapshot(self.parts, state, self._description, with_optimizer) as checkpoint:
                 self._folder.write(checkpoint, names)
-            self.reporter.say(
+            self.log.say(
                 f"saved checkpoint {self._folder.path / names[0]} (epoch {epoch} @ "
                 f"{state.num_updates} updates, score {shown}) (writing took "
                 f"{time.monotonic() - start:.2f} seconds)"

@@ -9,6 +9,7 @@ from torch import nn
 
 from relu_nmt.config import add_options, from_namespace
 from relu_nmt.errors import ConfigError
+from relu_nmt.training.averaging import WeightAverage
 from relu_nmt.training.checkpoint import SUFFIX, Checkpoint, load_checkpoint
 from relu_nmt.training.checkpoint_manager import CheckpointFolder, Moment
 from relu_nmt.training.config import (
@@ -19,7 +20,6 @@ from relu_nmt.training.config import (
     ValidationConfig,
     parse_update_freq,
 )
-from relu_nmt.training.ema import WeightAverage
 from relu_nmt.training.stopping import SignalWatch
 
 
