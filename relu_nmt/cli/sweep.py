@@ -14,16 +14,15 @@ from relu_nmt.config import add_options, flag_of, from_namespace
 from relu_nmt.decoding.config import DocumentGenerationConfig
 from relu_nmt.errors import ConfigError
 from relu_nmt.evaluation.config import ScoringConfig
-from relu_nmt.sweep.plan import DEFAULT_ARCH, TRAIN, Plan, Step
-from relu_nmt.sweep.settings import RunConfig, SweepConfig
-from relu_nmt.sweep.step_state import DONE, read_state
+from relu_nmt.sweep.plan import SweepPlan
+from relu_nmt.sweep.settings import JobsConfig, SweepConfig, SweepSettings
 
 DESCRIPTION = """\
 Does an attention translate long documents better? Train and evaluate a model for every attention,
 document length and seed, and write report.html and results.csv:
 
   relu-nmt-sweep data-bin --lengths 128,256,512 --attentions softmax,reluformer --seeds 1,2,3 \\
-      --budget 4000u --save-dir sweep -- --max-tokens 4096 --arch reluformer_iwslt_de_en --bf16
+      --budget 4000u --save-dir sweep -- --max-tokens 4096 --arch transformer_iwslt_de_en --bf16
 
 or one model for each attention and seed, which learns several lengths and is evaluated at each:
 
@@ -50,7 +49,6 @@ OWN_FLAGS = {
     "seed": "--seeds",
     "save_dir": "--save-dir before the --",
     "finetune_from_model": "--start-from",
-    "log_format": "the sweep, which reads the log",
     "user_module": "--user-module before the --",
 }
 GENERATE_OWN_FLAGS = {
@@ -77,94 +75,58 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.usage = USAGE
     parser.add_argument("data", nargs="?", help="data folder with document boundaries")
     add_options(parser, SweepConfig, "sweep")
-    add_options(parser, RunConfig, "running")
+    add_options(parser, JobsConfig, "running")
     return run_command(parser, lambda arguments: _run(arguments, train_flags, words), own)
 
 
 def _run(arguments: argparse.Namespace, train_flags: list[str], words: list[str]) -> int:
     config = from_namespace(SweepConfig, arguments)
-    run = from_namespace(RunConfig, arguments)
-    if run.report_only:
-        return _report(Path(config.save_dir))
+    jobs = from_namespace(JobsConfig, arguments)
+    if jobs.report_only:
+        from relu_nmt.recipes.sweep import write_report
+
+        print(f"report: {write_report(Path(config.save_dir)).report}")
+        return 0
     if arguments.data is None:
         raise ConfigError("DATA is missing: give the data folder, as relu-nmt-preprocess made it")
-    # data-bin and data-bin/ are the same: commands are compared with those of earlier runs.
-    arguments.data = str(Path(arguments.data))
-    plan, languages = _plan(arguments, config, train_flags)
+    typed = train_parser().parse_args([arguments.data, *train_flags])
+    languages = tuple(getattr(typed, name, None) for name in ("source_lang", "target_lang"))
+    generate = _check_generate_flags(arguments.data, config)
+    settings = SweepSettings(
+        # data-bin and data-bin/ are the same: commands are compared with those of earlier runs.
+        str(Path(arguments.data)),
+        config,
+        jobs,
+        tuple(train_flags),
+        tuple(arguments.user_module),
+        languages if all(languages) else (),
+        tuple(words),
+        attention_stats=not getattr(generate, "window_overlap", 0),
+    )
+    _check_train_flags(settings, typed)
 
-    from relu_nmt.sweep.sweep import Sweep
+    from relu_nmt.recipes import sweep
 
-    outcome = Sweep(plan, run, languages, words).run()
-    if outcome.signal is not None:
-        return SIGNAL_EXIT_CODE + outcome.signal
-    return STEPS_FAILED if outcome.failed else 0
-
-
-def _report(folder: Path) -> int:
-    from relu_nmt.sweep.folder import read_description
-    from relu_nmt.sweep.report import Reporter
-
-    description = read_description(folder)
-    if description is None:
-        raise ConfigError(f"--report-only: {folder} holds no sweep; give its --save-dir")
-    print(f"report: {Reporter(folder, description).write()}")
-    return 0
+    found = sweep.run(settings)
+    if found.signal is not None:
+        return SIGNAL_EXIT_CODE + found.signal
+    return STEPS_FAILED if found.failed else 0
 
 
-def _plan(
-    arguments: argparse.Namespace, config: SweepConfig, train_flags: list[str]
-) -> tuple[Plan, tuple[str, ...]]:
-    """Return the plan, its flags checked as the commands will do it, and the languages if typed.
+def _check_train_flags(settings: SweepSettings, typed: argparse.Namespace) -> None:
+    """Check what stands behind the -- as relu-nmt-train will do it.
 
     Raises:
         ConfigError: flags that contradict each other, or that the sweep sets itself.
     """
-    parser = train_parser()
-    typed = parser.parse_args([arguments.data, *train_flags])
-    budget = config.budget
-    own = dict(OWN_FLAGS)
-    if budget is not None:
-        own[BUDGET_FLAGS["updates" if budget.updates else "seconds"]] = "--budget"
+    budget = settings.config.budget
+    own = {**OWN_FLAGS, BUDGET_FLAGS["updates" if budget.updates else "seconds"]: "--budget"}
     _refuse(typed, own, "behind the --")
-    _check_checkpoint(config, typed)
-    overlaps = _check_generate_flags(arguments.data, config)
-    plan = Plan(
-        arguments.data,
-        config,
-        tuple(train_flags),
-        getattr(typed, "arch", DEFAULT_ARCH),
-        tuple(arguments.user_module),
-        # relu-nmt-generate has no statistics of windows that overlap.
-        frozenset(config.attentions if overlaps else ()),
-    )
+    _check_checkpoint(settings.config, typed)
+    plan = SweepPlan(settings)
     for training in plan.trainings():
-        train = plan.steps_of(training)[0]
-        read_settings(parser.parse_args(train.commands[0][3:]))
-        _check_start(config.start_from, train)
-    pair = tuple(getattr(typed, name, None) for name in ("source_lang", "target_lang"))
-    return plan, pair if all(pair) else ()
-
-
-def _check_start(folder: str | None, train: Step) -> None:
-    """See that the sentence model that a training starts from is there, and trained to its end.
-
-    Raises:
-        ConfigError: it is not.
-    """
-    if train.start is None:
-        return
-    if not train.start.exists():
-        raise ConfigError(
-            f"--start-from {folder}: has no {train.start}; train the sentence models first, with "
-            "--lengths 1 and the same --attentions, --seeds and --checkpoint"
-        )
-    sentences = Step(TRAIN, train.training, None, train.start.parent.parent, ())
-    state = read_state(sentences)
-    if state is not None and state.status != DONE:
-        raise ConfigError(
-            f"--start-from {folder}: the training of {sentences.folder} is not done, but "
-            f"{state.status}; finish that sweep first"
-        )
+        command = plan.steps_of(training)[0].commands[0]
+        read_settings(train_parser().parse_args(command[3:]))
 
 
 def _check_checkpoint(config: SweepConfig, typed: argparse.Namespace) -> None:
@@ -185,7 +147,7 @@ def _check_checkpoint(config: SweepConfig, typed: argparse.Namespace) -> None:
     if number is None:
         return
     interval = max(0, getattr(typed, "save_interval_updates", 0))
-    if config.budget is not None and config.budget.updates is None:
+    if config.budget.updates is None:
         raise ConfigError(
             f"--checkpoint {which}: how many checkpoints a --budget in time gives is not known; "
             "give it in updates, as 4000u"
@@ -195,16 +157,16 @@ def _check_checkpoint(config: SweepConfig, typed: argparse.Namespace) -> None:
     kept = getattr(typed, "keep_interval_updates", -1)
     if 0 < kept < number:
         raise ConfigError(f"--checkpoint {which}: raise --keep-interval-updates {kept} to {number}")
-    updates = config.budget.updates if config.budget is not None else None
-    if updates is not None and updates // interval < number:
+    updates = config.budget.updates
+    if updates // interval < number:
         raise ConfigError(
             f"--checkpoint {which}: {updates} updates give {updates // interval} checkpoints with "
             f"--save-interval-updates {interval}; lower one of the two"
         )
 
 
-def _check_generate_flags(data: str, config: SweepConfig) -> bool:
-    """Check --generate-flags as relu-nmt-generate will do it; return whether windows overlap.
+def _check_generate_flags(data: str, config: SweepConfig) -> argparse.Namespace:
+    """Return --generate-flags, checked as relu-nmt-generate will do it.
 
     Raises:
         ConfigError: a value out of range, or a flag that the sweep sets itself.
@@ -216,7 +178,7 @@ def _check_generate_flags(data: str, config: SweepConfig) -> bool:
             "--score-reference in --generate-flags: translations are scored; leave it out"
         )
     from_namespace(ScoringConfig, typed)
-    return bool(getattr(typed, "window_overlap", 0))
+    return typed
 
 
 def _refuse(typed: argparse.Namespace, own: dict[str, str], where: str) -> None:

@@ -13,12 +13,19 @@ from typing import Any
 
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.safe_write import write_text
-from relu_nmt.sweep.plan import EVALUATE, TRAIN, Step, Training
-from relu_nmt.sweep.step_state import FAILED, STATE_ENDING, differences, read_state
+from relu_nmt.sweep.plan import MODELS
+from relu_nmt.sweep.steps import (
+    EVALUATE,
+    FAILED,
+    STATE_ENDING,
+    TRAIN,
+    StepState,
+    Training,
+    differences,
+    training_from,
+)
 
 SWEEP_FILE = "sweep.json"
-MODEL_FILE = "model.json"
-MODELS = "models"
 
 
 @dataclass(frozen=True)
@@ -61,7 +68,7 @@ def read_description(folder: Path) -> SweepDescription | None:
     path = folder / SWEEP_FILE
     try:
         values = json.loads(path.read_text("utf-8"))
-        planned = [(_training(model), tuple(lengths)) for model, lengths in values["planned"]]
+        planned = [(training_from(model), tuple(lengths)) for model, lengths in values["planned"]]
         values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
         return SweepDescription(**{**values, "planned": tuple(planned)})
     except FileNotFoundError:
@@ -92,7 +99,10 @@ def write_description(folder: Path, description: SweepDescription) -> SweepDescr
                     f"--save-dir {folder}: its results have {flag.replace('_', '-')} {old}, not "
                     f"{new}; choose another --save-dir"
                 )
-        if earlier.settings != description.settings and _has_results(folder):
+        # A mistake in the first run, which left no result, may be mended.
+        if earlier.settings != description.settings and any(
+            state.status != FAILED for state, _ in _trainings_in(folder)
+        ):
             was, now = differences(earlier.settings, description.settings)
             raise ConfigError(
                 f"--save-dir {folder}: its models were made with '{was}' where there is '{now}' "
@@ -109,64 +119,31 @@ def write_description(folder: Path, description: SweepDescription) -> SweepDescr
     return description
 
 
-def _has_results(folder: Path) -> bool:
-    """Say whether a model was trained at least in part; a mistake in the first run is mended."""
-    trainings = (
-        Step(TRAIN, training, None, folder / MODELS / training.name, ())
-        for training in models_in(folder)
-    )
-    states = map(read_state, trainings)
-    return any(state is not None and state.status != FAILED for state in states)
+def _trainings_in(folder: Path) -> list[tuple[StepState, Path]]:
+    """Return the state of each model's training, with the model's folder."""
+    paths = sorted((folder / MODELS).glob(f"*/{TRAIN}{STATE_ENDING}"))
+    return [(state, path.parent) for path in paths if (state := StepState.read(path)) is not None]
 
 
-def write_training(folder: Path, training: Training) -> None:
-    """Write which model the folder holds.
+def models_in(
+    folder: Path, planned: Sequence[tuple[Training, Sequence[int]]] = ()
+) -> dict[Training, tuple[int, ...]]:
+    """Return all models of a sweep's folder, with the lengths of their evaluations.
 
-    Raises:
-        DataError: it cannot be written.
-    """
-    try:
-        write_text(folder / MODEL_FILE, json.dumps(dataclasses.asdict(training)) + "\n")
-    except OSError as error:
-        raise DataError(f"{folder}: cannot be written: {error.strerror}") from error
-
-
-def models_in(folder: Path) -> dict[Training, tuple[int, ...]]:
-    """Return the models of a sweep's folder, with the lengths at which their evaluation has begun.
+    Args:
+        folder: of the sweep.
+        planned: models, there or not, with the lengths that they will be evaluated at; others are
+            evaluated at the lengths at which that has begun, or that they were trained on.
 
     Raises:
         DataError: a file is damaged.
     """
-    found = {}
-    for path in sorted((folder / MODELS).glob(f"*/{MODEL_FILE}")):
-        try:
-            training = _training(json.loads(path.read_text("utf-8")))
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            # The model itself is well, and the report still knows it from the command.
-            raise DataError(f"{path}: cannot read it ({error}); delete it") from error
-        found[training] = _evaluated_lengths(path.parent)
+    found = {training: tuple(lengths) for training, lengths in planned}
+    for state, own_folder in _trainings_in(folder):
+        training = state.training
+        names = (path.stem for path in own_folder.glob(f"{EVALUATE}-*{STATE_ENDING}"))
+        numbers = (name.removeprefix(f"{EVALUATE}-") for name in names)
+        begun = {int(number) for number in numbers if number.isdigit()}
+        known = found.get(training, () if training.is_mixture else training.lengths)
+        found[training] = tuple(sorted({*known, *begun}))
     return found
-
-
-def _training(values: dict[str, Any]) -> Training:
-    """Return the model that :func:`write_training` described."""
-    return Training(**{**values, "lengths": tuple(values["lengths"])})
-
-
-def _evaluated_lengths(folder: Path) -> tuple[int, ...]:
-    numbers = (
-        path.name.removeprefix(f"{EVALUATE}-").removesuffix(STATE_ENDING)
-        for path in folder.glob(f"{EVALUATE}-*{STATE_ENDING}")
-    )
-    return tuple(sorted(int(number) for number in numbers if number.isdigit()))
-
-
-def merged(
-    planned: dict[Training, Sequence[int]], found: dict[Training, tuple[int, ...]]
-) -> dict[Training, tuple[int, ...]]:
-    """Return all models with the lengths that they are or will be evaluated at."""
-    everything = {training: tuple(lengths) for training, lengths in planned.items()}
-    for training, lengths in found.items():
-        known = everything.get(training, () if training.is_mixture else training.lengths)
-        everything[training] = tuple(sorted({*known, *lengths}))
-    return everything

@@ -18,7 +18,7 @@ DEFAULT_SEEDS = (1, 2, 3)
 
 
 @dataclass(frozen=True)
-class Budget:
+class TrainingBudget:
     """How long each model is trained; one of the two is set.
 
     Args:
@@ -26,7 +26,7 @@ class Budget:
         seconds: time of training.
 
     Example:
-        >>> Budget.parse("15m").flags
+        >>> TrainingBudget.parse("15m").flags
         ('--stop-time-hours', '0.25')
     """
 
@@ -34,7 +34,7 @@ class Budget:
     seconds: float | None = None
 
     @classmethod
-    def parse(cls, text: str) -> "Budget":
+    def parse(cls, text: str) -> "TrainingBudget":
         """Read ``4000u``, ``4000``, ``90s``, ``15m`` or ``2h``.
 
         Raises:
@@ -60,10 +60,10 @@ class Budget:
     def __str__(self) -> str:
         if self.updates is not None:
             return f"{self.updates:,} updates"
-        for unit, name in (("h", "hours"), ("m", "minutes"), ("s", "seconds")):
-            if self.seconds >= SECONDS[unit] or unit == "s":
+        for unit, name in (("h", "hours"), ("m", "minutes")):
+            if self.seconds >= SECONDS[unit]:
                 return f"{self.seconds / SECONDS[unit]:g} {name}"
-        raise AssertionError
+        return f"{self.seconds:g} seconds"
 
 
 def parse_attentions(text: str) -> tuple[str, ...]:
@@ -141,19 +141,19 @@ class SweepConfig:
     attentions: tuple[str, ...] = option(
         DEFAULT_ATTENTIONS,
         "attentions, the first (of the first sweep of a --save-dir) is what the others are "
-        "compared with. reluformer takes gamma and "
-        "regulariser of the --arch reluformer preset; NAME:option=value sets options",
+        "compared with. A bare name with a preset, such as reluformer, takes gamma and regulariser "
+        "of it; NAME:option=value sets options",
         metavar="NAME,NAME,...",
         parse=parse_attentions,
     )
     seeds: tuple[int, ...] = option(
         DEFAULT_SEEDS, "a model for each of these seeds", metavar="N,N,...", parse=parse_seeds
     )
-    budget: Budget | None = option(  # noqa: RUF009
+    budget: TrainingBudget | None = option(  # noqa: RUF009
         None,
         f"how long EACH model is trained: {BUDGET_EXAMPLES}",
         metavar="N[u|s|m|h]",
-        parse=Budget.parse,
+        parse=TrainingBudget.parse,
     )
     doc_mixture: tuple[int, ...] = option(
         (),
@@ -205,7 +205,7 @@ class SweepConfig:
 
 
 @dataclass(frozen=True)
-class RunConfig:
+class JobsConfig:
     """How the commands are run; none of it changes their results, but for the speed.
 
     Raises:
@@ -244,11 +244,42 @@ class RunConfig:
             place: from 0; of two processes at once, no two have the same.
         """
         found = dict(os.environ)
-        threads = max(1, available_cores() // self.jobs)
-        found.setdefault("OMP_NUM_THREADS", str(threads))
+        found.setdefault("OMP_NUM_THREADS", str(max(1, available_cores() // self.jobs)))
         if self.gpus:
             found["CUDA_VISIBLE_DEVICES"] = self.gpus[place % len(self.gpus)]
         return found
+
+
+@dataclass(frozen=True)
+class SweepSettings:
+    """A whole sweep.
+
+    Args:
+        data: data folder with document boundaries.
+        config: what is trained and evaluated.
+        jobs: how the commands are run.
+        train_flags: further flags of relu-nmt-train, ``("--arch", "transformer_tiny")``.
+        user_modules: files that register attentions.
+        languages: source and target language; by default those of the folder's only pair.
+        command: what the user typed, for the report.
+        attention_stats: measure the attention weights; not possible in windows that overlap.
+
+    Raises:
+        ConfigError: no budget.
+    """
+
+    data: str
+    config: SweepConfig
+    jobs: JobsConfig = JobsConfig()
+    train_flags: tuple[str, ...] = ()
+    user_modules: tuple[str, ...] = ()
+    languages: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    attention_stats: bool = True
+
+    def __post_init__(self) -> None:
+        if self.config.budget is None:
+            raise ConfigError("--budget: say how long each model is trained, as 4000u or 15m")
 
 
 def available_cores() -> int:

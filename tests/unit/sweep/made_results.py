@@ -5,11 +5,12 @@ import random
 
 from relu_nmt.data.documents import write_documents
 from relu_nmt.sweep.environment import describe_environment
-from relu_nmt.sweep.folder import SweepDescription, write_description, write_training
-from relu_nmt.sweep.plan import Plan
+from relu_nmt.sweep.folder import SweepDescription, write_description
+from relu_nmt.sweep.plan import SweepPlan
 from relu_nmt.sweep.results import SLOTS
-from relu_nmt.sweep.settings import Budget, SweepConfig
-from relu_nmt.sweep.step_state import DIVERGED, DONE, FAILED, StepState, write_state
+from relu_nmt.sweep.settings import SweepConfig, SweepSettings, TrainingBudget
+from relu_nmt.sweep.steps import DIVERGED, DONE, FAILED, StepState
+from relu_nmt.training.results import TrainingResults
 
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
 # Share of the words that a made-up translation has right, by attention.
@@ -41,13 +42,14 @@ def make_sweep(folder, *, lengths=(128, 256, 512), seeds=(1, 2, 3), mixture=(), 
         lengths,
         tuple(SKILL),
         seeds,
-        Budget(updates=4000),
+        TrainingBudget(updates=4000),
         doc_mixture=mixture,
         save_dir=str(folder),
     )
-    plan = Plan(str(data), config, ("--max-tokens", "4096"), "reluformer_tiny")
+    flags = ("--max-tokens", "4096", "--arch", "transformer_tiny")
+    plan = SweepPlan(SweepSettings(str(data), config, train_flags=flags))
     description = SweepDescription(
-        plan.data,
+        str(data),
         "test",
         ("de", "en"),
         config.attentions,
@@ -56,28 +58,24 @@ def make_sweep(folder, *, lengths=(128, 256, 512), seeds=(1, 2, 3), mixture=(), 
         ("data", "--budget", "4000u", "--", "--max-tokens", "4096"),
         describe_environment(),
         planned_models(plan),
-        plan.settings,
+        plan.shared_flags,
     )
     for training in plan.trainings():
         train, *evaluations = plan.steps_of(training)
         train.checkpoints.mkdir(parents=True)
-        write_training(train.folder, training)
         bad = trouble and _trouble(training)
         environment = {"cpu": "Some CPU", "OMP_NUM_THREADS": "1", "torch": "2.13.0"}
         status, note = bad or (DONE, "")
-        write_state(
-            train,
-            StepState(status, train.commands, note, "2026-11-21", 900.0, 7 * 10**8, 0, environment),
-        )
-        _write_log(train, training)
+        shared = {"training": training, "started": "2026-11-21", "environment": environment}
+        StepState(
+            status, train.commands, note=note, seconds=900.0, peak_memory=7 * 10**8, **shared
+        ).write(train)
+        _write_results(train, training)
         _write_lengths(train, training)
         if bad:
             continue
         for step in evaluations:
-            state = StepState(
-                DONE, step.commands, "", "2026-11-21", 60.0, 5 * 10**8, 0, environment
-            )
-            write_state(step, state)
+            StepState(DONE, step.commands, **shared).write(step)
             _write_evaluation(step, counts, lines)
     return plan, write_description(folder, description)
 
@@ -94,15 +92,14 @@ def _trouble(training):
     return None
 
 
-def _write_log(step, training):
+def _write_results(step, training):
     speed = 3000 / SLOWNESS[training.attention] / (1 + max(training.lengths) / 2048)
-    lines = [
-        {"epoch": 1, "update": 0.5, "loss": 7.1, "wps": speed / 2, "wpb": 9.0, "num_updates": 50},
-        {"epoch": 1, "update": 0.9, "loss": 6.0, "wps": speed, "wpb": 9.0, "num_updates": 100},
-        {"epoch": 1, "valid_loss": 5.5, "valid_nll_loss": 4.321, "valid_num_updates": 4000},
-        {"message": "done training in 1012.5 seconds: 4000 updates are made (--max-update 4000)"},
-    ]
-    step.path(".log").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    results = TrainingResults(ended="done", num_updates=4000, seconds=1012.5)
+    for number, loss, wps in ((50, 7.1, speed / 2), (100, 6.0, speed)):
+        stats = {"loss": loss, "wps": wps, "ups": wps / 9, "train_wall": 450 / wps}
+        results.add_updates(1, {"num_updates": number, **stats})
+    results.add_validation("valid", 1, {"num_updates": 4000, "loss": 5.5, "nll_loss": 4.321})
+    results.write(step.checkpoints)
 
 
 def lengths_of(limit, documents, sentences):

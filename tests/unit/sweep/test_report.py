@@ -1,5 +1,6 @@
 """The report of made-up results: complete, escaped, self-contained, with the numbers of the CSV."""
 
+import base64
 import csv
 import dataclasses
 import json
@@ -13,7 +14,8 @@ import pytest
 
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.sweep.folder import models_in, read_description, write_description
-from relu_nmt.sweep.report import Reporter
+from relu_nmt.sweep.plan import SweepPlan
+from relu_nmt.sweep.report import SweepReport
 from relu_nmt.sweep.results import PENDING
 from tests.unit.sweep.made_results import make_sweep, planned_models
 
@@ -53,8 +55,14 @@ class Tables(HTMLParser):
         raise AssertionError(titles)
 
 
-def reporter_of(folder, plan, description):
-    return Reporter(folder, dataclasses.replace(description, planned=planned_models(plan)))
+def report_of(folder, plan, description):
+    return SweepReport(folder, dataclasses.replace(description, planned=planned_models(plan)))
+
+
+def page_of(folder, plan, description):
+    report = report_of(folder, plan, description)
+    report.write()
+    return report.path.read_text("utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -62,10 +70,10 @@ def made(tmp_path_factory):
     """The page and the rows of the CSV of a sweep in which some models came to grief."""
     folder = tmp_path_factory.mktemp("made")
     plan, description = make_sweep(folder)
-    path = reporter_of(folder, plan, description).write()
+    page = page_of(folder, plan, description)
     with open(folder / "results.csv", encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    return path.read_text("utf-8"), rows
+    return page, rows
 
 
 def shown(value, decimals=2, signed=False):
@@ -162,16 +170,18 @@ def test_what_went_wrong_is_told_and_escaped(made):
 def test_the_page_needs_nothing_but_itself(made):
     page, _ = made
     for tag, attributes in Tables(page).tags:
-        assert tag not in ("script", "link", "img", "iframe", "object")
+        assert tag not in ("script", "link", "iframe", "object")
+        if tag == "img":
+            assert attributes.pop("src").startswith("data:image/svg+xml;base64,")
         for name in ("src", "href", "xlink:href"):
             value = attributes.get(name, "")
             assert not re.match(r"\w+:|//", value), value
     assert "url(http" not in page
     assert "@import" not in page
     assert page.count("<figure>") == 4
-    ids = re.findall(r'\bid="([^"]+)"', page)
-    assert len(ids) == len(set(ids))
-    assert set(re.findall(r'(?:href="|url\()#([^")]+)', page)) <= set(ids)
+    for image in re.findall(r'base64,([^"]+)"', page):
+        svg = base64.b64decode(image).decode()
+        assert not re.search(r'(?:href="|url\()(?!#)', svg)
 
 
 def test_commands_and_versions_are_told(made):
@@ -189,7 +199,7 @@ def test_mixtures_have_one_model_for_all_lengths(tmp_path):
     plan, description = make_sweep(
         tmp_path, lengths=(1, 128), seeds=(1,), mixture=(1, 64, 128), trouble=False
     )
-    page = reporter_of(tmp_path, plan, description).write().read_text("utf-8")
+    page = page_of(tmp_path, plan, description)
     tables = Tables(page)
     assert tables.tables[0][0] == ["attention, evaluated at", "sentences", "128"]
     assert "6 evaluations of 3 models: 6 done." in page
@@ -209,13 +219,14 @@ def test_mixtures_have_one_model_for_all_lengths(tmp_path):
 
 def test_what_is_not_there_yet_is_pending(tmp_path):
     plan, description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
-    wider = dataclasses.replace(plan, config=dataclasses.replace(plan.config, seeds=(1, 2)))
-    data = reporter_of(tmp_path, wider, description).read()
+    config = dataclasses.replace(plan.settings.config, seeds=(1, 2))
+    wider = SweepPlan(dataclasses.replace(plan.settings, config=config))
+    data = report_of(tmp_path, wider, description).read()
     assert [cell.status for cell in data.cells] == ["done", PENDING] * 3
-    page = reporter_of(tmp_path, wider, description).write().read_text("utf-8")
+    page = page_of(tmp_path, wider, description)
     assert "1 of 2 not begun" in page
     # Without a plan, the models that are there are all.
-    data = Reporter(tmp_path, dataclasses.replace(description, planned=())).read()
+    data = SweepReport(tmp_path, dataclasses.replace(description, planned=())).read()
     assert len(data.cells) == len(models_in(tmp_path)) == 3
     assert read_description(tmp_path) == description
 
@@ -224,7 +235,7 @@ def test_documents_of_a_bucket_are_counted_where_there_are_results(tmp_path):
     plan, description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
     for name in ("evaluate-128.json", "evaluate-128.txt"):
         next((tmp_path / "models").glob(f"softmax*/{name}")).unlink()
-    page = reporter_of(tmp_path, plan, description).write().read_text("utf-8")
+    page = page_of(tmp_path, plan, description)
     [header] = (
         header
         for header, *_ in Tables(page).tables
@@ -238,7 +249,7 @@ def test_many_translations_that_were_cut_off_are_counted_in_full(tmp_path):
     paths = sorted((tmp_path / "models").glob("*/evaluate-128.results.json"))
     for path, number in zip(paths, (1234, 1235, 2000, 3000, 0, 1), strict=True):
         path.write_text(json.dumps({**json.loads(path.read_text()), "at_limit": number}))
-    page = reporter_of(tmp_path, plan, description).write().read_text("utf-8")
+    page = page_of(tmp_path, plan, description)
     found = re.findall(r"([\d.,e+]+) cut off", page)
     assert found == ["2,500", "1,234.5", "0.5"]
 
@@ -246,7 +257,7 @@ def test_many_translations_that_were_cut_off_are_counted_in_full(tmp_path):
 def test_a_report_of_nothing(tmp_path):
     plan, description = make_sweep(tmp_path, lengths=(128,), seeds=(1,))
     shutil.rmtree(tmp_path / "models")
-    page = reporter_of(tmp_path, plan, description).write().read_text("utf-8")
+    page = page_of(tmp_path, plan, description)
     assert "3 evaluations of 3 models: 3 not begun." in page
 
 
@@ -257,7 +268,7 @@ def test_a_bleu_below_one_does_not_converge(tmp_path):
     results = json.loads(path.with_suffix(".results.json").read_text())
     results["d_bleu"]["score"] = 0.0
     path.with_suffix(".results.json").write_text(json.dumps(results))
-    page = reporter_of(tmp_path, plan, description).write().read_text("utf-8")
+    page = page_of(tmp_path, plan, description)
     assert Tables(page).tables[0][1] == ["softmax", "does not converge"]
 
 
@@ -270,7 +281,7 @@ def test_a_model_that_is_weak_at_one_length_has_converged(tmp_path):
     results = json.loads(path.with_suffix(".results.json").read_text())
     results["d_bleu"]["score"] = 0.0
     path.with_suffix(".results.json").write_text(json.dumps(results))
-    data = reporter_of(tmp_path, plan, description).read()
+    data = report_of(tmp_path, plan, description).read()
     assert {cell.status for cell in data.cells} == {"done"}
     weak = next(a for a in data.averages if (a.system.attention, a.length) == ("softmax", 128))
     [strong] = [c.record["d_bleu"] for c in weak.cells if c.training.seed == 1]
@@ -283,7 +294,7 @@ def test_an_evaluation_without_references_is_a_failed_cell(tmp_path):
         (tmp_path / "data" / name).unlink()
     path = next((tmp_path / "models").glob("softmax*/evaluate-128.results.json"))
     path.write_text(json.dumps({**json.loads(path.read_text()), "d_bleu": None}))
-    cells = reporter_of(tmp_path, plan, description).read().cells
+    cells = report_of(tmp_path, plan, description).read().cells
     assert [cell.status for cell in cells] == ["failed", "done", "done"]
     assert "no d-BLEU" in cells[0].record["note"]
 
@@ -306,20 +317,20 @@ def test_gains_have_an_interval_over_seeds(made):
 def test_damaged_results_are_a_failed_cell(tmp_path, ending):
     plan, description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
     next((tmp_path / "models").glob(f"softmax*/evaluate-128{ending}")).write_text("{")
-    data = reporter_of(tmp_path, plan, description).read()
+    data = report_of(tmp_path, plan, description).read()
     assert [cell.status for cell in data.cells] == ["failed", "done", "done"]
     assert "cannot be read" in data.cells[0].record["note"]
 
 
-def test_a_damaged_note_of_a_model_costs_nothing_but_itself(tmp_path):
+def test_a_damaged_state_of_a_model_costs_nothing_but_itself(tmp_path):
     plan, description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
-    path = next((tmp_path / "models").glob("softmax*/model.json"))
+    path = next((tmp_path / "models").glob("softmax*/train.json"))
     path.write_text("{")
-    with pytest.raises(DataError, match=r"model\.json: cannot read it .*; delete it$"):
-        reporter_of(tmp_path, plan, description).read()
+    with pytest.raises(DataError, match=r"train\.json: damaged .*; delete it to run the step"):
+        report_of(tmp_path, plan, description).read()
     path.unlink()
-    data = reporter_of(tmp_path, plan, description).read()
-    assert [cell.status for cell in data.cells] == ["done"] * 3
+    data = report_of(tmp_path, plan, description).read()
+    assert [cell.status for cell in data.cells] == ["pending", "done", "done"]
 
 
 def test_a_folder_keeps_to_its_data_and_remembers_attentions(tmp_path):
@@ -330,8 +341,8 @@ def test_a_folder_keeps_to_its_data_and_remembers_attentions(tmp_path):
     assert merged.attentions == ("softmax", "reluformer", "sparsemax", "rela")
     with pytest.raises(ConfigError, match="its results have gen-subset test, not valid"):
         write_description(tmp_path, dataclasses.replace(description, gen_subset="valid"))
-    next((tmp_path / "models").glob("*/model.json")).write_text("{}")
-    with pytest.raises(DataError, match=r"model\.json: cannot read it"):
+    next((tmp_path / "models").glob("*/train.json")).write_text("{}")
+    with pytest.raises(DataError, match=r"train\.json: damaged"):
         models_in(tmp_path)
 
 
@@ -350,7 +361,7 @@ def test_the_report_says_what_models_start_from(tmp_path):
     plan, description = make_sweep(tmp_path, lengths=(128,), seeds=(1,))
     start = "the sentence models of first, 20 minutes per model"
     description = dataclasses.replace(description, start=start)
-    page = reporter_of(tmp_path, plan, description).write().read_text("utf-8")
+    page = page_of(tmp_path, plan, description)
     assert f"<dt>starts from</dt><dd>{start}</dd>" in page
 
 
@@ -371,4 +382,4 @@ def test_a_browser_shows_the_report(made, tmp_path):
     )
     parsed = Tables(done.stdout)
     assert parsed.tables == Tables(page).tables
-    assert done.stdout.count("</svg>") == page.count("</svg>")
+    assert done.stdout.count("<img ") == page.count("<img ") == 4

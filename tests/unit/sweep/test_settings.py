@@ -4,9 +4,10 @@ import pytest
 
 from relu_nmt.errors import ConfigError
 from relu_nmt.sweep.settings import (
-    Budget,
-    RunConfig,
+    JobsConfig,
     SweepConfig,
+    SweepSettings,
+    TrainingBudget,
     parse_attentions,
     parse_flags,
     parse_gpus,
@@ -26,7 +27,7 @@ from relu_nmt.sweep.settings import (
     ],
 )
 def test_a_budget_is_of_updates_or_of_time(text, flags, words):
-    budget = Budget.parse(text)
+    budget = TrainingBudget.parse(text)
     assert budget.flags == flags
     assert str(budget) == words
 
@@ -34,7 +35,7 @@ def test_a_budget_is_of_updates_or_of_time(text, flags, words):
 @pytest.mark.parametrize("text", ["", "0", "0m", "10.5u", "10.5", "15d", "m", "-3m", "1 0"])
 def test_other_budgets_are_refused(text):
     with pytest.raises(ValueError, match=r"expected 4000u|updates are whole"):
-        Budget.parse(text)
+        TrainingBudget.parse(text)
 
 
 def test_a_comma_also_parts_the_options_of_an_attention():
@@ -81,17 +82,22 @@ def test_impossible_sweeps(values, message):
 def test_processes_get_a_gpu_each_and_a_share_of_the_cores(monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr("relu_nmt.sweep.settings.available_cores", lambda: 8)
-    config = RunConfig(jobs=3, gpus=("4", "7"))
+    config = JobsConfig(jobs=3, gpus=("4", "7"))
     found = [config.environment(place) for place in range(3)]
     assert [variables["CUDA_VISIBLE_DEVICES"] for variables in found] == ["4", "7", "4"]
     assert {variables["OMP_NUM_THREADS"] for variables in found} == {"2"}
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
     assert config.environment(0)["OMP_NUM_THREADS"] == "5"
     with pytest.raises(ConfigError, match="--jobs 0"):
-        RunConfig(jobs=0)
+        JobsConfig(jobs=0)
 
 
 def test_a_gpu_that_no_process_would_get_is_a_mistake():
     with pytest.raises(ConfigError, match=r"--gpus 0,1,2: .*raise --jobs from 2 to 3"):
-        RunConfig(jobs=2, gpus=("0", "1", "2"))
-    assert RunConfig(jobs=4, gpus=("0", "1")).jobs == 4  # two share a GPU
+        JobsConfig(jobs=2, gpus=("0", "1", "2"))
+    assert JobsConfig(jobs=4, gpus=("0", "1")).jobs == 4  # two share a GPU
+
+
+def test_a_sweep_has_a_budget():
+    with pytest.raises(ConfigError, match="--budget: say how long"):
+        SweepSettings("data", SweepConfig())
