@@ -20,9 +20,9 @@ from relu_nmt.sweep.steps import (
     STATE_ENDING,
     TRAIN,
     StepState,
-    Training,
+    SweepModel,
     differences,
-    training_from,
+    model_from,
 )
 
 SWEEP_FILE = "sweep.json"
@@ -54,7 +54,7 @@ class SweepDescription:
     checkpoint: str
     command: tuple[str, ...]
     environment: dict[str, Any]
-    planned: tuple[tuple[Training, tuple[int, ...]], ...] = ()
+    planned: tuple[tuple[SweepModel, tuple[int, ...]], ...] = ()
     settings: tuple[str, ...] = ()
     start: str = ""
 
@@ -68,7 +68,7 @@ def read_description(folder: Path) -> SweepDescription | None:
     path = folder / SWEEP_FILE
     try:
         values = json.loads(path.read_text("utf-8"))
-        planned = [(training_from(model), tuple(lengths)) for model, lengths in values["planned"]]
+        planned = [(model_from(model), tuple(lengths)) for model, lengths in values["planned"]]
         values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
         return SweepDescription(**{**values, "planned": tuple(planned)})
     except FileNotFoundError:
@@ -126,8 +126,8 @@ def _trainings_in(folder: Path) -> list[tuple[StepState, Path]]:
 
 
 def models_in(
-    folder: Path, planned: Sequence[tuple[Training, Sequence[int]]] = ()
-) -> dict[Training, tuple[int, ...]]:
+    folder: Path, planned: Sequence[tuple[SweepModel, Sequence[int]]] = ()
+) -> dict[SweepModel, tuple[int, ...]]:
     """Return all models of a sweep's folder, with the lengths of their evaluations.
 
     Args:
@@ -138,12 +138,12 @@ def models_in(
     Raises:
         DataError: a file is damaged.
     """
-    found = {training: tuple(lengths) for training, lengths in planned}
+    found = {model: tuple(lengths) for model, lengths in planned}
     for state, own_folder in _trainings_in(folder):
-        training = state.training
+        model = state.model
         names = (path.stem for path in own_folder.glob(f"{EVALUATE}-*{STATE_ENDING}"))
         numbers = (name.removeprefix(f"{EVALUATE}-") for name in names)
         begun = {int(number) for number in numbers if number.isdigit()}
-        known = found.get(training, () if training.is_mixture else training.lengths)
-        found[training] = tuple(sorted({*known, *begun}))
+        known = found.get(model, () if model.is_mixture else model.lengths)
+        found[model] = tuple(sorted({*known, *begun}))
     return found

@@ -56,7 +56,7 @@ UNKNOWN = "\u2013"
 
 
 @dataclass(frozen=True)
-class SweepResults:
+class ReportData:
     """The results of a sweep, which its page lays out as tables of systems and lengths.
 
     Args:
@@ -119,7 +119,7 @@ class SweepResults:
         for cell in self.cells:
             if cell.status in BAD:
                 trained = not cell.record["note"] or "evaluate_command" in cell.record
-                name = f"{cell.training} at {cell.length}" if trained else str(cell.training)
+                name = f"{cell.model} at {cell.length}" if trained else str(cell.model)
                 found.setdefault(name, cell)
         return found
 
@@ -129,7 +129,7 @@ class SweepResults:
         for cell in self.cells:
             for name in ("train_command", "evaluate_command"):
                 if name in cell.record:
-                    found.setdefault(str(cell.training), {})[cell.record[name]] = None
+                    found.setdefault(str(cell.model), {})[cell.record[name]] = None
         return {name: list(commands) for name, commands in found.items()}
 
     def buckets(self) -> dict[str, float]:
@@ -145,7 +145,7 @@ class SweepResults:
 
     def realised_lengths(self) -> Iterator[tuple[int, str, str, Record]]:
         """Yield limit, split, prefix of the columns and record that has them."""
-        learnt = {length for cell in self.cells for length in cell.training.lengths}
+        learnt = {length for cell in self.cells for length in cell.model.lengths}
         for length in sorted({*self.lengths, *learnt}):
             everywhere = [cell.record for cell in self.cells]
             here = [cell.record for cell in self.cells if cell.length == length]
@@ -240,7 +240,7 @@ class SweepReport:
             description.data, description.gen_subset, description.languages
         )
 
-    def read(self) -> SweepResults:
+    def read(self) -> ReportData:
         """Return the results that are there now.
 
         Raises:
@@ -252,34 +252,34 @@ class SweepReport:
         rank = {name: position for position, name in enumerate(attentions)}
         cells.sort(
             key=lambda cell: (
-                cell.training.is_mixture,
-                rank.get(cell.training.attention, len(rank)),
-                cell.training.attention,
+                cell.model.is_mixture,
+                rank.get(cell.model.attention, len(rank)),
+                cell.model.attention,
                 cell.length,
-                cell.training.seed,
+                cell.model.seed,
             )
         )
-        return SweepResults(self._description, cells, average_cells(cells, attentions))
+        return ReportData(self._description, cells, average_cells(cells, attentions))
 
-    def write(self) -> SweepResults:
+    def write(self) -> ReportData:
         """Write both files; return what is in them.
 
         Raises:
             DataError: a file is damaged, or cannot be written.
         """
-        results = self.read()
+        data = self.read()
         try:
-            write_text(self._folder / CSV_NAME, csv_text(results))
-            write_text(self.path, page(results))
+            write_text(self._folder / CSV_NAME, csv_text(data))
+            write_text(self.path, page(data))
         except OSError as error:
             raise DataError(f"{self.path}: cannot be written: {error.strerror}") from error
-        return results
+        return data
 
 
-def csv_text(results: SweepResults) -> str:
+def csv_text(data: ReportData) -> str:
     """Return the records, numbers in full precision: rows ``cell`` and rows ``mean``."""
-    rows = [{"row": "cell", **cell.record} for cell in results.cells]
-    rows += [{"row": "mean", **average.record} for average in results.averages]
+    rows = [{"row": "cell", **cell.record} for cell in data.cells]
+    rows += [{"row": "mean", **average.record} for average in data.averages]
     known = {*FIRST_COLUMNS, *LAST_COLUMNS}
     others = dict.fromkeys(name for row in rows for name in row if name not in known)
     text = io.StringIO()
@@ -289,7 +289,7 @@ def csv_text(results: SweepResults) -> str:
     return text.getvalue()
 
 
-def page(results: SweepResults) -> str:
+def page(data: ReportData) -> str:
     """Return the page."""
     import jinja2
 
@@ -311,8 +311,8 @@ def page(results: SweepResults) -> str:
         "trouble": trouble,
     }
     return environment.get_template(REPORT_NAME).render(
-        data=results,
-        command=shlex.join(["relu-nmt-sweep", *results.description.command]),
+        data=data,
+        command=shlex.join(["relu-nmt-sweep", *data.description.command]),
         now=time.strftime("%d %B %Y, %H:%M"),
         **constants,
     )

@@ -15,7 +15,7 @@ import pytest
 from relu_nmt.cli import score, sweep
 from relu_nmt.corpus.preprocess import build_data_folder
 from relu_nmt.corpus.preprocess_config import PreprocessConfig
-from relu_nmt.recipes.sweep import SweepRun
+from relu_nmt.recipes.sweep import SweepResult
 from relu_nmt.sweep.plan import SweepPlan
 
 TRAIN = "--arch transformer_tiny --cpu --max-tokens 64 --warmup-updates 4 --sentence-separator"
@@ -228,7 +228,7 @@ def test_a_slash_behind_the_data_folder_is_the_same_command(tmp_path, monkeypatc
 
     def run(settings):
         found.append(settings)
-        return SweepRun(tmp_path, None)
+        return SweepResult(tmp_path, None)
 
     monkeypatch.setattr("relu_nmt.recipes.sweep.run", run)
     for data in ("data-bin", "data-bin/", "./data-bin"):

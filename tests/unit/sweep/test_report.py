@@ -219,8 +219,8 @@ def test_mixtures_have_one_model_for_all_lengths(tmp_path):
 
 def test_what_is_not_there_yet_is_pending(tmp_path):
     plan, description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
-    config = dataclasses.replace(plan.settings.config, seeds=(1, 2))
-    wider = SweepPlan(dataclasses.replace(plan.settings, config=config))
+    varied = dataclasses.replace(plan.settings.sweep, seeds=(1, 2))
+    wider = SweepPlan(dataclasses.replace(plan.settings, sweep=varied))
     data = report_of(tmp_path, wider, description).read()
     assert [cell.status for cell in data.cells] == ["done", PENDING] * 3
     page = page_of(tmp_path, wider, description)
@@ -284,7 +284,7 @@ def test_a_model_that_is_weak_at_one_length_has_converged(tmp_path):
     data = report_of(tmp_path, plan, description).read()
     assert {cell.status for cell in data.cells} == {"done"}
     weak = next(a for a in data.averages if (a.system.attention, a.length) == ("softmax", 128))
-    [strong] = [c.record["d_bleu"] for c in weak.cells if c.training.seed == 1]
+    [strong] = [c.record["d_bleu"] for c in weak.cells if c.model.seed == 1]
     assert weak.record["d_bleu"] == pytest.approx(strong / 2)
 
 
