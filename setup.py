@@ -46,12 +46,15 @@ setup(
     extras_require={
         "triton": ["triton>=3.6"],
         "vision": ["pillow>=10"],
+        "zstd": ["zstandard>=0.19"],
         # Triton's kernels are tested in its interpreter, which needs no GPU.
         "dev": [
             "pytest>=8",
             "hypothesis>=6.100",
             "ruff>=0.6",
+            "mypy>=1.18",
             "pillow>=10",
+            "zstandard>=0.19",
             "triton>=3.6; sys_platform == 'linux'",
         ],
     },

@@ -67,7 +67,7 @@ def make_run(cell: Cell) -> Callable[[], None]:
         for _ in range(3)
     )
     spec = AttentionSpec.parse("reluformer")
-    attend = build_attention(spec, "decoder", cell.heads, cell.head_dim, 0.0)
+    attend = build_attention(spec, "decoder", 0, cell.heads, cell.head_dim, 0.0)
     attend.backend = cell.backend
     grad = torch.randn_like(v)
 

@@ -67,3 +67,16 @@ class Registry(Generic[T]):
             hint = f"did you mean {' or '.join(close)}?" if close else "choose one of:"
             raise ConfigError(f"unknown {self.kind} '{name}'; {hint} ({', '.join(self.names())})")
         return self._entries[name]
+
+    def check(self, name: str) -> str:
+        """Return ``name`` if there is such an entry (for the command line's parser).
+
+        Raises:
+            ConfigError: there is none.
+        """
+        if name not in self.names():
+            try:
+                self.get(name)
+            except ConfigError as error:  # names the close ones
+                raise ConfigError(f"{error}; one of your own: --user-module FILE") from None
+        return name

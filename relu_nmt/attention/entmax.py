@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from relu_nmt.attention import attentions
+from relu_nmt.attention.base import AttentionConfig
 from relu_nmt.attention.normalized import NormalizedAttention
 from relu_nmt.attention.sparse_maps import entmax, entmax15
 from relu_nmt.config import option
@@ -22,9 +23,9 @@ class Entmax15Attention(NormalizedAttention):
 
     Example:
         >>> import torch
-        >>> from relu_nmt.attention.base import NoOptions
+        >>> from relu_nmt.attention.base import AttentionConfig
         >>> from relu_nmt.attention.masks import Visibility
-        >>> attend = Entmax15Attention(NoOptions(), num_heads=1, head_dim=1, dropout=0.0)
+        >>> attend = Entmax15Attention(AttentionConfig(), num_heads=1, head_dim=1, dropout=0.0)
         >>> q, k = torch.ones(1, 1, 1, 1), torch.tensor([[[[3.0], [1.0]]]])
         >>> attend(q, k, torch.tensor([[[[4.0], [8.0]]]]), Visibility(1, 2)).values.item()
         4.0
@@ -36,7 +37,7 @@ class Entmax15Attention(NormalizedAttention):
 
 
 @dataclass(frozen=True)
-class EntmaxConfig:
+class EntmaxConfig(AttentionConfig):
     """Settings of :class:`EntmaxAttention`."""
 
     alpha: float = option(1.5, "2 is sparsemax, towards 1 it approaches softmax")

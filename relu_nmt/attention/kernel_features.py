@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from relu_nmt.attention.base import NOTHING, Attention, AttentionOutput, Need
+from relu_nmt.attention.bias import ScoreBias
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.stats import row_statistics, row_sums
 from relu_nmt.attention.token_axis import exact, key_column
@@ -40,9 +41,17 @@ class FeatureAttention(Attention):
         return totals
 
     def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, need: Need = NOTHING
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        visibility: Visibility,
+        *,
+        bias: ScoreBias | None = None,
+        need: Need = NOTHING,
     ) -> AttentionOutput:
         """See :meth:`Attention.forward`."""
+        self.check_request(bias, need)
         with torch.autocast(q.device.type, enabled=False):
             queries, keys = self.features(exact(q), exact(k), visibility)
             real = key_column(visibility)
@@ -90,10 +99,10 @@ def masked_sums(queries: Tensor, keys: Tensor, v: Tensor, visibility: Visibility
         products = queries @ keys.transpose(-1, -2)
         if ancestry is not None:
             products = products * ancestry[:, None]
-        elif visibility.causal:
+        elif visibility.hides_later:
             products = products.tril(num_keys - num_queries)
         return products @ v
-    if not visibility.causal:
+    if not visibility.hides_later:
         return queries @ (keys.transpose(-1, -2) @ v)
     return _causal_sums(queries, keys, v)
 

@@ -4,7 +4,8 @@ import math
 
 from torch import Tensor
 
-from relu_nmt.attention.base import NOTHING, Attention, AttentionOutput, Need
+from relu_nmt.attention.base import NOTHING, Attention, AttentionOutput, Capabilities, Need
+from relu_nmt.attention.bias import ScoreBias, biased
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.stats import row_statistics, row_sums
 from relu_nmt.dropout import dropout
@@ -16,12 +17,14 @@ class NormalizedAttention(Attention):
     A subclass defines :meth:`normalize`. A query that sees no key gets output 0.
     """
 
+    capabilities = Capabilities(scores=True)
+
     def normalize(self, scores: Tensor) -> Tensor:
         """Map scores to weights over the last dimension.
 
         Args:
-            scores: [B, H, Nq, Nk] in the dtype of the queries; -inf where a key is masked, at
-                least one finite score in every row.
+            scores: [B, H, Nq, Nk] in the dtype of the queries or wider; -inf where a key is masked,
+                at least one finite score in every row.
 
         Returns:
             weights of the same shape, float32 or wider.
@@ -29,10 +32,17 @@ class NormalizedAttention(Attention):
         raise TypeError(f"{type(self).__name__} must define normalize")
 
     def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, need: Need = NOTHING
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        visibility: Visibility,
+        *,
+        bias: ScoreBias | None = None,
+        need: Need = NOTHING,
     ) -> AttentionOutput:
         """See :meth:`Attention.forward`."""
-        scores = (q / math.sqrt(self.head_dim)) @ k.transpose(-1, -2)
+        scores = biased((q / math.sqrt(self.head_dim)) @ k.transpose(-1, -2), bias)
         if visibility.normalizable_mask is not None:
             scores = scores.masked_fill(~visibility.normalizable_mask, -math.inf)
         weights = self.normalize(scores)

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from relu_nmt.attention.backends.choice import choose_backend
 from relu_nmt.attention.backends.problem import PointwiseProblem
-from relu_nmt.attention.base import NOTHING, Attention, AttentionOutput, Need
+from relu_nmt.attention.base import NOTHING, Attention, AttentionOutput, Capabilities, Need
+from relu_nmt.attention.bias import ScoreBias
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.pointwise_maps import PointwiseMap
 from relu_nmt.attention.stats import row_statistics
@@ -28,6 +29,8 @@ class PointwiseAttention(Attention):
         map: h.
     """
 
+    capabilities = Capabilities(scores=True)
+
     def __init__(
         self, config: Any, num_heads: int, head_dim: int, dropout: float, map: PointwiseMap
     ) -> None:
@@ -44,7 +47,14 @@ class PointwiseAttention(Attention):
         return None
 
     def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, need: Need = NOTHING
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        visibility: Visibility,
+        *,
+        bias: ScoreBias | None = None,
+        need: Need = NOTHING,
     ) -> AttentionOutput:
         """See :meth:`Attention.forward`."""
         exact = torch.promote_types(q.dtype, torch.float32)
@@ -55,6 +65,7 @@ class PointwiseAttention(Attention):
             v,
             self.map,
             visibility,
+            bias,
             row_scale,
             self.active_dropout,
             need,

@@ -82,7 +82,7 @@ class AttentionRegularizer:
     def terms(self, records: list[AttentionRecord]) -> RegularizerTerms:
         """Return the means of both terms over all modules."""
         margin = self.config.attention_entropy_margin
-        terms = [regularizer_terms(r.output.rows, r.visibility, margin) for r in records]
+        terms = [regularizer_terms(r.rows, r.visibility, margin) for r in records]
         return RegularizerTerms(
             torch.stack([t.normalisation for t in terms]).mean(),
             torch.stack([t.entropy for t in terms]).mean(),

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from relu_nmt.attention import attentions
+from relu_nmt.attention.base import AttentionConfig
 from relu_nmt.attention.pointwise import PointwiseAttention
 from relu_nmt.attention.pointwise_maps import PointwiseMap
 from relu_nmt.config import option
@@ -16,7 +17,7 @@ EPSILON = 1e-6
 
 
 @dataclass(frozen=True)
-class RelaConfig:
+class RelaConfig(AttentionConfig):
     """Settings of :class:`RelaAttention`."""
 
     gated: bool = option(False, "multiply the norm's output by sigmoid(w * o)")

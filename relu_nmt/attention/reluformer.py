@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from relu_nmt.attention import attentions
+from relu_nmt.attention.base import AttentionConfig
 from relu_nmt.attention.pointwise import PointwiseAttention
 from relu_nmt.attention.pointwise_maps import PointwiseMap
 from relu_nmt.config import option
@@ -14,7 +15,7 @@ from relu_nmt.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class ReLUFormerConfig:
+class ReLUFormerConfig(AttentionConfig):
     """Settings of :class:`ReLUFormerAttention`."""
 
     gamma: float = option(1.0, "divisor of the weights; the paper does not print its value")

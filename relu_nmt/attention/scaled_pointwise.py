@@ -1,13 +1,13 @@
 """Pointwise attention scaled by a power of the length: n^-alpha h(z), for seven maps h."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from relu_nmt.attention import attentions
+from relu_nmt.attention.base import AttentionConfig
 from relu_nmt.attention.pointwise import PointwiseAttention
 from relu_nmt.attention.pointwise_maps import PointwiseMap
 from relu_nmt.config import option
@@ -15,17 +15,17 @@ from relu_nmt.errors import ConfigError
 
 MAPS = ("relu", "relu2", "gelu", "softplus", "identity", "relu6", "sigmoid")
 GATES = ("none", "silu", "identity")
-QK_NORM_EPSILON = 1e-6
 
 
 @dataclass(frozen=True)
-class ScaledPointwiseConfig:
+class ScaledPointwiseConfig(AttentionConfig):
     """Settings of :class:`ScaledPointwiseAttention`."""
 
     h: str = option("relu", f"the map of the scores: {', '.join(MAPS)}", choices=MAPS)
     alpha: float = option(1.0, "weights are divided by n^alpha")
-    qk_norm: bool = option(True, "LayerNorm of the queries and keys of each head")
     gate: str = option("none", f"output gate: {', '.join(GATES)}", choices=GATES)
+    _: KW_ONLY
+    qk_norm: bool = option(True, "LayerNorm of the queries and keys of each head")
 
     def __post_init__(self) -> None:
         for name, value, known in (("h", self.h, MAPS), ("gate", self.gate, GATES)):
@@ -68,8 +68,6 @@ class ScaledPointwiseAttention(PointwiseAttention):
         self, config: ScaledPointwiseConfig, num_heads: int, head_dim: int, dropout: float
     ) -> None:
         super().__init__(config, num_heads, head_dim, dropout, PointwiseMap(config.h))
-        self.query_gain = nn.Parameter(torch.ones(head_dim)) if config.qk_norm else None
-        self.key_gain = nn.Parameter(torch.ones(head_dim)) if config.qk_norm else None
         self.gate = None
         if config.gate != "none":
             embed_dim = num_heads * head_dim
@@ -80,25 +78,9 @@ class ScaledPointwiseAttention(PointwiseAttention):
         """Return n^-alpha."""
         return counts.pow(-self.config.alpha)
 
-    def map_queries(self, q: Tensor) -> Tensor:
-        """Normalise queries [B, H, Nq, d]."""
-        return _layer_norm(q, self.query_gain)
-
-    def map_keys(self, k: Tensor) -> Tensor:
-        """Normalise keys [B, H, Nk, d]."""
-        return _layer_norm(k, self.key_gain)
-
     def finish(self, joined: Tensor, x: Tensor) -> Tensor:
         """Gate the joined heads [B, Nq, D] by x [B, Nq, D]."""
         if self.gate is None:
             return joined
         gate = self.gate(x)
         return joined * (F.silu(gate) if self.config.gate == "silu" else gate)
-
-
-def _layer_norm(x: Tensor, gain: Tensor | None) -> Tensor:
-    if gain is None:
-        return x
-    exact = x.to(gain.dtype)
-    # Back to the dtype of the values: under autocast norms return float32.
-    return F.layer_norm(exact, gain.shape, gain, None, QK_NORM_EPSILON).to(x.dtype)

@@ -6,7 +6,15 @@ import torch
 from torch import Tensor
 
 from relu_nmt.attention import attentions
-from relu_nmt.attention.base import NOTHING, Attention, AttentionOutput, Capabilities, Need
+from relu_nmt.attention.base import (
+    NOTHING,
+    Attention,
+    AttentionConfig,
+    AttentionOutput,
+    Capabilities,
+    Need,
+)
+from relu_nmt.attention.bias import ScoreBias
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.stats import row_statistics, row_sums
 from relu_nmt.attention.token_axis import exact, normalized_over_tokens, without_padding
@@ -16,7 +24,7 @@ from relu_nmt.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class SimAConfig:
+class SimAConfig(AttentionConfig):
     """Settings of :class:`SimAAttention`."""
 
     norm: str = option("l1", "norm over the tokens: l1 or l2 (an ablation)")
@@ -53,9 +61,17 @@ class SimAAttention(Attention):
     )
 
     def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, need: Need = NOTHING
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        visibility: Visibility,
+        *,
+        bias: ScoreBias | None = None,
+        need: Need = NOTHING,
     ) -> AttentionOutput:
         """See :meth:`Attention.forward`."""
+        self.check_request(bias, need)
         order = int(self.config.norm[1])
         weights = rows = None
         with torch.autocast(q.device.type, enabled=False):

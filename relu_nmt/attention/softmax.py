@@ -6,6 +6,7 @@ from torch import Tensor
 
 from relu_nmt.attention import attentions
 from relu_nmt.attention.base import NOTHING, AttentionOutput, Need
+from relu_nmt.attention.bias import ScoreBias
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.normalized import NormalizedAttention
 
@@ -28,15 +29,24 @@ class SoftmaxAttention(NormalizedAttention):
         return scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32))
 
     def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, need: Need = NOTHING
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        visibility: Visibility,
+        *,
+        bias: ScoreBias | None = None,
+        need: Need = NOTHING,
     ) -> AttentionOutput:
         """See :meth:`Attention.forward`."""
         slow_when_fused = (
             q.device.type == "cpu" and q.dtype.itemsize == 2 and k.size(2) < CPU_HALF_FUSED_LENGTH
         )
-        if need.rows or need.weights or slow_when_fused:
-            return super().forward(q, k, v, visibility, need)
-        only_causal = visibility.causal and visibility.key_mask is None and q.size(2) == k.size(2)
+        if need.rows or need.weights or bias is not None or slow_when_fused:
+            return super().forward(q, k, v, visibility, bias=bias, need=need)
+        only_causal = (
+            visibility.hides_later and visibility.key_mask is None and q.size(2) == k.size(2)
+        )
         values = F.scaled_dot_product_attention(
             q,
             k,

@@ -17,9 +17,9 @@ class SparsemaxAttention(NormalizedAttention):
 
     Example:
         >>> import torch
-        >>> from relu_nmt.attention.base import NoOptions
+        >>> from relu_nmt.attention.base import AttentionConfig
         >>> from relu_nmt.attention.masks import Visibility
-        >>> attend = SparsemaxAttention(NoOptions(), num_heads=1, head_dim=1, dropout=0.0)
+        >>> attend = SparsemaxAttention(AttentionConfig(), num_heads=1, head_dim=1, dropout=0.0)
         >>> q, k = torch.ones(1, 1, 1, 1), torch.tensor([[[[0.5], [0.0], [-2.0]]]])
         >>> attend(q, k, torch.tensor([[[[4.0], [8.0], [1.0]]]]), Visibility(1, 3)).values.item()
         5.0

@@ -88,6 +88,9 @@ def _add_flags(group: Any, entries: list[Entry]) -> None:
             group.add_argument(
                 *names, metavar=_metavar(entry), nargs=nargs, const=declared.bare, **common
             )
+        for flag, value in declared.constants.items():
+            text = f"the same as {flag_of(entry.name)} {shown(value)}"
+            group.add_argument(flag, action="store_const", const=value, **{**common, "help": text})
 
 
 def _metavar(entry: Entry) -> str | None:

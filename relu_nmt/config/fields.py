@@ -40,6 +40,7 @@ class Declared:
     below: float | None = None
     needs: tuple[tuple[Any, ...], ...] = ()
     flags: tuple[str, ...] = ()
+    constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     metavar: str | None = None
     parse: Callable[[str], Any] | None = None
     bare: Any = None
@@ -59,6 +60,7 @@ def option(
     below: float | None = None,
     needs: Needs = (),
     flags: Sequence[str] = (),
+    constants: Mapping[str, Any] | None = None,
     metavar: str | None = None,
     parse: Callable[[str], Any] | None = None,
     bare: Any = None,
@@ -83,6 +85,8 @@ def option(
             on (neither off, empty, 0 nor negative), ``("lr_scheduler", "cosine", "fixed")`` that
             it has one of these values; a list of such if all must hold.
         flags: further spellings of the flag (``("-s",)``); long ones also name the field in files.
+        constants: flags without a value that set the field: ``{"--encoder-learned-pos":
+            "learned"}``; also as a field of files, true or false.
         metavar: name of the value in ``--help``.
         parse: turns text into the value, or checks it. It raises ``ValueError`` or
             :class:`ConfigError` with what was expected.
@@ -102,6 +106,7 @@ def option(
         below,
         tuple((c,) if isinstance(c, str) else c for c in conditions),
         tuple(flags),
+        dict(constants or {}),
         metavar,
         parse,
         bare,

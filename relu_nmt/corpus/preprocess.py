@@ -33,7 +33,7 @@ from relu_nmt.data.manifest import file_record, read_manifest, verify_checksums,
 from relu_nmt.data.parallel import check_parallel
 from relu_nmt.errors import DataError
 from relu_nmt.io.progress_bar import ProgressBar
-from relu_nmt.io.text_lines import TextFile, scan_text
+from relu_nmt.io.text_lines import TextFile, find_text, scan_text
 from relu_nmt.io.worker_pool import available_cores, ordered_map
 
 WORK_FOLDER = "preprocess.unfinished"
@@ -113,7 +113,7 @@ class _Builder:
     def _scan_inputs(self) -> Inputs:
         """Read through all input files: are they there, UTF-8 and parallel?"""
         paths = {
-            (split, language): self.config.input_path(split, language)
+            (split, language): self._input(split, language)
             for split in self.config.splits()
             for language in self.config.languages
         }
@@ -122,7 +122,7 @@ class _Builder:
                 flag = f"--{split.rstrip('0123456789')}pref"
                 raise DataError(
                     f"{path}: no such file; its name is that of {flag} with the language "
-                    f"'{language}' after a dot"
+                    f"'{language}' after a dot (and .gz, .xz, .bz2 or .zst if it is compressed)"
                 )
         scanned = {}
         distinct = list(dict.fromkeys(paths.values()))
@@ -130,7 +130,7 @@ class _Builder:
         with ProgressBar("scan", total) as progress:
             for path, text in ordered_map(scan_text, distinct, self.workers):
                 scanned[path] = text
-                progress.advance(text.num_bytes)
+                progress.advance(os.path.getsize(path))
         inputs = {key: scanned[path] for key, path in paths.items()}
         for text in inputs.values():
             if text.num_lines == 0:
@@ -143,6 +143,10 @@ class _Builder:
                 }
                 check_parallel(counts, "lines")
         return inputs
+
+    def _input(self, split: str, language: str) -> str:
+        """Return the path of a text, which may be compressed."""
+        return find_text(self.config.input_path(split, language))
 
     def _key(self, inputs: Inputs) -> str:
         """Return what stands for the whole job: its settings and the contents of its files."""
@@ -265,9 +269,7 @@ class _Builder:
         nwords = getattr(self.config, f"nwords{side}")
         dictionary = Dictionary.from_counts(counts, threshold, nwords, self.config.padding_factor)
         if not dictionary.num_words:
-            names = " and ".join(
-                self.config.input_path("train", language) for language in languages
-            )
+            names = " and ".join(self._input("train", language) for language in languages)
             reason = f"--threshold{side} {threshold} and --nwords{side} {nwords} leave no word of"
             raise DataError(f"{names}: {reason if counts else 'no words in'} the text")
         return dictionary
@@ -297,7 +299,7 @@ class _Builder:
                     finished[split, language] = vars(done)
                     journal.note(f"{split}.{language}.binarized", vars(done), files)
         for (split, language), result in finished.items():
-            self._report(self.config.input_path(split, language), language, result)
+            self._report(self._input(split, language), language, result)
         return finished
 
     def _report(self, path: str, language: str, result: Mapping[str, Any]) -> None:
@@ -331,7 +333,7 @@ class _Builder:
         for split in config.splits():
             of_sides = {
                 language: {
-                    "input": config.input_path(split, language),
+                    "input": inputs[split, language].path,
                     "input_sha256": inputs[split, language].sha256,
                     "tokens": sides[split, language]["tokens"],
                     "unknown": sides[split, language]["unknown"],

@@ -26,7 +26,10 @@ class PreprocessConfig:
         None, "target language, the ending of its files", flags=("-t",), metavar="TGT"
     )
     trainpref: str | None = option(
-        None, "training text without the ending: corpus/train for train.de, train.en", metavar="FP"
+        None,
+        "training text without the ending: corpus/train for train.de, train.en, which may be "
+        "compressed (train.de.gz, .xz, .bz2, .zst)",
+        metavar="FP",
     )
     validpref: str | None = option(
         None,

@@ -267,5 +267,5 @@ class TextSteps:
 def _sentences(texts: Sequence[TextFile]) -> Iterator[str]:
     """Yield the sentences of the texts that are not empty."""
     for text in texts:
-        for chunk in text.chunks:
+        for chunk in text.readable_chunks():
             yield from filter(str.strip, read_chunk(chunk))

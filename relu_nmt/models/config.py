@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from relu_nmt.attention.spec import known_attention
 from relu_nmt.config import option
 from relu_nmt.errors import ConfigError
-
-ACTIVATION_NAMES = ("relu", "gelu", "silu")
+from relu_nmt.modules import feed_forwards, norms, position_schemes
 
 
 @dataclass(frozen=True)
@@ -46,13 +45,11 @@ class TransformerConfig:
     encoder_layers: int = option(6, "number of encoder layers", metavar="N")
     encoder_attention_heads: int = option(8, "heads of the encoder", metavar="N")
     encoder_normalize_before: bool = option(False, "pre-norm in the encoder")
-    encoder_learned_pos: bool = option(False, "learned positions in the encoder")
     decoder_embed_dim: int = option(512, "width of the decoder", metavar="N")
     decoder_ffn_embed_dim: int = option(2048, "inner width of the decoder's FFN", metavar="N")
     decoder_layers: int = option(6, "number of decoder layers", metavar="N")
     decoder_attention_heads: int = option(8, "heads of the decoder", metavar="N")
     decoder_normalize_before: bool = option(False, "pre-norm in the decoder")
-    decoder_learned_pos: bool = option(False, "learned positions in the decoder")
     share_decoder_input_output_embed: bool = option(
         False, "tie the decoder's input and output embeddings"
     )
@@ -64,14 +61,50 @@ class TransformerConfig:
     activation_dropout: float = option(
         0.0, "dropout inside the FFN", metavar="P", flags=("--relu-dropout",)
     )
-    activation_fn: str = option("relu", "activation of the FFN", choices=ACTIVATION_NAMES)
+    feed_forward: str = option(
+        "relu",
+        f"feed-forward network: {', '.join(feed_forwards.names())}",
+        metavar="NAME",
+        parse=feed_forwards.check,
+        flags=("--activation-fn",),
+    )
+    norm: str = option(
+        "layer",
+        f"normalisation: {', '.join(norms.names())}",
+        metavar="NAME",
+        parse=norms.check,
+    )
+    positions: str = option(
+        "sinusoidal",
+        f"how positions enter: {', '.join(position_schemes.names())}",
+        metavar="NAME",
+        parse=position_schemes.check,
+        constants={"--no-token-positional-embeddings": "none"},
+    )
+    encoder_positions: str | None = option(
+        None,
+        "positions of the encoder, if others than --positions",
+        metavar="NAME",
+        parse=position_schemes.check,
+        constants={"--encoder-learned-pos": "learned"},
+    )
+    decoder_positions: str | None = option(
+        None,
+        "positions of the decoder, if others than --positions",
+        metavar="NAME",
+        parse=position_schemes.check,
+        constants={"--decoder-learned-pos": "learned"},
+    )
+    checkpoint_activations: bool = option(
+        False, "compute each layer's activations again in the backward pass: less memory, more time"
+    )
     no_scale_embedding: bool = option(False, "do not multiply embeddings by sqrt(width)")
     layernorm_embedding: bool = option(False, "LayerNorm on the embeddings")
     max_source_positions: int = option(
-        1024, "longest source with learned positions; sinusoidal ones have no limit", metavar="N"
+        1024, "longest source with learned positions; others have no limit", metavar="N"
     )
     max_target_positions: int = option(
-        1024, "longest target with learned positions; sinusoidal ones have no limit", metavar="N"
+        1024, "longest target with learned positions; others have no limit", metavar="N"
     )
 
     def __post_init__(self) -> None:
@@ -99,3 +132,7 @@ class TransformerConfig:
     def attention_of(self, slot: str) -> str:
         """Return the attention of the slot ``encoder``, ``decoder`` or ``cross``."""
         return getattr(self, f"{slot}_attention") or self.attention
+
+    def positions_of(self, side: str) -> str:
+        """Return the position scheme of the side ``encoder`` or ``decoder``."""
+        return getattr(self, f"{side}_positions") or self.positions

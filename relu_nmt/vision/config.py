@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from relu_nmt.attention.spec import known_attention
 from relu_nmt.config import flag_of, option
 from relu_nmt.errors import ConfigError
+from relu_nmt.modules import feed_forwards, norms
 from relu_nmt.optim.config import OptimizerConfig, ScheduleConfig, parse_betas, parse_numbers
+from relu_nmt.vision import vision_blocks
 
 POOLINGS = ("class", "mean")
 CROPS = ("auto", "padded", "resized", "none")
@@ -30,6 +32,21 @@ class VisionTransformerConfig:
         parse=known_attention,
         flags=("--encoder-attention",),
     )
+    block: str = option(
+        "transformer",
+        f"the blocks: {', '.join(vision_blocks.names())}",
+        metavar="NAME",
+        parse=vision_blocks.check,
+    )
+    feed_forward: str = option(
+        "gelu",
+        f"feed-forward network: {', '.join(feed_forwards.names())}",
+        metavar="NAME",
+        parse=feed_forwards.check,
+    )
+    norm: str = option(
+        "layer", f"normalisation: {', '.join(norms.names())}", metavar="NAME", parse=norms.check
+    )
     image_size: int = option(224, "images are brought to this many pixels a side", metavar="N")
     patch_size: int = option(16, "pixels a side of a patch, which is one token", metavar="N")
     embed_dim: int = option(192, "width of the model", metavar="N")
@@ -49,6 +66,14 @@ class VisionTransformerConfig:
         "stochastic depth: probability that an image skips a sublayer of the last block; it grows "
         "linearly from 0 in the first one",
         metavar="P",
+    )
+    layer_scale: float = option(
+        0.0,
+        "initial value of a learned gain a channel on each sublayer's output; 0: no gains",
+        metavar="F",
+    )
+    checkpoint_activations: bool = option(
+        False, "compute each block's activations again in the backward pass: less memory, more time"
     )
 
     def __post_init__(self) -> None:

@@ -28,7 +28,7 @@ SHORT_ONLY = {
 
 
 def make_attention(name: str, slot: str = "encoder", heads: int = 2, dim: int = 4) -> Attention:
-    attention = build_attention(AttentionSpec.parse(name), slot, heads, dim, dropout=0.0)
+    attention = build_attention(AttentionSpec.parse(name), slot, 0, heads, dim, dropout=0.0)
     return attention.double().eval()
 
 

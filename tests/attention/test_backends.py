@@ -28,7 +28,7 @@ def make_problem(map, qkv, *, causal=False, lengths=None, need=STATISTICS, dropo
         mask = torch.arange(k.size(2)) < torch.tensor(lengths)[:, None]
     visibility = Visibility(q.size(2), k.size(2), key_mask=mask, causal=causal)
     scale = visibility.counts.double().clamp_min(1).rsqrt()
-    return PointwiseProblem(q, k, v, map, visibility, scale, dropout, need)
+    return PointwiseProblem(q, k, v, map, visibility, None, scale, dropout, need)
 
 
 def results(backend, problem):

@@ -44,7 +44,7 @@ def test_weights_are_the_formula(h, alpha):
     q, k, v = random_qkv(2, 4, 4)
     q = q * 5  # beyond relu6's bound, too
     mask = torch.arange(4) < torch.tensor([[3], [4]])
-    weights = attend(q, k, v, Visibility(4, 4, key_mask=mask, causal=True), ALL).weights
+    weights = attend(q, k, v, Visibility(4, 4, key_mask=mask, causal=True), need=ALL).weights
     for b, length in enumerate((3, 4)):
         for i in range(4):
             n = min(i + 1, length)
@@ -73,7 +73,7 @@ def test_scale_laws_of_variance_and_row_sum(h, alpha):
     attend = make_attention(f"pointwise:h={h},alpha={alpha}")
     lengths, variances, sums = [16, 64, 256, 1024], [], []
     for n in lengths:
-        output = attend(*normal_scores(8000 // int(n**0.5), n), Visibility(1, n), ALL)
+        output = attend(*normal_scores(8000 // int(n**0.5), n), Visibility(1, n), need=ALL)
         variances.append(output.values.var().item())
         sums.append(output.rows.total.mean().item())
         assert variances[-1] == pytest.approx(n ** (1 - 2 * alpha) * MOMENTS[h][1], rel=0.15)

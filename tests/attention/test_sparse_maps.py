@@ -119,7 +119,7 @@ def test_sparsemax_gradient_is_centred_on_the_support():
 def test_attention_weights_are_the_map_of_the_scores(spec):
     attend = make_attention(spec, "decoder")
     q, k, v = random_qkv(1, 5, 5)
-    output = attend(q * 3, k, v, Visibility(5, 5, causal=True), ALL)
+    output = attend(q * 3, k, v, Visibility(5, 5, causal=True), need=ALL)
     alpha = {"sparsemax": 2.0, "entmax15": 1.5, "entmax:alpha=1.3": 1.3}[spec]
     for h in range(2):
         for i in range(5):
@@ -135,7 +135,7 @@ def test_statistics_are_float32_under_autocast(spec):
     attend = make_attention(spec).float()
     q, k, v = random_qkv(1, 3, 40, dtype=torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
-        output = attend(q, k, v, Visibility(3, 40), ALL)
+        output = attend(q, k, v, Visibility(3, 40), need=ALL)
     assert output.weights.dtype == output.rows.total.dtype == torch.float32
     assert (output.rows.total - 1).abs().max() < 1e-6
 
@@ -151,7 +151,7 @@ def test_softmax_matrix_and_jacobian_norms():
     for spread in (0.0, 1.0, 30.0):
         attend = make_attention("softmax", dim=1)
         q, k, v = (x[:, :1] for x in random_qkv(1, n, n, dim=1, seed=5))
-        p = attend(q * spread, k, v, Visibility(n, n), ALL).weights[0, 0]
+        p = attend(q * spread, k, v, Visibility(n, n), need=ALL).weights[0, 0]
         squares = p.square().sum(-1)
         assert (squares >= 1 / n - 1e-12).all() and (squares <= 1 + 1e-12).all()
         assert 1 - 1e-12 <= p.norm().item() <= math.sqrt(n) + 1e-12

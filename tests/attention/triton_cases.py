@@ -49,7 +49,7 @@ def made(queries, keys, *, map=RELU, batch=None, heads=1, dim=16, value_dim=None
         for n, width in ((queries, dim), (keys, dim), (keys, value_dim or dim))
     )
     scale = (visibility.counts.clamp_min(1) / 2).rsqrt()
-    problem = PointwiseProblem(q / dim**0.5, k, v, map, visibility, scale, 0.0, Need())
+    problem = PointwiseProblem(q / dim**0.5, k, v, map, visibility, None, scale, 0.0, Need())
     return dataclasses.replace(problem, **options)
 
 

@@ -1,7 +1,10 @@
 """relu-nmt-preprocess on generated digits, from text files to a data folder that can be used."""
 
+import bz2
+import gzip
 import hashlib
 import json
+import lzma
 import random
 import struct
 from collections import Counter
@@ -15,6 +18,7 @@ from relu_nmt.data import binarize as binarize_module
 from relu_nmt.io import text_lines
 
 GERMAN = ["null", "eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun"]
+GIVEN = ("de", "en")
 ENGLISH = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 
 
@@ -304,3 +308,41 @@ def test_folder_of_fairseq_is_not_replaced(corpus, capsys):
 
 def test_fairseqs_other_flags_are_accepted(corpus):
     assert run(corpus, "--task", "translation", "--dataset-impl", "mmap", "--seed", "5") == 0
+
+
+def zst(data):
+    return pytest.importorskip("zstandard").ZstdCompressor().compress(data)
+
+
+@pytest.mark.parametrize("workers", ["1", "3"])
+@pytest.mark.parametrize(
+    "flags",
+    [(), ("--tokenizer", "moses", "--subword", "subword-nmt", "--subword-size", "20")],
+    ids=["prepared", "raw"],
+)
+def test_compressed_text_gives_the_same_files(corpus, flags, workers, capsys):
+    assert run(corpus, *flags, dest="plain") == 0
+    compressors = {".gz": gzip.compress, ".xz": lzma.compress, ".bz2": bz2.compress, ".zst": zst}
+    paths = [corpus / f"{split}.{lang}" for split in ("train", "valid", "test") for lang in GIVEN]
+    # Each side in another format: the texts are parallel all the same.
+    for path, (ending, compress) in zip(paths, 2 * list(compressors.items()), strict=False):
+        path.with_name(path.name + ending).write_bytes(compress(path.read_bytes()))
+        path.unlink()
+    assert run(corpus, *flags, "--workers", workers, dest="packed") == 0
+    assert contents(corpus / "packed") == contents(corpus / "plain")
+    assert f"[de] {corpus}/train.de.gz: 300 sents" in capsys.readouterr().out
+    plain, packed = (
+        json.loads((corpus / name / "manifest.json").read_text()) for name in ("plain", "packed")
+    )
+    # The same text, so the same job, whatever the form of its files.
+    assert plain["key"] == packed["key"]
+    assert packed["splits"]["train"]["sides"]["de"]["input"].endswith("train.de.gz")
+
+
+def test_a_compressed_text_that_is_cut_short(corpus, capsys):
+    path = corpus / "train.de"
+    (corpus / "train.de.gz").write_bytes(gzip.compress(path.read_bytes())[:-9])
+    path.unlink()
+    assert run(corpus) == 2
+    assert "train.de.gz: cannot read the text: the compressed file is" in capsys.readouterr().err
+    assert not (corpus / "data" / "manifest.json").exists()

@@ -19,7 +19,7 @@ MAY_IMPORT = {
     "peak_memory": set(),
     "presets": {"errors"},
     "attention": BASE | {"dropout", "objective"},
-    "modules": BASE | {"dropout", "attention"},
+    "modules": BASE | {"dropout", "objective", "attention"},
     "models": BASE | {"dropout", "objective", "presets", "attention", "modules", "data"},
     "data": BASE,
     "tokenization": BASE | {"data"},

@@ -49,7 +49,7 @@ def pointwise(problem: PointwiseProblem) -> PointwiseResult:
     visibility = problem.visibility
     plan = Plan(
         problem.map,
-        visibility.num_keys - visibility.num_queries if visibility.causal else None,
+        visibility.num_keys - visibility.num_queries if visibility.hides_later else None,
         visibility.key_mask,
         problem.row_scale,
         problem.dropout,

@@ -31,7 +31,7 @@ def choose_backend(name: str, problem: PointwiseProblem) -> Backend:
         MissingExtraError: ``triton`` is asked for by name and not installed.
     """
     is_tree = problem.visibility.ancestry is not None
-    if name == "reference" or problem.need.weights or is_tree:
+    if name == "reference" or problem.need.weights or problem.bias is not None or is_tree:
         return reference.pointwise
     device = problem.q.device.type
     if name == "auto":

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from relu_nmt.attention.base import Need
+from relu_nmt.attention.bias import ScoreBias
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.pointwise_maps import PointwiseMap
 from relu_nmt.attention.stats import RowSums
@@ -12,7 +13,7 @@ from relu_nmt.attention.stats import RowSums
 
 @dataclass(frozen=True)
 class PointwiseProblem:
-    """out_i = c_i sum_j h(q_i k_j) m_ij v_j and the sums over the rows of h(q_i k_j) m_ij.
+    """out_i = c_i sum_j h(z_ij) m_ij v_j and the row sums of h(z_ij) m_ij, z_ij = q_i k_j + b_ij.
 
     The c_i are constants of the rows; what is learnt about the scale is multiplied afterwards.
 
@@ -22,6 +23,7 @@ class PointwiseProblem:
         v: [B, H, Nk, dv].
         map: h.
         visibility: m, which keys each query may see.
+        bias: b, perhaps.
         row_scale: c, [B or 1, 1, Nq or 1] float32, no gradient.
         dropout: probability of dropping a weight; the sums are those before dropout.
         need: ``statistics`` and ``telemetry`` ask for the sums, ``weights`` for the weights.
@@ -32,6 +34,7 @@ class PointwiseProblem:
     v: Tensor
     map: PointwiseMap
     visibility: Visibility
+    bias: ScoreBias | None
     row_scale: Tensor
     dropout: float
     need: Need

@@ -3,6 +3,7 @@
 import torch
 
 from relu_nmt.attention.backends.problem import PointwiseProblem, PointwiseResult
+from relu_nmt.attention.bias import biased
 from relu_nmt.attention.stats import row_sums
 from relu_nmt.dropout import dropout
 
@@ -10,7 +11,7 @@ from relu_nmt.dropout import dropout
 def pointwise(problem: PointwiseProblem) -> PointwiseResult:
     """Return the outputs of pointwise attention and what else is asked for."""
     q, k, v, need = problem.q, problem.k, problem.v, problem.need
-    scores = q @ k.transpose(-1, -2)  # [B, H, Nq, Nk]
+    scores = biased(q @ k.transpose(-1, -2), problem.bias)  # [B, H, Nq, Nk]
     weights = problem.map.value(scores)
     if problem.visibility.mask is not None:
         # After the map: softplus(0) and sigmoid(0) are not 0.

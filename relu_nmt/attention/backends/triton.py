@@ -45,7 +45,7 @@ def supports(problem: PointwiseProblem) -> bool:
     return (
         all(x.dim() == 4 and x.dtype in _DTYPES and x.numel() > 0 for x in (q, k, v))
         and max(q.size(3), v.size(3)) <= MAX_WIDTH
-        and not (problem.visibility.causal and q.size(2) > k.size(2))
+        and not (problem.visibility.hides_later and q.size(2) > k.size(2))
     )
 
 
@@ -98,7 +98,7 @@ class _Task:
         threshold = round(problem.dropout * _DROPOUT_LEVELS)
         return cls(
             problem.map,
-            visibility.causal,
+            visibility.hides_later,
             None if mask is None else mask.contiguous().view(torch.uint8),
             None if mask is None else visibility.key_bounds,
             problem.row_scale.detach().float(),
