@@ -69,20 +69,8 @@ def run(settings: Settings, *, progress: bool = True) -> SweepResult:
     events = SweepProgress(steps, settings.running.jobs, config.time.seconds, quiet=not progress)
     # The steps are compared with what was run before anything is written.
     runner = StepRunner(steps, settings.running, events, environment)
-    description = SweepDescription(
-        settings.data,
-        config.gen_subset,
-        languages,
-        config.attentions,
-        str(config.time),
-        config.checkpoint,
-        settings.command,
-        environment,
-        tuple((model, plan.evaluated_lengths(model)) for model in plan.models()),
-        plan.shared_flags,
-        _start_in_words(config.start_from),
-    )
-    report = SweepReport(folder, write_description(folder, description))
+    description = write_description(folder, SweepDescription(settings, environment))
+    report = SweepReport(folder, description)
     runner.run(report.write)
     data = report.write()
     events.say(f"report: {report.path}")
@@ -101,15 +89,6 @@ def write_report(folder: Path) -> SweepResult:
         raise ConfigError(f"--report-only: {folder} holds no sweep; give its --save-dir")
     report = SweepReport(folder, description)
     return SweepResult(report.path, report.write())
-
-
-def _start_in_words(folder: str | None) -> str:
-    """Return which models those of the sweep start from, and how long these were trained."""
-    if folder is None:
-        return ""
-    earlier = read_description(Path(folder))
-    budget = "unknown" if earlier is None else earlier.budget
-    return f"the sentence models of {folder}, {budget} per model"
 
 
 def _check_start(folder: str | None, train: Step) -> None:

@@ -16,7 +16,7 @@ from relu_nmt.evaluation.significance import DEFAULT_SAMPLES, DEFAULT_SEED
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.sweep.averages import Average, average_cells
 from relu_nmt.sweep.figures import Panel, draw
-from relu_nmt.sweep.folder import SweepDescription, models_in
+from relu_nmt.sweep.folder import SweepDescription, models_in, read_description
 from relu_nmt.sweep.results import (
     NOT_CONVERGED,
     PENDING,
@@ -152,7 +152,7 @@ class ReportData:
             for prefix, split, records in (
                 (f"train[{length}]", "training", everywhere),
                 ("train", "training", here),
-                ("test", self.description.gen_subset, here),
+                ("test", self.description.settings.sweep.gen_subset, here),
             ):
                 found = next((r for r in records if f"{prefix}_mean_tokens" in r), None)
                 if found is not None:
@@ -236,8 +236,9 @@ class SweepReport:
         self.path = folder / REPORT_NAME
         self._folder = folder
         self._description = description
+        settings = description.settings
         self._references = reference_documents(
-            description.data, description.gen_subset, description.languages
+            settings.data, settings.sweep.gen_subset, settings.languages
         )
 
     def read(self) -> ReportData:
@@ -247,7 +248,7 @@ class SweepReport:
             DataError: a file of the folder is damaged.
         """
         attentions = self._description.attentions
-        models = models_in(self._folder, self._description.planned)
+        models = models_in(self._folder, self._description.settings)
         cells = CellReader(self._folder, self._references).read(models)
         rank = {name: position for position, name in enumerate(attentions)}
         cells.sort(
@@ -312,7 +313,18 @@ def page(data: ReportData) -> str:
     }
     return environment.get_template(REPORT_NAME).render(
         data=data,
-        command=shlex.join(["relu-nmt-sweep", *data.description.command]),
+        settings=data.description.settings,
+        start=_start_in_words(data.description.settings.sweep.start_from),
+        command=shlex.join(["relu-nmt-sweep", *data.description.settings.command]),
         now=time.strftime("%d %B %Y, %H:%M"),
         **constants,
     )
+
+
+def _start_in_words(folder: str | None) -> str:
+    """Return which models those of the sweep start from, and how long these were trained."""
+    if folder is None:
+        return ""
+    earlier = read_description(Path(folder))
+    budget = "unknown" if earlier is None else earlier.settings.sweep.time
+    return f"the sentence models of {folder}, {budget} per model"

@@ -1,5 +1,6 @@
 """A sweep's folder with made-up results, without any training."""
 
+import dataclasses
 import json
 import random
 
@@ -32,7 +33,7 @@ def make_references(folder, documents=14, seed=1):
 
 
 def make_sweep(folder, *, lengths=(128, 256, 512), seeds=(1, 2, 3), mixture=(), trouble=True):
-    """Write the folder of a sweep; return plan and description.
+    """Write the folder of a sweep; return its description.
 
     With trouble, sparsemax has diverged from 256 on and a softmax crashed.
     """
@@ -48,19 +49,10 @@ def make_sweep(folder, *, lengths=(128, 256, 512), seeds=(1, 2, 3), mixture=(), 
         train_flags="--max-tokens 4096 --arch transformer_tiny",
         save_dir=str(folder),
     )
-    plan, config = SweepPlan(settings), settings.sweep
-    description = SweepDescription(
-        str(data),
-        "test",
-        ("de", "en"),
-        config.attentions,
-        str(config.time),
-        "best",
-        ("data", "--budget", "4000u", "--", "--max-tokens", "4096"),
-        describe_environment(),
-        planned_models(plan),
-        plan.shared_flags,
-    )
+    typed = ("data", "--budget", "4000u", "--", "--max-tokens", "4096")
+    settings = dataclasses.replace(settings, command=typed)
+    plan = SweepPlan(settings)
+    description = SweepDescription(settings, describe_environment())
     for model in plan.models():
         train, *evaluations = plan.steps_of(model)
         train.checkpoints.mkdir(parents=True)
@@ -78,11 +70,7 @@ def make_sweep(folder, *, lengths=(128, 256, 512), seeds=(1, 2, 3), mixture=(), 
         for step in evaluations:
             StepState(DONE, step.commands, **shared).write(step)
             _write_evaluation(step, counts, lines)
-    return plan, write_description(folder, description)
-
-
-def planned_models(plan):
-    return tuple((t, plan.evaluated_lengths(t)) for t in plan.models())
+    return write_description(folder, description)
 
 
 def _trouble(model):
