@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,8 @@ from torch import Tensor, nn
 
 from relu_nmt.attention.base import NOTHING, Attention, AttentionOutput, Need, RowStatistics
 from relu_nmt.attention.masks import Visibility
+
+_paused: ContextVar[bool] = ContextVar("recording_paused", default=False)
 
 
 @dataclass
@@ -64,6 +67,8 @@ def record_attention(model: nn.Module, need: Need) -> Iterator[list[AttentionRec
     def keep(
         module: Attention, args: tuple[Any, ...], kwargs: dict[str, Any], output: AttentionOutput
     ) -> None:
+        if _paused.get():
+            return
         visibility = kwargs["visibility"] if "visibility" in kwargs else args[3]
         records.append(
             AttentionRecord(module.slot, module.layer, output.rows, output.weights, visibility)
@@ -79,3 +84,13 @@ def record_attention(model: nn.Module, need: Need) -> Iterator[list[AttentionRec
     finally:
         for handle in handles:
             handle.remove()
+
+
+@contextmanager
+def without_records() -> Iterator[None]:
+    """Let passes inside the block leave no records, as when activations are computed again."""
+    token = _paused.set(True)
+    try:
+        yield
+    finally:
+        _paused.reset(token)

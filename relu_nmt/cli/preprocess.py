@@ -22,16 +22,16 @@ A run that was interrupted goes on where it was when it is started again.
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    parser = make_parser("relu-nmt-preprocess", DESCRIPTION)
+    parser = make_parser("relu-nmt-preprocess", DESCRIPTION, user_modules=True)
     add_options(parser, PreprocessConfig, "data")
     return run_command(parser, _run, argv)
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    config = from_namespace(PreprocessConfig, arguments)
-    from relu_nmt.corpus.preprocess import build_data_folder
+    settings = from_namespace(PreprocessConfig, arguments)
+    from relu_nmt.recipes import preprocess
 
-    build_data_folder(config)
+    preprocess.run(settings)
 
 
 if __name__ == "__main__":

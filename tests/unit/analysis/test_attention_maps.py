@@ -48,8 +48,8 @@ def test_all_heads_and_the_encoder():
         one = attention_weights(ensemble, AttentionPlace("encoder", 1, head), SOURCE, TARGET)
         np.testing.assert_array_equal(one, every[head])
     inputs = torch.from_numpy(SOURCE)[None], torch.tensor([[TARGET[-1], *TARGET[:-1]]])
-    with torch.no_grad():
-        records = model(*inputs, Need(weights=True)).records
+    with torch.no_grad(), record_attention(model, Need(weights=True)) as records:
+        model(*inputs)
     np.testing.assert_allclose(records[1].weights[0], every, atol=1e-6)
 
 

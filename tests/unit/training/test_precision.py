@@ -18,7 +18,9 @@ CPU = torch.device("cpu")
 
 
 def scaled_precision(scale, min_scale=1e-4):
-    precision = Precision(RunConfig(min_loss_scale=min_scale), CPU, 1)
+    config = RunConfig()
+    object.__setattr__(config, "min_loss_scale", min_scale)  # which needs --fp16, and so a GPU
+    precision = Precision(config, CPU, 1)
     precision.scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=2)
     return precision
 
@@ -110,8 +112,9 @@ def test_training_on_a_gpu(tmp_path, monkeypatch, format_):
     first = Toy(tmp_path, {**run, "max_epoch": 1}, dropout=0.0).trainer()
     first.train()
     trainer = Toy(tmp_path, run, dropout=0.0, ema={"store_ema": True}).trainer()
-    outcome = trainer.train()
-    assert outcome.state.epoch == 21
+    results = trainer.train()
+    assert results.epoch == 20
+    assert results.memory["gpu_bytes"] > 0
     assert next(trainer.parts.model.parameters()).is_cuda
-    start, end = first.state.best_score, outcome.state.best_score
+    start, end = first.state.best_score, trainer.state.best_score
     assert end < start

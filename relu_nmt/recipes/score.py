@@ -1,0 +1,290 @@
+"""BLEU and chrF of files of translations, and contrastive tests of a model."""
+
+import dataclasses
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from relu_nmt.data.documents import DOCUMENT_TAG, SEPARATORS, read_documents, separator_test
+from relu_nmt.errors import DataError
+from relu_nmt.evaluation import document_scores as docs
+from relu_nmt.evaluation.bleu import MetricConfig, Score, sentence_bleu
+from relu_nmt.evaluation.length_buckets import scores_by_length
+from relu_nmt.evaluation.significance import paired_bootstrap
+from relu_nmt.io.progress_bar import hidden_progress
+from relu_nmt.io.text_lines import decode_lines, read_lines
+from relu_nmt.recipes.scoring_settings import DocumentOptions, ScoreOptions
+from relu_nmt.recipes.scoring_settings import ScoreSettings as Settings
+
+FEW_SEGMENTS = 20
+"""Below it resamples differ so little that the bootstrap's p-value is not to be trusted."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One result.
+
+    Args:
+        text: the line to print.
+        values: the same for JSON.
+    """
+
+    text: str
+    values: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ScoreResult:
+    """All that was found.
+
+    Args:
+        entries: scores, remarks and comparisons, as they are printed.
+    """
+
+    entries: tuple[Entry, ...]
+
+    def __getitem__(self, name: str) -> float:
+        """Return the first score of that name, such as ``BLEU``, ``d-BLEU`` or ``accuracy``.
+
+        Raises:
+            KeyError: there is none.
+        """
+        for entry in self.entries:
+            if entry.values.get("name") == name:
+                return entry.values["score"]
+        raise KeyError(name)
+
+
+def run(settings: Settings, *, progress: bool = True) -> ScoreResult:
+    """Score translations, or show contrasts to a model.
+
+    Args:
+        settings: what to compare, and how.
+        progress: print the results on standard output, lines as they come, and progress bars on
+            standard error.
+
+    Raises:
+        ConfigError: no such tokeniser, or buckets that do not rise.
+        DataError: lines or documents of the files do not fit.
+        CheckpointError: the model of a contrastive test cannot be read.
+    """
+    as_lines = progress and settings.output.format == "text"
+    entries = []
+    with hidden_progress(not progress):
+        for entry in _entries(settings):
+            entries.append(entry)
+            if as_lines:
+                print(entry.text, flush=True)
+    if progress and not as_lines:
+        print(json.dumps([entry.values for entry in entries], indent=1, ensure_ascii=False))
+    return ScoreResult(tuple(entries))
+
+
+def _entries(settings: Settings) -> Iterator[Entry]:
+    if settings.contrasts.contrastive:
+        # Only this needs PyTorch, which takes longer to import than most texts to score.
+        from relu_nmt.recipes.score_contrasts import contrast_report
+
+        return contrast_report(settings.contrasts)
+    if settings.texts.sentence_bleu:
+        return sentence_report(settings.texts)
+    return text_report(settings.texts, settings.documents)
+
+
+def sentence_report(options: ScoreOptions) -> Iterator[Entry]:
+    """Yield the BLEU of each line, and at last the signature.
+
+    Raises:
+        DataError: numbers of lines differ.
+    """
+    hypotheses = _read(options.sys)
+    references = _parallel(options, hypotheses, options.sys)
+    settings = {"lowercase": options.ignore_case, "tokenize": options.tokenize}
+    for number, (own, *others) in enumerate(zip(hypotheses, *references, strict=True)):
+        score = sentence_bleu(own, others, order=options.order, **settings)
+        yield Entry(f"{number} {score.text}", {"line": number, **_values(score)})
+    if hypotheses:
+        yield Entry(f"signature: {score.signature}", {"signature": score.signature})
+
+
+def text_report(options: ScoreOptions, documents: DocumentOptions) -> Iterator[Entry]:
+    """Yield all scores of whole files.
+
+    Raises:
+        DataError: lines or documents of the files do not fit.
+        ConfigError: no such tokeniser, or buckets that do not rise.
+    """
+    metrics = [
+        MetricConfig(
+            name, options.ignore_case, options.tokenize, options.order, options.chrf_word_order
+        )
+        for name in options.metrics
+    ]
+    segments = _DocumentTexts if documents.has_documents else _LineTexts
+    texts = segments(options, documents)
+    baseline = None if documents.baseline is None else texts.baseline(documents.baseline)
+    for metric in metrics:
+        yield from texts.scores(metric)
+    if documents.length_buckets:
+        for metric in metrics:
+            yield from _by_length(metric, texts, documents.length_buckets)
+    if baseline is not None:
+        if len(baseline) < FEW_SEGMENTS:
+            text = f"NOTE: only {len(baseline)} {texts.counted}: the p-values below say little"
+            yield Entry(text, {"note": text.removeprefix("NOTE: ")})
+        for metric in metrics:
+            comparison = paired_bootstrap(
+                metric,
+                texts.hypotheses,
+                baseline,
+                texts.references,
+                documents.paired_bs_n,
+                texts.prefix,
+            )
+            values = {**dataclasses.asdict(comparison), "difference": comparison.difference}
+            yield Entry(str(comparison), {"paired bootstrap": values})
+
+
+class _LineTexts:
+    """Translations and references whose segments are lines."""
+
+    prefix = ""
+    counted = "lines"
+
+    def __init__(self, options: ScoreOptions, documents: DocumentOptions) -> None:
+        self._options = options
+        self.hypotheses = _read(options.sys)
+        self.references = _parallel(options, self.hypotheses, options.sys)
+
+    def baseline(self, path: str) -> list[str]:
+        """Return the other system's lines."""
+        lines = _read(path)
+        _parallel(self._options, lines, path)
+        return lines
+
+    def scores(self, metric: MetricConfig) -> Iterator[Entry]:
+        """Yield the score."""
+        yield _entry(metric.score(self.hypotheses, self.references))
+
+
+class _DocumentTexts:
+    """Translations and references whose segments are documents."""
+
+    prefix = "d-"
+    counted = "documents"
+
+    def __init__(self, options: ScoreOptions, documents: DocumentOptions) -> None:
+        self._documents = documents
+        self._references = []
+        paths = options.ref.split(",")
+        for path in paths:
+            self._references.append(self._read(path, documents.documents))
+        own = documents.sys_documents or documents.documents
+        self._hypotheses = self._translations(options.sys, own)
+        docs.check_same_documents(
+            self._hypotheses, self._references, [_name(options.sys), *map(_name, paths)]
+        )
+        self._alignment = docs.align_sentences(self._hypotheses, self._references)
+        self.hypotheses = docs.join_lines(self._hypotheses)
+        self.references = [docs.join_lines(lines) for lines in self._references]
+
+    def _read(self, path: str, counts: str | None) -> docs.Documents:
+        lines = _read(path)
+        if counts is None:
+            separator = self._documents.document_separator
+            if separator == "tag" and lines and not any(map(separator_test("tag"), lines)):
+                raise DataError(
+                    f"{_name(path)}: no line {DOCUMENT_TAG} in it, but --document-separator tag "
+                    "expects one before each document, in all files"
+                )
+            return docs.split_at_separators(lines, separator)
+        sizes = read_documents(counts)
+        for separator in SEPARATORS[1:]:
+            between = sum(map(separator_test(separator), lines))
+            if between and len(lines) == sizes.sum() + between:
+                raise DataError(
+                    f"{_name(path)} with {counts}: there are separators in the text itself; give "
+                    f"--document-separator {separator} instead of --documents, for all files"
+                )
+        return docs.cut_by_counts(lines, sizes, f"{_name(path)} with {counts}")
+
+    def _translations(self, path: str, counts: str | None) -> docs.Documents:
+        found = self._read(path, counts)
+        separator = self._documents.sentence_separator
+        return found if separator is None else docs.split_sentences(found, separator)
+
+    def baseline(self, path: str) -> list[str]:
+        """Return the other system's documents."""
+        counts = self._documents.baseline_documents or self._documents.documents
+        found = self._translations(path, counts)
+        docs.check_same_documents(found, self._references[:1], [_name(path), "the reference"])
+        return docs.join_lines(found)
+
+    def scores(self, metric: MetricConfig) -> Iterator[Entry]:
+        """Yield the score of documents and, if lines agree anywhere, that of sentences."""
+        whole = docs.document_score(metric, self._hypotheses, self._references)
+        yield _entry(whole, documents=len(self._hypotheses))
+        alignment = self._alignment
+        mismatch = {
+            "documents": alignment.num_documents,
+            "mismatched_documents": alignment.num_mismatched,
+        }
+        score = docs.sentence_score(metric, alignment)
+        if score is not None:
+            yield _entry(score, **mismatch)
+            return
+        name = whole.name.replace("d-", "s-", 1)
+        reason = "no document has as many lines as its reference"
+        yield Entry(f"{name}: none, {reason}", {"name": name, "score": None, **mismatch})
+
+
+def _by_length(
+    metric: MetricConfig, texts: _LineTexts | _DocumentTexts, edges: Sequence[int]
+) -> Iterator[Entry]:
+    found = scores_by_length(metric, texts.hypotheses, texts.references, edges)
+    for bucket, score in found:
+        size = len(bucket.members)
+        score = score.labelled(texts.prefix, f"{texts.counted} = {size}")
+        score = dataclasses.replace(
+            score, text=score.text.replace(score.name, f"{score.name}[{bucket}]", 1)
+        )
+        yield _entry(score, bucket=str(bucket), segments=size)
+
+
+def _entry(score: Score, **more: object) -> Entry:
+    return Entry(str(score), {**_values(score), **more})
+
+
+def _values(score: Score) -> dict[str, object]:
+    return {
+        "name": score.name,
+        "score": score.value,
+        "text": score.text,
+        "signature": score.signature,
+    }
+
+
+def _parallel(options: ScoreOptions, hypotheses: Sequence[str], path: str) -> list[list[str]]:
+    """Return the sets of references, each as long as the translations."""
+    references = []
+    for reference in options.ref.split(","):
+        lines = _read(reference)
+        if len(lines) != len(hypotheses):
+            raise DataError(
+                f"{reference}: {len(lines):,} lines, but {_name(path)} has "
+                f"{len(hypotheses):,}; both need the same sentences in the same order"
+            )
+        references.append(lines)
+    return references
+
+
+def _name(path: str) -> str:
+    return "standard input" if path == "-" else path
+
+
+def _read(path: str) -> list[str]:
+    if path == "-":
+        return decode_lines(sys.stdin.buffer.read(), "standard input")
+    return read_lines(path)
