@@ -1,14 +1,12 @@
 """Entmax attention: between softmax and sparsemax."""
 
-from dataclasses import dataclass
-
 from torch import Tensor
 
 from relu_nmt.attention import attentions
 from relu_nmt.attention.base import AttentionConfig
 from relu_nmt.attention.normalized import NormalizedAttention
 from relu_nmt.attention.sparse_maps import entmax, entmax15
-from relu_nmt.config import option
+from relu_nmt.config import option, settings
 from relu_nmt.errors import ConfigError
 
 
@@ -36,13 +34,14 @@ class Entmax15Attention(NormalizedAttention):
         return entmax15(scores)
 
 
-@dataclass(frozen=True)
+@settings(flags=False)
 class EntmaxConfig(AttentionConfig):
     """Settings of :class:`EntmaxAttention`."""
 
     alpha: float = option(1.5, "2 is sparsemax, towards 1 it approaches softmax")
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Exclude softmax, which is another attention, and what is not defined."""
         if not 1 < self.alpha <= 2:
             hint = " (alpha=1 is the attention 'softmax')" if self.alpha == 1 else ""
             raise ConfigError(f"alpha={self.alpha:g}: expected a number above 1, at most 2{hint}")

@@ -1,7 +1,6 @@
 """Pointwise attention scaled by a power of the length: n^-alpha h(z), for seven maps h."""
 
-import math
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -10,14 +9,13 @@ from relu_nmt.attention import attentions
 from relu_nmt.attention.base import AttentionConfig
 from relu_nmt.attention.pointwise import PointwiseAttention
 from relu_nmt.attention.pointwise_maps import PointwiseMap
-from relu_nmt.config import option
-from relu_nmt.errors import ConfigError
+from relu_nmt.config import option, settings
 
 MAPS = ("relu", "relu2", "gelu", "softplus", "identity", "relu6", "sigmoid")
 GATES = ("none", "silu", "identity")
 
 
-@dataclass(frozen=True)
+@settings(flags=False)
 class ScaledPointwiseConfig(AttentionConfig):
     """Settings of :class:`ScaledPointwiseAttention`."""
 
@@ -26,13 +24,6 @@ class ScaledPointwiseConfig(AttentionConfig):
     gate: str = option("none", f"output gate: {', '.join(GATES)}", choices=GATES)
     _: KW_ONLY
     qk_norm: bool = option(True, "LayerNorm of the queries and keys of each head")
-
-    def __post_init__(self) -> None:
-        for name, value, known in (("h", self.h, MAPS), ("gate", self.gate, GATES)):
-            if value not in known:
-                raise ConfigError(f"{name}={value}: expected one of {', '.join(known)}")
-        if not math.isfinite(self.alpha):
-            raise ConfigError(f"alpha={self.alpha}: expected a number, such as 1 or 0.5")
 
 
 @attentions.register("pointwise")
