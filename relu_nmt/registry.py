@@ -72,6 +72,17 @@ class Registry(Generic[T]):
             raise ConfigError(f"unknown {self.kind} '{name}'; {hint} ({', '.join(self.names())})")
         return self._entries[name]
 
+    def name_of(self, entry: T) -> str:
+        """Return the name under which ``entry`` is registered.
+
+        Raises:
+            KeyError: it is not.
+        """
+        for name, known in self._entries.items():
+            if known is entry:
+                return name
+        raise KeyError(f"{entry} is no registered {self.kind}")
+
     def check(self, name: str) -> str:
         """Return ``name`` if there is such an entry (for the command line's parser).
 
