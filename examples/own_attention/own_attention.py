@@ -1,7 +1,5 @@
 """An attention of one's own, registered from outside the package: ReLU of cosine similarities."""
 
-from dataclasses import dataclass
-
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -9,19 +7,14 @@ from relu_nmt.attention import attentions
 from relu_nmt.attention.base import AttentionConfig
 from relu_nmt.attention.pointwise import PointwiseAttention
 from relu_nmt.attention.pointwise_maps import pointwise_maps
-from relu_nmt.config import option
-from relu_nmt.errors import ConfigError
+from relu_nmt.config import option, settings
 
 
-@dataclass(frozen=True)
+@settings(flags=False)
 class CosineReLUConfig(AttentionConfig):
     """Settings of :class:`CosineReLUAttention`; each is an option after the colon."""
 
-    gamma: float = option(1.0, "divisor of the weights")
-
-    def __post_init__(self) -> None:
-        if not self.gamma > 0:
-            raise ConfigError(f"gamma={self.gamma}: expected a positive number")
+    gamma: float = option(1.0, "divisor of the weights", above=0)
 
 
 @attentions.register("cosine_relu")

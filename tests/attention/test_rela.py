@@ -8,7 +8,7 @@ import torch
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.errors import ConfigError
-from relu_nmt.modules.multihead import MultiheadAttention
+from relu_nmt.modules.multihead import SelfAttention
 from tests.attention.helpers import make_attention, random_qkv
 
 ALL = Need(statistics=True, telemetry=True, weights=True)
@@ -61,7 +61,7 @@ def test_parameters_and_initial_gain():
     assert gated.norm_gain.tolist() == pytest.approx([0.1] * 8)
     with pytest.raises(ConfigError, match="gain=nan: expected a number"):
         make_attention("rela:gain=nan")
-    with pytest.raises(ConfigError, match="gated=maybe: expected bool"):
+    with pytest.raises(ConfigError, match="gated=maybe: expected true or false"):
         make_attention("rela:gated=maybe")
 
 
@@ -91,11 +91,11 @@ def test_zero_stays_zero_with_finite_gradients_and_half_precision_is_exact_insid
 def test_gradcheck_of_the_whole_module():
     attend = randomized("rela:gated=true")
     torch.manual_seed(0)
-    module = MultiheadAttention(8, attend).double()
+    module = SelfAttention(8, attend).double()
     x = random_qkv(1, 4, 1, heads=1, dim=8)[0][:, 0].requires_grad_()
 
     def values(x):
-        return module.attend(x, *module.self_projections(x), Visibility(4, 4)).values
+        return module(x, Visibility(4, 4))
 
     assert torch.autograd.gradcheck(values, x)
     assert torch.autograd.gradgradcheck(values, x)

@@ -12,7 +12,7 @@ from relu_nmt.attention.pointwise import MAPS
 from relu_nmt.attention.pointwise_maps import pointwise_maps
 from relu_nmt.attention.regularizers import AttentionRegularizer
 from relu_nmt.errors import ConfigError
-from relu_nmt.modules.multihead import MultiheadAttention
+from relu_nmt.modules.multihead import SelfAttention
 from tests.attention.helpers import fitted_slope, make_attention, random_qkv
 
 ALL = Need(statistics=True, telemetry=True, weights=True)
@@ -120,12 +120,11 @@ def test_gate_multiplies_the_joined_heads(gate, act):
 def test_gradcheck_of_the_whole_module():
     torch.manual_seed(0)
     attend = make_attention("pointwise:h=gelu,gate=silu")
-    module = MultiheadAttention(8, attend).double()
+    module = SelfAttention(8, attend).double()
     x = random_qkv(1, 4, 1, heads=1, dim=8)[0][:, 0].requires_grad_()
 
     def values(x):
-        visibility = Visibility(4, 4, causal=True)
-        return module.attend(x, *module.self_projections(x), visibility).values
+        return module(x, Visibility(4, 4, causal=True))
 
     assert torch.autograd.gradcheck(values, x)
     assert torch.autograd.gradgradcheck(values, x)
@@ -133,10 +132,12 @@ def test_gradcheck_of_the_whole_module():
 
 def test_bfloat16_autocast_keeps_queries_and_values_of_one_dtype():
     torch.manual_seed(0)
-    module = MultiheadAttention(8, make_attention("pointwise:gate=silu").float())
+    module = SelfAttention(8, make_attention("pointwise:gate=silu").float())
+    seen = []
+    module.attention.register_forward_pre_hook(lambda _, inputs: seen.extend(inputs[:3]))
     with torch.autocast("cpu", torch.bfloat16):
-        q, k, v = module.self_projections(torch.randn(1, 4, 8))
-    assert q.dtype == k.dtype == v.dtype == torch.bfloat16
+        module(torch.randn(1, 4, 8), Visibility(4, 4))
+    assert [x.dtype for x in seen] == [torch.bfloat16] * 3
 
 
 @pytest.mark.parametrize("h", MAPS)
