@@ -1,6 +1,9 @@
 """Every back end of pointwise attention against the reference, in outputs and gradients."""
 
 import itertools
+import runpy
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,7 +13,8 @@ from relu_nmt.attention.backends.reference import PointwiseProblem
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.pointwise_maps import pointwise_maps, power_map
-from tests.attention.helpers import make_bias, random_qkv
+from relu_nmt.errors import ConfigError
+from tests.attention.helpers import make_attention, make_bias, random_qkv
 
 MAPS = [
     *(pointwise_maps.get(name) for name in pointwise_maps.names()),
@@ -78,3 +82,18 @@ def test_agrees_with_the_reference_at_odd_lengths(queries, keys, causal, monkeyp
         map, qkv = pointwise_maps.get(name), leaves(2, queries, keys)
         problem = make_problem(map, qkv, causal=causal, lengths=lengths, bias=bias)
         compare(problem)
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="the map has Triton functions, too")
+def test_a_map_from_outside_the_package(monkeypatch):
+    monkeypatch.setattr(pointwise_maps, "_entries", dict(pointwise_maps._entries))
+    with pytest.raises(ConfigError, match="h=squareplus"):
+        make_attention("pointwise:h=squareplus")
+    runpy.run_path(str(Path(__file__).with_name("own_map.py")))
+    compare(make_problem(pointwise_maps.get("squareplus"), leaves(2, 9, 9), lengths=[5, 9]))
+    attend = make_attention("pointwise:h=squareplus,qk_norm=false,alpha=0")
+    q, k, v = random_qkv(1, 3, 4)
+    z = q @ k.transpose(-1, -2) / 2
+    expected = (z + (z**2 + 4).sqrt()) / 2 @ v
+    torch.testing.assert_close(attend(q, k, v, Visibility(3, 4)).values, expected)
+    assert attend.capabilities.non_negative

@@ -6,6 +6,8 @@ must be set before Triton is imported and would change every other test; on a GP
 
 import dataclasses
 import os
+import runpy
+from pathlib import Path
 
 import pytest
 import torch
@@ -133,11 +135,12 @@ def test_a_fixed_bias_may_be_computed_in_one_pass_and_a_learnt_one_only_in_any_o
     assert not backend.supports(dataclasses.replace(problem, bias=learnt))
 
 
-def test_a_map_from_outside_brings_its_own_functions():
-    """Here those of another: what is computed is what the entry says."""
-    relu2 = pointwise_maps.get("relu2")
-    own = dataclasses.replace(relu2, name="own")
-    assert_agrees(made(33, 40, map=own, need=SUMS))
+def test_a_map_from_outside_the_package(monkeypatch):
+    monkeypatch.setattr(pointwise_maps, "_entries", dict(pointwise_maps._entries))
+    runpy.run_path(str(Path(__file__).with_name("own_map.py")))
+    own = pointwise_maps.get("squareplus")
+    for causal in (False, True):
+        assert_agrees(made(33, 40, map=own, causal=causal, key_mask=some_hidden(40), need=SUMS))
     assert not backend.supports(made(5, 5, map=dataclasses.replace(own, kernels=None)))
 
 

@@ -40,7 +40,7 @@ class Backend:
     Args:
         solve: takes a problem of the mechanism and returns its answer.
         supports: whether it can solve a problem; else the next one gets it.
-        preferred: whether ``auto`` takes it for a problem that it supports.
+        preferred: whether ``auto`` takes it for a problem, if it supports that.
         require: raises a ConfigError if it cannot run on a device, or (``None``) on none, though it
             was asked for by name.
     """
@@ -72,7 +72,8 @@ def choose_backend(attention: "Attention", problem: Any) -> Callable[[Any], Any]
         names = names[names.index(name) :]
     for each in names:
         backend = attention.backends[each]
-        if backend.supports(problem) and (name != "auto" or backend.preferred(problem)):
+        # Whether one can solve it takes longer to tell than whether it is wanted.
+        if (name != "auto" or backend.preferred(problem)) and backend.supports(problem):
             return backend.solve
     return attention.backends[names[-1]].solve
 
