@@ -46,6 +46,7 @@ class Declared:
     presets: Mapping[str, Mapping[str, Any]] | None = None
     no_effect: str | None = None
     positional: bool = False
+    several: bool = False
 
 
 def option(
@@ -65,6 +66,7 @@ def option(
     presets: Mapping[str, Mapping[str, Any]] | None = None,
     no_effect: str | None = None,
     positional: bool = False,
+    several: bool = False,
 ) -> Any:
     """Return a field of a settings class; ``max_tokens`` is the flag ``--max-tokens``.
 
@@ -91,6 +93,7 @@ def option(
             are the choices.
         no_effect: why the flag, known to fairseq, does nothing here; typing it prints a note.
         positional: an argument of the command instead of a flag.
+        several: the flag takes the elements of a sequence as words, not with commas.
     """
     conditions = needs if isinstance(needs, list) else [needs] if needs else []
     declared = Declared(
@@ -108,6 +111,7 @@ def option(
         presets,
         no_effect,
         positional,
+        several,
     )
     return dataclasses.field(
         default=default, kw_only=default is REQUIRED, metadata={"option": declared}

@@ -1,9 +1,8 @@
 """The settings of relu-nmt-preprocess, and which of them go together."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
-from relu_nmt.config import option
+from relu_nmt.config import option, settings
 from relu_nmt.data.documents import SEPARATORS
 from relu_nmt.errors import ConfigError
 
@@ -11,7 +10,7 @@ TOKENIZER_NAMES = ("none", "moses", "moses-aggressive")
 SUBWORD_NAMES = ("none", "subword-nmt", "sentencepiece")
 
 
-@dataclass(frozen=True)
+@settings
 class PreprocessConfig:
     """What to make a data folder of, and how; the flags' help describes each field.
 
@@ -89,7 +88,8 @@ class PreprocessConfig:
     task: str = option("translation", "as in fairseq; there is one", choices=("translation",))
     dataset_impl: str = option("mmap", "as in fairseq; there is one", choices=("mmap",))
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Compare the settings with each other."""
         if not self.source_lang:
             raise ConfigError(
                 "--source-lang is missing: give the ending of the source files (-s de)"

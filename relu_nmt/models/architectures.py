@@ -6,8 +6,6 @@ and its regulariser; nothing else differs between the twins.
 
 from typing import Any
 
-from relu_nmt.presets import Presets
-
 # The paper prints neither gamma nor the weights of the regulariser. With gamma 2 the output starts
 # as small as that of softmax over a sentence, and training starts almost as fast. Weights of 0.1
 # cost a little at the start and gain more in the end than weights of 0.01 (docs/results.md).
@@ -35,10 +33,8 @@ _SHAPES: dict[str, dict[str, Any]] = {
     "_wmt_en_de": _both_sides(512, 2048, 6, 8),
 }
 
-_ARCHITECTURES = {
+architectures = {
     f"{family}{suffix}": {**shape, **attention}
     for suffix, shape in _SHAPES.items()
     for family, attention in (("transformer", {}), ("reluformer", _RELU_ATTENTION))
 }
-
-architectures = Presets(_ARCHITECTURES)

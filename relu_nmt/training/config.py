@@ -1,8 +1,8 @@
 """Settings of the trainer, under fairseq's flag names; nothing here knows what is trained."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from relu_nmt.config import option
+from relu_nmt.config import group, option, settings
 from relu_nmt.errors import ConfigError
 from relu_nmt.optim.config import OptimizerConfig, ScheduleConfig
 
@@ -239,15 +239,15 @@ class DistributedConfig:
         return self.ddp_backend in ("legacy_ddp", "no_c10d")
 
 
-@dataclass(frozen=True)
+@settings
 class TrainerConfig:
     """All settings of a :class:`~relu_nmt.training.trainer.Trainer`, by purpose."""
 
-    run: RunConfig = field(default_factory=RunConfig)
-    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
-    validation: ValidationConfig = field(default_factory=ValidationConfig)
-    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
-    logging: LoggingConfig = field(default_factory=LoggingConfig)
-    ema: EmaConfig = field(default_factory=EmaConfig)
-    distributed: DistributedConfig = field(default_factory=DistributedConfig)
+    optimizer: OptimizerConfig = group("optimiser", OptimizerConfig)
+    schedule: ScheduleConfig = group("learning rate", ScheduleConfig)
+    run: RunConfig = group("updates and limits", RunConfig)
+    validation: ValidationConfig = group("validation", ValidationConfig)
+    checkpoint: CheckpointConfig = group("checkpoints", CheckpointConfig)
+    ema: EmaConfig = group("averaged weights", EmaConfig)
+    logging: LoggingConfig = group("log", LoggingConfig)
+    distributed: DistributedConfig = group("several processes", DistributedConfig)

@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 
 from relu_nmt.attention.spec import known_attention
-from relu_nmt.config import flag_of, option
+from relu_nmt.config import flag_of, group, option, settings
 from relu_nmt.errors import ConfigError
 from relu_nmt.optim.config import OptimizerConfig, ScheduleConfig, parse_betas, parse_numbers
+from relu_nmt.training.config import TrainerConfig
+from relu_nmt.vision.architectures import architectures
 
 POOLINGS = ("class", "mean")
 CROPS = ("auto", "padded", "resized", "none")
@@ -173,6 +175,7 @@ class ImageTaskOptions:
         "for the same); other model flags go before it",
         flags=("-a",),
         metavar="NAME",
+        presets=architectures,
     )
     label_smoothing: float = option(
         0.0, "probability taken from the right class and spread over all; in training", metavar="P"
@@ -238,3 +241,11 @@ class VisionScheduleConfig(ScheduleConfig):
         "--max-update, whichever is first",
         metavar="N",
     )
+
+
+@settings
+class VisionTrainerConfig(TrainerConfig):
+    """The settings of the trainer with the defaults of vision transformers."""
+
+    optimizer: VisionOptimizerConfig = group("optimiser", VisionOptimizerConfig)
+    schedule: VisionScheduleConfig = group("learning rate", VisionScheduleConfig)
