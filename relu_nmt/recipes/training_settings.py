@@ -3,9 +3,11 @@
 import json
 from typing import Any
 
-from relu_nmt.attention.backend_config import AttentionBackendConfig
-from relu_nmt.attention.presets import AttentionPresetOptions
-from relu_nmt.attention.regularizer_config import AttentionRegularizerConfig
+from relu_nmt.attention.config import (
+    AttentionBackendConfig,
+    AttentionPresetOptions,
+    AttentionRegularizerConfig,
+)
 from relu_nmt.config import REQUIRED, from_flat, group, like, option, settings
 from relu_nmt.config.shared import FairseqOptions, LanguageOptions
 from relu_nmt.data.batching import BatchingConfig
