@@ -5,8 +5,6 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from relu_nmt.attention import attentions
-from relu_nmt.attention.spec import SLOTS, AttentionSpec
 from relu_nmt.config import from_dict
 from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.document_config import DocumentConfig
@@ -61,14 +59,10 @@ def load_model(path: str | os.PathLike[str]) -> LoadedModel:
             "it is not the checkpoint of a translation model"
         )
     task = TranslationTask.from_state(checkpoint.metadata["task"])
-    config = from_dict(TransformerConfig, checkpoint.metadata["model_config"])
-    for slot in SLOTS:
-        name = AttentionSpec.parse(config.attention_of(slot)).name
-        if name not in attentions.names():
-            raise CheckpointError(
-                f"{path}: its attention '{name}' is none of relu_nmt's; name the file that "
-                "registers it: --user-module FILE (in Python: import it before loading)"
-            )
+    try:
+        config = from_dict(TransformerConfig, checkpoint.metadata["model_config"])
+    except ConfigError as error:
+        raise CheckpointError(f"{path}: {error}") from error
     model = build_model(config, task)
     try:
         model.load_state_dict(checkpoint.model_tensors)

@@ -5,10 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from relu_nmt.attention import attentions
-from relu_nmt.attention.spec import AttentionSpec
 from relu_nmt.config import from_dict, to_dict
-from relu_nmt.errors import CheckpointError
+from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.vision.augmentation import ImageTransform
 from relu_nmt.vision.config import PreprocessingConfig, VisionTransformerConfig
@@ -61,14 +59,11 @@ def load_classifier(path: str | os.PathLike[str]) -> LoadedClassifier:
     """
     checkpoint = load_checkpoint(path)
     classes = classes_of(checkpoint.metadata, path)
-    config = from_dict(VisionTransformerConfig, checkpoint.metadata["model_config"])
-    name = AttentionSpec.parse(config.attention).name
-    if name not in attentions.names():
-        raise CheckpointError(
-            f"{path}: its attention '{name}' is none of relu_nmt's; import the file that "
-            "registers it before loading"
-        )
-    preprocessing = from_dict(PreprocessingConfig, checkpoint.metadata["task"]["preprocessing"])
+    try:
+        config = from_dict(VisionTransformerConfig, checkpoint.metadata["model_config"])
+        preprocessing = from_dict(PreprocessingConfig, checkpoint.metadata["task"]["preprocessing"])
+    except ConfigError as error:
+        raise CheckpointError(f"{path}: {error}") from error
     model = VisionTransformer(config, len(classes))
     try:
         model.load_state_dict(checkpoint.model_tensors)
