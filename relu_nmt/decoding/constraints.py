@@ -39,7 +39,7 @@ class TokenConstraints:
 
     Args:
         config: settings of the search.
-        symbols: numbers of the special symbols.
+        symbols: ids of the special symbols.
         limits: largest number of tokens before the end symbol, int64 [B].
         device: where the search runs.
         prefixes: forced first tokens [B, P] int64, padded on the right; None for none.

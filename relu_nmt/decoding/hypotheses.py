@@ -11,7 +11,7 @@ from relu_nmt.decoding.config import GenerationConfig
 
 
 class SymbolIndices(Protocol):
-    """The numbers of the special symbols; a target :class:`Dictionary` has them."""
+    """The ids of the special symbols; a target :class:`Dictionary` has them."""
 
     bos_index: int
     pad_index: int
@@ -211,7 +211,7 @@ class HypothesisCollector:
     Args:
         history: back-pointers of the search.
         nbest: hypotheses to return for each sentence.
-        eos_index: number of the end symbol.
+        eos_index: id of the end symbol.
     """
 
     def __init__(self, history: SearchHistory, nbest: int, eos_index: int) -> None:

@@ -23,7 +23,7 @@ def score_references(
     Args:
         ensemble: the models.
         config: the length penalty.
-        symbols: numbers of the special symbols.
+        symbols: ids of the special symbols.
         src_tokens: [B, S] int64, right-padded, ending in the end symbol.
         tgt_tokens: [B, T] int64, right-padded, ending in the end symbol.
     """
