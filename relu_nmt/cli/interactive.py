@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
+import io
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO
 
 from relu_nmt.cli.command import make_parser, run_command
 from relu_nmt.cli.translation_options import (
@@ -71,13 +70,13 @@ def _run(arguments: argparse.Namespace) -> None:
     options = from_namespace(InteractiveOptions, arguments)
     config = from_namespace(GenerationConfig, arguments)
     refuse_references(config)
-    with _opened(options.input) as descriptor:
+    with _opened(options.input) as file:
         translator = load_translator(model, arguments.data)
         formatted = LineFormat(
             translator.task, model.post_process is not None, config.print_alignment is not None
         )
         number = 0
-        for lines in read_buffers(descriptor.fileno(), options.input, options.buffer_size):
+        for lines in read_buffers(file, options.input, options.buffer_size):
             sources = [translator.encode(line) for line in lines]
             found = translator.translate_sentences(sources, config, number)
             for source, translations in zip(sources, found, strict=True):
@@ -95,32 +94,35 @@ def _run(arguments: argparse.Namespace) -> None:
             sys.stdout.flush()
 
 
-def _opened(path: str) -> BinaryIO:
+def _opened(path: str) -> io.BufferedReader:
+    from relu_nmt.io.text_lines import open_text
+
     try:
-        return open(sys.stdin.fileno() if path == "-" else path, "rb", closefd=path != "-")
+        return open(sys.stdin.fileno(), "rb", closefd=False) if path == "-" else open_text(path)
     except OSError as error:
         raise DataError(f"--input {path}: cannot read it: {error.strerror}") from error
 
 
-def read_buffers(descriptor: int, origin: str, buffer_size: int) -> Iterator[list[str]]:
+def read_buffers(file: io.BufferedReader, origin: str, buffer_size: int) -> Iterator[list[str]]:
     """Yield lines as they arrive, at most ``buffer_size`` together (0: no limit).
 
     A read waits only while nothing at all has arrived.
 
     Args:
-        descriptor: file descriptor to read from.
+        file: where to read; decompressing, if need be.
         origin: its name, for messages.
         buffer_size: most lines together.
 
     Raises:
-        DataError: a line is not UTF-8.
+        DataError: the file cannot be read, or a line is not UTF-8.
     """
-    from relu_nmt.io.text_lines import decode_lines
+    from relu_nmt.io.text_lines import decode_lines, reading
 
     origin = "standard input" if origin == "-" else origin
     rest, number = b"", 1
     while True:
-        block = os.read(descriptor, READ_BYTES)
+        with reading(origin):
+            block = file.read1(READ_BYTES)
         rest += block
         end = rest.rfind(b"\n") + 1 if block else len(rest)
         lines = decode_lines(rest[:end], origin, number)

@@ -34,7 +34,7 @@ def score_references(
     # their end symbol as an input, behind their last prediction; it is padding there.
     real = tgt_tokens != symbols.pad_index
     prev_output_tokens = prev_output_tokens.masked_fill(~real, symbols.pad_index)
-    features = [model(src_tokens, prev_output_tokens).features[real] for model in ensemble.models]
+    features = [model(src_tokens, prev_output_tokens)[real] for model in ensemble.models]
     targets = tgt_tokens[real]  # [N]
     chosen = []
     for start in range(0, len(targets), CHUNK):

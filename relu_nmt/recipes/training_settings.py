@@ -3,9 +3,13 @@
 import json
 from typing import Any
 
-from relu_nmt.attention.backend_config import AttentionBackendConfig
-from relu_nmt.attention.regularizer_config import AttentionRegularizerConfig
-from relu_nmt.config import REQUIRED, from_strings, group, option, settings
+from relu_nmt.attention.config import (
+    AttentionBackendConfig,
+    AttentionPresetOptions,
+    AttentionRegularizerConfig,
+)
+from relu_nmt.config import REQUIRED, from_strings, group, like, option, settings
+from relu_nmt.config.shared import FairseqOptions, LanguageOptions
 from relu_nmt.data.batching import BatchingConfig
 from relu_nmt.data.document_config import DocumentConfig
 from relu_nmt.decoding.config import GenerationConfig
@@ -25,27 +29,22 @@ DEFAULT_SEARCH = '{"beam": 5, "max_len_a": 1.2, "max_len_b": 10}'
 
 
 @settings
-class TaskOptions:
+class TaskOptions(LanguageOptions, FairseqOptions):
     """What is translated, by which model, and what is minimised.
 
     Raises:
         ConfigError: a value out of range.
     """
 
-    source_lang: str | None = option(
-        None, "source language; by default as the data was binarised", flags=("-s",), metavar="SRC"
-    )
-    target_lang: str | None = option(
-        None, "target language; by default as the data was binarised", flags=("-t",), metavar="TGT"
-    )
-    task: str = option("translation", "what is learnt", choices=("translation",))
     arch: str = option(
         "reluformer",
-        "preset of the model: reluformer*, transformer*; other model flags go before it",
+        "shape of the model: transformer*; reluformer* is the same with --attention-preset "
+        "reluformer; other model flags go before it",
         flags=("-a",),
         metavar="NAME",
         presets=architectures,
     )
+    attention_preset: str = like(AttentionPresetOptions, "attention_preset", "none")
     criterion: str = option(
         LABEL_SMOOTHED,
         "loss per target token; cross_entropy is without smoothing",
@@ -59,7 +58,6 @@ class TaskOptions:
         below=1,
         needs=("criterion", LABEL_SMOOTHED),
     )
-    dataset_impl: str = option("mmap", "format of the binarised data", choices=("mmap",))
     train_subset: str = option("train", "split to train on", metavar="SPLIT")
     valid_subset: str = option(
         "valid",

@@ -18,7 +18,7 @@ MAY_IMPORT = {
     "objective": set(),
     "peak_memory": set(),
     "attention": BASE | {"dropout", "objective"},
-    "modules": BASE | {"dropout", "attention"},
+    "modules": BASE | {"dropout", "objective", "attention"},
     "models": BASE | {"dropout", "objective", "attention", "modules", "data"},
     "data": BASE,
     "tokenization": BASE | {"data"},
@@ -32,7 +32,8 @@ MAY_IMPORT = {
     "translator": BASE
     | {"attention", "loading", "analysis", "decoding", "corpus", "models", "data", "evaluation"},
     "user_modules": {"errors"},
-    "sweep": BASE | {"attention", "data", "evaluation", "peak_memory", "user_modules"},
+    "sweep": BASE
+    | {"attention", "data", "evaluation", "models", "peak_memory", "training", "user_modules"},
     "vision": BASE | {"dropout", "objective", "attention", "modules", "data", "optim", "training"},
     "recipes": BASE
     | {"attention", "modules", "models", "data", "tokenization", "corpus", "optim", "training"}
