@@ -54,6 +54,10 @@ class Registry(Generic[T]):
         """Return all names, sorted."""
         return sorted(self._modules.keys() | self._entries.keys())
 
+    def is_built_in(self, name: str) -> bool:
+        """Return whether the entry comes with the package."""
+        return name in self._modules
+
     def get(self, name: str) -> T:
         """Return the entry called ``name``, importing its module if need be.
 
@@ -70,6 +74,17 @@ class Registry(Generic[T]):
                 "one of your own: --user-module FILE (in Python: import it before)"
             )
         return self._entries[name]
+
+    def name_of(self, entry: T) -> str:
+        """Return the name under which ``entry`` is registered.
+
+        Raises:
+            KeyError: it is not.
+        """
+        for name, known in self._entries.items():
+            if known is entry:
+                return name
+        raise KeyError(f"{entry} is no registered {self.kind}")
 
     def check(self, name: str) -> str:
         """Return ``name`` if there is such an entry (for the command line's parser).

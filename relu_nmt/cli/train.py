@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from relu_nmt.attention.backend_config import AttentionBackendConfig
+from relu_nmt.attention.presets import ATTENTION_PRESETS
 from relu_nmt.attention.regularizer_config import AttentionRegularizerConfig
 from relu_nmt.cli.command import make_parser, run_command
 from relu_nmt.cli.training_flags import TRAINER_OPTIONS, trainer_config
@@ -82,6 +83,8 @@ def read_settings(arguments: argparse.Namespace) -> TranslationTrainingSettings:
 def split_preset(arch: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what a preset says of the model and of the regulariser."""
     preset = architectures[arch]
+    preset = {**preset, **ATTENTION_PRESETS[preset.get("attention_preset", "none")]}
+    preset.pop("attention_preset", None)
     own = {field.name for field in dataclasses.fields(TransformerConfig)}
     model = {name: value for name, value in preset.items() if name in own}
     return model, {name: value for name, value in preset.items() if name not in own}

@@ -17,10 +17,9 @@ MAY_IMPORT = {
     "dropout": set(),
     "objective": set(),
     "peak_memory": set(),
-    "presets": {"errors"},
     "attention": BASE | {"dropout", "objective"},
     "modules": BASE | {"dropout", "objective", "attention"},
-    "models": BASE | {"dropout", "objective", "presets", "attention", "modules", "data"},
+    "models": BASE | {"dropout", "objective", "attention", "modules", "data"},
     "data": BASE,
     "tokenization": BASE | {"data"},
     "corpus": BASE | {"data", "tokenization"},
@@ -35,8 +34,7 @@ MAY_IMPORT = {
     "user_modules": {"errors"},
     "sweep": BASE
     | {"attention", "data", "evaluation", "models", "peak_memory", "training", "user_modules"},
-    "vision": BASE
-    | {"dropout", "objective", "presets", "attention", "modules", "data", "optim", "training"},
+    "vision": BASE | {"dropout", "objective", "attention", "modules", "data", "optim", "training"},
     "recipes": BASE
     | {"attention", "modules", "models", "data", "tokenization", "corpus", "optim", "training"}
     | {"decoding", "evaluation", "analysis", "loading", "translator", "sweep", "vision"}
