@@ -5,9 +5,11 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from relu_nmt.attention.backend_config import AttentionBackendConfig
-from relu_nmt.attention.presets import ATTENTION_PRESETS
-from relu_nmt.attention.regularizer_config import AttentionRegularizerConfig
+from relu_nmt.attention.config import (
+    ATTENTION_PRESETS,
+    AttentionBackendConfig,
+    AttentionRegularizerConfig,
+)
 from relu_nmt.cli.command import make_parser, run_command
 from relu_nmt.cli.training_flags import TRAINER_OPTIONS, trainer_config
 from relu_nmt.config import add_options, from_namespace

@@ -10,30 +10,40 @@ from relu_nmt.sweep.environment import describe_environment, probe
 from relu_nmt.sweep.folder import SweepDescription, read_description, write_description
 from relu_nmt.sweep.plan import SweepPlan
 from relu_nmt.sweep.progress import SweepProgress
-from relu_nmt.sweep.report import SweepReport, SweepResults
+from relu_nmt.sweep.report import ReportData, SweepReport
 from relu_nmt.sweep.runner import StepRunner
-from relu_nmt.sweep.settings import SweepSettings
+from relu_nmt.sweep.settings import SweepSettings as Settings
 from relu_nmt.sweep.steps import DONE, Step, read_state
+
+SIGNAL_EXIT_CODE = 128
+STEPS_FAILED = 1
 
 
 @dataclass(frozen=True)
-class SweepRun:
+class SweepResult:
     """How a sweep ended, and what it has found.
 
     Args:
         report: the page, report.html; results.csv stands beside it.
-        results: of all models in the folder.
+        data: numbers of all models in the folder.
         failed: steps that crashed; those that diverged are results.
         signal: number of the signal that stopped it, if one did.
     """
 
     report: Path
-    results: SweepResults
+    data: ReportData
     failed: int = 0
     signal: int | None = None
 
+    @property
+    def exit_code(self) -> int:
+        """Of the command: 0, 1 if a step failed, 128 and the number of a signal."""
+        if self.signal is not None:
+            return SIGNAL_EXIT_CODE + self.signal
+        return STEPS_FAILED if self.failed else 0
 
-def run(settings: SweepSettings, *, progress: bool = True) -> SweepRun:
+
+def run(settings: Settings, *, progress: bool = True) -> SweepResult:
     """Train and evaluate what is not done yet, and write the report after every step.
 
     Each training and each evaluation is a process of its own.
@@ -46,40 +56,28 @@ def run(settings: SweepSettings, *, progress: bool = True) -> SweepRun:
         ConfigError: the folder holds other results, or a step was run with another command.
         DataError: the data folder lacks boundaries, or a file is damaged.
     """
-    config, folder = settings.config, Path(settings.config.save_dir)
+    config, folder = settings.sweep, Path(settings.sweep.save_dir)
     languages = settings.languages or infer_languages(settings.data)
     _check_boundaries(settings, languages)
     plan = SweepPlan(settings)
-    for training in plan.trainings():
-        _check_start(config.start_from, plan.steps_of(training)[0])
+    for model in plan.models():
+        _check_start(config.start_from, plan.steps_of(model)[0])
     found = probe(config.attentions, settings.user_modules)
     plan = SweepPlan(settings, frozenset(found["without_weights"]))
     environment = describe_environment(found["gpus"])
     steps = plan.steps()
-    events = SweepProgress(steps, settings.jobs.jobs, config.budget.seconds, quiet=not progress)
+    events = SweepProgress(steps, settings.running.jobs, config.time.seconds, quiet=not progress)
     # The steps are compared with what was run before anything is written.
-    runner = StepRunner(steps, settings.jobs, events, environment)
-    description = SweepDescription(
-        settings.data,
-        config.gen_subset,
-        languages,
-        config.attentions,
-        str(config.budget),
-        config.checkpoint,
-        settings.command,
-        environment,
-        tuple((training, plan.evaluated_lengths(training)) for training in plan.trainings()),
-        plan.shared_flags,
-        _start_in_words(config.start_from),
-    )
-    report = SweepReport(folder, write_description(folder, description))
+    runner = StepRunner(steps, settings.running, events, environment)
+    description = write_description(folder, SweepDescription(settings, environment))
+    report = SweepReport(folder, description)
     runner.run(report.write)
-    results = report.write()
+    data = report.write()
     events.say(f"report: {report.path}")
-    return SweepRun(report.path, results, runner.failed, runner.signal)
+    return SweepResult(report.path, data, runner.failed, runner.signal)
 
 
-def write_report(folder: Path) -> SweepRun:
+def write_report(folder: Path) -> SweepResult:
     """Write the report of what is there, and run nothing.
 
     Raises:
@@ -90,16 +88,7 @@ def write_report(folder: Path) -> SweepRun:
     if description is None:
         raise ConfigError(f"--report-only: {folder} holds no sweep; give its --save-dir")
     report = SweepReport(folder, description)
-    return SweepRun(report.path, report.write())
-
-
-def _start_in_words(folder: str | None) -> str:
-    """Return which models those of the sweep start from, and how long these were trained."""
-    if folder is None:
-        return ""
-    earlier = read_description(Path(folder))
-    budget = "unknown" if earlier is None else earlier.budget
-    return f"the sentence models of {folder}, {budget} per model"
+    return SweepResult(report.path, report.write())
 
 
 def _check_start(folder: str | None, train: Step) -> None:
@@ -115,7 +104,7 @@ def _check_start(folder: str | None, train: Step) -> None:
             f"--start-from {folder}: has no {train.start}; train the sentence models first, with "
             "--lengths 1 and the same --attentions, --seeds and --checkpoint"
         )
-    sentences = Step(train.training, None, train.start.parent.parent)
+    sentences = Step(train.model, None, train.start.parent.parent)
     state = read_state(sentences)
     if state is not None and state.status != DONE:
         raise ConfigError(
@@ -124,13 +113,13 @@ def _check_start(folder: str | None, train: Step) -> None:
         )
 
 
-def _check_boundaries(settings: SweepSettings, languages: Sequence[str]) -> None:
+def _check_boundaries(settings: Settings, languages: Sequence[str]) -> None:
     """See that training and evaluation will find documents.
 
     Raises:
         DataError: a split is missing or has no boundaries.
     """
-    for split in ("train", settings.config.gen_subset):
+    for split in ("train", settings.sweep.gen_subset):
         pair = find_pair(settings.data, split, *languages)
         path = documents_path(settings.data, split, pair)
         if not path.exists():

@@ -5,9 +5,11 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from relu_nmt.attention.backend_config import AttentionBackendConfig
-from relu_nmt.attention.presets import AttentionPresetOptions
-from relu_nmt.attention.regularizer_config import AttentionRegularizerConfig
+from relu_nmt.attention.config import (
+    AttentionBackendConfig,
+    AttentionPresetOptions,
+    AttentionRegularizerConfig,
+)
 from relu_nmt.config import from_strings, like, option, to_dict
 from relu_nmt.data.batching import BatchingConfig
 from relu_nmt.data.document_config import DocumentConfig

@@ -56,7 +56,7 @@ def average_cells(cells: Sequence[Cell], attentions: Sequence[str]) -> list[Aver
     """
     groups: dict[tuple[System, int], list[Cell]] = {}
     for cell in cells:
-        groups.setdefault((System.of(cell.training), cell.length), []).append(cell)
+        groups.setdefault((System.of(cell.model), cell.length), []).append(cell)
     rank = {name: number for number, name in enumerate(attentions)}
 
     def order(key: tuple[System, int]) -> tuple[object, ...]:
@@ -73,12 +73,12 @@ def average_cells(cells: Sequence[Cell], attentions: Sequence[str]) -> list[Aver
 
 
 def _average(system: System, length: int, cells: list[Cell]) -> Average:
-    cells = sorted(cells, key=lambda cell: cell.training.seed)
+    cells = sorted(cells, key=lambda cell: cell.model.seed)
     converged = [cell for cell in cells if cell.status == DONE]
     average = Average(system, length, cells)
     record = average.record
     record |= {name: cells[0].record[name] for name in SHARED}
-    record["seeds"] = ",".join(str(cell.training.seed) for cell in converged)
+    record["seeds"] = ",".join(str(cell.model.seed) for cell in converged)
     for status in (DONE, NOT_CONVERGED, DIVERGED, FAILED, PENDING, STARTED):
         number = sum(cell.status == status for cell in cells)
         if number:
@@ -97,7 +97,7 @@ def _average(system: System, length: int, cells: list[Cell]) -> Average:
     found = [cell.statistics for cell in converged if cell.statistics is not None]
     if len(found) == len(converged) and len({len(one.counts) for one in found}) == 1:
         scores = resampled_scores(found)
-        seeds = (cell.training.seed for cell in converged)
+        seeds = (cell.model.seed for cell in converged)
         average.resampled = dict(zip(seeds, scores, strict=True))
         record["d_bleu_document_interval"] = resampling_interval(scores.mean(0))
     return average
@@ -128,5 +128,5 @@ def _add_gain(average: Average, averages: Sequence[Average], attentions: Sequenc
 
 def _score(average: Average, seed: int) -> float:
     """Return the d-BLEU of a seed."""
-    [found] = [cell.record["d_bleu"] for cell in average.cells if cell.training.seed == seed]
+    [found] = [cell.record["d_bleu"] for cell in average.cells if cell.model.seed == seed]
     return found

@@ -14,7 +14,7 @@ from relu_nmt.attention.spec import AttentionSpec
 from relu_nmt.config import flag_of
 from relu_nmt.models.architectures import architectures
 from relu_nmt.sweep.settings import SweepSettings
-from relu_nmt.sweep.steps import Command, Step, Training
+from relu_nmt.sweep.steps import Command, Step, SweepModel
 
 MODELS = "models"
 OUTPUT_SEPARATOR = "tag"
@@ -31,11 +31,9 @@ class SweepPlan:
         without_weights: attentions of which there are no statistics.
 
     Example:
-        >>> from relu_nmt.sweep.settings import SweepConfig, TrainingBudget
-        >>> budget = TrainingBudget(updates=9)
-        >>> config = SweepConfig((128, 512), ("softmax",), (1, 2), budget, save_dir="out")
-        >>> plan = SweepPlan(SweepSettings("data-bin", config))
-        >>> [str(training) for training in plan.trainings()][:2]
+        >>> varied = {"lengths": (128, 512), "attentions": ("softmax",), "seeds": (1, 2)}
+        >>> plan = SweepPlan(SweepSettings.of(data="data-bin", budget="9u", **varied))
+        >>> [str(model) for model in plan.models()][:2]
         ['softmax length 128 seed 1', 'softmax length 512 seed 1']
         >>> len(plan.steps())
         8
@@ -47,50 +45,50 @@ class SweepPlan:
     @property
     def shared_flags(self) -> tuple[str, ...]:
         """What all models of a report have in common, as words of a command."""
-        config = self.settings.config
+        config = self.settings.sweep
         start = () if config.start_from is None else ("--start-from", str(Path(config.start_from)))
         return (
-            *config.budget.flags,
+            *config.time.flags,
             *start,
             *("--generate-flags", shlex.join(config.generate_flags)),
-            *self.settings.train_flags,
+            *config.train_flags,
         )
 
-    def trainings(self) -> list[Training]:
+    def models(self) -> list[SweepModel]:
         """Return the models: all of a seed before those of the next one."""
-        config = self.settings.config
+        config = self.settings.sweep
         learnt = [config.doc_mixture] if config.doc_mixture else [(n,) for n in config.lengths]
         return [
-            Training(attention, seed, lengths, bool(config.doc_mixture))
+            SweepModel(attention, seed, lengths, bool(config.doc_mixture))
             for seed in config.seeds
             for lengths in learnt
             for attention in config.attentions
         ]
 
-    def evaluated_lengths(self, training: Training) -> tuple[int, ...]:
+    def evaluated_lengths(self, model: SweepModel) -> tuple[int, ...]:
         """Return the document lengths that a model is evaluated at, in tokens."""
-        return self.settings.config.lengths if training.is_mixture else training.lengths
+        return self.settings.sweep.lengths if model.is_mixture else model.lengths
 
     def steps(self) -> list[Step]:
         """Return all steps, each model's training before its evaluations."""
-        return [step for training in self.trainings() for step in self.steps_of(training)]
+        return [step for model in self.models() for step in self.steps_of(model)]
 
-    def steps_of(self, training: Training) -> list[Step]:
+    def steps_of(self, model: SweepModel) -> list[Step]:
         """Return the steps of a model."""
-        folder = model_folder(self.settings.config.save_dir, training)
-        steps = [Step(training, None, folder, self._train_commands(training, folder))]
-        for length in self.evaluated_lengths(training):
-            step = Step(training, length, folder)
+        folder = model_folder(self.settings.sweep.save_dir, model)
+        steps = [Step(model, None, folder, self._train_commands(model, folder))]
+        for length in self.evaluated_lengths(model):
+            step = Step(model, length, folder)
             command = self._generate_command(step)
-            steps.append(Step(training, length, folder, (command,)))
+            steps.append(Step(model, length, folder, (command,)))
         return steps
 
-    def _train_commands(self, training: Training, folder: Path) -> tuple[Command, ...]:
-        config, checkpoints = self.settings.config, str(folder / "checkpoints")
-        preset_flags, attention = with_preset(training.attention)
+    def _train_commands(self, model: SweepModel, folder: Path) -> tuple[Command, ...]:
+        config, checkpoints = self.settings.sweep, str(folder / "checkpoints")
+        preset_flags, attention = with_preset(model.attention)
         start = []
         if config.start_from is not None:
-            sentences = Training(training.attention, training.seed, (1,))
+            sentences = SweepModel(model.attention, model.seed, (1,))
             start = ["--finetune-from-model"]
             start += [self._checkpoint(model_folder(config.start_from, sentences))]
         train = tool(
@@ -100,13 +98,13 @@ class SweepPlan:
             *TRAIN_DEFAULTS,
             *(() if config.averaged else ("--no-epoch-checkpoints",)),
             *preset_flags,
-            *self.settings.train_flags,
+            *config.train_flags,
             *("--attention", attention),
-            "--doc-mixture" if training.is_mixture else "--max-doc-tokens",
-            training.trained_on,
-            *config.budget.flags,
+            "--doc-mixture" if model.is_mixture else "--max-doc-tokens",
+            model.trained_on,
+            *config.time.flags,
             *start,
-            *("--seed", str(training.seed), "--save-dir", checkpoints),
+            *("--seed", str(model.seed), "--save-dir", checkpoints),
         )
         if config.averaged is None:
             return (train,)
@@ -118,9 +116,9 @@ class SweepPlan:
         return (train, average)
 
     def _generate_command(self, step: Step) -> Command:
-        config = self.settings.config
+        config = self.settings.sweep
         measured = self.settings.attention_stats
-        measured = measured and step.training.attention not in self.without_weights
+        measured = measured and step.model.attention not in self.without_weights
         return tool(
             "generate",
             self.settings.data,
@@ -136,7 +134,7 @@ class SweepPlan:
 
     def _checkpoint(self, folder: Path) -> str:
         """Return the checkpoint of a model to evaluate."""
-        config = self.settings.config
+        config = self.settings.sweep
         name = "average" if config.averaged else f"checkpoint_{config.checkpoint}"
         return str(folder / "checkpoints" / f"{name}.safetensors")
 
@@ -144,9 +142,9 @@ class SweepPlan:
         return [word for path in self.settings.user_modules for word in ("--user-module", path)]
 
 
-def model_folder(save_dir: str, training: Training) -> Path:
+def model_folder(save_dir: str, model: SweepModel) -> Path:
     """Return the folder of a model."""
-    return Path(save_dir) / MODELS / training.name
+    return Path(save_dir) / MODELS / model.name
 
 
 def tool(name: str, *arguments: str) -> Command:

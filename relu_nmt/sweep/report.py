@@ -16,7 +16,7 @@ from relu_nmt.evaluation.significance import DEFAULT_SAMPLES, DEFAULT_SEED
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.sweep.averages import Average, average_cells
 from relu_nmt.sweep.figures import Panel, draw
-from relu_nmt.sweep.folder import SweepDescription, models_in
+from relu_nmt.sweep.folder import SweepDescription, models_in, read_description
 from relu_nmt.sweep.results import (
     NOT_CONVERGED,
     PENDING,
@@ -56,7 +56,7 @@ UNKNOWN = "\u2013"
 
 
 @dataclass(frozen=True)
-class SweepResults:
+class ReportData:
     """The results of a sweep, which its page lays out as tables of systems and lengths.
 
     Args:
@@ -119,7 +119,7 @@ class SweepResults:
         for cell in self.cells:
             if cell.status in BAD:
                 trained = not cell.record["note"] or "evaluate_command" in cell.record
-                name = f"{cell.training} at {cell.length}" if trained else str(cell.training)
+                name = f"{cell.model} at {cell.length}" if trained else str(cell.model)
                 found.setdefault(name, cell)
         return found
 
@@ -129,7 +129,7 @@ class SweepResults:
         for cell in self.cells:
             for name in ("train_command", "evaluate_command"):
                 if name in cell.record:
-                    found.setdefault(str(cell.training), {})[cell.record[name]] = None
+                    found.setdefault(str(cell.model), {})[cell.record[name]] = None
         return {name: list(commands) for name, commands in found.items()}
 
     def buckets(self) -> dict[str, float]:
@@ -145,14 +145,14 @@ class SweepResults:
 
     def realised_lengths(self) -> Iterator[tuple[int, str, str, Record]]:
         """Yield limit, split, prefix of the columns and record that has them."""
-        learnt = {length for cell in self.cells for length in cell.training.lengths}
+        learnt = {length for cell in self.cells for length in cell.model.lengths}
         for length in sorted({*self.lengths, *learnt}):
             everywhere = [cell.record for cell in self.cells]
             here = [cell.record for cell in self.cells if cell.length == length]
             for prefix, split, records in (
                 (f"train[{length}]", "training", everywhere),
                 ("train", "training", here),
-                ("test", self.description.gen_subset, here),
+                ("test", self.description.settings.sweep.gen_subset, here),
             ):
                 found = next((r for r in records if f"{prefix}_mean_tokens" in r), None)
                 if found is not None:
@@ -236,50 +236,51 @@ class SweepReport:
         self.path = folder / REPORT_NAME
         self._folder = folder
         self._description = description
+        settings = description.settings
         self._references = reference_documents(
-            description.data, description.gen_subset, description.languages
+            settings.data, settings.sweep.gen_subset, settings.languages
         )
 
-    def read(self) -> SweepResults:
+    def read(self) -> ReportData:
         """Return the results that are there now.
 
         Raises:
             DataError: a file of the folder is damaged.
         """
         attentions = self._description.attentions
-        models = models_in(self._folder, self._description.planned)
+        models = models_in(self._folder, self._description.settings)
         cells = CellReader(self._folder, self._references).read(models)
         rank = {name: position for position, name in enumerate(attentions)}
         cells.sort(
             key=lambda cell: (
-                cell.training.is_mixture,
-                rank.get(cell.training.attention, len(rank)),
-                cell.training.attention,
+                cell.model.is_mixture,
+                rank.get(cell.model.attention, len(rank)),
+                cell.model.attention,
                 cell.length,
-                cell.training.seed,
+                cell.model.seed,
             )
         )
-        return SweepResults(self._description, cells, average_cells(cells, attentions))
+        return ReportData(self._description, cells, average_cells(cells, attentions))
 
-    def write(self) -> SweepResults:
+    def write(self) -> ReportData:
         """Write both files; return what is in them.
 
         Raises:
             DataError: a file is damaged, or cannot be written.
         """
-        results = self.read()
+        data = self.read()
         try:
-            write_text(self._folder / CSV_NAME, csv_text(results))
-            write_text(self.path, page(results))
+            write_text(self._folder / CSV_NAME, csv_text(data))
+            write_text(self.path, page(data))
         except OSError as error:
             raise DataError(f"{self.path}: cannot be written: {error.strerror}") from error
-        return results
+        return data
 
 
-def csv_text(results: SweepResults) -> str:
+def csv_text(data: ReportData) -> str:
     """Return the records, numbers in full precision: rows ``cell`` and rows ``mean``."""
-    rows = [{"row": "cell", **cell.record} for cell in results.cells]
-    rows += [{"row": "mean", **average.record} for average in results.averages]
+    rows = [{"row": "cell", **cell.record} for cell in data.cells]
+    rows += [{"row": "mean", **average.record} for average in data.averages]
     known = {*FIRST_COLUMNS, *LAST_COLUMNS}
     others = dict.fromkeys(name for row in rows for name in row if name not in known)
     text = io.StringIO()
@@ -289,7 +290,7 @@ def csv_text(results: SweepResults) -> str:
     return text.getvalue()
 
 
-def page(results: SweepResults) -> str:
+def page(data: ReportData) -> str:
     """Return the page."""
     import jinja2
 
@@ -311,8 +312,19 @@ def page(results: SweepResults) -> str:
         "trouble": trouble,
     }
     return environment.get_template(REPORT_NAME).render(
-        data=results,
-        command=shlex.join(["relu-nmt-sweep", *results.description.command]),
+        data=data,
+        settings=data.description.settings,
+        start=_start_in_words(data.description.settings.sweep.start_from),
+        command=shlex.join(["relu-nmt-sweep", *data.description.settings.command]),
         now=time.strftime("%d %B %Y, %H:%M"),
         **constants,
     )
+
+
+def _start_in_words(folder: str | None) -> str:
+    """Return which models those of the sweep start from, and how long these were trained."""
+    if folder is None:
+        return ""
+    earlier = read_description(Path(folder))
+    budget = "unknown" if earlier is None else earlier.settings.sweep.time
+    return f"the sentence models of {folder}, {budget} per model"

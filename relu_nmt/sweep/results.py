@@ -27,7 +27,7 @@ from relu_nmt.sweep.steps import (
     STARTED,
     Step,
     StepState,
-    Training,
+    SweepModel,
     read_state,
 )
 from relu_nmt.training.results import TrainingResults
@@ -67,9 +67,9 @@ class System:
     mixture: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, training: Training) -> "System":
+    def of(cls, model: SweepModel) -> "System":
         """Return the system that a model belongs to."""
-        return cls(training.attention, training.lengths if training.is_mixture else ())
+        return cls(model.attention, model.lengths if model.is_mixture else ())
 
 
 @dataclass
@@ -77,13 +77,13 @@ class Cell:
     """A model at a document length.
 
     Args:
-        training: the model.
+        model: the model.
         length: of the evaluation, in tokens.
         record: its numbers and texts by column, without those that are unknown.
         statistics: of the documents, for d-BLEU; None if not evaluated.
     """
 
-    training: Training
+    model: SweepModel
     length: int
     record: Record = field(default_factory=dict)
     statistics: SegmentStatistics | None = None
@@ -106,21 +106,19 @@ class CellReader:
         self._models = folder / MODELS
         self._references = references
 
-    def read(self, everything: Mapping[Training, Sequence[int]]) -> list[Cell]:
+    def read(self, everything: Mapping[SweepModel, Sequence[int]]) -> list[Cell]:
         """Return a cell for each model and length, done or not."""
-        return [
-            cell for training, lengths in everything.items() for cell in self._of(training, lengths)
-        ]
+        return [cell for model, lengths in everything.items() for cell in self._of(model, lengths)]
 
-    def _of(self, training: Training, lengths: Sequence[int]) -> list[Cell]:
-        folder = self._models / training.name
-        train = Step(training, None, folder)
+    def _of(self, model: SweepModel, lengths: Sequence[int]) -> list[Cell]:
+        folder = self._models / model.name
+        train = Step(model, None, folder)
         state = read_state(train)
-        shared = {**_identity(training), **_training_record(train, state)}
+        shared = {**_identity(model), **_training_record(train, state)}
         cells = []
         for length in lengths:
-            step = Step(training, length, folder)
-            cells.append(self._evaluated(Cell(training, length, dict(shared)), step, state))
+            step = Step(model, length, folder)
+            cells.append(self._evaluated(Cell(model, length, dict(shared)), step, state))
         # A model that translates at one length has learnt, however weak it is at another.
         scored = [cell for cell in cells if cell.status == DONE]
         if scored and all(cell.record["d_bleu"] < LOWEST_CONVERGED_BLEU for cell in scored):
@@ -177,12 +175,12 @@ class CellReader:
             _add_buckets(record, found)
 
 
-def _identity(training: Training) -> Record:
+def _identity(model: SweepModel) -> Record:
     return {
-        "attention": training.attention,
-        "trained_on": training.trained_on,
-        "mixture": int(training.is_mixture),
-        "seed": training.seed,
+        "attention": model.attention,
+        "trained_on": model.trained_on,
+        "mixture": int(model.is_mixture),
+        "seed": model.seed,
     }
 
 
@@ -211,7 +209,7 @@ def _training_record(step: Step, state: StepState | None) -> Record:
     try:
         lengths = json.loads((step.checkpoints / LENGTHS_FILE).read_text("utf-8"))
         for part in lengths["splits"].get("train", []):
-            prefix = f"train[{part['max_doc_tokens']}]" if step.training.is_mixture else "train"
+            prefix = f"train[{part['max_doc_tokens']}]" if step.model.is_mixture else "train"
             _add_lengths(record, prefix, part)
     except (OSError, ValueError, KeyError, TypeError):
         pass  # a training that has hardly begun

@@ -149,7 +149,7 @@ class StepRunner:
         self._progress.finished(step, seconds if status == DONE else None)
         if step.is_training and status != DONE:
             for other in self._steps:
-                if other.training == step.training and other not in self._ended:
+                if other.model == step.model and other not in self._ended:
                     self._ended[other] = status if status == DIVERGED else LEFT_OUT
                     self._progress.finished(other)
 
@@ -160,7 +160,7 @@ class StepRunner:
     def _ready_steps(self) -> list[Step]:
         """Return the steps that may begin now, evaluations first: they give results."""
         trained = {
-            step.training
+            step.model
             for step, status in self._ended.items()
             if step.is_training and status == DONE
         }
@@ -168,7 +168,7 @@ class StepRunner:
         ready = [
             step
             for step in self._open_steps()
-            if (step.is_training or step.training in trained)
+            if (step.is_training or step.model in trained)
             and self._not_before.get(step, 0.0) <= now
         ]
         return sorted(ready, key=lambda step: step.is_training)
@@ -200,7 +200,7 @@ class StepRunner:
         environment = {**self._environment, **{n: variables[n] for n in shown if n in variables}}
         started = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         state = StepState(
-            STARTED, step.commands, step.training, started=started, environment=environment
+            STARTED, step.commands, step.model, started=started, environment=environment
         )
         earlier = read_state(step)
         if step.is_training and earlier is not None and earlier.commands == step.commands:
@@ -280,7 +280,7 @@ class StepRunner:
 
     def _delete_checkpoints(self, step: Step) -> None:
         """Delete the checkpoints that a model does not need when everything with it is done."""
-        own = [other for other in self._steps if other.training == step.training]
+        own = [other for other in self._steps if other.model == step.model]
         if not self._config.delete_checkpoints:
             return
         if all(self._ended.get(other) in FINAL for other in own):

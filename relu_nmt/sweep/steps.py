@@ -24,7 +24,7 @@ Command = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Training:
+class SweepModel:
     """A model.
 
     Args:
@@ -61,13 +61,13 @@ class Step:
     """One or more commands that are run together: a training, or an evaluation of its model.
 
     Args:
-        training: the model.
+        model: the model.
         length: document length of the evaluation, in tokens; None for a training.
         folder: of the model, for all its steps.
         commands: program and arguments of each, run one after the other.
     """
 
-    training: Training
+    model: SweepModel
     length: int | None
     folder: Path
     commands: tuple[Command, ...] = field(default=(), repr=False)
@@ -102,8 +102,8 @@ class Step:
 
     def __str__(self) -> str:
         if self.is_training:
-            return f"train {self.training}"
-        return f"evaluate {self.training} at {self.length}"
+            return f"train {self.model}"
+        return f"evaluate {self.model} at {self.length}"
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class StepState:
     Args:
         status: started, done, failed (a crash, a mistake) or diverged (not finite).
         commands: program and arguments of each.
-        training: the model.
+        model: the model.
         note: the last line of the log, if it did not succeed.
         started: when, ISO 8601.
         seconds: how long the last run took, wall time.
@@ -124,7 +124,7 @@ class StepState:
 
     status: str
     commands: tuple[Command, ...]
-    training: Training
+    model: SweepModel
     note: str = ""
     started: str = ""
     seconds: float = 0.0
@@ -142,7 +142,7 @@ class StepState:
         try:
             values = json.loads(path.read_text("utf-8"))
             values["commands"] = tuple(map(tuple, values["commands"]))
-            return cls(**{**values, "training": training_from(values["training"])})
+            return cls(**{**values, "model": model_from(values["model"])})
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -164,9 +164,9 @@ class StepState:
             raise DataError(f"{path}: cannot write it: {error.strerror}") from error
 
 
-def training_from(values: dict[str, Any]) -> Training:
+def model_from(values: dict[str, Any]) -> SweepModel:
     """Return the model that JSON describes."""
-    return Training(**{**values, "lengths": tuple(values["lengths"])})
+    return SweepModel(**{**values, "lengths": tuple(values["lengths"])})
 
 
 def read_state(step: Step) -> StepState | None:

@@ -15,7 +15,7 @@ import pytest
 from relu_nmt.cli import score, sweep
 from relu_nmt.corpus.preprocess import build_data_folder
 from relu_nmt.corpus.preprocess_config import PreprocessConfig
-from relu_nmt.recipes.sweep import SweepRun
+from relu_nmt.recipes.sweep import SweepResult
 from relu_nmt.sweep.plan import SweepPlan
 
 TRAIN = "--arch transformer_tiny --cpu --max-tokens 64 --warmup-updates 4 --sentence-separator"
@@ -178,7 +178,7 @@ def test_documents_start_from_a_sweep_of_sentences(data, tmp_path, capsys):
         (
             "--budget 4u --attentions softmax,reluformer:gama=2",
             "",
-            "error: --attentions reluformer:gama=2: unknown option 'gama' (known: gamma",
+            "error: --attentions reluformer:gama=2: unknown option 'gama' (known: ",
         ),
         ("--budget 4u", "--lr-scheduler fast", "unknown lr scheduler 'fast'"),
         ("--budget 4u", "--disable-validation", "add --checkpoint last"),
@@ -228,7 +228,7 @@ def test_a_slash_behind_the_data_folder_is_the_same_command(tmp_path, monkeypatc
 
     def run(settings):
         found.append(settings)
-        return SweepRun(tmp_path, None)
+        return SweepResult(tmp_path, None)
 
     monkeypatch.setattr("relu_nmt.recipes.sweep.run", run)
     for data in ("data-bin", "data-bin/", "./data-bin"):

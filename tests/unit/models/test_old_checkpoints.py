@@ -4,13 +4,13 @@ import json
 
 import pytest
 import torch
-from relu_nmt.training.snapshot import optimizer_tensors
 from safetensors.torch import save_file
 
 from relu_nmt.config import from_dict, to_dict
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.encoder_decoder import EncoderDecoder
 from relu_nmt.training.checkpoint import load_checkpoint, read_metadata
+from relu_nmt.training.resume import optimizer_tensors
 from relu_nmt.vision.config import VisionTransformerConfig
 from relu_nmt.vision.vision_transformer import VisionTransformer
 

@@ -1,5 +1,6 @@
 """A sweep's folder with made-up results, without any training."""
 
+import dataclasses
 import json
 import random
 
@@ -8,7 +9,7 @@ from relu_nmt.sweep.environment import describe_environment
 from relu_nmt.sweep.folder import SweepDescription, write_description
 from relu_nmt.sweep.plan import SweepPlan
 from relu_nmt.sweep.results import SLOTS
-from relu_nmt.sweep.settings import SweepConfig, SweepSettings, TrainingBudget
+from relu_nmt.sweep.settings import SweepSettings
 from relu_nmt.sweep.steps import DIVERGED, DONE, FAILED, StepState
 from relu_nmt.training.results import TrainingResults
 
@@ -32,68 +33,56 @@ def make_references(folder, documents=14, seed=1):
 
 
 def make_sweep(folder, *, lengths=(128, 256, 512), seeds=(1, 2, 3), mixture=(), trouble=True):
-    """Write the folder of a sweep; return plan and description.
+    """Write the folder of a sweep; return its description.
 
     With trouble, sparsemax has diverged from 256 on and a softmax crashed.
     """
     data = folder / "data"
     counts, lines = make_references(data)
-    config = SweepConfig(
-        lengths,
-        tuple(SKILL),
-        seeds,
-        TrainingBudget(updates=4000),
+    settings = SweepSettings.of(
+        data=str(data),
+        lengths=lengths,
+        attentions=tuple(SKILL),
+        seeds=seeds,
+        budget="4000u",
         doc_mixture=mixture,
+        train_flags="--max-tokens 4096 --arch transformer_tiny",
         save_dir=str(folder),
     )
-    flags = ("--max-tokens", "4096", "--arch", "transformer_tiny")
-    plan = SweepPlan(SweepSettings(str(data), config, train_flags=flags))
-    description = SweepDescription(
-        str(data),
-        "test",
-        ("de", "en"),
-        config.attentions,
-        str(config.budget),
-        "best",
-        ("data", "--budget", "4000u", "--", "--max-tokens", "4096"),
-        describe_environment(),
-        planned_models(plan),
-        plan.shared_flags,
-    )
-    for training in plan.trainings():
-        train, *evaluations = plan.steps_of(training)
+    typed = ("data", "--budget", "4000u", "--", "--max-tokens", "4096")
+    settings = dataclasses.replace(settings, command=typed)
+    plan = SweepPlan(settings)
+    description = SweepDescription(settings, describe_environment())
+    for model in plan.models():
+        train, *evaluations = plan.steps_of(model)
         train.checkpoints.mkdir(parents=True)
-        bad = trouble and _trouble(training)
+        bad = trouble and _trouble(model)
         environment = {"cpu": "Some CPU", "OMP_NUM_THREADS": "1", "torch": "2.13.0"}
         status, note = bad or (DONE, "")
-        shared = {"training": training, "started": "2026-11-21", "environment": environment}
+        shared = {"model": model, "started": "2026-11-21", "environment": environment}
         StepState(
             status, train.commands, note=note, seconds=900.0, peak_memory=7 * 10**8, **shared
         ).write(train)
-        _write_results(train, training)
-        _write_lengths(train, training)
+        _write_results(train, model)
+        _write_lengths(train, model)
         if bad:
             continue
         for step in evaluations:
             StepState(DONE, step.commands, **shared).write(step)
             _write_evaluation(step, counts, lines)
-    return plan, write_description(folder, description)
+    return write_description(folder, description)
 
 
-def planned_models(plan):
-    return tuple((t, plan.evaluated_lengths(t)) for t in plan.trainings())
-
-
-def _trouble(training):
-    if training.attention == "sparsemax" and max(training.lengths) > 128:
+def _trouble(model):
+    if model.attention == "sparsemax" and max(model.lengths) > 128:
         return DIVERGED, "relu-nmt-train: error: update 812 (epoch 2): loss became not finite"
-    if (training.attention, training.seed, training.lengths) == ("softmax", 3, (512,)):
+    if (model.attention, model.seed, model.lengths) == ("softmax", 3, (512,)):
         return FAILED, "RuntimeError: <out of memory> & more"
     return None
 
 
-def _write_results(step, training):
-    speed = 3000 / SLOWNESS[training.attention] / (1 + max(training.lengths) / 2048)
+def _write_results(step, model):
+    speed = 3000 / SLOWNESS[model.attention] / (1 + max(model.lengths) / 2048)
     results = TrainingResults(ended="done", num_updates=4000, seconds=1012.5)
     for number, loss, wps in ((50, 7.1, speed / 2), (100, 6.0, speed)):
         stats = {"loss": loss, "wps": wps, "ups": wps / 9, "train_wall": 450 / wps}
@@ -117,17 +106,17 @@ def lengths_of(limit, documents, sentences):
     }
 
 
-def _write_lengths(step, training):
-    parts = [lengths_of(limit, 5000, 90_000) for limit in training.lengths]
+def _write_lengths(step, model):
+    parts = [lengths_of(limit, 5000, 90_000) for limit in model.lengths]
     content = {"splits": {"train": parts, "valid": parts[:1]}}
     (step.checkpoints / "document_lengths.json").write_text(json.dumps(content))
 
 
 def _write_evaluation(step, counts, lines):
-    training, length = step.training, step.length
-    rng = random.Random(f"{training.attention} {training.seed} {length}")
-    skill = SKILL[training.attention] + rng.uniform(-0.01, 0.01)
-    skill += 0.02 * (length > 128) * (training.attention == "reluformer")
+    model, length = step.model, step.length
+    rng = random.Random(f"{model.attention} {model.seed} {length}")
+    skill = SKILL[model.attention] + rng.uniform(-0.01, 0.01)
+    skill += 0.02 * (length > 128) * (model.attention == "reluformer")
     rest = iter(lines)
     documents = []
     for count in counts:
@@ -140,7 +129,7 @@ def _write_evaluation(step, counts, lines):
     slots = {
         slot: {
             "entropy": 1.4 + 0.3 * number + length / 1000,
-            "zero_fraction": 0.0 if training.attention == "softmax" else 0.9 + 0.02 * number,
+            "zero_fraction": 0.0 if model.attention == "softmax" else 0.9 + 0.02 * number,
             "mean_log_n": 4.0,
             "null_fraction": 0.01,
             "sum": 0.98,

@@ -1,9 +1,11 @@
 """Which models a sweep trains, and with which commands."""
 
+import dataclasses
+
 import pytest
 
 from relu_nmt.sweep.plan import SweepPlan, shown_command, with_preset
-from relu_nmt.sweep.settings import SweepConfig, SweepSettings, TrainingBudget
+from relu_nmt.sweep.settings import SweepSettings
 
 
 def make_plan(train_flags=(), **values):
@@ -11,11 +13,11 @@ def make_plan(train_flags=(), **values):
         "lengths": (128, 512),
         "attentions": ("softmax", "reluformer"),
         "seeds": (1, 2),
-        "budget": TrainingBudget(updates=10),
+        "budget": "10u",
         "save_dir": "out",
         **values,
     }
-    return SweepPlan(SweepSettings("data", SweepConfig(**values), train_flags=tuple(train_flags)))
+    return SweepPlan(SweepSettings.of(data="data", train_flags=tuple(train_flags), **values))
 
 
 def after(command, flag):
@@ -24,11 +26,11 @@ def after(command, flag):
 
 def test_a_model_for_each_attention_length_and_seed():
     plan = make_plan()
-    trainings = plan.trainings()
-    assert len(trainings) == len(set(trainings)) == 8
-    assert {t.seed for t in trainings[:4]} == {1}
-    assert len({t.name for t in trainings}) == 8
-    assert [step.path(".log").name for step in plan.steps_of(trainings[1])] == [
+    models = plan.models()
+    assert len(models) == len(set(models)) == 8
+    assert {t.seed for t in models[:4]} == {1}
+    assert len({t.name for t in models}) == 8
+    assert [step.path(".log").name for step in plan.steps_of(models[1])] == [
         "train.log",
         "evaluate-128.log",
     ]
@@ -36,11 +38,11 @@ def test_a_model_for_each_attention_length_and_seed():
 
 def test_a_mixture_is_one_model_evaluated_at_every_length():
     plan = make_plan(doc_mixture=(1, 128), lengths=(1, 128, 512))
-    assert [str(t) for t in plan.trainings()][:2] == [
+    assert [str(t) for t in plan.models()][:2] == [
         "softmax mixture 1,128 seed 1",
         "reluformer mixture 1,128 seed 1",
     ]
-    train, *evaluations = plan.steps_of(plan.trainings()[0])
+    train, *evaluations = plan.steps_of(plan.models()[0])
     assert after(train.commands[0], "--doc-mixture") == "1,128"
     assert "--max-doc-tokens" not in train.commands[0]
     assert [after(step.commands[0], "--max-doc-tokens") for step in evaluations] == [
@@ -55,10 +57,10 @@ def test_each_model_starts_from_the_sentence_model_of_its_attention_and_seed():
     sentences = make_plan(lengths=(1,), save_dir="sentences")
     made = {evaluate.evaluated_checkpoint for evaluate in sentences.steps()} - {None}
     plan = make_plan(doc_mixture=(1, 128), start_from="sentences/")
-    starts = {training: plan.steps_of(training)[0].start for training in plan.trainings()}
+    starts = {model: plan.steps_of(model)[0].start for model in plan.models()}
     assert set(starts.values()) == made
-    for training, start in starts.items():
-        assert f"/{training.attention}-L1-seed{training.seed}/" in str(start)
+    for model, start in starts.items():
+        assert f"/{model.attention}-L1-seed{model.seed}/" in str(start)
     assert {step.start for step in sentences.steps()} == {None}
     # A slash at the end is no other setting.
     other = make_plan(doc_mixture=(1, 128), start_from="sentences")
@@ -68,7 +70,7 @@ def test_each_model_starts_from_the_sentence_model_of_its_attention_and_seed():
 def test_the_commands_of_a_model():
     flags = ["--max-tokens", "4096", "-a", "transformer_tiny", "--log-interval", "7"]
     plan = make_plan(flags, generate_flags=("--beam", "4"))
-    train, evaluate = plan.steps_of(plan.trainings()[0])
+    train, evaluate = plan.steps_of(plan.models()[0])
     command = train.commands[0]
     assert shown_command(command)[:2] == ["relu-nmt-train", "data"]
     assert after(command, "-a") == "transformer_tiny"
@@ -86,19 +88,18 @@ def test_the_commands_of_a_model():
 
 
 def test_attentions_without_weights_are_not_measured():
-    config = SweepConfig((8,), ("performer",), (1,), TrainingBudget(updates=1))
-    settings = SweepSettings("data", config)
+    settings = make_plan(attentions=("performer",)).settings
     assert "--attention-stats" in SweepPlan(settings).steps()[1].commands[0]
     for plan in (
         SweepPlan(settings, without_weights=frozenset({"performer"})),
-        SweepPlan(SweepSettings("data", config, attention_stats=False)),
+        SweepPlan(dataclasses.replace(settings, attention_stats=False)),
     ):
         assert "--attention-stats" not in plan.steps()[1].commands[0]
 
 
 def test_averaged_checkpoints_are_a_second_command_of_the_training():
     plan = make_plan(checkpoint="average:10")
-    train, evaluate = plan.steps_of(plan.trainings()[0])
+    train, evaluate = plan.steps_of(plan.models()[0])
     _, average = train.commands
     assert shown_command(average)[0] == "relu-nmt-average"
     assert after(average, "--num-update-checkpoints") == "10"
@@ -129,6 +130,6 @@ def test_only_reluformers_get_gamma_and_regulariser_of_the_preset(attention, wei
 
 def test_folder_names_are_plain():
     plan = make_plan(attentions=("reluformer:gamma=2,learnable=true", "pointwise:h=relu"))
-    names = {training.name for training in plan.trainings()}
+    names = {model.name for model in plan.models()}
     assert "reluformer-gamma=2-learnable=true-L128-seed1" in names
     assert not any(set(name) & set(":/, ") for name in names)

@@ -3,13 +3,13 @@
 from pathlib import Path
 
 from relu_nmt.sweep.progress import SweepProgress, in_words
-from relu_nmt.sweep.steps import Step, Training
+from relu_nmt.sweep.steps import Step, SweepModel
 
 
 def make_steps(models=4):
-    trainings = [Training("softmax", seed, (8,)) for seed in range(models)]
-    trains = [Step(t, None, Path("x")) for t in trainings]
-    return trains, [Step(t, 8, Path("x")) for t in trainings]
+    models = [SweepModel("softmax", seed, (8,)) for seed in range(models)]
+    trains = [Step(t, None, Path("x")) for t in models]
+    return trains, [Step(t, 8, Path("x")) for t in models]
 
 
 def test_the_time_left_comes_from_the_steps_that_are_done(capsys):

@@ -21,7 +21,7 @@ from relu_nmt.sweep.steps import (
     Step,
     StepLock,
     StepState,
-    Training,
+    SweepModel,
     read_state,
 )
 
@@ -39,15 +39,15 @@ def make_steps(folder, *codes, lengths=(8, 16), checkpoint=None):
     """Return the steps of a model for each code; the code is what its training runs."""
     steps = []
     for seed, code in enumerate(codes, 1):
-        training = Training("softmax", seed, (8,), is_mixture=True)
-        home = folder / training.name
+        model = SweepModel("softmax", seed, (8,), is_mixture=True)
+        home = folder / model.name
         command = (sys.executable, "-c", NOTE_RUN + code, f"train {seed}")
-        steps.append(Step(training, None, home, (command,)))
+        steps.append(Step(model, None, home, (command,)))
         for length in lengths:
             command = (sys.executable, "-c", NOTE_RUN, f"evaluate {seed} {length}")
             if checkpoint:
                 command += ("--path", str(home / "checkpoints" / checkpoint))
-            steps.append(Step(training, length, home, (command,)))
+            steps.append(Step(model, length, home, (command,)))
     return steps
 
 
@@ -121,7 +121,7 @@ def test_a_training_that_goes_on_keeps_its_peak_of_memory(tmp_path):
 
 
 def test_a_crash_and_a_divergence_stop_nothing_else(tmp_path, capsys):
-    home = tmp_path / Training("softmax", 2, (8,), is_mixture=True).name
+    home = tmp_path / SweepModel("softmax", 2, (8,), is_mixture=True).name
     diverge = (
         "from relu_nmt.training.results import TrainingResults\n"
         f"TrainingResults(diverged=True).write('{home}/checkpoints')\n"
@@ -249,9 +249,9 @@ def test_two_sweeps_at_once_share_the_work(tmp_path):
 
 
 def test_several_commands_of_a_step_stop_at_the_first_that_fails(tmp_path):
-    training = Training("softmax", 1, (8,))
+    model = SweepModel("softmax", 1, (8,))
     good, bad = ((sys.executable, "-c", NOTE_RUN + c, c) for c in ("", "sys.exit(3)"))
-    step = Step(training, None, tmp_path / "m", (good, bad, good))
+    step = Step(model, None, tmp_path / "m", (good, bad, good))
     assert run([step]).failed == 1
     assert read_state(step).exit_code == 3
     assert runs(tmp_path) == ["", "sys.exit(3)"]
@@ -281,7 +281,7 @@ def test_checkpoints_are_deleted_by_the_sweep_that_learns_last_that_all_is_done(
     def other_sweep():
         while len(runs(tmp_path)) < 2:
             time.sleep(0.02)
-        StepState(DONE, steps[1].commands, steps[1].training).write(steps[1])
+        StepState(DONE, steps[1].commands, steps[1].model).write(steps[1])
         lock.release()
 
     thread = threading.Thread(target=other_sweep)

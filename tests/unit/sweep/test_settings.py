@@ -1,5 +1,7 @@
 """How budgets, attentions and seeds are written."""
 
+import re
+
 import pytest
 
 from relu_nmt.errors import ConfigError
@@ -9,9 +11,6 @@ from relu_nmt.sweep.settings import (
     SweepSettings,
     TrainingBudget,
     parse_attentions,
-    parse_flags,
-    parse_gpus,
-    parse_seeds,
 )
 
 
@@ -50,32 +49,31 @@ def test_unknown_attentions(text):
         parse_attentions(text)
 
 
-@pytest.mark.parametrize("text", ["", "1,1", "01,1", "1,-2", "one"])
-def test_wrong_seeds(text):
-    with pytest.raises(ValueError, match="expected different numbers"):
-        parse_seeds(text)
-
-
 def test_lists():
-    assert parse_seeds("1, 2,3") == (1, 2, 3)
-    assert parse_gpus("0,2") == ("0", "2")
-    assert parse_flags("--beam 4 --remove-bpe '@@ '") == ("--beam", "4", "--remove-bpe", "@@ ")
-    with pytest.raises(ValueError, match="quotation"):
-        parse_flags("--beam '4")
+    config = SweepConfig(seeds="1, 2,3", generate_flags="--beam 4 --remove-bpe '@@ '")
+    assert config.seeds == (1, 2, 3)
+    assert config.generate_flags == ("--beam", "4", "--remove-bpe", "@@ ")
+    assert JobsConfig(jobs=2, gpus="0,2").gpus == ("0", "2")
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"lengths": (0, 128)}, "--lengths 0,128"),
-        ({"lengths": (128, 128)}, "a length twice"),
-        ({"doc_mixture": (0,)}, "--doc-mixture 0"),
+        ({"lengths": (0, 128)}, "--lengths 0,128: expected 1 or more"),
+        ({"lengths": (128, 128)}, "--lengths 128,128: expected different ones"),
+        ({"doc_mixture": "0"}, "--doc-mixture 0"),
         ({"checkpoint": "average:1"}, "average:N"),
         ({"checkpoint": "newest"}, "expected best, last"),
+        ({"seeds": ""}, "--seeds : expected different ones, at least one"),
+        ({"seeds": "01,1"}, "--seeds 1,1: expected different ones"),
+        ({"seeds": "1,-2"}, "--seeds 1,-2: expected 0 or more"),
+        ({"seeds": "one"}, "--seeds one: expected whole numbers"),
+        ({"generate_flags": "--beam '4"}, "--generate-flags: No closing quotation"),
+        ({"budget": "10.5u"}, "--budget: '10.5u': updates are whole numbers"),
     ],
 )
 def test_impossible_sweeps(values, message):
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
         SweepConfig(**values)
 
 
@@ -98,6 +96,9 @@ def test_a_gpu_that_no_process_would_get_is_a_mistake():
     assert JobsConfig(jobs=4, gpus=("0", "1")).jobs == 4  # two share a GPU
 
 
-def test_a_sweep_has_a_budget():
+def test_a_sweep_has_data_and_a_budget_unless_it_only_reports():
     with pytest.raises(ConfigError, match="--budget: say how long"):
-        SweepSettings("data", SweepConfig())
+        SweepSettings("data")
+    with pytest.raises(ConfigError, match="DATA is missing"):
+        SweepSettings.of(budget="4u")
+    assert SweepSettings.of(report_only=True).data is None

@@ -17,13 +17,13 @@ from relu_nmt.sweep.steps import (
     Step,
     StepLock,
     StepState,
-    Training,
+    SweepModel,
     check_same_commands,
     read_state,
 )
 
 OLD = ("python", "-m", "relu_nmt.cli.train", "data", "--max-update", "4000", "--seed", "1")
-MODEL = Training("softmax", 1, (128,))
+MODEL = SweepModel("softmax", 1, (128,))
 NEW = ("python", "-m", "relu_nmt.cli.train", "data", "--max-update", "8000", "--seed", "1")
 
 
