@@ -12,7 +12,7 @@ from relu_nmt.data.document_groups import SINGLE_SENTENCES
 from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.encoder_decoder import EncoderDecoder
-from relu_nmt.training.checkpoint import load_checkpoint
+from relu_nmt.training.checkpoint import fill_model, load_checkpoint
 
 
 def build_model(config: TransformerConfig, task: TranslationTask) -> EncoderDecoder:
@@ -60,16 +60,10 @@ def load_model(path: str | os.PathLike[str]) -> LoadedModel:
         )
     task = TranslationTask.from_state(checkpoint.metadata["task"])
     try:
-        config = from_dict(TransformerConfig, checkpoint.metadata["model_config"])
-    except ConfigError as error:
+        model = build_model(from_dict(TransformerConfig, checkpoint.metadata["model_config"]), task)
+    except ConfigError as error:  # such as an attention that a file of the user's registers
         raise CheckpointError(f"{path}: {error}") from error
-    model = build_model(config, task)
-    try:
-        model.load_state_dict(checkpoint.model_tensors)
-    except RuntimeError as error:
-        # PyTorch lists every tensor on a line of its own; the first one tells what is wrong.
-        reason = " ".join(str(error).split())[:200]
-        raise CheckpointError(f"{path}: the weights do not fit the settings: {reason}") from error
+    fill_model(model, checkpoint, path)
     return LoadedModel(model.eval(), task, _max_doc_tokens(checkpoint.metadata, path))
 
 
