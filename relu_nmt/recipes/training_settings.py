@@ -159,7 +159,9 @@ class TranslationTrainingSettings(TrainingSettings):
         ConfigError: settings that contradict each other.
 
     Example:
-        >>> settings = TranslationTrainingSettings.of(data="data-bin", arch="reluformer_tiny")
+        >>> settings = TranslationTrainingSettings.of(
+        ...     data="data-bin", arch="reluformer_tiny", max_tokens=4096
+        ... )
         >>> settings.model.encoder_layers
         2
     """
