@@ -9,8 +9,7 @@ from relu_nmt.attention import attentions
 from relu_nmt.attention.spec import SLOTS, AttentionSpec
 from relu_nmt.config import from_dict
 from relu_nmt.corpus.translation import TranslationTask
-from relu_nmt.data.document_config import DocumentConfig
-from relu_nmt.data.document_groups import SINGLE_SENTENCES
+from relu_nmt.data.groups import SINGLE_SENTENCES, DocumentConfig
 from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.encoder_decoder import EncoderDecoder

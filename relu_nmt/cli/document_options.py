@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from relu_nmt.config import option
-from relu_nmt.data.document_groups import SINGLE_SENTENCES
 from relu_nmt.data.documents import SEPARATORS
+from relu_nmt.data.groups import SINGLE_SENTENCES
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.progress_bar import ProgressBar
 

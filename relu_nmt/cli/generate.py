@@ -29,13 +29,13 @@ from relu_nmt.cli.source_limit import SourceLimit
 from relu_nmt.cli.translation_options import LineFormat, ModelOptions, load_translator
 from relu_nmt.config import add_options, from_namespace, option
 from relu_nmt.decoding.config import DocumentGenerationConfig, GenerationConfig
-from relu_nmt.decoding.document_windows import WindowConfig
+from relu_nmt.decoding.windows import WindowConfig
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation.config import ScoringConfig
 from relu_nmt.io.progress_bar import ProgressBar
 
 if TYPE_CHECKING:
-    from relu_nmt.decoding.sentences import SourceSentence, Translation
+    from relu_nmt.decoding.translations import SourceSentence, Translation
     from relu_nmt.translator import Translator
 
 DESCRIPTION = """\
@@ -160,8 +160,7 @@ class _SplitTranslation:
         self._lines = lines
         self._attention = attention
         self._output = output
-        self._texts: list[str] = []
-        self._tokens: list[list[str]] = []
+        self._found: list[tuple[str, list[str]]] = []
         self._num_at_limit = 0
 
     def run(self, scoring: ScoringConfig) -> None:
@@ -175,14 +174,13 @@ class _SplitTranslation:
         )
         if limit.note:
             print(limit.note, file=self._output)
-        raw = None
-        if config.replace_unk is not None:
-            raw = self._task.raw_lines(subset, "source")
         seconds, num_tokens = 0.0, 0
         with self._progress() as advance:
             for first in range(0, len(dataset), WINDOW):
                 numbers = range(first, min(first + WINDOW, len(dataset)))
-                sentences = self._translator.read_sentences(dataset, numbers, raw)
+                sentences = self._translator.read_sentences(
+                    dataset, numbers, config.replace_unk is not None
+                )
                 sentences = [limit.shortened(sentence) for sentence in sentences]
                 started = time.perf_counter()
                 found = self._translator.translate_sentences(sentences, config, first, advance)
@@ -210,8 +208,7 @@ class _SplitTranslation:
     ) -> None:
         task = self._task
         for number, sentence, translations in zip(numbers, sentences, found, strict=True):
-            self._texts.append(translations[0].text)
-            self._tokens.append(translations[0].tokens)
+            self._found.append((translations[0].text, translations[0].tokens))
             self._num_at_limit += translations[0].reached_limit
             if self._options.quiet:
                 continue
@@ -225,7 +222,7 @@ class _SplitTranslation:
             print("\n".join(lines), file=self._output)
 
     def _print_summary(self, scoring: ScoringConfig, seconds: float, num_tokens: int) -> None:
-        count, subset = len(self._texts), self._options.gen_subset
+        count, subset = len(self._found), self._options.gen_subset
         print("NOTE: hypothesis and token scores are output in base 2", file=self._output)
         if self._num_at_limit:
             print(limit_note(self._num_at_limit, self._config), file=self._output)
@@ -234,8 +231,8 @@ class _SplitTranslation:
             return
         from relu_nmt.evaluation.split_score import score_split
 
-        score = score_split(self._task, subset, self._texts, self._tokens, scoring)
-        if self._task.raw_lines(subset, "target") is None:
+        score = score_split(self._task, self._dataset, self._found, scoring)
+        if self._dataset.raw_target is None:
             print(
                 "NOTE: the folder keeps no raw references; scored on its dictionary's tokens",
                 file=self._output,

@@ -21,10 +21,10 @@ from relu_nmt.cli.document_options import (
     speed_line,
 )
 from relu_nmt.cli.source_limit import SourceLimit
-from relu_nmt.data.document_groups import sentence_lengths
-from relu_nmt.data.document_lengths import describe_lengths, lengths_in_words
-from relu_nmt.data.documents import DOCUMENT_TAG, require_documents
-from relu_nmt.decoding.document_windows import WindowConfig, WindowPlan
+from relu_nmt.data.documents import DOCUMENT_TAG
+from relu_nmt.data.groups import describe_lengths, lengths_in_words
+from relu_nmt.data.split import longer_side
+from relu_nmt.decoding.windows import WindowConfig, WindowPlan
 from relu_nmt.errors import DataError
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.peak_memory import peak_gpu_bytes, peak_resident_bytes
@@ -34,10 +34,11 @@ if TYPE_CHECKING:
     from relu_nmt.cli.generate import GenerateOptions
     from relu_nmt.cli.translation_options import LineFormat
     from relu_nmt.decoding.config import GenerationConfig
-    from relu_nmt.decoding.document_search import DocumentTranslations, Line, WindowTranslation
+    from relu_nmt.decoding.document_search import DocumentTranslations, WindowTranslation
+    from relu_nmt.decoding.translations import Line
     from relu_nmt.evaluation.bleu import Score
     from relu_nmt.evaluation.config import ScoringConfig
-    from relu_nmt.evaluation.split_documents import DocumentScores
+    from relu_nmt.evaluation.split_score import DocumentScores
     from relu_nmt.translator import Translator
 
 
@@ -82,11 +83,9 @@ class DocumentSplitTranslation:
         self._attention = attention
         self._out = output
         self._dataset = self._task.load_split(self._split)
-        origin = str(self._dataset.source.prefix).rpartition(".")[0]
-        known = self._task.documents(self._split)
-        self._counts = require_documents(known, origin, "--max-doc-tokens")
+        self._counts = self._dataset.require_documents("--max-doc-tokens")
         target_sizes = None if documents.count_source_only else self._dataset.target_sizes
-        self._sizes = sentence_lengths(self._dataset.source_sizes, target_sizes)
+        self._sizes = longer_side(self._dataset.source_sizes, target_sizes)
         self._documents: list[list[Line]] = []
         self._groups: list[tuple[str, list[str]]] = []
         self._group_counts: list[int] = []
@@ -106,9 +105,7 @@ class DocumentSplitTranslation:
             options.skip_invalid_size_inputs_valid_test,
         )
         plan = WindowPlan(self._sizes, self._counts, self._windows)
-        raw = (
-            self._task.raw_lines(split, "source") if self._config.replace_unk is not None else None
-        )
+        raw = self._config.replace_unk is not None
         seconds = 0.0
         show = not options.no_progress_bar
         with groups_progress(f"translate {split}", len(plan.windows), show) as advance:
@@ -175,7 +172,7 @@ class DocumentSplitTranslation:
         self._print(speed_line(len(self._dataset), self._num_tokens, seconds))
         scores = self._scores(scoring)
         if scores is not None:
-            if self._task.raw_lines(split, "target") is None:
+            if self._dataset.raw_target is None:
                 self._print(
                     "NOTE: the folder keeps no raw references; scored on its dictionary's tokens"
                 )
@@ -235,12 +232,16 @@ class DocumentSplitTranslation:
         """Return the scores; None without references or translations."""
         if self._dataset.target is None or self._config.score_reference or not self._groups:
             return None
-        from relu_nmt.evaluation.split_documents import TranslatedSplit, score_documents
+        from relu_nmt.evaluation.split_score import score_documents
 
-        found = TranslatedSplit(
-            self._documents, self._groups, self._counts, np.array(self._group_counts)
+        scores = score_documents(
+            self._task,
+            self._dataset,
+            self._documents,
+            self._groups,
+            np.array(self._group_counts),
+            scoring,
         )
-        scores = score_documents(self._task, self._split, found, scoring)
         return scores if self._mismatches() is not None else replace(scores, s_bleu=None)
 
     def _write_output(self) -> None:

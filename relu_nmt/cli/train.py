@@ -23,7 +23,7 @@ from relu_nmt.cli.training_run import (
 from relu_nmt.config import add_options, from_namespace, to_dict
 from relu_nmt.data.batching import BatchingConfig
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR
-from relu_nmt.data.document_config import DocumentConfig
+from relu_nmt.data.groups import DocumentConfig
 from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.evaluation.config import ScoringConfig
 from relu_nmt.models.architectures import architectures
@@ -33,15 +33,12 @@ from relu_nmt.training.config import TrainerConfig
 
 if TYPE_CHECKING:
     from relu_nmt.corpus.translation import TranslationTask
-    from relu_nmt.data.document_batches import DocumentBatches
-    from relu_nmt.data.pair_batches import PairBatches
+    from relu_nmt.data.batches import TranslationBatches
     from relu_nmt.evaluation.validation_bleu import ValidationBleu
     from relu_nmt.models.encoder_decoder import EncoderDecoder
     from relu_nmt.training.distributed import ProcessGroup
     from relu_nmt.training.reporting import Reporter
     from relu_nmt.training.trainer import Trainer
-
-    Batches = PairBatches | DocumentBatches
 
 DESCRIPTION = """\
 Train a translation model on a data folder that relu-nmt-preprocess or fairseq-preprocess made:
@@ -178,7 +175,7 @@ class _Training:
         scorers = {}
         if settings.bleu.eval_bleu and valid:
             first = next(iter(valid))
-            scorers[first] = self._bleu_of(first, model, valid[first])
+            scorers[first] = self._bleu_of(model, valid[first])
         description = {
             "model_config": to_dict(settings.model),
             "task": self.task.to_state(),
@@ -271,7 +268,7 @@ class _Training:
             "--tgtdict), or choose another --save-dir for a fresh start"
         )
 
-    def _batches(self) -> tuple[Batches, dict[str, Batches]]:
+    def _batches(self) -> tuple[TranslationBatches, dict[str, TranslationBatches]]:
         """Return the batches to train and to validate on; what is in them is printed."""
         from relu_nmt.cli.training_data import TrainingSplits
 
@@ -286,7 +283,7 @@ class _Training:
             splits.write_lengths(Path(settings.trainer.checkpoint.save_dir))
         return train, valid
 
-    def _bleu_of(self, split: str, model: EncoderDecoder, batches: Batches) -> ValidationBleu:
+    def _bleu_of(self, model: EncoderDecoder, batches: TranslationBatches) -> ValidationBleu:
         import torch
 
         from relu_nmt.decoding.generator import Generator
@@ -298,7 +295,7 @@ class _Training:
         return ValidationBleu(
             Generator([model], search, self.task.target_dictionary, dtype),
             self.task,
-            split,
+            batches.split,
             ScoringConfig(scoring="bleu" if options.eval_tokenized_bleu else "sacrebleu"),
             self.process,
             self.reporter.say,

@@ -19,10 +19,10 @@ from relu_nmt.cli.document_options import (
 )
 from relu_nmt.cli.translation_options import ModelOptions, load_translator, refuse_references
 from relu_nmt.config import add_options, from_namespace, option
-from relu_nmt.data.document_groups import SINGLE_SENTENCES
 from relu_nmt.data.documents import separator_test
+from relu_nmt.data.groups import SINGLE_SENTENCES
 from relu_nmt.decoding.config import DocumentGenerationConfig
-from relu_nmt.decoding.document_windows import WindowConfig, WindowPlan
+from relu_nmt.decoding.windows import WindowConfig, WindowPlan
 from relu_nmt.errors import ConfigError
 from relu_nmt.io.text_lines import decode_lines, read_lines
 

@@ -30,7 +30,7 @@ from relu_nmt.data.dictionary import UNK, Dictionary
 from relu_nmt.data.indexed_dataset import bin_path, idx_path
 from relu_nmt.data.journal import Journal
 from relu_nmt.data.manifest import file_record, read_manifest, verify_checksums, write_manifest
-from relu_nmt.data.parallel import check_parallel
+from relu_nmt.data.split import check_parallel
 from relu_nmt.errors import DataError
 from relu_nmt.io.progress_bar import ProgressBar
 from relu_nmt.io.text_lines import TextFile, scan_text

@@ -13,7 +13,7 @@ from relu_nmt.modules.cross_entropy import projected_cross_entropy
 from relu_nmt.objective import LossOutput, Metric
 
 if TYPE_CHECKING:
-    from relu_nmt.data.batch import TranslationBatch
+    from relu_nmt.data.batches import TranslationBatch
 
 
 class TranslationObjective(nn.Module):

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from relu_nmt.data.document_lengths import LENGTHS_FILE
+from relu_nmt.data.groups import LENGTHS_FILE
 from relu_nmt.errors import ReluNmtError
 from relu_nmt.evaluation.document_scores import Documents
 from relu_nmt.evaluation.length_buckets import DEFAULT_EDGES, length_buckets

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from relu_nmt.attention.spec import known_attention
 from relu_nmt.config import option
-from relu_nmt.data.document_config import parse_lengths
+from relu_nmt.data.groups import parse_lengths
 from relu_nmt.errors import ConfigError
 
 SECONDS = {"s": 1, "m": 60, "h": 3600}

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from relu_nmt.data.sentence_separators import sentence_slices
+from relu_nmt.data.documents import sentence_slices
 from relu_nmt.errors import ConfigError
 from relu_nmt.tokenization.base import SUBWORDS, TOKENIZERS, SubwordModel
 from relu_nmt.tokenization.whitespace import WholeWords

@@ -6,7 +6,7 @@ import torch
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.regularizer_config import AttentionRegularizerConfig
 from relu_nmt.attention.regularizers import regularizer_terms
-from relu_nmt.data.batch import collate
+from relu_nmt.data.batches import collate
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.encoder_decoder import EncoderDecoder
 from relu_nmt.models.objective import TranslationObjective

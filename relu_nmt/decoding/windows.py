@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from relu_nmt.data.document_groups import SINGLE_SENTENCES, DocumentGroups, plan_groups
+from relu_nmt.data.groups import SINGLE_SENTENCES, Groups, plan_groups
 from relu_nmt.errors import ConfigError
 
 
@@ -136,10 +136,10 @@ class WindowPlan:
         context = bisect.bisect_left(self._totals, least, context, first)
         return Window(window.document, context, first, window.end)
 
-    def groups(self) -> DocumentGroups:
+    def groups(self) -> Groups:
         """Return the new sentences of each window; ``tokens`` are those of the whole window."""
         first = np.array([window.first for window in self.windows], dtype=np.int64)
-        return DocumentGroups(
+        return Groups(
             first,
             np.array([window.num_new for window in self.windows], dtype=np.int64),
             np.array([window.document for window in self.windows], dtype=np.int64),
