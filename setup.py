@@ -40,6 +40,7 @@ setup(
         "safetensors>=0.4.3",
         "tqdm>=4.66",
         "matplotlib>=3.8",
+        "pyyaml>=6",
     ],
     extras_require={
         "triton": ["triton>=3.6"],

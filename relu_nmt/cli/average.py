@@ -1,12 +1,10 @@
 """relu-nmt-average: the mean of the weights of several checkpoints."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 
 from relu_nmt.cli.command import make_parser, run_command
-from relu_nmt.errors import ConfigError
+from relu_nmt.recipes.training_settings import AverageSettings
 
 DESCRIPTION = """\
 Average the weights of checkpoints, which often translates better than the last one alone:
@@ -22,14 +20,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--inputs", nargs="+", required=True, metavar="FILE", help="checkpoints, or their folder"
     )
     parser.add_argument("--output", required=True, metavar="FILE", help="checkpoint to write")
-    kind = parser.add_mutually_exclusive_group()
-    kind.add_argument(
+    parser.add_argument(
         "--num-epoch-checkpoints",
         type=int,
         metavar="N",
         help="average the last N of the folder that were saved by epochs",
     )
-    kind.add_argument(
+    parser.add_argument(
         "--num-update-checkpoints",
         type=int,
         metavar="N",
@@ -45,27 +42,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    by_updates = arguments.num_update_checkpoints is not None
-    count = arguments.num_update_checkpoints if by_updates else arguments.num_epoch_checkpoints
-    inputs = arguments.inputs
-    if count is None and arguments.checkpoint_upper_bound is not None:
-        raise ConfigError(
-            "--checkpoint-upper-bound needs --num-epoch-checkpoints or --num-update-checkpoints"
-        )
-    if count is not None and (count < 1 or len(inputs) != 1):
-        raise ConfigError(
-            "--num-epoch-checkpoints and --num-update-checkpoints need 1 or more, and one folder "
-            "as --inputs"
-        )
-    from relu_nmt.training.averaging import average_checkpoints, last_checkpoints
-    from relu_nmt.training.checkpoint import save_checkpoint
+    settings = AverageSettings(
+        tuple(arguments.inputs),
+        arguments.output,
+        arguments.num_epoch_checkpoints,
+        arguments.num_update_checkpoints,
+        arguments.checkpoint_upper_bound,
+    )
+    from relu_nmt.recipes import average
 
-    if count is not None:
-        bound = arguments.checkpoint_upper_bound
-        inputs = [str(path) for path in last_checkpoints(inputs[0], count, by_updates, bound)]
-    print(f"averaging {len(inputs)}: {', '.join(inputs)}")
-    save_checkpoint(arguments.output, average_checkpoints(inputs))
-    print(f"written: {arguments.output}")
+    average.run(settings)
 
 
 if __name__ == "__main__":

@@ -28,10 +28,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    config = from_namespace(PreprocessConfig, arguments)
-    from relu_nmt.corpus.preprocess import build_data_folder
+    settings = from_namespace(PreprocessConfig, arguments)
+    from relu_nmt.recipes import preprocess
 
-    build_data_folder(config)
+    preprocess.run(settings)
 
 
 if __name__ == "__main__":

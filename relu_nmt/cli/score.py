@@ -1,17 +1,17 @@
 """relu-nmt-score: BLEU and chrF of a file of translations, of lines or of whole documents."""
 
-from __future__ import annotations
-
 import argparse
-import dataclasses
 from collections.abc import Sequence
 
 from relu_nmt.cli.command import make_parser, run_command
-from relu_nmt.cli.score_contrasts import ContrastOptions, contrast_report
-from relu_nmt.cli.score_options import DocumentOptions, OutputOptions, ScoreOptions
-from relu_nmt.cli.score_texts import sentence_report, text_report
-from relu_nmt.config import add_options, flag_of, from_namespace
-from relu_nmt.errors import ConfigError
+from relu_nmt.config import add_options, from_namespace
+from relu_nmt.recipes.scoring_settings import (
+    ContrastOptions,
+    DocumentOptions,
+    OutputOptions,
+    ScoreOptions,
+    ScoreSettings,
+)
 
 DESCRIPTION = """\
 Score translations, one a line, against references:
@@ -43,31 +43,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    output = from_namespace(OutputOptions, arguments)
-    contrasts = from_namespace(ContrastOptions, arguments)
-    if contrasts.contrastive:
-        _refuse(arguments, (ScoreOptions, DocumentOptions), "not with --contrastive")
-        output.print(contrast_report(contrasts))
-        return
-    _refuse(arguments, (ContrastOptions,), "only with --contrastive")
-    options = from_namespace(ScoreOptions, arguments)
-    if options.sentence_bleu:
-        _refuse(arguments, (DocumentOptions,), "not with --sentence-bleu")
-        output.print(sentence_report(options))
-        return
-    output.print(text_report(options, from_namespace(DocumentOptions, arguments)))
+    settings = ScoreSettings(
+        from_namespace(ScoreOptions, arguments),
+        from_namespace(DocumentOptions, arguments),
+        from_namespace(ContrastOptions, arguments),
+        from_namespace(OutputOptions, arguments),
+    )
+    from relu_nmt.recipes import score
 
-
-def _refuse(arguments: argparse.Namespace, classes: Sequence[type], reason: str) -> None:
-    """Refuse flags that would have no effect.
-
-    Raises:
-        ConfigError: a flag of one of the option classes was typed.
-    """
-    for options in classes:
-        for field in dataclasses.fields(options):
-            if hasattr(arguments, field.name):
-                raise ConfigError(f"{flag_of(field.name)}: {reason}")
+    score.run(settings)
 
 
 if __name__ == "__main__":

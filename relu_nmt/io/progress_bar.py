@@ -2,11 +2,31 @@
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import TracebackType
 
 from tqdm import tqdm
 
 SECONDS_BETWEEN_LINES = 10.0
+
+_hidden: ContextVar[bool] = ContextVar("hidden", default=False)
+
+
+@contextmanager
+def hidden_progress(hidden: bool = True) -> Iterator[None]:
+    """Let each :class:`ProgressBar` made within show nothing, if ``hidden``.
+
+    Example:
+        >>> with hidden_progress(), ProgressBar("count", 100) as progress:
+        ...     progress.advance(100)
+    """
+    token = _hidden.set(hidden or _hidden.get())
+    try:
+        yield
+    finally:
+        _hidden.reset(token)
 
 
 class ProgressBar:
@@ -29,10 +49,11 @@ class ProgressBar:
         self._total = total
         self._unit = unit
         self._done = 0
+        self._is_hidden = _hidden.get()
         self._started = self._last_line = time.monotonic()
         self._bar = (
             tqdm(total=total, desc=label, unit=unit, unit_scale=unit == "B", file=sys.stderr)
-            if sys.stderr.isatty()
+            if sys.stderr.isatty() and not self._is_hidden
             else None
         )
 
@@ -49,6 +70,8 @@ class ProgressBar:
             self._print_line()
 
     def _print_line(self) -> None:
+        if self._is_hidden:
+            return
         seconds = time.monotonic() - self._started
         share = self._done / max(1, self._total)
         size = (

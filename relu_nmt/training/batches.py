@@ -1,8 +1,8 @@
-"""What the trainer needs of a batch and of a source of batches, and who loads which."""
+"""The data that a trainer is given, and which process loads which batches of it."""
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -36,6 +36,37 @@ class BatchSource(Protocol):
 
     def load(self, index: int) -> Batch:
         """Return batch ``index`` of the planned epoch; called from several threads."""
+
+
+class Scorer(Protocol):
+    """Computes metrics of a validation set, for example BLEU of its translations.
+
+    It is called in all processes, with the model in evaluation mode and its averaged weights in
+    place, and returns the same values in all of them.
+    """
+
+    metric_names: tuple[str, ...]
+
+    def score(self) -> dict[str, float]:
+        """Return the metrics by name."""
+
+    def check(self) -> None:
+        """Try it on little data, so that mistakes show before the first update."""
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """What is trained on and validated with.
+
+    Args:
+        train: training batches.
+        valid: validation batches by name; the first set decides which checkpoint is the best.
+        scorers: further metrics by name of the validation set.
+    """
+
+    train: BatchSource
+    valid: Mapping[str, BatchSource]
+    scorers: Mapping[str, Scorer]
 
 
 @dataclass(frozen=True)

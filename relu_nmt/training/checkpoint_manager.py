@@ -14,6 +14,9 @@ LAST = f"checkpoint_last{SUFFIX}"
 BEST = f"checkpoint_best{SUFFIX}"
 # The new file is complete before an old one goes.
 FILES_AT_ONCE = 2
+BYTES_PER_NUMBER = 4
+# Numbers per weight in a checkpoint: the weight and Adam's two moments; one more with EMA.
+NUMBERS_PER_WEIGHT = 3
 
 
 @dataclass(frozen=True)
@@ -103,17 +106,19 @@ class CheckpointFolder:
             return None
         raise CheckpointError(f"--restore-file {wanted}: no such file, here or in {self.path}")
 
-    def check(self, checkpoint_bytes: int) -> None:
+    def check(self, num_weights: int, averaged: bool) -> None:
         """See that the folder can be written and has room.
 
         Args:
-            checkpoint_bytes: size of one checkpoint.
+            num_weights: parameters of the model.
+            averaged: their average is stored too.
 
         Raises:
             ConfigError: it cannot, or has not.
         """
         if self._config.no_save:
             return
+        checkpoint_bytes = num_weights * (NUMBERS_PER_WEIGHT + averaged) * BYTES_PER_NUMBER
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             probe = self.path / f".writable.{os.getpid()}"

@@ -1,4 +1,4 @@
-"""Where training stands: everything besides tensors that an exact resume needs."""
+"""What a checkpoint stores of a running training: where it stands, and the parts with a state."""
 
 import dataclasses
 import math
@@ -6,13 +6,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch import nn
+from torch.optim import Optimizer
+
 from relu_nmt.errors import CheckpointError
+from relu_nmt.optim.optimizers import build_optimizer
+from relu_nmt.optim.schedules import Schedule, build_schedule
+from relu_nmt.training.averaging import WeightAverage
+from relu_nmt.training.config import TrainerConfig
+from relu_nmt.training.distributed import ProcessGroup
 from relu_nmt.training.meters import Meters
+from relu_nmt.training.precision import Precision
+from relu_nmt.training.stopping import Patience
 
 
 @dataclass
 class TrainingState:
-    """Progress of a training run.
+    """Where a training stands: all that an exact resume needs besides tensors.
 
     Args:
         epoch: the epoch being trained, from 1.
@@ -96,3 +106,41 @@ class TrainingState:
                 f"{origin}: its training state cannot be read ({error}); it was written by "
                 "another version of relu_nmt, use it with --finetune-from-model"
             ) from error
+
+
+@dataclass
+class Components:
+    """Model and optimiser with everything that steers them.
+
+    Args:
+        model: the model whose weights are trained and stored.
+        optimizer: of its trainable parameters.
+        schedule: learning rate.
+        precision: number format and loss scale.
+        patience: early stopping.
+        average: averaged weights, None without EMA.
+    """
+
+    model: nn.Module
+    optimizer: Optimizer
+    schedule: Schedule
+    precision: Precision
+    patience: Patience
+    average: WeightAverage | None
+
+
+def build_components(model: nn.Module, config: TrainerConfig, process: ProcessGroup) -> Components:
+    """Return the parts for a model that is on its device already.
+
+    Raises:
+        ConfigError: settings that contradict each other or the device.
+    """
+    maximize = config.validation.maximize
+    return Components(
+        model,
+        build_optimizer(model, config.optimizer),
+        build_schedule(config.schedule, config.run.max_update, maximize),
+        Precision(config.run, process.device, process.world_size),
+        Patience(config.run.patience, maximize),
+        WeightAverage(model, config.ema) if config.ema.store_ema else None,
+    )

@@ -3,59 +3,24 @@
 import signal
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 from torch import nn
 
-from relu_nmt.training.batches import Batch, BatchSource, Share, load_ahead
+from relu_nmt.errors import DataError, TrainingError
+from relu_nmt.training.batches import Batch, Share, TrainingData, load_ahead
 from relu_nmt.training.checkpoint_manager import CheckpointFolder, Moment
-from relu_nmt.training.components import build_components
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.distributed import ProcessGroup
+from relu_nmt.training.log import TrainingLog
 from relu_nmt.training.meters import UpdateResult
-from relu_nmt.training.reporting import Reporter
-from relu_nmt.training.restore import restore
-from relu_nmt.training.snapshot import snapshot
-from relu_nmt.training.state import TrainingState
+from relu_nmt.training.results import TrainingResults, results_to_continue
+from relu_nmt.training.resume import restore, snapshot
+from relu_nmt.training.state import TrainingState, build_components
 from relu_nmt.training.stopping import SignalWatch, limit_reached, time_is_up
 from relu_nmt.training.update import LaunchedUpdate, UpdatePlan, Updater, update_seed
-from relu_nmt.training.validation import Scorer, Validator
-
-BYTES_PER_NUMBER = 4
-# Numbers per weight in a checkpoint: the weight and Adam's two moments; one more with EMA.
-NUMBERS_PER_WEIGHT = 3
-
-
-@dataclass(frozen=True)
-class TrainingData:
-    """What is trained on and validated with.
-
-    Args:
-        train: training batches.
-        valid: validation batches by name; the first set decides which checkpoint is the best.
-        scorers: further metrics by name of the validation set.
-    """
-
-    train: BatchSource
-    valid: Mapping[str, BatchSource]
-    scorers: Mapping[str, Scorer]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How training ended.
-
-    Args:
-        reason: why, for the user.
-        state: where it stands.
-        signal: number of the signal that interrupted it, if one did.
-    """
-
-    reason: str
-    state: TrainingState
-    signal: int | None = None
+from relu_nmt.training.validation import Validator
 
 
 class Trainer:
@@ -69,7 +34,7 @@ class Trainer:
         description: what a checkpoint tells about the model, as JSON can hold it
             (``model_config``, ``task``, ``args``).
         process: this process, see :func:`~relu_nmt.training.distributed.join_processes`.
-        reporter: where the log goes; by default as ``config.logging`` says.
+        log: where the log goes; by default as ``config.logging`` says.
 
     Raises:
         ConfigError: settings that contradict each other or the device.
@@ -78,6 +43,7 @@ class Trainer:
         >>> import torch
         >>> from types import SimpleNamespace
         >>> from relu_nmt.objective import LossOutput
+        >>> from relu_nmt.training.batches import TrainingData
         >>> from relu_nmt.training.config import CheckpointConfig, LoggingConfig, RunConfig
         >>> class Batches:
         ...     def begin_epoch(self, epoch):
@@ -101,7 +67,7 @@ class Trainer:
         >>> data = TrainingData(Batches(), valid={}, scorers={})
         >>> process = ProcessGroup(0, 1, torch.device("cpu"))
         >>> trainer = Trainer(model, Square(model), data, config, {}, process)
-        >>> trainer.train().state.num_updates  # doctest: +ELLIPSIS
+        >>> trainer.train().num_updates  # doctest: +ELLIPSIS
         {...
         10
     """
@@ -114,13 +80,14 @@ class Trainer:
         config: TrainerConfig,
         description: Mapping[str, Any],
         process: ProcessGroup,
-        reporter: Reporter | None = None,
+        log: TrainingLog | None = None,
     ) -> None:
         self.config = config
         self.state = TrainingState()
+        self.results = TrainingResults()
         objective.to(process.device).train()
         self.parts = build_components(model.to(process.device), config, process)
-        self.reporter = reporter or Reporter(config.logging, quiet=not process.is_first)
+        self.log = log or TrainingLog(config.logging, quiet=not process.is_first)
         self._description = description
         self._process = process
         self._data = data
@@ -150,39 +117,58 @@ class Trainer:
         self._interrupted = False
         self._started = self._lap = time.monotonic()
 
-    def train(self) -> Outcome:
+    def train(self) -> TrainingResults:
         """Train until a limit is reached or a signal comes; goes on from a checkpoint if there is.
+
+        The results are also written beside the checkpoints, at each of them, at each validation
+        and at the end.
 
         Raises:
             CheckpointError: a checkpoint cannot be read or written.
             ConfigError: a check before the first update fails.
+            DataError: the results cannot be read or written.
             TrainingError: the loss or the gradient is not finite.
         """
-        metric = self.config.validation.best_checkpoint_metric
-        say = self.reporter.say
+        metric, say = self.config.validation.best_checkpoint_metric, self.log.say
         try:
             path = self._folder.restore_path()
             self.state = restore(self.parts, path, self.config.checkpoint, metric, say)
+            self.results = results_to_continue(self._folder.path, path, self.state.num_updates)
+            self.results.settings = dict(self._description.get("args", {}))
+            self.results.parameters = sum(p.numel() for p in self.parts.model.parameters())
             self._started = time.monotonic() - self.state.seconds
             self._reason = self._limit_reached(self.state.epoch)
             if self._reason is None:
                 self._check_before_start()
-                self.reporter.begin(self.state)
-                with self._watch:
-                    while self._reason is None:
-                        self._train_epoch()
+                self.log.begin(self.state)
+                self._train()
             say(f"done training in {self._wall():.1f} seconds: {self._reason}")
+            self.results.ended = self._reason
+            if self._interrupted:
+                self.results.signal = self._watch.received or signal.SIGINT
+            self._write_results()
         finally:
-            self.reporter.close()
-        number = (self._watch.received or signal.SIGINT) if self._interrupted else None
-        return Outcome(self._reason, self.state, number)
+            self.log.close()
+        return self.results
+
+    def _train(self) -> None:
+        """Train until there is a reason to stop; an error is noted in the results."""
+        self._write_results()
+        try:
+            with self._watch:
+                while self._reason is None:
+                    self._train_epoch()
+        except BaseException as error:
+            self.results.ended = str(error) or type(error).__name__
+            self.results.diverged = isinstance(error, TrainingError)
+            with suppress(DataError):  # the first error is the one to show
+                self._write_results()
+            raise
 
     def _check_before_start(self) -> None:
         """Find the mistakes that would otherwise show after hours."""
-        weights = sum(p.numel() for p in self.parts.model.parameters())
-        numbers = NUMBERS_PER_WEIGHT + (self.parts.average is not None)
         if self._process.is_first:
-            self._folder.check(weights * numbers * BYTES_PER_NUMBER)
+            self._folder.check(self.results.parameters, self.parts.average is not None)
         if self._data.valid and not self.config.validation.disable_validation:
             self._validator.check(self.config.validation, self._validation_weights())
 
@@ -190,7 +176,7 @@ class Trainer:
         """Train from the stored position to the end of the epoch, or until a reason to stop."""
         state, config = self.state, self.config.run
         if state.begin_epoch(self._data.train.begin_epoch(state.epoch)):
-            self.reporter.say(
+            self.log.say(
                 f"the epoch now has {state.num_batches} batches; the position in it is carried "
                 "over in proportion"
             )
@@ -205,7 +191,7 @@ class Trainer:
         wanted = [index for update in updates for index in update if index is not None]
         on_gpu = self._process.device.type == "cuda"
         batches = load_ahead(self._data.train.load, wanted, config.num_workers, on_gpu)
-        self.reporter.begin_epoch(share, state.epoch)
+        self.log.begin_epoch(share, state.epoch)
         self._lap = time.monotonic()
         for update in updates:
             if self._update([self._batch(index, batches) for index in update]):
@@ -231,7 +217,7 @@ class Trainer:
             state.epoch,
             self._learning_rate(number),
             seed=update_seed(self.config.run.seed, number, self._process.rank),
-            telemetry=self.reporter.wants_telemetry(number),
+            telemetry=self.log.wants_telemetry(number),
             interrupt_vote=self._watch.received is not None,
             time_vote=time_is_up(self.config.run, self._wall()),
         )
@@ -242,7 +228,7 @@ class Trainer:
             state.batch_offset + self._share.batches_per_update, state.num_batches
         )
         if launched.skipped:
-            self.reporter.say(
+            self.log.say(
                 f"gradient overflow, update left out; the loss scale is now {launched.loss_scale:g}"
             )
             return
@@ -264,7 +250,10 @@ class Trainer:
         for meters in (self.state.inner, self.state.epoch_meters):
             meters.add(result, now - self._lap)
         self._lap = now
-        self.reporter.after_update(result, self.state, self._share, self._wall())
+        self.results.epoch = result.epoch
+        stats = self.log.after_update(result, self.state, self._share, self._wall())
+        if stats is not None:
+            self.results.add_updates(result.epoch, stats)
 
     def _between_updates(self) -> None:
         """Stop, validate or save if it is time; the end of the epoch is not treated here."""
@@ -280,7 +269,9 @@ class Trainer:
     def _end_epoch(self) -> None:
         self._read_launched()
         rate = self._learning_rate(self.state.num_updates)
-        self.reporter.end_epoch(self.state, rate, self.parts.precision.loss_scale, self._wall())
+        scale = self.parts.precision.loss_scale
+        stats = self.log.end_epoch(self.state, rate, scale, self._wall())
+        self.results.add_epoch(self.state.epoch, stats)
         self._reason = self._limit_reached(self.state.epoch + 1)
         self._validate_and_save(end_of_epoch=True)
 
@@ -297,6 +288,7 @@ class Trainer:
             score = self._validate()
             is_best = state.is_better(score, self.config.validation.maximize)
             state.best_score = score if is_best else state.best_score
+            self.results.set_best(state.best_metric, state.best_score)
             if self.parts.patience.exhausted_by(score):
                 self._reason = (
                     f"no better {self.config.validation.best_checkpoint_metric} in "
@@ -310,6 +302,8 @@ class Trainer:
                 self._reason = f"the learning rate has fallen to {rate:g} (--stop-min-lr)"
         if save or is_best or self._reason is not None:
             self._save(end_of_epoch, score, is_best)
+        if save or score is not None:
+            self._write_results()
 
     def _validation_is_due(self, end_of_epoch: bool, save: bool) -> bool:
         config, state = self.config.validation, self.state
@@ -330,7 +324,7 @@ class Trainer:
         scores = []
         metric = self.config.validation.best_checkpoint_metric
         for subset in self._data.valid:
-            self.reporter.say(f"begin validation on '{subset}' subset", subset)
+            self.log.say(f"begin validation on '{subset}' subset", subset)
             stats = self._validator.run(subset, self._validation_weights())
             stats["num_updates"] = self.state.num_updates
             if not scores and metric in stats:
@@ -338,7 +332,8 @@ class Trainer:
                 best = self.state.best_score
                 score = stats[metric]
                 stats[f"best_{metric}"] = score if best is None else choose(score, best)
-            self.reporter.validation(subset, stats, self.state)
+            self.log.validation(subset, stats, self.state)
+            self.results.add_validation(subset, self.state.epoch, stats)
             scores.append(stats.get(metric))
         self._lap = time.monotonic()
         return scores[0]
@@ -357,12 +352,18 @@ class Trainer:
             with_optimizer = not self.config.checkpoint.no_save_optimizer_state
             with snapshot(self.parts, state, self._description, with_optimizer) as checkpoint:
                 self._folder.write(checkpoint, names)
-            self.reporter.say(
+            self.log.say(
                 f"saved checkpoint {self._folder.path / names[0]} (epoch {epoch} @ "
                 f"{state.num_updates} updates, score {shown}) (writing took "
                 f"{time.monotonic() - start:.2f} seconds)"
             )
         self._lap = time.monotonic()
+
+    def _write_results(self) -> None:
+        """Bring the results up to now and write them, if anything is written."""
+        self.results.measure(self.state.num_updates, self._wall())
+        if self._process.is_first and not self.config.checkpoint.no_save:
+            self.results.write(self._folder.path)
 
     def _limit_reached(self, epoch: int) -> str | None:
         """Return why training must not go on with an update in ``epoch``, or None."""

@@ -2,34 +2,17 @@
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from relu_nmt.errors import ConfigError
-from relu_nmt.training.batches import BatchSource, load_ahead
+from relu_nmt.training.batches import BatchSource, Scorer, load_ahead
 from relu_nmt.training.config import ValidationConfig
 from relu_nmt.training.distributed import ProcessGroup
 from relu_nmt.training.meters import add_metrics, metric_averages
 from relu_nmt.training.precision import Precision
 from relu_nmt.training.update import all_metrics
-
-
-class Scorer(Protocol):
-    """Computes metrics of a validation set, for example BLEU of its translations.
-
-    It is called in all processes, with the model in evaluation mode and its averaged weights in
-    place, and returns the same values in all of them.
-    """
-
-    metric_names: tuple[str, ...]
-
-    def score(self) -> dict[str, float]:
-        """Return the metrics by name."""
-
-    def check(self) -> None:
-        """Try it on little data, so that mistakes show before the first update."""
 
 
 class Validator:

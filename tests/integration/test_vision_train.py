@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from relu_nmt.cli import vision_train
-from relu_nmt.cli.vision_train import with_cosine_period
 from relu_nmt.errors import CheckpointError
 from relu_nmt.loading import load_model
 from relu_nmt.optim.schedules import build_schedule
+from relu_nmt.recipes.train_images import with_cosine_period
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.training.config import RunConfig, TrainerConfig
 from relu_nmt.vision.config import VisionScheduleConfig

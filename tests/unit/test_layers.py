@@ -13,7 +13,7 @@ MAY_IMPORT = {
     "errors": set(),
     "io": {"errors"},
     "registry": {"errors"},
-    "config": {"errors"},
+    "config": {"errors", "registry"},
     "dropout": set(),
     "objective": set(),
     "peak_memory": set(),
@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "tokenization": BASE | {"data"},
     "corpus": BASE | {"data", "tokenization"},
     "optim": BASE,
-    "training": BASE | {"objective", "optim"},
+    "training": BASE | {"objective", "optim", "peak_memory"},
     "decoding": BASE | {"models", "modules", "attention", "data"},
     "evaluation": BASE | {"corpus", "decoding", "data"},
     "analysis": BASE | {"attention", "models", "decoding", "data"},
@@ -36,6 +36,10 @@ MAY_IMPORT = {
     "sweep": BASE | {"attention", "data", "evaluation", "peak_memory", "user_modules"},
     "vision": BASE
     | {"dropout", "objective", "presets", "attention", "modules", "data", "optim", "training"},
+    "recipes": BASE
+    | {"attention", "modules", "models", "data", "tokenization", "corpus", "optim", "training"}
+    | {"decoding", "evaluation", "analysis", "loading", "translator", "sweep", "vision"}
+    | {"peak_memory"},
     "__init__": {"translator"},
 }
 
@@ -70,8 +74,12 @@ def test_every_part_has_a_rule():
 
 @pytest.mark.parametrize(
     "module",
-    ["relu_nmt", *(f"relu_nmt.cli.{p.stem}" for p in (PACKAGE / "cli").glob("*.py"))],
+    [
+        "relu_nmt",
+        *(f"relu_nmt.cli.{p.stem}" for p in (PACKAGE / "cli").glob("*.py")),
+        *(f"relu_nmt.recipes.{p.stem}" for p in (PACKAGE / "recipes").glob("*_settings.py")),
+    ],
 )
-def test_commands_start_without_importing_torch(module):
+def test_commands_and_settings_start_without_importing_torch(module):
     code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,5 +1,6 @@
 import json
 import os
+import random
 import stat
 import subprocess
 import sys
@@ -144,3 +145,83 @@ def test_a_later_version_is_refused(tmp_path):
     save_file({"model.w": torch.ones(1)}, tmp_path / "c.safetensors", metadata=metadata)
     with pytest.raises(CheckpointError, match="version 99"):
         load_checkpoint(tmp_path / "c.safetensors")
+
+
+def tensor_bytes(path):
+    """Return where each tensor's bytes are in the file."""
+    with open(path, "rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+    header.pop("__metadata__")
+    return {
+        name: tuple(8 + size + offset for offset in entry["data_offsets"])
+        for name, entry in header.items()
+    }
+
+
+def flip(path, position, bit):
+    with open(path, "r+b") as file:
+        file.seek(position)
+        byte = file.read(1)[0]
+        file.seek(position)
+        file.write(bytes([byte ^ (1 << bit)]))
+
+
+@pytest.mark.parametrize("bit", [0, 6, 7])
+def test_a_flipped_bit_in_a_tensor_is_found(tmp_path, bit):
+    path = tmp_path / "c.safetensors"
+    save_checkpoint(path, example())
+    for name, (start, end) in tensor_bytes(path).items():
+        for position in (start, (start + end) // 2, end - 1):
+            flip(path, position, bit)
+            with pytest.raises(CheckpointError) as caught:
+                load_checkpoint(path, with_training_state=True)
+            message = str(caught.value)
+            assert str(path) in message
+            assert f"the tensor {name} does not fit its checksum" in message
+            assert "\n" not in message
+            flip(path, position, bit)
+    load_checkpoint(path, with_training_state=True)
+
+
+def test_any_flipped_bit_is_found_or_changes_nothing(tmp_path):
+    """Also in the header: names, shapes, types and settings."""
+    path = tmp_path / "c.safetensors"
+    saved = example()
+    save_checkpoint(path, saved)
+    flips = random.Random(1)
+    size = path.stat().st_size
+    for _ in range(1500):
+        position, bit = flips.randrange(size), flips.randrange(8)
+        flip(path, position, bit)
+        try:
+            loaded = load_checkpoint(path, with_training_state=True)
+        except CheckpointError:
+            pass
+        else:
+            assert loaded.metadata == saved.metadata
+            assert loaded.model_tensors.keys() == saved.model_tensors.keys()
+            for name, tensor in saved.model_tensors.items():
+                assert torch.equal(loaded.model_tensors[name], tensor)
+                assert loaded.model_tensors[name].dtype == tensor.dtype
+            assert loaded.training_tensors.keys() == saved.training_tensors.keys()
+        flip(path, position, bit)
+
+
+def test_a_file_from_before_there_were_checksums_is_read(tmp_path):
+    path = tmp_path / "c.safetensors"
+    header = {"format": "relu_nmt checkpoint", "version": 1, "tied": {"model.v": "model.w"}}
+    metadata = {key: json.dumps(value) for key, value in header.items()}
+    save_file({"model.w": torch.arange(3.0)}, path, metadata=metadata)
+    assert load_checkpoint(path).model_tensors["v"].tolist() == [0.0, 1.0, 2.0]
+    assert load_checkpoint(path).metadata == {}
+
+
+def test_tensors_that_training_alone_needs_are_not_checked_for_decoding(tmp_path):
+    path = tmp_path / "c.safetensors"
+    save_checkpoint(path, example())
+    start, _ = tensor_bytes(path)["optimizer.embed.weight.exp_avg"]
+    flip(path, start, 3)
+    assert load_checkpoint(path).model_tensors
+    with pytest.raises(CheckpointError, match=r"optimizer\.embed\.weight\.exp_avg"):
+        load_checkpoint(path, with_training_state=True)

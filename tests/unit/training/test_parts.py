@@ -9,6 +9,7 @@ from torch import nn
 
 from relu_nmt.config import add_options, from_namespace
 from relu_nmt.errors import ConfigError
+from relu_nmt.training.averaging import WeightAverage
 from relu_nmt.training.checkpoint import SUFFIX, Checkpoint, load_checkpoint
 from relu_nmt.training.checkpoint_manager import CheckpointFolder, Moment
 from relu_nmt.training.config import (
@@ -19,7 +20,6 @@ from relu_nmt.training.config import (
     ValidationConfig,
     parse_update_freq,
 )
-from relu_nmt.training.ema import WeightAverage
 from relu_nmt.training.stopping import SignalWatch
 
 
@@ -184,7 +184,7 @@ def test_a_restore_file_is_looked_for_in_the_folder_and_then_as_a_path(tmp_path,
 
 
 def test_a_full_disk_is_noticed_before_training(tmp_path):
-    with pytest.raises(ConfigError, match=r"GB free, but a checkpoint takes 1000000\.00 GB"):
-        folder_at(tmp_path).check(10**15)
-    folder_at(tmp_path).check(10)
-    folder_at(tmp_path, no_save=True).check(10**15)
+    with pytest.raises(ConfigError, match=r"GB free, but a checkpoint takes 1600000\.00 GB"):
+        folder_at(tmp_path).check(10**14, averaged=True)
+    folder_at(tmp_path).check(10, averaged=False)
+    folder_at(tmp_path, no_save=True).check(10**14, averaged=True)

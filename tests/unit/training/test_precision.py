@@ -110,8 +110,9 @@ def test_training_on_a_gpu(tmp_path, monkeypatch, format_):
     first = Toy(tmp_path, {**run, "max_epoch": 1}, dropout=0.0).trainer()
     first.train()
     trainer = Toy(tmp_path, run, dropout=0.0, ema={"store_ema": True}).trainer()
-    outcome = trainer.train()
-    assert outcome.state.epoch == 21
+    results = trainer.train()
+    assert results.epoch == 20
+    assert results.memory["gpu_bytes"] > 0
     assert next(trainer.parts.model.parameters()).is_cuda
-    start, end = first.state.best_score, outcome.state.best_score
+    start, end = first.state.best_score, trainer.state.best_score
     assert end < start

@@ -27,8 +27,8 @@ def assert_equal_tensors(left, right):
 
 
 def test_it_learns_and_reports(tmp_path, capsys):
-    outcome = Toy(tmp_path, run={"max_epoch": 20}, dropout=0.0).trainer().train()
-    assert outcome.state.num_updates == 140
+    results = Toy(tmp_path, run={"max_epoch": 20}, dropout=0.0).trainer().train()
+    assert results.num_updates == 140
     lines = json_lines(capsys.readouterr().out)
     losses = [line["valid_loss"] for line in lines if "valid_loss" in line]
     assert len(losses) == 20
@@ -65,7 +65,9 @@ def test_stopping_and_going_on_changes_no_bit(tmp_path, case, stop):
             checkpoint={"save_dir": str(tmp_path / name), "no_epoch_checkpoints": True},
             **{k: v for k, v in settings.items() if k != "checkpoint"},
         )
-        return toy.trainer().train()
+        trainer = toy.trainer()
+        trainer.train()
+        return trainer
 
     whole = train("whole", 17)
     train("parts", stop)
@@ -145,6 +147,7 @@ def test_best_and_kept_checkpoints(tmp_path):
         "checkpoint3.safetensors",
         "checkpoint_best.safetensors",
         "checkpoint_last.safetensors",
+        "results.json",
     ]
     best = load_checkpoint(tmp_path / "checkpoint_best.safetensors").metadata
     assert best["training_state"]["best_score"] == 3.0
@@ -186,7 +189,7 @@ def test_saving_and_validating_between_epochs(tmp_path, capsys):
 
 
 def test_patience(tmp_path):
-    outcome = (
+    results = (
         Toy(
             tmp_path,
             run={"patience": 2},
@@ -196,8 +199,8 @@ def test_patience(tmp_path):
         .trainer()
         .train()
     )
-    assert "--patience" in outcome.reason
-    assert outcome.state.epoch == 5
+    assert "--patience" in results.ended
+    assert results.epoch == 4
 
 
 class Slow(ToySource):
@@ -208,13 +211,13 @@ class Slow(ToySource):
 
 def test_the_time_limit_counts_over_resumes_and_ends_with_a_validation(tmp_path, capsys):
     toy = Toy(tmp_path, run={"stop_time_hours": 0.4 / 3600}, train=Slow())
-    outcome = toy.trainer().train()
-    assert "--stop-time-hours" in outcome.reason
-    assert 1 <= outcome.state.num_updates <= 9
+    results = toy.trainer().train()
+    assert "--stop-time-hours" in results.ended
+    assert 1 <= results.num_updates <= 9
     assert "valid_loss" in capsys.readouterr().out
     again = toy.trainer().train()
-    assert "--stop-time-hours" in again.reason
-    assert again.state.num_updates == outcome.state.num_updates
+    assert "--stop-time-hours" in again.ended
+    assert again.num_updates == results.num_updates
 
 
 def test_the_lowest_learning_rate_stops(tmp_path):
@@ -224,9 +227,9 @@ def test_the_lowest_learning_rate_stops(tmp_path):
         "total_num_update": 10,
         "stop_min_lr": 1e-9,
     }
-    outcome = Toy(tmp_path, schedule=schedule).trainer().train()
-    assert "--stop-min-lr" in outcome.reason
-    assert outcome.state.num_updates == 14
+    results = Toy(tmp_path, schedule=schedule).trainer().train()
+    assert "--stop-min-lr" in results.ended
+    assert results.num_updates == 14
 
 
 class Interrupting(ToySource):
@@ -249,9 +252,9 @@ def test_a_signal_saves_and_the_same_command_goes_on(tmp_path, number, at):
         tmp_path / "whole", run, {**checkpoint, "save_dir": str(tmp_path / "whole")}
     ).trainer().train()
     toy = Toy(tmp_path, run, checkpoint, train=Interrupting(number, at))
-    outcome = toy.trainer().train()
-    assert outcome.signal == number
-    assert outcome.state.num_updates == 7 * (at[0] - 1) + at[1] + 1
+    results = toy.trainer().train()
+    assert results.signal == number
+    assert results.num_updates == 7 * (at[0] - 1) + at[1] + 1
     assert signal.getsignal(number) == before
     toy.train = ToySource()
     assert toy.trainer().train().signal is None
@@ -262,7 +265,7 @@ def test_a_finished_training_is_left_alone(tmp_path):
     toy = Toy(tmp_path, run={"max_update": 3})
     toy.trainer().train()
     stamp = (tmp_path / "checkpoint_last.safetensors").stat().st_mtime_ns
-    assert "3 updates" in toy.trainer().train().reason
+    assert "3 updates" in toy.trainer().train().ended
     assert (tmp_path / "checkpoint_last.safetensors").stat().st_mtime_ns == stamp
 
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from relu_nmt.objective import LossOutput, Metric
 from relu_nmt.optim.config import OptimizerConfig, ScheduleConfig
+from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.config import (
     CheckpointConfig,
     EmaConfig,
@@ -18,7 +19,7 @@ from relu_nmt.training.config import (
     ValidationConfig,
 )
 from relu_nmt.training.distributed import ProcessGroup
-from relu_nmt.training.trainer import Trainer, TrainingData
+from relu_nmt.training.trainer import Trainer
 
 
 @dataclass(frozen=True)

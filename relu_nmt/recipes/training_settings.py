@@ -1,11 +1,24 @@
-"""The flags of relu-nmt-train that belong to translation, not to training in general."""
+"""Settings of the recipes that train: :mod:`train_translation` and :mod:`train_images`."""
 
+import dataclasses
 import json
 from dataclasses import dataclass
+from typing import Any
 
-from relu_nmt.config import from_strings, option
+from relu_nmt.attention.backend_config import AttentionBackendConfig
+from relu_nmt.attention.regularizer_config import AttentionRegularizerConfig
+from relu_nmt.config import from_strings, option, to_dict
+from relu_nmt.data.batching import BatchingConfig
+from relu_nmt.data.groups import DocumentConfig
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.errors import ConfigError
+from relu_nmt.models.config import TransformerConfig
+from relu_nmt.training.config import TrainerConfig
+from relu_nmt.vision.config import (
+    ImageTaskOptions,
+    PreprocessingConfig,
+    VisionTransformerConfig,
+)
 
 LABEL_SMOOTHED = "label_smoothed_cross_entropy"
 DEFAULT_SEARCH = '{"beam": 5, "max_len_a": 1.2, "max_len_b": 10}'
@@ -110,3 +123,102 @@ class EvalBleuOptions:
         False, "BLEU of the tokenised words, as multi-bleu.perl, instead of sacreBLEU of raw text"
     )
     eval_bleu_print_samples: bool = option(False, "print some translations at each validation")
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """What the settings of every training have; a checkpoint keeps all but the back end.
+
+    Args:
+        data: what to train on.
+        backend: how attention is computed.
+        task: what is learnt.
+        model: its shape.
+        regularizer: of the attention.
+        trainer: updates, optimiser, validation, checkpoints and log.
+    """
+
+    data: str
+    backend: AttentionBackendConfig
+    task: Any
+    model: Any
+    regularizer: AttentionRegularizerConfig
+    trainer: TrainerConfig
+
+    def to_args(self) -> dict[str, Any]:
+        """Return them as what a checkpoint stores."""
+        fields = (field.name for field in dataclasses.fields(self))
+        return {
+            "data": self.data,
+            **{
+                name: to_dict(getattr(self, name))
+                for name in fields
+                if name not in ("data", "backend")
+            },
+        }
+
+
+@dataclass(frozen=True)
+class TranslationTrainingSettings(TrainingSettings):
+    """All settings of the training of a translation model.
+
+    Raises:
+        ConfigError: settings that contradict each other.
+    """
+
+    task: TaskOptions
+    model: TransformerConfig
+    batching: BatchingConfig
+    documents: DocumentConfig
+    bleu: EvalBleuOptions
+
+    def __post_init__(self) -> None:
+        self.documents.check_fits(self.batching.max_tokens)
+
+
+@dataclass(frozen=True)
+class ImageTrainingSettings(TrainingSettings):
+    """All settings of the training of an image classifier."""
+
+    task: ImageTaskOptions
+    model: VisionTransformerConfig
+    preprocessing: PreprocessingConfig
+
+
+@dataclass(frozen=True)
+class AverageSettings:
+    """Which checkpoints to average.
+
+    Args:
+        inputs: checkpoints, or the folder that holds them.
+        output: the checkpoint to write.
+        num_epoch_checkpoints: average the last so many of the folder that were saved by epochs.
+        num_update_checkpoints: the same of those saved by updates.
+        checkpoint_upper_bound: take none of a later epoch (or update).
+
+    Raises:
+        ConfigError: settings that contradict each other.
+    """
+
+    inputs: tuple[str, ...]
+    output: str
+    num_epoch_checkpoints: int | None = None
+    num_update_checkpoints: int | None = None
+    checkpoint_upper_bound: int | None = None
+
+    def __post_init__(self) -> None:
+        counts = [self.num_epoch_checkpoints, self.num_update_checkpoints]
+        given = [count for count in counts if count is not None]
+        if len(given) > 1:
+            raise ConfigError(
+                "--num-epoch-checkpoints and --num-update-checkpoints exclude each other"
+            )
+        if not given and self.checkpoint_upper_bound is not None:
+            raise ConfigError(
+                "--checkpoint-upper-bound needs --num-epoch-checkpoints or --num-update-checkpoints"
+            )
+        if given and (given[0] < 1 or len(self.inputs) != 1):
+            raise ConfigError(
+                "--num-epoch-checkpoints and --num-update-checkpoints need 1 or more, and one "
+                "folder as --inputs"
+            )

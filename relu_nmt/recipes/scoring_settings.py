@@ -1,13 +1,10 @@
-"""Flags of relu-nmt-score, and how its results are printed."""
+"""Settings of :mod:`relu_nmt.recipes.score`."""
 
-from __future__ import annotations
-
-import json
-from collections.abc import Iterable
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from relu_nmt.config import option
+from relu_nmt.config import flag_of, option
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR
 from relu_nmt.data.documents import SEPARATORS
 from relu_nmt.errors import ConfigError
@@ -33,11 +30,7 @@ def _parse_edges(text: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class ScoreOptions:
-    """What to compare, and how.
-
-    Raises:
-        ConfigError: no reference.
-    """
+    """What to compare, and how."""
 
     sys: str = option("-", "translations; - is standard input", flags=("-s",), metavar="FILE")
     ref: str = option("", "references; several sets with commas", flags=("-r",), metavar="FILE")
@@ -52,10 +45,6 @@ class ScoreOptions:
     chrf_word_order: int = option(0, "longest word n-gram of chrF; 2 is chrF++", metavar="N")
     sacrebleu: bool = option(False, "as in fairseq; all scores are sacreBLEU's anyway")
     sentence_bleu: bool = option(False, "print the (smoothed) BLEU of each line instead")
-
-    def __post_init__(self) -> None:
-        if not self.ref:
-            raise ConfigError("--ref: give the file of the references")
 
 
 @dataclass(frozen=True)
@@ -135,16 +124,36 @@ class DocumentOptions:
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One result.
+class ContrastOptions:
+    """Which contrasts to show to which model.
 
-    Args:
-        text: the line to print.
-        values: the same for JSON.
+    Raises:
+        ConfigError: contrasts without a model.
     """
 
-    text: str
-    values: dict[str, Any]
+    contrastive: str = option(
+        "",
+        "score the right and wrong translations of this file (test.contrasts.jsonl of "
+        "data_prep/grammar_corpus.py) with a model, given the sentences before, and without them",
+        metavar="FILE",
+    )
+    path: str = option("", "checkpoint; several with colons are an ensemble", metavar="FILE")
+    context_sentences: int | None = option(
+        None, "most sentences to give of those before; all by default", metavar="N"
+    )
+    cpu: bool = option(False, "use the CPU even if there is a GPU")
+    batch_size: int | None = option(
+        None, "most translations in a batch; by default what suits the device", metavar="N"
+    )
+
+    def __post_init__(self) -> None:
+        if self.contrastive and not self.path:
+            raise ConfigError("--contrastive needs a model: give its checkpoint with --path")
+        if self.context_sentences is not None and self.context_sentences < 1:
+            raise ConfigError(
+                f"--context-sentences {self.context_sentences}: expected 1 or more; what the model "
+                "does without is printed anyway"
+            )
 
 
 @dataclass(frozen=True)
@@ -153,10 +162,38 @@ class OutputOptions:
 
     format: str = option("text", "a line for each score, or JSON", choices=("text", "json"))
 
-    def print(self, entries: Iterable[Entry]) -> None:
-        """Print the results on standard output, lines as they come."""
-        if self.format == "json":
-            print(json.dumps([entry.values for entry in entries], indent=1, ensure_ascii=False))
+
+@dataclass(frozen=True)
+class ScoreSettings:
+    """All settings of :mod:`relu_nmt.recipes.score`: of texts, or of a contrastive test.
+
+    Raises:
+        ConfigError: no reference, or flags that would have no effect.
+    """
+
+    texts: ScoreOptions
+    documents: DocumentOptions
+    contrasts: ContrastOptions
+    output: OutputOptions
+
+    def __post_init__(self) -> None:
+        if self.contrasts.contrastive:
+            _refuse(self.texts, "not with --contrastive")
+            _refuse(self.documents, "not with --contrastive")
             return
-        for entry in entries:
-            print(entry.text, flush=True)
+        _refuse(self.contrasts, "only with --contrastive")
+        if not self.texts.ref:
+            raise ConfigError("--ref: give the file of the references")
+        if self.texts.sentence_bleu:
+            _refuse(self.documents, "not with --sentence-bleu")
+
+
+def _refuse(options: Any, reason: str) -> None:
+    """Refuse flags that would have no effect.
+
+    Raises:
+        ConfigError: an option differs from its default.
+    """
+    for field in dataclasses.fields(options):
+        if getattr(options, field.name) != field.default:
+            raise ConfigError(f"{flag_of(field.name)}: {reason}")

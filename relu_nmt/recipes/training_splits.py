@@ -1,13 +1,12 @@
 """The splits that relu-nmt-train reads: single sentences, or groups of them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from relu_nmt.corpus.translation import TranslationTask
+from relu_nmt.data.batches import TranslationBatches
 from relu_nmt.data.batching import BatchingConfig, refuse_too_long
 from relu_nmt.data.groups import (
     LENGTHS_FILE,
@@ -15,12 +14,9 @@ from relu_nmt.data.groups import (
     DocumentConfig,
     lengths_in_words,
 )
+from relu_nmt.data.split import Split
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.safe_write import write_text
-
-if TYPE_CHECKING:
-    from relu_nmt.data.batches import TranslationBatches
-    from relu_nmt.data.split import Split
 
 
 class TrainingSplits:
@@ -53,8 +49,6 @@ class TrainingSplits:
             DataError: the split is missing or damaged, nothing is left of it, a sentence does not
                 fit into a batch, or document boundaries are wanted but unknown.
         """
-        from relu_nmt.data.batches import TranslationBatches
-
         batching, lengths = self._batching, self._documents.training_lengths
         opened = self._open(split)
         skip = batching.skip_invalid_size_inputs
@@ -77,8 +71,6 @@ class TrainingSplits:
         Raises:
             DataError: see :meth:`training`.
         """
-        from relu_nmt.data.batches import TranslationBatches
-
         documents = self._documents
         lengths = (documents.validation_length,) if documents.active else ()
         opened = self._open(split)

@@ -6,6 +6,7 @@ import pytest
 
 from relu_nmt.errors import ConfigError
 from relu_nmt.training.config import LoggingConfig
+from relu_nmt.training.log import LogWriter
 from relu_nmt.training.meters import (
     Meters,
     UpdateResult,
@@ -14,7 +15,6 @@ from relu_nmt.training.meters import (
     perplexity,
     rounded,
 )
-from relu_nmt.training.progress import Progress
 
 
 def result(loss, count, tokens):
@@ -61,14 +61,14 @@ STATS = {"loss": 3.14159, "ppl": 8.8249, "num_updates": 100, "lr": 1.25e-05}
 
 def lines_of(log_format, **settings):
     stream = io.StringIO()
-    progress = Progress(LoggingConfig(log_format=log_format, **settings), stream=stream)
-    progress.begin_epoch(1, 0, 1102)
-    progress.advance()
-    progress.updates(1, 100, 1102, STATS)
-    progress.end_epoch(1, STATS)
-    progress.validation(1, "valid", STATS)
-    progress.message("a remark")
-    progress.close()
+    writer = LogWriter(LoggingConfig(log_format=log_format, **settings), stream=stream)
+    writer.begin_epoch(1, 0, 1102)
+    writer.advance()
+    writer.updates(1, 100, 1102, STATS)
+    writer.end_epoch(1, STATS)
+    writer.validation(1, "valid", STATS)
+    writer.message("a remark")
+    writer.close()
     return stream.getvalue().splitlines()
 
 
@@ -96,14 +96,14 @@ def test_json_lines():
 
 def test_json_has_no_infinity():
     stream = io.StringIO()
-    Progress(LoggingConfig(log_format="json"), stream=stream).validation(1, "v", {"ppl": math.inf})
+    LogWriter(LoggingConfig(log_format="json"), stream=stream).validation(1, "v", {"ppl": math.inf})
     assert json.loads(stream.getvalue()) == {"epoch": 1, "v_ppl": None}
 
 
 def test_telemetry_keeps_small_numbers():
     stream = io.StringIO()
-    progress = Progress(LoggingConfig(log_format="json"), stream=stream)
-    progress.telemetry(2, 300, {"a/b": 0.000123456, "a/c": math.nan})
+    writer = LogWriter(LoggingConfig(log_format="json"), stream=stream)
+    writer.telemetry(2, 300, {"a/b": 0.000123456, "a/c": math.nan})
     assert json.loads(stream.getvalue()) == {
         **{"epoch": 2, "num_updates": 300},
         "telemetry": {"a/b": 0.0001235, "a/c": None},
@@ -131,14 +131,25 @@ def test_the_log_file_gets_what_the_screen_gets(tmp_path):
     lines_of("simple", log_file=str(path))
     assert len(path.read_text().splitlines()) == 2 * len(shown)
     with pytest.raises(ConfigError, match=r"--log-file .* cannot be written"):
-        Progress(LoggingConfig(log_file=str(tmp_path)))
+        LogWriter(LoggingConfig(log_file=str(tmp_path)))
 
 
 def test_a_quiet_process_prints_nothing(tmp_path, capsys):
-    progress = Progress(LoggingConfig(log_format="tqdm", log_file=str(tmp_path / "x")), quiet=True)
-    progress.begin_epoch(1, 0, 10)
-    progress.updates(1, 1, 10, STATS)
-    progress.validation(1, "valid", STATS)
-    progress.message("x")
+    writer = LogWriter(LoggingConfig(log_format="tqdm", log_file=str(tmp_path / "x")), quiet=True)
+    writer.begin_epoch(1, 0, 10)
+    writer.updates(1, 1, 10, STATS)
+    writer.validation(1, "valid", STATS)
+    writer.message("x")
     assert capsys.readouterr() == ("", "")
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("log_format", ["json", "tqdm"])
+def test_a_log_that_is_not_shown_goes_to_its_file_only(tmp_path, capsys, log_format):
+    config = LoggingConfig(log_format=log_format, log_file=str(tmp_path / "x"))
+    writer = LogWriter(config, shown=False)
+    writer.begin_epoch(1, 0, 10)
+    writer.validation(1, "valid", STATS)
+    writer.close()
+    assert capsys.readouterr() == ("", "")
+    assert "3.142" in (tmp_path / "x").read_text()

@@ -1,56 +1,18 @@
 """Contrastive tests: does a model prefer the right of several translations?"""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from relu_nmt import __version__
-from relu_nmt.cli.score_options import Entry
-from relu_nmt.cli.translation_options import ModelOptions, load_translator
-from relu_nmt.config import option
+import relu_nmt
 from relu_nmt.decoding.config import GenerationConfig
-from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.decoding.generator import Generator
+from relu_nmt.errors import DataError
+from relu_nmt.evaluation.contrastive_scoring import ContrastScorer, prefers_reference
 from relu_nmt.evaluation.contrasts import Contrast, accuracies, read_contrasts
 from relu_nmt.io.progress_bar import ProgressBar
-
-if TYPE_CHECKING:
-    from relu_nmt.evaluation.contrastive_scoring import ContrastScorer
-
-
-@dataclass(frozen=True)
-class ContrastOptions:
-    """Which contrasts to show to which model.
-
-    Raises:
-        ConfigError: contrasts without a model.
-    """
-
-    contrastive: str = option(
-        "",
-        "score the right and wrong translations of this file (test.contrasts.jsonl of "
-        "data_prep/grammar_corpus.py) with a model, given the sentences before, and without them",
-        metavar="FILE",
-    )
-    path: str = option("", "checkpoint; several with colons are an ensemble", metavar="FILE")
-    context_sentences: int | None = option(
-        None, "most sentences to give of those before; all by default", metavar="N"
-    )
-    cpu: bool = option(False, "use the CPU even if there is a GPU")
-    batch_size: int | None = option(
-        None, "most translations in a batch; by default what suits the device", metavar="N"
-    )
-
-    def __post_init__(self) -> None:
-        if self.contrastive and not self.path:
-            raise ConfigError("--contrastive needs a model: give its checkpoint with --path")
-        if self.context_sentences is not None and self.context_sentences < 1:
-            raise ConfigError(
-                f"--context-sentences {self.context_sentences}: expected 1 or more; what the model "
-                "does without is printed anyway"
-            )
+from relu_nmt.recipes.score import Entry
+from relu_nmt.recipes.scoring_settings import ContrastOptions
+from relu_nmt.translator import Translator
 
 
 def contrast_report(options: ContrastOptions) -> Iterator[Entry]:
@@ -62,10 +24,7 @@ def contrast_report(options: ContrastOptions) -> Iterator[Entry]:
     """
     every = read_contrasts(options.contrastive)
     config = GenerationConfig(score_reference=True, batch_size=options.batch_size)
-    translator = load_translator(ModelOptions(path=options.path, cpu=options.cpu), None)
-    from relu_nmt.decoding.generator import Generator
-    from relu_nmt.evaluation.contrastive_scoring import ContrastScorer
-
+    translator = Translator.from_checkpoint(options.path, "cpu" if options.cpu else None)
     task = translator.task
     contrasts = [c for c in every if c.source_language == task.source_lang]
     if not contrasts:
@@ -88,13 +47,12 @@ def contrast_report(options: ContrastOptions) -> Iterator[Entry]:
 def _accuracies(
     scorer: ContrastScorer, contrasts: Sequence[Contrast], context: int | None
 ) -> Iterator[Entry]:
-    from relu_nmt.evaluation.contrastive_scoring import prefers_reference
-
     shown = "all" if context is None else str(context)
     total = sum(1 + len(contrast.contrasts) for contrast in contrasts)
     with ProgressBar(f"score with context {shown}", total, "translations") as progress:
         is_right = prefers_reference(scorer.scores(contrasts, context, progress.advance))
-    signature = f"context:{shown}|score:logprob-sum|ties:wrong|version:relu_nmt-{__version__}"
+    version = f"relu_nmt-{relu_nmt.__version__}"
+    signature = f"context:{shown}|score:logprob-sum|ties:wrong|version:{version}"
     for accuracy in accuracies(contrasts, is_right):
         name = f"accuracy[{accuracy.category}]"
         yield Entry(

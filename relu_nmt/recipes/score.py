@@ -1,22 +1,96 @@
-"""Scores of files of translations."""
-
-from __future__ import annotations
+"""BLEU and chrF of files of translations, and contrastive tests of a model."""
 
 import dataclasses
+import json
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from relu_nmt.cli.score_options import DocumentOptions, Entry, ScoreOptions
 from relu_nmt.data.documents import DOCUMENT_TAG, SEPARATORS, read_documents, separator_test
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation import document_scores as docs
 from relu_nmt.evaluation.bleu import MetricConfig, Score, sentence_bleu
 from relu_nmt.evaluation.length_buckets import scores_by_length
 from relu_nmt.evaluation.significance import paired_bootstrap
+from relu_nmt.io.progress_bar import hidden_progress
 from relu_nmt.io.text_lines import decode_lines, read_lines
+from relu_nmt.recipes.scoring_settings import DocumentOptions, ScoreOptions
+from relu_nmt.recipes.scoring_settings import ScoreSettings as Settings
 
 FEW_SEGMENTS = 20
 """Below it resamples differ so little that the bootstrap's p-value is not to be trusted."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One result.
+
+    Args:
+        text: the line to print.
+        values: the same for JSON.
+    """
+
+    text: str
+    values: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ScoreResult:
+    """All that was found.
+
+    Args:
+        entries: scores, remarks and comparisons, as they are printed.
+    """
+
+    entries: tuple[Entry, ...]
+
+    def __getitem__(self, name: str) -> float:
+        """Return the first score of that name, such as ``BLEU``, ``d-BLEU`` or ``accuracy``.
+
+        Raises:
+            KeyError: there is none.
+        """
+        for entry in self.entries:
+            if entry.values.get("name") == name:
+                return entry.values["score"]
+        raise KeyError(name)
+
+
+def run(settings: Settings, *, progress: bool = True) -> ScoreResult:
+    """Score translations, or show contrasts to a model.
+
+    Args:
+        settings: what to compare, and how.
+        progress: print the results on standard output, lines as they come, and progress bars on
+            standard error.
+
+    Raises:
+        ConfigError: no such tokeniser, or buckets that do not rise.
+        DataError: lines or documents of the files do not fit.
+        CheckpointError: the model of a contrastive test cannot be read.
+    """
+    as_lines = progress and settings.output.format == "text"
+    entries = []
+    with hidden_progress(not progress):
+        for entry in _entries(settings):
+            entries.append(entry)
+            if as_lines:
+                print(entry.text, flush=True)
+    if progress and not as_lines:
+        print(json.dumps([entry.values for entry in entries], indent=1, ensure_ascii=False))
+    return ScoreResult(tuple(entries))
+
+
+def _entries(settings: Settings) -> Iterator[Entry]:
+    if settings.contrasts.contrastive:
+        # Only this needs PyTorch, which takes longer to import than most texts to score.
+        from relu_nmt.recipes.score_contrasts import contrast_report
+
+        return contrast_report(settings.contrasts)
+    if settings.texts.sentence_bleu:
+        return sentence_report(settings.texts)
+    return text_report(settings.texts, settings.documents)
 
 
 def sentence_report(options: ScoreOptions) -> Iterator[Entry]:

@@ -1,0 +1,38 @@
+"""Settings: one declaration of a field for its flag, presets, files, JSON and Python keywords.
+
+A component's settings are a class made by :func:`settings`, its fields by :func:`option`; a
+command's are a class of groups of them (:func:`group`). :mod:`~relu_nmt.config.fields` checks
+values, :mod:`~relu_nmt.config.classes` whole instances; :mod:`~relu_nmt.config.trees` makes
+settings from values by name, :mod:`~relu_nmt.config.command_line` from flags and files.
+"""
+
+from relu_nmt.config.classes import settings
+from relu_nmt.config.command_line import (
+    add_options,
+    add_settings,
+    from_namespace,
+    read_settings,
+    read_settings_file,
+    to_yaml,
+)
+from relu_nmt.config.fields import REQUIRED, flag_of, group, like, option
+from relu_nmt.config.trees import from_dict, from_flat, from_strings, to_dict
+
+__all__ = [
+    "REQUIRED",
+    "add_options",
+    "add_settings",
+    "flag_of",
+    "from_dict",
+    "from_flat",
+    "from_namespace",
+    "from_strings",
+    "group",
+    "like",
+    "option",
+    "read_settings",
+    "read_settings_file",
+    "settings",
+    "to_dict",
+    "to_yaml",
+]

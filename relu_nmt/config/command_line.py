@@ -1,0 +1,250 @@
+"""Flags and files of settings: every command's parser, ``--config`` and ``--dump-config``."""
+
+import argparse
+import json
+import os
+import sys
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from relu_nmt.config.classes import idle_options
+from relu_nmt.config.fields import (
+    Entry,
+    all_entries,
+    entries_of,
+    flag_of,
+    groups_of,
+    shown,
+)
+from relu_nmt.config.trees import flat, known_fields, merged, to_dict
+from relu_nmt.errors import ConfigError
+from relu_nmt.registry import Registry
+
+ConfigT = TypeVar("ConfigT")
+MOST_SHOWN_CHOICES = 6
+MOST_HEADER_BYTES = 100_000_000
+"""The longest header that safetensors allows."""
+
+
+def add_settings(parser: argparse.ArgumentParser, config_class: type) -> None:
+    """Add the flags of a settings class and all its groups, and those of settings files.
+
+    Flags that were not typed are absent from the parsed namespace, and typed ones are still text:
+    :func:`read_settings` makes the settings of it.
+    """
+    for name, entry in entries_of(config_class).items():
+        if entry.declared.positional:
+            parser.add_argument(
+                name,
+                nargs="?",
+                default=argparse.SUPPRESS,
+                metavar=entry.declared.metavar,
+                help=_help_text(entry),
+            )
+    own = [e for e in entries_of(config_class).values() if not e.declared.positional]
+    if own:
+        _add_flags(parser.add_argument_group("settings"), own)
+    _add_groups(parser, config_class)
+    files = parser.add_argument_group("settings file")
+    files.add_argument(
+        "--config",
+        metavar="FILE",
+        help="read settings from a YAML file, a checkpoint or a results.json; flags go before it",
+    )
+    files.add_argument(
+        "--dump-config", action="store_true", help="print all settings as YAML and stop"
+    )
+
+
+def _add_groups(parser: argparse.ArgumentParser, config_class: type) -> None:
+    for title, kind in groups_of(config_class).values():
+        add_options(parser, kind, title)
+        _add_groups(parser, kind)
+
+
+def add_options(parser: argparse.ArgumentParser, config_class: type, title: str) -> None:
+    """Add a group of flags for the options of one class.
+
+    A ``bool`` field gets ``--name`` and ``--no-name`` (only ``--no-name`` if its name starts with
+    ``no_``, as in fairseq).
+    """
+    if entries := list(entries_of(config_class).values()):
+        _add_flags(parser.add_argument_group(title), entries)
+
+
+def _add_flags(group: Any, entries: list[Entry]) -> None:
+    for entry in entries:
+        declared = entry.declared
+        names = [*declared.flags, flag_of(entry.name)]
+        common = {"dest": entry.name, "default": argparse.SUPPRESS, "help": _help_text(entry)}
+        if entry.kind is bool:
+            is_negative = entry.name.startswith("no_")
+            action: Any = "store_true" if is_negative else argparse.BooleanOptionalAction
+            group.add_argument(*names, action=action, **common)
+        else:
+            nargs = None if declared.bare is None else "?"
+            group.add_argument(
+                *names, metavar=_metavar(entry), nargs=nargs, const=declared.bare, **common
+            )
+
+
+def _metavar(entry: Entry) -> str | None:
+    choices = entry.declared.choices
+    if entry.declared.metavar or choices is None or isinstance(choices, Registry):
+        return entry.declared.metavar
+    return f"{{{','.join(choices)}}}" if len(choices) <= MOST_SHOWN_CHOICES else "NAME"
+
+
+def _help_text(entry: Entry) -> str:
+    """Return the help with default and needs, as argparse takes it."""
+    text, default = entry.declared.help, entry.default
+    if entry.declared.needs:
+        needs = [
+            flag_of(name)
+            if values in ([], [True])
+            else f"--no-{flag_of(name)[2:]}"
+            if values == [False]
+            else f"{flag_of(name)} {'/'.join(map(shown, values))}"
+            for name, *values in entry.declared.needs
+        ]
+        if wanted := [need for need in needs if not need.startswith("--no-")]:
+            text += f"; needs {' and '.join(wanted)}"
+    if entry.declared.no_effect:
+        text += f"; no effect here: {entry.declared.no_effect}"
+    if default is True:
+        text += " (on by default)"
+    elif default not in (None, "", (), False) and not entry.declared.positional:
+        text += f" (default: {shown(default)})"
+    return text.replace("%", "%%")
+
+
+def read_settings(config_class: type[ConfigT], namespace: argparse.Namespace) -> ConfigT:
+    """Return the settings: typed flags first, then ``--config``, then presets, then defaults.
+
+    With ``--dump-config`` they are printed as YAML and the program ends, as with ``--help``.
+
+    Raises:
+        ConfigError: a missing, unknown or wrong value, or a flag that does nothing.
+    """
+    names = {entry.name for entry in all_entries(config_class)}
+    typed = {name: value for name, value in vars(namespace).items() if name in names}
+    path = getattr(namespace, "config", None)
+    base = {} if path is None else read_settings_file(config_class, path)
+    config = merged(config_class, typed, base)
+    _note_no_effect(config_class, typed)
+    if getattr(namespace, "dump_config", False):
+        print(to_yaml(config), end="")
+        raise SystemExit(0)
+    return config
+
+
+def from_namespace(
+    config_class: type[ConfigT],
+    namespace: argparse.Namespace,
+    base: Mapping[str, Any] | None = None,
+) -> ConfigT:
+    """Return the settings of one class: typed flags, then ``base`` (a preset), then defaults."""
+    names = {entry.name for entry in all_entries(config_class)}
+    typed = {name: value for name, value in vars(namespace).items() if name in names}
+    return merged(config_class, typed, base)
+
+
+def _note_no_effect(config_class: type, typed: Mapping[str, Any]) -> None:
+    """Tell which flags of fairseq do nothing here; in the first of several processes."""
+    for entry in all_entries(config_class):
+        reason = entry.declared.no_effect
+        if reason and entry.name in typed and os.environ.get("RANK", "0") == "0":
+            print(f"note: {entry.label} has no effect: {reason}", file=sys.stderr)
+
+
+def read_settings_file(config_class: type, path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the values of a YAML file, a checkpoint or a ``results.json`` by field name.
+
+    Fields may stand under the names of their groups or on their own.
+
+    Raises:
+        ConfigError: the file cannot be read, holds an unknown field or one that does nothing.
+    """
+    nested, is_stored = _nested_values(Path(path))
+    try:
+        values = known_fields(config_class, flat(nested))
+    except ConfigError as error:
+        another = ", or another version or command of relu_nmt wrote it" if is_stored else ""
+        raise ConfigError(f"{path}: {error}{another}") from error
+    if not is_stored:
+        _check_needs_of_file(config_class, values, path)
+    return values
+
+
+def _check_needs_of_file(
+    config_class: type, values: Mapping[str, Any], path: str | os.PathLike[str]
+) -> None:
+    entries = {entry.name: entry for entry in all_entries(config_class)}
+    try:
+        read = {name: entries[name].read(value) for name, value in values.items()}
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    whole = {name: read.get(name, entry.default) for name, entry in entries.items()}
+    for entry, text in idle_options(entries.values(), whole):
+        if entry.name in values:
+            raise ConfigError(f"{path}: {text}")
+
+
+def _nested_values(path: Path) -> tuple[Mapping[str, Any], bool]:
+    """Return a file's settings, and whether relu_nmt stored them beside other things."""
+    try:
+        if path.suffix == ".safetensors":
+            return _checkpoint_settings(path), True
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--config {path}: cannot read it: {error}") from error
+    import yaml  # JSON is YAML
+
+    try:
+        values = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    except (ValueError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"--config {path}: cannot read it: {reason}") from error
+    if values is None:
+        return {}, False
+    if not isinstance(values, dict):
+        raise ConfigError(f"--config {path}: expected lines such as 'max_tokens: 4000'")
+    if path.suffix == ".json" and isinstance(values.get("settings"), dict):
+        return values["settings"], True
+    return values, False
+
+
+def _checkpoint_settings(path: Path) -> Mapping[str, Any]:
+    """Return what a checkpoint stores as ``args``; its header is JSON after its length."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = file.read(length) if length <= MOST_HEADER_BYTES else b""
+    try:
+        values = json.loads(json.loads(header)["__metadata__"]["args"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"--config {path}: no checkpoint with settings in it") from error
+    return values
+
+
+def to_yaml(config: Any) -> str:
+    """Return settings as YAML that ``--config`` reads, with the help of each as a comment."""
+    return _yaml_lines(config, "")
+
+
+def _yaml_lines(config: Any, indent: str) -> str:
+    import yaml
+
+    values, groups = to_dict(config), groups_of(type(config))
+    text = ""
+    for name, entry in entries_of(type(config)).items():
+        value = list(values[name]) if isinstance(values[name], tuple) else values[name]
+        shown_value = yaml.safe_dump([value], default_flow_style=True, width=10**6).strip()[1:-1]
+        comment = textwrap.wrap(entry.declared.help, 96 - len(indent))
+        text += "".join(f"{indent}# {part}\n" for part in comment)
+        text += f"{indent}{name}: {shown_value}\n"
+    for name, (title, _) in groups.items():
+        text += f"\n{indent}# {title}\n{indent}{name}:\n"
+        text += _yaml_lines(getattr(config, name), indent + "  ")
+    return text

@@ -1,0 +1,162 @@
+"""Train an image classifier on class folders, or go on with its training."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+from relu_nmt.errors import CheckpointError, ConfigError
+from relu_nmt.recipes.training import Training, TrainingParts, TrainingResult, run_training
+from relu_nmt.recipes.training_settings import ImageTrainingSettings as Settings
+from relu_nmt.training.batches import TrainingData
+from relu_nmt.training.checkpoint import read_metadata
+from relu_nmt.training.config import TrainerConfig
+from relu_nmt.training.distributed import ProcessGroup
+from relu_nmt.vision.augmentation import ImageTransform
+from relu_nmt.vision.batches import ImageBatches
+from relu_nmt.vision.images import ImageSet, add_set, hold_out, open_images, with_classes_of
+from relu_nmt.vision.loading import classes_of, describe_task
+from relu_nmt.vision.objective import ImageObjective
+from relu_nmt.vision.vision_transformer import VisionTransformer
+
+
+def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
+    """Train until a limit is reached or a signal comes; goes on from a checkpoint if there is one.
+
+    Args:
+        settings: of model, images, training, and where checkpoints go.
+        progress: print the log on standard output.
+
+    Raises:
+        ConfigError: settings that contradict each other, the images or the device.
+        DataError: the images are missing or damaged.
+        CheckpointError: a checkpoint cannot be read or written, or tells other classes apart.
+        TrainingError: the loss or the gradient is not finite.
+    """
+    return run_training(ImageTraining, settings, progress)
+
+
+class ImageTraining(Training):
+    """Makes the parts of an image training."""
+
+    settings: Settings
+
+    def __init__(
+        self, settings: Settings, process: ProcessGroup, say: Callable[[str], None]
+    ) -> None:
+        super().__init__(settings, process, say)
+        self.transform = ImageTransform(settings.preprocessing, settings.model.image_size)
+
+    def parts(self) -> TrainingParts:
+        """Return the parts of a new training; what is in them is printed.
+
+        Raises:
+            ReluNmtError: the images, or the checkpoint to go on from, do not fit the settings.
+        """
+        settings, options = self.settings, self.settings.task
+        train_set, valid_sets = self._images()
+        self._check_checkpoint(train_set)
+        model = self._model(len(train_set.classes))
+        train = self._batches(train_set, options.batch_size, settings.trainer.run.seed)
+        valid_size = options.batch_size_valid or options.batch_size
+        valid = {name: self._batches(s, valid_size, None) for name, s in valid_sets.items()}
+        return TrainingParts(
+            model,
+            ImageObjective(model, options.label_smoothing, settings.regularizer),
+            TrainingData(train, valid, scorers={}),
+            with_cosine_period(settings.trainer, train.num_batches, self.process.world_size),
+            describe_task(train_set.classes, settings.preprocessing),
+            f"images per device = {options.batch_size}",
+        )
+
+    def _images(self) -> tuple[ImageSet, dict[str, ImageSet]]:
+        """Return the training images and the validation sets by name.
+
+        Raises:
+            ConfigError: there is nothing to validate on.
+            DataError: a path is missing, or its images do not fit the others.
+        """
+        options, data = self.settings.task, self.settings.data
+        train, *others = open_images(data).values()
+        held = []
+        if options.valid_fraction:
+            train, held_out = hold_out(train, options.valid_fraction, "valid")
+            held = [held_out]
+        if options.valid_data is not None:
+            others = [_validation_part(open_images(p)) for p in options.valid_data.split(",")]
+        # The log has lines of its own that are called train.
+        sets = {"train": train}
+        if not self.settings.trainer.validation.disable_validation:
+            for images in held + others[: 1 if options.valid_data is None else None]:
+                sets = add_set(sets, with_classes_of(images, train))
+            if len(sets) == 1:
+                raise ConfigError(
+                    f"{data}: no images to validate on; give --valid-data PATH, "
+                    "--valid-fraction 0.1, or --disable-validation"
+                )
+        for name, images in sets.items():
+            self._report_images(name, images)
+        return train, {name: images for name, images in sets.items() if images is not train}
+
+    def _report_images(self, name: str, images: ImageSet) -> None:
+        self.say(
+            f"{images.tree.origin}: {name}: {len(images):,} images of {len(images.classes)} classes"
+        )
+        if images.num_ignored:
+            self.say(
+                f"{images.num_ignored:,} other files there are left out: no image by their names, "
+                "or not in a class folder"
+            )
+
+    def _batches(self, images: ImageSet, batch_size: int, seed: int | None) -> ImageBatches:
+        return ImageBatches(images, self.transform, batch_size, seed)
+
+    def _model(self, num_classes: int) -> VisionTransformer:
+        """Return a new model; its size is printed."""
+        config = self.settings.model
+        name = (
+            f"{self.settings.task.arch}, attention {config.attention}, "
+            f"{config.num_tokens} tokens an image"
+        )
+        return self.new_model(lambda: VisionTransformer(config, num_classes), name)
+
+    def _check_checkpoint(self, images: ImageSet) -> None:
+        """Compare the checkpoint to go on from with these images.
+
+        Raises:
+            CheckpointError: it tells other classes apart.
+        """
+        path = self.checkpoint_to_continue()
+        if path is None:
+            return
+        if classes_of(read_metadata(path), path) != tuple(images.classes):
+            raise CheckpointError(
+                f"{path}: trained with other classes than those of {self.settings.data}; choose "
+                "another --save-dir for a fresh start"
+            )
+
+
+def with_cosine_period(config: TrainerConfig, batches: int, processes: int) -> TrainerConfig:
+    """Let the cosine schedule end with the training, after ``--max-epoch`` or ``--max-update``.
+
+    Args:
+        config: all settings of the trainer.
+        batches: batches of an epoch, over all processes.
+        processes: number of processes.
+    """
+    run, schedule = config.run, config.schedule
+    limits = [run.max_update] if run.max_update else []
+    if run.max_epoch:
+        per_update = [run.update_freq_of(e + 1) * processes for e in range(run.max_epoch)]
+        limits.append(sum(-(-batches // count) for count in per_update))
+    if schedule.lr_scheduler != "cosine" or schedule.lr_period_updates > 0 or not limits:
+        return config
+    # The next period begins one update after the last one.
+    period = float(max(1, min(limits) + 1 - schedule.warmup))
+    return dataclasses.replace(
+        config, schedule=dataclasses.replace(schedule, lr_period_updates=period)
+    )
+
+
+def _validation_part(sets: Mapping[str, ImageSet]) -> ImageSet:
+    """Return what is to be validated on where train and val lie side by side, or the only set."""
+    first, *others = sets.values()
+    return others[0] if others else first

@@ -1,0 +1,181 @@
+"""Train a translation model on a data folder, or go on with its training."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from relu_nmt.config import to_dict
+from relu_nmt.corpus.translation import TranslationTask
+from relu_nmt.data.batches import TranslationBatches
+from relu_nmt.data.dictionary import SENTENCE_SEPARATOR
+from relu_nmt.decoding.generator import Generator
+from relu_nmt.errors import CheckpointError, ConfigError
+from relu_nmt.evaluation.config import ScoringConfig
+from relu_nmt.evaluation.validation_bleu import SAMPLES, ValidationBleu
+from relu_nmt.loading import build_model
+from relu_nmt.models.config import TransformerConfig
+from relu_nmt.models.encoder_decoder import EncoderDecoder
+from relu_nmt.models.objective import TranslationObjective
+from relu_nmt.recipes.training import Training, TrainingParts, TrainingResult, run_training
+from relu_nmt.recipes.training_settings import TranslationTrainingSettings as Settings
+from relu_nmt.recipes.training_settings import search_settings
+from relu_nmt.recipes.training_splits import TrainingSplits
+from relu_nmt.training.batches import TrainingData
+from relu_nmt.training.checkpoint import read_metadata
+from relu_nmt.training.distributed import ProcessGroup
+
+
+def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
+    """Train until a limit is reached or a signal comes; goes on from a checkpoint if there is one.
+
+    Args:
+        settings: of model, data, training, and where checkpoints go.
+        progress: print the log on standard output.
+
+    Raises:
+        ConfigError: settings that contradict each other, the data or the device.
+        DataError: the data folder is damaged, or a sentence does not fit into a batch.
+        CheckpointError: a checkpoint cannot be read or written, or is one of other dictionaries.
+        TrainingError: the loss or the gradient is not finite.
+    """
+    return run_training(TranslationTraining, settings, progress)
+
+
+class TranslationTraining(Training):
+    """Makes the parts of a translation training."""
+
+    settings: Settings
+
+    def __init__(
+        self, settings: Settings, process: ProcessGroup, say: Callable[[str], None]
+    ) -> None:
+        super().__init__(settings, process, say)
+        options, bleu = settings.task, settings.bleu
+        task = TranslationTask.from_data_folder(
+            settings.data, options.source_lang, options.target_lang
+        )
+        if task.target_text.keeps_text:
+            task = task.with_post_processing(bleu.eval_bleu_remove_bpe, bleu.eval_bleu_detok)
+        if settings.documents.sentence_separator:
+            task = task.with_sentence_separator()
+        self.task = task
+
+    def parts(self) -> TrainingParts:
+        """Return the parts of a new training; what is in them is printed.
+
+        Raises:
+            ReluNmtError: the data, or the checkpoint to go on from, do not fit the settings.
+        """
+        settings, batching = self.settings, self.settings.batching
+        model = self._model()
+        self._check_checkpoint()
+        objective = TranslationObjective(model, settings.task.smoothing, settings.regularizer)
+        train, valid = self._batches()
+        scorers = {}
+        if settings.bleu.eval_bleu and valid:
+            first = next(iter(valid))
+            scorers[first] = self._bleu_of(model, valid[first])
+        return TrainingParts(
+            model,
+            objective,
+            TrainingData(train, valid, scorers),
+            settings.trainer,
+            self.task.to_state(),
+            f"max tokens per device = {batching.max_tokens} and max sentences per "
+            f"device = {batching.batch_size}",
+        )
+
+    def _model(self) -> EncoderDecoder:
+        """Return a new model; its size is printed."""
+        task, config = self.task, self.settings.model
+        for language, dictionary in (
+            (task.source_lang, task.source_dictionary),
+            (task.target_lang, task.target_dictionary),
+        ):
+            self.say(f"[{language}] dictionary: {len(dictionary)} types")
+        if config.share_all_embeddings and not task.joined_dictionary:
+            raise ConfigError(
+                f"--share-all-embeddings: {self.settings.data} has two dictionaries; preprocess "
+                "with --joined-dictionary, or use --share-decoder-input-output-embed"
+            )
+        name = f"{self.settings.task.arch}, attention {_attention_names(config)}"
+        return self.new_model(lambda: build_model(config, task), name)
+
+    def _check_checkpoint(self) -> None:
+        """Compare the checkpoint to go on from with this model and data.
+
+        Raises:
+            CheckpointError: its dictionaries are not the data's.
+        """
+        path = self.checkpoint_to_continue()
+        if path is None:
+            return
+        stored = read_metadata(path)
+        if "task" in stored:
+            theirs = TranslationTask.from_state(stored["task"])
+            for side in ("source", "target"):
+                self._check_dictionary(path, theirs, side)
+        own = to_dict(self.settings.model)
+        for name, value in stored.get("model_config", {}).items():
+            if name in own and own[name] != value:
+                self.say(f"note: --{name.replace('_', '-')} was {value}, is {own[name]}")
+
+    def _check_dictionary(self, path: Path | str, theirs: TranslationTask, side: str) -> None:
+        """Compare a dictionary of a checkpoint with the data's.
+
+        A model of sentences may go on with separators: the new symbol replaces a filler.
+        """
+        stored, own = (getattr(task, f"{side}_dictionary") for task in (theirs, self.task))
+        if stored == own:
+            return
+        if theirs.has_sentence_separator and not self.task.has_sentence_separator:
+            raise CheckpointError(f"{path}: trained with --sentence-separator; give it here too")
+        adds_symbol = self.task.has_sentence_separator and SENTENCE_SEPARATOR not in stored
+        if adds_symbol and stored.with_symbol(SENTENCE_SEPARATOR) == own:
+            if len(stored) == len(own):
+                return
+            raise CheckpointError(
+                f"{path}: trained without --sentence-separator, and its {side} dictionary has no "
+                "free place for the symbol; leave the flag out"
+            )
+        raise CheckpointError(
+            f"{path}: trained with another {side} dictionary than that of "
+            f"{self.settings.data}; preprocess with its dictionary (--srcdict, "
+            "--tgtdict), or choose another --save-dir for a fresh start"
+        )
+
+    def _batches(self) -> tuple[TranslationBatches, dict[str, TranslationBatches]]:
+        """Return the batches to train and to validate on; what is in them is printed."""
+        settings = self.settings
+        splits = TrainingSplits(self.task, settings.batching, settings.documents, self.say)
+        train = splits.training(settings.task.train_subset, settings.trainer.run.seed)
+        names = settings.task.valid_subset.split(",")
+        if settings.trainer.validation.disable_validation:
+            names = []
+        valid = {name: splits.validation(name) for name in names}
+        if self.process.is_first and not settings.trainer.checkpoint.no_save:
+            splits.write_lengths(Path(settings.trainer.checkpoint.save_dir))
+        return train, valid
+
+    def _bleu_of(self, model: EncoderDecoder, batches: TranslationBatches) -> ValidationBleu:
+        options, run = self.settings.bleu, self.settings.trainer.run
+        dtype = torch.bfloat16 if run.bf16 else torch.float16 if run.fp16 else None
+        search = search_settings(options.eval_bleu_args)
+        return ValidationBleu(
+            Generator([model], search, self.task.target_dictionary, dtype),
+            self.task,
+            batches.split,
+            ScoringConfig(scoring="bleu" if options.eval_tokenized_bleu else "sacrebleu"),
+            self.process,
+            self.say,
+            SAMPLES if options.eval_bleu_print_samples else 0,
+            batches.groups if self.settings.documents.active else None,
+        )
+
+
+def _attention_names(config: TransformerConfig) -> str:
+    names = {slot: config.attention_of(slot) for slot in ("encoder", "decoder", "cross")}
+    if len(set(names.values())) == 1:
+        return names["encoder"]
+    return ", ".join(f"{slot} {name}" for slot, name in names.items())

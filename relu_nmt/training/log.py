@@ -1,0 +1,341 @@
+"""The log of a training: lines in the shapes that fairseq prints, and curves for TensorBoard."""
+
+import json
+import math
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+from relu_nmt.errors import ConfigError, MissingExtraError
+from relu_nmt.training.batches import Share
+from relu_nmt.training.config import LoggingConfig
+from relu_nmt.training.meters import Meters, UpdateResult, format_value, rounded
+from relu_nmt.training.state import TrainingState
+
+UPDATES_TAG = "train_inner"
+EPOCH_TAG = "train"
+# Values of the log that are no curves.
+NOT_CURVES = ("num_updates",)
+# Significant digits: there are many values, and small ones among them.
+TELEMETRY_DIGITS = 4
+
+Stats = Mapping[str, float]
+
+
+class TrainingLog:
+    """What a training logs, and when: log lines and TensorBoard curves from the same numbers.
+
+    Args:
+        config: form of the log.
+        quiet: log nothing (all processes but the first).
+        shown: print on the screen; the log file and TensorBoard do not depend on it.
+
+    Raises:
+        ConfigError: the log file cannot be written.
+        MissingExtraError: tensorboard is wanted but not installed.
+
+    Example:
+        >>> TrainingLog(LoggingConfig(log_format="json")).say("a remark")
+        {"message": "a remark"}
+    """
+
+    def __init__(self, config: LoggingConfig, quiet: bool = False, shown: bool = True) -> None:
+        self._config = config
+        self._writer = LogWriter(config, quiet, shown)
+        self._board = TensorBoardLog(None if quiet else config.tensorboard_logdir)
+        self.say = self._writer.message
+
+    def wants_telemetry(self, num_updates: int) -> bool:
+        """Say whether the objective's telemetry of this update is logged.
+
+        It costs time, so it is sampled, and left out where nothing would show it.
+        """
+        interval = self._config.telemetry_interval
+        shown = self._board.active or self._writer.shows_telemetry
+        return shown and interval > 0 and num_updates % interval == 0
+
+    def begin(self, state: TrainingState) -> None:
+        """Begin or go on: curves of an earlier run beyond this point are hidden."""
+        self._board.begin(state.num_updates)
+
+    def begin_epoch(self, share: Share, epoch: int) -> None:
+        """Begin an epoch, or go on in its middle."""
+        self._writer.begin_epoch(epoch, share.updates_done(share.offset), share.num_updates)
+
+    def after_update(
+        self, result: UpdateResult, state: TrainingState, share: Share, wall: float
+    ) -> dict[str, float] | None:
+        """Take in an update; at the log interval print the averages and start them anew.
+
+        Args:
+            result: of the last update.
+            state: its meters hold the update.
+            share: of the epoch, for the position in it.
+            wall: seconds of running.
+
+        Returns:
+            the averages that were printed, if it was time.
+        """
+        self._writer.advance()
+        if result.telemetry:
+            self._writer.telemetry(result.epoch, result.num_updates, result.telemetry)
+            self._board.add(UPDATES_TAG, result.telemetry, result.num_updates)
+        if result.num_updates % self._config.log_interval:
+            return None
+        stats = _training_stats(state.inner, state, result.lr, result.loss_scale, wall)
+        position = share.updates_done(state.batch_offset)
+        self._writer.updates(state.epoch, position, share.num_updates, stats)
+        self._board.add(UPDATES_TAG, stats, result.num_updates)
+        state.inner = Meters()
+        return stats
+
+    def end_epoch(
+        self, state: TrainingState, lr: float, loss_scale: float | None, wall: float
+    ) -> dict[str, float]:
+        """Print and return the averages of the epoch."""
+        stats = _training_stats(state.epoch_meters, state, lr, loss_scale, wall)
+        self._writer.end_epoch(state.epoch, stats)
+        self._board.add(EPOCH_TAG, stats, state.num_updates)
+        return stats
+
+    def validation(self, subset: str, stats: dict[str, float], state: TrainingState) -> None:
+        """Print the scores of a validation set."""
+        self._writer.validation(state.epoch, subset, stats)
+        self._board.add(subset, stats, state.num_updates)
+
+    def close(self) -> None:
+        """Close the log files."""
+        self._writer.close()
+        self._board.close()
+
+
+class LogWriter:
+    """Prints log lines; in ``json`` every line is a JSON object.
+
+    Args:
+        config: form of the log and the file.
+        quiet: print nothing (all processes but the first).
+        shown: print on the screen, too, and not only to the file.
+        stream: where to print; standard output by default.
+
+    Raises:
+        ConfigError: the log file cannot be written.
+
+    Example:
+        >>> writer = LogWriter(LoggingConfig(log_format="json"))
+        >>> writer.validation(1, "valid", {"loss": 3.14159, "num_updates": 7})
+        {"epoch": 1, "valid_loss": 3.142, "valid_num_updates": 7}
+    """
+
+    def __init__(
+        self,
+        config: LoggingConfig,
+        quiet: bool = False,
+        shown: bool = True,
+        stream: TextIO | None = None,
+    ) -> None:
+        self._quiet = quiet
+        self._shown = shown
+        self._stream = stream
+        self._format = config.log_format or _default_format(config)
+        self._bar: Any = None
+        self._file: TextIO | None = None
+        if config.log_file and not quiet:
+            try:
+                Path(config.log_file).parent.mkdir(parents=True, exist_ok=True)
+                self._file = open(config.log_file, "a", encoding="utf-8")  # noqa: SIM115
+            except OSError as error:
+                raise ConfigError(
+                    f"--log-file {config.log_file}: cannot be written ({error.strerror})"
+                ) from error
+
+    def message(self, text: str, name: str = "train") -> None:
+        """Print a remark."""
+        if self._format == "json":
+            self._write(json.dumps({"message": text}, ensure_ascii=False))
+        else:
+            self._write(_stamped(name, text))
+
+    def begin_epoch(self, epoch: int, done: int, total: int) -> None:
+        """Begin an epoch of ``total`` updates, ``done`` of which were made before a resume."""
+        if self._format == "tqdm" and self._shown and not self._quiet:
+            from tqdm import tqdm
+
+            self._bar = tqdm(
+                initial=done, total=total, desc=f"epoch {epoch:03d}", leave=False, file=sys.stderr
+            )
+
+    def advance(self) -> None:
+        """Move the bar on by one update."""
+        if self._bar is not None:
+            self._bar.update()
+
+    def updates(self, epoch: int, position: int, total: int, stats: Stats) -> None:
+        """Print the averages since the last such line.
+
+        Args:
+            epoch: from 1.
+            position: updates made in this epoch.
+            total: updates of this epoch.
+            stats: values by name.
+        """
+        if self._format == "json":
+            done = round(epoch - 1 + position / total, 3)
+            self._write_json({"epoch": epoch, "update": done, **_json_values(stats)})
+        elif self._format == "simple":
+            values = ", ".join(f"{n}={format_value(n, v)}" for n, v in stats.items())
+            text = f"epoch {epoch:03d}:  {position:5d} / {total:d} {values}"
+            self._write(_stamped("train_inner", text))
+        elif self._bar is not None:
+            self._bar.set_postfix({n: format_value(n, v) for n, v in stats.items()}, refresh=True)
+
+    @property
+    def shows_telemetry(self) -> bool:
+        """Whether :meth:`telemetry` prints anything."""
+        printed = self._shown or self._file is not None
+        return self._format == "json" and printed and not self._quiet
+
+    def telemetry(self, epoch: int, num_updates: int, scalars: Stats) -> None:
+        """Print an objective's scalars as one object of JSON; the other forms have no place."""
+        if self.shows_telemetry:
+            values = {
+                name: float(f"{value:.{TELEMETRY_DIGITS}g}") if math.isfinite(value) else None
+                for name, value in scalars.items()
+            }
+            self._write_json({"epoch": epoch, "num_updates": num_updates, "telemetry": values})
+
+    def end_epoch(self, epoch: int, stats: Stats) -> None:
+        """Print the averages of an epoch."""
+        self.close_bar()
+        self._summary(epoch, "train", "", stats)
+
+    def validation(self, epoch: int, subset: str, stats: Stats) -> None:
+        """Print the scores of a validation set."""
+        self._summary(epoch, subset, f"valid on '{subset}' subset | ", stats)
+
+    def close_bar(self) -> None:
+        """Remove the progress bar."""
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+    def close(self) -> None:
+        """Close the bar and the log file."""
+        self.close_bar()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _summary(self, epoch: int, name: str, title: str, stats: Stats) -> None:
+        if self._format == "json":
+            values = {f"{name}_{key}": value for key, value in _json_values(stats).items()}
+            self._write_json({"epoch": epoch, **values})
+        elif self._format != "none":
+            values = " | ".join(f"{n} {format_value(n, v)}" for n, v in stats.items())
+            self._write(_stamped(name, f"epoch {epoch:03d} | {title}{values}"))
+
+    def _write_json(self, values: Mapping[str, Any]) -> None:
+        self._write(json.dumps(values))
+
+    def _write(self, line: str) -> None:
+        if self._quiet:
+            return
+        if self._bar is not None:
+            self._bar.clear()
+        if self._shown:
+            print(line, file=self._stream or sys.stdout, flush=True)
+        if self._bar is not None:
+            self._bar.refresh()
+        if self._file is not None:
+            print(line, file=self._file, flush=True)
+
+
+class TensorBoardLog:
+    """One run per tag (``train_inner``, ``train``, ``valid``) under a folder, as in fairseq.
+
+    Args:
+        folder: the folder; None writes nothing.
+
+    Raises:
+        ConfigError: the folder cannot be made.
+        MissingExtraError: tensorboard is not installed.
+    """
+
+    def __init__(self, folder: str | None) -> None:
+        self._folder = folder
+        self._first_update = 0
+        self._writers: dict[str, Any] = {}
+        if not folder:
+            return
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise MissingExtraError(
+                "--tensorboard-logdir needs the package tensorboard; install it with "
+                "pip install tensorboard"
+            ) from error
+        self._writer_class = SummaryWriter
+        try:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"--tensorboard-logdir {folder}: cannot be made ({error.strerror})"
+            ) from error
+
+    @property
+    def active(self) -> bool:
+        """Whether anything is written."""
+        return bool(self._folder)
+
+    def begin(self, num_updates: int) -> None:
+        """Hide what an earlier run wrote after ``num_updates``; comes before :meth:`add`."""
+        self._first_update = num_updates + 1
+
+    def add(self, tag: str, values: Mapping[str, float], num_updates: int) -> None:
+        """Write the finite values as scalars at an update."""
+        if not self._folder:
+            return
+        if tag not in self._writers:
+            self._writers[tag] = self._writer_class(
+                str(Path(self._folder) / tag), purge_step=self._first_update
+            )
+        for name, value in values.items():
+            if name not in NOT_CURVES and math.isfinite(value):
+                self._writers[tag].add_scalar(name, value, num_updates)
+        self._writers[tag].flush()
+
+    def close(self) -> None:
+        """Close the files."""
+        for writer in self._writers.values():
+            writer.close()
+        self._writers.clear()
+
+
+def _training_stats(
+    meters: Meters, state: TrainingState, lr: float, loss_scale: float | None, wall: float
+) -> dict[str, float]:
+    """Return the averages with what fairseq shows beside them, in its order."""
+    averages = meters.averages()
+    train_wall, clip = averages.pop("train_wall"), averages.pop("clip")
+    gnorm = averages.pop("gnorm")
+    stats = {**averages, "num_updates": state.num_updates, "lr": lr, "gnorm": gnorm}
+    if clip:
+        stats["clip"] = clip
+    if loss_scale is not None:
+        stats["loss_scale"] = loss_scale
+    return {**stats, "train_wall": train_wall, "wall": wall}
+
+
+def _default_format(config: LoggingConfig) -> str:
+    return "tqdm" if sys.stderr.isatty() and not config.no_progress_bar else "simple"
+
+
+def _json_values(stats: Stats) -> dict[str, float | None]:
+    """Return what JSON can hold: it has no infinity and no NaN."""
+    return {n: rounded(n, v) if math.isfinite(v) else None for n, v in stats.items()}
+
+
+def _stamped(name: str, text: str) -> str:
+    return f"{time.strftime('%Y-%m-%d %H:%M:%S')} | INFO | {name} | {text}"

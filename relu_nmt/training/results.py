@@ -1,0 +1,188 @@
+"""What a training has come to: ``results.json`` beside its checkpoints, and what Python gets."""
+
+import dataclasses
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from relu_nmt.errors import DataError
+from relu_nmt.io.safe_write import write_text
+from relu_nmt.peak_memory import peak_gpu_bytes, peak_resident_bytes
+
+FILE_NAME = "results.json"
+FORMAT = 1
+
+Stats = dict[str, float | None]
+"""Values by name; None stands for infinity and NaN, which JSON does not have."""
+
+
+@dataclass
+class TrainingResults:
+    """The course of a training and how it ended, over all resumes.
+
+    Args:
+        ended: why it ended, for the user; None while it runs or if it was killed.
+        signal: number of the signal that interrupted it, if one did.
+        diverged: it ended because loss or gradient were not finite, or no float16 loss scale
+            worked.
+        epoch: epoch of the last update, from 1.
+        num_updates: updates made.
+        seconds: time of running, validation and saving included.
+        parameters: number of the model's parameters, those not trained included.
+        train: averages by name since the log interval before, each with ``epoch`` and
+            ``num_updates``: losses in bits, ``lr``, ``wps`` (tokens per second), ``ups`` (updates
+            per second) and so on, as in the log.
+        epochs: the same for each finished epoch.
+        valid: by validation set, its metrics at each validation.
+        best: ``metric``, ``value`` and ``num_updates`` of the best validation so far.
+        memory: most bytes over all runs: ``resident_bytes`` of the first process,
+            ``gpu_bytes`` of tensors on its GPU; None where they are not counted.
+        settings: what the training was told to do.
+
+    Example:
+        >>> results = TrainingResults(num_updates=20)
+        >>> results.add_updates(1, {"num_updates": 10, "wps": 100.0, "ups": 2.0, "train_wall": 5.0})
+        >>> results.add_updates(1, {"num_updates": 20, "wps": 200.0, "ups": 4.0, "train_wall": 2.5})
+        >>> results.tokens_per_second, results.updates_per_second
+        (200.0, 4.0)
+    """
+
+    ended: str | None = None
+    signal: int | None = None
+    diverged: bool = False
+    epoch: int = 1
+    num_updates: int = 0
+    seconds: float = 0.0
+    parameters: int = 0
+    train: list[Stats] = field(default_factory=list)
+    epochs: list[Stats] = field(default_factory=list)
+    valid: dict[str, list[Stats]] = field(default_factory=dict)
+    best: dict[str, Any] | None = None
+    memory: dict[str, int | None] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Tokens without padding per second of training, validation and saving not counted."""
+        return self._per_second("wps")
+
+    @property
+    def updates_per_second(self) -> float | None:
+        """Updates per second of training, validation and saving not counted."""
+        return self._per_second("ups")
+
+    def _per_second(self, name: str) -> float | None:
+        """Return a speed; the first interval, which pays for warm-up, counts if it is alone."""
+        parts = self.train or self.epochs
+        parts = parts[1:] or parts
+        seconds = sum(part["train_wall"] for part in parts)
+        return sum(part[name] * part["train_wall"] for part in parts) / seconds if seconds else None
+
+    def add_updates(self, epoch: int, stats: Mapping[str, float]) -> None:
+        """Take in the averages since the log interval before."""
+        self.train.append({"epoch": epoch, **_storable(stats)})
+
+    def add_epoch(self, epoch: int, stats: Mapping[str, float]) -> None:
+        """Take in the averages of a finished epoch."""
+        self.epochs.append({"epoch": epoch, **_storable(stats)})
+
+    def add_validation(self, subset: str, epoch: int, stats: Mapping[str, float]) -> None:
+        """Take in the metrics of a validation set."""
+        self.valid.setdefault(subset, []).append({"epoch": epoch, **_storable(stats)})
+
+    def measure(self, num_updates: int, seconds: float) -> None:
+        """Note how far the training is, and the memory that it has taken."""
+        self.num_updates, self.seconds = num_updates, seconds
+        for name, peak in (
+            ("resident_bytes", peak_resident_bytes()),
+            ("gpu_bytes", peak_gpu_bytes()),
+        ):
+            known = [value for value in (self.memory.get(name), peak) if value is not None]
+            self.memory[name] = max(known, default=None)
+
+    def set_best(self, metric: str | None, score: float | None) -> None:
+        """Note the best score, which is of the validation set that comes first."""
+        first = next(iter(self.valid.values()), [])
+        when = [one["num_updates"] for one in first if one.get(metric) == score]
+        known = score is not None and when
+        self.best = {"metric": metric, "value": score, "num_updates": when[-1]} if known else None
+
+    def go_on(self, num_updates: int) -> None:
+        """Forget what came after the checkpoint from which training goes on, and how it ended."""
+        self.ended, self.signal, self.diverged = None, None, False
+        for entries in (self.train, self.epochs, *self.valid.values()):
+            entries[:] = [one for one in entries if one["num_updates"] <= num_updates]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what the file holds: the fields, ``format`` and the two speeds."""
+        return {
+            "format": FORMAT,
+            **{f.name: getattr(self, f.name) for f in dataclasses.fields(self)},
+            "tokens_per_second": self.tokens_per_second,
+            "updates_per_second": self.updates_per_second,
+        }
+
+    def write(self, folder: str | os.PathLike[str]) -> None:
+        """Write ``results.json`` into a folder; the old file stays whole until the new one is.
+
+        Raises:
+            DataError: the file cannot be written.
+        """
+        path = Path(folder) / FILE_NAME
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_text(path, json.dumps(self.to_dict(), ensure_ascii=False, indent=1) + "\n")
+        except OSError as error:
+            raise DataError(f"{path}: cannot be written ({error.strerror})") from error
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> "TrainingResults":
+        """Read the ``results.json`` of a folder.
+
+        Raises:
+            DataError: no such file, or not one of this format.
+        """
+        path = Path(folder) / FILE_NAME
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+            if values["format"] != FORMAT:
+                raise DataError(
+                    f"{path}: format {values['format']}, but this relu_nmt reads format {FORMAT}; "
+                    "use the relu_nmt that wrote it"
+                )
+            return cls(**{f.name: values[f.name] for f in dataclasses.fields(cls)})
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read ({error.strerror})") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(
+                f"{path}: damaged, or not the results of a training; remove it to go on without "
+                "the history that it held"
+            ) from error
+
+
+def results_to_continue(folder: Path, checkpoint: Path | None, num_updates: int) -> TrainingResults:
+    """Return the results that a training adds to: those of the run it goes on with, or new ones.
+
+    Args:
+        folder: the ``--save-dir``.
+        checkpoint: what training goes on from, if anything; the history beside another folder's
+            checkpoint is that of another run.
+        num_updates: updates made up to there.
+
+    Raises:
+        DataError: the file is damaged.
+    """
+    continues = checkpoint is not None and checkpoint.parent.resolve() == folder.resolve()
+    if not continues or not (folder / FILE_NAME).exists():
+        return TrainingResults()
+    results = TrainingResults.load(folder)
+    results.go_on(num_updates)
+    return results
+
+
+def _storable(stats: Mapping[str, float]) -> Stats:
+    return {name: value if math.isfinite(value) else None for name, value in stats.items()}

@@ -1,0 +1,190 @@
+"""``results.json``: what a training writes about itself."""
+
+import json
+import math
+import os
+import shutil
+import signal
+
+import pytest
+
+from relu_nmt.errors import DataError, TrainingError
+from relu_nmt.training.results import TrainingResults
+from tests.unit.training.test_trainer import Interrupting
+from tests.unit.training.toy import Toy, ToyScorer, ToySource, json_lines
+
+BLEU = {"best_checkpoint_metric": "bleu"}
+
+
+def stored(folder):
+    return json.loads((folder / "results.json").read_text())
+
+
+def entry(num_updates, updates, tokens, seconds, **more):
+    speeds = {"wps": tokens / seconds, "ups": updates / seconds, "train_wall": seconds}
+    return {"num_updates": num_updates, **speeds, **more}
+
+
+def test_the_file_agrees_with_the_log_and_with_what_is_returned(tmp_path, capsys):
+    toy = Toy(tmp_path, {"max_epoch": 3}, validation=BLEU, scorers={"valid": ToyScorer()})
+    results = toy.trainer().train()
+    assert TrainingResults.load(tmp_path) == results
+    found = stored(tmp_path)
+    lines = json_lines(capsys.readouterr().out)
+    inner = [line for line in lines if "update" in line]
+    assert [one["num_updates"] for one in found["train"]] == list(range(2, 22, 2))
+    for line, one in zip(inner, found["train"], strict=True):
+        assert set(line) == set(one) | {"update"}
+        assert line["loss"] == round(one["loss"], 3)
+    epochs = [line for line in lines if "train_loss" in line]
+    assert [line["train_loss"] for line in epochs] == [
+        round(one["loss"], 3) for one in found["epochs"]
+    ]
+    valid = [line for line in lines if "valid_loss" in line]
+    assert [round(one["nll_loss"], 3) for one in found["valid"]["valid"]] == [
+        line["valid_nll_loss"] for line in valid
+    ]
+    assert found["best"] == {"metric": "bleu", "value": 3.0, "num_updates": 14}
+    assert (found["epoch"], found["num_updates"], found["signal"]) == (3, 21, None)
+    assert "--max-epoch" in found["ended"]
+    assert found["settings"] == {"lr": 0.05}
+    assert found["parameters"] == sum(p.numel() for p in toy.trainer().parts.model.parameters())
+    assert found["memory"]["resident_bytes"] > 1e6
+    assert found["format"] == 1
+    assert found["tokens_per_second"] > found["updates_per_second"] > 0
+    assert found["seconds"] > 0
+
+
+def test_speed_is_that_of_all_intervals_but_the_first():
+    results = TrainingResults()
+    assert results.tokens_per_second is None
+    results.add_epoch(1, entry(40, 40, 4000, 8.0))
+    assert results.tokens_per_second == 500.0
+    for part in (entry(10, 10, 100, 100.0), entry(20, 10, 200, 2.0), entry(40, 20, 600, 10.0)):
+        results.add_updates(1, part)
+    assert results.tokens_per_second == pytest.approx(800 / 12)
+    assert results.updates_per_second == pytest.approx(30 / 12)
+
+
+def test_a_resumed_training_goes_on_with_its_history(tmp_path):
+    def course(folder):
+        found = stored(folder)
+        # The best loss so far also knows of the validations that the whole training did not make.
+        speeds = ("wps", "ups", "train_wall", "wall", "best_loss")
+        parts = [*found["train"], *found["epochs"], *found["valid"]["valid"]]
+        return [{k: v for k, v in one.items() if k not in speeds} for one in parts], found["best"]
+
+    def train(name, max_update):
+        Toy(tmp_path / name, {"max_update": max_update}).trainer().train()
+
+    train("whole", 17)
+    for max_update in (4, 9, 17):
+        train("parts", max_update)
+    (whole, best), (parts, best_of_parts) = course(tmp_path / "whole"), course(tmp_path / "parts")
+    extra = [one for one in parts if one not in whole]
+    assert [one["num_updates"] for one in extra] == [4, 9]
+    assert [one for one in parts if one in whole] == whole
+    assert best == best_of_parts
+
+
+def test_what_came_after_the_checkpoint_is_forgotten(tmp_path):
+    toy = Toy(tmp_path, {"max_update": 14})
+    toy.trainer().train()
+    shutil.copy(tmp_path / "checkpoint1.safetensors", tmp_path / "checkpoint_last.safetensors")
+    toy.run = {"max_update": 9}
+    toy.trainer().train()
+    found = stored(tmp_path)
+    assert [one["num_updates"] for one in found["train"]] == [2, 4, 6, 8]
+    assert [one["num_updates"] for one in found["valid"]["valid"]] == [7, 9]
+    assert found["best"]["num_updates"] in (7, 9)
+
+
+def test_a_fresh_start_begins_a_new_history(tmp_path):
+    Toy(tmp_path / "a", {"max_update": 4}).trainer().train()
+    Toy(tmp_path / "b", {"max_update": 2}).trainer().train()
+    last = "checkpoint_last.safetensors"
+    other = {"restore_file": str(tmp_path / "a" / last)}
+    (tmp_path / "b" / last).unlink()
+    Toy(tmp_path / "b", {"max_update": 8}, other).trainer().train()
+    assert [one["num_updates"] for one in stored(tmp_path / "b")["train"]] == [6, 8]
+
+
+def test_how_it_ended(tmp_path):
+    poisoned = Toy(tmp_path / "nan", train=ToySource(poisoned=[3]))
+    with pytest.raises(TrainingError):
+        poisoned.trainer().train()
+    found = stored(tmp_path / "nan")
+    assert found["diverged"]
+    assert "not finite" in found["ended"]
+
+    class Broken(ToySource):
+        def load(self, index):
+            assert index < 4, "the disk is gone"
+            return super().load(index)
+
+    with pytest.raises(AssertionError):
+        Toy(tmp_path / "broken", train=Broken()).trainer().train()
+    found = stored(tmp_path / "broken")
+    assert (found["diverged"], "the disk is gone" in found["ended"]) == (False, True)
+
+    toy = Toy(tmp_path / "signal", train=Interrupting(signal.SIGTERM, (1, 3)))
+    toy.trainer().train()
+    assert (stored(tmp_path / "signal")["signal"], stored(tmp_path / "signal")["num_updates"]) == (
+        signal.SIGTERM,
+        4,
+    )
+    toy.train, toy.run = ToySource(), {"max_update": 5}
+    toy.trainer().train()
+    assert stored(tmp_path / "signal")["signal"] is None
+
+
+def test_while_it_runs_no_end_is_told(tmp_path):
+    seen = []
+
+    class Watching(ToySource):
+        def load(self, index):
+            seen.append(stored(tmp_path))
+            return super().load(index)
+
+    toy = Toy(tmp_path, {"max_update": 3})
+    toy.trainer().train()
+    toy.run, toy.train = {"max_update": 8}, Watching()
+    toy.trainer().train()
+    assert [one["ended"] for one in seen] == [None] * 5
+    assert seen[-1]["epoch"] == 1
+    assert seen[-1]["num_updates"] == 7  # the validation at the end of the epoch
+
+
+def test_nothing_is_written_with_no_save(tmp_path):
+    toy = Toy(tmp_path / "x", {"max_update": 2}, {"no_save": True})
+    assert toy.trainer().train().num_updates == 2
+    assert not (tmp_path / "x").exists()
+
+
+def test_no_infinity_in_the_file(tmp_path):
+    results = TrainingResults()
+    results.add_validation("valid", 1, {"num_updates": 3, "ppl": math.inf, "loss": math.nan})
+    results.write(tmp_path)
+    assert stored(tmp_path)["valid"] == {
+        "valid": [{"epoch": 1, "num_updates": 3, "ppl": None, "loss": None}]
+    }
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"format": 1}', '{"format": 1, "ended": 3', "\xff"])
+def test_a_damaged_file_is_one_line(tmp_path, text):
+    (tmp_path / "results.json").write_text(text, encoding="latin-1")
+    with pytest.raises(DataError, match=r"results\.json: damaged") as caught:
+        TrainingResults.load(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_other_files(tmp_path):
+    with pytest.raises(DataError, match="cannot be read"):
+        TrainingResults.load(tmp_path)
+    (tmp_path / "results.json").write_text('{"format": 2}')
+    with pytest.raises(DataError, match="format 2"):
+        TrainingResults.load(tmp_path)
+    if os.geteuid():
+        tmp_path.chmod(0o500)
+    with pytest.raises(DataError, match="cannot be written"):
+        TrainingResults().write(tmp_path / "results.json")
