@@ -54,6 +54,10 @@ class Registry(Generic[T]):
         """Return all names, sorted."""
         return sorted(self._modules.keys() | self._entries.keys())
 
+    def is_built_in(self, name: str) -> bool:
+        """Return whether the entry comes with the package."""
+        return name in self._modules
+
     def get(self, name: str) -> T:
         """Return the entry called ``name``, importing its module if need be.
 

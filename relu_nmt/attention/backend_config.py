@@ -1,8 +1,6 @@
 """The back ends of pointwise attention by name; imports no PyTorch, for the commands' flags."""
 
-from dataclasses import dataclass
-
-from relu_nmt.config import option
+from relu_nmt.config import option, settings
 
 BACKENDS = ("auto", "reference", "blockwise", "triton")
 BACKEND_HELP = (
@@ -11,7 +9,7 @@ BACKEND_HELP = (
 )
 
 
-@dataclass(frozen=True)
+@settings
 class AttentionBackendConfig:
     """Which code computes attention; it changes speed and memory only and is never stored."""
 

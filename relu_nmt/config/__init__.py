@@ -15,7 +15,7 @@ from relu_nmt.config.command_line import (
     read_settings_file,
     to_yaml,
 )
-from relu_nmt.config.fields import REQUIRED, flag_of, group, like, option
+from relu_nmt.config.fields import REQUIRED, flag_of, group, like, option, shown
 from relu_nmt.config.trees import from_dict, from_flat, from_strings, to_dict
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "read_settings",
     "read_settings_file",
     "settings",
+    "shown",
     "to_dict",
     "to_yaml",
 ]

@@ -16,6 +16,7 @@ from relu_nmt.config.fields import (
     shown,
 )
 from relu_nmt.errors import ConfigError
+from relu_nmt.registry import Registry
 
 if TYPE_CHECKING:
     from typing_extensions import dataclass_transform
@@ -120,12 +121,15 @@ def idle_options(
         if value == entry.default and not is_given:
             continue
         for name, *allowed in entry.declared.needs:
-            if name in by_name and not _is_met(values[name], allowed):
+            if name in by_name and not _is_met(by_name[name], values[name], allowed):
                 yield entry, _need_text(entry, value, by_name[name], values[name], allowed)
                 break
 
 
-def _is_met(value: Any, allowed: Sequence[Any]) -> bool:
+def _is_met(needed: Entry, value: Any, allowed: Sequence[Any]) -> bool:
+    choices = needed.declared.choices
+    if isinstance(choices, Registry) and not choices.is_built_in(value):
+        return True  # the user's own may read anything
     if allowed:
         return value in allowed
     return value > 0 if isinstance(value, (int, float)) else bool(value)
@@ -147,5 +151,6 @@ def check_needs(config: Any, given: Collection[str] = ()) -> None:
     Raises:
         ConfigError: one does not; the message tells what it needs.
     """
-    for _, text in idle_options(all_entries(type(config)), values_of(config), given):
-        raise ConfigError(text)
+    for entry, text in idle_options(all_entries(type(config)), values_of(config), given):
+        if not entry.declared.no_effect:  # otherwise a note is enough
+            raise ConfigError(text)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from relu_nmt.config.classes import idle_options
+from relu_nmt.config.classes import idle_options, values_of
 from relu_nmt.config.fields import (
     Entry,
     all_entries,
@@ -88,6 +88,9 @@ def _add_flags(group: Any, entries: list[Entry]) -> None:
             group.add_argument(
                 *names, metavar=_metavar(entry), nargs=nargs, const=declared.bare, **common
             )
+        for flag, value in declared.constants.items():
+            text = f"the same as {flag_of(entry.name)} {shown(value)}"
+            group.add_argument(flag, action="store_const", const=value, **{**common, "help": text})
 
 
 def _metavar(entry: Entry) -> str | None:
@@ -111,7 +114,7 @@ def _help_text(entry: Entry) -> str:
         ]
         if wanted := [need for need in needs if not need.startswith("--no-")]:
             text += f"; needs {' and '.join(wanted)}"
-    if entry.declared.no_effect:
+    if isinstance(entry.declared.no_effect, str) and not entry.declared.needs:
         text += f"; no effect here: {entry.declared.no_effect}"
     if default is True:
         text += " (on by default)"
@@ -133,7 +136,7 @@ def read_settings(config_class: type[ConfigT], namespace: argparse.Namespace) ->
     path = getattr(namespace, "config", None)
     base = {} if path is None else read_settings_file(config_class, path)
     config = merged(config_class, typed, base)
-    _note_no_effect(config_class, typed)
+    _note_no_effect(config, typed)
     if getattr(namespace, "dump_config", False):
         print(to_yaml(config), end="")
         raise SystemExit(0)
@@ -151,12 +154,18 @@ def from_namespace(
     return merged(config_class, typed, base)
 
 
-def _note_no_effect(config_class: type, typed: Mapping[str, Any]) -> None:
+def _note_no_effect(config: Any, typed: Mapping[str, Any]) -> None:
     """Tell which flags of fairseq do nothing here; in the first of several processes."""
-    for entry in all_entries(config_class):
+    if os.environ.get("RANK", "0") != "0":
+        return
+    entries = list(all_entries(type(config)))
+    idle = {entry.name for entry, _ in idle_options(entries, values_of(config), typed)}
+    for entry in entries:
         reason = entry.declared.no_effect
-        if reason and entry.name in typed and os.environ.get("RANK", "0") == "0":
-            print(f"note: {entry.label} has no effect: {reason}", file=sys.stderr)
+        if entry.name in typed and reason and (entry.name in idle or not entry.declared.needs):
+            reason = reason() if callable(reason) else reason
+            if reason:
+                print(f"note: {entry.label} has no effect: {reason}", file=sys.stderr)
 
 
 def read_settings_file(config_class: type, path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -188,7 +197,7 @@ def _check_needs_of_file(
         raise ConfigError(f"{path}: {error}") from error
     whole = {name: read.get(name, entry.default) for name, entry in entries.items()}
     for entry, text in idle_options(entries.values(), whole):
-        if entry.name in values:
+        if entry.name in values and not entry.declared.no_effect:
             raise ConfigError(f"{path}: {text}")
 
 

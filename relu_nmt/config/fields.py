@@ -40,11 +40,12 @@ class Declared:
     below: float | None = None
     needs: tuple[tuple[Any, ...], ...] = ()
     flags: tuple[str, ...] = ()
+    constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     metavar: str | None = None
     parse: Callable[[str], Any] | None = None
     bare: Any = None
     presets: Mapping[str, Mapping[str, Any]] | None = None
-    no_effect: str | None = None
+    no_effect: str | Callable[[], str] | None = None
     positional: bool = False
 
 
@@ -59,17 +60,19 @@ def option(
     below: float | None = None,
     needs: Needs = (),
     flags: Sequence[str] = (),
+    constants: Mapping[str, Any] | None = None,
     metavar: str | None = None,
     parse: Callable[[str], Any] | None = None,
     bare: Any = None,
     presets: Mapping[str, Mapping[str, Any]] | None = None,
-    no_effect: str | None = None,
+    no_effect: str | Callable[[], str] | None = None,
     positional: bool = False,
 ) -> Any:
     """Return a field of a settings class; ``max_tokens`` is the flag ``--max-tokens``.
 
     Numbers are finite unless ``most`` is infinity. A sequence is ``tuple[int, ...]``, whose flag
-    takes ``1,2,3``; choices and range are then those of each element.
+    takes ``1,2,3``; choices and range are then those of each element, and it may be empty only if
+    it is by default.
 
     Args:
         default: value if nothing gives another (immutable); ``REQUIRED`` if something must.
@@ -83,16 +86,18 @@ def option(
             on (neither off, empty, 0 nor negative), ``("lr_scheduler", "cosine", "fixed")`` that
             it has one of these values; a list of such if all must hold.
         flags: further spellings of the flag (``("-s",)``); long ones also name the field in files.
+        constants: flags without a value that set the field: ``{"--encoder-learned-pos":
+            "learned"}``; also as a field of files, true or false.
         metavar: name of the value in ``--help``.
         parse: turns text into the value, or checks it. It raises ``ValueError`` or
             :class:`ConfigError` with what was expected.
         bare: the value if the flag is typed without one; without it the value is obligatory.
         presets: what each value of this field makes of the defaults of other fields; these names
             are the choices.
-        no_effect: why the flag, known to fairseq, does nothing here; typing it prints a note.
+        no_effect: why the flag, known to fairseq, does nothing here, or does nothing where its
+            needs are not met; typing it prints a note and is no error. A function may return it.
         positional: an argument of the command instead of a flag.
     """
-    conditions = needs if isinstance(needs, list) else [needs] if needs else []
     declared = Declared(
         help,
         tuple(presets) if presets is not None else choices,
@@ -100,8 +105,9 @@ def option(
         most,
         above,
         below,
-        tuple((c,) if isinstance(c, str) else c for c in conditions),
+        _conditions(needs),
         tuple(flags),
+        dict(constants or {}),
         metavar,
         parse,
         bare,
@@ -114,11 +120,20 @@ def option(
     )
 
 
-def like(config_class: type, name: str, default: Any, help: str | None = None) -> Any:
-    """Return the option ``name`` of another class with another default, and perhaps help."""
+def _conditions(needs: Needs) -> tuple[tuple[Any, ...], ...]:
+    conditions = needs if isinstance(needs, list) else [needs] if needs else []
+    return tuple((c,) if isinstance(c, str) else c for c in conditions)
+
+
+def like(
+    config_class: type, name: str, default: Any, help: str | None = None, needs: Needs = ()
+) -> Any:
+    """Return the option ``name`` of another class with another default, and perhaps help, needs."""
     declared = entries_of(config_class)[name].declared
     if help is not None:
         declared = dataclasses.replace(declared, help=help)
+    if needs:
+        declared = dataclasses.replace(declared, needs=_conditions(needs))
     return dataclasses.field(default=default, metadata={"option": declared})
 
 
@@ -191,16 +206,21 @@ class Entry:
                 raise ConfigError(f"{self.label}: {error}") from error
         if not self.is_sequence:
             return self._read_element(value, value)
-        return tuple(self._read_element(element, value) for element in _elements(value))
+        found = tuple(self._read_element(element, value) for element in _elements(value))
+        if not found and self.default:
+            raise self._error(value, f"expected {self._expected}")
+        return found
+
+    @property
+    def _expected(self) -> str:
+        text = EXPECTED.get(self.kind, f"a {getattr(self.kind, '__name__', self.kind)}")
+        return text.removeprefix("a ") + "s with commas" if self.is_sequence else text
 
     def _read_element(self, element: Any, whole: Any) -> Any:
         try:
             element = _converted(element, self.kind)
         except (TypeError, ValueError):
-            expected = EXPECTED.get(self.kind, f"a {getattr(self.kind, '__name__', self.kind)}")
-            if self.is_sequence:
-                expected = expected.removeprefix("a ") + "s with commas"
-            raise self._error(whole, f"expected {expected}") from None
+            raise self._error(whole, f"expected {self._expected}") from None
         if self.declared.choices is not None:
             self._check_choice(element, whole)
         if isinstance(element, (int, float)) and self.kind is not bool:

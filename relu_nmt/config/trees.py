@@ -104,19 +104,29 @@ def known_fields(config_class: type, values: Mapping[str, Any]) -> dict[str, Any
     Raises:
         ConfigError: a name that no field has.
     """
-    names = {entry.name: entry.name for entry in all_entries(config_class)}
-    for entry in all_entries(config_class):
-        for spelling in entry.declared.flags:
-            if spelling.startswith("--"):
-                names.setdefault(spelling[2:].replace("-", "_"), entry.name)
+    entries = list(all_entries(config_class))
+    names = {_field_name(f): e.name for e in entries for f in e.declared.flags if f[:2] == "--"}
+    names |= {entry.name: entry.name for entry in entries}
+    constants = {
+        _field_name(f): (e.name, v) for e in entries for f, v in e.declared.constants.items()
+    }
     found = {}
     for name, value in values.items():
         key = name.replace("-", "_")
-        if key not in names and not _is_group(config_class, key, value):
+        if key in constants:
+            field, constant = constants[key]
+            if value:
+                found[field] = constant
+        elif key in names or _is_group(config_class, key, value):
+            found[names.get(key, key)] = value
+        else:
             hint = close_names(key, names) or "see --help for what there is"
             raise ConfigError(f"unknown setting '{name}': {hint}")
-        found[names.get(key, key)] = value
     return found
+
+
+def _field_name(flag: str) -> str:
+    return flag[2:].replace("-", "_")
 
 
 def _is_group(config_class: type, name: str, value: Any) -> bool:

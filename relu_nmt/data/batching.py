@@ -4,35 +4,34 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from relu_nmt.config import option
+from relu_nmt.config import option, settings
+from relu_nmt.config.shared import BatchSizeOptions
 from relu_nmt.errors import ConfigError, DataError
 
 
-@dataclass(frozen=True)
-class BatchingConfig:
+@settings
+class BatchingConfig(BatchSizeOptions):
     """Limits of a batch, per process and accumulation step.
 
     Raises:
         ConfigError: no limit, or one below 1.
     """
 
-    max_tokens: int | None = option(
-        None,
-        "most tokens in a batch: longest source or target x sentences, padding counted",
-        metavar="N",
-    )
-    batch_size: int | None = option(
-        None, "most sentences in a batch", metavar="N", flags=("--max-sentences",)
-    )
     required_batch_size_multiple: int = option(
-        1, "make batches larger than N sentences a multiple of N", metavar="N"
+        1, "make batches larger than N sentences a multiple of N", least=1, metavar="N"
     )
     max_tokens_valid: int | None = option(
-        None, "--max-tokens for validation, if another", metavar="N"
+        None,
+        "--max-tokens for validation, if another",
+        least=1,
+        needs=("disable_validation", False),
+        metavar="N",
     )
     batch_size_valid: int | None = option(
         None,
         "--batch-size for validation, if another",
+        least=1,
+        needs=("disable_validation", False),
         metavar="N",
         flags=("--max-sentences-valid",),
     )
@@ -43,17 +42,8 @@ class BatchingConfig:
         flags=("--skip-invalid-size-inputs-valid-test",),
     )
 
-    def __post_init__(self) -> None:
-        for name in (
-            "max_tokens",
-            "batch_size",
-            "required_batch_size_multiple",
-            "max_tokens_valid",
-            "batch_size_valid",
-        ):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"--{name.replace('_', '-')} {value}: expected 1 or more")
+    def check(self) -> None:
+        """See that there is a limit."""
         if self.max_tokens is None and self.batch_size is None:
             raise ConfigError("give --max-tokens or --batch-size (or both): the size of a batch")
 

@@ -1,17 +1,17 @@
 """Settings of the search, under fairseq's names."""
 
 import math
-from dataclasses import dataclass
 
-from relu_nmt.config import option
+from relu_nmt.config import like, option, settings
+from relu_nmt.config.shared import BatchSizeOptions, SeedOptions
 from relu_nmt.errors import ConfigError
 
 STOP_RULES = ("ahead", "full", "exact")
 LENGTH_PENALTY_FORMS = ("power", "gnmt")
 
 
-@dataclass(frozen=True)
-class GenerationConfig:
+@settings
+class GenerationConfig(BatchSizeOptions, SeedOptions):
     """How translations are searched for; the defaults are fairseq's.
 
     A finished hypothesis with T tokens (the end symbol included) and total log-probability s
@@ -22,25 +22,37 @@ class GenerationConfig:
         ConfigError: a value out of range, or settings that contradict each other.
     """
 
-    beam: int = option(5, "beam size; 1 is greedy search", metavar="K")
-    nbest: int = option(1, "number of hypotheses to output for each sentence", metavar="N")
+    beam: int = option(5, "beam size; 1 is greedy search", least=1, metavar="K")
+    nbest: int = option(1, "number of hypotheses to output for each sentence", least=1, metavar="N")
     lenpen: float = option(
-        1.0, "length penalty: below 1 favours short outputs, above 1 long ones", metavar="L"
+        1.0,
+        "length penalty: below 1 favours short outputs, above 1 long ones",
+        needs=("unnormalized", False),
+        metavar="L",
     )
     lenpen_form: str = option(
         "power",
         "score s of T tokens: power is s/T^lenpen (fairseq), gnmt s/((5+T)/6)^lenpen",
         choices=LENGTH_PENALTY_FORMS,
+        needs=("unnormalized", False),
     )
     unnormalized: bool = option(False, "compare hypotheses by s itself, whatever their length")
     unkpen: float = option(
-        0.0, "taken from the log-probability of <unk>; below 0 gives more of them", metavar="U"
+        0.0,
+        "taken from the log-probability of <unk>; below 0 gives more of them, inf forbids it",
+        above=-math.inf,
+        most=math.inf,
+        metavar="U",
     )
-    max_len_a: float = option(0.0, "longest output: a * (source tokens) + b tokens", metavar="A")
-    max_len_b: int = option(200, "longest output: a * (source tokens) + b tokens", metavar="B")
-    min_len: int = option(1, "fewest output tokens before the end symbol", metavar="N")
+    max_len_a: float = option(
+        0.0, "longest output: a * (source tokens) + b tokens", least=0, metavar="A"
+    )
+    max_len_b: int = option(
+        200, "longest output: a * (source tokens) + b tokens", least=0, metavar="B"
+    )
+    min_len: int = option(1, "fewest output tokens before the end symbol", least=0, metavar="N")
     no_repeat_ngram_size: int = option(
-        0, "no n-gram of this size twice in a hypothesis; 0 allows all", metavar="N"
+        0, "no n-gram of this size twice in a hypothesis; 0 allows all", least=0, metavar="N"
     )
     stop_rule: str = option(
         "ahead",
@@ -49,18 +61,27 @@ class GenerationConfig:
         choices=STOP_RULES,
     )
     sampling: bool = option(False, "draw K hypotheses from the model instead of beam search")
-    sampling_topk: int = option(-1, "draw from the k likeliest tokens; -1 from all", metavar="K")
-    sampling_topp: float = option(
-        -1.0, "draw from the fewest tokens whose probabilities sum to p; -1 from all", metavar="P"
+    sampling_topk: int = option(
+        -1, "draw from the k likeliest tokens; -1 from all", least=-1, needs="sampling", metavar="K"
     )
-    temperature: float = option(1.0, "divides the logits; below 1 is sharper", metavar="T")
+    sampling_topp: float = option(
+        -1.0,
+        "draw from the fewest tokens whose probabilities sum to p; -1 from all",
+        most=1,
+        needs="sampling",
+        metavar="P",
+    )
+    temperature: float = option(1.0, "divides the logits; below 1 is sharper", above=0, metavar="T")
     diverse_beam_groups: int = option(
         -1, "number of groups of diverse beam search; -1 is plain beam search", metavar="N"
     )
     diverse_beam_strength: float = option(
-        0.5, "penalty for a token for each earlier group that chose it", metavar="S"
+        0.5,
+        "penalty for a token for each earlier group that chose it",
+        needs="diverse_beam_groups",
+        metavar="S",
     )
-    prefix_size: int = option(0, "begin with so many tokens of the reference", metavar="N")
+    prefix_size: int = option(0, "begin with so many tokens of the reference", least=0, metavar="N")
     score_reference: bool = option(False, "do not search, score the reference")
     replace_unk: str | None = option(
         None,
@@ -75,54 +96,40 @@ class GenerationConfig:
         choices=("hard",),
         bare="hard",
     )
-    seed: int = option(1, "seed of --sampling, for each sentence by its number", metavar="N")
-    max_tokens: int | None = option(
+    seed: int = like(
+        SeedOptions,
+        "seed",
+        1,
+        "seed of the draws, for each sentence by its number",
+        needs="sampling",
+    )
+    max_tokens: int | None = like(
+        BatchSizeOptions,
+        "max_tokens",
         None,
         "most source tokens in a batch, padding included; without this and --batch-size, what "
         "suits the device (12000 at most)",
-        metavar="N",
-    )
-    batch_size: int | None = option(
-        None, "most sentences in a batch", metavar="N", flags=("--max-sentences",)
     )
 
-    def __post_init__(self) -> None:
-        for name in ("lenpen", "unkpen", "max_len_a", "temperature", "diverse_beam_strength"):
-            value = getattr(self, name)
-            # Infinitely much may be taken from <unk>: that forbids it.
-            if not math.isfinite(value) and not (name == "unkpen" and value > 0):
-                raise ConfigError(f"--{name.replace('_', '-')} {value}: expected a number")
-        self._check_at_least(1, "beam", "nbest", "max_tokens", "batch_size")
-        self._check_at_least(
-            0, "max_len_a", "max_len_b", "min_len", "no_repeat_ngram_size", "prefix_size", "seed"
-        )
+    def check(self) -> None:
+        """Compare the settings with each other."""
         if self.nbest > self.beam:
             raise ConfigError(f"--nbest {self.nbest} is more than --beam {self.beam}")
         if self.max_len_a == 0 and self.max_len_b < self.min_len:
             raise ConfigError(
                 f"--min-len {self.min_len} is more than --max-len-b {self.max_len_b} allows"
             )
-        if self.temperature <= 0:
-            raise ConfigError(f"--temperature {self.temperature}: expected more than 0")
-        if self.sampling_topk == 0 or self.sampling_topp == 0 or self.sampling_topp > 1:
+        if self.sampling_topk == 0 or -1 < self.sampling_topp <= 0:
             raise ConfigError(
                 f"--sampling-topk {self.sampling_topk} --sampling-topp {self.sampling_topp}: "
                 "expected k >= 1 and 0 < p <= 1, or -1 for all tokens"
             )
-        if not self.sampling and (self.sampling_topk > 0 or self.sampling_topp > 0):
-            raise ConfigError("--sampling-topk and --sampling-topp need --sampling")
         groups = self.diverse_beam_groups
         if groups > 0 and (self.beam % groups or self.sampling):
             raise ConfigError(
                 f"--diverse-beam-groups {groups}: --beam {self.beam} must be a multiple of it, "
                 "and --sampling off"
             )
-
-    def _check_at_least(self, lowest: int, *names: str) -> None:
-        for name in names:
-            value = getattr(self, name)
-            if value is not None and value < lowest:
-                raise ConfigError(f"--{name.replace('_', '-')} {value}: expected {lowest} or more")
 
     @property
     def wants_alignment(self) -> bool:
@@ -138,9 +145,9 @@ class GenerationConfig:
         )
 
 
-@dataclass(frozen=True)
+@settings
 class DocumentGenerationConfig(GenerationConfig):
     """The same where documents are translated: the longest output grows with the source."""
 
-    max_len_a: float = option(1.5, "longest output: a * (source tokens) + b tokens", metavar="A")
-    max_len_b: int = option(50, "longest output: a * (source tokens) + b tokens", metavar="B")
+    max_len_a: float = like(GenerationConfig, "max_len_a", 1.5)
+    max_len_b: int = like(GenerationConfig, "max_len_b", 50)

@@ -1,12 +1,9 @@
 """Settings of the scores, under fairseq's names."""
 
-from dataclasses import dataclass
-
-from relu_nmt.config import option
-from relu_nmt.errors import ConfigError
+from relu_nmt.config import option, settings
 
 
-@dataclass(frozen=True)
+@settings
 class ScoringConfig:
     """How translations of a data folder are compared with its references.
 
@@ -20,18 +17,17 @@ class ScoringConfig:
         "multi-bleu.perl; chrf: chrF2 of raw text",
         choices=("sacrebleu", "bleu", "chrf"),
     )
-    sacrebleu: bool = option(False, "as in fairseq; it is --scoring sacrebleu, the default")
+    sacrebleu: bool = option(
+        False,
+        "as in fairseq: --scoring sacrebleu",
+        needs=("scoring", "sacrebleu"),
+    )
     sacrebleu_tokenizer: str | None = option(
         None,
         "sacreBLEU's tokeniser (13a; none for data that came tokenised)",
+        needs=("scoring", "sacrebleu"),
         metavar="NAME",
     )
     sacrebleu_lowercase: bool | None = option(
         None, "ignore case; by default where the data was lower-cased"
     )
-
-    def __post_init__(self) -> None:
-        if self.scoring != "sacrebleu" and (self.sacrebleu or self.sacrebleu_tokenizer):
-            raise ConfigError(
-                f"--scoring {self.scoring} goes with neither --sacrebleu nor --sacrebleu-tokenizer"
-            )

@@ -24,7 +24,7 @@ class WeightAverage:
     Example:
         >>> model = nn.Linear(1, 1, bias=False)
         >>> _ = nn.init.ones_(model.weight)
-        >>> average = WeightAverage(model, EmaConfig(ema_decay=0.9))
+        >>> average = WeightAverage(model, EmaConfig(store_ema=True, ema_decay=0.9))
         >>> _ = nn.init.zeros_(model.weight)
         >>> average.update(num_updates=1)
         >>> with average.applied():

@@ -1,11 +1,12 @@
 """Settings of vision models, image data and their training."""
 
-from dataclasses import dataclass
-
 from relu_nmt.attention.spec import known_attention
-from relu_nmt.config import flag_of, option
+from relu_nmt.config import flag_of, group, like, option, settings, shown
+from relu_nmt.config.shared import BatchSizeOptions
+from relu_nmt.data.batching import BatchingConfig
 from relu_nmt.errors import ConfigError
-from relu_nmt.optim.config import OptimizerConfig, ScheduleConfig, parse_betas, parse_numbers
+from relu_nmt.optim.config import OptimizerConfig, ScheduleConfig
+from relu_nmt.training.config import TrainerConfig
 
 POOLINGS = ("class", "mean")
 CROPS = ("auto", "padded", "resized", "none")
@@ -15,7 +16,7 @@ IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
-@dataclass(frozen=True)
+@settings
 class VisionTransformerConfig:
     """Shape of a vision transformer; the defaults are ViT-Ti/16.
 
@@ -30,31 +31,41 @@ class VisionTransformerConfig:
         parse=known_attention,
         flags=("--encoder-attention",),
     )
-    image_size: int = option(224, "images are brought to this many pixels a side", metavar="N")
-    patch_size: int = option(16, "pixels a side of a patch, which is one token", metavar="N")
-    embed_dim: int = option(192, "width of the model", metavar="N")
-    layers: int = option(12, "number of blocks", metavar="N")
-    heads: int = option(3, "attention heads of a block", metavar="N")
-    ffn_ratio: float = option(4.0, "inner width of the FFN in widths of the model", metavar="F")
+    image_size: int = option(
+        224, "images are brought to this many pixels a side", least=1, metavar="N"
+    )
+    patch_size: int = option(
+        16, "pixels a side of a patch, which is one token", least=1, metavar="N"
+    )
+    embed_dim: int = option(192, "width of the model", least=1, metavar="N")
+    layers: int = option(12, "number of blocks", least=1, metavar="N")
+    heads: int = option(3, "attention heads of a block", least=1, metavar="N")
+    ffn_ratio: float = option(
+        4.0, "inner width of the FFN in widths of the model", above=0, metavar="F"
+    )
     pooling: str = option(
         "class",
         "what the classifier reads: class, an extra token; mean, the mean of the patches",
         choices=POOLINGS,
     )
-    dropout: float = option(0.0, "dropout on embeddings and sublayer outputs", metavar="P")
-    attention_dropout: float = option(0.0, "dropout on attention weights", metavar="P")
-    activation_dropout: float = option(0.0, "dropout inside the FFN", metavar="P")
+    dropout: float = option(
+        0.0, "dropout on embeddings and sublayer outputs", least=0, below=1, metavar="P"
+    )
+    attention_dropout: float = option(
+        0.0, "dropout on attention weights", least=0, below=1, metavar="P"
+    )
+    activation_dropout: float = option(0.0, "dropout inside the FFN", least=0, below=1, metavar="P")
     drop_path: float = option(
         0.0,
         "stochastic depth: probability that an image skips a sublayer of the last block; it grows "
         "linearly from 0 in the first one",
+        least=0,
+        below=1,
         metavar="P",
     )
 
-    def __post_init__(self) -> None:
-        for name in ("image_size", "patch_size", "embed_dim", "layers", "heads"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{flag_of(name)} {getattr(self, name)}: expected 1 or more")
+    def check(self) -> None:
+        """Compare the sizes with each other."""
         if self.image_size % self.patch_size:
             raise ConfigError(
                 f"--image-size {self.image_size} must be a multiple of --patch-size "
@@ -66,9 +77,6 @@ class VisionTransformerConfig:
             )
         if self.ffn_dim < 1:
             raise ConfigError(f"--ffn-ratio {self.ffn_ratio:g}: leaves no inner width")
-        for name in ("dropout", "attention_dropout", "activation_dropout", "drop_path"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(f"{flag_of(name)} {getattr(self, name)}: expected 0 to below 1")
 
     @property
     def ffn_dim(self) -> int:
@@ -86,19 +94,7 @@ class VisionTransformerConfig:
         return self.num_patches + (self.pooling == "class")
 
 
-def parse_channels(text: str) -> tuple[float, ...]:
-    """Return three numbers, one for each of red, green and blue.
-
-    Raises:
-        ValueError: not three numbers.
-    """
-    numbers = parse_numbers(text)
-    if len(numbers) != 3:
-        raise ValueError(f"'{text}': expected three numbers, such as 0.5,0.5,0.5")
-    return numbers
-
-
-@dataclass(frozen=True)
+@settings
 class PreprocessingConfig:
     """From a picture to the numbers that the model sees; training adds random changes.
 
@@ -112,39 +108,50 @@ class PreprocessingConfig:
         f"size and shape; none; auto is padded up to --image-size {LARGEST_PADDED}, then resized",
         choices=CROPS,
     )
-    crop_padding: int = option(4, "black pixels that the padded crop adds a side", metavar="N")
+    crop_padding: int = option(
+        4,
+        "black pixels that the padded crop adds a side",
+        least=0,
+        needs=("train_crop", "auto", "padded"),
+        metavar="N",
+    )
     crop_min_area: float = option(
-        0.08, "smallest share of the picture in a resized crop", metavar="P"
+        0.08,
+        "smallest share of the picture in a resized crop",
+        above=0,
+        most=1,
+        needs=("train_crop", "auto", "resized"),
+        metavar="P",
     )
     flip: bool = option(True, "mirror half of the training images")
     eval_crop_ratio: float | None = option(
         None,
         "share of a side that the centre crop of validation keeps "
         "(default: 0.875 where training crops are resized, otherwise 1)",
+        above=0,
+        most=1,
         metavar="P",
     )
     pixel_mean: tuple[float, ...] = option(
         IMAGENET_MEAN,
         "subtracted from red, green and blue (each from 0 to 1)",
         metavar="R,G,B",
-        parse=parse_channels,
     )
     pixel_std: tuple[float, ...] = option(
         IMAGENET_STD,
         "what red, green and blue are divided by afterwards",
+        above=0,
         metavar="R,G,B",
-        parse=parse_channels,
     )
 
-    def __post_init__(self) -> None:
-        if self.crop_padding < 0:
-            raise ConfigError(f"--crop-padding {self.crop_padding}: expected 0 or more")
-        if not 0 < self.crop_min_area <= 1:
-            raise ConfigError(f"--crop-min-area {self.crop_min_area:g}: expected above 0 to 1")
-        if self.eval_crop_ratio is not None and not 0 < self.eval_crop_ratio <= 1:
-            raise ConfigError(f"--eval-crop-ratio {self.eval_crop_ratio:g}: expected above 0 to 1")
-        if min(self.pixel_std) <= 0:
-            raise ConfigError("--pixel-std: expected numbers above 0")
+    def check(self) -> None:
+        """See that there is a number for each colour."""
+        for name in ("pixel_mean", "pixel_std"):
+            value = getattr(self, name)
+            if len(value) != 3:
+                raise ConfigError(
+                    f"{flag_of(name)} {shown(value)}: expected three numbers, as 0.5,0.5,0.5"
+                )
 
     def crop_of(self, image_size: int) -> str:
         """Return the kind of training crop: ``padded``, ``resized`` or ``none``."""
@@ -159,7 +166,7 @@ class PreprocessingConfig:
         return 0.875 if self.crop_of(image_size) == "resized" else 1.0
 
 
-@dataclass(frozen=True)
+@settings
 class ImageTaskOptions:
     """What is learnt from which images.
 
@@ -175,66 +182,60 @@ class ImageTaskOptions:
         metavar="NAME",
     )
     label_smoothing: float = option(
-        0.0, "probability taken from the right class and spread over all; in training", metavar="P"
+        0.0,
+        "probability taken from the right class and spread over all; in training",
+        least=0,
+        below=1,
+        metavar="P",
     )
     valid_data: str | None = option(
         None,
         "folders or zip files to validate on, with commas; the first set decides which checkpoint "
         "is the best (default: val, valid, validation or test in DATA, where train is beside it)",
+        needs=("disable_validation", False),
         metavar="PATHS",
     )
     valid_fraction: float = option(
         0.0,
         "hold out this share of each class of the training images as the first validation set",
+        least=0,
+        below=1,
+        needs=("disable_validation", False),
         metavar="P",
     )
-    batch_size: int = option(128, "images of a batch, per process", metavar="N")
-    batch_size_valid: int | None = option(
-        None, "--batch-size for validation, if another", metavar="N"
-    )
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.label_smoothing < 1:
-            raise ConfigError(f"--label-smoothing {self.label_smoothing}: expected 0 to below 1")
-        if not 0 <= self.valid_fraction < 1:
-            raise ConfigError(f"--valid-fraction {self.valid_fraction}: expected 0 to below 1")
-        for name in ("batch_size", "batch_size_valid"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"{flag_of(name)} {value}: expected 1 or more")
+    batch_size: int = like(BatchSizeOptions, "batch_size", 128, "images of a batch, per process")
+    batch_size_valid: int | None = like(BatchingConfig, "batch_size_valid", None)
 
 
-@dataclass(frozen=True)
+@settings
 class VisionOptimizerConfig(OptimizerConfig):
     """The optimiser's settings with the defaults of DeiT.
 
     Biases, norms, the class token and positions are exempt from the weight decay.
     """
 
-    adam_betas: tuple[float, ...] = option(
-        (0.9, 0.999), "decay rates of Adam's moments", metavar="'(B1, B2)'", parse=parse_betas
-    )
-    weight_decay: float = option(0.05, "decoupled weight decay", metavar="WD", flags=("--wd",))
+    adam_betas: tuple[float, ...] = like(OptimizerConfig, "adam_betas", (0.9, 0.999))
+    weight_decay: float = like(OptimizerConfig, "weight_decay", 0.05)
 
 
-@dataclass(frozen=True)
+@settings
 class VisionScheduleConfig(ScheduleConfig):
     """The schedule's settings with the defaults of vision transformers."""
 
-    lr: tuple[float, ...] = option(
-        (1e-3,),
-        "learning rate (its peak); fixed also takes one per epoch: LR1,LR2,...",
-        metavar="LR",
-        parse=parse_numbers,
-    )
-    lr_scheduler: str = option(
-        "cosine",
-        "inverse_sqrt, cosine, polynomial_decay, fixed or reduce_lr_on_plateau",
-        metavar="NAME",
-    )
-    lr_period_updates: float = option(
+    lr: tuple[float, ...] = like(ScheduleConfig, "lr", (1e-3,))
+    lr_scheduler: str = like(ScheduleConfig, "lr_scheduler", "cosine")
+    lr_period_updates: float = like(
+        ScheduleConfig,
+        "lr_period_updates",
         -1.0,
-        "cosine: updates of the first period; negative: up to the end of --max-epoch or "
-        "--max-update, whichever is first",
-        metavar="N",
+        "updates of the first period; negative: up to the end of --max-epoch or --max-update, "
+        "whichever is first",
     )
+
+
+@settings
+class VisionTrainerConfig(TrainerConfig):
+    """The trainer's settings with these defaults."""
+
+    optimizer: VisionOptimizerConfig = group("optimiser", VisionOptimizerConfig)
+    schedule: VisionScheduleConfig = group("learning rate", VisionScheduleConfig)

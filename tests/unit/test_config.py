@@ -24,7 +24,9 @@ class Model:
     width: int = c.option(16, "width", least=1)
     stripes: int = c.option(0, "stripes", least=0)
     dropout: float = c.option(0.1, "dropout", least=0, below=1, flags=("--drop",))
-    shape: str = c.option("square", "shape", choices=SHAPES)
+    shape: str = c.option(
+        "square", "shape", choices=SHAPES, constants={"--round": "circle", "--no-corners": "circle"}
+    )
 
 
 @c.settings
@@ -190,6 +192,17 @@ def test_a_misspelt_name_is_told_the_right_one(name, tmp_path):
 
 def test_further_spellings_name_a_field_in_files_too():
     assert Command.of(data="d", drop=0.3).model.dropout == 0.3
+
+
+def test_a_flag_may_stand_for_a_value_of_another(tmp_path):
+    for config in (
+        parsed("d", "--no-corners"),
+        in_file(tmp_path / "own.yaml", "data: d\nround: true\n"),
+        Command.of(data="d", round=True),
+        c.from_dict(Command, {"data": "d", "round": True, "no_corners": False}),
+    ):
+        assert config.model.shape == "circle"
+    assert Command.of(data="d", round=False).model.shape == "square"
 
 
 @pytest.mark.parametrize(

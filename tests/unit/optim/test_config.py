@@ -4,7 +4,7 @@ import pytest
 
 from relu_nmt.config import add_options, from_namespace
 from relu_nmt.errors import ConfigError
-from relu_nmt.optim.config import OptimizerConfig, ScheduleConfig, parse_betas, parse_numbers
+from relu_nmt.optim.config import SCHEDULES, OptimizerConfig, ScheduleConfig
 
 
 def parse(config_class, *argv):
@@ -20,13 +20,13 @@ def test_fairseq_spellings_of_betas(text):
 
 @pytest.mark.parametrize("text", ["0.9", "(1.0, 0.9)", "__import__('os')", "", "(0.9, -1)"])
 def test_wrong_betas_are_refused(text):
-    with pytest.raises(ValueError, match="expected"):
-        parse_betas(text)
+    with pytest.raises(ConfigError, match=r"--adam-betas .*: expected"):
+        OptimizerConfig(adam_betas=text)
 
 
 def test_lists_of_learning_rates():
-    assert parse_numbers("1e-3") == (1e-3,)
-    assert parse_numbers("[0.0005]") == (5e-4,)
+    assert ScheduleConfig(lr="1e-3").lr == ScheduleConfig(lr=1e-3).lr == (1e-3,)
+    assert ScheduleConfig(lr="[0.0005]").lr == (5e-4,)
     assert parse(ScheduleConfig, "--lr", "1e-3,5e-4", "--lr-scheduler", "fixed").lr == (1e-3, 5e-4)
     with pytest.raises(ConfigError, match="needs --lr-scheduler fixed"):
         ScheduleConfig(lr=(1e-3, 1e-4))
@@ -39,6 +39,12 @@ def test_lists_of_learning_rates():
         ({"lr_scheduler": "cosine", "lr": (1e-4,), "min_lr": 1e-3}, "--min-lr"),
         ({"warmup_updates": -1}, "--warmup-updates -1"),
         ({"lr": (-1.0,)}, "--lr"),
+        ({"lr": ""}, "--lr '': expected numbers with commas"),
+        ({"lr": "nan"}, "--lr nan: expected numbers"),
+        ({"lr": "inf"}, "--lr inf: expected a number"),
+        ({"lr_shrink": 0.5}, "needs --lr-scheduler cosine or fixed or reduce_lr_on_plateau"),
+        ({"lr_scheduler": "cosine", "power": 2}, "--power 2 does nothing with --lr-scheduler cos"),
+        ({"warmup_init_lr": 0.1, "lr_scheduler": "fixed"}, "--warmup-init-lr 0.1 does nothing"),
         ({"lr_scheduler": "polynomial_decay", "total_num_update": 0}, "--total-num-update"),
     ],
 )
@@ -48,5 +54,12 @@ def test_contradictions(settings, message):
 
 
 def test_unknown_optimizer():
-    with pytest.raises(ConfigError, match="unknown optimizer 'adamm'"):
+    with pytest.raises(
+        ConfigError, match=r"--optimizer adamm: .*one of adam, adamw.*mean"
+    ):
         OptimizerConfig(optimizer="adamm")
+
+
+def test_a_schedule_of_the_users_own_may_read_any_setting(monkeypatch):
+    monkeypatch.setitem(SCHEDULES._entries, "own", object)
+    assert ScheduleConfig(lr_scheduler="own", power=2).power == 2

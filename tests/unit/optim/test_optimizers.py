@@ -45,5 +45,5 @@ def test_exempt_and_frozen_parameters():
 
 
 def test_unknown_name():
-    with pytest.raises(ConfigError, match="unknown optimizer"):
+    with pytest.raises(ConfigError, match="expected one of adam, adamw"):
         OptimizerConfig(optimizer="sgdd")

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from relu_nmt.config import add_options, from_namespace
+from relu_nmt.config import add_options, from_flat, from_namespace
 from relu_nmt.errors import ConfigError
 from relu_nmt.training.averaging import WeightAverage
 from relu_nmt.training.checkpoint import SUFFIX, Checkpoint, load_checkpoint
@@ -17,8 +17,8 @@ from relu_nmt.training.config import (
     EmaConfig,
     LoggingConfig,
     RunConfig,
+    TrainerConfig,
     ValidationConfig,
-    parse_update_freq,
 )
 from relu_nmt.training.stopping import SignalWatch
 
@@ -34,8 +34,8 @@ def test_update_freq():
     config = RunConfig(update_freq=(4, 2))
     assert [config.update_freq_of(epoch) for epoch in (1, 2, 9)] == [4, 2, 2]
     for text in ("0", "x", "", "1.5"):
-        with pytest.raises(ValueError, match="whole numbers"):
-            parse_update_freq(text)
+        with pytest.raises(ConfigError, match="--update-freq"):
+            RunConfig(update_freq=text)
 
 
 def test_whether_more_is_better_follows_from_the_metric():
@@ -59,17 +59,23 @@ def test_whether_more_is_better_follows_from_the_metric():
         (LoggingConfig, {"log_interval": 0}, "--log-interval 0"),
         (LoggingConfig, {"telemetry_interval": -1}, "--telemetry-interval -1"),
         (EmaConfig, {"ema_decay": 1.0}, "--ema-decay"),
+        (EmaConfig, {"ema_decay": 0.9}, "--ema-decay 0.9 does nothing without --store-ema"),
+        (RunConfig, {"fp16_init_scale": 1}, "--fp16-init-scale 1 does nothing without --fp16"),
+        (CheckpointConfig, {"keep_interval_updates": 1}, "without --save-interval-updates"),
+        (CheckpointConfig, {"no_save": True, "keep_last_epochs": 1}, "with --no-save"),
+        (TrainerConfig, {"disable_validation": True, "patience": 1}, "with --disable-validation"),
+        (TrainerConfig, {"disable_validation": True, "keep_best_checkpoints": 1}, "does nothing"),
     ],
 )
 def test_contradictions(config_class, settings, message):
     with pytest.raises(ConfigError, match=message):
-        config_class(**settings)
+        from_flat(config_class, settings)
 
 
 def test_the_average_follows_the_formula():
     model = nn.Linear(2, 1)
     nn.init.zeros_(model.weight)
-    average = WeightAverage(model, EmaConfig(ema_decay=0.9, ema_update_freq=2))
+    average = WeightAverage(model, EmaConfig(store_ema=True, ema_decay=0.9, ema_update_freq=2))
     for update in range(1, 7):
         nn.init.constant_(model.weight, float(update))
         average.update(update)
@@ -81,7 +87,7 @@ def test_the_average_follows_the_formula():
 
 def test_before_its_start_the_average_is_a_copy():
     model = nn.Linear(2, 1)
-    average = WeightAverage(model, EmaConfig(ema_decay=0.5, ema_start_update=3))
+    average = WeightAverage(model, EmaConfig(store_ema=True, ema_decay=0.5, ema_start_update=3))
     seen = []
     for update in (1, 2, 3, 4):
         with torch.no_grad():
@@ -95,7 +101,7 @@ def test_before_its_start_the_average_is_a_copy():
 
 def test_weights_come_back_after_an_error():
     model = nn.Linear(2, 1)
-    average = WeightAverage(model, EmaConfig(ema_decay=0.5))
+    average = WeightAverage(model, EmaConfig(store_ema=True, ema_decay=0.5))
     with torch.no_grad():
         model.weight.fill_(7.0)
     with pytest.raises(RuntimeError), average.applied():

@@ -18,7 +18,9 @@ CPU = torch.device("cpu")
 
 
 def scaled_precision(scale, min_scale=1e-4):
-    precision = Precision(RunConfig(min_loss_scale=min_scale), CPU, 1)
+    config = RunConfig()
+    object.__setattr__(config, "min_loss_scale", min_scale)  # which needs --fp16, and so a GPU
+    precision = Precision(config, CPU, 1)
     precision.scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=2)
     return precision
 

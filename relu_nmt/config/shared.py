@@ -1,0 +1,82 @@
+"""Options that several components and commands have: each name is declared once."""
+
+from relu_nmt.config.classes import settings
+from relu_nmt.config.fields import option
+from relu_nmt.errors import ConfigError
+
+
+@settings
+class LanguageOptions:
+    """The languages of a data folder or a model."""
+
+    source_lang: str | None = option(
+        None, "source language; by default as the data was binarised", flags=("-s",), metavar="SRC"
+    )
+    target_lang: str | None = option(
+        None, "target language; by default as the data was binarised", flags=("-t",), metavar="TGT"
+    )
+
+
+@settings
+class FairseqOptions:
+    """Flags of fairseq that choose among things of which there is one here."""
+
+    task: str = option(
+        "translation", "as in fairseq", choices=("translation",), no_effect="there is one task"
+    )
+    dataset_impl: str = option(
+        "mmap", "as in fairseq", choices=("mmap",), no_effect="there is one format of data"
+    )
+
+
+@settings
+class BatchSizeOptions:
+    """How large a batch is at most."""
+
+    max_tokens: int | None = option(
+        None,
+        "most tokens in a batch: longest source or target x sentences, padding counted",
+        least=1,
+        metavar="N",
+    )
+    batch_size: int | None = option(
+        None, "most sentences in a batch", least=1, metavar="N", flags=("--max-sentences",)
+    )
+
+
+@settings
+class PrecisionOptions:
+    """Which device computes, in which format of numbers.
+
+    Raises:
+        ConfigError: both 16-bit formats.
+    """
+
+    cpu: bool = option(False, "use the CPU even if there is a GPU")
+    bf16: bool = option(False, "compute in bfloat16 (weights stay in 32 bits); also on the CPU")
+    fp16: bool = option(False, "compute in float16; needs a CUDA GPU")
+
+    def check(self) -> None:
+        """Compare the formats."""
+        if self.fp16 and self.bf16:
+            raise ConfigError("--fp16 and --bf16 exclude each other")
+
+
+@settings
+class SeedOptions:
+    """Where random numbers begin."""
+
+    seed: int = option(1, "seed of weights, dropout and order of the data", least=0, metavar="N")
+
+
+@settings
+class DocumentLengthOptions:
+    """How long the groups of sentences of a document are."""
+
+    max_doc_tokens: int | None = option(
+        None,
+        "join consecutive sentences of a document up to N tokens, </s> included; 1: single "
+        "sentences",
+        least=1,
+        metavar="N",
+    )
