@@ -83,7 +83,7 @@ class Translator:
         self.models = [model.to(self.device) for model in models]
         self.dtype = None if dtype == torch.float32 else dtype
         self.max_doc_tokens = max_doc_tokens
-        self.most_source_positions = Ensemble(self.models).most_source_positions
+        self.max_source_positions = Ensemble(self.models).max_source_positions
 
     @classmethod
     def from_checkpoint(
@@ -219,7 +219,7 @@ class Translator:
             [source.context for source in sources],
         )
         limits = length_limits(
-            config, np.array([len(s.ids) for s in sources]), self.ensemble.most_positions
+            config, np.array([len(s.ids) for s in sources]), self.ensemble.max_positions
         )
         return [
             [self._translation(h, source, translations, config, limit) for h in hypotheses]
@@ -333,7 +333,7 @@ class Translator:
             ConfigError: an overlap with a model without separators, or with other prefixes.
             DataError: a window is too long for the model.
         """
-        limit = self.most_source_positions
+        limit = self.max_source_positions
         check_lengths(documents.sentences, limit)  # before any is translated
         if windows.window_overlap and (config.score_reference or config.prefix_size):
             raise ConfigError(
@@ -348,8 +348,8 @@ class Translator:
             first = first_id - len(sources)
             return self.translate_sentences(sources, config, first, on_progress)
 
-        decode, most_positions = self.task.target_text.decode, self.ensemble.most_positions
-        return DocumentSearch(documents, windows, config, most_positions, decode).run(search)
+        decode, max_positions = self.task.target_text.decode, self.ensemble.max_positions
+        return DocumentSearch(documents, windows, config, max_positions, decode).run(search)
 
     def attention(
         self,

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from relu_nmt.config import option
+from relu_nmt.config import like, option, settings
+from relu_nmt.config.shared import DocumentLengthOptions
 from relu_nmt.errors import ConfigError
 
 SINGLE_SENTENCES = 1
@@ -25,20 +26,8 @@ LENGTHS_FILE = "document_lengths.json"
 """Name of the file beside the checkpoints that holds the lengths of the training."""
 
 
-def parse_lengths(text: str) -> tuple[int, ...]:
-    """Return the limits that ``1,128,512`` lists.
-
-    Raises:
-        ValueError: not a list of numbers.
-    """
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise ValueError(f"expected numbers with commas such as 1,128,512, not {text!r}") from None
-
-
-@dataclass(frozen=True)
-class DocumentConfig:
+@settings
+class DocumentConfig(DocumentLengthOptions):
     """Whether and how consecutive sentences of a document are joined.
 
     Raises:
@@ -50,11 +39,12 @@ class DocumentConfig:
         (True, (1, 128, 512), 512)
     """
 
-    max_doc_tokens: int | None = option(
+    max_doc_tokens: int | None = like(
+        DocumentLengthOptions,
+        "max_doc_tokens",
         None,
         "join consecutive sentences of a document while both sides have at most N tokens, </s> "
         f"included; {SINGLE_SENTENCES}: single sentences. With --doc-mixture, the N of validation",
-        metavar="N",
     )
     doc_mixture: tuple[int, ...] = option(
         (),
@@ -62,7 +52,7 @@ class DocumentConfig:
         "equal share of the sentences, dealt out document by document (a number given twice gets "
         "two shares); short groups help long ones to be learnt",
         metavar="N,N,...",
-        parse=parse_lengths,
+        least=1,
     )
     sentence_separator: bool = option(
         False,
@@ -70,12 +60,8 @@ class DocumentConfig:
         "sentences again; works on any data folder",
     )
 
-    def __post_init__(self) -> None:
-        if self.max_doc_tokens is not None and self.max_doc_tokens < 1:
-            raise ConfigError(f"--max-doc-tokens {self.max_doc_tokens}: expected 1 or more")
-        if any(length < 1 for length in self.doc_mixture):
-            lengths = ",".join(map(str, self.doc_mixture))
-            raise ConfigError(f"--doc-mixture {lengths}: expected numbers of 1 or more")
+    def check(self) -> None:
+        """Compare the settings with each other."""
         if self.sentence_separator and not self.active:
             raise ConfigError(
                 "--sentence-separator is for documents: give --max-doc-tokens or --doc-mixture "

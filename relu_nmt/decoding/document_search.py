@@ -169,7 +169,7 @@ class DocumentSearch:
         documents: what to translate.
         windows: how to divide it.
         config: settings of the search, for output lengths and scores.
-        most_positions: see :func:`relu_nmt.decoding.constraints.length_limits`.
+        max_positions: see :func:`relu_nmt.decoding.constraints.length_limits`.
         decode: makes raw text of target tokens.
 
     Raises:
@@ -181,7 +181,7 @@ class DocumentSearch:
         documents: SourceDocuments,
         windows: WindowConfig,
         config: GenerationConfig,
-        most_positions: int | None,
+        max_positions: int | None,
         decode: Callable[[Sequence[str]], str],
     ) -> None:
         if windows.window_overlap and documents.separators is None:
@@ -194,7 +194,7 @@ class DocumentSearch:
         self._documents = documents
         self._windows = windows
         self._config = config
-        self._most_positions = most_positions
+        self._max_positions = max_positions
         self._decode = decode
         self._kept: dict[int, np.ndarray] = {}  # target tokens of each sentence, with separator
 
@@ -257,7 +257,7 @@ class DocumentSearch:
         context = np.concatenate([nothing, *(self._kept[number] for number in numbers)])
         # It may take the share of the longest output that its source has of the source.
         length = len(documents.joined(window).ids)
-        longest = length_limits(self._config, np.array([length]), self._most_positions)[0]
+        longest = length_limits(self._config, np.array([length]), self._max_positions)[0]
         share = sum(len(documents.sentences[number].ids) - 1 for number in numbers) / length
         return context if len(context) <= longest * share else None
 

@@ -82,7 +82,7 @@ class Generator:
         """
         config = self.config
         lengths = (src_tokens != self.symbols.pad_index).sum(1).cpu().numpy()
-        limits = length_limits(config, lengths, self.ensemble.most_positions)
+        limits = length_limits(config, lengths, self.ensemble.max_positions)
         ids = np.arange(len(limits)) if sentence_ids is None else np.asarray(sentence_ids)
         with self.ensemble.evaluating(src_tokens.device):
             selector = self._selector(ids, limits, src_tokens.device)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from relu_nmt.attention.spec import known_attention
 from relu_nmt.config import option
-from relu_nmt.data.groups import parse_lengths
 from relu_nmt.errors import ConfigError
 
 SECONDS = {"s": 1, "m": 60, "h": 3600}
@@ -136,7 +135,6 @@ class SweepConfig:
         DEFAULT_LENGTHS,
         "document lengths in tokens; 1: single sentences",
         metavar="N,N,...",
-        parse=parse_lengths,
     )
     attentions: tuple[str, ...] = option(
         DEFAULT_ATTENTIONS,
@@ -160,7 +158,6 @@ class SweepConfig:
         "train one model per attention and seed on this mixture of lengths, as 1,128,512, and "
         "evaluate it at every one of --lengths; by default a model for each length",
         metavar="N,N,...",
-        parse=parse_lengths,
     )
     start_from: str | None = option(
         None,

@@ -408,8 +408,8 @@ def test_mistakes_are_one_line_and_exit_2(folder, capsys, arguments, message):
     [
         ("flat", "--max-doc-tokens 9", "test.de-en.documents: no such file"),
         ("data", "--max-doc-tokens 0", "--max-doc-tokens 0: expected 1 or more"),
-        ("data", "--window-overlap 1", "--window-overlap goes with documents"),
-        ("data", "--output x", "--output goes with documents"),
+        ("data", "--window-overlap 1", "--window-overlap 1 does nothing without --max-doc"),
+        ("data", "--output x", "--output x does nothing without --max-doc-tokens"),
         ("data", "--max-doc-tokens 9 --output {folder}/data", "is a folder"),
         ("data", "--attention-stats /dev/null", "is no plain file"),
         ("data", "--max-doc-tokens 9 --results {folder}/test.de/x", "cannot write it"),

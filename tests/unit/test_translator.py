@@ -143,7 +143,7 @@ def test_a_source_too_long_for_learned_positions_is_an_error():
     task = make_task()
     model = make_model(task, encoder_learned_pos=True, max_source_positions=4)
     translator = Translator([model], task, "cpu")
-    assert translator.most_source_positions == 4
+    assert translator.max_source_positions == 4
     with pytest.raises(DataError, match="--max-source-positions 4"):
         translator.translate(["ein Haus ist gross ."], **SHORT)
 

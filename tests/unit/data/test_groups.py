@@ -9,7 +9,6 @@ from relu_nmt.data.groups import (
     deal_lengths,
     describe_lengths,
     lengths_in_words,
-    parse_lengths,
     plan_groups,
     single_sentences,
 )
@@ -253,10 +252,12 @@ def test_mistakes(settings, message):
 
 
 def test_lists_of_lengths():
-    assert parse_lengths("1,128,512") == (1, 128, 512)
-    for text in ("", "1,", "a", "1 2"):
-        with pytest.raises(ValueError, match="expected numbers with commas"):
-            parse_lengths(text)
+    assert DocumentConfig(doc_mixture="1,128,512").doc_mixture == (1, 128, 512)
+    for text in ("a", "1 2", "1,,2"):
+        with pytest.raises(
+            ConfigError, match=r"--doc-mixture .*expected whole numbers with commas"
+        ):
+            DocumentConfig(doc_mixture=text)
 
 
 def test_groups_must_fit_into_a_batch():

@@ -54,9 +54,7 @@ def test_contradictions(settings, message):
 
 
 def test_unknown_optimizer():
-    with pytest.raises(
-        ConfigError, match=r"--optimizer adamm: .*one of adam, adamw.*mean"
-    ):
+    with pytest.raises(ConfigError, match=r"--optimizer adamm: .*one of adam, adamw.*mean"):
         OptimizerConfig(optimizer="adamm")
 
 
