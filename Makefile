@@ -1,5 +1,5 @@
 # make demo   learn to translate German help pages into English, in about ten minutes
-# make test   set everything up, run the linter and the tests
+# make test   set everything up, run the linter, the type checker and the tests
 # make clean  remove what the demo made;  make distclean  the virtual environment, too
 #
 # Settings, each as NAME=VALUE after the target:
@@ -32,6 +32,7 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed-dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check --quiet .
+	$(VENV)/bin/mypy
 	$(VENV)/bin/python -m pytest $(TEST_FLAGS)
 
 clean:

@@ -28,7 +28,7 @@ setup(
     license="MIT",
     python_requires=">=3.10",
     packages=find_packages(include=["relu_nmt", "relu_nmt.*"]),
-    package_data={"relu_nmt": ["py.typed"]},
+    package_data={"relu_nmt": ["py.typed"], "relu_nmt.sweep": ["templates/*"]},
     install_requires=[
         "torch>=2.11",
         "numpy>=1.26",
@@ -40,17 +40,21 @@ setup(
         "safetensors>=0.4.3",
         "tqdm>=4.66",
         "matplotlib>=3.8",
+        "jinja2>=3.1",
         "pyyaml>=6",
     ],
     extras_require={
         "triton": ["triton>=3.6"],
         "vision": ["pillow>=10"],
+        "zstd": ["zstandard>=0.19"],
         # Triton's kernels are tested in its interpreter, which needs no GPU.
         "dev": [
             "pytest>=8",
             "hypothesis>=6.100",
             "ruff>=0.6",
+            "mypy>=1.18",
             "pillow>=10",
+            "zstandard>=0.19",
             "triton>=3.6; sys_platform == 'linux'",
         ],
     },

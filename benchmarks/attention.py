@@ -67,7 +67,7 @@ def make_run(cell: Cell) -> Callable[[], None]:
         for _ in range(3)
     )
     spec = AttentionSpec.parse("reluformer")
-    attend = build_attention(spec, "decoder", cell.heads, cell.head_dim, 0.0)
+    attend = build_attention(spec, "decoder", 0, cell.heads, cell.head_dim, 0.0)
     attend.backend = cell.backend
     grad = torch.randn_like(v)
 
@@ -227,7 +227,7 @@ def train_step(length: int, backend: str) -> None:
     import torch
 
     from relu_nmt.attention.backends.choice import set_attention_backend
-    from relu_nmt.attention.regularizer_config import AttentionRegularizerConfig
+    from relu_nmt.attention.config import AttentionRegularizerConfig
     from relu_nmt.data.batches import collate
     from relu_nmt.models.config import TransformerConfig
     from relu_nmt.models.encoder_decoder import EncoderDecoder

@@ -71,3 +71,27 @@ class Registry(Generic[T]):
             hint = f"did you mean {' or '.join(close)}?" if close else "choose one of:"
             raise ConfigError(f"unknown {self.kind} '{name}'; {hint} ({', '.join(self.names())})")
         return self._entries[name]
+
+    def name_of(self, entry: T) -> str:
+        """Return the name under which ``entry`` is registered.
+
+        Raises:
+            KeyError: it is not.
+        """
+        for name, known in self._entries.items():
+            if known is entry:
+                return name
+        raise KeyError(f"{entry} is no registered {self.kind}")
+
+    def check(self, name: str) -> str:
+        """Return ``name`` if there is such an entry (for the command line's parser).
+
+        Raises:
+            ConfigError: there is none.
+        """
+        if name not in self.names():
+            try:
+                self.get(name)
+            except ConfigError as error:  # names the close ones
+                raise ConfigError(f"{error}; one of your own: --user-module FILE") from None
+        return name

@@ -29,6 +29,7 @@ def import_user_module(path: str) -> None:
     if name in sys.modules:
         return
     spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     # Dataclasses look their module up while it is being run.
     sys.modules[name] = module

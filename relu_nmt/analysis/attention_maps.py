@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from relu_nmt.analysis.places import AttentionPlace
-from relu_nmt.attention.base import Attention
-from relu_nmt.attention.records import capture_weights
+from relu_nmt.attention.base import Attention, Need
+from relu_nmt.attention.records import record_attention
 from relu_nmt.data.batches import pad_rows, shift_right
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.decoding.ensemble import Ensemble
@@ -118,11 +118,11 @@ def attention_weights(
     attention = attention_of(model, place.slot, place.layer)
     device = next(model.parameters()).device
     src_tokens, prev_output_tokens = decoder_inputs([source], [target], model, device)
-    with ensemble.evaluating(device), capture_weights(attention) as captured:
+    with ensemble.evaluating(device), record_attention(attention, Need(weights=True)) as records:
         model(src_tokens, prev_output_tokens)
-    if len(captured) != 1 or captured[0] is None:
+    if len(records) != 1 or records[0].weights is None:
         raise ConfigError(f"attention {place}: its mechanism returned no weights")
-    weights = captured[0][0].float()
+    weights = records[0].weights[0].float()
     return (weights if place.head is None else weights[place.head]).cpu().numpy()
 
 

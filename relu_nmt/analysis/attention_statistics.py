@@ -8,6 +8,7 @@ import numpy as np
 
 from relu_nmt.analysis.attention_maps import attention_of, decoder_inputs, single_model
 from relu_nmt.attention.base import Need
+from relu_nmt.attention.records import record_attention
 from relu_nmt.attention.spec import SLOTS
 from relu_nmt.attention.telemetry import ModuleSums, attention_sums, bucket_name
 from relu_nmt.decoding.ensemble import Ensemble
@@ -71,9 +72,12 @@ class AttentionStatistics:
             inputs = decoder_inputs(
                 [sources[i] for i in batch], [targets[i] for i in batch], self._model, device
             )
-            with self._ensemble.evaluating(device):
-                output = self._model(*inputs, Need(telemetry=True))
-                found = attention_sums(output.records)
+            with (
+                self._ensemble.evaluating(device),
+                record_attention(self._model, Need(telemetry=True)) as records,
+            ):
+                self._model(*inputs)
+                found = attention_sums(records)
             for sums in found:
                 place = (sums.slot, sums.layer)
                 if place in self._sums:

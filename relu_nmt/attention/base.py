@@ -3,16 +3,26 @@
 Shapes: ``B`` batch, ``H`` heads, ``Nq`` and ``Nk`` query and key length, ``d`` head width.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from relu_nmt import config as configuration
 from relu_nmt.attention import attentions
+from relu_nmt.attention.bias import ScoreBias
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.spec import AttentionSpec
+from relu_nmt.config import option
 from relu_nmt.errors import ConfigError
+
+if TYPE_CHECKING:
+    from relu_nmt.attention.backends.choice import Backend
+
+QK_NORM_EPSILON = 1e-6
 
 
 @dataclass(frozen=True)
@@ -26,6 +36,8 @@ class Capabilities:
         cross: queries and keys may come from different sequences, and each query's output is its
             own; so queries may come one at a time.
         weights: there is a matrix of weights [Nq, Nk] to return and to drop from.
+        scores: its weights are a map of scores q k, so that a bias can be added to them and
+            queries and keys can be rotated by their positions.
         non_negative: its weights are never negative, so that they have an entropy and can be
             regularised.
         fixed_length: an option bounds the number of keys.
@@ -37,6 +49,7 @@ class Capabilities:
     causal: bool = True
     cross: bool = True
     weights: bool = True
+    scores: bool = False
     non_negative: bool = True
     fixed_length: bool = False
     permutation_invariant: bool = True
@@ -57,6 +70,14 @@ class Need:
     statistics: bool = False
     telemetry: bool = False
     weights: bool = False
+
+    def __or__(self, other: "Need") -> "Need":
+        """Return what either wants."""
+        return Need(
+            self.statistics or other.statistics,
+            self.telemetry or other.telemetry,
+            self.weights or other.weights,
+        )
 
     @property
     def rows(self) -> bool:
@@ -100,9 +121,11 @@ class AttentionOutput:
     rows: RowStatistics | None = None
 
 
-@dataclass(frozen=True)
-class NoOptions:
-    """The settings of a mechanism that has none."""
+@dataclass(frozen=True, kw_only=True)
+class AttentionConfig:
+    """The settings that every mechanism has; one with more subclasses this."""
+
+    qk_norm: bool = option(False, "LayerNorm of the queries and keys of each head")
 
 
 class Attention(nn.Module):
@@ -119,11 +142,17 @@ class Attention(nn.Module):
         dropout: probability of dropping a weight in training.
 
     Attributes:
-        backend: which code computes it, see :mod:`relu_nmt.attention.backends`; never stored.
+        name: the registered one, as it was asked for.
+        slot: ``encoder``, ``decoder`` (self-attention) or ``cross``, and
+        layer: the index of the layer, from 0, if it was made for a model.
+        backend: the name of one of ``backends``, or ``auto``; never stored.
     """
 
-    Config: ClassVar[type] = NoOptions
+    Config: ClassVar[type] = AttentionConfig
     capabilities: ClassVar[Capabilities] = Capabilities()
+    backends: ClassVar[Mapping[str, "Backend"]] = {}
+    """The ways to compute it, by name, see :mod:`relu_nmt.attention.backends.choice`; none where
+    its code is the only one, which answers to ``reference``."""
     shares_queries_and_keys: ClassVar[bool] = False
     """Whether keys are made by the projection of the queries."""
 
@@ -134,9 +163,21 @@ class Attention(nn.Module):
         self.head_dim = head_dim
         self.dropout = dropout
         self.backend = "auto"
+        self.name, self.slot, self.layer = type(self).__name__, "encoder", 0
+        # Somebody's own settings may be without the option.
+        normalized = getattr(config, "qk_norm", False)
+        self.query_gain = nn.Parameter(torch.ones(head_dim)) if normalized else None
+        self.key_gain = nn.Parameter(torch.ones(head_dim)) if normalized else None
 
     def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, need: Need = NOTHING
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        visibility: Visibility,
+        *,
+        bias: ScoreBias | None = None,
+        need: Need = NOTHING,
     ) -> AttentionOutput:
         """Attend from queries to keys.
 
@@ -145,17 +186,25 @@ class Attention(nn.Module):
             k: [B, H, Nk, d] keys, from :meth:`map_keys`.
             v: [B, H, Nk, d] values.
             visibility: which keys each query may see. A query that sees none gets output 0.
+            bias: of the scores, if the mechanism has any (``capabilities.scores``).
             need: what to return besides the output.
+
+        Raises:
+            ConfigError: the mechanism cannot use the bias, or has not what is needed.
         """
         raise TypeError(f"{type(self).__name__} must define forward")
 
     def map_queries(self, q: Tensor) -> Tensor:
-        """Map projected queries [B, H, Nq, d], each on its own, before anything else."""
-        return q
+        """Map projected queries [B, H, Nq, d], each on its own, before anything else.
+
+        With ``qk_norm`` it is a LayerNorm over d with a gain [d], without a bias (eps 1e-6), as for
+        the keys; so |q k| <= d at gain 1.
+        """
+        return _layer_norm(q, self.query_gain)
 
     def map_keys(self, k: Tensor) -> Tensor:
         """Map projected keys [B, H, Nk, d], each on its own; decoding caches the result."""
-        return k
+        return _layer_norm(k, self.key_gain)
 
     def finish(self, joined: Tensor, x: Tensor) -> Tensor:
         """Map the joined heads before the output projection, such as by a norm or a gate.
@@ -174,6 +223,16 @@ class Attention(nn.Module):
         """
         return None
 
+    def check_request(self, bias: ScoreBias | None, need: Need) -> None:
+        """Raise a ConfigError if the mechanism cannot use a bias or has no weights to return."""
+        if bias is not None and not self.capabilities.scores:
+            raise ConfigError(
+                f"{self.name} attention has no scores to add a position bias to; choose another "
+                "position scheme or attention"
+            )
+        if need.weights and not self.capabilities.weights:
+            raise ConfigError(f"{self.name} attention has no weights [queries, keys] to show")
+
     @property
     def active_dropout(self) -> float:
         """The dropout probability now: 0 outside training."""
@@ -181,9 +240,17 @@ class Attention(nn.Module):
 
 
 def build_attention(
-    spec: AttentionSpec, slot: str, num_heads: int, head_dim: int, dropout: float
+    spec: AttentionSpec, slot: str, layer: int, num_heads: int, head_dim: int, dropout: float
 ) -> Attention:
-    """Make the attention that ``spec`` names for the slot ``encoder``, ``decoder`` or ``cross``.
+    """Make the attention that ``spec`` names.
+
+    Args:
+        spec: name and options.
+        slot: ``encoder``, ``decoder`` or ``cross``.
+        layer: index of the layer, from 0.
+        num_heads: H.
+        head_dim: d.
+        dropout: probability of dropping a weight in training.
 
     Raises:
         ConfigError: unknown name or option, or the mechanism cannot work in this slot.
@@ -204,10 +271,20 @@ def build_attention(
         )
     try:
         config = configuration.from_strings(kind.Config, spec.options)
-        return kind(config, num_heads, head_dim, dropout)
+        attention = kind(config, num_heads, head_dim, dropout)
     except ConfigError as error:
         raise ConfigError(f"--{slot}-attention {spec}: {error}") from error
+    attention.name, attention.slot, attention.layer = spec.name, slot, layer
+    return attention
 
 
 def _can(name: str, capability: str) -> bool:
     return getattr(attentions.get(name).capabilities, capability)
+
+
+def _layer_norm(x: Tensor, gain: Tensor | None) -> Tensor:
+    if gain is None:
+        return x
+    exact = x.to(gain.dtype)
+    # Back to the dtype of the values: under autocast norms return float32.
+    return F.layer_norm(exact, gain.shape, gain, None, QK_NORM_EPSILON).to(x.dtype)

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from relu_nmt.attention import attentions
-from relu_nmt.attention.base import Capabilities
+from relu_nmt.attention.base import AttentionConfig, Capabilities
 from relu_nmt.attention.kernel_features import FeatureAttention
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.token_axis import lengths, positions
+from relu_nmt.attention.token_axis import lengths
 from relu_nmt.config import option
 from relu_nmt.errors import ConfigError
 
@@ -18,7 +18,7 @@ SMALLEST_SUM = 1e-6
 
 
 @dataclass(frozen=True)
-class CosFormerConfig:
+class CosFormerConfig(AttentionConfig):
     """Settings of :class:`CosFormerAttention`."""
 
     reweight: bool = option(True, "multiply by the cosine of the distance")
@@ -65,23 +65,20 @@ class CosFormerAttention(FeatureAttention):
         q, k = q.relu(), k.relu()
         if not self.config.reweight:
             return q, k
-        num_queries, num_keys = q.size(2), k.size(2)
-        # One query over its cached keys is causal use, though nothing has to be masked. One query
-        # over one key has distance 0, for which M does not matter.
-        if visibility.causal or num_queries < num_keys:
+        if visibility.causal:
             if visibility.longest > self.config.horizon:
                 raise ConfigError(
                     f"cosformer: {visibility.longest} tokens, but its causal form was made for "
                     f"horizon={self.config.horizon}; train with the attention option "
-                    f"horizon={visibility.longest} "
-                    "or more"
+                    f"horizon={visibility.longest} or more"
                 )
             longest = torch.full((1,), self.config.horizon, device=q.device)
         else:
-            longest = lengths(visibility, num_keys, q.device).clamp_min(1)
-        places = positions(visibility, num_keys, q.device)  # [B or 1, Nk]
-        angles = (places.to(q.dtype) / longest[:, None] * (math.pi / 2))[:, None, :, None]
-        return _turned(q, angles[:, :, num_keys - num_queries :]), _turned(k, angles)
+            longest = lengths(visibility, k.size(2), q.device).clamp_min(1)
+        return (
+            _turned(q, visibility.query_positions().to(q) / longest[:, None]),
+            _turned(k, visibility.key_positions().to(q) / longest[:, None]),
+        )
 
     def most_keys(self, causal: bool) -> int | None:
         """Return ``horizon`` in causal use."""
@@ -92,6 +89,7 @@ class CosFormerAttention(FeatureAttention):
         return totals.clamp_min(SMALLEST_SUM)
 
 
-def _turned(x: Tensor, angles: Tensor) -> Tensor:
-    """Return x cos and x sin side by side: [B, H, N, 2 d]."""
+def _turned(x: Tensor, places: Tensor) -> Tensor:
+    """Return x cos a and x sin a side by side, [B, H, N, 2 d], a = pi / 2 times the places."""
+    angles = (places * (math.pi / 2))[:, None, :, None]
     return torch.cat([x * angles.cos(), x * angles.sin()], -1)

@@ -22,8 +22,8 @@ class EfficientAttention(FeatureAttention):
     section 3.2 (softmax normalisation).
 
     Example:
-        >>> from relu_nmt.attention.base import NoOptions
-        >>> attend = EfficientAttention(NoOptions(), num_heads=1, head_dim=1, dropout=0.0)
+        >>> from relu_nmt.attention.base import AttentionConfig
+        >>> attend = EfficientAttention(AttentionConfig(), num_heads=1, head_dim=1, dropout=0.0)
         >>> zero, v = torch.zeros(1, 1, 2, 1), torch.tensor([[[[1.0], [3.0]]]])
         >>> attend(zero, zero, v, Visibility(2, 2)).values.flatten().tolist()
         [2.0, 2.0]

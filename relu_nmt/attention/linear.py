@@ -22,8 +22,8 @@ class LinearAttention(FeatureAttention):
 
     Example:
         >>> import torch
-        >>> from relu_nmt.attention.base import NoOptions
-        >>> attend = LinearAttention(NoOptions(), num_heads=1, head_dim=1, dropout=0.0)
+        >>> from relu_nmt.attention.base import AttentionConfig
+        >>> attend = LinearAttention(AttentionConfig(), num_heads=1, head_dim=1, dropout=0.0)
         >>> zero, v = torch.zeros(1, 1, 2, 1), torch.tensor([[[[1.0], [3.0]]]])
         >>> attend(zero, zero, v, Visibility(2, 2)).values.flatten().round().tolist()
         [2.0, 2.0]

@@ -7,15 +7,23 @@ import torch
 from torch import Tensor, nn
 
 from relu_nmt.attention import attentions
-from relu_nmt.attention.base import NOTHING, Attention, AttentionOutput, Capabilities, Need
+from relu_nmt.attention.base import (
+    NOTHING,
+    Attention,
+    AttentionConfig,
+    AttentionOutput,
+    Capabilities,
+    Need,
+)
+from relu_nmt.attention.bias import ScoreBias
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.token_axis import exact, refuse_weights, without_padding
+from relu_nmt.attention.token_axis import exact, without_padding
 from relu_nmt.config import option
 from relu_nmt.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class LinformerConfig:
+class LinformerConfig(AttentionConfig):
     """Settings of :class:`LinformerAttention`."""
 
     length: int = option(1024, "most keys; shorter sentences use the first columns")
@@ -71,14 +79,21 @@ class LinformerAttention(Attention):
         return self.config.length
 
     def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, need: Need = NOTHING
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        visibility: Visibility,
+        *,
+        bias: ScoreBias | None = None,
+        need: Need = NOTHING,
     ) -> AttentionOutput:
         """See :meth:`Attention.forward`.
 
         Raises:
             ConfigError: more keys than ``length``, or weights are asked for.
         """
-        refuse_weights("linformer", need)
+        self.check_request(bias, need)
         num_keys = k.size(2)
         if num_keys > self.config.length:
             raise ConfigError(

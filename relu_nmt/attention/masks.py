@@ -16,7 +16,7 @@ class Visibility:
 
     It is made once per slot and forward pass and shared by all layers, so masks and counts are
     computed once. With ``causal`` the last query sees all keys (queries are the newest
-    positions), so a single query over cached keys needs no mask.
+    positions), so a single query over cached keys needs no mask, though it is causal.
 
     Args:
         num_queries: Nq.
@@ -49,8 +49,7 @@ class Visibility:
         self.num_keys = num_keys
         self.key_mask = key_mask
         self.query_mask = query_mask
-        # One query may see every key: nothing is left to mask.
-        self.causal = causal and num_queries > 1
+        self.causal = causal
         self.device = key_mask.device if key_mask is not None else device
 
     @property
@@ -58,11 +57,16 @@ class Visibility:
         """The most tokens of a sequence."""
         return self.num_keys
 
+    @property
+    def hides_later(self) -> bool:
+        """Whether keys after a query's own are to be masked; a single query has none."""
+        return self.causal and self.num_queries > 1
+
     @cached_property
     def mask(self) -> Tensor | None:
         """[B or 1, 1, Nq or 1, Nk] bool, True = visible; ``None`` if every key is visible."""
         mask = None if self.key_mask is None else self.key_mask[:, None, None, :]
-        if self.causal:
+        if self.hides_later:
             ones = torch.ones(self.num_queries, self.num_keys, dtype=torch.bool, device=self.device)
             triangle = ones.tril(self.num_keys - self.num_queries)[None, None]
             mask = triangle if mask is None else mask & triangle
@@ -72,7 +76,7 @@ class Visibility:
     def counts(self) -> Tensor:
         """[B or 1, 1, Nq or 1] float32: n, the number of visible keys of each query row."""
         # Not from the mask, which would be Nq x Nk where a linear-memory back end needs none.
-        if not self.causal:
+        if not self.hides_later:
             if self.key_mask is None:
                 return torch.full((1, 1, 1), float(self.num_keys), device=self.device)
             return self.key_mask.sum(-1, dtype=torch.float32)[:, None, None]
@@ -109,6 +113,42 @@ class Visibility:
         end = (keys + 1).masked_fill(~self.key_mask, 0).amax(1)
         return torch.stack([first_hidden, end], 1)
 
+    def key_positions(self) -> Tensor:
+        """Return [B or 1, Nk] int64: how many real keys stand before each in its sequence."""
+        return self._positions(self.key_mask, self.num_keys)
+
+    def query_positions(self) -> Tensor:
+        """Return [B or 1, Nq] int64: how many real tokens stand before each in its sequence.
+
+        Causal queries are the last of the keys. Others are counted by ``query_mask``.
+        """
+        if self.causal and self.num_queries <= self.num_keys:
+            return self.key_positions()[:, self.num_keys - self.num_queries :]
+        return self._positions(self.query_mask, self.num_queries)
+
+    def _positions(self, mask: Tensor | None, length: int) -> Tensor:
+        if mask is None:
+            return torch.arange(length, device=self.device)[None]
+        return (mask.cumsum(-1) - 1).clamp_min(0)
+
+    def block(self, rows: slice) -> "Visibility":
+        """Return what these queries may see, of no more keys than one of them sees.
+
+        Args:
+            rows: from where to where, both given.
+        """
+        num_keys = self.num_keys
+        if self.hides_later:
+            num_keys = max(0, num_keys - self.num_queries + rows.stop)
+        return Visibility(
+            rows.stop - rows.start,
+            num_keys,
+            key_mask=None if self.key_mask is None else self.key_mask[:, :num_keys],
+            query_mask=None if self.query_mask is None else self.query_mask[:, rows],
+            causal=self.causal,
+            device=self.device,
+        )
+
     def real_rows(self, batch: int) -> Tensor:
         """[B, 1, Nq] float32: 1 for real query rows, 0 for padding."""
         if self.query_mask is None:
@@ -126,7 +166,8 @@ class TreeVisibility(Visibility):
     """
 
     def __init__(self, ancestry: Tensor, length: int) -> None:
-        super().__init__(ancestry.size(1), ancestry.size(2), device=ancestry.device)
+        num_queries, num_keys = ancestry.shape[1:]
+        super().__init__(num_queries, num_keys, causal=True, device=ancestry.device)
         self.ancestry = ancestry
         self._length = length
 
@@ -134,6 +175,11 @@ class TreeVisibility(Visibility):
     def longest(self) -> int:
         """The tokens of every hypothesis."""
         return self._length
+
+    @property
+    def hides_later(self) -> bool:
+        """False: the order of the keys hides none; ``ancestry`` does."""
+        return False
 
     @cached_property
     def mask(self) -> Tensor:
@@ -145,8 +191,15 @@ class TreeVisibility(Visibility):
         """[1, 1, 1] float32: the number of visible keys, the same for all."""
         return torch.full((1, 1, 1), float(self._length), device=self.device)
 
-    @cached_property
-    def positions(self) -> Tensor:
-        """[B, Nk] int64: where each key stands in its hypothesis; 0 if it is part of none."""
+    def block(self, rows: slice) -> "TreeVisibility":
+        """Return what these queries may see."""
+        return TreeVisibility(self.ancestry[:, rows], self._length)
+
+    def query_positions(self) -> Tensor:
+        """Return [1, Nq] int64: the newest tokens all stand last in their hypotheses."""
+        return torch.full((1, self.num_queries), self._length - 1, device=self.device)
+
+    def key_positions(self) -> Tensor:
+        """Return [B, Nk] int64: where each key stands in its hypothesis; 0 if it is in none."""
         places = (self.ancestry.cumsum(2) - 1) * self.ancestry
         return places.amax(1)

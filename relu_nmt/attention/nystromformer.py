@@ -6,15 +6,21 @@ import torch
 from torch import Tensor
 
 from relu_nmt.attention import attentions
-from relu_nmt.attention.base import NOTHING, Attention, AttentionOutput, Capabilities, Need
+from relu_nmt.attention.base import (
+    NOTHING,
+    Attention,
+    AttentionConfig,
+    AttentionOutput,
+    Capabilities,
+    Need,
+)
+from relu_nmt.attention.bias import ScoreBias
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.token_axis import (
     TokenConvolution,
     check_width,
     exact,
     lengths,
-    positions,
-    refuse_weights,
     without_padding,
 )
 from relu_nmt.config import option
@@ -24,7 +30,7 @@ POLYNOMIAL_POWER = 3
 
 
 @dataclass(frozen=True)
-class NystromformerConfig:
+class NystromformerConfig(AttentionConfig):
     """Settings of :class:`NystromformerAttention`."""
 
     landmarks: int = option(64, "number of landmarks m")
@@ -81,10 +87,17 @@ class NystromformerAttention(Attention):
         self.convolution = TokenConvolution(num_heads, config.conv) if config.conv else None
 
     def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, need: Need = NOTHING
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        visibility: Visibility,
+        *,
+        bias: ScoreBias | None = None,
+        need: Need = NOTHING,
     ) -> AttentionOutput:
         """See :meth:`Attention.forward`."""
-        refuse_weights("nystromformer", need)
+        self.check_request(bias, need)
         with torch.autocast(q.device.type, enabled=False):
             clean_q, clean_k, clean_v = (without_padding(exact(x), visibility) for x in (q, k, v))
             scale = self.head_dim**-0.25
@@ -143,7 +156,7 @@ def segment_means(visibility: Visibility, num_tokens: int, count: int, like: Ten
     """
     real_tokens = lengths(visibility, num_tokens, like.device)  # [B or 1]
     size = ((real_tokens + count - 1) // count).clamp_min(1)
-    segment = positions(visibility, num_tokens, like.device) // size[:, None]  # [B or 1, N]
+    segment = visibility.key_positions().to(like.device) // size[:, None]  # [B or 1, N]
     numbers = torch.arange(min(count, num_tokens), device=like.device)
     member = segment[:, None, :] == numbers[:, None]  # [B or 1, m, N]
     if visibility.key_mask is not None:

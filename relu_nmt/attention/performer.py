@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from relu_nmt.attention import attentions
-from relu_nmt.attention.base import Capabilities
+from relu_nmt.attention.base import AttentionConfig, Capabilities
 from relu_nmt.attention.kernel_features import FeatureAttention
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.token_axis import key_column
@@ -21,7 +21,7 @@ keys of |k|^2 / sqrt(d) beyond 80 to get there."""
 
 
 @dataclass(frozen=True)
-class PerformerConfig:
+class PerformerConfig(AttentionConfig):
     """Settings of :class:`PerformerAttention`."""
 
     features: int = option(256, "number of random features m")
@@ -100,7 +100,7 @@ class PerformerAttention(FeatureAttention):
         stabiliser = largest.amax(2, keepdim=True)  # c, [B, H, 1, 1]
         keys = (exponents - stabiliser).exp()
         seen = stabiliser  # c_i, [B, H, Nq or 1, 1]
-        if visibility.causal:
+        if visibility.hides_later:
             seen = largest.cummax(2).values[:, :, k.size(2) - q.size(2) :]
         elif visibility.ancestry is not None:
             hidden = ~visibility.ancestry[:, None]

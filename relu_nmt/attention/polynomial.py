@@ -6,10 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from relu_nmt.attention import attentions
-from relu_nmt.attention.base import NOTHING, AttentionOutput, Capabilities, Need
+from relu_nmt.attention.base import NOTHING, AttentionConfig, AttentionOutput, Capabilities, Need
+from relu_nmt.attention.bias import ScoreBias
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.pointwise import PointwiseAttention
-from relu_nmt.attention.pointwise_maps import PointwiseMap
+from relu_nmt.attention.pointwise_maps import power_map
 from relu_nmt.config import option
 from relu_nmt.errors import ConfigError
 
@@ -18,7 +19,7 @@ SCALES = ("fixed", "none", "dynamic")
 
 
 @dataclass(frozen=True)
-class PolynomialConfig:
+class PolynomialConfig(AttentionConfig):
     """Settings of :class:`PolynomialAttention`."""
 
     power: int = option(3, f"the exponent p of the scores, 1 to {MAX_POWER}")
@@ -65,16 +66,15 @@ class PolynomialAttention(PointwiseAttention):
     """
 
     Config = PolynomialConfig
-    capabilities = Capabilities(non_negative=False)
+    capabilities = Capabilities(scores=True, non_negative=False)
 
     def __init__(
         self, config: PolynomialConfig, num_heads: int, head_dim: int, dropout: float
     ) -> None:
-        map = PointwiseMap("power", config.power)
-        super().__init__(config, num_heads, head_dim, dropout, map)
+        super().__init__(config, num_heads, head_dim, dropout, power_map(config.power))
         self.scale = None
         if config.scale == "dynamic":
-            self.capabilities = Capabilities(non_negative=False)
+            self.capabilities = Capabilities(scores=True, non_negative=False)
             start = 1.0 if config.length is None else config.length**-0.5
             self.scale = nn.Parameter(torch.full((num_heads if config.per_head else 1,), start))
             self.scale.no_weight_decay = True
@@ -94,10 +94,17 @@ class PolynomialAttention(PointwiseAttention):
         return self.scale * self.config.length**0.5
 
     def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, need: Need = NOTHING
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        visibility: Visibility,
+        *,
+        bias: ScoreBias | None = None,
+        need: Need = NOTHING,
     ) -> AttentionOutput:
         """See :meth:`Attention.forward`."""
-        output = super().forward(q, k, v, visibility, need)
+        output = super().forward(q, k, v, visibility, bias=bias, need=need)
         if output.rows is not None and not self.capabilities.non_negative:
             output.rows.entropy = None
         return output

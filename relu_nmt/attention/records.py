@@ -1,76 +1,96 @@
-"""What one attention module did in one forward pass."""
+"""What attention modules did in a forward pass, recorded by hooks."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from relu_nmt.attention.base import NOTHING, Attention, AttentionOutput
+from relu_nmt.attention.base import NOTHING, Attention, AttentionOutput, Need, RowStatistics
 from relu_nmt.attention.masks import Visibility
 
-NEED_POSITION = 4
-"""Of ``need`` among the arguments of :meth:`Attention.forward`."""
+_paused: ContextVar[bool] = ContextVar("recording_paused", default=False)
 
 
 @dataclass
 class AttentionRecord:
-    """Row statistics and weights of one module.
+    """Row statistics and weights of one mechanism in one pass, as far as they were asked for.
 
     Args:
         slot: ``encoder``, ``decoder`` (self-attention) or ``cross``.
         layer: index of the layer, from 0.
-        output: the statistics and weights that were asked for; its values are the sublayer's.
+        rows: statistics of the rows of weights; ``None`` if the mechanism has no weights.
+        weights: [B, H, Nq, Nk] before dropout.
         visibility: which keys each query could see, and which query rows are real.
     """
 
     slot: str
     layer: int
-    output: AttentionOutput
+    rows: RowStatistics | None
+    weights: Tensor | None
     visibility: Visibility
 
 
 @contextmanager
-def capture_weights(attention: Attention) -> Iterator[list[Tensor | None]]:
-    """Let one mechanism, in whatever model, return its weights in every pass inside the block.
+def record_attention(model: nn.Module, need: Need) -> Iterator[list[AttentionRecord]]:
+    """Let every attention in a model return more in the passes inside the block, and record it.
 
-    The other mechanisms are not asked, so some of them may have none.
+    So the layers between need not know who watches. Blocks may be nested.
 
     Args:
-        attention: the mechanism.
+        model: the model; or one mechanism, where the others are to keep their fast code.
+        need: what to record. With nothing needed nothing is recorded and nothing costs time.
 
     Yields:
-        a list that gets the weights [B, H, Nq, Nk] of each pass, before dropout.
+        a list that gets a record for every call of a mechanism, in their order.
 
     Example:
         >>> import torch
         >>> from relu_nmt.attention.base import build_attention
         >>> from relu_nmt.attention.spec import AttentionSpec
-        >>> attention = build_attention(AttentionSpec("softmax"), "encoder", 1, 4, dropout=0.0)
+        >>> attention = build_attention(AttentionSpec("softmax"), "encoder", 0, 1, 4, dropout=0.0)
         >>> x = torch.zeros(1, 1, 2, 4)
-        >>> with capture_weights(attention) as captured:
+        >>> with record_attention(attention, Need(weights=True)) as records:
         ...     _ = attention(x, x, x, Visibility(2, 2))
-        >>> captured[0].tolist()
+        >>> records[0].weights.tolist()
         [[[[0.5, 0.5], [0.5, 0.5]]]]
     """
-    captured: list[Tensor | None] = []
+    records: list[AttentionRecord] = []
 
     def ask(
         module: Attention, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        need = kwargs.get("need", args[NEED_POSITION] if len(args) > NEED_POSITION else NOTHING)
-        return args[:NEED_POSITION], {**kwargs, "need": replace(need, weights=True)}
+        return args, {**kwargs, "need": kwargs.get("need", NOTHING) | need}
 
-    def keep(module: Attention, args: tuple[Any, ...], output: AttentionOutput) -> None:
-        captured.append(output.weights)
+    def keep(
+        module: Attention, args: tuple[Any, ...], kwargs: dict[str, Any], output: AttentionOutput
+    ) -> None:
+        if _paused.get():
+            return
+        visibility = kwargs["visibility"] if "visibility" in kwargs else args[3]
+        records.append(
+            AttentionRecord(module.slot, module.layer, output.rows, output.weights, visibility)
+        )
 
-    handles = [
-        attention.register_forward_pre_hook(ask, with_kwargs=True),
-        attention.register_forward_hook(keep),
-    ]
+    handles = []
+    for module in model.modules() if need != NOTHING else ():
+        if isinstance(module, Attention):
+            handles.append(module.register_forward_pre_hook(ask, with_kwargs=True))
+            handles.append(module.register_forward_hook(keep, with_kwargs=True))
     try:
-        yield captured
+        yield records
     finally:
         for handle in handles:
             handle.remove()
+
+
+@contextmanager
+def without_records() -> Iterator[None]:
+    """Let passes inside the block leave no records, as when activations are computed again."""
+    token = _paused.set(True)
+    try:
+        yield
+    finally:
+        _paused.reset(token)

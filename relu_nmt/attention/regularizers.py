@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from relu_nmt.attention.base import Attention, RowStatistics
+from relu_nmt.attention.config import AttentionRegularizerConfig
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.records import AttentionRecord
-from relu_nmt.attention.regularizer_config import AttentionRegularizerConfig
 from relu_nmt.attention.stats import NULL_SUM
 from relu_nmt.errors import ConfigError
 from relu_nmt.objective import LossOutput, Metric
@@ -82,7 +82,7 @@ class AttentionRegularizer:
     def terms(self, records: list[AttentionRecord]) -> RegularizerTerms:
         """Return the means of both terms over all modules."""
         margin = self.config.attention_entropy_margin
-        terms = [regularizer_terms(r.output.rows, r.visibility, margin) for r in records]
+        terms = [regularizer_terms(r.rows, r.visibility, margin) for r in records]
         return RegularizerTerms(
             torch.stack([t.normalisation for t in terms]).mean(),
             torch.stack([t.entropy for t in terms]).mean(),

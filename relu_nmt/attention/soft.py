@@ -7,13 +7,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from relu_nmt.attention import attentions
-from relu_nmt.attention.base import NOTHING, Attention, AttentionOutput, Capabilities, Need
+from relu_nmt.attention.base import (
+    NOTHING,
+    Attention,
+    AttentionConfig,
+    AttentionOutput,
+    Capabilities,
+    Need,
+)
+from relu_nmt.attention.bias import ScoreBias
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.token_axis import (
     TokenConvolution,
     check_width,
     exact,
-    refuse_weights,
     without_padding,
 )
 from relu_nmt.config import option
@@ -21,7 +28,7 @@ from relu_nmt.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class SOFTConfig:
+class SOFTConfig(AttentionConfig):
     """Settings of :class:`SOFTAttention`."""
 
     stride: int = option(8, "tokens per landmark")
@@ -76,10 +83,17 @@ class SOFTAttention(Attention):
         self.convolution = TokenConvolution(num_heads, config.conv) if config.conv else None
 
     def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, need: Need = NOTHING
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        visibility: Visibility,
+        *,
+        bias: ScoreBias | None = None,
+        need: Need = NOTHING,
     ) -> AttentionOutput:
         """See :meth:`Attention.forward`."""
-        refuse_weights("soft", need)
+        self.check_request(bias, need)
         with torch.autocast(q.device.type, enabled=False):
             clean_q, clean_k, clean_v = (without_padding(exact(x), visibility) for x in (q, k, v))
             scale = self.head_dim**-0.25

@@ -52,10 +52,5 @@ def known_attention(text: str) -> str:
     Raises:
         ConfigError: it does not.
     """
-    name = AttentionSpec.parse(text).name
-    if name not in attentions.names():
-        try:
-            attentions.get(name)
-        except ConfigError as error:  # names the close ones
-            raise ConfigError(f"{error}; one of your own: --user-module FILE") from None
+    attentions.check(AttentionSpec.parse(text).name)
     return text

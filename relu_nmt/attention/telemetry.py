@@ -58,7 +58,7 @@ def bucket_name(index: int) -> str:
 @torch.no_grad()
 def attention_sums(records: Sequence[AttentionRecord]) -> list[ModuleSums]:
     """Return the sums of every module that has row statistics (telemetry was asked for)."""
-    found = [(record, _tables(record.output.rows)) for record in records if record.output.rows]
+    found = [(record, _tables(record.rows)) for record in records if record.rows]
     if not found:
         return []
     # One transfer from the device for all modules.
@@ -128,9 +128,8 @@ def _tables(rows: RowStatistics) -> dict[str, Tensor]:
 
 def _num_buckets(record: AttentionRecord) -> int:
     """Return K, enough buckets for the row that sees all keys; 0 where rows see the same."""
-    # A single row needs no causal mask, but is in the causal slot all the same.
-    causal = record.visibility.causal or record.slot == "decoder"
-    return record.visibility.num_keys.bit_length() if causal else 0
+    visibility = record.visibility
+    return visibility.num_keys.bit_length() if visibility.causal else 0
 
 
 def _packed(record: AttentionRecord, tables: dict[str, Tensor]) -> Tensor:

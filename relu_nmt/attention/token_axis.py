@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from relu_nmt.attention.base import Need
-from relu_nmt.attention.masks import TreeVisibility, Visibility
+from relu_nmt.attention.masks import Visibility
 from relu_nmt.errors import ConfigError
 
 DEAD_CHANNEL = 1e-12
@@ -31,15 +30,6 @@ def without_padding(x: Tensor, visibility: Visibility) -> Tensor:
     return x if real is None else x.masked_fill(~real, 0.0)
 
 
-def positions(visibility: Visibility, num_keys: int, device: torch.device) -> Tensor:
-    """Return [B or 1, Nk] int64: how many real keys stand before each key in its sequence."""
-    if isinstance(visibility, TreeVisibility):
-        return visibility.positions
-    if visibility.key_mask is None:
-        return torch.arange(num_keys, device=device)[None]
-    return (visibility.key_mask.cumsum(-1) - 1).clamp_min(0)
-
-
 def lengths(visibility: Visibility, num_keys: int, device: torch.device) -> Tensor:
     """Return [B or 1] int64: the number of real keys of each sample."""
     if visibility.key_mask is None:
@@ -59,12 +49,6 @@ def normalized_over_tokens(x: Tensor, order: int) -> Tensor:
     """
     norms = torch.linalg.vector_norm(x, order, dim=2, keepdim=True)  # [B, H, 1, d]
     return x / norms.masked_fill(norms < DEAD_CHANNEL, torch.inf)
-
-
-def refuse_weights(name: str, need: Need) -> None:
-    """Raise a ConfigError if weights are asked of a mechanism that has none."""
-    if need.weights:
-        raise ConfigError(f"{name} attention has no weights [queries, keys] to show")
 
 
 class TokenConvolution(nn.Module):

@@ -7,16 +7,16 @@ from relu_nmt.attention import attentions
 from relu_nmt.attention.base import (
     NOTHING,
     Attention,
+    AttentionConfig,
     AttentionOutput,
     Capabilities,
     Need,
-    NoOptions,
 )
+from relu_nmt.attention.bias import ScoreBias
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.token_axis import (
     exact,
     normalized_over_tokens,
-    refuse_weights,
     without_padding,
 )
 
@@ -31,7 +31,8 @@ class CrossCovarianceAttention(Attention):
     transpose, as in the public code).
 
     Example:
-        >>> attend = CrossCovarianceAttention(NoOptions(), num_heads=1, head_dim=1, dropout=0.0)
+        >>> config = AttentionConfig()
+        >>> attend = CrossCovarianceAttention(config, num_heads=1, head_dim=1, dropout=0.0)
         >>> v = torch.tensor([[[[1.0], [3.0]]]])
         >>> attend(v, v, v, Visibility(2, 2)).values.flatten().tolist()
         [1.0, 3.0]
@@ -46,16 +47,25 @@ class CrossCovarianceAttention(Attention):
         reason="it attends between channels, which it normalises over the whole token axis",
     )
 
-    def __init__(self, config: NoOptions, num_heads: int, head_dim: int, dropout: float) -> None:
+    def __init__(
+        self, config: AttentionConfig, num_heads: int, head_dim: int, dropout: float
+    ) -> None:
         super().__init__(config, num_heads, head_dim, dropout)
         self.temperature = nn.Parameter(torch.ones(num_heads))
         self.temperature.no_weight_decay = True
 
     def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, need: Need = NOTHING
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        visibility: Visibility,
+        *,
+        bias: ScoreBias | None = None,
+        need: Need = NOTHING,
     ) -> AttentionOutput:
         """See :meth:`Attention.forward`."""
-        refuse_weights("xca", need)
+        self.check_request(bias, need)
         with torch.autocast(q.device.type, enabled=False):
             clean_q, clean_k, clean_v = (without_padding(exact(x), visibility) for x in (q, k, v))
             queries = normalized_over_tokens(clean_q, 2)

@@ -22,7 +22,7 @@ A run that was interrupted goes on where it was when it is started again.
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    parser = make_parser("relu-nmt-preprocess", DESCRIPTION)
+    parser = make_parser("relu-nmt-preprocess", DESCRIPTION, user_modules=True)
     add_options(parser, PreprocessConfig, "data")
     return run_command(parser, _run, argv)
 

@@ -1,29 +1,31 @@
 """relu-nmt-sweep: train and evaluate over document lengths, attentions and seeds, and report."""
 
-from __future__ import annotations
-
 import argparse
+import dataclasses
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from relu_nmt.cli.command import make_parser, run_command
 from relu_nmt.cli.generate import generate_parser
-from relu_nmt.cli.train import read_settings, train_parser
-from relu_nmt.config import add_options, flag_of, from_namespace
+from relu_nmt.cli.train import read_settings as read_train_settings
+from relu_nmt.cli.train import train_parser
+from relu_nmt.config import add_settings, flag_of, from_namespace, read_settings
 from relu_nmt.decoding.config import DocumentGenerationConfig
 from relu_nmt.errors import ConfigError
 from relu_nmt.evaluation.config import ScoringConfig
-from relu_nmt.sweep.plan import DEFAULT_ARCH, TRAIN, Plan, Step
-from relu_nmt.sweep.settings import RunConfig, SweepConfig
-from relu_nmt.sweep.step_state import DONE, read_state
+from relu_nmt.recipes.training_settings import TranslationTrainingSettings
+from relu_nmt.sweep.plan import SweepPlan
+from relu_nmt.sweep.settings import SweepConfig, SweepSettings
+from relu_nmt.training.config import TrainerConfig
 
 DESCRIPTION = """\
 Does an attention translate long documents better? Train and evaluate a model for every attention,
 document length and seed, and write report.html and results.csv:
 
   relu-nmt-sweep data-bin --lengths 128,256,512 --attentions softmax,reluformer --seeds 1,2,3 \\
-      --budget 4000u --save-dir sweep -- --max-tokens 4096 --arch reluformer_iwslt_de_en --bf16
+      --budget 4000u --save-dir sweep -- --max-tokens 4096 --arch transformer_iwslt_de_en --bf16
 
 or one model for each attention and seed, which learns several lengths and is evaluated at each:
 
@@ -40,8 +42,6 @@ run again, failed ones are. Several sweeps may work on one --save-dir at once, a
 machines that share it. Exit code 1: a step failed (one that diverged is a result).
 """
 USAGE = "relu-nmt-sweep DATA --budget N[u|s|m|h] [options] [-- flags of relu-nmt-train]"
-SIGNAL_EXIT_CODE = 128
-STEPS_FAILED = 1
 # Flags of relu-nmt-train that the sweep sets, and what sets them.
 OWN_FLAGS = {
     "max_doc_tokens": "--lengths",
@@ -50,7 +50,6 @@ OWN_FLAGS = {
     "seed": "--seeds",
     "save_dir": "--save-dir before the --",
     "finetune_from_model": "--start-from",
-    "log_format": "the sweep, which reads the log",
     "user_module": "--user-module before the --",
 }
 GENERATE_OWN_FLAGS = {
@@ -63,160 +62,111 @@ GENERATE_OWN_FLAGS = {
         "the sweep, which reads the file",
     ),
 }
-BUDGET_FLAGS = {"updates": "max_update", "seconds": "stop_time_hours"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    own, train_flags = words, []
+    own = words
     if "--" in words:
         first = words.index("--")
-        own, train_flags = words[:first], words[first + 1 :]
+        own = [*words[:first], f"--train-flags={shlex.join(words[first + 1 :])}"]
     parser = make_parser("relu-nmt-sweep", DESCRIPTION, user_modules=True)
     parser.usage = USAGE
-    parser.add_argument("data", nargs="?", help="data folder with document boundaries")
-    add_options(parser, SweepConfig, "sweep")
-    add_options(parser, RunConfig, "running")
-    return run_command(parser, lambda arguments: _run(arguments, train_flags, words), own)
+    add_settings(parser, SweepSettings)
+    return run_command(parser, lambda arguments: _run(arguments, words), own)
 
 
-def _run(arguments: argparse.Namespace, train_flags: list[str], words: list[str]) -> int:
-    config = from_namespace(SweepConfig, arguments)
-    run = from_namespace(RunConfig, arguments)
-    if run.report_only:
-        return _report(Path(config.save_dir))
-    if arguments.data is None:
-        raise ConfigError("DATA is missing: give the data folder, as relu-nmt-preprocess made it")
-    # data-bin and data-bin/ are the same: commands are compared with those of earlier runs.
-    arguments.data = str(Path(arguments.data))
-    plan, languages = _plan(arguments, config, train_flags)
+def _run(arguments: argparse.Namespace, words: list[str]) -> int:
+    settings = read_settings(SweepSettings, arguments)
+    if settings.running.report_only:
+        from relu_nmt.recipes.sweep import write_report
 
-    from relu_nmt.sweep.sweep import Sweep
+        print(f"report: {write_report(Path(settings.sweep.save_dir)).report}")
+        return 0
+    generate = _check_generate_flags(settings)
+    settings = dataclasses.replace(
+        settings,
+        user_modules=tuple(arguments.user_module),
+        command=tuple(words),
+        attention_stats=not getattr(generate, "window_overlap", 0),
+    )
+    train = _check_train_flags(settings)
+    languages = (train.task.source_lang, train.task.target_lang)
+    settings = dataclasses.replace(settings, languages=languages if all(languages) else ())
 
-    outcome = Sweep(plan, run, languages, words).run()
-    if outcome.signal is not None:
-        return SIGNAL_EXIT_CODE + outcome.signal
-    return STEPS_FAILED if outcome.failed else 0
+    from relu_nmt.recipes import sweep
 
-
-def _report(folder: Path) -> int:
-    from relu_nmt.sweep.folder import read_description
-    from relu_nmt.sweep.report import Reporter
-
-    description = read_description(folder)
-    if description is None:
-        raise ConfigError(f"--report-only: {folder} holds no sweep; give its --save-dir")
-    print(f"report: {Reporter(folder, description).write()}")
-    return 0
+    return sweep.run(settings).exit_code
 
 
-def _plan(
-    arguments: argparse.Namespace, config: SweepConfig, train_flags: list[str]
-) -> tuple[Plan, tuple[str, ...]]:
-    """Return the plan, its flags checked as the commands will do it, and the languages if typed.
+def _check_train_flags(settings: SweepSettings) -> TranslationTrainingSettings:
+    """Return what one of the models is trained with, the flags of all checked.
 
     Raises:
         ConfigError: flags that contradict each other, or that the sweep sets itself.
     """
-    parser = train_parser()
-    typed = parser.parse_args([arguments.data, *train_flags])
-    budget = config.budget
-    own = dict(OWN_FLAGS)
-    if budget is not None:
-        own[BUDGET_FLAGS["updates" if budget.updates else "seconds"]] = "--budget"
+    parser, plan = train_parser(), SweepPlan(settings)
+    typed = parser.parse_args([settings.data, *settings.sweep.train_flags])
+    flag = settings.sweep.time.flags[0]
+    own = {**OWN_FLAGS, flag.removeprefix("--").replace("-", "_"): "--budget"}
     _refuse(typed, own, "behind the --")
-    _check_checkpoint(config, typed)
-    overlaps = _check_generate_flags(arguments.data, config)
-    plan = Plan(
-        arguments.data,
-        config,
-        tuple(train_flags),
-        getattr(typed, "arch", DEFAULT_ARCH),
-        tuple(arguments.user_module),
-        # relu-nmt-generate has no statistics of windows that overlap.
-        frozenset(config.attentions if overlaps else ()),
-    )
-    for training in plan.trainings():
-        train = plan.steps_of(training)[0]
-        read_settings(parser.parse_args(train.commands[0][3:]))
-        _check_start(config.start_from, train)
-    pair = tuple(getattr(typed, name, None) for name in ("source_lang", "target_lang"))
-    return plan, pair if all(pair) else ()
+    commands = [plan.steps_of(model)[0].commands[0] for model in plan.models()]
+    train, *_ = [read_train_settings(parser.parse_args(command[3:])) for command in commands]
+    _check_checkpoint(settings.sweep, train.trainer)
+    return train
 
 
-def _check_start(folder: str | None, train: Step) -> None:
-    """See that the sentence model that a training starts from is there, and trained to its end.
-
-    Raises:
-        ConfigError: it is not.
-    """
-    if train.start is None:
-        return
-    if not train.start.exists():
-        raise ConfigError(
-            f"--start-from {folder}: has no {train.start}; train the sentence models first, with "
-            "--lengths 1 and the same --attentions, --seeds and --checkpoint"
-        )
-    sentences = Step(TRAIN, train.training, None, train.start.parent.parent, ())
-    state = read_state(sentences)
-    if state is not None and state.status != DONE:
-        raise ConfigError(
-            f"--start-from {folder}: the training of {sentences.folder} is not done, but "
-            f"{state.status}; finish that sweep first"
-        )
-
-
-def _check_checkpoint(config: SweepConfig, typed: argparse.Namespace) -> None:
+def _check_checkpoint(config: SweepConfig, trainer: TrainerConfig) -> None:
     """See that a training will write the checkpoint to evaluate: it may take days.
 
     Raises:
         ConfigError: it will not.
     """
-    which, number = config.checkpoint, config.averaged
-    if getattr(typed, "no_save", False):
+    which, number, checkpoint = config.checkpoint, config.averaged, trainer.checkpoint
+    if checkpoint.no_save:
         raise ConfigError("--no-save: there is no checkpoint to evaluate; leave it out")
-    if which == "best" and getattr(typed, "disable_validation", False):
+    if which == "best" and trainer.validation.disable_validation:
         raise ConfigError(
             "--disable-validation: there is no best checkpoint; add --checkpoint last"
         )
-    if which == "last" and getattr(typed, "no_last_checkpoints", False):
+    if which == "last" and checkpoint.no_last_checkpoints:
         raise ConfigError("--no-last-checkpoints: there is no last checkpoint; leave it out")
     if number is None:
         return
-    interval = max(0, getattr(typed, "save_interval_updates", 0))
-    if config.budget is not None and config.budget.updates is None:
+    interval = checkpoint.save_interval_updates
+    if config.time.updates is None:
         raise ConfigError(
             f"--checkpoint {which}: how many checkpoints a --budget in time gives is not known; "
             "give it in updates, as 4000u"
         )
-    if not interval:
+    if interval <= 0:
         raise ConfigError(f"--checkpoint {which}: add --save-interval-updates behind the --")
-    kept = getattr(typed, "keep_interval_updates", -1)
+    kept = checkpoint.keep_interval_updates
     if 0 < kept < number:
         raise ConfigError(f"--checkpoint {which}: raise --keep-interval-updates {kept} to {number}")
-    updates = config.budget.updates if config.budget is not None else None
-    if updates is not None and updates // interval < number:
+    updates = config.time.updates
+    if updates // interval < number:
         raise ConfigError(
             f"--checkpoint {which}: {updates} updates give {updates // interval} checkpoints with "
             f"--save-interval-updates {interval}; lower one of the two"
         )
 
 
-def _check_generate_flags(data: str, config: SweepConfig) -> bool:
-    """Check --generate-flags as relu-nmt-generate will do it; return whether windows overlap.
+def _check_generate_flags(settings: SweepSettings) -> argparse.Namespace:
+    """Return --generate-flags, checked as relu-nmt-generate will do it.
 
     Raises:
         ConfigError: a value out of range, or a flag that the sweep sets itself.
     """
-    typed = generate_parser().parse_args([data, *config.generate_flags])
+    typed = generate_parser().parse_args([settings.data, *settings.sweep.generate_flags])
     _refuse(typed, GENERATE_OWN_FLAGS, "in --generate-flags")
     if from_namespace(DocumentGenerationConfig, typed).score_reference:
         raise ConfigError(
             "--score-reference in --generate-flags: translations are scored; leave it out"
         )
     from_namespace(ScoringConfig, typed)
-    return bool(getattr(typed, "window_overlap", 0))
+    return typed
 
 
 def _refuse(typed: argparse.Namespace, own: dict[str, str], where: str) -> None:

@@ -5,8 +5,11 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from relu_nmt.attention.backend_config import AttentionBackendConfig
-from relu_nmt.attention.regularizer_config import AttentionRegularizerConfig
+from relu_nmt.attention.config import (
+    ATTENTION_PRESETS,
+    AttentionBackendConfig,
+    AttentionRegularizerConfig,
+)
 from relu_nmt.cli.command import make_parser, run_command
 from relu_nmt.cli.training_flags import TRAINER_OPTIONS, trainer_config
 from relu_nmt.config import add_options, from_namespace
@@ -82,6 +85,8 @@ def read_settings(arguments: argparse.Namespace) -> TranslationTrainingSettings:
 def split_preset(arch: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what a preset says of the model and of the regulariser."""
     preset = architectures[arch]
+    preset = {**preset, **ATTENTION_PRESETS[preset.get("attention_preset", "none")]}
+    preset.pop("attention_preset", None)
     own = {field.name for field in dataclasses.fields(TransformerConfig)}
     model = {name: value for name, value in preset.items() if name in own}
     return model, {name: value for name, value in preset.items() if name not in own}

@@ -3,8 +3,7 @@
 import argparse
 from collections.abc import Sequence
 
-from relu_nmt.attention.backend_config import AttentionBackendConfig
-from relu_nmt.attention.regularizer_config import AttentionRegularizerConfig
+from relu_nmt.attention.config import AttentionBackendConfig, AttentionRegularizerConfig
 from relu_nmt.cli.command import make_parser, run_command
 from relu_nmt.cli.training_flags import TRAINER_OPTIONS, trainer_config
 from relu_nmt.config import add_options, from_namespace

@@ -17,13 +17,12 @@ from typing import Any
 import relu_nmt
 from relu_nmt.config import to_dict
 from relu_nmt.corpus.preprocess_config import PreprocessConfig
-from relu_nmt.corpus.text_steps import Settings, SideKey, TextSteps
+from relu_nmt.corpus.text_steps import SideKey, TextSteps
 from relu_nmt.data.binarize import BinarizedSide, Side, binarize, count_words
 from relu_nmt.data.data_folder import (
     MANIFEST_NAME,
     dictionary_path,
     documents_path,
-    pair_name,
     split_prefix,
 )
 from relu_nmt.data.dictionary import UNK, Dictionary
@@ -33,8 +32,9 @@ from relu_nmt.data.manifest import file_record, read_manifest, verify_checksums,
 from relu_nmt.data.split import check_parallel
 from relu_nmt.errors import DataError
 from relu_nmt.io.progress_bar import ProgressBar
-from relu_nmt.io.text_lines import TextFile, scan_text
+from relu_nmt.io.text_lines import TextFile, find_text, scan_text
 from relu_nmt.io.worker_pool import available_cores, ordered_map
+from relu_nmt.tokenization.base import subword_models, tokenizers
 
 WORK_FOLDER = "preprocess.unfinished"
 # Settings that do not change the result.
@@ -42,13 +42,6 @@ WITHOUT_EFFECT = ("workers", "overwrite", "destdir", "task", "dataset_impl")
 # Settings whose files count by their contents, wherever they lie.
 GIVEN_FILES = ("srcdict", "tgtdict", "subword_model")
 FILE_SETTINGS = ("trainpref", "validpref", "testpref", *GIVEN_FILES)
-PACKAGES = {
-    "moses": "sacremoses",
-    "moses-aggressive": "sacremoses",
-    "subword-nmt": "subword-nmt",
-    "sentencepiece": "sentencepiece",
-}
-
 Inputs = dict[SideKey, TextFile]
 
 
@@ -86,8 +79,6 @@ class _Builder:
         self.say = say
         self.folder = Path(config.destdir).absolute()
         self.workers = config.workers or available_cores()
-        target_lang = None if config.only_source else config.target_lang
-        self.pair = pair_name(config.source_lang, target_lang)
 
     def build(self) -> dict[str, Any]:
         """Do all steps that are not done yet."""
@@ -98,8 +89,7 @@ class _Builder:
             self.say(f"{self.config.destdir}: complete already, nothing to do")
             return manifest
         journal = Journal(self.folder / WORK_FOLDER, key)
-        settings = Settings(self.folder, self.pair, self.workers, self.say)
-        steps = TextSteps(self.config, settings, journal)
+        steps = TextSteps(self.config, self.folder, self.workers, journal, self.say)
         texts = steps.run(inputs)
         dictionaries = self._make_dictionaries(journal, texts)
         manifest = {}
@@ -113,7 +103,7 @@ class _Builder:
     def _scan_inputs(self) -> Inputs:
         """Read through all input files: are they there, UTF-8 and parallel?"""
         paths = {
-            (split, language): self.config.input_path(split, language)
+            (split, language): self._input(split, language)
             for split in self.config.splits()
             for language in self.config.languages
         }
@@ -122,7 +112,7 @@ class _Builder:
                 flag = f"--{split.rstrip('0123456789')}pref"
                 raise DataError(
                     f"{path}: no such file; its name is that of {flag} with the language "
-                    f"'{language}' after a dot"
+                    f"'{language}' after a dot (and .gz, .xz, .bz2 or .zst if it is compressed)"
                 )
         scanned = {}
         distinct = list(dict.fromkeys(paths.values()))
@@ -130,7 +120,7 @@ class _Builder:
         with ProgressBar("scan", total) as progress:
             for path, text in ordered_map(scan_text, distinct, self.workers):
                 scanned[path] = text
-                progress.advance(text.num_bytes)
+                progress.advance(os.path.getsize(path))
         inputs = {key: scanned[path] for key, path in paths.items()}
         for text in inputs.values():
             if text.num_lines == 0:
@@ -143,6 +133,10 @@ class _Builder:
                 }
                 check_parallel(counts, "lines")
         return inputs
+
+    def _input(self, split: str, language: str) -> str:
+        """Return the path of a text, which may be compressed."""
+        return find_text(self.config.input_path(split, language))
 
     def _key(self, inputs: Inputs) -> str:
         """Return what stands for the whole job: its settings and the contents of its files."""
@@ -167,15 +161,10 @@ class _Builder:
         return {name: path for name, path in paths.items() if path is not None}
 
     def _versions(self) -> dict[str, str]:
-        names = {
-            PACKAGES[step]
-            for step in (self.config.tokenizer, self.config.subword)
-            if step in PACKAGES
-        }
-        return {
-            "relu_nmt": relu_nmt.__version__,
-            **{name: importlib.metadata.version(name) for name in sorted(names)},
-        }
+        kinds = (tokenizers.get(self.config.tokenizer), subword_models.get(self.config.subword))
+        names = sorted(kind.package for kind in kinds if kind.package is not None)
+        versions = {name: importlib.metadata.version(name) for name in names}
+        return {"relu_nmt": relu_nmt.__version__, **versions}
 
     def _check_folder(self, key: str) -> dict[str, Any] | None:
         """Return the manifest if the folder is complete already; refuse to replace another.
@@ -265,9 +254,7 @@ class _Builder:
         nwords = getattr(self.config, f"nwords{side}")
         dictionary = Dictionary.from_counts(counts, threshold, nwords, self.config.padding_factor)
         if not dictionary.num_words:
-            names = " and ".join(
-                self.config.input_path("train", language) for language in languages
-            )
+            names = " and ".join(self._input("train", language) for language in languages)
             reason = f"--threshold{side} {threshold} and --nwords{side} {nwords} leave no word of"
             raise DataError(f"{names}: {reason if counts else 'no words in'} the text")
         return dictionary
@@ -284,7 +271,7 @@ class _Builder:
         for (split, language), text in texts.items():
             finished[split, language] = journal.result(f"{split}.{language}.binarized")
             if finished[split, language] is None:
-                prefix = split_prefix(self.folder, split, self.pair, language)
+                prefix = split_prefix(self.folder, split, self.config.pair, language)
                 todo.append(((split, language), Side(language, prefix, text)))
         if todo:
             sides = [side for _, side in todo]
@@ -297,7 +284,7 @@ class _Builder:
                     finished[split, language] = vars(done)
                     journal.note(f"{split}.{language}.binarized", vars(done), files)
         for (split, language), result in finished.items():
-            self._report(self.config.input_path(split, language), language, result)
+            self._report(self._input(split, language), language, result)
         return finished
 
     def _report(self, path: str, language: str, result: Mapping[str, Any]) -> None:
@@ -331,14 +318,14 @@ class _Builder:
         for split in config.splits():
             of_sides = {
                 language: {
-                    "input": config.input_path(split, language),
+                    "input": inputs[split, language].path,
                     "input_sha256": inputs[split, language].sha256,
                     "tokens": sides[split, language]["tokens"],
                     "unknown": sides[split, language]["unknown"],
                 }
                 for language in config.languages
             }
-            documents = documents_path(self.folder, split, self.pair)
+            documents = documents_path(self.folder, split, self.config.pair)
             splits[split] = {
                 "sentences": sides[split, config.source_lang]["sentences"],
                 "documents": steps.num_documents.get(split),

@@ -4,11 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from relu_nmt.config import option
+from relu_nmt.data.data_folder import pair_name
 from relu_nmt.data.documents import SEPARATORS
 from relu_nmt.errors import ConfigError
-
-TOKENIZER_NAMES = ("none", "moses", "moses-aggressive")
-SUBWORD_NAMES = ("none", "subword-nmt", "sentencepiece")
+from relu_nmt.tokenization.base import subword_models, tokenizers
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,10 @@ class PreprocessConfig:
         None, "target language, the ending of its files", flags=("-t",), metavar="TGT"
     )
     trainpref: str | None = option(
-        None, "training text without the ending: corpus/train for train.de, train.en", metavar="FP"
+        None,
+        "training text without the ending: corpus/train for train.de, train.en, which may be "
+        "compressed (train.de.gz, .xz, .bz2, .zst)",
+        metavar="FP",
     )
     validpref: str | None = option(
         None,
@@ -62,11 +64,11 @@ class PreprocessConfig:
     tokenizer: str = option(
         "none",
         "how to tokenise the text; moses-aggressive splits hyphens too",
-        choices=TOKENIZER_NAMES,
+        choices=tokenizers,
     )
     lowercase: bool = option(False, "lower-case both sides")
     subword: str = option(
-        "none", "split words, with a model learnt on the training text", choices=SUBWORD_NAMES
+        "none", "split words, with a model learnt on the training text", choices=subword_models
     )
     subword_size: int = option(
         10000, "what to learn: merges for subword-nmt, pieces for sentencepiece", metavar="N"
@@ -137,8 +139,8 @@ class PreprocessConfig:
     def _check_subwords(self) -> None:
         if self.subword == "none" and self.subword_model:
             raise ConfigError(
-                "--subword-model: say of which kind it is with --subword subword-nmt or "
-                "--subword sentencepiece"
+                "--subword-model: say of which kind it is with --subword "
+                + " or ".join(name for name in subword_models.names() if name != "none")
             )
         if self.subword != "none" and not self.subword_model and not self.trainpref:
             raise ConfigError(
@@ -152,6 +154,11 @@ class PreprocessConfig:
         if self.only_source:
             return (self.source_lang,)
         return (self.source_lang, self.target_lang)
+
+    @property
+    def pair(self) -> str:
+        """The middle of the file names, "de-en"."""
+        return pair_name(self.source_lang, None if self.only_source else self.target_lang)
 
     @property
     def learns_subwords(self) -> bool:

@@ -136,7 +136,11 @@ def convert_texts(
         )
         for c in conversions
     ]
-    tasks = ((i, light[i], chunk) for i, c in enumerate(conversions) for chunk in c.text.chunks)
+    tasks = (
+        (i, light[i], chunk)
+        for i, conversion in enumerate(conversions)
+        for chunk in conversion.text.readable_chunks()
+    )
     results = ordered_map(_convert_chunk, tasks, workers, _prepare_pipelines, states)
     for i, pieces in groupby(results, key=lambda result: result[0][0]):
         conversion, done = conversions[i], Converted()

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from relu_nmt.corpus.stored_pipeline import load_pipeline
 from relu_nmt.data.data_folder import (
     dictionary_path,
     find_pair,
@@ -20,7 +19,7 @@ from relu_nmt.data.indexed_dataset import IndexedDataset
 from relu_nmt.data.manifest import read_manifest
 from relu_nmt.data.split import Split
 from relu_nmt.errors import CheckpointError, DataError, ReluNmtError
-from relu_nmt.tokenization.pipeline import TextPipeline
+from relu_nmt.tokenization.pipeline import TextPipeline, load_pipeline
 
 ESCAPED_UNK = f"<{UNK}>"
 """An unknown word in a reference, so that no unknown word of a translation matches it."""

@@ -7,7 +7,7 @@ does not depend on the size of the corpus.
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, groupby
+from itertools import chain, groupby, islice
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,8 @@ from relu_nmt.io.worker_pool import ordered_map
 
 # Counters are sent back once per run of chunks, since sending them costs more than counting.
 CHUNKS_PER_COUNT = 64
+# The chunks of compressed files are sent with their text, which should take little memory.
+SENT_CHUNKS_PER_COUNT = 8
 
 Advance = Callable[[int], None]
 
@@ -42,9 +44,11 @@ def count_words(files: Sequence[TextFile], workers: int, advance: Advance) -> Co
     Raises:
         DataError: a file cannot be read any more.
     """
-    chunks = [chunk for file in files for chunk in file.chunks]
-    run_length = max(1, min(CHUNKS_PER_COUNT, len(chunks) // (4 * workers)))
-    runs = [chunks[i : i + run_length] for i in range(0, len(chunks), run_length)]
+    num_chunks = sum(len(file.chunks) for file in files)
+    longest = SENT_CHUNKS_PER_COUNT if any(f.is_compressed for f in files) else CHUNKS_PER_COUNT
+    run_length = max(1, min(longest, num_chunks // (4 * workers)))
+    chunks = chain.from_iterable(file.readable_chunks() for file in files)
+    runs = iter(lambda: list(islice(chunks, run_length)), [])
     total: Counter[str] = Counter()
     for run, counts in ordered_map(_count_run, runs, workers):
         total.update(counts)
@@ -137,7 +141,9 @@ def binarize(
         DataError: a text cannot be read any more.
     """
     tasks = (
-        (i, side.dictionary, chunk) for i, side in enumerate(sides) for chunk in side.text.chunks
+        (i, side.dictionary, chunk)
+        for i, side in enumerate(sides)
+        for chunk in side.text.readable_chunks()
     )
     results = ordered_map(_number_chunk, tasks, workers, _prepare_numbers, dictionaries)
     for i, of_side in groupby(results, key=lambda result: result[0][0]):

@@ -31,7 +31,7 @@ def score_references(
     """
     prev_output_tokens = shift_right(tgt_tokens, symbols.pad_index, symbols.eos_index)
     real = tgt_tokens != symbols.pad_index
-    features = [model(src_tokens, prev_output_tokens).features[real] for model in ensemble.models]
+    features = [model(src_tokens, prev_output_tokens)[real] for model in ensemble.models]
     targets = tgt_tokens[real]  # [N]
     chosen = []
     for start in range(0, len(targets), CHUNK):

@@ -1,13 +1,140 @@
-"""Whether one system is better than another: paired bootstrap, by sacreBLEU."""
+"""Intervals of scores, and whether one system is better than another: the paired bootstrap.
 
+Segments (lines or whole documents) are drawn with replacement, the same ones for all systems. The
+numbers are sacreBLEU's; here a system may also be several trainings, whose mean score counts.
+"""
+
+import math
 import os
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.evaluation.bleu import MetricConfig
 
 DEFAULT_SAMPLES = 1000
+DEFAULT_SEED = 12345
+"""sacreBLEU's."""
+# 97.5% quantiles of Student's t by degrees of freedom from 1: all that SciPy would be needed for.
+T_QUANTILES = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
+    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
+    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
+)
+NORMAL_QUANTILE = 1.960
+
+
+@dataclass(frozen=True)
+class SegmentStatistics:
+    """What a corpus score is computed from, by segment: it adds up over segments.
+
+    Args:
+        metric: metric and its settings.
+        counts: int64 [segments, counts], for BLEU tokens of translation and reference, then
+            matching and all n-grams, each by n.
+
+    Example:
+        >>> texts = ["a dog is here .", "it barks"], [["a dog is here .", "it sleeps"]]
+        >>> found = SegmentStatistics.of(MetricConfig(), *texts)
+        >>> found.counts[:, :3].tolist(), round(found.score([0]))
+        ([[5, 5, 5], [2, 2, 1]], 100)
+    """
+
+    metric: MetricConfig
+    counts: np.ndarray
+
+    @classmethod
+    def of(
+        cls, metric: MetricConfig, hypotheses: Sequence[str], references: Sequence[Sequence[str]]
+    ) -> "SegmentStatistics":
+        """Return the statistics of translations.
+
+        Args:
+            metric: metric and its settings.
+            hypotheses: one segment each.
+            references: one or more lists, each as long as ``hypotheses``.
+        """
+        # The hook that every metric of sacreBLEU has for sacreBLEU's own significance tests.
+        found = metric.build()._extract_corpus_statistics(
+            list(hypotheses), [list(lines) for lines in references]
+        )
+        return cls(metric, np.array(found, dtype=np.int64))
+
+    def score(self, segments: Sequence[int] | None = None) -> float:
+        """Return the score, 0 to 100, of some segments or of all."""
+        counts = self.counts if segments is None else self.counts[list(segments)]
+        return _score(self.metric.build(), counts.sum(0))
+
+
+def _score(metric: object, sums: np.ndarray) -> float:
+    return float(metric._compute_score_from_stats(sums.tolist()).score)
+
+
+def resampled_scores(
+    systems: Sequence[SegmentStatistics],
+    samples: int = DEFAULT_SAMPLES,
+    seed: int | None = DEFAULT_SEED,
+) -> np.ndarray:
+    """Return the score of each resample of the segments, float64 [systems, samples].
+
+    Args:
+        systems: of the same segments; every resample is the same for all.
+        samples: number of resamples.
+        seed: of the resamples; None: others each time.
+    """
+    segments = len(systems[0].counts)
+    drawn = np.random.default_rng(seed).choice(segments, size=(samples, segments), replace=True)
+    times = np.zeros((samples, segments), dtype=np.int64)
+    np.add.at(times, (np.arange(samples)[:, None], drawn), 1)
+    scores = []
+    for system in systems:
+        metric = system.metric.build()
+        scores.append([_score(metric, sums) for sums in times @ system.counts])
+    return np.array(scores)
+
+
+def resampling_interval(scores: np.ndarray) -> float:
+    """Return half the width of the interval that holds 95% of the resamples' scores [samples]."""
+    ordered, cut = np.sort(scores), len(scores) // 40
+    return float(ordered[-1 - cut] - ordered[cut]) / 2
+
+
+def p_value(system: np.ndarray, baseline: np.ndarray, difference: float) -> float:
+    """Return how often resampling alone gives a difference this large.
+
+    Args:
+        system: score of each resample, [samples].
+        baseline: of the same resamples.
+        difference: of the scores on all segments.
+    """
+    differences = np.abs(system - baseline)
+    if not differences.any():
+        return 1.0
+    larger = int((differences - differences.mean() > abs(difference)).sum())
+    return (larger + 1) / (len(differences) + 1)
+
+
+def mean_interval(values: Sequence[float]) -> float | None:
+    """Return half the width of the 95% confidence interval of a mean, by Student's t.
+
+    Args:
+        values: independent measurements, as of trainings with different seeds.
+
+    Returns:
+        None for fewer than two values.
+
+    Example:
+        >>> round(mean_interval([30.0, 31.0, 32.0]), 3)
+        2.484
+    """
+    if len(values) < 2:
+        return None
+    freedom = len(values) - 1
+    quantile = T_QUANTILES[freedom - 1] if freedom <= len(T_QUANTILES) else NORMAL_QUANTILE
+    return quantile * statistics.stdev(values) / math.sqrt(len(values))
 
 
 @dataclass(frozen=True)
@@ -89,10 +216,8 @@ def paired_bootstrap(
     Reference: Koehn 2004, "Statistical significance tests for machine translation evaluation";
     the p-value as sacreBLEU computes it. Deviation: of two systems with the same output it is 1.
     """
-    from sacrebleu.significance import PairedTest
-
-    seed = os.environ.get("SACREBLEU_SEED", "12345")
-    if not seed.isdecimal() and seed.lower() != "none":
+    seed = os.environ.get("SACREBLEU_SEED", str(DEFAULT_SEED)).lower()
+    if not seed.isdecimal() and seed != "none":
         raise ConfigError(f"SACREBLEU_SEED={seed}: expected a number, or none for another each run")
     if samples < 1:
         raise ConfigError(f"--paired-bs-n {samples}: expected 1 or more resamples")
@@ -104,17 +229,20 @@ def paired_bootstrap(
                 f"{len(system):,} segments of the system, but {len(lines):,} of the baseline or a "
                 "reference; all need the same segments in the same order"
             )
-    test = PairedTest(
-        [("baseline", list(baseline)), ("system", list(system))],
-        {metric.name: metric.build()},
-        [list(lines) for lines in references],
-        test_type="bs",
-        n_samples=samples,
-    )
-    signatures, scores = test()
-    [(name, signature)] = signatures.items()
-    estimates = [BootstrapEstimate(r.score, float(r.mean), float(r.ci)) for r in scores[name]]
-    p_value = 1.0 if list(system) == list(baseline) else float(scores[name][1].p_value)
+    both = [SegmentStatistics.of(metric, lines, references) for lines in (system, baseline)]
+    resampled = resampled_scores(both, samples, None if seed == "none" else int(seed))
+    estimates = [
+        BootstrapEstimate(found.score(), float(scores.mean()), resampling_interval(scores))
+        for found, scores in zip(both, resampled, strict=True)
+    ]
+    difference = estimates[0].value - estimates[1].value
+    score = metric.score(system, references)
+    # Where sacreBLEU has them.
+    signature = score.signature.replace("|", f"|bs:{samples}|seed:{seed}|", 1)
     return Comparison(
-        f"{prefix}{name}", estimates[1], estimates[0], p_value, len(system), str(signature)
+        f"{prefix}{score.name}",
+        *estimates,
+        p_value(*resampled, difference),
+        len(system),
+        signature,
     )

@@ -1,21 +1,12 @@
-"""The ``--arch`` presets: settings that differ from the defaults, by name.
+"""The ``--arch`` shapes and the ``--attention-preset`` values: other settings' defaults, by name.
 
-Every shape exists twice: ``transformer*`` with softmax and ``reluformer*`` with ReLU attention
-and its regulariser; nothing else differs between the twins.
+Every shape exists twice: ``transformer*`` with softmax and ``reluformer*``, which is the same shape
+with the attention preset ``reluformer``.
 """
 
 from typing import Any
 
-from relu_nmt.presets import Presets
-
-# The paper prints neither gamma nor the weights of the regulariser. With gamma 2 the output starts
-# as small as that of softmax over a sentence, and training starts almost as fast. Weights of 0.1
-# cost a little at the start and gain more in the end than weights of 0.01 (docs/results.md).
-_RELU_ATTENTION = {
-    "attention": "reluformer:gamma=2",
-    "attention_norm_weight": 0.1,
-    "attention_entropy_weight": 0.1,
-}
+from relu_nmt.attention.config import ATTENTION_PRESETS
 
 
 def _both_sides(embed_dim: int, ffn_dim: int, layers: int, heads: int) -> dict[str, Any]:
@@ -35,10 +26,11 @@ _SHAPES: dict[str, dict[str, Any]] = {
     "_wmt_en_de": _both_sides(512, 2048, 6, 8),
 }
 
-_ARCHITECTURES = {
-    f"{family}{suffix}": {**shape, **attention}
+architectures: dict[str, dict[str, Any]] = {
+    f"{family}{suffix}": {**shape, **choice}
     for suffix, shape in _SHAPES.items()
-    for family, attention in (("transformer", {}), ("reluformer", _RELU_ATTENTION))
+    for family, choice in (
+        ("transformer", {}),
+        *((name, {"attention_preset": name}) for name in ATTENTION_PRESETS if name != "none"),
+    )
 }
-
-architectures = Presets(_ARCHITECTURES)

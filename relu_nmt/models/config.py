@@ -1,15 +1,12 @@
 """Settings of the encoder-decoder transformer, under fairseq's names."""
 
-from dataclasses import dataclass
-
 from relu_nmt.attention.spec import known_attention
-from relu_nmt.config import option
+from relu_nmt.config import option, settings
 from relu_nmt.errors import ConfigError
+from relu_nmt.modules import feed_forwards, norms, position_schemes
 
-ACTIVATION_NAMES = ("relu", "gelu", "silu")
 
-
-@dataclass(frozen=True)
+@settings
 class TransformerConfig:
     """Shape of an encoder-decoder; the defaults are the Transformer base model.
 
@@ -41,40 +38,88 @@ class TransformerConfig:
         metavar="NAME",
         parse=known_attention,
     )
-    encoder_embed_dim: int = option(512, "width of the encoder", metavar="N")
-    encoder_ffn_embed_dim: int = option(2048, "inner width of the encoder's FFN", metavar="N")
-    encoder_layers: int = option(6, "number of encoder layers", metavar="N")
-    encoder_attention_heads: int = option(8, "heads of the encoder", metavar="N")
+    encoder_embed_dim: int = option(512, "width of the encoder", least=1, metavar="N")
+    encoder_ffn_embed_dim: int = option(
+        2048, "inner width of the encoder's FFN", least=1, metavar="N"
+    )
+    encoder_layers: int = option(6, "number of encoder layers", least=1, metavar="N")
+    encoder_attention_heads: int = option(8, "heads of the encoder", least=1, metavar="N")
     encoder_normalize_before: bool = option(False, "pre-norm in the encoder")
-    encoder_learned_pos: bool = option(False, "learned positions in the encoder")
-    decoder_embed_dim: int = option(512, "width of the decoder", metavar="N")
-    decoder_ffn_embed_dim: int = option(2048, "inner width of the decoder's FFN", metavar="N")
-    decoder_layers: int = option(6, "number of decoder layers", metavar="N")
-    decoder_attention_heads: int = option(8, "heads of the decoder", metavar="N")
+    decoder_embed_dim: int = option(512, "width of the decoder", least=1, metavar="N")
+    decoder_ffn_embed_dim: int = option(
+        2048, "inner width of the decoder's FFN", least=1, metavar="N"
+    )
+    decoder_layers: int = option(6, "number of decoder layers", least=1, metavar="N")
+    decoder_attention_heads: int = option(8, "heads of the decoder", least=1, metavar="N")
     decoder_normalize_before: bool = option(False, "pre-norm in the decoder")
-    decoder_learned_pos: bool = option(False, "learned positions in the decoder")
     share_decoder_input_output_embed: bool = option(
         False, "tie the decoder's input and output embeddings"
     )
     share_all_embeddings: bool = option(
         False, "tie encoder input, decoder input and output embeddings (one joined dictionary)"
     )
-    dropout: float = option(0.1, "dropout on embeddings and sublayer outputs", metavar="P")
-    attention_dropout: float = option(0.0, "dropout on attention weights", metavar="P")
-    activation_dropout: float = option(
-        0.0, "dropout inside the FFN", metavar="P", flags=("--relu-dropout",)
+    dropout: float = option(
+        0.1, "dropout on embeddings and sublayer outputs", least=0, below=1, metavar="P"
     )
-    activation_fn: str = option("relu", "activation of the FFN", choices=ACTIVATION_NAMES)
+    attention_dropout: float = option(
+        0.0, "dropout on attention weights", least=0, below=1, metavar="P"
+    )
+    activation_dropout: float = option(
+        0.0,
+        "dropout inside the FFN",
+        least=0,
+        below=1,
+        metavar="P",
+        flags=("--relu-dropout",),
+    )
+    feed_forward: str = option(
+        "relu",
+        f"feed-forward network: {', '.join(feed_forwards.names())}",
+        choices=feed_forwards,
+        metavar="NAME",
+        flags=("--activation-fn",),
+    )
+    norm: str = option(
+        "layer",
+        f"normalisation: {', '.join(norms.names())}",
+        choices=norms,
+        metavar="NAME",
+    )
+    positions: str = option(
+        "sinusoidal",
+        f"how positions enter: {', '.join(position_schemes.names())}",
+        choices=position_schemes,
+        metavar="NAME",
+        constants={"--no-token-positional-embeddings": "none"},
+    )
+    encoder_positions: str | None = option(
+        None,
+        "positions of the encoder, if others than --positions",
+        choices=position_schemes,
+        metavar="NAME",
+        constants={"--encoder-learned-pos": "learned"},
+    )
+    decoder_positions: str | None = option(
+        None,
+        "positions of the decoder, if others than --positions",
+        choices=position_schemes,
+        metavar="NAME",
+        constants={"--decoder-learned-pos": "learned"},
+    )
+    checkpoint_activations: bool = option(
+        False, "compute each layer's activations again in the backward pass: less memory, more time"
+    )
     no_scale_embedding: bool = option(False, "do not multiply embeddings by sqrt(width)")
     layernorm_embedding: bool = option(False, "LayerNorm on the embeddings")
     max_source_positions: int = option(
-        1024, "longest source with learned positions; sinusoidal ones have no limit", metavar="N"
+        1024, "longest source with learned positions; others have no limit", least=1, metavar="N"
     )
     max_target_positions: int = option(
-        1024, "longest target with learned positions; sinusoidal ones have no limit", metavar="N"
+        1024, "longest target with learned positions; others have no limit", least=1, metavar="N"
     )
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Compare the sizes with each other."""
         if self.encoder_embed_dim != self.decoder_embed_dim:
             raise ConfigError(
                 f"--encoder-embed-dim {self.encoder_embed_dim} and --decoder-embed-dim "
@@ -83,19 +128,16 @@ class TransformerConfig:
         for side in ("encoder", "decoder"):
             width = getattr(self, f"{side}_embed_dim")
             heads = getattr(self, f"{side}_attention_heads")
-            if heads < 1 or width < 1 or width % heads:
+            if width % heads:
                 raise ConfigError(
                     f"--{side}-embed-dim {width} must be a multiple of "
                     f"--{side}-attention-heads {heads}"
-                )
-            if getattr(self, f"{side}_layers") < 1:
-                raise ConfigError(f"--{side}-layers: expected 1 or more")
-        for name in ("dropout", "attention_dropout", "activation_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(
-                    f"--{name.replace('_', '-')} {getattr(self, name)}: expected 0 to below 1"
                 )
 
     def attention_of(self, slot: str) -> str:
         """Return the attention of the slot ``encoder``, ``decoder`` or ``cross``."""
         return getattr(self, f"{slot}_attention") or self.attention
+
+    def positions_of(self, side: str) -> str:
+        """Return the position scheme of the side ``encoder`` or ``decoder``."""
+        return getattr(self, f"{side}_positions") or self.positions

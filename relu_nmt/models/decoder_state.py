@@ -15,68 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from relu_nmt.attention.masks import TreeVisibility, Visibility
+from relu_nmt.modules.multihead import LayerCache
 
 MOST_ROOM = 32
 """Steps that the caches hold room for: making room copies them, and unused room is memory. Slots
 are given up at that time, so until then their keys still cost products."""
-
-
-class LayerCache:
-    """Keys and values of one decoder layer.
-
-    Args:
-        source_keys: [B, H, S, d], once a sentence.
-        source_values: [B, H, S, d].
-    """
-
-    def __init__(self, source_keys: Tensor, source_values: Tensor) -> None:
-        self.source_keys = source_keys
-        self.source_values = source_values
-        self._keys: Tensor | None = None  # [R, H, M, d]
-        self._values: Tensor | None = None
-
-    @property
-    def num_slots(self) -> int:
-        """Slots M that memory is held for."""
-        return 0 if self._keys is None else self._keys.size(2)
-
-    def put(self, keys: Tensor, values: Tensor, used: int) -> tuple[Tensor, Tensor]:
-        """Store what the newest tokens add; return all that is in use.
-
-        Args:
-            keys: [R, H, k, d].
-            values: [R, H, k, d].
-            used: slots in use, the new ones being the last k.
-
-        Returns:
-            keys and values, [R, H, used, d] each.
-        """
-        if self._keys is None or self._values is None:
-            self._keys, self._values = keys, values
-        else:
-            new = slice(used - keys.size(2), used)
-            self._keys[:, :, new], self._values[:, :, new] = keys, values
-        return self._keys[:, :, :used], self._values[:, :, :used]
-
-    def take(self, trees: Tensor, slots: Tensor) -> None:
-        """Make the caches anew from these slots [R', M'] of these trees [R']."""
-        if self._keys is not None and self._values is not None:
-            self._keys = _take(self._keys, trees, slots)
-            self._values = _take(self._values, trees, slots)
-
-    def select_source(self, sentences: Tensor) -> None:
-        """Keep the source sentences with these indices."""
-        self.source_keys = self.source_keys.index_select(0, sentences)
-        self.source_values = self.source_values.index_select(0, sentences)
-
-
-def _take(x: Tensor, trees: Tensor, slots: Tensor) -> Tensor:
-    """Return [R', H, M', d] of x [R, H, M, d]: slots [R', M'] of trees [R']."""
-    _, num_heads, num_slots, width = x.shape
-    heads = trees[:, None] * num_heads + torch.arange(num_heads, device=x.device)
-    index = heads[:, :, None] * num_slots + slots[:, None]  # [R', H, M']
-    # Whole vectors are copied, which ``gather`` would do number by number.
-    return x.reshape(-1, width).index_select(0, index.flatten()).view(*index.shape, width)
 
 
 class DecoderState:

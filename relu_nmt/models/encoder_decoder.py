@@ -2,31 +2,136 @@
 
 from dataclasses import dataclass
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from relu_nmt.attention.base import NOTHING, Need
-from relu_nmt.attention.records import AttentionRecord
+from relu_nmt.attention.base import Attention, Need, build_attention
+from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.records import record_attention
+from relu_nmt.attention.spec import AttentionSpec
 from relu_nmt.errors import ConfigError
 from relu_nmt.models.config import TransformerConfig
-from relu_nmt.models.decoder import Decoder
 from relu_nmt.models.decoder_state import DecoderState
-from relu_nmt.models.encoder import Encoder, EncoderOutput
+from relu_nmt.modules.activation_checkpointing import run_layer
 from relu_nmt.modules.embedding import InputEmbedding, token_embedding
-from relu_nmt.modules.positions import LearnedPositions, SinusoidalPositions
+from relu_nmt.modules.multihead import CrossAttention, LayerCache, SelfAttention
+from relu_nmt.modules.positions import PositionConfig, PositionScheme, build_positions
+from relu_nmt.modules.transformer_layer import LayerConfig, TransformerLayer
 
 
 @dataclass
-class ModelOutput:
-    """Decoder states of a whole batch.
+class EncoderOutput:
+    """What the decoder sees of the source.
 
     Args:
-        features: [B, T, D]; ``EncoderDecoder.logits`` turns them into scores of the vocabulary.
-        records: what was asked for of every attention: encoder, then decoder and cross by layer.
+        states: [B, S, D].
+        key_mask: [B, S] bool, True = real token.
     """
 
-    features: Tensor
-    records: list[AttentionRecord]
+    states: Tensor
+    key_mask: Tensor
+
+
+class Encoder(nn.Module):
+    """Embedding and a stack of layers; a final norm if pre-norm.
+
+    Args:
+        config: the model's settings.
+        tokens: table of the source symbols [V, D].
+        pad_index: id of the padding symbol.
+    """
+
+    def __init__(self, config: TransformerConfig, tokens: nn.Embedding, pad_index: int) -> None:
+        super().__init__()
+        self.pad_index = pad_index
+        self.recompute = config.checkpoint_activations
+        layer_config = _layer_config(config, "encoder")
+        dim = layer_config.embed_dim
+        self.embedding = _input_embedding(config, "encoder", tokens)
+        self.layers = nn.ModuleList(
+            TransformerLayer(layer_config, SelfAttention(dim, _attention(config, "encoder", i)))
+            for i in range(config.encoder_layers)
+        )
+        before = layer_config.normalize_before
+        self.final_norm = layer_config.make_norm() if before else nn.Identity()
+
+    def forward(self, src_tokens: Tensor) -> EncoderOutput:
+        """Encode src_tokens [B, S], right-padded."""
+        key_mask = src_tokens != self.pad_index
+        length = src_tokens.size(1)
+        visibility = Visibility(length, length, key_mask=key_mask, query_mask=key_mask)
+        relative = self.embedding.positions.relative(visibility)
+        x = self.embedding(src_tokens)
+        for layer in self.layers:
+            x = run_layer(layer, (x, visibility, relative), self.recompute and self.training)
+        return EncoderOutput(self.final_norm(x), key_mask)
+
+
+class Decoder(nn.Module):
+    """Embedding and a stack of layers; a final norm if pre-norm.
+
+    Args:
+        config: the model's settings.
+        tokens: table of the target symbols [V, D].
+        pad_index: id of the padding symbol.
+    """
+
+    def __init__(self, config: TransformerConfig, tokens: nn.Embedding, pad_index: int) -> None:
+        super().__init__()
+        self.pad_index = pad_index
+        self.recompute = config.checkpoint_activations
+        layer_config = _layer_config(config, "decoder")
+        dim = layer_config.embed_dim
+        self.embedding = _input_embedding(config, "decoder", tokens)
+        self.layers = nn.ModuleList(
+            TransformerLayer(
+                layer_config,
+                SelfAttention(dim, _attention(config, "decoder", i)),
+                CrossAttention(dim, _attention(config, "cross", i)),
+            )
+            for i in range(config.decoder_layers)
+        )
+        before = layer_config.normalize_before
+        self.final_norm = layer_config.make_norm() if before else nn.Identity()
+
+    def forward(self, prev_output_tokens: Tensor, encoder_out: EncoderOutput) -> Tensor:
+        """Return the states [B, T, D] of prev_output_tokens [B, T], right-padded."""
+        length, memory = prev_output_tokens.size(1), encoder_out.states
+        real, key_mask = prev_output_tokens != self.pad_index, encoder_out.key_mask
+        # Padding stands on the right, where causality already hides it from real queries.
+        own = Visibility(length, length, query_mask=real, causal=True, device=real.device)
+        cross = Visibility(length, memory.size(1), key_mask=key_mask, query_mask=real)
+        relative = self.embedding.positions.relative(own)
+        x = self.embedding(prev_output_tokens)
+        for layer in self.layers:
+            inputs = (x, own, relative, memory, cross)
+            x = run_layer(layer, inputs, self.recompute and self.training)
+        return self.final_norm(x)
+
+    def start(self, encoder_out: EncoderOutput) -> DecoderState:
+        """Return the state before the first position, with one beam a sentence."""
+        caches = []
+        for layer in self.layers:
+            keys, values = layer.cross_attention.keys_values(encoder_out.states)
+            # Split into heads they are views, which every step's products would copy.
+            caches.append(LayerCache((keys.contiguous(), values.contiguous())))
+        return DecoderState(caches, encoder_out.key_mask)
+
+    def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
+        """Return the states [B, K, D] of the newest token of each beam [B, K].
+
+        The beams of a sentence are the queries of one cross-attention and, in their groups, of
+        one self-attention, so keys and values exist once, not once a beam.
+
+        Args:
+            tokens: the newest token of each beam.
+            state: advanced in place.
+        """
+        x = self.embedding(tokens.reshape(-1, 1), state.length).view(*tokens.shape, -1)
+        own = state.grow()
+        relative = self.embedding.positions.relative(own)
+        for layer, cache in zip(self.layers, state.caches, strict=True):
+            x = layer(x, own, relative, None, state.cross_visibility, cache)
+        return self.final_norm(x)
 
 
 @dataclass
@@ -59,8 +164,8 @@ class EncoderDecoder(nn.Module):
         >>> import torch
         >>> config = TransformerConfig(encoder_layers=1, decoder_layers=1)
         >>> model = EncoderDecoder(config, 10, 12, pad_index=1)
-        >>> output = model(torch.tensor([[4, 5, 2]]), torch.tensor([[2, 6]]))
-        >>> tuple(model.logits(output.features).shape)
+        >>> features = model(torch.tensor([[4, 5, 2]]), torch.tensor([[2, 6]]))
+        >>> tuple(model.logits(features).shape)
         (1, 2, 12)
     """
 
@@ -85,8 +190,8 @@ class EncoderDecoder(nn.Module):
             if config.share_all_embeddings
             else token_embedding(target_vocab_size, dim, pad_index)
         )
-        self.encoder = Encoder(config, _input_embedding(config, "encoder", source_table), pad_index)
-        self.decoder = Decoder(config, _input_embedding(config, "decoder", target_table), pad_index)
+        self.encoder = Encoder(config, source_table, pad_index)
+        self.decoder = Decoder(config, target_table, pad_index)
         self.output_projection = nn.Linear(dim, target_vocab_size, bias=False)
         if config.share_all_embeddings or config.share_decoder_input_output_embed:
             self.output_projection.weight = target_table.weight
@@ -99,41 +204,33 @@ class EncoderDecoder(nn.Module):
         reading = [layer.self_attention for layer in self.encoder.layers]
         reading += [layer.cross_attention for layer in self.decoder.layers]
         limits = [module.attention.most_keys(causal=False) for module in reading]
-        if self.config.encoder_learned_pos:
-            limits.append(self.config.max_source_positions)
-        return min((limit for limit in limits if limit is not None), default=None)
+        return _least([*limits, self.encoder.embedding.positions.max_positions])
 
     @property
     def most_target_tokens(self) -> int | None:
         """The longest target, end symbol included, that the model can write; None for any."""
         writing = [layer.self_attention for layer in self.decoder.layers]
         limits = [module.attention.most_keys(causal=True) for module in writing]
-        if self.config.decoder_learned_pos:
-            limits.append(self.config.max_target_positions)
-        return min((limit for limit in limits if limit is not None), default=None)
+        return _least([*limits, self.decoder.embedding.positions.max_positions])
 
-    def encode(self, src_tokens: Tensor, need: Need = NOTHING) -> EncoderOutput:
+    def encode(self, src_tokens: Tensor) -> EncoderOutput:
         """Encode src_tokens [B, S] int64, right-padded, each ending in the end symbol."""
-        return self.encoder(src_tokens, need)
+        return self.encoder(src_tokens)
 
-    def forward(
-        self, src_tokens: Tensor, prev_output_tokens: Tensor, need: Need = NOTHING
-    ) -> ModelOutput:
-        """Return the decoder states of all target positions (teacher forcing).
+    def forward(self, src_tokens: Tensor, prev_output_tokens: Tensor) -> Tensor:
+        """Return the decoder states [B, T, D] of all target positions (teacher forcing).
+
+        ``logits`` turns them into scores of the vocabulary.
 
         Args:
             src_tokens: [B, S] int64, right-padded.
             prev_output_tokens: [B, T] int64, the target shifted right, end symbol first.
-            need: what to record of every attention.
         """
-        encoder_out = self.encode(src_tokens, need)
-        records = encoder_out.records
-        features = self.decoder(prev_output_tokens, encoder_out, need, records)
-        return ModelOutput(features, records)
+        return self.decoder(prev_output_tokens, self.encode(src_tokens))
 
     def logits(self, features: Tensor) -> Tensor:
         """Return the scores [..., V] in float32 of features [..., D]."""
-        return F.linear(features, self.output_projection.weight).float()
+        return self.output_projection(features).float()
 
     def start(self, encoder_out: EncoderOutput) -> DecoderState:
         """Return the state of step-by-step decoding, with one beam a sentence."""
@@ -147,22 +244,55 @@ class EncoderDecoder(nn.Module):
             state: from :meth:`start`; advanced in place.
             want_weights: also return the cross-attention weights.
         """
-        features, weights = self.decoder.step(tokens, state, Need(weights=want_weights))
-        return StepOutput(self.logits(features), weights.mean(1) if weights is not None else None)
+        last = self.decoder.layers[-1].cross_attention
+        with record_attention(last, Need(weights=want_weights)) as records:
+            logits = self.logits(self.decoder.step(tokens, state))
+        weights = records[0].weights if records else None  # [B, H, K, S]
+        return StepOutput(logits, None if weights is None else weights.mean(1))
+
+
+def _least(limits: list[int | None]) -> int | None:
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _layer_config(config: TransformerConfig, side: str) -> LayerConfig:
+    return LayerConfig(
+        embed_dim=getattr(config, f"{side}_embed_dim"),
+        ffn_dim=getattr(config, f"{side}_ffn_embed_dim"),
+        feed_forward=config.feed_forward,
+        norm=config.norm,
+        normalize_before=getattr(config, f"{side}_normalize_before"),
+        dropout=config.dropout,
+        activation_dropout=config.activation_dropout,
+    )
+
+
+def _attention(config: TransformerConfig, slot: str, layer: int) -> Attention:
+    side = "encoder" if slot == "encoder" else "decoder"
+    heads = getattr(config, f"{side}_attention_heads")
+    head_dim = getattr(config, f"{side}_embed_dim") // heads
+    spec = AttentionSpec.parse(config.attention_of(slot))
+    return build_attention(spec, slot, layer, heads, head_dim, config.attention_dropout)
+
+
+def _positions(config: TransformerConfig, side: str) -> PositionScheme:
+    which = {"encoder": "source", "decoder": "target"}[side]
+    shape = PositionConfig(
+        embed_dim=getattr(config, f"{side}_embed_dim"),
+        num_heads=getattr(config, f"{side}_attention_heads"),
+        causal=side == "decoder",
+        max_positions=getattr(config, f"max_{which}_positions"),
+        flag=f"--max-{which}-positions",
+    )
+    attention = config.attention_of(side)
+    return build_positions(config.positions_of(side), shape, attention, f"{side}-")
 
 
 def _input_embedding(config: TransformerConfig, side: str, table: nn.Embedding) -> InputEmbedding:
-    dim = table.embedding_dim
-    if getattr(config, f"{side}_learned_pos"):
-        which = {"encoder": "source", "decoder": "target"}[side]
-        limit = getattr(config, f"max_{which}_positions")
-        positions: nn.Module = LearnedPositions(dim, limit, f"--max-{which}-positions")
-    else:
-        positions = SinusoidalPositions(dim)
     return InputEmbedding(
         table,
-        positions,
+        _positions(config, side),
         scale=not config.no_scale_embedding,
-        norm=config.layernorm_embedding,
+        norm=_layer_config(config, side).make_norm() if config.layernorm_embedding else None,
         dropout=config.dropout,
     )

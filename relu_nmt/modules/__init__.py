@@ -1,1 +1,35 @@
-"""Shared building blocks of the models: embeddings, positions, multi-head attention."""
+"""Building blocks of the models, with one registry for each kind that has several.
+
+Every entry is listed here by name, as attentions are in :mod:`relu_nmt.attention`; listing the
+names imports nothing. A file given with ``--user-module`` adds entries of its own.
+"""
+
+from typing import TYPE_CHECKING
+
+from relu_nmt.registry import Registry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import nn
+
+    from relu_nmt.modules.positions import PositionScheme
+
+feed_forwards: "Registry[Callable[[int, int, float], nn.Module]]" = Registry(
+    "feed-forward network",
+    dict.fromkeys(("relu", "gelu", "silu", "swiglu", "geglu"), "relu_nmt.modules.feed_forward"),
+)
+"""Made with (embed_dim, ffn_dim, dropout); maps [..., D] to [..., D]."""
+
+norms: "Registry[Callable[[int, float], nn.Module]]" = Registry(
+    "norm", dict.fromkeys(("layer", "rms"), "relu_nmt.modules.norm")
+)
+"""Made with (embed_dim, eps); maps [..., D] to [..., D]."""
+
+position_schemes: "Registry[type[PositionScheme]]" = Registry(
+    "position scheme",
+    {
+        **dict.fromkeys(("sinusoidal", "learned", "none"), "relu_nmt.modules.positions"),
+        **dict.fromkeys(("rotary", "alibi", "t5"), "relu_nmt.modules.relative_positions"),
+    },
+)

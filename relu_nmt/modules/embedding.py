@@ -5,6 +5,7 @@ import math
 from torch import Tensor, nn
 
 from relu_nmt.dropout import Dropout
+from relu_nmt.modules.positions import PositionScheme
 
 
 def token_embedding(vocab_size: int, embed_dim: int, pad_index: int) -> nn.Embedding:
@@ -16,27 +17,33 @@ def token_embedding(vocab_size: int, embed_dim: int, pad_index: int) -> nn.Embed
 
 
 class InputEmbedding(nn.Module):
-    """Token vectors times sqrt(D), plus positions, optional LayerNorm, dropout.
+    """Token vectors times sqrt(D), plus what the positions add, optional norm, dropout.
 
     Args:
         tokens: the table [V, D], possibly shared with other parts of the model.
-        positions: maps (number, start) to [N, D].
+        positions: the scheme; what it does in attention is left to the layers.
         scale: multiply the token vectors by sqrt(D).
-        norm: apply LayerNorm to the sum.
+        norm: of the sum; None for none.
         dropout: probability after the sum.
     """
 
     def __init__(
-        self, tokens: nn.Embedding, positions: nn.Module, scale: bool, norm: bool, dropout: float
+        self,
+        tokens: nn.Embedding,
+        positions: PositionScheme,
+        scale: bool,
+        norm: nn.Module | None,
+        dropout: float,
     ) -> None:
         super().__init__()
         self.tokens = tokens
         self.positions = positions
         self.scale = math.sqrt(tokens.embedding_dim) if scale else 1.0
-        self.norm = nn.LayerNorm(tokens.embedding_dim) if norm else nn.Identity()
+        self.norm = nn.Identity() if norm is None else norm
         self.dropout = Dropout(dropout)
 
     def forward(self, tokens: Tensor, start: int = 0) -> Tensor:
         """Return [B, N, D] of token ids [B, N] whose first stands at position ``start``."""
-        x = self.tokens(tokens) * self.scale + self.positions(tokens.size(1), start)
-        return self.dropout(self.norm(x))
+        x = self.tokens(tokens) * self.scale
+        added = self.positions.embed(tokens.size(1), start)
+        return self.dropout(self.norm(x if added is None else x + added))

@@ -1,18 +1,15 @@
 """The projections around an attention mechanism: split into heads, attend, join."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from relu_nmt.attention.base import NOTHING, Attention, AttentionOutput, Need
+from relu_nmt.attention.base import Attention
 from relu_nmt.attention.masks import Visibility
+from relu_nmt.modules.positions import RelativePositions
 
 
 class MultiheadAttention(nn.Module):
-    """Multi-head attention around any registered mechanism.
-
-    One weight holds the query, key and value projections, so that self-attention is one matrix
-    product and cross-attention two.
+    """What self- and cross-attention share: the mechanism and the output projection.
 
     Args:
         embed_dim: D, a multiple of the number of heads.
@@ -23,60 +20,185 @@ class MultiheadAttention(nn.Module):
         super().__init__()
         self.embed_dim = embed_dim
         self.attention = attention
-        self.shared = attention.shares_queries_and_keys
-        projections = 2 if self.shared else 3
-        self.in_proj_weight = nn.Parameter(torch.empty(projections * embed_dim, embed_dim))
-        self.in_proj_bias = nn.Parameter(torch.zeros(projections * embed_dim))
         self.out_proj = nn.Linear(embed_dim, embed_dim)
-        for projection in self.in_proj_weight.chunk(projections):
-            # As in fairseq: as if the three projections were one, which halves their variance.
-            nn.init.xavier_uniform_(projection, gain=2**-0.5)
+
+    def make_projection(self, parts: int) -> nn.Linear:
+        """Return projections to ``parts`` of queries, keys and values as one module.
+
+        They are drawn as in fairseq: as if the three projections were one, which halves their
+        variance.
+        """
+        linear = nn.utils.skip_init(
+            nn.Linear,
+            self.embed_dim,
+            parts * self.embed_dim,
+            device=self.out_proj.weight.device,
+        )
+        for weight in linear.weight.chunk(parts):
+            nn.init.xavier_uniform_(weight, gain=2**-0.5)
+        nn.init.zeros_(linear.bias)
+        return linear
+
+    def draw_output_projection(self) -> None:
+        """Draw the weights of the output projection; the last of the projections."""
         nn.init.xavier_uniform_(self.out_proj.weight)
         nn.init.zeros_(self.out_proj.bias)
 
-    def self_projections(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries, keys and values, each [B, H, N, d], of x [B, N, D]."""
-        projected = F.linear(x, self.in_proj_weight, self.in_proj_bias)  # [B, N, 3 D or 2 D]
-        parts = projected.chunk(2 if self.shared else 3, dim=-1)
-        q, k, v = self._split(parts[0]), self._split(parts[-2]), self._split(parts[-1])
-        return self.attention.map_queries(q), self.attention.map_keys(k), v
+    def split(self, x: Tensor) -> Tensor:
+        """Return the heads [B, H, N, d] of x [B, N, D]."""
+        return x.unflatten(-1, (self.attention.num_heads, -1)).transpose(1, 2)
 
-    def queries(self, x: Tensor) -> Tensor:
-        """Return queries [B, H, Nq, d] of x [B, Nq, D]."""
-        split = self.embed_dim
-        q = F.linear(x, self.in_proj_weight[:split], self.in_proj_bias[:split])
-        return self.attention.map_queries(self._split(q))
+    def join(self, values: Tensor, x: Tensor) -> Tensor:
+        """Return [B, Nq, D] of the heads' values [B, H, Nq, d] for the queries' x [B, Nq, D]."""
+        joined = values.transpose(1, 2).flatten(2)
+        return self.out_proj(self.attention.finish(joined, x))
 
-    def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return keys and values, each [B, H, Nk, d], of memory [B, Nk, D]."""
-        start = -2 * self.embed_dim
-        projected = F.linear(memory, self.in_proj_weight[start:], self.in_proj_bias[start:])
-        k, v = projected.chunk(2, dim=-1)
-        return self.attention.map_keys(self._split(k)), self._split(v)
 
-    def attend(
+class SelfAttention(MultiheadAttention):
+    """Attention of states to each other; one matrix makes queries, keys and values.
+
+    Args:
+        embed_dim: D, a multiple of the number of heads.
+        attention: the mechanism.
+
+    Example:
+        >>> from relu_nmt.attention.base import build_attention
+        >>> from relu_nmt.attention.spec import AttentionSpec
+        >>> attention = build_attention(AttentionSpec("softmax"), "encoder", 0, 2, 4, dropout=0.0)
+        >>> tuple(SelfAttention(8, attention)(torch.zeros(1, 3, 8), Visibility(3, 3)).shape)
+        (1, 3, 8)
+    """
+
+    def __init__(self, embed_dim: int, attention: Attention) -> None:
+        super().__init__(embed_dim, attention)
+        self.parts = 2 if attention.shares_queries_and_keys else 3
+        self.qkv = self.make_projection(self.parts)
+        self.draw_output_projection()
+
+    def forward(
         self,
         x: Tensor,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
         visibility: Visibility,
-        need: Need = NOTHING,
-    ) -> AttentionOutput:
-        """Attend and join the heads; ``values`` of the result is [B, Nq, D].
+        relative: RelativePositions | None = None,
+        cache: "LayerCache | None" = None,
+    ) -> Tensor:
+        """Map [B, N, D] to [B, N, D].
 
         Args:
-            x: [B, Nq, D], what the queries were made of.
-            q: [B, H, Nq, d].
-            k: [B, H, Nk, d].
-            v: [B, H, Nk, d].
-            visibility: which keys each query may see.
-            need: what to return besides the values.
+            x: the states; step by step the newest ones of N beams, which are the queries of one
+                tree of ``visibility.num_queries`` beams or of several.
+            visibility: which states, those of the cache included, each state may see.
+            relative: what the scheme of positions does to queries, keys and scores.
+            cache: gets the keys and values, and gives those of earlier positions too.
         """
-        output = self.attention(q, k, v, visibility, need)
-        joined = output.values.transpose(1, 2).flatten(2)  # [B, Nq, D]
-        output.values = self.out_proj(self.attention.finish(joined, x))
-        return output
+        states = x.reshape(-1, visibility.num_queries, x.size(2))  # [R, k, D], R = B in a full pass
+        parts = self.qkv(states).chunk(self.parts, dim=-1)  # [R, k, D] each
+        q, k, v = self.split(parts[0]), self.split(parts[-2]), self.split(parts[-1])
+        q, k = self.attention.map_queries(q), self.attention.map_keys(k)
+        bias = None
+        if relative is not None:
+            q, k = relative.rotate(q, k)
+            bias = relative.bias
+        if cache is not None:
+            k, v = cache.put(k, v, visibility.num_keys)
+        values = self.attention(q, k, v, visibility, bias=bias).values
+        return self.join(values, states).view_as(x)
 
-    def _split(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.attention.num_heads, -1)).transpose(1, 2)
+
+class CrossAttention(MultiheadAttention):
+    """Attention of states to a memory, such as the encoder's states.
+
+    Args:
+        embed_dim: D, a multiple of the number of heads.
+        attention: the mechanism.
+
+    Example:
+        >>> from relu_nmt.attention.base import build_attention
+        >>> from relu_nmt.attention.spec import AttentionSpec
+        >>> attention = build_attention(AttentionSpec("softmax"), "cross", 0, 2, 4, dropout=0.0)
+        >>> attend, x = CrossAttention(8, attention), torch.zeros(1, 2, 8)
+        >>> keys, values = attend.keys_values(torch.ones(1, 3, 8))
+        >>> tuple(attend(x, keys, values, Visibility(2, 3)).shape)
+        (1, 2, 8)
+    """
+
+    def __init__(self, embed_dim: int, attention: Attention) -> None:
+        super().__init__(embed_dim, attention)
+        self.q = self.make_projection(1)
+        self.kv = self.make_projection(2)
+        self.draw_output_projection()
+
+    def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Return keys and values, each [B, H, S, d], of memory [B, S, D]."""
+        k, v = self.kv(memory).chunk(2, dim=-1)
+        return self.attention.map_keys(self.split(k)), self.split(v)
+
+    def forward(self, x: Tensor, keys: Tensor, values: Tensor, visibility: Visibility) -> Tensor:
+        """Map [B, N, D] to [B, N, D].
+
+        Args:
+            x: the states.
+            keys: [B, H, S, d], from :meth:`keys_values`.
+            values: [B, H, S, d].
+            visibility: which keys each state may see.
+        """
+        q = self.attention.map_queries(self.split(self.q(x)))
+        return self.join(self.attention(q, keys, values, visibility).values, x)
+
+
+class LayerCache:
+    """Keys and values of one decoder layer in step-by-step decoding.
+
+    ``R`` trees of hypotheses have k beams and M slots for the tokens of each; see
+    :mod:`relu_nmt.models.decoder_state`.
+
+    Args:
+        source: keys and values of the source, [B, H, S, d] each, once a sentence.
+    """
+
+    def __init__(self, source: tuple[Tensor, Tensor]) -> None:
+        self.source = source
+        self._target: tuple[Tensor, Tensor] | None = None  # keys and values, [R, H, M, d] each
+
+    @property
+    def num_slots(self) -> int:
+        """Slots M that memory is held for."""
+        return 0 if self._target is None else self._target[0].size(2)
+
+    def put(self, keys: Tensor, values: Tensor, used: int) -> tuple[Tensor, Tensor]:
+        """Store what the newest tokens add; return all that is in use.
+
+        Args:
+            keys: [R, H, k, d].
+            values: [R, H, k, d].
+            used: slots in use, the new ones being the last k.
+
+        Returns:
+            keys and values, [R, H, used, d] each.
+        """
+        if self._target is None:
+            self._target = keys, values
+        else:
+            new = slice(used - keys.size(2), used)
+            self._target[0][:, :, new], self._target[1][:, :, new] = keys, values
+        return self._target[0][:, :, :used], self._target[1][:, :, :used]
+
+    def take(self, trees: Tensor, slots: Tensor) -> None:
+        """Make the caches anew from these slots [R', M'] of these trees [R']."""
+        if self._target is not None:
+            keys, values = self._target
+            self._target = _take(keys, trees, slots), _take(values, trees, slots)
+
+    def select_source(self, sentences: Tensor) -> None:
+        """Keep the source sentences with these indices."""
+        keys, values = self.source
+        self.source = keys.index_select(0, sentences), values.index_select(0, sentences)
+
+
+def _take(x: Tensor, trees: Tensor, slots: Tensor) -> Tensor:
+    """Return [R', H, M', d] of x [R, H, M, d]: slots [R', M'] of trees [R']."""
+    _, num_heads, num_slots, width = x.shape
+    heads = trees[:, None] * num_heads + torch.arange(num_heads, device=x.device)
+    index = heads[:, :, None] * num_slots + slots[:, None]  # [R', H, M']
+    # Whole vectors are copied, which ``gather`` would do number by number.
+    return x.reshape(-1, width).index_select(0, index.flatten()).view(*index.shape, width)

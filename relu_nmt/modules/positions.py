@@ -1,59 +1,189 @@
-"""Where a token stands in its sequence, as a vector."""
+"""Where a token stands in its sequence: what a position scheme is, and those of the embeddings.
+
+A scheme acts in up to three places: it adds vectors to the embeddings, turns queries and keys, and
+adds a bias to the scores. The last two are for self-attention only: the distance between a target
+and a source token has no fixed meaning, so cross-attention sees positions only as far as the
+states carry them.
+
+One of your own is a subclass of :class:`PositionScheme`, registered by name.
+"""
 
 import math
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from relu_nmt.errors import DataError
+from relu_nmt.attention import attentions
+from relu_nmt.attention.bias import ScoreBias
+from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.spec import AttentionSpec
+from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.modules import position_schemes
 
 
-class SinusoidalPositions(nn.Module):
-    """Fixed sine and cosine waves; the table grows on demand, so no length is refused.
+@dataclass(frozen=True)
+class PositionConfig:
+    """What a scheme may want to know of the model.
 
     Args:
-        embed_dim: D; the first half holds sines, the second cosines.
+        embed_dim: width D of the states.
+        num_heads: H.
+        causal: whether tokens see only those before them.
+        max_positions: the longest sequence, for schemes that must know it.
+        flag: the flag that sets it, for error messages.
+    """
+
+    embed_dim: int
+    num_heads: int
+    causal: bool
+    max_positions: int
+    flag: str = "--max-positions"
+
+
+class PositionScheme(nn.Module):
+    """How the positions of tokens enter a model; as it stands, not at all.
+
+    One scheme serves all layers of an encoder or decoder.
+
+    Args:
+        config: what there is to know of the model.
+
+    Attributes:
+        max_positions: the longest sequence; None for any.
+
+    Example:
+        >>> config = PositionConfig(embed_dim=4, num_heads=1, causal=False, max_positions=8)
+        >>> tuple(position_schemes.get("sinusoidal")(config).embed(3).shape)
+        (3, 4)
+    """
+
+    needs_scores: ClassVar[bool] = False
+    """Whether it has ``rotate`` or ``bias``, which only mechanisms with scores can use."""
+    max_positions: int | None = None
+
+    def __init__(self, config: PositionConfig) -> None:
+        super().__init__()
+        self.config = config
+
+    def embed(self, num_positions: int, start: int = 0) -> Tensor | None:
+        """Return what is added to embeddings: [N, D] of N positions from ``start`` on, or None."""
+        return None
+
+    def rotate(self, q: Tensor, k: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the queries and keys of self-attention, turned by their positions.
+
+        Args:
+            q: [B, H, N, d].
+            k: [B, H, N, d], of the same tokens.
+            positions: [B or 1, N] int64, from 0.
+        """
+        return q, k
+
+    def bias(self, visibility: Visibility) -> ScoreBias | None:
+        """Return what is added to the scores of self-attention, or None."""
+        return None
+
+    def relative(self, visibility: Visibility) -> "RelativePositions | None":
+        """Return what the layers of one pass need of the scheme; None if nothing."""
+        if not self.needs_scores:
+            return None
+        return RelativePositions(self, visibility.query_positions(), self.bias(visibility))
+
+
+@dataclass
+class RelativePositions:
+    """What a scheme does in self-attention; made once a pass for all layers.
+
+    Args:
+        scheme: the scheme.
+        positions: [B or 1, N] int64 of the tokens that come in.
+        bias: of the scores, if any.
+    """
+
+    scheme: PositionScheme
+    positions: Tensor
+    bias: ScoreBias | None
+
+    def rotate(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """Return queries and keys [B, H, N, d] turned by their positions."""
+        return self.scheme.rotate(q, k, self.positions)
+
+
+def build_positions(
+    name: str, config: PositionConfig, attention: str, prefix: str = ""
+) -> PositionScheme:
+    """Return the scheme called ``name``.
+
+    Args:
+        name: as registered.
+        config: what there is to know of the model.
+        attention: name and options of the self-attention's mechanism.
+        prefix: of the flags that chose the two, such as ``encoder-``.
+
+    Raises:
+        ConfigError: no such scheme, or it needs scores, which the mechanism does not have.
+    """
+    kind = position_schemes.get(name)
+    able = attentions.get(AttentionSpec.parse(attention).name).capabilities
+    if kind.needs_scores and not able.scores:
+        without = [n for n in position_schemes.names() if not position_schemes.get(n).needs_scores]
+        raise ConfigError(
+            f"--{prefix}positions {name} acts on attention scores, which --{prefix}attention "
+            f"{attention} does not compute; choose {', '.join(without)} or another attention"
+        )
+    return kind(config)
+
+
+@position_schemes.register("none")
+class NoPositions(PositionScheme):
+    """No positions: without a causal mask, the order of the tokens is not seen at all."""
+
+
+@position_schemes.register("sinusoidal")
+class SinusoidalPositions(PositionScheme):
+    """Fixed sine and cosine waves; the table grows on demand, so no length is refused.
+
+    The first half of the D channels holds sines, the second cosines.
 
     Reference: Vaswani et al. 2017, section 3.5 (halves instead of alternating columns, which
     differs by a fixed permutation of the channels).
     """
 
-    def __init__(self, embed_dim: int) -> None:
-        super().__init__()
-        self.embed_dim = embed_dim
+    def __init__(self, config: PositionConfig) -> None:
+        super().__init__(config)
         self.register_buffer("table", self._waves(256), persistent=False)
 
-    def forward(self, num_positions: int, start: int = 0) -> Tensor:
-        """Return the vectors of positions start .. start + num_positions - 1, [N, D]."""
+    def embed(self, num_positions: int, start: int = 0) -> Tensor:
+        """See :meth:`PositionScheme.embed`."""
         end = start + num_positions
         if end > self.table.size(0):
             self.table = self._waves(2 * end).to(self.table.device)
         return self.table[start:end]
 
     def _waves(self, num_positions: int) -> Tensor:
-        half = (self.embed_dim + 1) // 2
+        half = (self.config.embed_dim + 1) // 2
         rates = torch.exp(torch.arange(half) * (-math.log(10000.0) / max(half - 1, 1)))
         angles = torch.arange(num_positions)[:, None] * rates[None, :]
-        return torch.cat([angles.sin(), angles.cos()], dim=1)[:, : self.embed_dim]
+        return torch.cat([angles.sin(), angles.cos()], dim=1)[:, : self.config.embed_dim]
 
 
-class LearnedPositions(nn.Module):
+@position_schemes.register("learned")
+class LearnedPositions(PositionScheme):
     """One learned vector a position, up to a fixed number of positions.
 
-    Args:
-        embed_dim: D.
-        max_positions: the longest sequence.
-        flag: the command-line flag that sets it, for the error message.
+    Reference: Gehring et al. 2017, "Convolutional sequence to sequence learning", section 3.1.
     """
 
-    def __init__(self, embed_dim: int, max_positions: int, flag: str) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(max_positions, embed_dim))
-        self.flag = flag
-        nn.init.normal_(self.weight, std=embed_dim**-0.5)
+    def __init__(self, config: PositionConfig) -> None:
+        super().__init__(config)
+        self.max_positions = config.max_positions
+        self.weight = nn.Parameter(torch.empty(config.max_positions, config.embed_dim))
+        nn.init.normal_(self.weight, std=config.embed_dim**-0.5)
 
-    def forward(self, num_positions: int, start: int = 0) -> Tensor:
-        """Return the vectors of positions start .. start + num_positions - 1, [N, D].
+    def embed(self, num_positions: int, start: int = 0) -> Tensor:
+        """See :meth:`PositionScheme.embed`.
 
         Raises:
             DataError: the sequence is longer than the table.
@@ -61,7 +191,8 @@ class LearnedPositions(nn.Module):
         end = start + num_positions
         if end > self.weight.size(0):
             raise DataError(
-                f"a sequence of {end} tokens does not fit {self.flag} {self.weight.size(0)} with "
-                "learned positions; raise it or train with sinusoidal positions"
+                f"a sequence of {end} tokens does not fit {self.config.flag} "
+                f"{self.weight.size(0)} with learned positions; raise it or train with sinusoidal "
+                "positions"
             )
         return self.weight[start:end]

@@ -1,14 +1,17 @@
 """Settings of the optimiser and the learning-rate schedule, under fairseq's flag names."""
 
+from collections.abc import Callable
+from typing import Any
+
 from relu_nmt.config import option, settings, shown
 from relu_nmt.errors import ConfigError
 from relu_nmt.registry import Registry
 
-OPTIMIZERS = Registry(
+OPTIMIZERS: Registry[Callable[..., Any]] = Registry(
     "optimizer",
     {"adam": "relu_nmt.optim.optimizers", "adamw": "relu_nmt.optim.optimizers"},
 )
-SCHEDULES = Registry(
+SCHEDULES: Registry[Callable[..., Any]] = Registry(
     "lr scheduler",
     {
         "inverse_sqrt": "relu_nmt.optim.schedules",

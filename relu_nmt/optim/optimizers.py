@@ -19,7 +19,8 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Op
     Raises:
         ConfigError: unknown optimiser.
     """
-    decayed, exempt = [], []
+    decayed: list[nn.Parameter] = []
+    exempt: list[nn.Parameter] = []
     for parameter in model.parameters():
         if parameter.requires_grad:
             (exempt if getattr(parameter, "no_weight_decay", False) else decayed).append(parameter)
@@ -46,8 +47,9 @@ def adam(groups: list[dict], config: OptimizerConfig) -> torch.optim.Optimizer:
     Reference: Kingma and Ba 2015, algorithm 1; Loshchilov and Hutter 2019, algorithm 2. fairseq's
     adam is the same up to eps, which it adds before the second moment's bias correction.
     """
+    beta1, beta2 = config.adam_betas
     return torch.optim.AdamW(
-        groups, lr=0.0, betas=config.adam_betas, eps=config.adam_eps, fused=_can_fuse(groups)
+        groups, lr=0.0, betas=(beta1, beta2), eps=config.adam_eps, fused=_can_fuse(groups)
     )
 
 

@@ -5,13 +5,17 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from relu_nmt.attention.backend_config import AttentionBackendConfig
-from relu_nmt.attention.regularizer_config import AttentionRegularizerConfig
-from relu_nmt.config import from_strings, option, to_dict
+from relu_nmt.attention.config import (
+    AttentionBackendConfig,
+    AttentionPresetOptions,
+    AttentionRegularizerConfig,
+)
+from relu_nmt.config import from_strings, like, option, to_dict
 from relu_nmt.data.batching import BatchingConfig
 from relu_nmt.data.groups import DocumentConfig
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.errors import ConfigError
+from relu_nmt.models.architectures import architectures
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.vision.config import (
@@ -41,10 +45,13 @@ class TaskOptions:
     task: str = option("translation", "what is learnt", choices=("translation",))
     arch: str = option(
         "reluformer",
-        "preset of the model: reluformer*, transformer*; other model flags go before it",
+        "shape of the model: transformer*; reluformer* is the same with --attention-preset "
+        "reluformer; other model flags go before it",
         flags=("-a",),
         metavar="NAME",
+        presets=architectures,
     )
+    attention_preset: str = like(AttentionPresetOptions, "attention_preset", "none")
     criterion: str = option(
         LABEL_SMOOTHED,
         "loss per target token; cross_entropy is without smoothing",

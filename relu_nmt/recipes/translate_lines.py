@@ -1,14 +1,13 @@
 """Translate raw lines from standard input or a file, as they arrive."""
 
-import os
+import io
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import BinaryIO
 
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.errors import DataError
-from relu_nmt.io.text_lines import decode_lines
+from relu_nmt.io.text_lines import decode_lines, open_text, reading
 from relu_nmt.recipes.translation import LineFormat, limit_note, load_translator
 from relu_nmt.recipes.translation_settings import TranslateLinesSettings as Settings
 
@@ -61,7 +60,7 @@ def run(settings: Settings, *, progress: bool = True) -> LinesTranslation:
             config.print_alignment is not None,
         )
         try:
-            for lines in read_buffers(file.fileno(), options.input, options.buffer_size):
+            for lines in read_buffers(file, options.input, options.buffer_size):
                 sources = [translator.encode(line) for line in lines]
                 first = len(found.texts)
                 translated = translator.translate_sentences(sources, config, first)
@@ -88,30 +87,31 @@ def run(settings: Settings, *, progress: bool = True) -> LinesTranslation:
     return found
 
 
-def _opened(path: str) -> BinaryIO:
+def _opened(path: str) -> io.BufferedReader:
     try:
-        return open(sys.stdin.fileno() if path == "-" else path, "rb", closefd=path != "-")
+        return open(sys.stdin.fileno(), "rb", closefd=False) if path == "-" else open_text(path)
     except OSError as error:
         raise DataError(f"--input {path}: cannot read it: {error.strerror}") from error
 
 
-def read_buffers(descriptor: int, origin: str, buffer_size: int) -> Iterator[list[str]]:
+def read_buffers(file: io.BufferedReader, origin: str, buffer_size: int) -> Iterator[list[str]]:
     """Yield lines as they arrive, at most ``buffer_size`` together (0: no limit).
 
     A read waits only while nothing at all has arrived.
 
     Args:
-        descriptor: file descriptor to read from.
+        file: where to read; decompressing, if need be.
         origin: its name, for messages.
         buffer_size: most lines together.
 
     Raises:
-        DataError: a line is not UTF-8.
+        DataError: the file cannot be read, or a line is not UTF-8.
     """
     origin = "standard input" if origin == "-" else origin
     rest, number = b"", 1
     while True:
-        block = os.read(descriptor, READ_BYTES)
+        with reading(origin):
+            block = file.read1(READ_BYTES)
         rest += block
         end = rest.rfind(b"\n") + 1 if block else len(rest)
         lines = decode_lines(rest[:end], origin, number)

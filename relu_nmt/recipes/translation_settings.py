@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from relu_nmt.analysis.places import AttentionPlace
-from relu_nmt.attention.backend_config import BACKEND_HELP, BACKENDS
+from relu_nmt.attention.config import AttentionBackendConfig
 from relu_nmt.config import REQUIRED, group, like, option, settings, to_dict
 from relu_nmt.config.shared import (
     DocumentLengthOptions,
@@ -20,7 +20,7 @@ from relu_nmt.evaluation.config import ScoringConfig
 
 
 @settings
-class ModelOptions(LanguageOptions, FairseqOptions, PrecisionOptions):
+class ModelOptions(LanguageOptions, FairseqOptions, PrecisionOptions, AttentionBackendConfig):
     """Which model to translate with, and what its text looks like."""
 
     path: str = option(
@@ -46,7 +46,6 @@ class ModelOptions(LanguageOptions, FairseqOptions, PrecisionOptions):
         choices=("moses", "space", "none"),
     )
     bf16: bool = like(PrecisionOptions, "bf16", False, "compute in bfloat16; also on the CPU")
-    attention_backend: str = option("auto", BACKEND_HELP, choices=BACKENDS)
 
 
 @settings

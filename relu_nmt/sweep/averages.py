@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from relu_nmt.sweep.results import NOT_CONVERGED, PENDING, SCORES, Cell, Record, System
-from relu_nmt.sweep.statistics import (
-    bootstrap_scores,
-    document_interval,
+from relu_nmt.evaluation.significance import (
+    mean_interval,
     p_value,
-    seed_interval,
+    resampled_scores,
+    resampling_interval,
 )
-from relu_nmt.sweep.step_state import DIVERGED, DONE, FAILED, STARTED
+from relu_nmt.sweep.results import NOT_CONVERGED, PENDING, SCORES, Cell, Record, System
+from relu_nmt.sweep.steps import DIVERGED, DONE, FAILED, STARTED
 
 # Numbers of which a mean over seeds tells nothing.
 NO_MEAN = ("seed", "mixture", "length")
@@ -56,7 +56,7 @@ def average_cells(cells: Sequence[Cell], attentions: Sequence[str]) -> list[Aver
     """
     groups: dict[tuple[System, int], list[Cell]] = {}
     for cell in cells:
-        groups.setdefault((System.of(cell.training), cell.length), []).append(cell)
+        groups.setdefault((System.of(cell.model), cell.length), []).append(cell)
     rank = {name: number for number, name in enumerate(attentions)}
 
     def order(key: tuple[System, int]) -> tuple[object, ...]:
@@ -73,12 +73,12 @@ def average_cells(cells: Sequence[Cell], attentions: Sequence[str]) -> list[Aver
 
 
 def _average(system: System, length: int, cells: list[Cell]) -> Average:
-    cells = sorted(cells, key=lambda cell: cell.training.seed)
+    cells = sorted(cells, key=lambda cell: cell.model.seed)
     converged = [cell for cell in cells if cell.status == DONE]
     average = Average(system, length, cells)
     record = average.record
     record |= {name: cells[0].record[name] for name in SHARED}
-    record["seeds"] = ",".join(str(cell.training.seed) for cell in converged)
+    record["seeds"] = ",".join(str(cell.model.seed) for cell in converged)
     for status in (DONE, NOT_CONVERGED, DIVERGED, FAILED, PENDING, STARTED):
         number = sum(cell.status == status for cell in cells)
         if number:
@@ -91,15 +91,15 @@ def _average(system: System, length: int, cells: list[Cell]) -> Average:
             record[name] = value
         elif name not in NO_MEAN and all(isinstance(v, int | float) for v in values):
             record[name] = sum(values) / len(values)
-    interval = seed_interval([cell.record["d_bleu"] for cell in converged])
+    interval = mean_interval([cell.record["d_bleu"] for cell in converged])
     if interval is not None:
         record["d_bleu_seed_interval"] = interval
-    counts = [cell.counts for cell in converged]
-    if all(found is not None and len(found) == len(counts[0]) for found in counts):
-        scores = bootstrap_scores(counts)
-        seeds = (cell.training.seed for cell in converged)
+    found = [cell.statistics for cell in converged if cell.statistics is not None]
+    if len(found) == len(converged) and len({len(one.counts) for one in found}) == 1:
+        scores = resampled_scores(found)
+        seeds = (cell.model.seed for cell in converged)
         average.resampled = dict(zip(seeds, scores, strict=True))
-        record["d_bleu_document_interval"] = document_interval(scores.mean(0))
+        record["d_bleu_document_interval"] = resampling_interval(scores.mean(0))
     return average
 
 
@@ -118,25 +118,15 @@ def _add_gain(average: Average, averages: Sequence[Average], attentions: Sequenc
         gains = [_score(average, seed) - _score(other, seed) for seed in seeds]
         gain = sum(gains) / len(gains)
         record["gain"] = gain
-        interval = seed_interval(gains)
+        interval = mean_interval(gains)
         if interval is not None:
             record["gain_seed_interval"] = interval
-        record["gain_document_interval"] = document_interval(own - base)
+        record["gain_document_interval"] = resampling_interval(own - base)
         record["p_value"] = p_value(own, base, gain)
         record["gain_seeds"] = ",".join(map(str, seeds))
 
 
 def _score(average: Average, seed: int) -> float:
     """Return the d-BLEU of a seed."""
-    [found] = [cell.record["d_bleu"] for cell in average.cells if cell.training.seed == seed]
-    return found
-
-
-def unfinished(cells: Sequence[Cell]) -> dict[str, int]:
-    """Return how many cells there are by status, the common ones first."""
-    found: dict[str, int] = {}
-    for status in (DONE, NOT_CONVERGED, DIVERGED, FAILED, STARTED, PENDING):
-        number = sum(cell.status == status for cell in cells)
-        if number:
-            found[status] = number
+    [found] = [cell.record["d_bleu"] for cell in average.cells if cell.model.seed == seed]
     return found

@@ -1,16 +1,69 @@
-"""Machine and versions, for the report."""
+"""Machine, versions, and what only PyTorch knows, which is looked at in a process of its own."""
 
+import json
 import platform
 import subprocess
+import sys
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import relu_nmt
+from relu_nmt.errors import ConfigError, ReluNmtError
 from relu_nmt.sweep.settings import available_cores
+from relu_nmt.user_modules import import_user_module
 
 PACKAGES = ("torch", "numpy", "sacrebleu", "sentencepiece", "subword-nmt", "matplotlib")
+
+
+def probe(attentions: Sequence[str], user_modules: Sequence[str]) -> dict[str, Any]:
+    """Return what only PyTorch knows, without importing it here: the sweep stays small.
+
+    Args:
+        attentions: names, with or without options.
+        user_modules: files that register attentions.
+
+    Returns:
+        ``gpus``: their names; ``without_weights``: the attentions that have none to measure.
+
+    Raises:
+        ConfigError: PyTorch or an attention cannot be imported, or has no such options.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", "relu_nmt.sweep.environment"],
+        input=json.dumps([list(attentions), list(user_modules)]),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise ConfigError(f"--attentions {lines[-1]}")
+    return json.loads(done.stdout)
+
+
+def _look(attentions: Sequence[str], user_modules: Sequence[str]) -> dict[str, Any]:
+    import torch
+
+    from relu_nmt.attention import attentions as registry
+    from relu_nmt.attention.spec import AttentionSpec
+    from relu_nmt.config import from_strings
+
+    for path in user_modules:
+        import_user_module(path)
+    kinds = {}
+    for name in attentions:
+        spec = AttentionSpec.parse(name)
+        kinds[name] = registry.get(spec.name)
+        try:
+            from_strings(kinds[name].Config, spec.options)
+        except ConfigError as error:
+            raise ConfigError(f"{name}: {error}") from error
+    return {
+        "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+        "without_weights": [n for n, kind in kinds.items() if not kind.capabilities.weights],
+    }
 
 
 def describe_environment(gpus: Sequence[str] = ()) -> dict[str, Any]:
@@ -40,20 +93,15 @@ def _version(package: str) -> str:
 
 def _revision() -> str:
     """Return the commit that runs, with ``+`` if files were changed; empty outside a repository."""
-    folder = Path(relu_nmt.__file__).parent
-    texts = []
-    for words in (["rev-parse", "--short=12", "HEAD"], ["status", "--porcelain", "--", "."]):
-        try:
-            done = subprocess.run(
-                ["git", "-C", str(folder), *words], capture_output=True, text=True, check=False
-            )
-        except OSError:
-            return ""
-        if done.returncode:
-            return ""
-        texts.append(done.stdout.strip())
-    commit, changes = texts
-    return f"{commit}+" if changes else commit
+    git = ["git", "-C", str(Path(relu_nmt.__file__).parent)]
+    try:
+        commit, changes = (
+            subprocess.run([*git, *words], capture_output=True, text=True, check=True).stdout
+            for words in (["rev-parse", "--short=12", "HEAD"], ["status", "--porcelain", "."])
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return f"{commit.strip()}{'+' if changes else ''}"
 
 
 def _cpu_name() -> str:
@@ -63,3 +111,13 @@ def _cpu_name() -> str:
         return platform.processor()
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, platform.processor())
+
+
+if __name__ == "__main__":
+    wanted, modules = json.load(sys.stdin)
+    try:
+        print(json.dumps(_look(wanted, modules)))
+    except ReluNmtError as error:
+        sys.exit(str(error))
+    except ImportError as error:
+        sys.exit(f"{','.join(wanted)}: {error}")

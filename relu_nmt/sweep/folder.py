@@ -6,19 +6,26 @@ lengths or seeds; the report is about all of them.
 
 import dataclasses
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from relu_nmt.config import from_dict
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.safe_write import write_text
-from relu_nmt.sweep.plan import EVALUATE, TRAIN, Step, Training
-from relu_nmt.sweep.step_state import FAILED, STATE_ENDING, differences, read_state
+from relu_nmt.sweep.plan import MODELS, SweepPlan
+from relu_nmt.sweep.settings import JobsConfig, SweepConfig, SweepSettings
+from relu_nmt.sweep.steps import (
+    EVALUATE,
+    FAILED,
+    STATE_ENDING,
+    TRAIN,
+    StepState,
+    SweepModel,
+    differences,
+)
 
 SWEEP_FILE = "sweep.json"
-MODEL_FILE = "model.json"
-MODELS = "models"
 
 
 @dataclass(frozen=True)
@@ -26,30 +33,14 @@ class SweepDescription:
     """What a folder's sweep is about.
 
     Args:
-        data: the data folder.
-        gen_subset: split that is evaluated.
-        languages: source and target language.
-        attentions: in the order of the report; the first is the baseline.
-        budget: of each training, in words.
-        checkpoint: which one is evaluated.
-        command: as typed, without the program.
+        settings: of the last run.
         environment: machine and versions of the last run.
-        planned: models of the last run, with the lengths at which each is evaluated.
-        settings: what all its models have in common, as words of a command.
-        start: what they start from, in words; empty for random weights.
+        attentions: of all runs, in the order of the report; the first is the baseline.
     """
 
-    data: str
-    gen_subset: str
-    languages: tuple[str, ...]
-    attentions: tuple[str, ...]
-    budget: str
-    checkpoint: str
-    command: tuple[str, ...]
+    settings: SweepSettings
     environment: dict[str, Any]
-    planned: tuple[tuple[Training, tuple[int, ...]], ...] = ()
-    settings: tuple[str, ...] = ()
-    start: str = ""
+    attentions: tuple[str, ...] = ()
 
 
 def read_description(folder: Path) -> SweepDescription | None:
@@ -60,13 +51,15 @@ def read_description(folder: Path) -> SweepDescription | None:
     """
     path = folder / SWEEP_FILE
     try:
-        values = json.loads(path.read_text("utf-8"))
-        planned = [(_training(model), tuple(lengths)) for model, lengths in values["planned"]]
-        values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
-        return SweepDescription(**{**values, "planned": tuple(planned)})
+        found = json.loads(path.read_text("utf-8"))
+        values = {k: tuple(v) if isinstance(v, list) else v for k, v in found["settings"].items()}
+        for name, kind in (("sweep", SweepConfig), ("running", JobsConfig)):
+            values[name] = from_dict(kind, values[name])
+        settings = SweepSettings(**values)
+        return SweepDescription(settings, found["environment"], tuple(found["attentions"]))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, ConfigError) as error:
         raise DataError(f"{path}: cannot read it ({error}); delete it and start again") from error
 
 
@@ -84,22 +77,11 @@ def write_description(folder: Path, description: SweepDescription) -> SweepDescr
         DataError: it cannot be written.
     """
     earlier = read_description(folder)
+    known = () if earlier is None else earlier.attentions
     if earlier is not None:
-        for flag in ("data", "gen_subset", "checkpoint"):
-            old, new = getattr(earlier, flag), getattr(description, flag)
-            if old != new:
-                raise ConfigError(
-                    f"--save-dir {folder}: its results have {flag.replace('_', '-')} {old}, not "
-                    f"{new}; choose another --save-dir"
-                )
-        if earlier.settings != description.settings and _has_results(folder):
-            was, now = differences(earlier.settings, description.settings)
-            raise ConfigError(
-                f"--save-dir {folder}: its models were made with '{was}' where there is '{now}' "
-                "now, and one report is of one setting; choose another --save-dir"
-            )
-        more = [name for name in description.attentions if name not in earlier.attentions]
-        description = dataclasses.replace(description, attentions=(*earlier.attentions, *more))
+        _check_same_setting(folder, earlier.settings, description.settings)
+    attentions = tuple(dict.fromkeys([*known, *description.settings.sweep.attentions]))
+    description = dataclasses.replace(description, attentions=attentions)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps(dataclasses.asdict(description), indent=1, ensure_ascii=False)
@@ -109,64 +91,60 @@ def write_description(folder: Path, description: SweepDescription) -> SweepDescr
     return description
 
 
-def _has_results(folder: Path) -> bool:
-    """Say whether a model was trained at least in part; a mistake in the first run is mended."""
-    trainings = (
-        Step(TRAIN, training, None, folder / MODELS / training.name, ())
-        for training in models_in(folder)
-    )
-    states = map(read_state, trainings)
-    return any(state is not None and state.status != FAILED for state in states)
-
-
-def write_training(folder: Path, training: Training) -> None:
-    """Write which model the folder holds.
+def _check_same_setting(folder: Path, old: SweepSettings, new: SweepSettings) -> None:
+    """See that one report is of one setting.
 
     Raises:
-        DataError: it cannot be written.
+        ConfigError: it would not be.
     """
-    try:
-        write_text(folder / MODEL_FILE, json.dumps(dataclasses.asdict(training)) + "\n")
-    except OSError as error:
-        raise DataError(f"{folder}: cannot be written: {error.strerror}") from error
+    for flag, was, now in (
+        ("data", old.data, new.data),
+        ("gen-subset", old.sweep.gen_subset, new.sweep.gen_subset),
+        ("checkpoint", old.sweep.checkpoint, new.sweep.checkpoint),
+    ):
+        if was != now:
+            raise ConfigError(
+                f"--save-dir {folder}: its results have {flag} {was}, not {now}; choose another "
+                "--save-dir"
+            )
+    flags = [SweepPlan(settings).shared_flags for settings in (old, new)]
+    # A mistake in the first run, which left no result, may be mended.
+    if flags[0] != flags[1] and any(s.status != FAILED for s, _ in _trainings_in(folder)):
+        was, now = differences(*flags)
+        raise ConfigError(
+            f"--save-dir {folder}: its models were made with '{was}' where there is '{now}' now, "
+            "and one report is of one setting; choose another --save-dir"
+        )
 
 
-def models_in(folder: Path) -> dict[Training, tuple[int, ...]]:
-    """Return the models of a sweep's folder, with the lengths at which their evaluation has begun.
+def _trainings_in(folder: Path) -> list[tuple[StepState, Path]]:
+    """Return the state of each model's training, with the model's folder."""
+    paths = sorted((folder / MODELS).glob(f"*/{TRAIN}{STATE_ENDING}"))
+    return [(state, path.parent) for path in paths if (state := StepState.read(path)) is not None]
+
+
+def models_in(
+    folder: Path, settings: SweepSettings | None = None
+) -> dict[SweepModel, tuple[int, ...]]:
+    """Return all models of a sweep's folder, with the lengths of their evaluations.
+
+    Args:
+        folder: of the sweep.
+        settings: of the last run: its models belong to the folder even if they are not there yet;
+            others are evaluated at the lengths at which that has begun, or that they learnt.
 
     Raises:
         DataError: a file is damaged.
     """
     found = {}
-    for path in sorted((folder / MODELS).glob(f"*/{MODEL_FILE}")):
-        try:
-            training = _training(json.loads(path.read_text("utf-8")))
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            # The model itself is well, and the report still knows it from the command.
-            raise DataError(f"{path}: cannot read it ({error}); delete it") from error
-        found[training] = _evaluated_lengths(path.parent)
+    if settings is not None:
+        plan = SweepPlan(settings)
+        found = {model: plan.evaluated_lengths(model) for model in plan.models()}
+    for state, own_folder in _trainings_in(folder):
+        model = state.model
+        names = (path.stem for path in own_folder.glob(f"{EVALUATE}-*{STATE_ENDING}"))
+        numbers = (name.removeprefix(f"{EVALUATE}-") for name in names)
+        begun = {int(number) for number in numbers if number.isdigit()}
+        known = found.get(model, () if model.is_mixture else model.lengths)
+        found[model] = tuple(sorted({*known, *begun}))
     return found
-
-
-def _training(values: dict[str, Any]) -> Training:
-    """Return the model that :func:`write_training` described."""
-    return Training(**{**values, "lengths": tuple(values["lengths"])})
-
-
-def _evaluated_lengths(folder: Path) -> tuple[int, ...]:
-    numbers = (
-        path.name.removeprefix(f"{EVALUATE}-").removesuffix(STATE_ENDING)
-        for path in folder.glob(f"{EVALUATE}-*{STATE_ENDING}")
-    )
-    return tuple(sorted(int(number) for number in numbers if number.isdigit()))
-
-
-def merged(
-    planned: dict[Training, Sequence[int]], found: dict[Training, tuple[int, ...]]
-) -> dict[Training, tuple[int, ...]]:
-    """Return all models with the lengths that they are or will be evaluated at."""
-    everything = {training: tuple(lengths) for training, lengths in planned.items()}
-    for training, lengths in found.items():
-        known = everything.get(training, () if training.is_mixture else training.lengths)
-        everything[training] = tuple(sorted({*known, *lengths}))
-    return everything

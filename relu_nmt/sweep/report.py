@@ -1,53 +1,244 @@
-"""Writes results.csv and report.html, a page that needs nothing but itself."""
+"""results.csv with every number, and report.html, a page that needs nothing but itself."""
 
+import csv
+import io
+import math
+import shlex
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from relu_nmt.errors import DataError
+from relu_nmt.evaluation.length_buckets import DEFAULT_EDGES
+from relu_nmt.evaluation.significance import DEFAULT_SAMPLES, DEFAULT_SEED
 from relu_nmt.io.safe_write import write_text
-from relu_nmt.sweep.averages import average_cells, unfinished
-from relu_nmt.sweep.cost_sections import attention_section, lengths_section, speed_section
-from relu_nmt.sweep.csv_report import write_csv
-from relu_nmt.sweep.detail_sections import commands_section, machine_section, models_section
-from relu_nmt.sweep.document_counts import reference_documents
-from relu_nmt.sweep.folder import MODELS, SweepDescription, merged, models_in
-from relu_nmt.sweep.page_parts import Markup, escape, facts, joined, paragraph
-from relu_nmt.sweep.page_style import STYLE
-from relu_nmt.sweep.report_data import WORDS, ReportData
-from relu_nmt.sweep.results import CellReader
-from relu_nmt.sweep.score_sections import bleu_section, bucket_section, other_scores_section
-
-REPORT_NAME = "report.html"
-SECTIONS = (
-    bleu_section,
-    other_scores_section,
-    attention_section,
-    lengths_section,
-    bucket_section,
-    speed_section,
-    models_section,
-    commands_section,
-    machine_section,
+from relu_nmt.sweep.averages import Average, average_cells
+from relu_nmt.sweep.figures import Panel, draw
+from relu_nmt.sweep.folder import SweepDescription, models_in, read_description
+from relu_nmt.sweep.results import (
+    NOT_CONVERGED,
+    PENDING,
+    SCORES,
+    SLOTS,
+    Cell,
+    CellReader,
+    Record,
+    System,
+    reference_documents,
 )
+from relu_nmt.sweep.steps import DIVERGED, DONE, FAILED, STARTED
+
+REPORT_NAME, CSV_NAME = "report.html", "results.csv"
+FIRST_COLUMNS = (
+    *("row", "attention", "trained_on", "mixture", "length", "seed", "seeds", "status", "note"),
+    *("d_bleu", "d_bleu_seed_interval", "d_bleu_document_interval"),
+    *("gain", "gain_seed_interval", "gain_document_interval", "p_value"),
+    *("s_bleu", "mismatch_rate", "group_bleu", "chrf"),
+    *("updates", "train_loss", "valid_nll"),
+)
+LAST_COLUMNS = (
+    *(f"{score}_signature" for score in SCORES),
+    *("device", "threads", "relu_nmt", "torch", "python", "started"),
+    *("train_command", "evaluate_command"),
+)
+WORDS = {
+    DONE: "done",
+    NOT_CONVERGED: "does not converge",
+    DIVERGED: "diverged",
+    FAILED: "failed",
+    STARTED: "under way",
+    PENDING: "not begun",
+}
+BAD = (NOT_CONVERGED, DIVERGED, FAILED)
+UNKNOWN = "\u2013"
 
 
-class Reporter:
+@dataclass(frozen=True)
+class ReportData:
+    """The results of a sweep, which its page lays out as tables of systems and lengths.
+
+    Args:
+        description: what the sweep is about.
+        cells: one for each model and length.
+        averages: one for each system and length, in the order of the report.
+    """
+
+    description: SweepDescription
+    cells: Sequence[Cell]
+    averages: Sequence[Average]
+
+    @property
+    def systems(self) -> list[System]:
+        """The rows."""
+        return list(dict.fromkeys(average.system for average in self.averages))
+
+    @property
+    def lengths(self) -> list[int]:
+        """The columns, in tokens."""
+        return sorted({average.length for average in self.averages})
+
+    def row(self, system: System) -> list[Average | None]:
+        """Return the averages of a system, one for each length."""
+        found = {a.length: a for a in self.averages if a.system == system}
+        return [found.get(length) for length in self.lengths]
+
+    def label(self, system: System) -> str:
+        """Return the name of a system."""
+        several = len({other.mixture for other in self.systems}) > 1
+        if not (several and system.mixture):
+            return system.attention
+        return f"{system.attention}, mixture {','.join(map(str, system.mixture))}"
+
+    def has(self, *columns: str) -> bool:
+        """Say whether any of the averages has a value in one of the columns."""
+        return any(column in a.record for a in self.averages for column in columns)
+
+    def distinct(self, column: str) -> str:
+        """Return the different texts of a column of the models, of which there should be one."""
+        found = (cell.record.get(column) for cell in self.cells)
+        return "; ".join(dict.fromkeys(str(value) for value in found if value))
+
+    def best_at(self, length: int) -> Average | None:
+        """Return the average with the highest d-BLEU, if several have one."""
+        found = [a for a in self.averages if a.length == length and "d_bleu" in a.record]
+        return max(found, key=lambda a: a.record["d_bleu"]) if len(found) > 1 else None
+
+    def statuses(self) -> dict[str, int]:
+        """Return how many evaluations there are by status."""
+        counts = {word: self._count(status) for status, word in WORDS.items()}
+        return {word: number for word, number in counts.items() if number}
+
+    def _count(self, status: str) -> int:
+        return sum(cell.status == status for cell in self.cells)
+
+    def went_wrong(self) -> dict[str, Cell]:
+        """Return the models, or models at a length, that came to grief."""
+        found: dict[str, Cell] = {}
+        for cell in self.cells:
+            if cell.status in BAD:
+                trained = not cell.record["note"] or "evaluate_command" in cell.record
+                name = f"{cell.model} at {cell.length}" if trained else str(cell.model)
+                found.setdefault(name, cell)
+        return found
+
+    def commands(self) -> dict[str, list[str]]:
+        """Return the commands by model."""
+        found: dict[str, dict[str, None]] = {}
+        for cell in self.cells:
+            for name in ("train_command", "evaluate_command"):
+                if name in cell.record:
+                    found.setdefault(str(cell.model), {})[cell.record[name]] = None
+        return {name: list(commands) for name, commands in found.items()}
+
+    def buckets(self) -> dict[str, float]:
+        """Return the length buckets that hold documents, the shortest first, with how many."""
+        edges = [0, *(edge + 1 for edge in DEFAULT_EDGES)]
+        names = [f"{low}-{high}" for low, high in zip(edges, DEFAULT_EDGES, strict=False)]
+        found = {}
+        for name in (*names, f">{DEFAULT_EDGES[-1]}"):
+            for average in self.averages:
+                if f"documents[{name}]" in average.record:
+                    found[name] = average.record[f"documents[{name}]"]
+        return found
+
+    def realised_lengths(self) -> Iterator[tuple[int, str, str, Record]]:
+        """Yield limit, split, prefix of the columns and record that has them."""
+        learnt = {length for cell in self.cells for length in cell.model.lengths}
+        for length in sorted({*self.lengths, *learnt}):
+            everywhere = [cell.record for cell in self.cells]
+            here = [cell.record for cell in self.cells if cell.length == length]
+            for prefix, split, records in (
+                (f"train[{length}]", "training", everywhere),
+                ("train", "training", here),
+                ("test", self.description.settings.sweep.gen_subset, here),
+            ):
+                found = next((r for r in records if f"{prefix}_mean_tokens" in r), None)
+                if found is not None:
+                    yield length, split, prefix, found
+
+    def figure(self, *columns: tuple[str, str, float], from_zero: bool = True) -> str:
+        """Return plots of columns of the means.
+
+        Args:
+            columns: column, title with the unit, and what its values are divided by.
+            from_zero: whether the vertical axes begin at 0.
+        """
+        panels = []
+        for column, title, scale in columns:
+            lines = [
+                [
+                    (place, a.record[column] / scale, _interval(a) if column == "d_bleu" else None)
+                    for place, a in enumerate(self.row(system))
+                    if a is not None and column in a.record
+                ]
+                for system in self.systems
+            ]
+            panels.append(Panel(title, lines, from_zero))
+        ticks = [length_name(length) for length in self.lengths]
+        names = [self.label(system) for system in self.systems]
+        return draw(panels, names, ticks, "document length, tokens")
+
+
+def _interval(average: Average) -> float | None:
+    """Return half the width of the interval over seeds or, with one seed, over documents."""
+    over_documents = average.record.get("d_bleu_document_interval")
+    return average.record.get("d_bleu_seed_interval", over_documents)
+
+
+def length_name(length: int) -> str:
+    """Return the title of a column."""
+    return "sentences" if length == 1 else f"{length:,}"
+
+
+def number(value: float | None, decimals: int = 2, signed: bool = False) -> str:
+    """Return a number for readers; a dash if it is unknown or not finite.
+
+    Example:
+        >>> number(31.236), number(1234567.0, 0), number(None), number(-0.5, 1, signed=True)
+        ('31.24', '1,234,567', '–', '−0.5')
+    """
+    if value is None or not math.isfinite(value):
+        return UNKNOWN
+    text = f"{value:{'+' if signed else ''},.{decimals}f}"
+    if not float(text.replace(",", "")):
+        text = text.lstrip("+-")
+    return text.replace("-", "\u2212")
+
+
+def trouble(average: Average) -> str:
+    """Return in words what became of the seeds without a result; empty if all have one."""
+    parts = []
+    for status, word in WORDS.items():
+        count = sum(cell.status == status for cell in average.cells)
+        if count and status != DONE:
+            all_of_them = count == len(average.cells)
+            parts.append(word if all_of_them else f"{count} of {len(average.cells)} {word}")
+    return ", ".join(parts)
+
+
+class SweepReport:
     """Writes the report of a folder again and again, as results come.
 
     Args:
         folder: of the sweep.
         description: what it is about.
 
+    Attributes:
+        path: of the page.
+
     Raises:
         DataError: the references of the data folder are damaged.
     """
 
     def __init__(self, folder: Path, description: SweepDescription) -> None:
+        self.path = folder / REPORT_NAME
         self._folder = folder
         self._description = description
+        settings = description.settings
         self._references = reference_documents(
-            description.data, description.gen_subset, description.languages
+            settings.data, settings.sweep.gen_subset, settings.languages
         )
 
     def read(self) -> ReportData:
@@ -56,72 +247,84 @@ class Reporter:
         Raises:
             DataError: a file of the folder is damaged.
         """
-        everything = merged(dict(self._description.planned), models_in(self._folder))
-        cells = CellReader(self._references, self._folder / MODELS).read(everything)
         attentions = self._description.attentions
+        models = models_in(self._folder, self._description.settings)
+        cells = CellReader(self._folder, self._references).read(models)
         rank = {name: position for position, name in enumerate(attentions)}
         cells.sort(
             key=lambda cell: (
-                cell.training.is_mixture,
-                rank.get(cell.training.attention, len(rank)),
-                cell.training.attention,
+                cell.model.is_mixture,
+                rank.get(cell.model.attention, len(rank)),
+                cell.model.attention,
                 cell.length,
-                cell.training.seed,
+                cell.model.seed,
             )
         )
         return ReportData(self._description, cells, average_cells(cells, attentions))
 
-    def write(self) -> Path:
-        """Write both files; return the page's path.
+    def write(self) -> ReportData:
+        """Write both files; return what is in them.
 
         Raises:
             DataError: a file is damaged, or cannot be written.
         """
         data = self.read()
-        path = self._folder / REPORT_NAME
         try:
-            write_csv(self._folder, data.cells, data.averages)
-            write_text(path, render(data))
+            write_text(self._folder / CSV_NAME, csv_text(data))
+            write_text(self.path, page(data))
         except OSError as error:
-            raise DataError(f"{path}: cannot be written: {error.strerror}") from error
-        return path
+            raise DataError(f"{self.path}: cannot be written: {error.strerror}") from error
+        return data
 
 
-def render(data: ReportData) -> str:
+def csv_text(data: ReportData) -> str:
+    """Return the records, numbers in full precision: rows ``cell`` and rows ``mean``."""
+    rows = [{"row": "cell", **cell.record} for cell in data.cells]
+    rows += [{"row": "mean", **average.record} for average in data.averages]
+    known = {*FIRST_COLUMNS, *LAST_COLUMNS}
+    others = dict.fromkeys(name for row in rows for name in row if name not in known)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [*FIRST_COLUMNS, *others, *LAST_COLUMNS], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def page(data: ReportData) -> str:
     """Return the page."""
-    title = f"Document lengths: {', '.join(dict.fromkeys(s.attention for s in data.systems))}"
-    content = "\n".join([*_opening(data, title), *(p for part in SECTIONS for p in part(data))])
-    return (
-        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n"
-        f"<body>\n<main>\n{content}\n</main>\n</body>\n</html>\n"
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("relu_nmt.sweep"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"number": number, "length_name": length_name}
+    constants: dict[str, Any] = {
+        "WORDS": WORDS,
+        "BAD": BAD,
+        "SLOTS": SLOTS,
+        "SAMPLES": DEFAULT_SAMPLES,
+        "SEED": DEFAULT_SEED,
+        "CSV_NAME": CSV_NAME,
+        "trouble": trouble,
+    }
+    return environment.get_template(REPORT_NAME).render(
+        data=data,
+        settings=data.description.settings,
+        start=_start_in_words(data.description.settings.sweep.start_from),
+        command=shlex.join(["relu-nmt-sweep", *data.description.settings.command]),
+        now=time.strftime("%d %B %Y, %H:%M"),
+        **constants,
     )
 
 
-def _opening(data: ReportData, title: str) -> Iterator[Markup]:
-    description = data.description
-    yield joined(Markup("<h1>"), title, Markup("</h1>"))
-    counts = unfinished(data.cells)
-    words = [f"{number} {WORDS.get(status, status)}" for status, number in counts.items()]
-    yield paragraph(
-        f"{len(data.cells)} evaluations of {len({c.training for c in data.cells})} models: "
-        f"{', '.join(words) or 'none yet'}.",
-        "lead",
-    )
-    documents = next((c.record["documents"] for c in data.cells if "documents" in c.record), None)
-    split = description.gen_subset + (f", {documents:,} documents" if documents else "")
-    mixtures = dict.fromkeys(c.training.trained_on for c in data.cells if c.training.is_mixture)
-    seeds = sorted({cell.training.seed for cell in data.cells})
-    yield facts(
-        [
-            ("data", description.data),
-            ("evaluated on", split),
-            ("starts from", description.start),
-            ("training", f"{description.budget} per model"),
-            ("length mixture", "; ".join(mixtures)),
-            ("checkpoint", description.checkpoint),
-            ("seeds", ", ".join(map(str, seeds))),
-            ("report of", time.strftime("%d %B %Y, %H:%M")),
-        ]
-    )
+def _start_in_words(folder: str | None) -> str:
+    """Return which models those of the sweep start from, and how long these were trained."""
+    if folder is None:
+        return ""
+    earlier = read_description(Path(folder))
+    budget = "unknown" if earlier is None else earlier.settings.sweep.time
+    return f"the sentence models of {folder}, {budget} per model"

@@ -1,6 +1,8 @@
 """All numbers of a sweep as records: one for each model and length, the only source of reports."""
 
 import json
+import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,14 +10,27 @@ from typing import Any
 
 import numpy as np
 
+from relu_nmt.data.data_folder import documents_path, find_pair, infer_languages, raw_path
+from relu_nmt.data.documents import read_documents
 from relu_nmt.data.groups import LENGTHS_FILE
-from relu_nmt.errors import ReluNmtError
-from relu_nmt.evaluation.document_scores import Documents
+from relu_nmt.errors import DataError, ReluNmtError
+from relu_nmt.evaluation import document_scores as docs
+from relu_nmt.evaluation.bleu import MetricConfig
 from relu_nmt.evaluation.length_buckets import DEFAULT_EDGES, length_buckets
-from relu_nmt.sweep.document_counts import bleu_of, stored_counts
-from relu_nmt.sweep.plan import EVALUATE, TRAIN, Step, Training, shown_command
-from relu_nmt.sweep.step_state import DIVERGED, DONE, FAILED, STARTED, StepState, read_state
-from relu_nmt.sweep.training_log import last_line, read_training_log
+from relu_nmt.evaluation.significance import SegmentStatistics
+from relu_nmt.io.safe_write import write_text
+from relu_nmt.io.text_lines import read_lines
+from relu_nmt.sweep.plan import MODELS, OUTPUT_SEPARATOR, shown_command
+from relu_nmt.sweep.steps import (
+    DONE,
+    FAILED,
+    STARTED,
+    Step,
+    StepState,
+    SweepModel,
+    read_state,
+)
+from relu_nmt.training.results import TrainingResults
 
 PENDING, NOT_CONVERGED = "pending", "not converged"
 LOWEST_CONVERGED_BLEU = 1.0
@@ -52,9 +67,9 @@ class System:
     mixture: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, training: Training) -> "System":
+    def of(cls, model: SweepModel) -> "System":
         """Return the system that a model belongs to."""
-        return cls(training.attention, training.lengths if training.is_mixture else ())
+        return cls(model.attention, model.lengths if model.is_mixture else ())
 
 
 @dataclass
@@ -62,16 +77,16 @@ class Cell:
     """A model at a document length.
 
     Args:
-        training: the model.
+        model: the model.
         length: of the evaluation, in tokens.
         record: its numbers and texts by column, without those that are unknown.
-        counts: for d-BLEU, [documents, counts]; None if not evaluated.
+        statistics: of the documents, for d-BLEU; None if not evaluated.
     """
 
-    training: Training
+    model: SweepModel
     length: int
     record: Record = field(default_factory=dict)
-    counts: np.ndarray | None = None
+    statistics: SegmentStatistics | None = None
 
     @property
     def status(self) -> str:
@@ -83,29 +98,27 @@ class CellReader:
     """Reads what the steps of a sweep have left.
 
     Args:
+        folder: of the sweep.
         references: reference sentences of each document; None: there are none.
-        models: folder of the models.
     """
 
-    def __init__(self, references: Documents | None, models: Path) -> None:
+    def __init__(self, folder: Path, references: docs.Documents | None) -> None:
+        self._models = folder / MODELS
         self._references = references
-        self._models = models
 
-    def read(self, everything: Mapping[Training, Sequence[int]]) -> list[Cell]:
+    def read(self, everything: Mapping[SweepModel, Sequence[int]]) -> list[Cell]:
         """Return a cell for each model and length, done or not."""
-        return [
-            cell for training, lengths in everything.items() for cell in self._of(training, lengths)
-        ]
+        return [cell for model, lengths in everything.items() for cell in self._of(model, lengths)]
 
-    def _of(self, training: Training, lengths: Sequence[int]) -> list[Cell]:
-        folder = self._models / training.name
-        train = Step(TRAIN, training, None, folder, ())
+    def _of(self, model: SweepModel, lengths: Sequence[int]) -> list[Cell]:
+        folder = self._models / model.name
+        train = Step(model, None, folder)
         state = read_state(train)
-        shared = {**_identity(training), **_training_record(train, state)}
+        shared = {**_identity(model), **_training_record(train, state)}
         cells = []
         for length in lengths:
-            step = Step(EVALUATE, training, length, folder, ())
-            cells.append(self._evaluated(Cell(training, length, dict(shared)), step, state))
+            step = Step(model, length, folder)
+            cells.append(self._evaluated(Cell(model, length, dict(shared)), step, state))
         # A model that translates at one length has learnt, however weak it is at another.
         scored = [cell for cell in cells if cell.status == DONE]
         if scored and all(cell.record["d_bleu"] < LOWEST_CONVERGED_BLEU for cell in scored):
@@ -126,8 +139,6 @@ class CellReader:
                 self._add_scores(cell, step, state)
             except (ReluNmtError, OSError, ValueError, KeyError, TypeError) as error:
                 status, note = FAILED, f"the results cannot be read: {error}"
-        elif status in (FAILED, DIVERGED) and not note:
-            note = last_line(step.path(".log"))
         record["status"] = status
         record["note"] = note or record.get("note", "")
         return cell
@@ -155,21 +166,21 @@ class CellReader:
         _add_statistics(record, step.path(".attention.json"))
         if self._references is not None:
             path, signature = step.path(".txt"), record["d_bleu_signature"]
-            counts = stored_counts(path, self._references, signature, state.started)
-            if abs(bleu_of(counts.sum(0)) - record["d_bleu"]) > ROUNDING:
+            found = document_statistics(path, self._references, signature, state.started)
+            if abs(found.score() - record["d_bleu"]) > ROUNDING:
                 record["note"] = "no intervals: the score is not that of the raw text"
                 return
-            cell.counts = counts
-            record["documents"] = len(counts)
-            _add_buckets(record, counts)
+            cell.statistics = found
+            record["documents"] = len(found.counts)
+            _add_buckets(record, found)
 
 
-def _identity(training: Training) -> Record:
+def _identity(model: SweepModel) -> Record:
     return {
-        "attention": training.attention,
-        "trained_on": training.trained_on,
-        "mixture": int(training.is_mixture),
-        "seed": training.seed,
+        "attention": model.attention,
+        "trained_on": model.trained_on,
+        "mixture": int(model.is_mixture),
+        "seed": model.seed,
     }
 
 
@@ -187,16 +198,9 @@ def _status(train: StepState | None, evaluation: StepState | None) -> tuple[str,
 def _training_record(step: Step, state: StepState | None) -> Record:
     if state is None:
         return {}
-    summary = read_training_log(step.path(".log"))
     record = {
-        "updates": summary.updates,
-        "train_loss": summary.train_loss,
-        "valid_nll": summary.valid_nll,
-        "train_tokens_per_second": summary.tokens_per_second,
-        "train_updates_per_second": summary.updates_per_second,
-        "train_seconds": summary.seconds,
+        **_course(step.checkpoints),
         "train_memory_bytes": state.peak_memory or None,
-        "train_gpu_memory_bytes": summary.gpu_memory,
         "started": state.started,
         "train_command": _shown(state),
         **_machine(state.environment),
@@ -205,11 +209,30 @@ def _training_record(step: Step, state: StepState | None) -> Record:
     try:
         lengths = json.loads((step.checkpoints / LENGTHS_FILE).read_text("utf-8"))
         for part in lengths["splits"].get("train", []):
-            prefix = f"train[{part['max_doc_tokens']}]" if step.training.is_mixture else "train"
+            prefix = f"train[{part['max_doc_tokens']}]" if step.model.is_mixture else "train"
             _add_lengths(record, prefix, part)
     except (OSError, ValueError, KeyError, TypeError):
         pass  # a training that has hardly begun
     return record
+
+
+def _course(checkpoints: Path) -> Record:
+    """Return what a training tells of itself; nothing of one that has hardly begun."""
+    try:
+        results = TrainingResults.load(checkpoints)
+    except DataError:
+        return {}
+    intervals = results.train or results.epochs
+    validations = next(iter(results.valid.values()), [])
+    return {
+        "updates": results.num_updates,
+        "train_loss": intervals[-1].get("loss") if intervals else None,
+        "valid_nll": validations[-1].get("nll_loss") if validations else None,
+        "train_tokens_per_second": results.tokens_per_second,
+        "train_updates_per_second": results.updates_per_second,
+        "train_seconds": results.seconds,
+        "train_gpu_memory_bytes": results.memory.get("gpu_bytes"),
+    }
 
 
 def _machine(environment: Mapping[str, Any]) -> Record:
@@ -225,13 +248,7 @@ def _machine(environment: Mapping[str, Any]) -> Record:
 
 
 def _shown(state: StepState) -> str:
-    return " && ".join(" ".join(_quoted(shown_command(c))) for c in state.commands)
-
-
-def _quoted(words: Sequence[str]) -> list[str]:
-    import shlex
-
-    return [shlex.quote(word) for word in words]
+    return " && ".join(shlex.join(shown_command(command)) for command in state.commands)
 
 
 def _add_lengths(record: Record, prefix: str, lengths: Mapping[str, Any] | None) -> None:
@@ -257,8 +274,61 @@ def _add_statistics(record: Record, path: Path) -> None:
                 record[f"{slot}_{column}"] = slots[slot][name]
 
 
-def _add_buckets(record: Record, counts: np.ndarray) -> None:
-    """Add d-BLEU by the length of the reference document."""
-    for bucket in length_buckets(counts[:, -1].tolist(), DEFAULT_EDGES):
-        record[f"d_bleu[{bucket}]"] = bleu_of(counts[list(bucket.members)].sum(0))
+def _add_buckets(record: Record, documents: SegmentStatistics) -> None:
+    """Add d-BLEU by the length of the reference document, the second of BLEU's counts."""
+    for bucket in length_buckets(documents.counts[:, 1].tolist(), DEFAULT_EDGES):
+        record[f"d_bleu[{bucket}]"] = documents.score(bucket.members)
         record[f"documents[{bucket}]"] = len(bucket.members)
+
+
+def reference_documents(
+    data: str, split: str, languages: Sequence[str] = ()
+) -> docs.Documents | None:
+    """Return the raw reference sentences of each document of a split; None if there are none.
+
+    Args:
+        data: the data folder.
+        split: ``test``...
+        languages: source and target language; by default those of the folder's only pair.
+
+    Raises:
+        DataError: files of the folder are missing or do not fit.
+    """
+    source, target = languages or infer_languages(data)
+    pair = find_pair(data, split, source, target)
+    raw, counts = raw_path(data, split, pair, target), documents_path(data, split, pair)
+    if not raw.exists() or not counts.exists():
+        return None
+    return docs.cut_by_counts(read_lines(raw), read_documents(counts), f"{raw} with {counts}")
+
+
+def document_statistics(
+    translation: Path, references: docs.Documents, signature: str, run: str
+) -> SegmentStatistics:
+    """Return what d-BLEU is computed from; counted once, then read from beside the translation.
+
+    Args:
+        translation: text with a line ``<d>`` before each document.
+        references: lines of each document.
+        signature: sacreBLEU's, of the score to take apart.
+        run: identifies the run that made the translation.
+
+    Raises:
+        DataError: the file cannot be read, or has other documents than the reference.
+    """
+    parts = dict(part.split(":", 1) for part in signature.split("|") if ":" in part)
+    metric = MetricConfig(lowercase=parts.get("case") == "lc", tokenize=parts.get("tok", "13a"))
+    path = translation.with_suffix(".statistics.json")
+    key = [run, re.sub(r"\|version:.*", "", signature), len(references)]
+    try:
+        stored = json.loads(path.read_text("utf-8"))
+        if stored["key"] == key:
+            return SegmentStatistics(metric, np.array(stored["counts"], dtype=np.int64))
+    except (OSError, ValueError, TypeError, KeyError):
+        pass  # counted anew
+    hypotheses = docs.split_at_separators(read_lines(translation), OUTPUT_SEPARATOR)
+    docs.check_same_documents(hypotheses, [references], ["the translation", "the reference"])
+    joined = docs.join_lines(hypotheses), [docs.join_lines(references)]
+    found = SegmentStatistics.of(metric, *joined)
+    write_text(path, json.dumps({"key": key, "counts": found.counts.tolist()}) + "\n")
+    return found

@@ -7,32 +7,34 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import FrameType
 from typing import Any, BinaryIO
 
 from relu_nmt.errors import DataError, ReluNmtError
 from relu_nmt.peak_memory import MAXRSS_UNIT
-from relu_nmt.sweep.folder import write_training
-from relu_nmt.sweep.locks import StepLock
-from relu_nmt.sweep.narration import Narration, in_words
-from relu_nmt.sweep.plan import TRAIN, Step, shown_command
-from relu_nmt.sweep.settings import RunConfig
-from relu_nmt.sweep.step_state import (
+from relu_nmt.sweep.plan import shown_command
+from relu_nmt.sweep.progress import SweepProgress, in_words
+from relu_nmt.sweep.settings import JobsConfig
+from relu_nmt.sweep.steps import (
     DIVERGED,
     DONE,
     FAILED,
     FINAL,
     STARTED,
+    Step,
+    StepLock,
     StepState,
     check_same_commands,
     read_state,
-    write_state,
 )
-from relu_nmt.sweep.training_log import has_diverged, last_line
+from relu_nmt.training.results import TrainingResults
 
 POLL_SECONDS = 0.2
 RETRY_LOCK_SECONDS = 3.0
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+TAIL_BYTES = 8192
+LEFT_OUT = "left out"
 
 
 @dataclass
@@ -67,28 +69,17 @@ class RunningStep:
         return time.monotonic() - self.begun
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How a sweep ended.
-
-    Args:
-        failed: steps that crashed; those that diverged are results.
-        signal: number of the signal that stopped it, if one did.
-    """
-
-    failed: int
-    signal: int | None = None
-
-
-class Runner:
+class StepRunner:
     """Runs steps as processes.
 
     Args:
         steps: all of them; a training comes before the evaluations of its model.
         config: how many at once, and where.
-        narration: prints events.
+        progress: prints events.
         environment: of the report, stored with every step.
-        after_step: called when the results have changed.
+
+    Attributes:
+        signal: number of the signal that stopped it, if one did.
 
     Raises:
         ConfigError: a step was run with another command.
@@ -98,33 +89,41 @@ class Runner:
     def __init__(
         self,
         steps: Sequence[Step],
-        config: RunConfig,
-        narration: Narration,
+        config: JobsConfig,
+        progress: SweepProgress,
         environment: dict[str, Any],
-        after_step: Callable[[], None],
     ) -> None:
         self._steps = list(steps)
         self._config = config
-        self._narration = narration
+        self._progress = progress
         self._environment = environment
-        self._after_step = after_step
         self._ended: dict[Step, str] = {}
         self._running: list[RunningStep] = []
         self._not_before: dict[Step, float] = {}
-        self._signal: int | None = None
+        self.signal: int | None = None
         self._kill = False
         self._told_waiting = False
         for step in self._steps:
             self._look(step, first=True)
 
-    def run(self) -> Outcome:
-        """Run everything that is not done; return how that ended."""
+    @property
+    def failed(self) -> int:
+        """Number of steps that crashed; those that diverged are results."""
+        return sum(status == FAILED for status in self._ended.values())
+
+    def run(self, after_step: Callable[[], object]) -> None:
+        """Run everything that is not done.
+
+        Args:
+            after_step: called when the results have changed.
+        """
+        self._after_step = after_step
         before = {number: signal.signal(number, self._note_signal) for number in SIGNALS}
         try:
-            self._narration.say(self._greeting())
-            while self._running or (self._open_steps() and self._signal is None):
+            self._progress.say(self._greeting())
+            while self._running or (self._open_steps() and self.signal is None):
                 self._reap()
-                if self._signal is None:
+                if self.signal is None:
                     self._start_what_fits()
                 self._tell_waiting()
                 time.sleep(POLL_SECONDS)
@@ -133,8 +132,6 @@ class Runner:
                 running.process.terminate()
             for number, handler in before.items():
                 signal.signal(number, handler)
-        failed = sum(status == FAILED for status in self._ended.values())
-        return Outcome(failed, self._signal)
 
     # ------------------------------------------------------------------- which step is next
 
@@ -149,12 +146,12 @@ class Runner:
 
     def _end(self, step: Step, status: str, seconds: float | None) -> None:
         self._ended[step] = status
-        self._narration.finished(step, seconds if status == DONE else None)
-        if step.kind == TRAIN and status != DONE:
+        self._progress.finished(step, seconds if status == DONE else None)
+        if step.is_training and status != DONE:
             for other in self._steps:
-                if other.training == step.training and other not in self._ended:
-                    self._ended[other] = status if status == DIVERGED else "left out"
-                    self._narration.finished(other)
+                if other.model == step.model and other not in self._ended:
+                    self._ended[other] = status if status == DIVERGED else LEFT_OUT
+                    self._progress.finished(other)
 
     def _open_steps(self) -> list[Step]:
         running = {running.step for running in self._running}
@@ -163,18 +160,18 @@ class Runner:
     def _ready_steps(self) -> list[Step]:
         """Return the steps that may begin now, evaluations first: they give results."""
         trained = {
-            step.training
+            step.model
             for step, status in self._ended.items()
-            if step.kind == TRAIN and status == DONE
+            if step.is_training and status == DONE
         }
         now = time.monotonic()
         ready = [
             step
             for step in self._open_steps()
-            if (step.kind == TRAIN or step.training in trained)
+            if (step.is_training or step.model in trained)
             and self._not_before.get(step, 0.0) <= now
         ]
-        return sorted(ready, key=lambda step: step.kind == TRAIN)
+        return sorted(ready, key=lambda step: step.is_training)
 
     def _start_what_fits(self) -> None:
         for step in self._ready_steps():
@@ -188,7 +185,7 @@ class Runner:
                 continue
             if self._look(step):
                 lock.release()
-                self._narration.say(f"{step}: done by another sweep")
+                self._progress.say(f"{step}: done by another sweep")
                 self._delete_checkpoints(step)
                 continue
             self._start(step, lock)
@@ -202,22 +199,23 @@ class Runner:
         shown = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
         environment = {**self._environment, **{n: variables[n] for n in shown if n in variables}}
         started = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-        state = StepState(STARTED, step.commands, started=started, environment=environment)
+        state = StepState(
+            STARTED, step.commands, step.model, started=started, environment=environment
+        )
         earlier = read_state(step)
-        if step.kind == TRAIN and earlier is not None and earlier.commands == step.commands:
+        if step.is_training and earlier is not None and earlier.commands == step.commands:
             # It goes on with what it had reached.
             state = replace(state, peak_memory=earlier.peak_memory)
-        write_state(step, state)
-        write_training(step.folder, step.training)
+        state.write(step)
         try:
             # A training that goes on keeps what it told before.
-            log = open(step.path(".log"), "ab" if step.kind == TRAIN else "wb")  # noqa: SIM115
+            log = open(step.path(".log"), "ab" if step.is_training else "wb")  # noqa: SIM115
         except OSError as error:
             raise DataError(f"{step.path('.log')}: cannot be written: {error.strerror}") from error
         running = RunningStep(step, place, lock, log, state)
         self._start_command(running)
         self._running.append(running)
-        self._narration.say(f"{step}: begins", self._times())
+        self._progress.say(f"{step}: begins", self._times())
 
     def _start_command(self, running: RunningStep) -> None:
         command = running.step.commands[running.command]
@@ -248,7 +246,7 @@ class Runner:
             running.state = replace(running.state, peak_memory=memory)
             running.command += 1
             more = running.command < len(running.step.commands)
-            if process.returncode == 0 and more and self._signal is None:
+            if process.returncode == 0 and more and self.signal is None:
                 self._start_command(running)
             else:
                 self._finish(running, process.returncode, complete=not more)
@@ -260,29 +258,29 @@ class Runner:
         seconds = running.seconds
         status, note = DONE, ""
         if exit_code != 0 or not complete:
-            if self._signal is not None:
-                write_state(step, running.state)
+            if self.signal is not None:
+                running.state.write(step)
                 running.lock.release()
-                self._narration.say(f"{step}: stopped after {in_words(seconds)}", self._times())
+                self._progress.say(f"{step}: stopped after {in_words(seconds)}", self._times())
                 return
-            status, note = DIVERGED if has_diverged(log) else FAILED, last_line(log)
+            status, note = DIVERGED if _has_diverged(step) else FAILED, last_line(log)
         state = replace(
             running.state, status=status, note=note, seconds=seconds, exit_code=exit_code
         )
-        write_state(step, state)
+        state.write(step)
         running.lock.release()
         self._end(step, status, seconds)
         word = f"{status} (exit code {exit_code}): {note}" if note else status
-        self._narration.say(f"{step}: {word} after {in_words(seconds)}", self._times())
+        self._progress.say(f"{step}: {word} after {in_words(seconds)}", self._times())
         self._delete_checkpoints(step)
         try:
             self._after_step()
         except ReluNmtError as error:  # what still runs is worth more; the last report tells it
-            self._narration.say(f"no report: {error}")
+            self._progress.say(f"no report: {error}")
 
     def _delete_checkpoints(self, step: Step) -> None:
         """Delete the checkpoints that a model does not need when everything with it is done."""
-        own = [other for other in self._steps if other.training == step.training]
+        own = [other for other in self._steps if other.model == step.model]
         if not self._config.delete_checkpoints:
             return
         if all(self._ended.get(other) in FINAL for other in own):
@@ -295,8 +293,8 @@ class Runner:
 
     def _note_signal(self, number: int, frame: FrameType | None) -> None:
         """Remember the signal: here a command may just be starting or ending."""
-        self._kill = self._signal is not None
-        self._signal = number
+        self._kill = self.signal is not None
+        self.signal = number
 
     def _pass_signal_on(self, running: RunningStep) -> None:
         """Pass the first signal on, so that trainings save a checkpoint; a second one kills.
@@ -305,7 +303,7 @@ class Runner:
         """
         if self._kill:
             os.kill(running.process.pid, signal.SIGKILL)
-        elif self._signal is not None and not running.is_told:
+        elif self.signal is not None and not running.is_told:
             running.is_told = True
             os.kill(running.process.pid, signal.SIGTERM)
 
@@ -323,4 +321,23 @@ class Runner:
         if self._running or not waiting or self._told_waiting:
             return
         self._told_waiting = True
-        self._narration.say(f"{waiting[0]}: another sweep is at it; waiting (Ctrl-C stops)")
+        self._progress.say(f"{waiting[0]}: another sweep is at it; waiting (Ctrl-C stops)")
+
+
+def _has_diverged(step: Step) -> bool:
+    """Say whether a training ended because loss or gradient were not finite."""
+    try:
+        return step.is_training and TrainingResults.load(step.checkpoints).diverged
+    except DataError:  # it crashed before there were any results
+        return False
+
+
+def last_line(path: Path) -> str:
+    """Return the last line of a log that is not empty: what a command says that fails."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, path.stat().st_size - TAIL_BYTES))
+            lines = file.read().decode("utf-8", errors="replace").split("\n")
+    except OSError:
+        return ""
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")

@@ -4,9 +4,10 @@ import os
 import re
 import shlex
 from dataclasses import dataclass
+from pathlib import Path
 
 from relu_nmt.attention.spec import known_attention
-from relu_nmt.config import option
+from relu_nmt.config import flag_of, group, option, settings
 from relu_nmt.errors import ConfigError
 
 SECONDS = {"s": 1, "m": 60, "h": 3600}
@@ -17,7 +18,7 @@ DEFAULT_SEEDS = (1, 2, 3)
 
 
 @dataclass(frozen=True)
-class Budget:
+class TrainingBudget:
     """How long each model is trained; one of the two is set.
 
     Args:
@@ -25,7 +26,7 @@ class Budget:
         seconds: time of training.
 
     Example:
-        >>> Budget.parse("15m").flags
+        >>> TrainingBudget.parse("15m").flags
         ('--stop-time-hours', '0.25')
     """
 
@@ -33,7 +34,7 @@ class Budget:
     seconds: float | None = None
 
     @classmethod
-    def parse(cls, text: str) -> "Budget":
+    def parse(cls, text: str) -> "TrainingBudget":
         """Read ``4000u``, ``4000``, ``90s``, ``15m`` or ``2h``.
 
         Raises:
@@ -59,10 +60,10 @@ class Budget:
     def __str__(self) -> str:
         if self.updates is not None:
             return f"{self.updates:,} updates"
-        for unit, name in (("h", "hours"), ("m", "minutes"), ("s", "seconds")):
-            if self.seconds >= SECONDS[unit] or unit == "s":
+        for unit, name in (("h", "hours"), ("m", "minutes")):
+            if self.seconds >= SECONDS[unit]:
                 return f"{self.seconds / SECONDS[unit]:g} {name}"
-        raise AssertionError
+        return f"{self.seconds:g} seconds"
 
 
 def parse_attentions(text: str) -> tuple[str, ...]:
@@ -86,78 +87,39 @@ def parse_attentions(text: str) -> tuple[str, ...]:
     return tuple(known_attention(name) for name in names)
 
 
-def parse_seeds(text: str) -> tuple[int, ...]:
-    """Return the seeds that ``1,2,3`` lists.
-
-    Raises:
-        ValueError: not a list of different whole numbers from 0.
-    """
-    parts = [part.strip() for part in text.split(",")]
-    seeds = tuple(int(part) for part in parts if part.isdecimal())
-    if len(set(seeds)) < len(parts):
-        raise ValueError(f"'{text}': expected different numbers with commas such as 1,2,3")
-    return seeds
-
-
-def parse_gpus(text: str) -> tuple[str, ...]:
-    """Return the numbers of the GPUs that ``0,1`` lists.
-
-    Raises:
-        ValueError: an empty entry.
-    """
-    parts = tuple(part.strip() for part in text.split(","))
-    if not all(parts):
-        raise ValueError(f"'{text}': expected numbers of GPUs such as 0,1")
-    return parts
-
-
-def parse_flags(text: str) -> tuple[str, ...]:
-    """Return the words of flags given as one text.
-
-    Raises:
-        ValueError: a quotation mark without its partner.
-    """
-    try:
-        return tuple(shlex.split(text))
-    except ValueError as error:
-        raise ValueError(f"'{text}': {error}") from None
-
-
-@dataclass(frozen=True)
+@settings
 class SweepConfig:
-    """What is trained and evaluated.
-
-    Raises:
-        ConfigError: values out of range.
-    """
+    """What is trained and evaluated."""
 
     lengths: tuple[int, ...] = option(
         DEFAULT_LENGTHS,
         "document lengths in tokens; 1: single sentences",
         metavar="N,N,...",
+        least=1,
     )
     attentions: tuple[str, ...] = option(
         DEFAULT_ATTENTIONS,
         "attentions, the first (of the first sweep of a --save-dir) is what the others are "
-        "compared with. reluformer takes gamma and "
-        "regulariser of the --arch reluformer preset; NAME:option=value sets options",
+        "compared with. A bare name with a preset, such as reluformer, takes gamma and regulariser "
+        "of it; NAME:option=value sets options",
         metavar="NAME,NAME,...",
         parse=parse_attentions,
     )
     seeds: tuple[int, ...] = option(
-        DEFAULT_SEEDS, "a model for each of these seeds", metavar="N,N,...", parse=parse_seeds
+        DEFAULT_SEEDS, "a model for each of these seeds", metavar="N,N,...", least=0
     )
-    budget: Budget | None = option(  # noqa: RUF009
+    budget: str | None = option(
         None,
         f"how long EACH model is trained: {BUDGET_EXAMPLES}",
         metavar="N[u|s|m|h]",
-        parse=Budget.parse,
+        parse=lambda text: TrainingBudget.parse(text) and text,
     )
     doc_mixture: tuple[int, ...] = option(
         (),
         "train one model per attention and seed on this mixture of lengths, as 1,128,512, and "
         "evaluate it at every one of --lengths; by default a model for each length",
         metavar="N,N,...",
+        least=1,
     )
     start_from: str | None = option(
         None,
@@ -172,27 +134,48 @@ class SweepConfig:
         "--save-interval-updates wrote",
         metavar="WHICH",
     )
+    train_flags: tuple[str, ...] = option(
+        (),
+        "flags for relu-nmt-train in one text, or behind --",
+        metavar="'FLAGS'",
+        parse=shlex.split,
+    )
     generate_flags: tuple[str, ...] = option(
         (),
         "flags for relu-nmt-generate in one text, as --generate-flags='--beam 4 --bf16'",
         metavar="'FLAGS'",
-        parse=parse_flags,
+        parse=shlex.split,
     )
     save_dir: str = option(
         "sweep", "folder of the models, logs and the report; the same again goes on", metavar="DIR"
     )
 
-    def __post_init__(self) -> None:
-        for flag, lengths in (("--lengths", self.lengths), ("--doc-mixture", self.doc_mixture)):
-            if any(length < 1 for length in lengths):
-                shown = ",".join(map(str, lengths))
-                raise ConfigError(f"{flag} {shown}: expected numbers of 1 or more")
-        if len(set(self.lengths)) < len(self.lengths):
-            raise ConfigError(f"--lengths {','.join(map(str, self.lengths))}: a length twice")
+    def check(self) -> None:
+        """See that nothing is there twice, and that there is such a checkpoint.
+
+        Raises:
+            ConfigError: otherwise.
+        """
+        for name in ("lengths", "attentions", "seeds"):
+            values = getattr(self, name)
+            if not values or len(set(values)) < len(values):
+                shown = ",".join(map(str, values))
+                raise ConfigError(f"{flag_of(name)} {shown}: expected different ones, at least one")
         if self.checkpoint not in ("best", "last") and self.averaged is None:
             raise ConfigError(
                 f"--checkpoint {self.checkpoint}: expected best, last or average:N, N from 2"
             )
+
+    @property
+    def time(self) -> TrainingBudget:
+        """The budget.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        if self.budget is None:
+            raise ConfigError("--budget: say how long each model is trained, as 4000u or 15m")
+        return TrainingBudget.parse(self.budget)
 
     @property
     def averaged(self) -> int | None:
@@ -201,22 +184,17 @@ class SweepConfig:
         return int(match[1]) if match and int(match[1]) > 1 else None
 
 
-@dataclass(frozen=True)
-class RunConfig:
-    """How the commands are run; none of it changes their results, but for the speed.
-
-    Raises:
-        ConfigError: no process at all, or fewer than GPUs.
-    """
+@settings
+class JobsConfig:
+    """How the commands are run; none of it changes their results, but for the speed."""
 
     jobs: int = option(
-        1, "processes at once; each has its GPU or its share of the CPU", metavar="N"
+        1, "processes at once; each has its GPU or its share of the CPU", metavar="N", least=1
     )
     gpus: tuple[str, ...] = option(
         (),
         "GPUs to deal out to the processes in turn, as --gpus 0,1,2,3 --jobs 4",
         metavar="N,N,...",
-        parse=parse_gpus,
     )
     delete_checkpoints: bool = option(
         False,
@@ -225,13 +203,19 @@ class RunConfig:
     )
     report_only: bool = option(False, "run nothing, write the report of what is there")
 
-    def __post_init__(self) -> None:
-        if self.jobs < 1:
-            raise ConfigError(f"--jobs {self.jobs}: expected 1 or more")
+    def check(self) -> None:
+        """See that no GPU would be idle.
+
+        Raises:
+            ConfigError: one would, or one has no number.
+        """
+        shown = ",".join(self.gpus)
+        if not all(self.gpus):
+            raise ConfigError(f"--gpus {shown}: expected numbers of GPUs such as 0,1")
         if len(self.gpus) > self.jobs:
             raise ConfigError(
-                f"--gpus {','.join(self.gpus)}: each process uses one, so some would stay "
-                f"idle; raise --jobs from {self.jobs} to {len(self.gpus)}"
+                f"--gpus {shown}: each process uses one, so some would stay idle; raise --jobs "
+                f"from {self.jobs} to {len(self.gpus)}"
             )
 
     def environment(self, place: int) -> dict[str, str]:
@@ -241,11 +225,55 @@ class RunConfig:
             place: from 0; of two processes at once, no two have the same.
         """
         found = dict(os.environ)
-        threads = max(1, available_cores() // self.jobs)
-        found.setdefault("OMP_NUM_THREADS", str(threads))
+        found.setdefault("OMP_NUM_THREADS", str(max(1, available_cores() // self.jobs)))
         if self.gpus:
             found["CUDA_VISIBLE_DEVICES"] = self.gpus[place % len(self.gpus)]
         return found
+
+
+@settings
+class SweepSettings:
+    """A whole sweep.
+
+    Args:
+        user_modules: files that register attentions.
+        languages: source and target language; by default those of the folder's only pair.
+        command: what the user typed, for the report.
+        attention_stats: measure the attention weights; not possible in windows that overlap.
+
+    Example:
+        >>> found = SweepSettings.of(data="data-bin/", budget="15m", lengths=(128, 512))
+        >>> found.data, found.sweep.lengths, str(found.sweep.time)
+        ('data-bin', (128, 512), '15 minutes')
+    """
+
+    # data-bin and data-bin/ are the same: commands are compared with those of earlier runs.
+    data: str | None = option(
+        None,
+        "data folder with document boundaries",
+        positional=True,
+        metavar="DATA",
+        parse=lambda text: str(Path(text)),
+    )
+    sweep: SweepConfig = group("sweep", SweepConfig)
+    running: JobsConfig = group("running", JobsConfig)
+    user_modules: tuple[str, ...] = ()
+    languages: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    attention_stats: bool = True
+
+    def check(self) -> None:
+        """See that there is something to train on, and a budget.
+
+        Raises:
+            ConfigError: otherwise.
+        """
+        if self.running.report_only:
+            return
+        if self.data is None:
+            message = "DATA is missing: give the data folder, as relu-nmt-preprocess made it"
+            raise ConfigError(message)
+        self.sweep.time  # noqa: B018
 
 
 def available_cores() -> int:

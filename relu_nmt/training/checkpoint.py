@@ -27,10 +27,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from relu_nmt.errors import CheckpointError
+from relu_nmt.training.upgrade import upgrade_metadata, upgrade_tensors
 
 SUFFIX = ".safetensors"
 FORMAT = "relu_nmt checkpoint"
-VERSION = 1
+VERSION = 2
+UPGRADED_VERSION = 1
+"""Of older files that are read as well; :mod:`relu_nmt.training.upgrade` renames what they hold."""
 MODEL_PREFIX = "model."
 _PICKLE_STARTS = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 
@@ -108,6 +111,7 @@ def load_checkpoint(path: str | os.PathLike[str], with_training_state: bool = Fa
     """
     source = Path(path)
     metadata = _read_header(source)
+    version = metadata.pop("version")
     tied: dict[str, str] = metadata.pop("tied", {})
     checksums: dict[str, int] | None = metadata.pop("checksums", None)
     try:
@@ -128,6 +132,8 @@ def load_checkpoint(path: str | os.PathLike[str], with_training_state: bool = Fa
             model[name.removeprefix(MODEL_PREFIX)] = tensor
         else:
             training[name] = tensor
+    if version == UPGRADED_VERSION:
+        model, training = upgrade_tensors(model), upgrade_tensors(training)
     return Checkpoint(model, metadata, training)
 
 
@@ -138,11 +144,12 @@ def read_metadata(path: str | os.PathLike[str]) -> dict[str, Any]:
         CheckpointError: no such file, a truncated file, or not a checkpoint of relu_nmt.
     """
     header = _read_header(Path(path))
-    return {key: value for key, value in header.items() if key not in ("tied", "checksums")}
+    hidden = ("version", "tied", "checksums")
+    return {key: value for key, value in header.items() if key not in hidden}
 
 
 def _read_header(source: Path) -> dict[str, Any]:
-    """Return the metadata with the names of tied tensors and the checksums."""
+    """Return the metadata with the version, the names of tied tensors and the checksums."""
     _check_is_safetensors(source)
     try:
         with safe_open(source, framework="pt") as file:
@@ -157,17 +164,17 @@ def _read_header(source: Path) -> dict[str, Any]:
         metadata = {key: json.loads(value) for key, value in raw.items()}
     except ValueError:
         metadata = {}
-    if metadata.get("format") != FORMAT:
+    if metadata.pop("format", None) != FORMAT:
         raise CheckpointError(
             f"{source}: a safetensors file, but not a checkpoint of relu_nmt; "
             "give a file that relu-nmt-train or relu-nmt-average wrote"
         )
-    if metadata.get("version") != VERSION:
+    if metadata.get("version") not in (UPGRADED_VERSION, VERSION):
         raise CheckpointError(
             f"{source}: checkpoint version {metadata.get('version')}, but this relu_nmt reads "
             f"version {VERSION}; use the relu_nmt that wrote it"
         )
-    return {key: value for key, value in metadata.items() if key not in ("format", "version")}
+    return upgrade_metadata(metadata) if metadata["version"] == UPGRADED_VERSION else metadata
 
 
 def _without_aliases(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:

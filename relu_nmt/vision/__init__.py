@@ -1,1 +1,17 @@
-"""Image classification with any registered attention; a client of the generic trainer."""
+"""Image classification: vision transformers, their blocks, image data and training."""
+
+from typing import TYPE_CHECKING
+
+from relu_nmt.registry import Registry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import nn
+
+    from relu_nmt.vision.config import VisionTransformerConfig
+
+vision_blocks: "Registry[Callable[[VisionTransformerConfig, int], nn.Module]]" = Registry(
+    "vision block", dict.fromkeys(("transformer", "gau"), "relu_nmt.vision.blocks")
+)
+"""Made with (config, index of the block); see :mod:`relu_nmt.vision.blocks`."""

@@ -2,20 +2,16 @@
 
 from typing import Any
 
-from relu_nmt.presets import Presets
-
 
 def _vit(embed_dim: int, layers: int, heads: int) -> dict[str, Any]:
     return {"embed_dim": embed_dim, "layers": layers, "heads": heads}
 
 
-_ARCHITECTURES = {
+architectures = {
     "vit_ti": _vit(192, 12, 3),
     "vit_s": _vit(384, 12, 6),
     "vit_b": _vit(768, 12, 12),
     "vit_l": _vit(1024, 24, 16),
 }
 # DeiT without its distillation token is ViT trained by another recipe, so the names are synonyms.
-_ARCHITECTURES |= {f"deit_{size}": _ARCHITECTURES[f"vit_{size}"] for size in ("ti", "s", "b")}
-
-architectures = Presets(_ARCHITECTURES)
+architectures |= {f"deit_{size}": architectures[f"vit_{size}"] for size in ("ti", "s", "b")}

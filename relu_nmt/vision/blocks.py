@@ -1,21 +1,33 @@
-"""The parts that vision transformers share: patches, residual branches and the pre-norm block."""
+"""The parts of vision transformers: patches and the registered blocks.
 
-from collections.abc import Callable
+A block is a module made with (config, index of the block). Its ``forward(x, visibility, grid)``
+maps tokens [B, N, D] to [B, N, D]; the last height * width of the N tokens are the patches of the
+``grid``, row by row, those before them class tokens.
+"""
 
-import torch
+from typing import NamedTuple
+
 from torch import Tensor, nn
 
-from relu_nmt.attention.base import NOTHING, Need, build_attention
+from relu_nmt.attention.base import Attention, build_attention
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.records import AttentionRecord
 from relu_nmt.attention.spec import AttentionSpec
-from relu_nmt.dropout import Dropout
-from relu_nmt.modules.feed_forward import FeedForward
-from relu_nmt.modules.multihead import MultiheadAttention
+from relu_nmt.errors import ConfigError
+from relu_nmt.modules.gated_attention_unit import GatedAttentionUnit
+from relu_nmt.modules.multihead import SelfAttention
+from relu_nmt.modules.transformer_layer import LayerConfig, Residual, TransformerLayer
+from relu_nmt.vision import vision_blocks
 from relu_nmt.vision.config import VisionTransformerConfig
 
 INIT_STD = 0.02
 NORM_EPS = 1e-6
+
+
+class Grid(NamedTuple):
+    """How the patches of an image lie, in patches."""
+
+    height: int
+    width: int
 
 
 def initialize(*weights: Tensor) -> None:
@@ -39,6 +51,10 @@ class PatchEmbedding(nn.Module):
         initialize(self.projection.weight)
         nn.init.zeros_(self.projection.bias)
 
+    def grid(self, images: Tensor) -> Grid:
+        """Return the grid of the patches of images [B, 3, Y, X]."""
+        return Grid(images.size(2) // self.patch_size, images.size(3) // self.patch_size)
+
     def forward(self, images: Tensor) -> Tensor:
         """Map images [B, 3, Y, X] to patches [B, N, D], row by row."""
         size = self.patch_size
@@ -48,90 +64,95 @@ class PatchEmbedding(nn.Module):
         return self.projection(patches)
 
 
-class DropPath(nn.Module):
-    """Stochastic depth: in training zero a whole image's branch, and scale the others up.
-
-    Args:
-        probability: 0 to below 1.
-
-    Reference: Huang et al. 2016, "Deep networks with stochastic depth", section 3; the scale is
-    applied in training instead of its inverse in evaluation.
-    """
-
-    def __init__(self, probability: float) -> None:
-        super().__init__()
-        self.probability = probability
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Drop from x [B, ...]."""
-        if self.probability == 0.0 or not self.training:
-            return x
-        kept = torch.rand(x.size(0), device=x.device) >= self.probability
-        scale = kept.to(x.dtype) / (1 - self.probability)
-        return x * scale.view(-1, *[1] * (x.dim() - 1))
-
-    def extra_repr(self) -> str:
-        """Return what ``print(model)`` shows."""
-        return str(self.probability)
+def layer_config(config: VisionTransformerConfig, index: int) -> LayerConfig:
+    """Return shape and placement of the parts of a pre-norm block."""
+    return LayerConfig(
+        embed_dim=config.embed_dim,
+        ffn_dim=config.ffn_dim,
+        feed_forward=config.feed_forward,
+        norm=config.norm,
+        norm_eps=NORM_EPS,
+        normalize_before=True,
+        dropout=config.dropout,
+        activation_dropout=config.activation_dropout,
+        drop_path=config.drop_path * index / max(1, config.layers - 1),
+        layer_scale=config.layer_scale,
+    )
 
 
-class PreNormBranch(nn.Module):
-    """x + drop_path(dropout(f(norm(x)))).
-
-    Args:
-        embed_dim: D.
-        dropout: probability on the sublayer's output.
-        drop_path: probability that an image skips the sublayer.
-    """
-
-    def __init__(self, embed_dim: int, dropout: float, drop_path: float) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(embed_dim, eps=NORM_EPS)
-        self.dropout = Dropout(dropout)
-        self.drop_path = DropPath(drop_path)
-
-    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        """Apply ``sublayer``, which maps [B, N, D] to [B, N, D]."""
-        return x + self.drop_path(self.dropout(sublayer(self.norm(x))))
+def mechanism(config: VisionTransformerConfig, layer: int, num_heads: int) -> Attention:
+    """Return the attention of a block, with heads of the usual width."""
+    spec, head_dim = AttentionSpec.parse(config.attention), config.embed_dim // config.heads
+    dropout = config.attention_dropout
+    return build_attention(spec, "encoder", layer, num_heads, head_dim, dropout)
 
 
-class VisionBlock(nn.Module):
+@vision_blocks.register("transformer")
+class TransformerBlock(nn.Module):
     """Self-attention and feed-forward network, each in a pre-norm residual branch.
 
     Args:
         config: the model's settings.
         index: number of the block, from 0.
+
+    Reference: Dosovitskiy et al. 2021, "An image is worth 16x16 words", Eq. 2 and 3.
     """
 
     def __init__(self, config: VisionTransformerConfig, index: int) -> None:
         super().__init__()
-        dim, heads = config.embed_dim, config.heads
+        attention = SelfAttention(config.embed_dim, mechanism(config, index, config.heads))
+        self.layer = TransformerLayer(layer_config(config, index), attention)
+        linears = [m for m in self.layer.feed_forward.modules() if isinstance(m, nn.Linear)]
+        initialize(*(m.weight for m in (attention.qkv, attention.out_proj, *linears)))
+
+    def forward(self, x: Tensor, visibility: Visibility, grid: Grid) -> Tensor:
+        """Map [B, N, D] to [B, N, D]."""
+        return self.layer(x, visibility)
+
+
+@vision_blocks.register("gau")
+class GatedBlock(nn.Module):
+    """Two gated attention units in place of attention and feed-forward network.
+
+    Their queries and keys are as wide as a head, and they are half as wide inside as the
+    feed-forward network that they replace.
+
+    Args:
+        config: the model's settings.
+        index: number of the block, from 0.
+
+    Raises:
+        ConfigError: the attention is another than an ungated ``pointwise``, or there are settings
+            of a feed-forward network.
+
+    Reference: Hua et al. 2022, "Transformer quality in linear time", section 2.2.
+    """
+
+    def __init__(self, config: VisionTransformerConfig, index: int) -> None:
+        super().__init__()
         spec = AttentionSpec.parse(config.attention)
-        attention = build_attention(spec, "encoder", heads, dim // heads, config.attention_dropout)
-        drop_path = config.drop_path * index / max(1, config.layers - 1)
-        self.index = index
-        self.attention = MultiheadAttention(dim, attention)
-        self.attention_branch = PreNormBranch(dim, config.dropout, drop_path)
-        self.feed_forward = FeedForward(dim, config.ffn_dim, "gelu", config.activation_dropout)
-        self.feed_forward_branch = PreNormBranch(dim, config.dropout, drop_path)
-        initialize(
-            self.attention.in_proj_weight,
-            self.attention.out_proj.weight,
-            self.feed_forward.inner.weight,
-            self.feed_forward.outer.weight,
+        if spec.name != "pointwise" or spec.options.get("gate", "none") != "none":
+            raise ConfigError(
+                f"--block gau has a gate of its own and works with --attention pointwise:h=relu2 "
+                f"(or another h) without one, not with --attention {config.attention}"
+            )
+        if config.activation_dropout or config.feed_forward != "gelu":
+            raise ConfigError(
+                "--block gau has no feed-forward network; leave out --activation-dropout and "
+                "--feed-forward"
+            )
+        placement = layer_config(config, index)
+        inner_dim = max(1, config.ffn_dim // 2)
+        self.units = nn.ModuleList(
+            GatedAttentionUnit(config.embed_dim, inner_dim, mechanism(config, 2 * index + i, 1))
+            for i in range(2)
         )
+        self.residuals = nn.ModuleList(Residual(placement) for _ in self.units)
+        for unit in self.units:
+            initialize(unit.in_proj.weight, unit.out_proj.weight)
 
-    def forward(
-        self, x: Tensor, visibility: Visibility, need: Need, records: list[AttentionRecord]
-    ) -> Tensor:
-        """Map [B, N, D] to [B, N, D]; append to ``records`` what ``need`` asks for."""
-
-        def self_attend(y: Tensor) -> Tensor:
-            q, k, v = self.attention.self_projections(y)
-            output = self.attention.attend(y, q, k, v, visibility, need)
-            if need != NOTHING:
-                records.append(AttentionRecord("encoder", self.index, output, visibility))
-            return output.values
-
-        x = self.attention_branch(x, self_attend)
-        return self.feed_forward_branch(x, self.feed_forward)
+    def forward(self, x: Tensor, visibility: Visibility, grid: Grid) -> Tensor:
+        """Map [B, N, D] to [B, N, D]."""
+        for unit, residual in zip(self.units, self.residuals, strict=True):
+            x = residual.add(x, unit(residual.before(x), visibility))
+        return x

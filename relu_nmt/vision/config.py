@@ -1,12 +1,16 @@
 """Settings of vision models, image data and their training."""
 
+from relu_nmt.attention.config import AttentionPresetOptions
 from relu_nmt.attention.spec import known_attention
 from relu_nmt.config import flag_of, group, like, option, settings, shown
 from relu_nmt.config.shared import BatchSizeOptions
 from relu_nmt.data.batching import BatchingConfig
 from relu_nmt.errors import ConfigError
+from relu_nmt.modules import feed_forwards, norms
 from relu_nmt.optim.config import OptimizerConfig, ScheduleConfig
 from relu_nmt.training.config import TrainerConfig
+from relu_nmt.vision import vision_blocks
+from relu_nmt.vision.architectures import architectures
 
 POOLINGS = ("class", "mean")
 CROPS = ("auto", "padded", "resized", "none")
@@ -31,6 +35,11 @@ class VisionTransformerConfig:
         parse=known_attention,
         flags=("--encoder-attention",),
     )
+    block: str = option("transformer", "the blocks", choices=vision_blocks, metavar="NAME")
+    feed_forward: str = option(
+        "gelu", "feed-forward network", choices=feed_forwards, metavar="NAME"
+    )
+    norm: str = option("layer", "normalisation", choices=norms, metavar="NAME")
     image_size: int = option(
         224, "images are brought to this many pixels a side", least=1, metavar="N"
     )
@@ -62,6 +71,15 @@ class VisionTransformerConfig:
         least=0,
         below=1,
         metavar="P",
+    )
+    layer_scale: float = option(
+        0.0,
+        "initial value of a learned gain a channel on each sublayer's output; 0: no gains",
+        least=0,
+        metavar="F",
+    )
+    checkpoint_activations: bool = option(
+        False, "compute each block's activations again in the backward pass: less memory, more time"
     )
 
     def check(self) -> None:
@@ -176,11 +194,13 @@ class ImageTaskOptions:
 
     arch: str = option(
         "vit_ti",
-        "preset of the model: vit_ti, vit_s, vit_b, vit_l (deit_ti, deit_s, deit_b are other names "
+        "shape of the model: vit_ti, vit_s, vit_b, vit_l (deit_ti, deit_s, deit_b are other names "
         "for the same); other model flags go before it",
         flags=("-a",),
         metavar="NAME",
+        presets=architectures,
     )
+    attention_preset: str = like(AttentionPresetOptions, "attention_preset", "none")
     label_smoothing: float = option(
         0.0,
         "probability taken from the right class and spread over all; in training",

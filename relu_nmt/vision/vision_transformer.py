@@ -1,15 +1,17 @@
 """The vision transformer (ViT, DeiT) with a registered attention in every block."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from relu_nmt.attention.base import NOTHING, Need
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.records import AttentionRecord
 from relu_nmt.dropout import Dropout
-from relu_nmt.vision.blocks import NORM_EPS, PatchEmbedding, VisionBlock, initialize
+from relu_nmt.modules import norms
+from relu_nmt.modules.activation_checkpointing import run_layer
+from relu_nmt.vision import vision_blocks
+from relu_nmt.vision.blocks import NORM_EPS, PatchEmbedding, initialize
 from relu_nmt.vision.config import VisionTransformerConfig
 
 
@@ -20,12 +22,13 @@ class VisionOutput:
     Args:
         logits: [B, C] scores of the classes, float32.
         features: [B, D], what the classifier reads.
-        records: what was asked for of every attention, block by block.
+        intermediate: [B, D, height, width] of each block that was asked for, by its index: its
+            output at the patches, without class token and before the final norm.
     """
 
     logits: Tensor
     features: Tensor
-    records: list[AttentionRecord]
+    intermediate: dict[int, Tensor]
 
 
 class VisionTransformer(nn.Module):
@@ -58,8 +61,9 @@ class VisionTransformer(nn.Module):
         )
         self.positions = nn.Parameter(torch.empty(config.num_tokens, dim))
         self.dropout = Dropout(config.dropout)
-        self.blocks = nn.ModuleList(VisionBlock(config, i) for i in range(config.layers))
-        self.norm = nn.LayerNorm(dim, eps=NORM_EPS)
+        make_block = vision_blocks.get(config.block)
+        self.blocks = nn.ModuleList(make_block(config, i) for i in range(config.layers))
+        self.norm = norms.get(config.norm)(dim, NORM_EPS)
         self.head = nn.Linear(dim, num_classes)
         initialize(self.positions, self.head.weight)
         nn.init.zeros_(self.head.bias)
@@ -70,21 +74,26 @@ class VisionTransformer(nn.Module):
             if parameter.dim() < 2 or parameter is self.class_token or parameter is self.positions:
                 parameter.no_weight_decay = True
 
-    def forward(self, images: Tensor, need: Need = NOTHING) -> VisionOutput:
+    def forward(self, images: Tensor, blocks: Collection[int] = ()) -> VisionOutput:
         """Classify images.
 
         Args:
             images: [B, 3, size, size], normalised.
-            need: what to record of every attention.
+            blocks: indices of the blocks whose features are returned too, from 0.
         """
+        grid = self.patches.grid(images)
         x = self.patches(images)
         if self.class_token is not None:
             x = torch.cat([self.class_token.expand(x.size(0), -1, -1), x], dim=1)
         x = self.dropout(x + self.positions)
         visibility = Visibility(x.size(1), x.size(1), device=x.device)
-        records: list[AttentionRecord] = []
-        for block in self.blocks:
-            x = block(x, visibility, need, records)
+        recompute = self.config.checkpoint_activations and self.training
+        intermediate = {}
+        for index, block in enumerate(self.blocks):
+            x = run_layer(block, (x, visibility, grid), recompute)
+            if index in blocks:
+                patches = x[:, -grid.height * grid.width :]
+                intermediate[index] = patches.transpose(1, 2).unflatten(2, grid)
         x = self.norm(x)
         features = x.mean(1) if self.class_token is None else x[:, 0]
-        return VisionOutput(self.head(features).float(), features, records)
+        return VisionOutput(self.head(features).float(), features, intermediate)

@@ -28,7 +28,7 @@ def expected_rows(kernel, count, visible):
 def test_linear_is_the_printed_formula(causal):
     attend = make_attention("linear", "decoder")
     q, k, v = random_qkv(1, 5, 5)
-    output = attend(q, k, v, Visibility(5, 5, causal=causal), WEIGHTS)
+    output = attend(q, k, v, Visibility(5, 5, causal=causal), need=WEIGHTS)
 
     def f(x):
         return [value + 1 if value > 0 else math.exp(value) for value in x.tolist()]
@@ -49,7 +49,7 @@ def test_efficient_is_the_printed_formula_and_its_rows_sum_to_one():
     attend = make_attention("efficient")
     q, k, v = random_qkv(1, 5, 5)
     mask = torch.tensor([[True] * 4 + [False]])
-    output = attend(q, k, v, Visibility(5, 5, key_mask=mask), WEIGHTS)
+    output = attend(q, k, v, Visibility(5, 5, key_mask=mask), need=WEIGHTS)
     for h in range(2):
         for i in range(5):
             over_channels = q[0, h, i].exp() / q[0, h, i].exp().sum()
@@ -68,7 +68,7 @@ def test_cosformer_features_give_the_cosine_weights(causal):
     q, k, v = (x.abs() for x in random_qkv(1, 6, 6))  # so that no row is zero
     mask = None if causal else torch.tensor([[True] * 5 + [False]])
     visibility = Visibility(6, 6, key_mask=mask, causal=causal)
-    weights = attend(q, k, v, visibility, WEIGHTS).weights
+    weights = attend(q, k, v, visibility, need=WEIGHTS).weights
     longest = 9 if causal else 5
     for h in range(2):
         expected = expected_rows(
@@ -102,7 +102,7 @@ def test_cosformer_beyond_its_horizon_names_the_option():
 def test_performer_is_its_formula_with_the_stabiliser_of_the_keys_seen(causal):
     attend = make_attention("performer:features=6", "decoder")
     q, k, v = random_qkv(1, 5, 5)
-    weights = attend(q, k, v, Visibility(5, 5, causal=causal), WEIGHTS).weights
+    weights = attend(q, k, v, Visibility(5, 5, causal=causal), need=WEIGHTS).weights
     w = attend.directions
 
     def exponents(x):

@@ -137,7 +137,7 @@ def test_soft_is_the_printed_formula(normalized):
 @pytest.mark.parametrize("name", ["xca", "linformer", "nystromformer", "soft"])
 def test_without_weights_there_is_no_dropout_of_them(name):
     with pytest.raises(ConfigError, match="no weights to drop"):
-        build_attention(AttentionSpec(name), "encoder", 2, 4, dropout=0.1)
+        build_attention(AttentionSpec(name), "encoder", 0, 2, 4, dropout=0.1)
 
 
 @pytest.mark.parametrize(

@@ -27,5 +27,35 @@ def test_a_tree_counts_and_places_the_tokens_of_its_hypotheses():
     tree = TreeVisibility(ancestry, length=3)
     assert tree.counts.item() == 3 and tree.longest == 3
     assert torch.equal(tree.mask.sum(-1).float(), tree.counts.expand(1, 1, 2))
-    assert tree.positions.tolist() == [[0, 1, 1, 0, 2, 2]]
+    assert tree.key_positions().tolist() == [[0, 1, 1, 0, 2, 2]]
     assert tree.empty_rows is None and tree.normalizable_mask is tree.mask
+
+
+def test_positions_count_real_tokens_and_causal_queries_are_the_last():
+    mask = torch.tensor([[0, 1, 1, 1], [1, 1, 0, 0]]).bool()
+    padded = Visibility(4, 4, key_mask=mask, query_mask=mask)
+    assert padded.key_positions().tolist() == [[0, 0, 1, 2], [0, 1, 1, 1]]
+    assert torch.equal(padded.query_positions(), padded.key_positions())
+    step = Visibility(1, 4, causal=True)
+    assert step.causal and step.mask is None and step.query_positions().tolist() == [[3]]
+    assert Visibility(2, 5, causal=True).query_positions().tolist() == [[3, 4]]
+    assert Visibility(2, 5).query_positions().tolist() == [[0, 1]]
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("queries", "keys"), [(7, 7), (4, 9), (7, 3)])
+def test_blocks_of_queries_see_what_they_see_in_the_whole(queries, keys, causal, padded):
+    key_mask = torch.rand(2, keys, generator=torch.Generator().manual_seed(1)) < 0.6
+    whole = Visibility(queries, keys, key_mask=key_mask if padded else None, causal=causal)
+    everything = torch.ones(2, 1, queries, keys, dtype=torch.bool)
+    expected = everything if whole.mask is None else everything & whole.mask
+    for start in range(0, queries, 3):
+        rows = slice(start, min(start + 3, queries))
+        part = whole.block(rows)
+        seen = expected[:, :, rows]
+        assert not seen[..., part.num_keys :].any()
+        found = torch.ones_like(seen[..., : part.num_keys])
+        found = found if part.mask is None else found & part.mask
+        assert torch.equal(found, seen[..., : part.num_keys])
+        assert torch.equal(part.counts.expand(2, 1, rows.stop - start), seen.sum(-1).float())

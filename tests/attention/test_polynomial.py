@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from relu_nmt.attention.base import Need
+from relu_nmt.attention.config import AttentionRegularizerConfig
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.regularizer_config import AttentionRegularizerConfig
 from relu_nmt.attention.regularizers import AttentionRegularizer
 from relu_nmt.errors import ConfigError
 from relu_nmt.optim.config import OptimizerConfig
@@ -31,7 +31,7 @@ def test_weights_are_the_formula(power, scale):
     attend = make_attention(f"polynomial:power={power},{scale}", "decoder")
     q, k, v = random_qkv(2, 4, 4)
     mask = torch.arange(4) < torch.tensor([[3], [4]])
-    output = attend(q, k, v, Visibility(4, 4, key_mask=mask, causal=True), ALL)
+    output = attend(q, k, v, Visibility(4, 4, key_mask=mask, causal=True), need=ALL)
     for b, length in enumerate((3, 4)):
         for i in range(4):
             n = min(i + 1, length)
@@ -62,7 +62,7 @@ def test_dynamic_scale_is_learnt_without_decay(options):
     before = attend(q, k, v, visibility).values
     with torch.no_grad():
         attend.scale.mul_(-2)
-    output = attend(q, k, v, visibility, ALL)
+    output = attend(q, k, v, visibility, need=ALL)
     torch.testing.assert_close(output.values, -2 * before)
     torch.testing.assert_close(output.weights @ v, output.values)
     (slope,) = torch.autograd.grad(output.values[:, 0].sum(), attend.scale)
@@ -84,7 +84,7 @@ def test_frobenius_norms_grow_as_the_theorems_say(power):
         q = torch.ones(n * samples, 1, 1, 1, dtype=torch.float64)
         _, k, v = random_qkv(n * samples, 1, n, heads=1, dim=1, seed=n)
         for attend, norms in ((plain, unscaled), (fixed, scaled)):
-            squares = attend(q, k, v, Visibility(1, n), ALL).weights.square().sum()
+            squares = attend(q, k, v, Visibility(1, n), need=ALL).weights.square().sum()
             norms.append(math.sqrt(squares.item() / samples))
         assert unscaled[-1] == pytest.approx(n * math.sqrt(double_factorial), rel=0.05)
     assert fitted_slope(lengths, unscaled) == pytest.approx(1.0, abs=0.05)
@@ -102,7 +102,7 @@ def theory_weights(x, wq, wk, spec):
     """Weights of M = X Q K^T X^T, which has no 1/sqrt(d)."""
     attend = make_attention(spec, heads=1, dim=3)
     q, k = (x @ wq * 3**0.5)[:, None], (x @ wk)[:, None]
-    return attend(q, k, k, Visibility(q.size(2), k.size(2)), ALL).weights[:, 0]
+    return attend(q, k, k, Visibility(q.size(2), k.size(2)), need=ALL).weights[:, 0]
 
 
 @pytest.mark.parametrize("n", [4, 32])
@@ -144,7 +144,7 @@ def test_the_power_is_taken_element_by_element():
     attend = make_attention("polynomial:power=2,scale=none", heads=1, dim=1)
     q = torch.tensor([[[[1.0], [2.0]]]], dtype=torch.float64)
     k = torch.tensor([[[[3.0], [1.0]]]], dtype=torch.float64)
-    weights = attend(q, k, k, Visibility(2, 2), ALL).weights[0, 0].tolist()
+    weights = attend(q, k, k, Visibility(2, 2), need=ALL).weights[0, 0].tolist()
     assert weights == [[9.0, 1.0], [36.0, 4.0]]
 
 
@@ -155,7 +155,7 @@ def test_the_power_is_taken_element_by_element():
 def test_signed_weights_have_no_entropy_and_cannot_be_regularised(options, non_negative):
     attend = make_attention(f"polynomial:{options}")
     assert attend.capabilities.non_negative == non_negative
-    rows = attend(*random_qkv(1, 3, 5), Visibility(3, 5), ALL).rows
+    rows = attend(*random_qkv(1, 3, 5), Visibility(3, 5), need=ALL).rows
     assert (rows.entropy is not None) == non_negative
     config = AttentionRegularizerConfig(attention_entropy_weight=1.0)
     if non_negative:
@@ -170,7 +170,7 @@ def test_float16_scores_of_20_do_not_overflow_in_high_powers(power):
     attend = make_attention(f"polynomial:power={power},length=65536", heads=1, dim=1).float()
     q = torch.full((1, 1, 1, 1), 20.0, dtype=torch.float16)
     one = torch.ones(1, 1, 1, 1, dtype=torch.float16)
-    output = attend(q, one, one * 2.0**-8, Visibility(1, 1), ALL)
+    output = attend(q, one, one * 2.0**-8, Visibility(1, 1), need=ALL)
     assert output.weights.item() == pytest.approx(20**power / 256, rel=1e-6)
 
 

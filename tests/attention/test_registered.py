@@ -36,7 +36,7 @@ def test_fast_path_agrees_with_explicit_weights(name, length, causal):
     attend = make_attention(name, "decoder" if causal else "encoder")
     q, k, v = (x.requires_grad_() for x in random_qkv(2, length, length))
     visibility = Visibility(length, length, causal=causal)
-    fast, slow = attend(q, k, v, visibility), attend(q, k, v, visibility, everything(name))
+    fast, slow = attend(q, k, v, visibility), attend(q, k, v, visibility, need=everything(name))
     torch.testing.assert_close(fast.values, slow.values, rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(slow.weights @ v, slow.values, rtol=1e-10, atol=1e-12)
     grads = [torch.autograd.grad(o.values.square().sum(), (q, k, v)) for o in (fast, slow)]
@@ -49,11 +49,11 @@ def test_padding_does_not_matter_even_if_it_is_garbage(name, asked):
     need = everything(name) if asked else Need()
     attend = make_attention(name)
     q, k, v = random_qkv(2, 5, 5)
-    plain = attend(q[:1, :, :3], k[:1, :, :3], v[:1, :, :3], Visibility(3, 3), need).values
+    plain = attend(q[:1, :, :3], k[:1, :, :3], v[:1, :, :3], Visibility(3, 3), need=need).values
     k[0, :, 3:], v[0, :, 3:] = 1e4, -1e4
     k.requires_grad_(), v.requires_grad_()
     mask = prefix_mask([3, 5], 5)
-    padded = attend(q, k, v, Visibility(5, 5, key_mask=mask, query_mask=mask), need).values
+    padded = attend(q, k, v, Visibility(5, 5, key_mask=mask, query_mask=mask), need=need).values
     torch.testing.assert_close(padded[:1, :, :3], plain, rtol=1e-10, atol=1e-12)
     for grad in torch.autograd.grad(padded[:1, :, :3].square().sum(), (k, v)):
         assert not grad[0, :, 3:].any()
@@ -68,11 +68,11 @@ def test_later_keys_are_hidden_and_steps_equal_the_whole(name, asked):
         return
     attend = make_attention(name, "decoder")
     q, k, v = random_qkv(2, 7, 7)
-    whole = attend(q, k, v, Visibility(7, 7, causal=True), need).values
+    whole = attend(q, k, v, Visibility(7, 7, causal=True), need=need).values
     for i in range(7):
         seen = slice(0, i + 1)
         visibility = Visibility(1, i + 1, causal=True)
-        step = attend(q[:, :, i : i + 1], k[:, :, seen], v[:, :, seen], visibility, need)
+        step = attend(q[:, :, i : i + 1], k[:, :, seen], v[:, :, seen], visibility, need=need)
         torch.testing.assert_close(step.values[:, :, 0], whole[:, :, i], rtol=1e-10, atol=1e-12)
 
 
@@ -87,10 +87,10 @@ def test_hypotheses_of_a_tree_attend_to_their_own_tokens(name, asked):
     ancestry = torch.tensor([[slot in path for slot in range(6)] for path in paths])
     visibility = TreeVisibility(ancestry.expand(2, 2, 6), length=3)
     attend.backend = "blockwise"  # cannot do it, so it must step aside
-    together = attend(q, k, v, visibility, need)
+    together = attend(q, k, v, visibility, need=need)
     for i, path in enumerate(paths):
         step = Visibility(1, 3, causal=True)
-        alone = attend(q[:, :, i : i + 1], k[:, :, path], v[:, :, path], step, need)
+        alone = attend(q[:, :, i : i + 1], k[:, :, path], v[:, :, path], step, need=need)
         torch.testing.assert_close(
             together.values[:, :, i], alone.values[:, :, 0], rtol=1e-10, atol=1e-12
         )
@@ -131,7 +131,7 @@ def test_a_row_that_sees_nothing_gives_zero_and_no_gradient(name, asked):
     queries = num_queries(name, 3, 4)
     q, k, v = (x.requires_grad_() for x in random_qkv(2, queries, 4))
     visibility = Visibility(queries, 4, key_mask=prefix_mask([0, 4], 4))
-    values = attend(q, k, v, visibility, need).values
+    values = attend(q, k, v, visibility, need=need).values
     assert not values[0].any() and values[1].any()
     for grad in torch.autograd.grad(values.sum(), (q, k, v)):
         assert grad.isfinite().all() and not grad[0].any()
@@ -147,7 +147,7 @@ def test_gradcheck(name, asked, keys):
     visibility = Visibility(queries, keys, key_mask=prefix_mask([1, keys], keys))
 
     def outputs(*qkv):
-        result = attend(*qkv, visibility, need)
+        result = attend(*qkv, visibility, need=need)
         rows = () if result.rows is None else (result.rows.total, result.rows.entropy)
         return (result.values, *(row for row in rows if row is not None))
 
@@ -164,7 +164,7 @@ def test_second_derivatives(name):
     need = everything(name)  # the code that is written to be differentiated
 
     def values(*qkv):
-        return attend(*qkv, visibility, need).values
+        return attend(*qkv, visibility, need=need).values
 
     assert torch.autograd.gradgradcheck(values, inputs)
 
@@ -176,12 +176,12 @@ def test_statistics_equal_a_dense_recomputation(name):
     lengths = [4, 6]
     visibility = Visibility(queries, 6, key_mask=prefix_mask(lengths, 6))
     if not can(name, "weights"):
-        assert attend(q, k, v, visibility, everything(name)).rows is None
+        assert attend(q, k, v, visibility, need=everything(name)).rows is None
         with pytest.raises(ConfigError, match="no weights"):
-            attend(q, k, v, visibility, Need(weights=True))
+            attend(q, k, v, visibility, need=Need(weights=True))
         return
     signed = not attend.capabilities.non_negative
-    output = attend(q, k, v, visibility, everything(name))
+    output = attend(q, k, v, visibility, need=everything(name))
     for b, n in enumerate(lengths):
         for h in range(2):
             for i in range(5):
@@ -206,14 +206,14 @@ def test_half_precision_stays_finite_at_4096_tokens(name, dtype):
     if name in SHORT_ONLY:
         return
     spec = AttentionSpec.parse(with_length(name, 4096))
-    attend = build_attention(spec, "encoder", 1, 8, 0.0)
+    attend = build_attention(spec, "encoder", 0, 1, 8, 0.0)
     queries = num_queries(name, 64, 4096)
     q, k, v = (x.requires_grad_() for x in random_qkv(1, queries, 4096, dtype=dtype, **HEAD))
     with torch.no_grad():
         scores = q[:, :, :64].float() @ k.float().transpose(-1, -2)
         q.mul_(30 * 8**0.5 / scores.abs().max())  # scores up to 30
     for need in (Need(), everything(name)) if can(name, "weights") else (Need(),):
-        output = attend(q, k, v, Visibility(queries, 4096), need)
+        output = attend(q, k, v, Visibility(queries, 4096), need=need)
         grads = torch.autograd.grad(output.values.float().square().mean(), (q, k, v))
         assert output.values.isfinite().all()
         assert all(grad.isfinite().all() for grad in grads)

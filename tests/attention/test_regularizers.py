@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from relu_nmt.attention.base import Need
+from relu_nmt.attention.config import AttentionRegularizerConfig
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.regularizer_config import AttentionRegularizerConfig
 from relu_nmt.attention.regularizers import regularizer_terms
 from relu_nmt.errors import ConfigError
 from tests.attention.helpers import make_attention, random_qkv
@@ -43,7 +43,7 @@ def test_terms_equal_a_plain_recomputation(name, margin):
         key_mask=torch.arange(6) < torch.tensor(lengths)[:, None],
         query_mask=torch.arange(4) < torch.tensor(query_lengths)[:, None],
     )
-    output = attend(q, k, v, visibility, ALL)
+    output = attend(q, k, v, visibility, need=ALL)
     terms = regularizer_terms(output.rows, visibility, margin)
     norm, excess = plain_terms(output.weights, lengths, query_lengths, margin)
     assert terms.normalisation.item() == pytest.approx(norm, rel=1e-6)
@@ -56,7 +56,7 @@ def test_gradcheck_of_both_terms():
     visibility = Visibility(3, 30)
 
     def terms(*qkv):
-        result = regularizer_terms(attend(*qkv, visibility, ALL).rows, visibility, 0.7)
+        result = regularizer_terms(attend(*qkv, visibility, need=ALL).rows, visibility, 0.7)
         return result.normalisation, result.entropy
 
     assert torch.autograd.gradcheck(terms, inputs)
@@ -66,7 +66,7 @@ def test_entropy_does_not_push_the_row_sum():
     attend = make_attention("reluformer")
     q, k, v = random_qkv(1, 3, 20, seed=9)
     gain = torch.ones((), dtype=torch.float64, requires_grad=True)
-    rows = attend(q * gain, k, v, Visibility(3, 20), ALL).rows
+    rows = attend(q * gain, k, v, Visibility(3, 20), need=ALL).rows
     (slope,) = torch.autograd.grad(rows.entropy.sum(), gain)
     assert slope.item() == pytest.approx(0.0, abs=1e-12)
 
@@ -75,7 +75,7 @@ def test_entropy_of_half_normal_weights_is_log_n_minus_a_constant():
     attend = make_attention("reluformer", dim=1)
     q = torch.ones(500, 2, 1, 1, dtype=torch.float64)
     _, k, v = random_qkv(500, 1, 400, dim=1, seed=10)
-    entropy = attend(q, k, v, Visibility(1, 400), ALL).rows.entropy.mean().item()
+    entropy = attend(q, k, v, Visibility(1, 400), need=ALL).rows.entropy.mean().item()
     assert entropy == pytest.approx(math.log(400) - 0.9769, abs=0.01)
 
 

@@ -26,7 +26,7 @@ def randomized(spec):
 def test_weights_are_rectified_scores_without_any_scale(causal):
     attend = make_attention("rela")
     q, k, v = random_qkv(1, 5, 5)
-    weights = attend(q, k, v, Visibility(5, 5, causal=causal), ALL).weights
+    weights = attend(q, k, v, Visibility(5, 5, causal=causal), need=ALL).weights
     for i in range(5):
         expected = [
             max(float(q[0, 1, i] @ k[0, 1, j]) / 2, 0) if j <= i or not causal else 0.0

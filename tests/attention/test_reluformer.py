@@ -17,7 +17,7 @@ ALL = Need(statistics=True, telemetry=True, weights=True)
 def test_weights_are_the_printed_formula(gamma, causal):
     attend = make_attention(f"reluformer:gamma={gamma}", "decoder")
     q, k, v = random_qkv(1, 6, 6)
-    output = attend(q, k, v, Visibility(6, 6, causal=causal), ALL)
+    output = attend(q, k, v, Visibility(6, 6, causal=causal), need=ALL)
     for h in range(2):
         for i in range(6):
             n = i + 1 if causal else 6
@@ -36,7 +36,7 @@ def test_length_counts_real_keys_only():
     attend = make_attention("reluformer")
     q, k, v = random_qkv(2, 2, 8)
     mask = torch.arange(8) < torch.tensor([[3], [8]])
-    rows = attend(q, k, v, Visibility(2, 8, key_mask=mask), ALL).rows
+    rows = attend(q, k, v, Visibility(2, 8, key_mask=mask), need=ALL).rows
     positive = (q[0] / 2 @ k[0, :, :3].transpose(-1, -2)).relu().sum(-1)
     torch.testing.assert_close(rows.total[0], positive / math.sqrt(3 / 2))
 
@@ -65,7 +65,7 @@ def test_scale_laws_variance_is_constant_and_row_sum_grows_with_the_root():
         q = torch.zeros(1, 2, 1, 16, dtype=torch.float64)
         q[..., 0] = 4.0
         _, k, v = random_qkv(400, 1, n, dim=16, seed=n)
-        output = attend(q.expand(400, -1, -1, -1), k, v, Visibility(1, n), ALL)
+        output = attend(q.expand(400, -1, -1, -1), k, v, Visibility(1, n), need=ALL)
         variances.append(output.values.var().item())
         sums.append(output.rows.total.mean().item())
         assert sums[-1] == pytest.approx(math.sqrt(n / math.pi), rel=0.05)
@@ -76,7 +76,7 @@ def test_scale_laws_variance_is_constant_and_row_sum_grows_with_the_root():
 def test_first_causal_position_is_null_half_of_the_time():
     attend = make_attention("reluformer", "decoder")
     q, k, v = random_qkv(2000, 2, 2, seed=5)
-    rows = attend(q, k, v, Visibility(2, 2, causal=True), ALL).rows
+    rows = attend(q, k, v, Visibility(2, 2, causal=True), need=ALL).rows
     null = (rows.total <= 1e-6).double().mean((0, 1))
     assert null[0].item() == pytest.approx(0.5, abs=0.03)
 
@@ -85,7 +85,7 @@ def test_all_negative_scores_give_zero_output_and_finite_gradients():
     attend = make_attention("reluformer")
     q, k, v = random_qkv(1, 3, 4)
     q, k, v = (q.abs().requires_grad_(), (-k.abs()).requires_grad_(), v.requires_grad_())
-    output = attend(q, k, v, Visibility(3, 4), ALL)
+    output = attend(q, k, v, Visibility(3, 4), need=ALL)
     assert not output.values.any() and not output.rows.total.any() and not output.rows.entropy.any()
     loss = output.values.sum() + output.rows.total.sum() + output.rows.entropy.sum()
     assert all(not grad.any() for grad in torch.autograd.grad(loss, (q, k, v)))

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from relu_nmt.attention.base import Need
+from relu_nmt.attention.config import AttentionRegularizerConfig
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.pointwise_maps import PointwiseMap
-from relu_nmt.attention.regularizer_config import AttentionRegularizerConfig
+from relu_nmt.attention.pointwise import MAPS
+from relu_nmt.attention.pointwise_maps import pointwise_maps
 from relu_nmt.attention.regularizers import AttentionRegularizer
-from relu_nmt.attention.scaled_pointwise import MAPS
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.multihead import MultiheadAttention
 from tests.attention.helpers import fitted_slope, make_attention, random_qkv
@@ -44,7 +44,7 @@ def test_weights_are_the_formula(h, alpha):
     q, k, v = random_qkv(2, 4, 4)
     q = q * 5  # beyond relu6's bound, too
     mask = torch.arange(4) < torch.tensor([[3], [4]])
-    weights = attend(q, k, v, Visibility(4, 4, key_mask=mask, causal=True), ALL).weights
+    weights = attend(q, k, v, Visibility(4, 4, key_mask=mask, causal=True), need=ALL).weights
     for b, length in enumerate((3, 4)):
         for i in range(4):
             n = min(i + 1, length)
@@ -56,7 +56,7 @@ def test_weights_are_the_formula(h, alpha):
 def test_moments_of_normal_scores(h):
     z = torch.linspace(-12, 12, 200_001, dtype=torch.float64)
     density = (-0.5 * z * z).exp() / math.sqrt(2 * math.pi)
-    value = PointwiseMap(h).value(z)
+    value = pointwise_maps.get(h).value(z)
     first, second = (torch.trapezoid(value**p * density, z).item() for p in (1, 2))
     assert (first, second) == pytest.approx(MOMENTS[h], abs=1e-4)
 
@@ -73,7 +73,7 @@ def test_scale_laws_of_variance_and_row_sum(h, alpha):
     attend = make_attention(f"pointwise:h={h},alpha={alpha}")
     lengths, variances, sums = [16, 64, 256, 1024], [], []
     for n in lengths:
-        output = attend(*normal_scores(8000 // int(n**0.5), n), Visibility(1, n), ALL)
+        output = attend(*normal_scores(8000 // int(n**0.5), n), Visibility(1, n), need=ALL)
         variances.append(output.values.var().item())
         sums.append(output.rows.total.mean().item())
         assert variances[-1] == pytest.approx(n ** (1 - 2 * alpha) * MOMENTS[h][1], rel=0.15)

@@ -25,7 +25,7 @@ def test_weights_are_the_printed_formula_over_the_real_tokens(order):
     attend = make_attention(f"sima:norm=l{order}")
     q, k, v = random_qkv(1, 6, 6)
     mask = torch.tensor([[True] * 5 + [False]])
-    output = attend(q, k, v, Visibility(6, 6, key_mask=mask), WEIGHTS)
+    output = attend(q, k, v, Visibility(6, 6, key_mask=mask), need=WEIGHTS)
     for h in range(2):
         queries, keys = column_norms(q[0, h, :5], order), column_norms(k[0, h, :5], order)
         for i in range(5):
@@ -44,7 +44,7 @@ def test_both_orders_of_the_product_agree(tokens):
     attend = make_attention("sima", dim=8)
     q, k, v = (x.requires_grad_() for x in random_qkv(1, tokens, tokens, dim=8))
     outputs = [
-        attend(q, k, v, Visibility(tokens, tokens), need).values for need in (Need(), WEIGHTS)
+        attend(q, k, v, Visibility(tokens, tokens), need=need).values for need in (Need(), WEIGHTS)
     ]
     torch.testing.assert_close(*outputs, rtol=1e-10, atol=1e-15)
     gradients = [torch.autograd.grad(x.square().sum(), (q, k, v)) for x in outputs]
@@ -71,7 +71,7 @@ def test_weights_are_bounded_and_shrink_with_the_square_of_the_length():
     attend = make_attention("sima", dim=16)
     for n in lengths:
         q, k, v = random_qkv(1, n, n, dim=16, seed=n)
-        weights = attend(q, k, v, Visibility(n, n), WEIGHTS).weights
+        weights = attend(q, k, v, Visibility(n, n), need=WEIGHTS).weights
         assert weights.abs().sum((-1, -2)).max().item() <= 16
         deviations.append(weights.std().item())
         assert weights.std().item() == pytest.approx(math.pi / 2 * 4 / n**2, rel=0.2)

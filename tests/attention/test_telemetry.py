@@ -6,7 +6,7 @@ from collections import defaultdict
 import pytest
 import torch
 
-from relu_nmt.attention.base import AttentionOutput, Need, RowStatistics
+from relu_nmt.attention.base import Need, RowStatistics
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.records import AttentionRecord
 from relu_nmt.attention.telemetry import attention_sums, attention_telemetry, bucket_name
@@ -20,8 +20,8 @@ def causal_record(lengths, width, layer=0, seed=0):
     attend = make_attention("reluformer", "decoder", HEADS)
     mask = torch.arange(width) < torch.tensor(lengths)[:, None]
     visibility = Visibility(width, width, query_mask=mask, causal=True)
-    output = attend(*random_qkv(len(lengths), width, width, seed=seed), visibility, ALL)
-    return AttentionRecord("decoder", layer, output, visibility)
+    output = attend(*random_qkv(len(lengths), width, width, seed=seed), visibility, need=ALL)
+    return AttentionRecord("decoder", layer, output.rows, output.weights, visibility)
 
 
 def row_values(weights, n):
@@ -44,7 +44,7 @@ def expected_scalars(record, lengths):
         for i in range(length):
             bucket = f"n{bucket_name(int(math.log2(i + 1)))}"
             for h in range(HEADS):
-                values = row_values(record.output.weights[b, h, i], i + 1)
+                values = row_values(record.weights[b, h, i], i + 1)
                 for name, value in values.items():
                     groups[f"attention/decoder.{record.layer}.{h}/{name}"].append(value)
                     groups[f"attention/decoder.{record.layer}.{bucket}/{name}"].append(value)
@@ -100,8 +100,8 @@ def test_sums_of_batches_add_up_whatever_their_lengths():
 def test_several_modules_share_one_transfer_and_keep_apart():
     encoder = make_attention("softmax", "encoder", HEADS)
     visibility = Visibility(4, 4)
-    output = encoder(*random_qkv(2, 4, 4), visibility, ALL)
-    record = AttentionRecord("encoder", 1, output, visibility)
+    output = encoder(*random_qkv(2, 4, 4), visibility, need=ALL)
+    record = AttentionRecord("encoder", 1, output.rows, output.weights, visibility)
     causal = causal_record([3, 4], 4, layer=2)
     scalars = attention_telemetry([record, causal])
     assert scalars == {**attention_telemetry([record]), **attention_telemetry([causal])}
@@ -111,8 +111,8 @@ def test_several_modules_share_one_transfer_and_keep_apart():
 
 def test_signed_weights_have_neither_entropy_nor_null_rows():
     ones = torch.ones(1, 1, 2)
-    output = AttentionOutput(ones, rows=RowStatistics(0 * ones, None, ones / 2, 3 * ones))
-    record = AttentionRecord("encoder", 0, output, Visibility(2, 2))
+    rows = RowStatistics(0 * ones, None, ones / 2, 3 * ones)
+    record = AttentionRecord("encoder", 0, rows, None, Visibility(2, 2))
     assert attention_telemetry([record]) == {
         "attention/encoder.0.0/sum": 0.0,
         "attention/encoder.0.0/zero_fraction": 0.5,
@@ -121,5 +121,4 @@ def test_signed_weights_have_neither_entropy_nor_null_rows():
 
 
 def test_a_mechanism_without_rows_is_left_out():
-    output = AttentionOutput(torch.ones(1, 1, 2, 1))
-    assert attention_telemetry([AttentionRecord("encoder", 0, output, Visibility(2, 2))]) == {}
+    assert attention_telemetry([AttentionRecord("encoder", 0, None, None, Visibility(2, 2))]) == {}

@@ -1,5 +1,6 @@
 """relu-nmt-generate, -interactive, -average and -score on a made corpus and untrained models."""
 
+import gzip
 import math
 import random
 import re
@@ -101,7 +102,7 @@ def folder(tmp_path_factory):
     for seed in (1, 2, 3):
         save_model(folder / f"checkpoint{seed}.safetensors", task, seed)
         save_model(folder / f"checkpoint_1_{100 * seed}.safetensors", task, seed)
-    learned = {"encoder_learned_pos": True, "max_source_positions": 9}
+    learned = {"encoder_positions": "learned", "max_source_positions": 9}
     save_model(folder / "short.safetensors", task, 1, **learned)
     plain = TranslationTask.from_data_folder(folder / "plain-bin")
     save_model(folder / "plain.safetensors", plain, 1)
@@ -281,6 +282,10 @@ def test_interactive_gives_one_line_for_each_line(folder):
     twice = run("interactive", folder / "raw-bin", *model, *flags).stdout.split("\n")
     assert len(twice) == 11
     assert twice[0:10:2] == lines[:5]
+
+    (folder / "input.de.gz").write_bytes(gzip.compress(text.encode()))
+    flags[1] = folder / "input.de.gz"
+    assert run("interactive", *model, *flags).stdout.split("\n") == twice
 
     full = run("interactive", *model, "--format", "fairseq", stdin=text).stdout
     assert [text for _, [_, text] in lines_of(full, "D")] == lines[:5]

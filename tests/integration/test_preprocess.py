@@ -1,7 +1,10 @@
 """relu-nmt-preprocess on generated digits, from text files to a data folder that can be used."""
 
+import bz2
+import gzip
 import hashlib
 import json
+import lzma
 import random
 import struct
 from collections import Counter
@@ -15,6 +18,7 @@ from relu_nmt.data import binarize as binarize_module
 from relu_nmt.io import text_lines
 
 GERMAN = ["null", "eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun"]
+GIVEN = ("de", "en")
 ENGLISH = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 
 
@@ -304,3 +308,94 @@ def test_folder_of_fairseq_is_not_replaced(corpus, capsys):
 
 def test_fairseqs_other_flags_are_accepted(corpus):
     assert run(corpus, "--task", "translation", "--dataset-impl", "mmap", "--seed", "5") == 0
+
+
+def zst(data):
+    return pytest.importorskip("zstandard").ZstdCompressor().compress(data)
+
+
+@pytest.mark.parametrize("workers", ["1", "3"])
+@pytest.mark.parametrize(
+    "flags",
+    [(), ("--tokenizer", "moses", "--subword", "subword-nmt", "--subword-size", "20")],
+    ids=["prepared", "raw"],
+)
+def test_compressed_text_gives_the_same_files(corpus, flags, workers, capsys):
+    assert run(corpus, *flags, dest="plain") == 0
+    compressors = {".gz": gzip.compress, ".xz": lzma.compress, ".bz2": bz2.compress, ".zst": zst}
+    paths = [corpus / f"{split}.{lang}" for split in ("train", "valid", "test") for lang in GIVEN]
+    # Each side in another format: the texts are parallel all the same.
+    for path, (ending, compress) in zip(paths, 2 * list(compressors.items()), strict=False):
+        path.with_name(path.name + ending).write_bytes(compress(path.read_bytes()))
+        path.unlink()
+    assert run(corpus, *flags, "--workers", workers, dest="packed") == 0
+    assert contents(corpus / "packed") == contents(corpus / "plain")
+    assert f"[de] {corpus}/train.de.gz: 300 sents" in capsys.readouterr().out
+    plain, packed = (
+        json.loads((corpus / name / "manifest.json").read_text()) for name in ("plain", "packed")
+    )
+    # The same text, so the same job, whatever the form of its files.
+    assert plain["key"] == packed["key"]
+    assert packed["splits"]["train"]["sides"]["de"]["input"].endswith("train.de.gz")
+
+
+def test_a_compressed_text_that_is_cut_short(corpus, capsys):
+    path = corpus / "train.de"
+    (corpus / "train.de.gz").write_bytes(gzip.compress(path.read_bytes())[:-9])
+    path.unlink()
+    assert run(corpus) == 2
+    assert "train.de.gz: cannot read the text: the compressed file is" in capsys.readouterr().err
+    assert not (corpus / "data" / "manifest.json").exists()
+
+
+LETTERS = '''
+from relu_nmt.tokenization.base import SubwordModel, subword_models
+
+
+@subword_models.register("letters")
+class Letters(SubwordModel):
+    """The most frequent words stay whole, the others become letters."""
+
+    file_name = "letters.txt"
+
+    @classmethod
+    def learn(cls, text, size, seed):
+        counts = text.word_counts()
+        assert sum(len(line.split()) for line in text.sentences()) == sum(counts.values())
+        words = sorted(counts, key=lambda word: (-counts[word], word))[:size]
+        return "\\n".join(words).encode()
+
+    def split(self, words):
+        whole = self.content.decode().split("\\n")
+        return [p for w in words for p in ([w + "_"] if w in whole else [*w[:-1], w[-1] + "_"])]
+
+    def join(self, pieces):
+        return "".join(pieces).replace("_", " ").split()
+'''
+
+
+def test_a_subword_model_of_ones_own(corpus, capsys):
+    module = corpus / "letters.py"
+    module.write_text(LETTERS)
+    flags = ["--subword", "letters", "--subword-size", "3", "--user-module", str(module)]
+    assert run(corpus, *flags, "--workers", "2") == 0
+    names = {path.name for path in (corpus / "data").iterdir()}
+    assert {"letters.de.txt", "letters.en.txt"} <= names
+    assert len((corpus / "data" / "letters.de.txt").read_text().split()) == 3
+    task = TranslationTask.from_data_folder(corpus / "data")
+    stored = TranslationTask.from_state(json.loads(json.dumps(task.to_state())))
+    for line in (corpus / "test.de").read_text("utf-8").split("\n"):
+        tokens = task.source_text.encode(line)
+        assert len(tokens) >= len(line.split())
+        assert task.source_text.decode(tokens) == line
+        assert stored.source_text.encode(line) == tokens
+    given = ["--subword-model", str(corpus / "data" / "letters.de.txt"), *flags]
+    assert run(corpus, *given, dest="given") == 0
+    assert (corpus / "given" / "letters.txt").exists()
+
+
+def test_an_unknown_subword_model(corpus, capsys):
+    assert run(corpus, "--subword", "sentencepeace") == 2
+    error = capsys.readouterr().err
+    assert "sentencepiece" in error
+    assert "\n" not in error.strip()

@@ -1,8 +1,10 @@
 """relu-nmt-score on documents, against another system, and with contrasts."""
 
+import gzip
 import io
 import itertools
 import json
+import lzma
 import sys
 
 import pytest
@@ -190,3 +192,10 @@ def test_contrasts(tmp_path, capsys):
     german = (tmp_path / "c.jsonl").read_text("utf-8").splitlines()[2]
     (tmp_path / "c.jsonl").write_text(german + "\n", encoding="utf-8")
     assert "sentences in de, but the model translates from en" in error_of(capsys, *arguments)
+
+
+def test_compressed_texts_have_the_same_scores(files, capsys):
+    plain = lines_of(capsys, "--sys", "sys.plain", "--ref", "ref.plain")
+    (files / "sys.gz").write_bytes(gzip.compress((files / "sys.plain").read_bytes()))
+    (files / "ref.xz").write_bytes(lzma.compress((files / "ref.plain").read_bytes()))
+    assert lines_of(capsys, "--sys", "sys.gz", "--ref", "ref.xz") == plain

@@ -46,7 +46,7 @@ def save_model(path, task, **settings):
     shape = {"layers": 1, "embed_dim": 16, "ffn_embed_dim": 16, "attention_heads": 2}
     shape = {f"{side}_{k}": v for side in ("encoder", "decoder") for k, v in shape.items()}
     learned = {name: settings.pop(name) for name in list(settings) if "position" in name}
-    learned |= {"encoder_learned_pos": bool(learned)}
+    learned |= {"encoder_positions": "learned" if learned else None}
     config = TransformerConfig(attention="reluformer", **shape, **learned)
     metadata = {"model_config": to_dict(config), "task": task.to_state()}
     metadata["args"] = {"documents": to_dict(DocumentConfig(**settings))}

@@ -17,10 +17,9 @@ MAY_IMPORT = {
     "dropout": set(),
     "objective": set(),
     "peak_memory": set(),
-    "presets": {"errors"},
     "attention": BASE | {"dropout", "objective"},
-    "modules": BASE | {"dropout", "attention"},
-    "models": BASE | {"dropout", "objective", "presets", "attention", "modules", "data"},
+    "modules": BASE | {"dropout", "objective", "attention"},
+    "models": BASE | {"dropout", "objective", "attention", "modules", "data"},
     "data": BASE,
     "tokenization": BASE | {"data"},
     "corpus": BASE | {"data", "tokenization"},
@@ -33,9 +32,9 @@ MAY_IMPORT = {
     "translator": BASE
     | {"attention", "loading", "analysis", "decoding", "corpus", "models", "data", "evaluation"},
     "user_modules": {"errors"},
-    "sweep": BASE | {"attention", "data", "evaluation", "peak_memory", "user_modules"},
-    "vision": BASE
-    | {"dropout", "objective", "presets", "attention", "modules", "data", "optim", "training"},
+    "sweep": BASE
+    | {"attention", "data", "evaluation", "models", "peak_memory", "training", "user_modules"},
+    "vision": BASE | {"dropout", "objective", "attention", "modules", "data", "optim", "training"},
     "recipes": BASE
     | {"attention", "modules", "models", "data", "tokenization", "corpus", "optim", "training"}
     | {"decoding", "evaluation", "analysis", "loading", "translator", "sweep", "vision"}

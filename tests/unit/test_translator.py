@@ -90,7 +90,7 @@ def test_unknown_source_words_are_copied(translator):
         # Make the unknown word by far the likeliest of all.
         features = translator.models[0](
             torch.from_numpy(task.encode_source("ein Xaver"))[None], torch.tensor([[2]])
-        ).features
+        )
         projection[Dictionary.unk_index] = 20 * features[0, 0]
     unknown = translator.translate_nbest(["ein Xaver"], **SHORT)[0][0]
     assert "<unk>" in unknown.tokens
@@ -141,7 +141,7 @@ def test_wrong_settings_are_refused(translator):
 
 def test_a_source_too_long_for_learned_positions_is_an_error():
     task = make_task()
-    model = make_model(task, encoder_learned_pos=True, max_source_positions=4)
+    model = make_model(task, encoder_positions="learned", max_source_positions=4)
     translator = Translator([model], task, "cpu")
     assert translator.max_source_positions == 4
     with pytest.raises(DataError, match="--max-source-positions 4"):
@@ -150,7 +150,7 @@ def test_a_source_too_long_for_learned_positions_is_an_error():
 
 def test_a_line_too_long_is_told_before_any_is_translated(monkeypatch):
     task = make_task().with_sentence_separator()
-    model = make_model(task, encoder_learned_pos=True, max_source_positions=6)
+    model = make_model(task, encoder_positions="learned", max_source_positions=6)
     translator = Translator([model], task, "cpu")
     monkeypatch.setattr(translator, "translate_sentences", None)
     with pytest.raises(DataError, match="the model can read 6"):

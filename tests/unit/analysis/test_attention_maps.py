@@ -9,7 +9,7 @@ from relu_nmt.analysis.places import AttentionPlace
 from relu_nmt.attention import attentions
 from relu_nmt.attention.base import Attention, Capabilities, Need
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.records import capture_weights
+from relu_nmt.attention.records import record_attention
 from relu_nmt.attention.softmax import SoftmaxAttention
 from relu_nmt.decoding.ensemble import Ensemble
 from relu_nmt.errors import ConfigError
@@ -26,12 +26,12 @@ def test_weights_are_those_of_step_by_step_decoding(attention):
         for token in [TARGET[-1], *TARGET[:-1]]:
             layer = model.decoder.layers[0]
             with (
-                capture_weights(layer.self_attention.attention) as own,
-                capture_weights(layer.cross_attention.attention) as crossed,
+                record_attention(layer.self_attention.attention, Need(weights=True)) as own,
+                record_attention(layer.cross_attention.attention, Need(weights=True)) as crossed,
             ):
                 model.step(torch.tensor([[token]]), state)
-            steps["decoder"].append(own[0][0, 1, 0])
-            steps["cross"].append(crossed[0][0, 1, 0])
+            steps["decoder"].append(own[0].weights[0, 1, 0])
+            steps["cross"].append(crossed[0].weights[0, 1, 0])
     for slot, rows in steps.items():
         weights = attention_weights(Ensemble([model]), AttentionPlace(slot, 0, 1), SOURCE, TARGET)
         for row, expected in zip(weights, rows, strict=True):
@@ -48,18 +48,18 @@ def test_all_heads_and_the_encoder():
         one = attention_weights(ensemble, AttentionPlace("encoder", 1, head), SOURCE, TARGET)
         np.testing.assert_array_equal(one, every[head])
     inputs = torch.from_numpy(SOURCE)[None], torch.tensor([[TARGET[-1], *TARGET[:-1]]])
-    with torch.no_grad():
-        records = model(*inputs, Need(weights=True)).records
-    np.testing.assert_allclose(records[1].output.weights[0], every, atol=1e-6)
+    with torch.no_grad(), record_attention(model, Need(weights=True)) as records:
+        model(*inputs)
+    np.testing.assert_allclose(records[1].weights[0], every, atol=1e-6)
 
 
 class WithoutWeights(SoftmaxAttention):
     capabilities = Capabilities(weights=False)
 
-    def forward(self, q, k, v, visibility, need=None):
+    def forward(self, q, k, v, visibility, *, bias=None, need=None):
         if need is not None and need.weights:
             raise ConfigError("has no weights to show")
-        output = super().forward(q, k, v, visibility, Need())
+        output = super().forward(q, k, v, visibility)
         output.rows = None
         return output
 
@@ -114,10 +114,10 @@ def test_a_capture_ends_with_its_block_and_keeps_what_else_was_asked():
     assert isinstance(attention, Attention)
     q, k, v = (torch.ones(1, 2, 3, 8) for _ in range(3))
     visibility = Visibility(3, 3)
-    with capture_weights(attention) as captured:
+    with record_attention(attention, Need(weights=True)) as captured:
         output = attention(q, k, v, visibility, need=Need(statistics=True))
         attention(q, k, v, visibility)
-    assert len(captured) == 2 and captured[1].shape == (1, 2, 3, 3)
+    assert len(captured) == 2 and captured[1].weights.shape == (1, 2, 3, 3)
     assert output.rows is not None
     assert attention(q, k, v, visibility).weights is None
 

@@ -116,7 +116,7 @@ def test_greedy_is_beam_1():
             tokens = []
             while not tokens or tokens[-1] != EOS:
                 previous = torch.tensor([[EOS, *tokens]])
-                logits = model.logits(model(source[None], previous).features)[0, -1]
+                logits = model.logits(model(source[None], previous))[0, -1]
                 logits[[Dictionary.bos_index, Dictionary.pad_index]] = -math.inf
                 if not tokens:
                     logits[EOS] = -math.inf  # --min-len 1
@@ -399,7 +399,7 @@ def test_generation_leaves_the_training_mode_as_it_was():
 @pytest.mark.parametrize(
     "changes",
     [
-        {"decoder_learned_pos": True, "max_target_positions": 6},
+        {"decoder_positions": "learned", "max_target_positions": 6},
         {"decoder_attention": "cosformer:horizon=6"},
     ],
 )

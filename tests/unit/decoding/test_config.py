@@ -23,7 +23,7 @@ def test_fairseqs_flags_and_defaults():
     typed = (
         "--beam 4 --nbest 2 --lenpen 0.6 --unkpen 1 --max-len-a 1.2 --max-len-b 10 --min-len 2 "
         "--no-repeat-ngram-size 3 --max-sentences 8 --print-alignment --replace-unk "
-        "--score-reference --unnormalized --prefix-size 1"
+        "--score-reference --prefix-size 1"
     )
     config = parse(*typed.split())
     assert (config.max_len_a, config.max_len_b, config.batch_size) == (1.2, 10, 8)
@@ -44,7 +44,13 @@ def test_fairseqs_flags_and_defaults():
         ({"unkpen": -math.inf}, "--unkpen -inf"),
         ({"sampling": True, "sampling_topk": 0}, "--sampling-topk 0"),
         ({"sampling": True, "sampling_topp": 1.5}, "--sampling-topp 1.5"),
-        ({"sampling_topk": 3}, "need --sampling"),
+        ({"sampling_topk": 3}, "--sampling-topk 3 does nothing without --sampling"),
+        ({"sampling_topp": 0.5}, "--sampling-topp 0.5 does nothing without --sampling"),
+        ({"seed": 2}, "--seed 2 does nothing without --sampling"),
+        ({"diverse_beam_strength": 1}, "does nothing without --diverse-beam-groups"),
+        ({"unnormalized": True, "lenpen": 2}, "--lenpen 2 does nothing with --unnormalized"),
+        ({"stop_rule": "fulll"}, "--stop-rule fulll: expected one of ahead, full, exact; did you"),
+        ({"lenpen_form": "powr"}, "--lenpen-form powr: expected one of power, gnmt"),
         ({"max_len_b": -1}, "--max-len-b -1"),
         ({"batch_size": 0}, "--batch-size 0"),
         ({"seed": -1}, "--seed -1"),

@@ -35,7 +35,7 @@ def test_probabilities_are_averaged():
             tokens = torch.from_numpy(h.tokens)
             previous = torch.cat([torch.tensor([EOS]), tokens[:-1]])[None]
             probs = torch.stack(
-                [m.logits(m(source[None], previous).features)[0].softmax(-1) for m in models]
+                [m.logits(m(source[None], previous))[0].softmax(-1) for m in models]
             ).mean(0)
             expected = probs.gather(1, tokens[:, None])[:, 0].log()
             np.testing.assert_allclose(h.positional_scores, expected, atol=1e-5)

@@ -21,7 +21,7 @@ def draws(count, **settings):
 
 def first_probs(temperature=1.0):
     model = ToyModel(seed=2, sharpness=1.0)
-    logits = model.logits(model(SOURCE, torch.tensor([[EOS]])).features)[0, 0] / temperature
+    logits = model.logits(model(SOURCE, torch.tensor([[EOS]])))[0, 0] / temperature
     probs = logits.softmax(-1)
     probs[[Dictionary.pad_index, Dictionary.bos_index, EOS]] = 0  # --min-len 1
     return (probs / probs.sum()).numpy(), probs

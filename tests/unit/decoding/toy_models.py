@@ -70,14 +70,14 @@ class ToyModel(nn.Module):
         for tokens in prev_output_tokens.unbind(1):
             memory = self._next(memory, tokens)
             features.append(memory)
-        return SimpleNamespace(features=torch.stack(features, 1))
+        return torch.stack(features, 1)
 
 
 def log_prob_of(model, source, tokens):
     """Return the log-probabilities of all tokens by teacher forcing."""
     tokens = torch.as_tensor(tokens)
     previous = torch.cat([torch.tensor([EOS]), tokens[:-1]])
-    features = model(source[None], previous[None]).features
+    features = model(source[None], previous[None])
     log_probs = model.logits(features)[0].log_softmax(-1)
     return log_probs.gather(1, tokens[:, None])[:, 0]
 

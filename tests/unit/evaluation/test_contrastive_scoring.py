@@ -54,7 +54,7 @@ def log_prob(model, source, before, target):
     src = torch.tensor(WORDS.encode(source.split()))[None]
     tgt = torch.tensor(WORDS.encode(f"{before} {target}".split()))
     inputs = torch.cat([torch.tensor([WORDS.eos_index]), tgt[:-1]])[None]
-    log_probs = model.logits(model(src, inputs).features)[0].double().log_softmax(-1)
+    log_probs = model.logits(model(src, inputs))[0].double().log_softmax(-1)
     chosen = log_probs.gather(1, tgt[:, None])[:, 0]
     return float(chosen[len(before.split()) :].sum())
 

@@ -3,7 +3,13 @@ import pytest
 
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.evaluation.bleu import MetricConfig, corpus_bleu
-from relu_nmt.evaluation.significance import paired_bootstrap
+from relu_nmt.evaluation.significance import (
+    SegmentStatistics,
+    mean_interval,
+    p_value,
+    paired_bootstrap,
+    resampled_scores,
+)
 
 
 def made_systems(count=40):
@@ -61,3 +67,58 @@ def test_a_seed_that_is_no_number(monkeypatch):
     monkeypatch.setenv("SACREBLEU_SEED", "first")
     with pytest.raises(ConfigError, match="SACREBLEU_SEED=first: expected a number"):
         paired_bootstrap(MetricConfig(), ["a"], ["a"], [["a"]])
+
+
+@pytest.mark.parametrize("metric", [MetricConfig(), MetricConfig("chrf", word_order=2)])
+def test_the_numbers_are_sacrebleus(metric):
+    from sacrebleu.significance import PairedTest
+
+    references, better, worse = made_systems(30)
+    references = [references, [line[::-1] for line in references]]
+    almost = [line.replace("w1 ", "x ") for line in better]
+    assert almost != better
+    for other in (worse, almost):
+        found = paired_bootstrap(metric, better, other, references, samples=300)
+        test = PairedTest(
+            [("baseline", other), ("system", better)],
+            {"score": metric.build()},
+            references,
+            test_type="bs",
+            n_samples=300,
+        )
+        signatures, scores = test()
+        [(name, signature)] = signatures.items()
+        assert (found.metric, found.signature) == (name, str(signature))
+        assert found.p_value == scores[name][1].p_value
+        for own, expected in zip((found.baseline, found.system), scores[name], strict=True):
+            assert own.value == pytest.approx(expected.score)
+            # sacreBLEU sums its counts in 32 bits.
+            assert own.mean == pytest.approx(expected.mean, abs=1e-4)
+            assert own.interval == pytest.approx(expected.ci, abs=1e-4)
+
+
+def test_several_systems_are_resampled_alike():
+    references, better, worse = made_systems(8)
+    found = [SegmentStatistics.of(MetricConfig(), one, [references]) for one in (better, worse)]
+    scores = resampled_scores([*found, found[0]], samples=50)
+    assert scores.shape == (3, 50)
+    assert (scores[0] == scores[2]).all()
+    assert (scores[0] > scores[1]).all()
+    assert (resampled_scores(found[1:], samples=50) == scores[1]).all()
+    assert found[0].score([2, 5]) == pytest.approx(
+        corpus_bleu([better[2], better[5]], [[references[2], references[5]]]).value
+    )
+
+
+def test_the_same_system_is_not_better():
+    scores = np.array([1.0, 2.0, 3.0])
+    assert p_value(scores, scores, 0.0) == 1.0
+
+
+def test_the_interval_of_a_mean_is_students():
+    assert mean_interval([30.0]) is None
+    assert mean_interval([30.0, 30.0]) == 0.0
+    # t of 2 degrees of freedom is 4.303, the standard error 1 / sqrt(3).
+    assert mean_interval([29.0, 30.0, 31.0]) == pytest.approx(4.303 / 3**0.5)
+    many = [float(i % 2) for i in range(100)]
+    assert mean_interval(many) == pytest.approx(1.96 * np.std(many, ddof=1) / 10)

@@ -1,12 +1,25 @@
+import bz2
+import gzip
 import hashlib
 import io
+import lzma
+import sys
+import tracemalloc
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relu_nmt.errors import DataError
-from relu_nmt.io.text_lines import decode_lines, read_chunk, read_lines, scan_text
+from relu_nmt.errors import DataError, MissingExtraError
+from relu_nmt.io.text_lines import (
+    decode_lines,
+    find_text,
+    open_text,
+    read_chunk,
+    read_lines,
+    reading,
+    scan_text,
+)
 
 ODD_TEXT = st.text(st.sampled_from("ab ä日\n\n\r\t\x0b\x0c\x1c\x85\xa0\u2028\ufeff"), max_size=60)
 
@@ -74,3 +87,96 @@ def test_file_shrinks_meanwhile(tmp_path):
     path.write_text("one\n")
     with pytest.raises(DataError, match="was changed while it was read"):
         read_chunk(scanned.chunks[0])
+
+
+def zst(data):
+    return pytest.importorskip("zstandard").ZstdCompressor().compress(data)
+
+
+def xz(data):
+    return lzma.compress(data, preset=0)  # whose window is small
+
+
+COMPRESSORS = {".gz": gzip.compress, ".xz": xz, ".bz2": bz2.compress, ".zst": zst}
+compressed = pytest.mark.parametrize("ending", COMPRESSORS)
+
+
+@compressed
+@given(text=ODD_TEXT, chunk_bytes=st.integers(1, 30), cut=st.integers(0, 60))
+def test_compressed_text_is_read_as_it_is(tmp_path_factory, ending, text, chunk_bytes, cut):
+    data = text.encode()
+    # Files that were appended to each other, with padding, stand for the texts one after another.
+    parts = COMPRESSORS[ending](data[:cut]) + b"\0" * 4 + COMPRESSORS[ending](data[cut:])
+    path = tmp_path_factory.mktemp("text") / f"x{ending}"
+    path.write_bytes(parts)
+    scanned = scan_text(str(path), chunk_bytes)
+    lines = [line for chunk in scanned.readable_chunks() for line in read_chunk(chunk)]
+    assert lines == universal_lines(text) == read_lines(path)
+    assert scanned.num_lines == len(lines)
+    assert scanned.num_bytes == len(data)
+    assert scanned.sha256 == hashlib.sha256(data).hexdigest()
+
+
+@compressed
+def test_a_compressed_file_that_is_cut_short_or_damaged(tmp_path, ending):
+    whole = COMPRESSORS[ending]("\n".join(f"Zeile {n * n}" for n in range(20_000)).encode())
+    path = tmp_path / f"x{ending}"
+    for damaged in (whole[:-3], whole[: len(whole) // 2], b"no such format" * 9):
+        path.write_bytes(damaged)
+        for reader in (scan_text, read_lines):
+            with pytest.raises(DataError, match=rf"x\{ending}: cannot read the text: .*") as caught:
+                reader(str(path))
+            assert "\n" not in str(caught.value)
+
+
+@compressed
+def test_an_empty_compressed_file(tmp_path, ending):
+    path = tmp_path / f"x{ending}"
+    path.write_bytes(COMPRESSORS[ending](b""))
+    assert read_lines(path) == []
+
+
+@compressed
+def test_a_compressed_file_is_never_whole_in_memory(tmp_path, ending):
+    path = tmp_path / f"x{ending}"
+    data = "".join(f"Satz {n} mit {n * n % 9973} Woertern\n" for n in range(400_000)).encode()
+    size = len(data)
+    path.write_bytes(COMPRESSORS[ending](data))
+    del data
+    tracemalloc.start()
+    try:
+        scanned = scan_text(str(path))
+        for chunk in scanned.readable_chunks():
+            read_chunk(chunk)
+        assert tracemalloc.get_traced_memory()[1] < size / 2
+    finally:
+        tracemalloc.stop()
+
+
+def test_compressed_text_is_found_where_the_plain_file_is_missing(tmp_path):
+    path = str(tmp_path / "train.de")
+    assert find_text(path) == path
+    (tmp_path / "train.de.zst").touch()
+    (tmp_path / "train.de.gz").touch()
+    assert find_text(path) == f"{path}.gz"
+    (tmp_path / "train.de").touch()
+    assert find_text(path) == path
+
+
+def test_zstandard_is_an_extra(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    (tmp_path / "x.zst").touch()
+    with pytest.raises(MissingExtraError, match=r"pip install 'relu-nmt\[zstd\]'"):
+        read_lines(tmp_path / "x.zst")
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    for name in ("x", "x.gz"):
+        with pytest.raises(DataError, match=rf"{name}: cannot read the text: No such file"):
+            read_lines(tmp_path / name)
+
+
+def test_a_line_is_there_as_soon_as_its_bytes_are(tmp_path):
+    (tmp_path / "x.gz").write_bytes(gzip.compress(b"eins\n") + gzip.compress(b"zwei\n"))
+    with reading("x"), open_text(tmp_path / "x.gz") as file:
+        assert file.read1(100) in (b"eins\n", b"eins\nzwei\n")

@@ -56,7 +56,7 @@ class Checked:
         if check:
             batch, beam_size, length = self.tokens.shape
             sources = self.sources.repeat_interleave(beam_size, 0)
-            features = self.model(sources, self.tokens.reshape(-1, length)).features[:, -1]
+            features = self.model(sources, self.tokens.reshape(-1, length))[:, -1]
             expected = self.model.logits(features).view(batch, beam_size, VOCAB)
             torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-6)
 
@@ -132,4 +132,4 @@ def test_keys_of_the_source_exist_once_a_sentence():
     state.spread(5)
     m.step(torch.full((3, 5), EOS), state)
     state.keep(torch.tensor([0, 2]))
-    assert all(cache.source_keys.shape == (2, 2, 5, 4) for cache in state.caches)
+    assert all(cache.source[0].shape == (2, 2, 5, 4) for cache in state.caches)

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from relu_nmt.attention.base import Need
-from relu_nmt.attention.regularizer_config import AttentionRegularizerConfig
+from relu_nmt.attention.config import AttentionRegularizerConfig
+from relu_nmt.attention.records import record_attention
 from relu_nmt.attention.regularizers import regularizer_terms
 from relu_nmt.data.batches import collate
 from relu_nmt.models.config import TransformerConfig
@@ -40,15 +41,16 @@ def test_loss_is_the_sum_over_real_target_tokens_plus_the_mean_regulariser():
     config = AttentionRegularizerConfig(0.3, 0.2, 0.1)
     result = TranslationObjective(model, 0.1, config).train()(batch())
     b = batch()
-    output = model(b.src_tokens, b.prev_output_tokens, Need(statistics=True))
-    log_probs = (output.features @ model.output_projection.weight.T).log_softmax(-1)
+    with record_attention(model, Need(statistics=True)) as records:
+        features = model(b.src_tokens, b.prev_output_tokens)
+    log_probs = (features @ model.output_projection.weight.T).log_softmax(-1)
     nll = smooth = 0.0
     for row, targets in zip(log_probs, b.tgt_tokens, strict=True):
         for scores, target in zip(row, targets.tolist(), strict=True):
             if target != PAD:
                 nll -= scores[target]
                 smooth -= 0.9 * scores[target] + 0.1 / 19 * (scores.sum() - scores[target])
-    terms = [regularizer_terms(r.output.rows, r.visibility, 0.1) for r in output.records]
+    terms = [regularizer_terms(r.rows, r.visibility, 0.1) for r in records]
     assert len(terms) == 6
     penalty = sum(0.3 * t.normalisation + 0.2 * t.entropy for t in terms) / 6
     assert result.sample_size == 8

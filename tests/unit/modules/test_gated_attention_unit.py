@@ -4,18 +4,22 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from relu_nmt.attention.base import Need
+from relu_nmt.attention.base import Need, build_attention
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.errors import ConfigError
-from relu_nmt.modules.gated_attention_unit import GatedAttentionUnit, GatedAttentionUnitConfig
-
-ALL = Need(statistics=True, telemetry=True, weights=True)
-SMALL = GatedAttentionUnitConfig(key_dim=6)
+from relu_nmt.attention.records import record_attention
+from relu_nmt.attention.spec import AttentionSpec
+from relu_nmt.modules.gated_attention_unit import GatedAttentionUnit
 
 
-def make_unit(config=SMALL, embed_dim=4):
+def new_unit(embed_dim, inner_dim, key_dim, alpha=1.0):
+    spec = AttentionSpec.parse(f"pointwise:h=relu2,alpha={alpha},qk_norm=false")
+    attention = build_attention(spec, "encoder", 0, 1, key_dim, dropout=0.0)
+    return GatedAttentionUnit(embed_dim, inner_dim, attention)
+
+
+def make_unit(embed_dim=4, inner_dim=8, key_dim=6, alpha=1.0):
     torch.manual_seed(0)
-    unit = GatedAttentionUnit(embed_dim, config).double().eval()
+    unit = new_unit(embed_dim, inner_dim, key_dim, alpha).double().eval()
     for parameter in (unit.query_gain, unit.query_shift, unit.key_gain, unit.key_shift):
         parameter.data.normal_()
     return unit
@@ -29,11 +33,13 @@ def inputs(batch=2, length=5, embed_dim=4):
 @pytest.mark.parametrize("alpha", [1.0, 0.5])
 @pytest.mark.parametrize("causal", [False, True])
 def test_output_is_the_formula(alpha, causal):
-    unit = make_unit(GatedAttentionUnitConfig(key_dim=6, alpha=alpha))
+    unit = make_unit(alpha=alpha)
     x = inputs()
     lengths = [3, 5]
     mask = torch.arange(5) < torch.tensor(lengths)[:, None]
-    output = unit(x, Visibility(5, 5, key_mask=mask, causal=causal), ALL)
+    with record_attention(unit, Need(weights=True)) as records:
+        output = unit(x, Visibility(5, 5, key_mask=mask, causal=causal))
+    weights = records[0].weights
     w_u, w_v, w_b = unit.in_proj.weight.split([8, 8, 6])
     for b, length in enumerate(lengths):
         u, v, base = (F.silu(x[b] @ w.T) for w in (w_u, w_v, w_b))
@@ -44,37 +50,37 @@ def test_output_is_the_formula(alpha, causal):
             for j in range(n):
                 k = base[j] * unit.key_gain + unit.key_shift
                 weight = max((q @ k).item() / 6**0.5, 0) ** 2 / n**alpha
-                assert output.weights[b, 0, i, j].item() == pytest.approx(weight, rel=1e-9)
+                assert weights[b, 0, i, j].item() == pytest.approx(weight, rel=1e-9)
                 row += weight * v[j]
             expected = (u[i] * row) @ unit.out_proj.weight.T
-            torch.testing.assert_close(output.values[b, i], expected, rtol=1e-9, atol=1e-12)
-    assert not output.weights[0, 0, :, 3:].any()
+            torch.testing.assert_close(output[b, i], expected, rtol=1e-9, atol=1e-12)
+    assert not weights[0, 0, :, 3:].any()
 
 
 def test_later_and_padded_positions_do_not_matter():
     unit, x = make_unit(), inputs()
-    whole = unit(x, Visibility(5, 5, causal=True)).values
+    whole = unit(x, Visibility(5, 5, causal=True))
     changed = x.clone()
     changed[:, 3:] = 1e3
-    again = unit(changed, Visibility(5, 5, causal=True)).values
+    again = unit(changed, Visibility(5, 5, causal=True))
     torch.testing.assert_close(again[:, :3], whole[:, :3])
     mask = torch.tensor([[True] * 3 + [False] * 2] * 2)
-    padded = unit(changed, Visibility(5, 5, key_mask=mask)).values
-    torch.testing.assert_close(padded[:, :3], unit(x[:, :3], Visibility(3, 3)).values)
+    padded = unit(changed, Visibility(5, 5, key_mask=mask))
+    torch.testing.assert_close(padded[:, :3], unit(x[:, :3], Visibility(3, 3)))
 
 
 def test_number_of_parameters():
-    unit = GatedAttentionUnit(16)
+    unit = new_unit(16, 32, 128)
     assert sum(p.numel() for p in unit.parameters()) == 6 * 16**2 + 128 * 16 + 4 * 128
 
 
 def test_gradcheck_also_of_the_second_order():
-    unit = make_unit(GatedAttentionUnitConfig(expansion=1, key_dim=3), embed_dim=2)
+    unit = make_unit(embed_dim=2, inner_dim=2, key_dim=3)
     x = inputs(1, 3, 2).requires_grad_()
     mask = torch.tensor([[True, True, False]])
 
     def values(x):
-        return unit(x, Visibility(3, 3, key_mask=mask)).values
+        return unit(x, Visibility(3, 3, key_mask=mask))
 
     assert torch.autograd.gradcheck(values, x)
     assert torch.autograd.gradgradcheck(values, x)
@@ -82,29 +88,16 @@ def test_gradcheck_also_of_the_second_order():
 
 def test_it_learns_to_copy_from_another_position():
     torch.manual_seed(0)
-    unit = GatedAttentionUnit(16, GatedAttentionUnitConfig(key_dim=16))
+    unit = new_unit(16, 32, 16)
     optimizer = torch.optim.Adam(unit.parameters(), lr=3e-2)
     generator = torch.Generator().manual_seed(2)
     for _ in range(150):
         x = torch.randn(32, 4, 16, generator=generator)
         x[:, :, 4] = torch.tensor([3.0, 0.0, 0.0, 0.0])  # marks the first position
         x[:, :, 5] = 1.0  # what opens the gate u, which has no bias
-        values = unit(x, Visibility(4, 4)).values
+        values = unit(x, Visibility(4, 4))
         loss = (values[:, :, :4] - x[:, :1, :4]).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
     assert loss.item() < 0.1  # the output 0 has a loss of 1
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"key_dim": 0}, "key_dim=0: expected 1 or more"),
-        ({"expansion": 0}, "expansion=0: expected 1 or more"),
-        ({"h": "tanh"}, "h=tanh: expected one of"),
-    ],
-)
-def test_impossible_settings_are_errors(options, message):
-    with pytest.raises(ConfigError, match=message):
-        GatedAttentionUnit(4, GatedAttentionUnitConfig(**options))

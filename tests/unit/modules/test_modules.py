@@ -1,15 +1,15 @@
 import pytest
 import torch
-import torch.nn.functional as F
+from torch import nn
 
 from relu_nmt.attention.base import build_attention
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.spec import AttentionSpec
 from relu_nmt.dropout import dropout
-from relu_nmt.errors import DataError
+from relu_nmt.models.config import TransformerConfig
+from relu_nmt.models.encoder_decoder import EncoderDecoder
 from relu_nmt.modules.cross_entropy import BLOCK_TOKENS, CPU_CHUNK_TOKENS, projected_cross_entropy
-from relu_nmt.modules.multihead import MultiheadAttention
-from relu_nmt.modules.positions import LearnedPositions, SinusoidalPositions
+from relu_nmt.modules.multihead import CrossAttention, SelfAttention
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -62,48 +62,69 @@ def test_dropout_gradient_follows_the_mask():
     assert torch.equal(grad, y.detach())
 
 
-def test_sinusoidal_positions_grow_and_stay_what_they_were():
-    positions = SinusoidalPositions(6)
-    early, late = positions(3).clone(), positions(5, start=5000)
-    assert late.shape == (5, 6)
-    torch.testing.assert_close(positions(3), early)
-    assert early[0].tolist() == [0, 0, 0, 1, 1, 1]
-    assert late[0, 0].item() == pytest.approx(torch.tensor(5000.0).sin().item(), abs=1e-4)
+def self_attention(embed_dim, heads):
+    spec = AttentionSpec.parse("softmax")
+    return SelfAttention(
+        embed_dim, build_attention(spec, "encoder", 0, heads, embed_dim // heads, 0.0)
+    )
 
 
-def test_learned_positions_refuse_what_does_not_fit():
-    positions = LearnedPositions(4, 8, "--max-source-positions")
-    assert positions(8).shape == (8, 4)
-    with pytest.raises(DataError, match="9 tokens does not fit --max-source-positions 8"):
-        positions(9)
+def cross_attention(embed_dim, heads):
+    spec = AttentionSpec.parse("softmax")
+    return CrossAttention(
+        embed_dim, build_attention(spec, "cross", 0, heads, embed_dim // heads, 0.0)
+    )
+
+
+def pytorchs_own(weight, bias, out_proj):
+    theirs = torch.nn.MultiheadAttention(8, 2, batch_first=True, dtype=torch.float64)
+    tensors = {"in_proj_weight": weight, "in_proj_bias": bias}
+    theirs.load_state_dict(
+        tensors | {"out_proj.weight": out_proj.weight, "out_proj.bias": out_proj.bias}
+    )
+    return theirs
 
 
 def test_multihead_softmax_equals_pytorchs_own():
     torch.manual_seed(2)
-    attention = build_attention(AttentionSpec.parse("softmax"), "encoder", 2, 4, 0.0)
-    ours = MultiheadAttention(8, attention).double()
-    theirs = torch.nn.MultiheadAttention(8, 2, batch_first=True, dtype=torch.float64)
-    theirs.load_state_dict(
-        {
-            "in_proj_weight": ours.in_proj_weight,
-            "in_proj_bias": ours.in_proj_bias,
-            "out_proj.weight": ours.out_proj.weight,
-            "out_proj.bias": ours.out_proj.bias,
-        }
-    )
     x, memory = (torch.randn(3, n, 8, dtype=torch.float64) for n in (4, 5))
     mask = torch.arange(5) < torch.tensor([[5], [2], [4]])
-    visibility = Visibility(4, 5, key_mask=mask)
-    output = ours.attend(x, ours.queries(x), *ours.keys_values(memory), visibility)
-    expected, _ = theirs(x, memory, memory, key_padding_mask=~mask)
-    torch.testing.assert_close(output.values, expected)
-    itself = ours.attend(x, *ours.self_projections(x), Visibility(4, 4)).values
-    torch.testing.assert_close(itself, theirs(x, x, x)[0])
+    cross, own = cross_attention(8, 2).double(), self_attention(8, 2).double()
+    weight = torch.cat([cross.q.weight, cross.kv.weight])
+    theirs = pytorchs_own(weight, torch.cat([cross.q.bias, cross.kv.bias]), cross.out_proj)
+    output = cross(x, *cross.keys_values(memory), Visibility(4, 5, key_mask=mask))
+    torch.testing.assert_close(output, theirs(x, memory, memory, key_padding_mask=~mask)[0])
+    theirs = pytorchs_own(own.qkv.weight, own.qkv.bias, own.out_proj)
+    torch.testing.assert_close(own(x, Visibility(4, 4)), theirs(x, x, x)[0])
 
 
 def test_initialisation_has_the_variance_of_fairseqs():
-    attention = build_attention(AttentionSpec.parse("softmax"), "encoder", 4, 64, 0.0)
-    layer = MultiheadAttention(256, attention)
-    assert layer.in_proj_weight.var().item() == pytest.approx(0.5 / 256, rel=0.05)
-    assert layer.out_proj.weight.var().item() == pytest.approx(1 / 256, rel=0.05)
-    assert F.linear(torch.zeros(256), layer.out_proj.weight, layer.out_proj.bias).abs().sum() == 0
+    cross, own = cross_attention(256, 4), self_attention(256, 4)
+    for weight in (own.qkv.weight, cross.q.weight, cross.kv.weight):
+        assert weight.var().item() == pytest.approx(0.5 / 256, rel=0.05)
+    for module in (own, cross):
+        assert module.out_proj.weight.var().item() == pytest.approx(1 / 256, rel=0.05)
+        assert not any(p.any() for name, p in module.named_parameters() if "bias" in name)
+
+
+def test_every_projection_and_the_logits_go_through_plain_linear_modules():
+    """Quantisation and adapters look for them by this type and act when they are called."""
+    sides = ("encoder", "decoder")
+    small = {"embed_dim": 8, "ffn_embed_dim": 8, "layers": 1, "attention_heads": 2}
+    config = TransformerConfig(**{f"{s}_{k}": v for s in sides for k, v in small.items()})
+    model, called = EncoderDecoder(config, 9, 9, 1).eval(), set()
+    matrices = {id(p) for p in model.parameters() if p.dim() == 2}
+    for name, module in model.named_modules():
+        if type(module) is nn.Linear:
+            module.register_forward_hook(lambda *_, name=name: called.add(name))
+            matrices.discard(id(module.weight))
+    assert len(matrices) == 2  # the embeddings
+    state = model.start(model.encode(torch.tensor([[4, 5, 2]])))
+    model.step(torch.tensor([[2]]), state)
+    assert called == {
+        *(f"encoder.layers.0.self_attention.{name}" for name in ("qkv", "out_proj")),
+        *(f"decoder.layers.0.self_attention.{name}" for name in ("qkv", "out_proj")),
+        *(f"decoder.layers.0.cross_attention.{name}" for name in ("q", "kv", "out_proj")),
+        *(f"{s}.layers.0.feed_forward.{name}" for s in sides for name in ("inner", "outer")),
+        "output_projection",
+    }

@@ -1,15 +1,17 @@
 """A sweep's folder with made-up results, without any training."""
 
+import dataclasses
 import json
 import random
 
 from relu_nmt.data.documents import write_documents
 from relu_nmt.sweep.environment import describe_environment
-from relu_nmt.sweep.folder import SweepDescription, write_description, write_training
-from relu_nmt.sweep.plan import Plan
+from relu_nmt.sweep.folder import SweepDescription, write_description
+from relu_nmt.sweep.plan import SweepPlan
 from relu_nmt.sweep.results import SLOTS
-from relu_nmt.sweep.settings import Budget, SweepConfig
-from relu_nmt.sweep.step_state import DIVERGED, DONE, FAILED, StepState, write_state
+from relu_nmt.sweep.settings import SweepSettings
+from relu_nmt.sweep.steps import DIVERGED, DONE, FAILED, StepState
+from relu_nmt.training.results import TrainingResults
 
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
 # Share of the words that a made-up translation has right, by attention.
@@ -31,78 +33,62 @@ def make_references(folder, documents=14, seed=1):
 
 
 def make_sweep(folder, *, lengths=(128, 256, 512), seeds=(1, 2, 3), mixture=(), trouble=True):
-    """Write the folder of a sweep; return plan and description.
+    """Write the folder of a sweep; return its description.
 
     With trouble, sparsemax has diverged from 256 on and a softmax crashed.
     """
     data = folder / "data"
     counts, lines = make_references(data)
-    config = SweepConfig(
-        lengths,
-        tuple(SKILL),
-        seeds,
-        Budget(updates=4000),
+    settings = SweepSettings.of(
+        data=str(data),
+        lengths=lengths,
+        attentions=tuple(SKILL),
+        seeds=seeds,
+        budget="4000u",
         doc_mixture=mixture,
+        train_flags="--max-tokens 4096 --arch transformer_tiny",
         save_dir=str(folder),
     )
-    plan = Plan(str(data), config, ("--max-tokens", "4096"), "reluformer_tiny")
-    description = SweepDescription(
-        plan.data,
-        "test",
-        ("de", "en"),
-        config.attentions,
-        str(config.budget),
-        "best",
-        ("data", "--budget", "4000u", "--", "--max-tokens", "4096"),
-        describe_environment(),
-        planned_models(plan),
-        plan.settings,
-    )
-    for training in plan.trainings():
-        train, *evaluations = plan.steps_of(training)
+    typed = ("data", "--budget", "4000u", "--", "--max-tokens", "4096")
+    settings = dataclasses.replace(settings, command=typed)
+    plan = SweepPlan(settings)
+    description = SweepDescription(settings, describe_environment())
+    for model in plan.models():
+        train, *evaluations = plan.steps_of(model)
         train.checkpoints.mkdir(parents=True)
-        write_training(train.folder, training)
-        bad = trouble and _trouble(training)
+        bad = trouble and _trouble(model)
         environment = {"cpu": "Some CPU", "OMP_NUM_THREADS": "1", "torch": "2.13.0"}
         status, note = bad or (DONE, "")
-        write_state(
-            train,
-            StepState(status, train.commands, note, "2026-11-21", 900.0, 7 * 10**8, 0, environment),
-        )
-        _write_log(train, training)
-        _write_lengths(train, training)
+        shared = {"model": model, "started": "2026-11-21", "environment": environment}
+        StepState(
+            status, train.commands, note=note, seconds=900.0, peak_memory=7 * 10**8, **shared
+        ).write(train)
+        _write_results(train, model)
+        _write_lengths(train, model)
         if bad:
             continue
         for step in evaluations:
-            state = StepState(
-                DONE, step.commands, "", "2026-11-21", 60.0, 5 * 10**8, 0, environment
-            )
-            write_state(step, state)
+            StepState(DONE, step.commands, **shared).write(step)
             _write_evaluation(step, counts, lines)
-    return plan, write_description(folder, description)
+    return write_description(folder, description)
 
 
-def planned_models(plan):
-    return tuple((t, plan.evaluated_lengths(t)) for t in plan.trainings())
-
-
-def _trouble(training):
-    if training.attention == "sparsemax" and max(training.lengths) > 128:
+def _trouble(model):
+    if model.attention == "sparsemax" and max(model.lengths) > 128:
         return DIVERGED, "relu-nmt-train: error: update 812 (epoch 2): loss became not finite"
-    if (training.attention, training.seed, training.lengths) == ("softmax", 3, (512,)):
+    if (model.attention, model.seed, model.lengths) == ("softmax", 3, (512,)):
         return FAILED, "RuntimeError: <out of memory> & more"
     return None
 
 
-def _write_log(step, training):
-    speed = 3000 / SLOWNESS[training.attention] / (1 + max(training.lengths) / 2048)
-    lines = [
-        {"epoch": 1, "update": 0.5, "loss": 7.1, "wps": speed / 2, "wpb": 9.0, "num_updates": 50},
-        {"epoch": 1, "update": 0.9, "loss": 6.0, "wps": speed, "wpb": 9.0, "num_updates": 100},
-        {"epoch": 1, "valid_loss": 5.5, "valid_nll_loss": 4.321, "valid_num_updates": 4000},
-        {"message": "done training in 1012.5 seconds: 4000 updates are made (--max-update 4000)"},
-    ]
-    step.path(".log").write_text("".join(json.dumps(line) + "\n" for line in lines))
+def _write_results(step, model):
+    speed = 3000 / SLOWNESS[model.attention] / (1 + max(model.lengths) / 2048)
+    results = TrainingResults(ended="done", num_updates=4000, seconds=1012.5)
+    for number, loss, wps in ((50, 7.1, speed / 2), (100, 6.0, speed)):
+        stats = {"loss": loss, "wps": wps, "ups": wps / 9, "train_wall": 450 / wps}
+        results.add_updates(1, {"num_updates": number, **stats})
+    results.add_validation("valid", 1, {"num_updates": 4000, "loss": 5.5, "nll_loss": 4.321})
+    results.write(step.checkpoints)
 
 
 def lengths_of(limit, documents, sentences):
@@ -120,17 +106,17 @@ def lengths_of(limit, documents, sentences):
     }
 
 
-def _write_lengths(step, training):
-    parts = [lengths_of(limit, 5000, 90_000) for limit in training.lengths]
+def _write_lengths(step, model):
+    parts = [lengths_of(limit, 5000, 90_000) for limit in model.lengths]
     content = {"splits": {"train": parts, "valid": parts[:1]}}
     (step.checkpoints / "document_lengths.json").write_text(json.dumps(content))
 
 
 def _write_evaluation(step, counts, lines):
-    training, length = step.training, step.length
-    rng = random.Random(f"{training.attention} {training.seed} {length}")
-    skill = SKILL[training.attention] + rng.uniform(-0.01, 0.01)
-    skill += 0.02 * (length > 128) * (training.attention == "reluformer")
+    model, length = step.model, step.length
+    rng = random.Random(f"{model.attention} {model.seed} {length}")
+    skill = SKILL[model.attention] + rng.uniform(-0.01, 0.01)
+    skill += 0.02 * (length > 128) * (model.attention == "reluformer")
     rest = iter(lines)
     documents = []
     for count in counts:
@@ -143,7 +129,7 @@ def _write_evaluation(step, counts, lines):
     slots = {
         slot: {
             "entropy": 1.4 + 0.3 * number + length / 1000,
-            "zero_fraction": 0.0 if training.attention == "softmax" else 0.9 + 0.02 * number,
+            "zero_fraction": 0.0 if model.attention == "softmax" else 0.9 + 0.02 * number,
             "mean_log_n": 4.0,
             "null_fraction": 0.01,
             "sum": 0.98,

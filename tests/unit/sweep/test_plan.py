@@ -1,22 +1,23 @@
 """Which models a sweep trains, and with which commands."""
 
+import dataclasses
+
 import pytest
 
-from relu_nmt.errors import ConfigError
-from relu_nmt.sweep.plan import Plan, attention_flags, shown_command
-from relu_nmt.sweep.settings import Budget, SweepConfig
+from relu_nmt.sweep.plan import SweepPlan, shown_command, with_preset
+from relu_nmt.sweep.settings import SweepSettings
 
 
-def make_plan(train_flags=(), arch="reluformer", **values):
+def make_plan(train_flags=(), **values):
     values = {
         "lengths": (128, 512),
         "attentions": ("softmax", "reluformer"),
         "seeds": (1, 2),
-        "budget": Budget(updates=10),
+        "budget": "10u",
         "save_dir": "out",
         **values,
     }
-    return Plan("data", SweepConfig(**values), tuple(train_flags), arch)
+    return SweepPlan(SweepSettings.of(data="data", train_flags=tuple(train_flags), **values))
 
 
 def after(command, flag):
@@ -25,20 +26,23 @@ def after(command, flag):
 
 def test_a_model_for_each_attention_length_and_seed():
     plan = make_plan()
-    trainings = plan.trainings()
-    assert len(trainings) == len(set(trainings)) == 8
-    assert {t.seed for t in trainings[:4]} == {1}
-    assert len({t.name for t in trainings}) == 8
-    assert [step.stem for step in plan.steps_of(trainings[1])] == ["train", "evaluate-128"]
+    models = plan.models()
+    assert len(models) == len(set(models)) == 8
+    assert {t.seed for t in models[:4]} == {1}
+    assert len({t.name for t in models}) == 8
+    assert [step.path(".log").name for step in plan.steps_of(models[1])] == [
+        "train.log",
+        "evaluate-128.log",
+    ]
 
 
 def test_a_mixture_is_one_model_evaluated_at_every_length():
     plan = make_plan(doc_mixture=(1, 128), lengths=(1, 128, 512))
-    assert [str(t) for t in plan.trainings()][:2] == [
+    assert [str(t) for t in plan.models()][:2] == [
         "softmax mixture 1,128 seed 1",
         "reluformer mixture 1,128 seed 1",
     ]
-    train, *evaluations = plan.steps_of(plan.trainings()[0])
+    train, *evaluations = plan.steps_of(plan.models()[0])
     assert after(train.commands[0], "--doc-mixture") == "1,128"
     assert "--max-doc-tokens" not in train.commands[0]
     assert [after(step.commands[0], "--max-doc-tokens") for step in evaluations] == [
@@ -53,24 +57,24 @@ def test_each_model_starts_from_the_sentence_model_of_its_attention_and_seed():
     sentences = make_plan(lengths=(1,), save_dir="sentences")
     made = {evaluate.evaluated_checkpoint for evaluate in sentences.steps()} - {None}
     plan = make_plan(doc_mixture=(1, 128), start_from="sentences/")
-    starts = {training: plan.steps_of(training)[0].start for training in plan.trainings()}
+    starts = {model: plan.steps_of(model)[0].start for model in plan.models()}
     assert set(starts.values()) == made
-    for training, start in starts.items():
-        assert f"/{training.attention}-L1-seed{training.seed}/" in str(start)
+    for model, start in starts.items():
+        assert f"/{model.attention}-L1-seed{model.seed}/" in str(start)
     assert {step.start for step in sentences.steps()} == {None}
     # A slash at the end is no other setting.
-    assert plan.settings == make_plan(doc_mixture=(1, 128), start_from="sentences").settings
+    other = make_plan(doc_mixture=(1, 128), start_from="sentences")
+    assert plan.shared_flags == other.shared_flags
 
 
 def test_the_commands_of_a_model():
-    flags = ["--max-tokens", "4096", "-a", "reluformer_tiny", "--log-interval", "7"]
-    plan = make_plan(flags, "reluformer_tiny", generate_flags=("--beam", "4"))
-    train, evaluate = plan.steps_of(plan.trainings()[0])
+    flags = ["--max-tokens", "4096", "-a", "transformer_tiny", "--log-interval", "7"]
+    plan = make_plan(flags, generate_flags=("--beam", "4"))
+    train, evaluate = plan.steps_of(plan.models()[0])
     command = train.commands[0]
     assert shown_command(command)[:2] == ["relu-nmt-train", "data"]
-    assert command.count("--arch") == 1
-    assert "-a" not in command
-    assert after(command, "--arch") == "transformer_tiny"
+    assert after(command, "-a") == "transformer_tiny"
+    assert "--arch" not in command
     assert after(command, "--attention") == "softmax"
     assert after(command, "--max-update") == "10"
     # What the user types comes later and wins over the sweep's own defaults.
@@ -84,14 +88,18 @@ def test_the_commands_of_a_model():
 
 
 def test_attentions_without_weights_are_not_measured():
-    config = SweepConfig((8,), ("performer",), (1,), Budget(updates=1))
-    plan = Plan("data", config, without_weights=frozenset({"performer"}))
-    assert "--attention-stats" not in plan.steps()[1].commands[0]
+    settings = make_plan(attentions=("performer",)).settings
+    assert "--attention-stats" in SweepPlan(settings).steps()[1].commands[0]
+    for plan in (
+        SweepPlan(settings, without_weights=frozenset({"performer"})),
+        SweepPlan(dataclasses.replace(settings, attention_stats=False)),
+    ):
+        assert "--attention-stats" not in plan.steps()[1].commands[0]
 
 
 def test_averaged_checkpoints_are_a_second_command_of_the_training():
     plan = make_plan(checkpoint="average:10")
-    train, evaluate = plan.steps_of(plan.trainings()[0])
+    train, evaluate = plan.steps_of(plan.models()[0])
     _, average = train.commands
     assert shown_command(average)[0] == "relu-nmt-average"
     assert after(average, "--num-update-checkpoints") == "10"
@@ -100,30 +108,28 @@ def test_averaged_checkpoints_are_a_second_command_of_the_training():
 
 
 @pytest.mark.parametrize(
-    ("attention", "flags"),
+    ("attention", "weight", "spec"),
     [
-        ("softmax", ("--arch", "transformer_wmt_en_de", "--attention", "softmax")),
-        ("reluformer", ("--arch", "reluformer_wmt_en_de")),
-        (
-            "reluformer:gamma=3",
-            ("--arch", "reluformer_wmt_en_de", "--attention", "reluformer:gamma=3"),
-        ),
+        ("softmax", "0.0", "softmax"),
+        ("reluformer", "0.1", "reluformer:gamma=2"),
+        ("reluformer:gamma=3", "0.1", "reluformer:gamma=3"),
     ],
 )
-@pytest.mark.parametrize("family", ["transformer", "reluformer"])
-def test_only_reluformers_get_gamma_and_regulariser_of_the_preset(family, attention, flags):
-    assert attention_flags(f"{family}_wmt_en_de", attention) == flags
-
-
-def test_mistakes():
-    with pytest.raises(ConfigError, match="--budget: say how long"):
-        make_plan(budget=None)
-    with pytest.raises(ConfigError, match="--arch cnn"):
-        make_plan(arch="cnn").steps()
+def test_only_reluformers_get_gamma_and_regulariser_of_the_preset(attention, weight, spec):
+    flags = ["--attention-norm-weight", weight, "--attention-entropy-weight", weight]
+    assert with_preset(attention) == (flags, spec)
+    [train, _] = make_plan(
+        ["--arch", "any"], attentions=(attention,), lengths=(8,), seeds=(1,)
+    ).steps()
+    command = train.commands[0]
+    assert after(command, "--attention") == spec
+    assert after(command, "--arch") == "any"
+    # Typed weights win, the typed shape stays.
+    assert command.index("--attention-norm-weight") < command.index("--arch")
 
 
 def test_folder_names_are_plain():
     plan = make_plan(attentions=("reluformer:gamma=2,learnable=true", "pointwise:h=relu"))
-    names = {training.name for training in plan.trainings()}
+    names = {model.name for model in plan.models()}
     assert "reluformer-gamma=2-learnable=true-L128-seed1" in names
     assert not any(set(name) & set(":/, ") for name in names)

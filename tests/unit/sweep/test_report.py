@@ -1,5 +1,6 @@
 """The report of made-up results: complete, escaped, self-contained, with the numbers of the CSV."""
 
+import base64
 import csv
 import dataclasses
 import json
@@ -13,9 +14,9 @@ import pytest
 
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.sweep.folder import models_in, read_description, write_description
-from relu_nmt.sweep.report import Reporter
+from relu_nmt.sweep.report import SweepReport
 from relu_nmt.sweep.results import PENDING
-from tests.unit.sweep.made_results import make_sweep, planned_models
+from tests.unit.sweep.made_results import make_sweep
 
 
 class Tables(HTMLParser):
@@ -53,19 +54,28 @@ class Tables(HTMLParser):
         raise AssertionError(titles)
 
 
-def reporter_of(folder, plan, description):
-    return Reporter(folder, dataclasses.replace(description, planned=planned_models(plan)))
+def page_of(folder, description):
+    report = SweepReport(folder, description)
+    report.write()
+    return report.path.read_text("utf-8")
+
+
+def varied(description, **values):
+    """Return the description with other settings."""
+    sweep = dataclasses.replace(description.settings.sweep, **values)
+    settings = dataclasses.replace(description.settings, sweep=sweep)
+    return dataclasses.replace(description, settings=settings)
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """The page and the rows of the CSV of a sweep in which some models came to grief."""
     folder = tmp_path_factory.mktemp("made")
-    plan, description = make_sweep(folder)
-    path = reporter_of(folder, plan, description).write()
+    description = make_sweep(folder)
+    page = page_of(folder, description)
     with open(folder / "results.csv", encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    return path.read_text("utf-8"), rows
+    return page, rows
 
 
 def shown(value, decimals=2, signed=False):
@@ -162,16 +172,18 @@ def test_what_went_wrong_is_told_and_escaped(made):
 def test_the_page_needs_nothing_but_itself(made):
     page, _ = made
     for tag, attributes in Tables(page).tags:
-        assert tag not in ("script", "link", "img", "iframe", "object")
+        assert tag not in ("script", "link", "iframe", "object")
+        if tag == "img":
+            assert attributes.pop("src").startswith("data:image/svg+xml;base64,")
         for name in ("src", "href", "xlink:href"):
             value = attributes.get(name, "")
             assert not re.match(r"\w+:|//", value), value
     assert "url(http" not in page
     assert "@import" not in page
     assert page.count("<figure>") == 4
-    ids = re.findall(r'\bid="([^"]+)"', page)
-    assert len(ids) == len(set(ids))
-    assert set(re.findall(r'(?:href="|url\()#([^")]+)', page)) <= set(ids)
+    for image in re.findall(r'base64,([^"]+)"', page):
+        svg = base64.b64decode(image).decode()
+        assert not re.search(r'(?:href="|url\()(?!#)', svg)
 
 
 def test_commands_and_versions_are_told(made):
@@ -186,10 +198,10 @@ def test_commands_and_versions_are_told(made):
 
 
 def test_mixtures_have_one_model_for_all_lengths(tmp_path):
-    plan, description = make_sweep(
+    description = make_sweep(
         tmp_path, lengths=(1, 128), seeds=(1,), mixture=(1, 64, 128), trouble=False
     )
-    page = reporter_of(tmp_path, plan, description).write().read_text("utf-8")
+    page = page_of(tmp_path, description)
     tables = Tables(page)
     assert tables.tables[0][0] == ["attention, evaluated at", "sentences", "128"]
     assert "6 evaluations of 3 models: 6 done." in page
@@ -208,23 +220,21 @@ def test_mixtures_have_one_model_for_all_lengths(tmp_path):
 
 
 def test_what_is_not_there_yet_is_pending(tmp_path):
-    plan, description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
-    wider = dataclasses.replace(plan, config=dataclasses.replace(plan.config, seeds=(1, 2)))
-    data = reporter_of(tmp_path, wider, description).read()
+    description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
+    wider = varied(description, seeds=(1, 2))
+    data = SweepReport(tmp_path, wider).read()
     assert [cell.status for cell in data.cells] == ["done", PENDING] * 3
-    page = reporter_of(tmp_path, wider, description).write().read_text("utf-8")
+    page = page_of(tmp_path, wider)
     assert "1 of 2 not begun" in page
-    # Without a plan, the models that are there are all.
-    data = Reporter(tmp_path, dataclasses.replace(description, planned=())).read()
-    assert len(data.cells) == len(models_in(tmp_path)) == 3
+    assert len(models_in(tmp_path)) == 3
     assert read_description(tmp_path) == description
 
 
 def test_documents_of_a_bucket_are_counted_where_there_are_results(tmp_path):
-    plan, description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
+    description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
     for name in ("evaluate-128.json", "evaluate-128.txt"):
         next((tmp_path / "models").glob(f"softmax*/{name}")).unlink()
-    page = reporter_of(tmp_path, plan, description).write().read_text("utf-8")
+    page = page_of(tmp_path, description)
     [header] = (
         header
         for header, *_ in Tables(page).tables
@@ -234,35 +244,35 @@ def test_documents_of_a_bucket_are_counted_where_there_are_results(tmp_path):
 
 
 def test_many_translations_that_were_cut_off_are_counted_in_full(tmp_path):
-    plan, description = make_sweep(tmp_path, lengths=(128,), seeds=(1, 2), trouble=False)
+    description = make_sweep(tmp_path, lengths=(128,), seeds=(1, 2), trouble=False)
     paths = sorted((tmp_path / "models").glob("*/evaluate-128.results.json"))
     for path, number in zip(paths, (1234, 1235, 2000, 3000, 0, 1), strict=True):
         path.write_text(json.dumps({**json.loads(path.read_text()), "at_limit": number}))
-    page = reporter_of(tmp_path, plan, description).write().read_text("utf-8")
+    page = page_of(tmp_path, description)
     found = re.findall(r"([\d.,e+]+) cut off", page)
     assert found == ["2,500", "1,234.5", "0.5"]
 
 
 def test_a_report_of_nothing(tmp_path):
-    plan, description = make_sweep(tmp_path, lengths=(128,), seeds=(1,))
+    description = make_sweep(tmp_path, lengths=(128,), seeds=(1,))
     shutil.rmtree(tmp_path / "models")
-    page = reporter_of(tmp_path, plan, description).write().read_text("utf-8")
+    page = page_of(tmp_path, description)
     assert "3 evaluations of 3 models: 3 not begun." in page
 
 
 def test_a_bleu_below_one_does_not_converge(tmp_path):
-    plan, description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
+    description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
     path = next((tmp_path / "models").glob("softmax*/evaluate-128.txt"))
     path.write_text(re.sub(r"w\d+", "wrong", path.read_text()))
     results = json.loads(path.with_suffix(".results.json").read_text())
     results["d_bleu"]["score"] = 0.0
     path.with_suffix(".results.json").write_text(json.dumps(results))
-    page = reporter_of(tmp_path, plan, description).write().read_text("utf-8")
+    page = page_of(tmp_path, description)
     assert Tables(page).tables[0][1] == ["softmax", "does not converge"]
 
 
 def test_a_model_that_is_weak_at_one_length_has_converged(tmp_path):
-    plan, description = make_sweep(
+    description = make_sweep(
         tmp_path, lengths=(1, 128), mixture=(1, 128), seeds=(1, 2), trouble=False
     )
     path = tmp_path / "models/softmax-mix1+128-seed2/evaluate-128.txt"
@@ -270,20 +280,20 @@ def test_a_model_that_is_weak_at_one_length_has_converged(tmp_path):
     results = json.loads(path.with_suffix(".results.json").read_text())
     results["d_bleu"]["score"] = 0.0
     path.with_suffix(".results.json").write_text(json.dumps(results))
-    data = reporter_of(tmp_path, plan, description).read()
+    data = SweepReport(tmp_path, description).read()
     assert {cell.status for cell in data.cells} == {"done"}
     weak = next(a for a in data.averages if (a.system.attention, a.length) == ("softmax", 128))
-    [strong] = [c.record["d_bleu"] for c in weak.cells if c.training.seed == 1]
+    [strong] = [c.record["d_bleu"] for c in weak.cells if c.model.seed == 1]
     assert weak.record["d_bleu"] == pytest.approx(strong / 2)
 
 
 def test_an_evaluation_without_references_is_a_failed_cell(tmp_path):
-    plan, description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
+    description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
     for name in ("test.de-en.en.raw", "test.de-en.documents"):
         (tmp_path / "data" / name).unlink()
     path = next((tmp_path / "models").glob("softmax*/evaluate-128.results.json"))
     path.write_text(json.dumps({**json.loads(path.read_text()), "d_bleu": None}))
-    cells = reporter_of(tmp_path, plan, description).read().cells
+    cells = SweepReport(tmp_path, description).read().cells
     assert [cell.status for cell in cells] == ["failed", "done", "done"]
     assert "no d-BLEU" in cells[0].record["note"]
 
@@ -304,40 +314,39 @@ def test_gains_have_an_interval_over_seeds(made):
 
 @pytest.mark.parametrize("ending", [".results.json", ".txt", ".attention.json"])
 def test_damaged_results_are_a_failed_cell(tmp_path, ending):
-    plan, description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
+    description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
     next((tmp_path / "models").glob(f"softmax*/evaluate-128{ending}")).write_text("{")
-    data = reporter_of(tmp_path, plan, description).read()
+    data = SweepReport(tmp_path, description).read()
     assert [cell.status for cell in data.cells] == ["failed", "done", "done"]
     assert "cannot be read" in data.cells[0].record["note"]
 
 
-def test_a_damaged_note_of_a_model_costs_nothing_but_itself(tmp_path):
-    plan, description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
-    path = next((tmp_path / "models").glob("softmax*/model.json"))
+def test_a_damaged_state_of_a_model_costs_nothing_but_itself(tmp_path):
+    description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
+    path = next((tmp_path / "models").glob("softmax*/train.json"))
     path.write_text("{")
-    with pytest.raises(DataError, match=r"model\.json: cannot read it .*; delete it$"):
-        reporter_of(tmp_path, plan, description).read()
+    with pytest.raises(DataError, match=r"train\.json: damaged .*; delete it to run the step"):
+        SweepReport(tmp_path, description).read()
     path.unlink()
-    data = reporter_of(tmp_path, plan, description).read()
-    assert [cell.status for cell in data.cells] == ["done"] * 3
+    data = SweepReport(tmp_path, description).read()
+    assert [cell.status for cell in data.cells] == ["pending", "done", "done"]
 
 
 def test_a_folder_keeps_to_its_data_and_remembers_attentions(tmp_path):
-    _, description = make_sweep(tmp_path, lengths=(128,), seeds=(1,))
-    fewer = dataclasses.replace(description, attentions=("rela", "softmax"))
-    merged = write_description(tmp_path, fewer)
+    description = make_sweep(tmp_path, lengths=(128,), seeds=(1,))
+    merged = write_description(tmp_path, varied(description, attentions=("rela", "softmax")))
     # The baseline stays: each gain of the report is against it.
     assert merged.attentions == ("softmax", "reluformer", "sparsemax", "rela")
     with pytest.raises(ConfigError, match="its results have gen-subset test, not valid"):
-        write_description(tmp_path, dataclasses.replace(description, gen_subset="valid"))
-    next((tmp_path / "models").glob("*/model.json")).write_text("{}")
-    with pytest.raises(DataError, match=r"model\.json: cannot read it"):
+        write_description(tmp_path, varied(description, gen_subset="valid"))
+    next((tmp_path / "models").glob("*/train.json")).write_text("{}")
+    with pytest.raises(DataError, match=r"train\.json: damaged"):
         models_in(tmp_path)
 
 
 def test_a_folder_is_of_one_setting(tmp_path):
-    _, description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
-    other = dataclasses.replace(description, settings=("--max-update", "9000"))
+    description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
+    other = varied(description, budget="9000u")
     with pytest.raises(ConfigError, match=r"made with .*4000.* where there is .*9000.* now"):
         write_description(tmp_path, other)
     # A mistake that left nothing behind may be mended.
@@ -347,11 +356,14 @@ def test_a_folder_is_of_one_setting(tmp_path):
 
 
 def test_the_report_says_what_models_start_from(tmp_path):
-    plan, description = make_sweep(tmp_path, lengths=(128,), seeds=(1,))
-    start = "the sentence models of first, 20 minutes per model"
-    description = dataclasses.replace(description, start=start)
-    page = reporter_of(tmp_path, plan, description).write().read_text("utf-8")
-    assert f"<dt>starts from</dt><dd>{start}</dd>" in page
+    description = make_sweep(tmp_path, lengths=(128,), seeds=(1,))
+    first = tmp_path / "first"
+    page = page_of(tmp_path, varied(description, start_from=str(first)))
+    shown = f"<dt>starts from</dt><dd>the sentence models of {first}, "
+    assert f"{shown}unknown per model</dd>" in page
+    write_description(first, varied(description, budget="20m"))
+    page = page_of(tmp_path, varied(description, start_from=str(first)))
+    assert f"{shown}20 minutes per model</dd>" in page
 
 
 @pytest.mark.slow
@@ -371,4 +383,4 @@ def test_a_browser_shows_the_report(made, tmp_path):
     )
     parsed = Tables(done.stdout)
     assert parsed.tables == Tables(page).tables
-    assert done.stdout.count("</svg>") == page.count("</svg>")
+    assert done.stdout.count("<img ") == page.count("<img ") == 4

@@ -10,19 +10,19 @@ import pytest
 
 from relu_nmt.errors import DataError
 from relu_nmt.sweep.folder import models_in
-from relu_nmt.sweep.locks import StepLock
-from relu_nmt.sweep.narration import Narration
-from relu_nmt.sweep.plan import EVALUATE, TRAIN, Step, Training
-from relu_nmt.sweep.runner import Runner
-from relu_nmt.sweep.settings import RunConfig
-from relu_nmt.sweep.step_state import (
+from relu_nmt.sweep.progress import SweepProgress
+from relu_nmt.sweep.runner import StepRunner, last_line
+from relu_nmt.sweep.settings import JobsConfig
+from relu_nmt.sweep.steps import (
     DIVERGED,
     DONE,
     FAILED,
     STARTED,
+    Step,
+    StepLock,
     StepState,
+    SweepModel,
     read_state,
-    write_state,
 )
 
 NOTE_RUN = "import os, sys; open('ran', 'a').write(sys.argv[1] + chr(10)); "
@@ -39,22 +39,24 @@ def make_steps(folder, *codes, lengths=(8, 16), checkpoint=None):
     """Return the steps of a model for each code; the code is what its training runs."""
     steps = []
     for seed, code in enumerate(codes, 1):
-        training = Training("softmax", seed, (8,), is_mixture=True)
-        home = folder / training.name
+        model = SweepModel("softmax", seed, (8,), is_mixture=True)
+        home = folder / model.name
         command = (sys.executable, "-c", NOTE_RUN + code, f"train {seed}")
-        steps.append(Step(TRAIN, training, None, home, (command,)))
+        steps.append(Step(model, None, home, (command,)))
         for length in lengths:
             command = (sys.executable, "-c", NOTE_RUN, f"evaluate {seed} {length}")
             if checkpoint:
                 command += ("--path", str(home / "checkpoints" / checkpoint))
-            steps.append(Step(EVALUATE, training, length, home, (command,)))
+            steps.append(Step(model, length, home, (command,)))
     return steps
 
 
 def run(steps, reports=None, **config):
-    config = RunConfig(**config)
+    config = JobsConfig(**config)
     after_step = (lambda: None) if reports is None else (lambda: reports.append(1))
-    return Runner(steps, config, Narration(steps, config.jobs), {"torch": "x"}, after_step).run()
+    runner = StepRunner(steps, config, SweepProgress(steps, config.jobs), {"torch": "x"})
+    runner.run(after_step)
+    return runner
 
 
 def runs(folder):
@@ -69,8 +71,8 @@ def statuses(steps):
 
 def test_everything_runs_once_and_is_not_repeated(tmp_path, capsys):
     steps, reports = make_steps(tmp_path, "", ""), []
-    outcome = run(steps, reports, jobs=2)
-    assert (outcome.failed, outcome.signal) == (0, None)
+    runner = run(steps, reports, jobs=2)
+    assert (runner.failed, runner.signal) == (0, None)
     assert statuses(steps) == [DONE] * 6
     assert len(reports) == 6
     assert sorted(runs(tmp_path)) == sorted(" ".join(s.commands[0][3:]) for s in steps)
@@ -119,10 +121,15 @@ def test_a_training_that_goes_on_keeps_its_peak_of_memory(tmp_path):
 
 
 def test_a_crash_and_a_divergence_stop_nothing_else(tmp_path, capsys):
-    diverge = "sys.exit('error: update 3: loss became not finite')"
+    home = tmp_path / SweepModel("softmax", 2, (8,), is_mixture=True).name
+    diverge = (
+        "from relu_nmt.training.results import TrainingResults\n"
+        f"TrainingResults(diverged=True).write('{home}/checkpoints')\n"
+        "sys.exit('error: update 3: loss became not finite')"
+    )
     steps = make_steps(tmp_path, "raise ValueError('a crash')", diverge, "", lengths=(8,))
-    outcome = run(steps)
-    assert outcome.failed == 1
+    runner = run(steps)
+    assert runner.failed == 1
     assert statuses(steps) == [FAILED, None, DIVERGED, None, DONE, DONE]
     assert read_state(steps[0]).note == "ValueError: a crash"
     assert read_state(steps[2]).exit_code == 1
@@ -161,9 +168,9 @@ def test_a_signal_ends_the_processes_and_the_next_run_goes_on(tmp_path, capsys):
 
     thread = threading.Thread(target=stop)
     thread.start()
-    outcome = run(steps)
+    runner = run(steps)
     thread.join()
-    assert outcome.signal == signal.SIGTERM
+    assert runner.signal == signal.SIGTERM
     assert statuses(steps) == [STARTED, None]
     assert "stopped after" in capsys.readouterr().out
     (tmp_path / "again").touch()
@@ -180,8 +187,9 @@ def test_a_signal_does_not_lose_a_step_that_has_just_ended(tmp_path):
         time.sleep(0.5)  # the second command exits, and nobody has looked yet
         os.kill(os.getpid(), signal.SIGTERM)
 
-    outcome = Runner(steps, RunConfig(jobs=2), Narration(steps, 2), {}, after_step).run()
-    assert outcome.signal == signal.SIGTERM
+    runner = StepRunner(steps, JobsConfig(jobs=2), SweepProgress(steps, 2), {})
+    runner.run(after_step)
+    assert runner.signal == signal.SIGTERM
     assert statuses(steps) == [DONE, DONE]
 
 
@@ -191,7 +199,9 @@ def test_a_report_that_fails_stops_nothing(tmp_path, capsys):
     def after_step():
         raise DataError("report.html: cannot be written")
 
-    assert Runner(steps, RunConfig(), Narration(steps, 1), {}, after_step).run().failed == 0
+    runner = StepRunner(steps, JobsConfig(), SweepProgress(steps, 1), {})
+    runner.run(after_step)
+    assert runner.failed == 0
     assert statuses(steps) == [DONE, DONE]
     assert "no report: report.html: cannot be written" in capsys.readouterr().out
 
@@ -239,9 +249,9 @@ def test_two_sweeps_at_once_share_the_work(tmp_path):
 
 
 def test_several_commands_of_a_step_stop_at_the_first_that_fails(tmp_path):
-    training = Training("softmax", 1, (8,))
+    model = SweepModel("softmax", 1, (8,))
     good, bad = ((sys.executable, "-c", NOTE_RUN + c, c) for c in ("", "sys.exit(3)"))
-    step = Step(TRAIN, training, None, tmp_path / "m", (good, bad, good))
+    step = Step(model, None, tmp_path / "m", (good, bad, good))
     assert run([step]).failed == 1
     assert read_state(step).exit_code == 3
     assert runs(tmp_path) == ["", "sys.exit(3)"]
@@ -271,7 +281,7 @@ def test_checkpoints_are_deleted_by_the_sweep_that_learns_last_that_all_is_done(
     def other_sweep():
         while len(runs(tmp_path)) < 2:
             time.sleep(0.02)
-        write_state(steps[1], StepState(DONE, steps[1].commands))
+        StepState(DONE, steps[1].commands, steps[1].model).write(steps[1])
         lock.release()
 
     thread = threading.Thread(target=other_sweep)
@@ -279,3 +289,10 @@ def test_checkpoints_are_deleted_by_the_sweep_that_learns_last_that_all_is_done(
     run(steps, delete_checkpoints=True)
     thread.join()
     assert [path.name for path in steps[0].checkpoints.iterdir()] == ["best.safetensors"]
+
+
+def test_the_last_line_of_a_log(tmp_path):
+    path = tmp_path / "log"
+    assert last_line(path) == ""
+    path.write_text("x" * 20_000 + "\nerror: update 3\n\n \n")
+    assert last_line(path) == "error: update 3"

@@ -1,16 +1,16 @@
 """How budgets, attentions and seeds are written."""
 
+import re
+
 import pytest
 
 from relu_nmt.errors import ConfigError
 from relu_nmt.sweep.settings import (
-    Budget,
-    RunConfig,
+    JobsConfig,
     SweepConfig,
+    SweepSettings,
+    TrainingBudget,
     parse_attentions,
-    parse_flags,
-    parse_gpus,
-    parse_seeds,
 )
 
 
@@ -26,7 +26,7 @@ from relu_nmt.sweep.settings import (
     ],
 )
 def test_a_budget_is_of_updates_or_of_time(text, flags, words):
-    budget = Budget.parse(text)
+    budget = TrainingBudget.parse(text)
     assert budget.flags == flags
     assert str(budget) == words
 
@@ -34,7 +34,7 @@ def test_a_budget_is_of_updates_or_of_time(text, flags, words):
 @pytest.mark.parametrize("text", ["", "0", "0m", "10.5u", "10.5", "15d", "m", "-3m", "1 0"])
 def test_other_budgets_are_refused(text):
     with pytest.raises(ValueError, match=r"expected 4000u|updates are whole"):
-        Budget.parse(text)
+        TrainingBudget.parse(text)
 
 
 def test_a_comma_also_parts_the_options_of_an_attention():
@@ -49,49 +49,56 @@ def test_unknown_attentions(text):
         parse_attentions(text)
 
 
-@pytest.mark.parametrize("text", ["", "1,1", "01,1", "1,-2", "one"])
-def test_wrong_seeds(text):
-    with pytest.raises(ValueError, match="expected different numbers"):
-        parse_seeds(text)
-
-
 def test_lists():
-    assert parse_seeds("1, 2,3") == (1, 2, 3)
-    assert parse_gpus("0,2") == ("0", "2")
-    assert parse_flags("--beam 4 --remove-bpe '@@ '") == ("--beam", "4", "--remove-bpe", "@@ ")
-    with pytest.raises(ValueError, match="quotation"):
-        parse_flags("--beam '4")
+    config = SweepConfig(seeds="1, 2,3", generate_flags="--beam 4 --remove-bpe '@@ '")
+    assert config.seeds == (1, 2, 3)
+    assert config.generate_flags == ("--beam", "4", "--remove-bpe", "@@ ")
+    assert JobsConfig(jobs=2, gpus="0,2").gpus == ("0", "2")
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"lengths": (0, 128)}, "--lengths 0,128"),
-        ({"lengths": (128, 128)}, "a length twice"),
-        ({"doc_mixture": (0,)}, "--doc-mixture 0"),
+        ({"lengths": (0, 128)}, "--lengths 0,128: expected 1 or more"),
+        ({"lengths": (128, 128)}, "--lengths 128,128: expected different ones"),
+        ({"doc_mixture": "0"}, "--doc-mixture 0"),
         ({"checkpoint": "average:1"}, "average:N"),
         ({"checkpoint": "newest"}, "expected best, last"),
+        ({"seeds": ""}, "--seeds : expected different ones, at least one"),
+        ({"seeds": "01,1"}, "--seeds 1,1: expected different ones"),
+        ({"seeds": "1,-2"}, "--seeds 1,-2: expected 0 or more"),
+        ({"seeds": "one"}, "--seeds one: expected whole numbers"),
+        ({"generate_flags": "--beam '4"}, "--generate-flags: No closing quotation"),
+        ({"budget": "10.5u"}, "--budget: '10.5u': updates are whole numbers"),
     ],
 )
 def test_impossible_sweeps(values, message):
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
         SweepConfig(**values)
 
 
 def test_processes_get_a_gpu_each_and_a_share_of_the_cores(monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr("relu_nmt.sweep.settings.available_cores", lambda: 8)
-    config = RunConfig(jobs=3, gpus=("4", "7"))
+    config = JobsConfig(jobs=3, gpus=("4", "7"))
     found = [config.environment(place) for place in range(3)]
     assert [variables["CUDA_VISIBLE_DEVICES"] for variables in found] == ["4", "7", "4"]
     assert {variables["OMP_NUM_THREADS"] for variables in found} == {"2"}
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
     assert config.environment(0)["OMP_NUM_THREADS"] == "5"
     with pytest.raises(ConfigError, match="--jobs 0"):
-        RunConfig(jobs=0)
+        JobsConfig(jobs=0)
 
 
 def test_a_gpu_that_no_process_would_get_is_a_mistake():
     with pytest.raises(ConfigError, match=r"--gpus 0,1,2: .*raise --jobs from 2 to 3"):
-        RunConfig(jobs=2, gpus=("0", "1", "2"))
-    assert RunConfig(jobs=4, gpus=("0", "1")).jobs == 4  # two share a GPU
+        JobsConfig(jobs=2, gpus=("0", "1", "2"))
+    assert JobsConfig(jobs=4, gpus=("0", "1")).jobs == 4  # two share a GPU
+
+
+def test_a_sweep_has_data_and_a_budget_unless_it_only_reports():
+    with pytest.raises(ConfigError, match="--budget: say how long"):
+        SweepSettings("data")
+    with pytest.raises(ConfigError, match="DATA is missing"):
+        SweepSettings.of(budget="4u")
+    assert SweepSettings.of(report_only=True).data is None

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from relu_nmt.attention.base import Need
-from relu_nmt.attention.regularizer_config import AttentionRegularizerConfig
+from relu_nmt.attention.config import AttentionRegularizerConfig
+from relu_nmt.attention.records import record_attention
 from relu_nmt.attention.regularizers import regularizer_terms
 from relu_nmt.errors import ConfigError
 from relu_nmt.vision.batches import ImageBatch
@@ -32,12 +33,13 @@ def batch(size=4):
 def test_loss_is_the_sum_over_images_plus_the_mean_regulariser():
     one = objective(0.1, AttentionRegularizerConfig(0.3, 0.2, 0.1)).train()
     b = batch()
-    output = one.model(b.images, Need(statistics=True))
+    with record_attention(one.model, Need(statistics=True)) as records:
+        output = one.model(b.images)
     log_probs = output.logits.double().log_softmax(-1)
     expected = 0.0
     for scores, label in zip(log_probs, b.labels, strict=True):
         expected -= 0.9 * scores[label] + 0.1 / 3 * scores.sum()
-    terms = [regularizer_terms(r.output.rows, r.visibility, 0.1) for r in output.records]
+    terms = [regularizer_terms(r.rows, r.visibility, 0.1) for r in records]
     assert len(terms) == 2
     penalty = sum(0.3 * t.normalisation + 0.2 * t.entropy for t in terms) / 2
     result = one(b)

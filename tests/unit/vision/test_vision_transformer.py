@@ -4,10 +4,12 @@ import torch.nn.functional as F
 
 from relu_nmt.attention import attentions
 from relu_nmt.attention.base import Need
+from relu_nmt.attention.records import record_attention
 from relu_nmt.errors import ConfigError
+from relu_nmt.modules.transformer_layer import DropPath
 from relu_nmt.vision.architectures import architectures
-from relu_nmt.vision.blocks import DropPath, PatchEmbedding
-from relu_nmt.vision.config import VisionTransformerConfig
+from relu_nmt.vision.blocks import PatchEmbedding
+from relu_nmt.vision.config import ImageTaskOptions, VisionTransformerConfig
 from relu_nmt.vision.vision_transformer import VisionTransformer
 
 SMALL = {"image_size": 8, "patch_size": 4, "embed_dim": 16, "layers": 2, "heads": 2}
@@ -48,10 +50,10 @@ def test_numbers_of_parameters_are_the_published_ones(arch, settings, expected):
 
 
 def test_every_preset_makes_a_model_and_an_unknown_one_is_an_error():
-    for name in architectures.names():
-        VisionTransformerConfig(**architectures[name])
-    with pytest.raises(ConfigError, match="--arch vit_x: choose one of"):
-        architectures["vit_x"]
+    for values in architectures.values():
+        VisionTransformerConfig(**values)
+    with pytest.raises(ConfigError, match=r"--arch vit_x: expected one of .* did you mean vit_s"):
+        ImageTaskOptions(arch="vit_x")
 
 
 def test_the_patch_embedding_is_a_convolution():
@@ -74,21 +76,21 @@ def test_the_whole_forward_pass_against_the_formula(pooling):
     if pooling == "class":
         x = torch.cat([model.class_token.expand(2, 1, 16), x], 1)
     x = x + model.positions
-    block = model.blocks[0]
+    layer = model.blocks[0].layer
 
-    def norm(layer, y):
+    def norm(module, y):
         y = y - y.mean(-1, keepdim=True)
-        return y / (y.square().mean(-1, keepdim=True) + 1e-6).sqrt() * layer.weight + layer.bias
+        return y / (y.square().mean(-1, keepdim=True) + 1e-6).sqrt() * module.weight + module.bias
 
-    y = norm(block.attention_branch.norm, x)
-    qkv = y @ block.attention.in_proj_weight.T + block.attention.in_proj_bias
+    y = norm(layer.self_attention_residual.norm, x)
+    qkv = layer.self_attention.qkv(y)
     heads = []
     for head in range(2):
         q, k, v = (qkv[..., 16 * i + 8 * head :][..., :8] for i in range(3))
         heads.append((q @ k.transpose(1, 2) / 8**0.5).softmax(-1) @ v)
-    x = x + block.attention.out_proj(torch.cat(heads, -1))
-    y = block.feed_forward.inner(norm(block.feed_forward_branch.norm, x))
-    x = x + block.feed_forward.outer(0.5 * y * (1 + torch.erf(y / 2**0.5)))
+    x = x + layer.self_attention.out_proj(torch.cat(heads, -1))
+    y = layer.feed_forward.inner(norm(layer.feed_forward_residual.norm, x))
+    x = x + layer.feed_forward.outer(0.5 * y * (1 + torch.erf(y / 2**0.5)))
     x = norm(model.norm, x)
     features = x[:, 0] if pooling == "class" else x.mean(1)
     output = model(images)
@@ -107,7 +109,7 @@ def test_every_attention_works_in_it(name, pooling):
     for parameter_name, parameter in model.named_parameters():
         if parameter.grad is not None:
             assert torch.isfinite(parameter.grad).all(), parameter_name
-    assert model.blocks[0].attention.in_proj_weight.grad.abs().sum() > 0
+    assert model.blocks[0].layer.self_attention.qkv.weight.grad.abs().sum() > 0
 
 
 def test_every_weight_starts_as_in_vit():
@@ -123,22 +125,20 @@ def test_every_weight_starts_as_in_vit():
 def test_weight_decay_spares_norms_biases_positions_and_the_class_token():
     exempt = {n for n, p in small_model().named_parameters() if hasattr(p, "no_weight_decay")}
     assert {"class_token", "positions", "norm.weight", "head.bias"} <= exempt
-    assert {"head.weight", "patches.projection.weight", "blocks.0.attention.in_proj_weight"} == {
-        "head.weight",
-        "patches.projection.weight",
-        "blocks.0.attention.in_proj_weight",
-    } - exempt
+    matrices = {"head.weight", "patches.projection.weight"}
+    matrices.add("blocks.0.layer.self_attention.qkv.weight")
+    assert not matrices & exempt
 
 
 def test_records_of_every_block_are_given_when_asked_for():
     model = small_model()
     images = torch.randn(3, 3, 8, 8)
-    assert model(images).records == []
-    records = model(images, Need(statistics=True, weights=True)).records
+    with record_attention(model, Need(statistics=True, weights=True)) as records:
+        model(images)
     assert [(r.slot, r.layer) for r in records] == [("encoder", 0), ("encoder", 1)]
     for record in records:
-        torch.testing.assert_close(record.output.rows.total, torch.ones(3, 2, 5))
-        assert record.output.weights.shape == (3, 2, 5, 5)
+        torch.testing.assert_close(record.rows.total, torch.ones(3, 2, 5))
+        assert record.weights.shape == (3, 2, 5, 5)
         assert record.visibility.counts.item() == 5
 
 
@@ -155,7 +155,7 @@ def test_drop_path_skips_whole_images_and_keeps_the_mean():
 
 def test_the_rate_of_drop_path_grows_linearly_over_the_blocks():
     model = small_model(layers=3, drop_path=0.2)
-    rates = [block.attention_branch.drop_path.probability for block in model.blocks]
+    rates = [block.layer.self_attention_residual.drop_path.probability for block in model.blocks]
     assert rates == pytest.approx([0, 0.1, 0.2])
 
 
@@ -165,7 +165,7 @@ def test_the_rate_of_drop_path_grows_linearly_over_the_blocks():
         ({"image_size": 30, "patch_size": 4}, "--image-size 30 must be a multiple of --patch-size"),
         ({"embed_dim": 100, "heads": 3}, "--embed-dim 100 must be a multiple of --heads 3"),
         ({"layers": 0}, "--layers 0: expected 1 or more"),
-        ({"drop_path": 1.0}, "--drop-path 1.0: expected 0 to below 1"),
+        ({"drop_path": 1.0}, "--drop-path 1: expected 0 to below 1"),
     ],
 )
 def test_settings_that_cannot_work(settings, message):

@@ -1,0 +1,227 @@
+"""How many files of the package a reader walks through, counted by running four walks.
+
+    PYTHONPATH=CHECKOUT python benchmarks/walks.py [--list]
+
+pair      one sentence pair from raw text to gradient: preprocessing and one update
+line      one typed line to its translation by a loaded model
+gamma     ``gamma`` from the flag --attention to the kernel
+document  a document from raw text to the batch of a training
+
+Of ``pair`` and ``line`` those files count in which a function runs. Of ``gamma`` and ``document``
+those in which a function holds what is followed, in a variable or in an attribute that it reads: a
+number that occurs nowhere else, or a rare word, as text or as token id. The names under which it
+is held are counted too. Everything is imported before, so that what runs on import does not count.
+"""
+
+import argparse
+import inspect
+import io
+import os
+import random
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import torch
+
+import relu_nmt
+from relu_nmt.cli import preprocess, train
+from relu_nmt.translator import Translator
+
+PACKAGE = Path(relu_nmt.__file__).parent
+GAMMA = 2.71875
+RARE_WORD = "zzyzx"
+SHAPE = (
+    "--arch transformer_tiny --encoder-layers 1 --decoder-layers 1 --share-all-embeddings --cpu "
+    "--max-update 1 --disable-validation --num-workers 0 --log-format none --max-tokens 2000 "
+    f"--attention reluformer:gamma={GAMMA} --attention-backend blockwise"
+)
+
+
+class Walk:
+    """The files in which functions run, or hold something that is followed.
+
+    Args:
+        holds: says whether a value is, or shows, what is followed; None counts all that runs.
+        until: name of a function that ends the walk when it is called.
+    """
+
+    def __init__(
+        self, holds: Callable[[Any], bool] | None = None, until: str | None = None
+    ) -> None:
+        self.files: dict[str, None] = {}
+        self.names: dict[str, None] = {}
+        self._holds = holds
+        self._until = until
+        self._over = False
+
+    @contextmanager
+    def traced(self) -> Iterator[None]:
+        """Count what runs inside the ``with`` block, in all threads."""
+        threading.setprofile(self._see)
+        sys.setprofile(self._see)
+        try:
+            yield
+        finally:
+            sys.setprofile(None)
+            threading.setprofile(None)  # type: ignore[arg-type]
+
+    def _see(self, frame: FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        is_function = code.co_flags & inspect.CO_OPTIMIZED  # neither a module nor a class body
+        if self._over or not is_function or event not in ("call", "return"):
+            return
+        if not code.co_filename.startswith(str(PACKAGE)):
+            return
+        if event == "call" and code.co_name == self._until:
+            self._over = True
+            return
+        file = str(Path(code.co_filename).relative_to(PACKAGE))
+        if self._holds is None:
+            self.files[file] = None
+        elif event == "return":
+            for name in self._names_that_hold(frame):
+                self.files[file] = None
+                self.names[name] = None
+
+    def _names_that_hold(self, frame: FrameType) -> Iterator[str]:
+        for name, value in list(frame.f_locals.items()):
+            if self._shows(value):
+                yield name
+            attributes = getattr(value, "__dict__", {})
+            for attribute in frame.f_code.co_names:
+                if attribute in attributes and self._shows(attributes[attribute]):
+                    yield attribute
+
+    def _shows(self, value: Any) -> bool:
+        """Say whether a value holds what is followed itself, or in the collection that it is."""
+        if isinstance(value, dict):
+            value = list(value.values())
+        if isinstance(value, list | tuple):
+            return any(self._holds(item) for item in value[:1000])
+        return self._holds(value)
+
+
+def is_gamma(value: Any) -> bool:
+    """Say whether this is gamma as text or number, or factors of rows among them 1 / gamma.
+
+    The factor 1 / (gamma sqrt(n / 2)) is 1 / gamma where a query sees n = 2 keys.
+    """
+    if isinstance(value, str):
+        return str(GAMMA) in value
+    if isinstance(value, torch.Tensor):
+        return value.is_floating_point() and bool((value == 1 / torch.tensor(GAMMA)).any())
+    return isinstance(value, float) and value == GAMMA
+
+
+def shows_word(token: int) -> Callable[[Any], bool]:
+    """Return what says whether a text, or token ids, have the rare word in them."""
+
+    def shows(value: Any) -> bool:
+        if isinstance(value, str):
+            return RARE_WORD in value
+        if isinstance(value, np.ndarray):
+            return value.dtype.kind in "iu" and bool((value == token).any())
+        if isinstance(value, torch.Tensor):
+            return value.dtype in (torch.int64, torch.int32) and bool((value == token).any())
+        return False
+
+    return shows
+
+
+def write_text(folder: Path) -> None:
+    """Write documents of many words, so that the id of the rare one is a large number."""
+    rng = random.Random(1)
+    words = [
+        f"{first}{second}{third}" for first in "bdfg" for second in "aeiou" for third in "klmnprst"
+    ]
+    for language in ("de", "en"):
+        lines = [" ".join([*rng.choices(words, k=5), word]) for word in words]
+        lines[7] += f" {RARE_WORD}"
+        text = "".join(
+            line + ("\n\n" if number % 4 == 3 else "\n") for number, line in enumerate(lines)
+        )
+        (folder / f"text.{language}").write_text(text, encoding="utf-8")
+
+
+def make_data(folder: Path, name: str) -> Path:
+    """Preprocess the raw text into a new data folder."""
+    destination = folder / name
+    flags = (
+        "-s de -t en --joined-dictionary --tokenizer moses --document-separator blank --workers 1"
+    )
+    prefixes = ["--trainpref", str(folder / "text"), "--validpref", str(folder / "text")]
+    quiet(preprocess.main, [*flags.split(), *prefixes, "--destdir", str(destination)])
+    return destination
+
+
+def train_one_update(data: Path, save_dir: Path | None = None, flags: str = "") -> None:
+    """Run one update of the training command."""
+    saving = ["--no-save"] if save_dir is None else ["--save-dir", str(save_dir)]
+    quiet(train.main, [str(data), *SHAPE.split(), *flags.split(), *saving])
+
+
+def quiet(main: Callable[[list[str]], int], flags: list[str]) -> None:
+    """Run a command without its output."""
+    out = io.StringIO()
+    with redirect_stdout(out), redirect_stderr(out):
+        code = main(flags)
+    if code:
+        raise SystemExit(f"{' '.join(flags)}: {out.getvalue()[-500:]}")
+
+
+def walk_all(folder: Path) -> dict[str, Walk]:
+    """Return the walks by name."""
+    write_text(folder)
+    documents = "--max-doc-tokens 60"
+    data = make_data(folder, "first")
+    train_one_update(data, folder / "saved", documents)  # everything is imported now
+    dictionary = (data / "dict.de.txt").read_text("utf-8").splitlines()
+    entries = [line.split()[0] for line in dictionary]
+    token = entries.index(RARE_WORD) + 4  # after the special symbols
+    walks = {"pair": Walk()}
+    with walks["pair"].traced():
+        train_one_update(make_data(folder, "second"))
+    checkpoint = folder / "saved/checkpoint_last.safetensors"
+    translator = Translator.from_checkpoint(checkpoint, "cpu")
+    translator.translate(["bak dem"], max_len_b=5)
+    walks["line"] = Walk()
+    with walks["line"].traced():
+        translator.translate(["bak dem"], max_len_b=5)
+    walks["gamma"] = Walk(is_gamma)
+    with walks["gamma"].traced():
+        train_one_update(data)
+    walks["document"] = Walk(shows_word(token), until="forward")
+    with walks["document"].traced():
+        train_one_update(make_data(folder, "third"), flags=documents)
+    return walks
+
+
+def main() -> None:
+    """Print a line for each walk."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--list", action="store_true", help="the files, and the names")
+    arguments = parser.parse_args()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        walks = walk_all(Path(folder))
+    for name, walk in walks.items():
+        names = f", {len(walk.names)} names" if walk.names else ""
+        print(f"{name}: {len(walk.files)} files{names}")
+        if arguments.list:
+            print("  " + "\n  ".join(walk.files))
+            if walk.names:
+                print("  names: " + ", ".join(walk.names))
+
+
+if __name__ == "__main__":
+    main()

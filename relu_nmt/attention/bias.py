@@ -1,0 +1,56 @@
+"""An additive bias of the scores that depends on where query and key stand."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class ScoreBias:
+    """b_hij = table[h, zero + query_codes_i - key_codes_j], added to the scores before the map.
+
+    The codes are positions for one-dimensional schemes: ALiBi's table is -slope_h |offset|, that of
+    T5's relative positions is learnt[h, bucket(offset)]. For a grid of ``width`` columns they are
+    y (2 width - 1) + x, which makes every difference of places a difference of codes, as Swin's
+    table needs. So a bias is as large as its table; a back end makes it for the scores that it
+    has at a time.
+
+    Args:
+        table: [H, R] float, fixed or learnt.
+        query_codes: [B or 1, Nq] int64.
+        key_codes: [B or 1, Nk] int64; padded keys need one that stays within the table, too.
+        zero: column of the table where the codes are equal.
+
+    Example:
+        >>> import torch
+        >>> places = torch.arange(3)[None]
+        >>> distance = (torch.arange(5) - 2).abs()
+        >>> ScoreBias(-distance[None].float(), places, places, zero=2).values()[0, 0].tolist()
+        [[0.0, -1.0, -2.0], [-1.0, 0.0, -1.0], [-2.0, -1.0, 0.0]]
+
+    Reference: Press et al. 2022, "Train short, test long" (ALiBi), section 3; Raffel et al. 2020
+    (T5), section 2.1; Liu et al. 2021, "Swin Transformer", Eq. 4.
+    """
+
+    table: Tensor
+    query_codes: Tensor
+    key_codes: Tensor
+    zero: int
+
+    def block(self, rows: slice, num_keys: int) -> "ScoreBias":
+        """Return the bias of these queries for the first ``num_keys`` keys."""
+        codes = self.query_codes[:, rows], self.key_codes[:, :num_keys]
+        return ScoreBias(self.table, *codes, self.zero)
+
+    def values(self) -> Tensor:
+        """Return b, [B or 1, H, Nq, Nk] in the dtype of the table."""
+        index = self.zero + self.query_codes[:, :, None] - self.key_codes[:, None, :]
+        heads = self.table.size(0)
+        # Of all ways to look up, this one has a fast and deterministic gradient.
+        found = self.table.gather(1, index.flatten().expand(heads, -1))
+        return found.view(heads, *index.shape).transpose(0, 1)
+
+
+def biased(scores: Tensor, bias: ScoreBias | None) -> Tensor:
+    """Return scores [B, H, Nq, Nk] plus the bias, if there is one, in the wider of their dtypes."""
+    return scores if bias is None else scores + bias.values()

@@ -1,0 +1,140 @@
+"""Position schemes that act inside self-attention: rotary, ALiBi and T5's relative buckets."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from relu_nmt.attention.bias import ScoreBias
+from relu_nmt.attention.masks import Visibility
+from relu_nmt.errors import ConfigError
+from relu_nmt.modules import position_schemes
+from relu_nmt.modules.positions import PositionConfig, PositionScheme
+
+ROTARY_BASE = 10000.0
+T5_BUCKETS = 32
+T5_MAX_DISTANCE = 128
+
+
+@position_schemes.register("rotary")
+class RotaryPositions(PositionScheme):
+    """Queries and keys are turned by angles that grow with the position.
+
+    Channel c and channel c + d/2 of a head of width d are a plane, turned by the position times
+    10000^(-2c/d); so a score depends on the distance of query and key only. They are turned after
+    the mechanism's own maps, such as a norm.
+
+    Raises:
+        ConfigError: heads of odd width.
+
+    Reference: Su et al. 2021, "RoFormer", Eq. 15 and 34 (halves instead of neighbouring channels,
+    which differs by a fixed permutation of the channels).
+    """
+
+    needs_scores = True
+
+    def __init__(self, config: PositionConfig) -> None:
+        super().__init__(config)
+        width = config.embed_dim // config.num_heads
+        if width % 2:
+            raise ConfigError(f"rotary positions: expected heads of even width, not {width}")
+        self.register_buffer("rates", self._rates(width), persistent=False)
+
+    def rotate(self, q: Tensor, k: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """See :meth:`PositionScheme.rotate`."""
+        exact = torch.promote_types(q.dtype, torch.float32)
+        angles = positions[:, None, :, None].to(exact) * self.rates.to(exact)  # [B or 1, 1, N, d/2]
+        cos, sin = angles.cos(), angles.sin()
+        return _turned(q, cos, sin), _turned(k, cos, sin)
+
+    @staticmethod
+    def _rates(width: int) -> Tensor:
+        return torch.exp(torch.arange(0, width, 2) * (-math.log(ROTARY_BASE) / width))
+
+
+def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Return x [B, H, N, d] turned, in its own dtype."""
+    first, second = x.to(cos.dtype).chunk(2, dim=-1)
+    turned = [first * cos - second * sin, first * sin + second * cos]
+    return torch.cat(turned, dim=-1).to(x.dtype)
+
+
+class DistanceBias(PositionScheme):
+    """A bias of the scores that depends on the distance from key to query alone."""
+
+    needs_scores = True
+
+    def of_offsets(self, offsets: Tensor) -> Tensor:
+        """Return the bias [H, R] of offsets [R], query position minus key position."""
+        raise TypeError(f"{type(self).__name__} must define of_offsets")
+
+    def bias(self, visibility: Visibility) -> ScoreBias:
+        """See :meth:`PositionScheme.bias`."""
+        longest = visibility.longest
+        queries, keys = visibility.query_positions(), visibility.key_positions()
+        offsets = torch.arange(1 - longest, longest, device=queries.device)
+        return ScoreBias(self.of_offsets(offsets), queries, keys, longest - 1)
+
+
+@position_schemes.register("alibi")
+class AlibiPositions(DistanceBias):
+    """Scores fall linearly with the distance, each head with a fixed slope of its own.
+
+    The slopes are 2^(-8h/H) for h = 1 .. H; if H is no power of two, those of the largest power of
+    two below it and then every second one of twice that. Where tokens see both sides, the distance
+    counts the same on both.
+
+    Reference: Press et al. 2022, "Train short, test long", section 3; both sides as in the authors'
+    remarks on encoders.
+    """
+
+    def __init__(self, config: PositionConfig) -> None:
+        super().__init__(config)
+        self.register_buffer("slopes", self._slopes(config.num_heads), persistent=False)
+
+    def of_offsets(self, offsets: Tensor) -> Tensor:
+        """See :meth:`DistanceBias.of_offsets`."""
+        return -self.slopes[:, None] * offsets.abs()
+
+    @staticmethod
+    def _slopes(num_heads: int) -> Tensor:
+        power = 1 << (num_heads.bit_length() - 1)
+        slopes = [2 ** (-8 * h / power) for h in range(1, power + 1)]
+        slopes += [2 ** (-4 * h / power) for h in range(1, 2 * (num_heads - power), 2)]
+        return torch.tensor(slopes)
+
+
+@position_schemes.register("t5")
+class T5Positions(DistanceBias):
+    """A learned bias a head for each bucket of distances, the same in all layers.
+
+    There are 32 buckets: half of them for single small distances, the others for ranges that widen
+    logarithmically up to 128 tokens; all that is further away shares the last one. Where tokens
+    see both sides, half of the buckets are for keys behind the query.
+
+    Reference: Raffel et al. 2020, "Exploring the limits of transfer learning", section 2.1.
+    Deviation: the table starts at zero, not at random, so that training starts from no bias.
+    """
+
+    def __init__(self, config: PositionConfig) -> None:
+        super().__init__(config)
+        self.weight = nn.Parameter(torch.zeros(T5_BUCKETS, config.num_heads))
+
+    def of_offsets(self, offsets: Tensor) -> Tensor:
+        """See :meth:`DistanceBias.of_offsets`."""
+        return self.weight[self.buckets(offsets)].T
+
+    def buckets(self, offsets: Tensor) -> Tensor:
+        """Return the bucket of each offset, query position minus key position; int64."""
+        if self.config.causal:
+            return _bucket(offsets.clamp_min(0), T5_BUCKETS)
+        half = T5_BUCKETS // 2
+        return _bucket(offsets.abs(), half) + half * (offsets < 0)
+
+
+def _bucket(distances: Tensor, num_buckets: int) -> Tensor:
+    """Return which of the buckets holds each distance, 0 or more."""
+    exact = num_buckets // 2
+    ratio = (distances.clamp_min(1).double() / exact).log() / math.log(T5_MAX_DISTANCE / exact)
+    ranges = exact + (ratio * (num_buckets - exact)).floor().long()
+    return torch.where(distances < exact, distances, ranges.clamp_max(num_buckets - 1))

@@ -1,0 +1,193 @@
+"""The transformer layer of encoders, decoders and vision models.
+
+Read from the bottom: :class:`TransformerLayer` says what happens, :class:`Residual` how each of
+its parts is put around, and :mod:`relu_nmt.modules.multihead` what attention is.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from relu_nmt.attention.masks import Visibility
+from relu_nmt.dropout import Dropout
+from relu_nmt.modules import feed_forwards, norms
+from relu_nmt.modules.multihead import CrossAttention, LayerCache, SelfAttention
+from relu_nmt.modules.positions import RelativePositions
+
+
+@dataclass(frozen=True)
+class LayerConfig:
+    """Shape and placement of the parts of a layer.
+
+    Args:
+        embed_dim: width D.
+        ffn_dim: inner width of the feed-forward network.
+        feed_forward: its registered name.
+        norm: registered name of the normalisation.
+        norm_eps: added to the variance in it.
+        normalize_before: norms before the sublayers (pre-norm), not after the sums.
+        dropout: probability on the sublayers' outputs.
+        activation_dropout: probability inside the feed-forward network.
+        drop_path: probability that a sample skips a sublayer.
+        layer_scale: initial value of a gain a channel on the sublayers' outputs; 0: no gains.
+    """
+
+    embed_dim: int
+    ffn_dim: int
+    feed_forward: str = "relu"
+    norm: str = "layer"
+    norm_eps: float = 1e-5
+    normalize_before: bool = False
+    dropout: float = 0.0
+    activation_dropout: float = 0.0
+    drop_path: float = 0.0
+    layer_scale: float = 0.0
+
+    def make_norm(self) -> nn.Module:
+        """Return a new normalisation of the states."""
+        return norms.get(self.norm)(self.embed_dim, self.norm_eps)
+
+    def make_feed_forward(self) -> nn.Module:
+        """Return a new feed-forward network."""
+        make = feed_forwards.get(self.feed_forward)
+        return make(self.embed_dim, self.ffn_dim, self.activation_dropout)
+
+
+class DropPath(nn.Module):
+    """Stochastic depth: in training zero a whole sample's branch, and scale the others up.
+
+    Args:
+        probability: 0 to below 1.
+
+    Reference: Huang et al. 2016, "Deep networks with stochastic depth", section 3; the scale is
+    applied in training instead of its inverse in evaluation.
+    """
+
+    def __init__(self, probability: float) -> None:
+        super().__init__()
+        self.probability = probability
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Drop from x [B, ...]."""
+        if self.probability == 0.0 or not self.training:
+            return x
+        kept = torch.rand(x.size(0), device=x.device) >= self.probability
+        scale = kept.to(x.dtype) / (1 - self.probability)
+        return x * scale.view(-1, *[1] * (x.dim() - 1))
+
+    def extra_repr(self) -> str:
+        """Return what ``print(model)`` shows."""
+        return str(self.probability)
+
+
+class Residual(nn.Module):
+    """x + f(norm(x)) (pre-norm) or norm(x + f(x)) (post-norm) around a sublayer f.
+
+    A layer computes ``y = f(residual.before(x))``, then ``residual.add(x, y)``, where y goes
+    through the gains, dropout and stochastic depth.
+
+    Args:
+        config: the layer's settings.
+
+    Reference: the gains are LayerScale, Touvron et al. 2021, "Going deeper with image
+    transformers", Eq. 4.
+
+    Example:
+        >>> residual = Residual(LayerConfig(2, 8, normalize_before=True))
+        >>> x = torch.tensor([[[1.0, 3.0]]])
+        >>> [round(value, 3) for value in residual.add(x, residual.before(x)).flatten().tolist()]
+        [0.0, 4.0]
+    """
+
+    def __init__(self, config: LayerConfig) -> None:
+        super().__init__()
+        self.norm = config.make_norm()
+        self.normalize_before = config.normalize_before
+        self.dropout = Dropout(config.dropout)
+        self.drop_path = DropPath(config.drop_path)
+        scale = config.layer_scale
+        self.gain = nn.Parameter(torch.full((config.embed_dim,), scale)) if scale else None
+
+    def before(self, x: Tensor) -> Tensor:
+        """Return what the sublayer reads of x [B, N, D]."""
+        return self.norm(x) if self.normalize_before else x
+
+    def add(self, x: Tensor, y: Tensor) -> Tensor:
+        """Add the sublayer's output y [B, N, D] to x [B, N, D]."""
+        if self.gain is not None:
+            y = y * self.gain
+        if self.training:  # otherwise nothing is dropped, and in decoding calls cost time
+            y = self.drop_path(self.dropout(y))
+        x = x + y
+        return x if self.normalize_before else self.norm(x)
+
+
+class TransformerLayer(nn.Module):
+    """Self-attention, in a decoder attention to the encoder, and a feed-forward network.
+
+    The same layer serves encoders and vision models (no cross-attention), decoders with all
+    target positions at once, and decoders step by step, where x holds the newest position of
+    every beam and the cache the positions before.
+
+    Args:
+        config: shape and placement of the parts.
+        self_attention: attention among the states.
+        cross_attention: attention to the memory; None without.
+
+    Reference: Vaswani et al. 2017, "Attention is all you need", section 3.1.
+
+    Example:
+        >>> from relu_nmt.attention.base import build_attention
+        >>> from relu_nmt.attention.spec import AttentionSpec
+        >>> attention = build_attention(AttentionSpec("reluformer"), "encoder", 0, 2, 4, 0.0)
+        >>> layer = TransformerLayer(LayerConfig(8, 16), SelfAttention(8, attention))
+        >>> tuple(layer(torch.zeros(1, 3, 8), Visibility(3, 3)).shape)
+        (1, 3, 8)
+    """
+
+    def __init__(
+        self,
+        config: LayerConfig,
+        self_attention: SelfAttention,
+        cross_attention: CrossAttention | None = None,
+    ) -> None:
+        super().__init__()
+        self.self_attention = self_attention
+        self.self_attention_residual = Residual(config)
+        self.cross_attention = cross_attention
+        self.cross_attention_residual = None if cross_attention is None else Residual(config)
+        self.feed_forward = config.make_feed_forward()
+        self.feed_forward_residual = Residual(config)
+
+    def forward(
+        self,
+        x: Tensor,
+        visibility: Visibility,
+        relative: RelativePositions | None = None,
+        memory: Tensor | None = None,
+        memory_visibility: Visibility | None = None,
+        cache: LayerCache | None = None,
+    ) -> Tensor:
+        """Map states to states, [B, N, D] each.
+
+        Args:
+            x: [B, N, D], all positions; with a cache the newest position of each of N beams.
+            visibility: which states each state may see.
+            relative: what the scheme of positions does to queries, keys and scores.
+            memory: [B, S, D], the encoder's states, for cross-attention without a cache.
+            memory_visibility: which of the memory each state may see.
+            cache: keys and values of the positions so far and of the memory; the new ones are
+                added.
+        """
+        y = self.self_attention_residual.before(x)
+        y = self.self_attention(y, visibility, relative, cache)
+        x = self.self_attention_residual.add(x, y)
+        if self.cross_attention is not None:
+            attend = self.cross_attention
+            keys, values = attend.keys_values(memory) if cache is None else cache.source
+            y = self.cross_attention_residual.before(x)
+            y = attend(y, keys, values, memory_visibility)
+            x = self.cross_attention_residual.add(x, y)
+        y = self.feed_forward(self.feed_forward_residual.before(x))
+        return self.feed_forward_residual.add(x, y)

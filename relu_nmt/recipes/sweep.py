@@ -1,0 +1,129 @@
+"""A sweep from its settings to its report: attentions by document lengths by seeds."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from relu_nmt.data.data_folder import documents_path, find_pair, infer_languages
+from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.sweep.environment import describe_environment, probe
+from relu_nmt.sweep.folder import SweepDescription, read_description, write_description
+from relu_nmt.sweep.plan import SweepPlan
+from relu_nmt.sweep.progress import SweepProgress
+from relu_nmt.sweep.report import ReportData, SweepReport
+from relu_nmt.sweep.runner import StepRunner
+from relu_nmt.sweep.settings import SweepSettings as Settings
+from relu_nmt.sweep.steps import DONE, Step, read_state
+
+SIGNAL_EXIT_CODE = 128
+STEPS_FAILED = 1
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """How a sweep ended, and what it has found.
+
+    Args:
+        report: the page, report.html; results.csv stands beside it.
+        data: numbers of all models in the folder.
+        failed: steps that crashed; those that diverged are results.
+        signal: number of the signal that stopped it, if one did.
+    """
+
+    report: Path
+    data: ReportData
+    failed: int = 0
+    signal: int | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """Of the command: 0, 1 if a step failed, 128 and the number of a signal."""
+        if self.signal is not None:
+            return SIGNAL_EXIT_CODE + self.signal
+        return STEPS_FAILED if self.failed else 0
+
+
+def run(settings: Settings, *, progress: bool = True) -> SweepResult:
+    """Train and evaluate what is not done yet, and write the report after every step.
+
+    Each training and each evaluation is a process of its own.
+
+    Args:
+        settings: what is varied, and how it is run.
+        progress: print a line per event.
+
+    Raises:
+        ConfigError: the folder holds other results, or a step was run with another command.
+        DataError: the data folder lacks boundaries, or a file is damaged.
+    """
+    config, folder = settings.sweep, Path(settings.sweep.save_dir)
+    languages = settings.languages or infer_languages(settings.data)
+    _check_boundaries(settings, languages)
+    plan = SweepPlan(settings)
+    for model in plan.models():
+        _check_start(config.start_from, plan.steps_of(model)[0])
+    found = probe(config.attentions, settings.user_modules)
+    plan = SweepPlan(settings, frozenset(found["without_weights"]))
+    environment = describe_environment(found["gpus"])
+    steps = plan.steps()
+    events = SweepProgress(steps, settings.running.jobs, config.time.seconds, quiet=not progress)
+    # The steps are compared with what was run before anything is written.
+    runner = StepRunner(steps, settings.running, events, environment)
+    description = write_description(folder, SweepDescription(settings, environment))
+    report = SweepReport(folder, description)
+    runner.run(report.write)
+    data = report.write()
+    events.say(f"report: {report.path}")
+    return SweepResult(report.path, data, runner.failed, runner.signal)
+
+
+def write_report(folder: Path) -> SweepResult:
+    """Write the report of what is there, and run nothing.
+
+    Raises:
+        ConfigError: no sweep is in the folder.
+        DataError: a file of it is damaged.
+    """
+    description = read_description(folder)
+    if description is None:
+        raise ConfigError(f"--report-only: {folder} holds no sweep; give its --save-dir")
+    report = SweepReport(folder, description)
+    return SweepResult(report.path, report.write())
+
+
+def _check_start(folder: str | None, train: Step) -> None:
+    """See that the sentence model that a training starts from is there, and trained to its end.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    if train.start is None:
+        return
+    if not train.start.exists():
+        raise ConfigError(
+            f"--start-from {folder}: has no {train.start}; train the sentence models first, with "
+            "--lengths 1 and the same --attentions, --seeds and --checkpoint"
+        )
+    sentences = Step(train.model, None, train.start.parent.parent)
+    state = read_state(sentences)
+    if state is not None and state.status != DONE:
+        raise ConfigError(
+            f"--start-from {folder}: the training of {sentences.folder} is not done, but "
+            f"{state.status}; finish that sweep first"
+        )
+
+
+def _check_boundaries(settings: Settings, languages: Sequence[str]) -> None:
+    """See that training and evaluation will find documents.
+
+    Raises:
+        DataError: a split is missing or has no boundaries.
+    """
+    for split in ("train", settings.sweep.gen_subset):
+        pair = find_pair(settings.data, split, *languages)
+        path = documents_path(settings.data, split, pair)
+        if not path.exists():
+            raise DataError(
+                f"{path}: no such file, but a sweep is about documents; run relu-nmt-preprocess "
+                "with --document-separator"
+            )

@@ -1,0 +1,143 @@
+"""Every registered feed-forward network, norm and position scheme: registered means tested."""
+
+import pytest
+import torch
+
+from relu_nmt.attention import attentions
+from relu_nmt.attention.masks import Visibility
+from relu_nmt.errors import ConfigError
+from relu_nmt.models.config import TransformerConfig
+from relu_nmt.models.encoder_decoder import EncoderDecoder
+from relu_nmt.modules import feed_forwards, norms, position_schemes
+
+PAD, EOS, VOCAB = 1, 2, 20
+SHAPE = {"embed_dim": 16, "ffn_embed_dim": 24, "layers": 2, "attention_heads": 2}
+CHOICES = [
+    *(pytest.param({"feed_forward": name}, id=name) for name in feed_forwards.names()),
+    *(pytest.param({"norm": name}, id=name) for name in norms.names()),
+    *(pytest.param({"positions": name}, id=name) for name in position_schemes.names()),
+    pytest.param({"encoder_positions": "alibi", "decoder_positions": "rotary"}, id="two"),
+    pytest.param({"positions": "t5", "attention": "softmax"}, id="t5-softmax"),
+]
+
+
+def make_model(**choices):
+    torch.manual_seed(0)
+    sides = {f"{side}_{k}": v for side in ("encoder", "decoder") for k, v in SHAPE.items()}
+    settings = {"attention": "reluformer", "dropout": 0.0, **sides, **choices}
+    model = EncoderDecoder(TransformerConfig(**settings), VOCAB, VOCAB, PAD).double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():  # what starts at 0 or 1 must count, too
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return model
+
+
+def batch():
+    source = torch.tensor([[5, 6, 7, 8, 9, EOS], [9, 10, EOS, PAD, PAD, PAD]])
+    return source, torch.tensor([[EOS, 11, 12, 13, 14], [EOS, 14, 15, PAD, PAD]])
+
+
+@pytest.mark.parametrize("choices", CHOICES)
+def test_shapes_and_gradients(choices):
+    model = make_model(**choices).train()
+    features = model(*batch())
+    assert features.shape == (2, 5, 16) and features.isfinite().all()
+    features.square().sum().backward()
+    unused = {"output_projection.weight"}
+    without = {n for n, p in model.named_parameters() if p.grad is None or not p.grad.any()}
+    assert without == unused
+
+
+@pytest.mark.parametrize("choices", CHOICES)
+def test_steps_equal_the_full_pass_for_every_beam(choices):
+    model, (source, _) = make_model(**choices), batch()
+    beams = torch.randint(4, VOCAB, (2, 4, 5))
+    beams[:, :, 0] = EOS
+    state = model.start(model.encode(source))
+    model.step(beams[:, :1, 0], state)
+    state.spread(4, 2)
+    order = torch.tensor([1, 1, 3, 2])  # within the groups
+    for t in range(1, 5):
+        logits = model.step(beams[:, :, t], state).logits
+        for k in range(4):
+            full = model.logits(model(source, beams[:, k, : t + 1]))[:, -1]
+            torch.testing.assert_close(logits[:, k], full, rtol=1e-6, atol=1e-6)
+        state.reorder(order.expand(2, -1))
+        beams = torch.cat([beams[:, order, : t + 1], beams[:, :, t + 1 :]], 2)
+
+
+@pytest.mark.parametrize("choices", CHOICES)
+def test_padding_changes_nothing(choices):
+    model, (source, previous) = make_model(**choices), batch()
+    alone = model(source[1:, :3], previous[1:, :3])
+    torch.testing.assert_close(model(source, previous)[1, :3], alone[0], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", [n for n in position_schemes.names() if n != "none"])
+def test_positions_tell_the_order_of_the_source(name):
+    model, source = make_model(positions=name), torch.tensor([[5, 6, 7, EOS]])
+    swapped = torch.tensor([[6, 5, 7, EOS]])
+    first, second = (model.encode(tokens).states[0] for tokens in (source, swapped))
+    assert not torch.allclose(first[[1, 0, 2, 3]], second)
+
+
+def test_without_positions_the_encoder_sees_no_order():
+    model, source = make_model(positions="none"), torch.tensor([[5, 6, 7, EOS]])
+    first = model.encode(source).states[0]
+    second = model.encode(source[:, [1, 0, 2, 3]]).states[0]
+    torch.testing.assert_close(first[[1, 0, 2, 3]], second)
+
+
+@pytest.mark.parametrize("name", norms.names())
+def test_norms_work_under_autocast(name):
+    norm, x = norms.get(name)(8, 1e-5), torch.randn(3, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(norm(x.bfloat16()).float(), norm(x), atol=0.05, rtol=0)
+
+
+@pytest.mark.parametrize("name", feed_forwards.names())
+def test_feed_forward_networks_are_position_wise_and_have_all_their_width(name):
+    network = feed_forwards.get(name)(8, 12, 0.0).double()
+    x = torch.randn(2, 3, 8, dtype=torch.float64)
+    torch.testing.assert_close(network(x)[:, 1], network(x[:, 1]))
+    hidden = network.activate(network.inner(x))
+    assert hidden.shape == (2, 3, 12)
+
+
+def test_gated_networks_multiply_by_the_activation():
+    x = torch.randn(5, 8)
+    for name, activation in (
+        ("swiglu", torch.nn.functional.silu),
+        ("geglu", torch.nn.functional.gelu),
+    ):
+        network = feed_forwards.get(name)(8, 12, 0.0)
+        gate, value = (x @ network.inner.weight.T + network.inner.bias).split(12, -1)
+        torch.testing.assert_close(network(x), network.outer(activation(gate) * value))
+
+
+@pytest.mark.parametrize("attention", attentions.names())
+@pytest.mark.parametrize("name", ["rotary", "alibi", "t5"])
+def test_schemes_inside_attention_need_scores(name, attention):
+    if attentions.get(attention).capabilities.scores:
+        make_model(encoder_positions=name, encoder_attention=attention).encode(batch()[0])
+        return
+    message = f"--encoder-positions {name} acts on attention scores, which --encoder-attention "
+    with pytest.raises(ConfigError, match=message + attention) as caught:
+        make_model(encoder_positions=name, encoder_attention=attention)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("registry", "flag"),
+    [(feed_forwards, "relux"), (norms, "layers"), (position_schemes, "rotery")],
+)
+def test_unknown_names_are_one_line_with_the_close_ones(registry, flag):
+    with pytest.raises(ConfigError, match=r"did you mean .*--user-module FILE"):
+        registry.check(flag)
+
+
+def test_one_visibility_serves_all_layers_of_a_pass():
+    """The bias is made once: its table is one tensor whatever the number of layers."""
+    scheme = make_model(positions="t5").encoder.embedding.positions
+    relative = scheme.relative(Visibility(4, 4))
+    assert relative.bias.table.shape == (2, 7)

@@ -1,0 +1,149 @@
+"""The transformer layer against its formula, and activation checkpointing."""
+
+import pytest
+import torch
+
+from relu_nmt.attention.base import Need, build_attention
+from relu_nmt.attention.config import AttentionRegularizerConfig
+from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.records import record_attention
+from relu_nmt.attention.spec import AttentionSpec
+from relu_nmt.data.batches import collate
+from relu_nmt.models.config import TransformerConfig
+from relu_nmt.models.encoder_decoder import EncoderDecoder
+from relu_nmt.models.objective import TranslationObjective
+from relu_nmt.modules.multihead import CrossAttention, SelfAttention
+from relu_nmt.modules.transformer_layer import LayerConfig, Residual, TransformerLayer
+from relu_nmt.vision import vision_blocks
+from relu_nmt.vision.batches import ImageBatch
+from relu_nmt.vision.config import VisionTransformerConfig
+from relu_nmt.vision.objective import ImageObjective
+from relu_nmt.vision.vision_transformer import VisionTransformer
+
+PAD, EOS = 1, 2
+
+
+def mechanism(slot):
+    return build_attention(AttentionSpec("reluformer"), slot, 0, 2, 4, dropout=0.0)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_decoder_layer_is_its_formula(before):
+    torch.manual_seed(0)
+    own, cross = SelfAttention(8, mechanism("decoder")), CrossAttention(8, mechanism("cross"))
+    config = LayerConfig(8, 12, normalize_before=before, layer_scale=0.5)
+    layer = TransformerLayer(config, own, cross).double().eval()
+    x, memory = (torch.randn(2, n, 8, dtype=torch.float64) for n in (3, 4))
+    causal, full = Visibility(3, 3, causal=True), Visibility(3, 4)
+
+    def sublayers():
+        yield layer.self_attention_residual.norm, lambda y: own(y, causal)
+        keys, values = cross.keys_values(memory)
+        yield layer.cross_attention_residual.norm, lambda y: cross(y, keys, values, full)
+        yield layer.feed_forward_residual.norm, layer.feed_forward
+
+    expected = x
+    for norm, sublayer in sublayers():
+        if before:
+            expected = expected + 0.5 * sublayer(norm(expected))
+        else:
+            expected = norm(expected + 0.5 * sublayer(expected))
+    output = layer(x, causal, None, memory, full)
+    torch.testing.assert_close(output, expected)
+
+
+def test_without_layer_scale_there_are_no_gains():
+    assert Residual(LayerConfig(8, 12)).gain is None
+
+
+def translation(attention, **settings):
+    torch.manual_seed(0)
+    small = {"embed_dim": 8, "ffn_embed_dim": 16, "layers": 2, "attention_heads": 2}
+    shape = {f"{side}_{k}": v for side in ("encoder", "decoder") for k, v in small.items()}
+    dropout = {"dropout": 0.2, "activation_dropout": 0.1, "attention_dropout": 0.1}
+    config = TransformerConfig(attention=attention, **shape, **dropout, **settings)
+    regularizer = AttentionRegularizerConfig(0.3, 0.2, 0.01)
+    objective = TranslationObjective(EncoderDecoder(config, 20, 20, PAD), 0.1, regularizer)
+    pairs = [([5, 6, 7, EOS], [8, 9, EOS]), ([10, EOS], [11, 12, 13, 14, EOS])]
+    sides = [tuple(torch.tensor(side).numpy() for side in pair) for pair in pairs]
+    return objective, collate(sides, ids=[0, 1], pad_index=PAD, eos_index=EOS)
+
+
+def images(attention, **settings):
+    torch.manual_seed(0)
+    shape = {"image_size": 8, "patch_size": 4, "embed_dim": 16, "layers": 3, "heads": 2}
+    dropout = {"dropout": 0.2, "drop_path": 0.3, "attention_dropout": 0.1}
+    config = VisionTransformerConfig(attention=attention, **shape, **dropout, **settings)
+    regularizer = AttentionRegularizerConfig(0.3, 0.2, 0.01)
+    objective = ImageObjective(VisionTransformer(config, 3), 0.1, regularizer)
+    pixels = torch.randn(4, 3, 8, 8)
+    return objective, ImageBatch(torch.arange(4), pixels, torch.arange(4) % 3)
+
+
+CHECKPOINTED = [
+    (translation, "softmax", {}),
+    (translation, "reluformer", {"positions": "t5", "norm": "rms"}),
+    (translation, "reluformer", {"positions": "rotary", "encoder_normalize_before": True}),
+    (images, "softmax", {"layer_scale": 0.1}),
+    *(
+        (images, "pointwise:h=relu2" if name == "gau" else "reluformer", {"block": name})
+        for name in vision_blocks.names()
+        if name in ("transformer", "gau")
+    ),
+]
+
+
+@pytest.mark.parametrize("telemetry", [False, True])
+@pytest.mark.parametrize(("make", "attention", "settings"), CHECKPOINTED)
+def test_checkpointed_activations_give_the_same_gradients(make, attention, settings, telemetry):
+    found = []
+    for recompute in (False, True):
+        objective, batch = make(attention, checkpoint_activations=recompute, **settings)
+        torch.manual_seed(3)
+        output = objective.train()(batch, telemetry=telemetry)
+        output.loss.backward()
+        gradients = {name: p.grad for name, p in objective.named_parameters()}
+        found.append((output.loss.detach(), output.telemetry, gradients))
+    (loss, scalars, plain), (again, scalars_again, checkpointed) = found
+    assert torch.equal(loss, again) and scalars == scalars_again and bool(scalars) == telemetry
+    for name, gradient in plain.items():
+        torch.testing.assert_close(checkpointed[name], gradient, rtol=0, atol=0, msg=name)
+    assert any(gradient is not None and gradient.any() for gradient in plain.values())
+
+
+def test_nothing_is_recorded_twice_even_if_backward_runs_while_recording():
+    objective, batch = translation("reluformer", checkpoint_activations=True)
+    model = objective.model.train()
+    with record_attention(model, Need(statistics=True)) as records:
+        features = model(batch.src_tokens, batch.prev_output_tokens)
+        sum(record.rows.total.sum() for record in records).add(features.sum()).backward()
+    slots = [(record.slot, record.layer) for record in records]
+    assert slots == [
+        *(("encoder", 0), ("encoder", 1)),
+        *(("decoder", 0), ("cross", 0), ("decoder", 1), ("cross", 1)),
+    ]
+
+
+def test_checkpointing_keeps_less_for_the_backward_pass():
+    def kept_bytes(recompute):
+        objective, batch = translation("reluformer", checkpoint_activations=recompute)
+        sizes = {}
+
+        def pack(x):
+            sizes[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
+            return x
+
+        weights = {p.untyped_storage().data_ptr() for p in objective.parameters()}
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+            objective.train()(batch)
+        return sum(size for place, size in sizes.items() if place not in weights)
+
+    assert kept_bytes(True) < kept_bytes(False) / 2
+
+
+def test_layers_are_not_run_twice_in_evaluation():
+    objective, batch = translation("reluformer", checkpoint_activations=True)
+    calls = []
+    objective.model.encoder.layers[0].register_forward_hook(lambda *_: calls.append(1))
+    objective.eval()(batch).loss.backward()
+    assert calls == [1]

@@ -1,0 +1,110 @@
+"""What is kept of a step, and what may change before it is run again."""
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.sweep.steps import (
+    DONE,
+    EVALUATE,
+    FAILED,
+    STARTED,
+    TRAIN,
+    Step,
+    StepLock,
+    StepState,
+    SweepModel,
+    check_same_commands,
+    read_state,
+)
+
+OLD = ("python", "-m", "relu_nmt.cli.train", "data", "--max-update", "4000", "--seed", "1")
+MODEL = SweepModel("softmax", 1, (128,))
+NEW = ("python", "-m", "relu_nmt.cli.train", "data", "--max-update", "8000", "--seed", "1")
+
+
+def make_step(folder, kind=TRAIN, command=NEW):
+    length = None if kind == TRAIN else 128
+    return Step(MODEL, length, Path(folder), (command,))
+
+
+def test_a_state_survives_its_file(tmp_path):
+    step = make_step(tmp_path)
+    assert read_state(step) is None
+    state = StepState(DONE, step.commands, MODEL, "note", "2026", 1.5, 7, 0, {"torch": "2.13"})
+    state.write(step)
+    assert read_state(step) == state
+    assert [path.name for path in tmp_path.iterdir()] == ["train.json"]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"status": "done"}', '{"commands": 1}'])
+def test_a_damaged_state(tmp_path, text):
+    (tmp_path / "train.json").write_text(text)
+    with pytest.raises(DataError, match=r"train\.json: damaged .*; delete it to run the step"):
+        read_state(make_step(tmp_path))
+
+
+def test_a_state_that_cannot_be_read_is_not_to_be_deleted(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match=r"train\.json: cannot be read: Not a directory$"):
+        read_state(make_step(tmp_path / "file"))
+
+
+@pytest.mark.parametrize("status", [DONE, STARTED])
+@pytest.mark.parametrize("kind", [TRAIN, EVALUATE])
+def test_another_command_is_an_error_that_names_the_difference(tmp_path, status, kind):
+    with pytest.raises(ConfigError, match="'--max-update 4000' where there is '--max-update 8000'"):
+        check_same_commands(make_step(tmp_path, kind), StepState(status, (OLD,), MODEL))
+
+
+@pytest.mark.parametrize(("kind", "advice"), [(TRAIN, ""), (EVALUATE, "/evaluate-128.json")])
+def test_to_evaluate_anew_nobody_has_to_delete_the_model(tmp_path, kind, advice):
+    with pytest.raises(ConfigError, match=f"or delete {tmp_path}{advice} to run it anew$"):
+        check_same_commands(make_step(tmp_path, kind), StepState(DONE, (OLD,), MODEL))
+
+
+def test_an_added_flag_is_named(tmp_path):
+    with pytest.raises(ConfigError, match="it has 'nothing' where there is '--bf16'"):
+        check_same_commands(
+            make_step(tmp_path, command=(*OLD, "--bf16")), StepState(DONE, (OLD,), MODEL)
+        )
+
+
+def test_another_python_is_the_same_command(tmp_path):
+    other = ("/other/python", *NEW[1:])
+    check_same_commands(make_step(tmp_path), StepState(DONE, (other,), MODEL))
+
+
+def test_a_failed_step_may_change_unless_it_left_a_checkpoint(tmp_path):
+    step, failed = make_step(tmp_path), StepState(FAILED, (OLD,), MODEL)
+    check_same_commands(step, failed)
+    step.checkpoints.mkdir()
+    (step.checkpoints / "checkpoint_last.safetensors").touch()
+    with pytest.raises(ConfigError, match=f"delete {tmp_path}"):
+        check_same_commands(step, failed)
+    check_same_commands(dataclasses.replace(step, length=1), failed)
+
+
+def test_a_command_keeps_the_lock_when_its_sweep_is_gone(tmp_path):
+    first, second = StepLock(tmp_path / "a.lock"), StepLock(tmp_path / "a.lock")
+    assert first.acquire()
+    command = [sys.executable, "-c", "input()"]
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[first.descriptor])
+    first.release()
+    assert not second.acquire()
+    child.communicate(b"\n")
+    assert second.acquire()
+    second.release()
+
+
+def test_the_folder_is_made_or_its_lack_reported(tmp_path):
+    lock = StepLock(tmp_path / "new/a.lock")
+    assert lock.acquire()
+    lock.release()
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match="cannot be made"):
+        StepLock(tmp_path / "file/a.lock").acquire()
