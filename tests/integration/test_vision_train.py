@@ -153,7 +153,7 @@ def test_tensorboard_has_losses_accuracy_and_attention_statistics(squares, tmp_p
         ("train/red", "", "no class in it; images must lie in two class folders"),
         ("train", "", "no images to validate on; give --valid-data"),
         ("", "--image-size 30", "--image-size 30 must be a multiple of --patch-size 4"),
-        ("", "--arch vit_x", "--arch vit_x: choose one of deit_b"),
+        ("", "--arch vit_x", "--arch vit_x: expected one of vit_ti, vit_s"),
         ("", "--best-checkpoint-metric bleu", "'val' has only loss, accuracy"),
         ("", "--valid-data train/red", "train/red: no such folder or zip file"),
         ("", "--fp16", "--fp16 needs a CUDA GPU"),
