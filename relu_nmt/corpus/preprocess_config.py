@@ -112,7 +112,7 @@ class PreprocessConfig:
         if not (self.trainpref or self.validpref or self.testpref):
             raise ConfigError("no text: give --trainpref, --validpref or --testpref")
         self._check_dictionaries()
-        self._check_numbers()
+        self._check_ranges()
         self._check_subwords()
 
     def _check_dictionaries(self) -> None:
@@ -126,7 +126,7 @@ class PreprocessConfig:
             if not path and not (flag == "--tgtdict" and self.only_source):
                 raise ConfigError(f"without --trainpref, {flag} must name a dictionary")
 
-    def _check_numbers(self) -> None:
+    def _check_ranges(self) -> None:
         for flag, value in (
             ("--padding-factor", self.padding_factor),
             ("--subword-size", self.subword_size),

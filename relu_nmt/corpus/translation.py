@@ -12,11 +12,11 @@ from relu_nmt.data.data_folder import (
     find_pair,
     infer_languages,
     pair_name,
+    read_manifest,
     split_prefix,
 )
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR, UNK, Dictionary
 from relu_nmt.data.indexed_dataset import IndexedDataset
-from relu_nmt.data.manifest import read_manifest
 from relu_nmt.data.split import Split
 from relu_nmt.errors import CheckpointError, DataError, ReluNmtError
 from relu_nmt.tokenization.pipeline import TextPipeline, load_pipeline

@@ -6,7 +6,7 @@ from typing import Any
 
 from relu_nmt.corpus.preprocess import build_data_folder
 from relu_nmt.corpus.preprocess_config import PreprocessConfig as Settings
-from relu_nmt.data.manifest import read_manifest
+from relu_nmt.data.data_folder import read_manifest
 from relu_nmt.io.progress_bar import hidden_progress
 
 
