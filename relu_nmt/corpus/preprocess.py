@@ -23,12 +23,15 @@ from relu_nmt.data.data_folder import (
     MANIFEST_NAME,
     dictionary_path,
     documents_path,
+    file_record,
+    read_manifest,
     split_prefix,
+    verify_checksums,
+    write_manifest,
 )
 from relu_nmt.data.dictionary import UNK, Dictionary
 from relu_nmt.data.indexed_dataset import bin_path, idx_path
 from relu_nmt.data.journal import Journal
-from relu_nmt.data.manifest import file_record, read_manifest, verify_checksums, write_manifest
 from relu_nmt.data.parallel import check_parallel
 from relu_nmt.errors import DataError
 from relu_nmt.io.progress_bar import ProgressBar

@@ -14,12 +14,12 @@ from relu_nmt.data.data_folder import (
     infer_languages,
     pair_name,
     raw_path,
+    read_manifest,
     split_prefix,
 )
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR, UNK, Dictionary
 from relu_nmt.data.documents import read_documents
 from relu_nmt.data.indexed_dataset import IndexedDataset
-from relu_nmt.data.manifest import read_manifest
 from relu_nmt.data.parallel import ParallelDataset
 from relu_nmt.errors import CheckpointError, DataError, ReluNmtError
 from relu_nmt.io.text_lines import read_lines

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from relu_nmt.data.manifest import file_record
+from relu_nmt.data.data_folder import file_record
 from relu_nmt.data.sentence_separators import sentence_slices
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.tokenization.base import (

@@ -36,7 +36,7 @@ def upgrade_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
             upgraded[f"{module}.qkv.{kind}{rest}"] = tensor
             continue
         width = tensor.size(0) // 3 if tensor.dim() else 0
-        # A scalar, such as the number of steps, goes to both parts, which count it up apart.
+        # A scalar, such as the number of steps, belongs to both parts, which count on their own.
         halves = (tensor[:width], tensor[width:]) if width else (tensor, tensor.clone())
         parts = dict(zip(("q", "kv"), halves, strict=True))
         upgraded |= {f"{module}.{part}.{kind}{rest}": value for part, value in parts.items()}
