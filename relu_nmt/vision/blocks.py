@@ -143,12 +143,13 @@ class GatedBlock(nn.Module):
             )
         placement = layer_config(config, index)
         inner_dim = max(1, config.ffn_dim // 2)
-        self.units = nn.ModuleList(
+        units = [
             GatedAttentionUnit(config.embed_dim, inner_dim, mechanism(config, 2 * index + i, 1))
             for i in range(2)
-        )
-        self.residuals = nn.ModuleList(Residual(placement) for _ in self.units)
-        for unit in self.units:
+        ]
+        self.units = nn.ModuleList(units)
+        self.residuals = nn.ModuleList(Residual(placement) for _ in units)
+        for unit in units:
             initialize(unit.in_proj.weight, unit.out_proj.weight)
 
     def forward(self, x: Tensor, visibility: Visibility, grid: Grid) -> Tensor:
