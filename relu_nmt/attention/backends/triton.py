@@ -339,8 +339,8 @@ def _prepared(bias: ScoreBias | None) -> ScoreBias | None:
     """Return the bias with everything in the dtype and layout of the kernels."""
     if bias is None:
         return None
-    codes = (x.to(torch.int32).contiguous() for x in (bias.query_codes, bias.key_codes))
-    return ScoreBias(bias.table.float().contiguous(), *codes, bias.zero)
+    queries, keys = (x.to(torch.int32).contiguous() for x in (bias.query_codes, bias.key_codes))
+    return ScoreBias(bias.table.float().contiguous(), queries, keys, bias.zero)
 
 
 def _bias(task: _Task) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
