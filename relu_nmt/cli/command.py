@@ -2,10 +2,14 @@
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
+from typing import NoReturn, TypeVar
 
-from relu_nmt.errors import ReluNmtError
+from relu_nmt.config import add_settings, read_settings
+from relu_nmt.config.fields import close_names
+from relu_nmt.errors import ConfigError, ReluNmtError
 from relu_nmt.user_modules import FLAG, import_user_module
 
 KERNEL_CACHE = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
@@ -14,7 +18,22 @@ the first of them. Each is for one shape, and batches of text rarely have the sa
 own 1,024 make up a third of the memory of a small training."""
 
 USER_ERROR = 2
+SettingsT = TypeVar("SettingsT")
 INTERRUPTED = 130
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line, as all others."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise a mistake in the flags; an unknown flag is told the right one.
+
+        Raises:
+            ConfigError: always.
+        """
+        unknown = re.search(r"unrecognized arguments: (--[^\s=]+)", message)
+        hint = close_names(unknown[1], self._option_string_actions) if unknown else ""
+        raise ConfigError(f"{message}; {hint}" if hint else message)
 
 
 def make_parser(prog: str, description: str, user_modules: bool = False) -> argparse.ArgumentParser:
@@ -25,7 +44,7 @@ def make_parser(prog: str, description: str, user_modules: bool = False) -> argp
         description: what ``--help`` shows first.
         user_modules: the command also takes files that register the user's own attention.
     """
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=prog, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
@@ -49,6 +68,22 @@ def _import_user_modules(argv: Sequence[str] | None) -> None:
     for path in parser.parse_known_args(argv)[0].user_module:
         if path is not None:  # the flag without a file: the command's own parser complains
             import_user_module(path)
+
+
+def run_recipe(
+    parser: argparse.ArgumentParser,
+    settings_class: type[SettingsT],
+    body: Callable[[SettingsT], int | None],
+    argv: Sequence[str] | None = None,
+) -> int:
+    """Give the parser the flags of a settings class, and run ``body`` with what was typed.
+
+    The exit code is that of :func:`run_command`.
+    """
+    add_settings(parser, settings_class)
+    return run_command(
+        parser, lambda arguments: body(read_settings(settings_class, arguments)), argv
+    )
 
 
 def run_command(

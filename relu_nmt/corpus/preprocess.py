@@ -23,13 +23,16 @@ from relu_nmt.data.data_folder import (
     MANIFEST_NAME,
     dictionary_path,
     documents_path,
+    file_record,
+    read_manifest,
     split_prefix,
+    verify_checksums,
+    write_manifest,
 )
 from relu_nmt.data.dictionary import UNK, Dictionary
 from relu_nmt.data.indexed_dataset import bin_path, idx_path
 from relu_nmt.data.journal import Journal
-from relu_nmt.data.manifest import file_record, read_manifest, verify_checksums, write_manifest
-from relu_nmt.data.parallel import check_parallel
+from relu_nmt.data.split import check_parallel
 from relu_nmt.errors import DataError
 from relu_nmt.io.progress_bar import ProgressBar
 from relu_nmt.io.text_lines import TextFile, find_text, scan_text
@@ -195,11 +198,11 @@ class _Builder:
                 if self.folder / name not in given:
                     (self.folder / name).unlink(missing_ok=True)
         elif not self.config.overwrite and Journal.read(self.folder / WORK_FOLDER) is None:
-            given = {self.config.source_lang: self.config.srcdict}
-            given[self.config.target_lang] = self.config.tgtdict
+            dictionaries = {self.config.source_lang: self.config.srcdict}
+            dictionaries[self.config.target_lang] = self.config.tgtdict
             for language in self.config.languages:
                 path = dictionary_path(self.config.destdir, language)
-                if path.exists() and not given[language]:
+                if path.exists() and not dictionaries[language]:
                     raise DataError(
                         f"{path}: exists already; give another --destdir, --overwrite to replace "
                         "it, or the dictionary to use (--srcdict, --tgtdict)"

@@ -6,33 +6,32 @@ from torch import Tensor
 
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.decoding.hypotheses import SymbolIndices
-from relu_nmt.decoding.ngram_blocking import block_repeated_ngrams
 from relu_nmt.errors import ConfigError
 
 
 def length_limits(
-    config: GenerationConfig, source_lengths: np.ndarray, most_positions: int | None = None
+    config: GenerationConfig, source_lengths: np.ndarray, max_positions: int | None = None
 ) -> np.ndarray:
     """Return the largest number of tokens before the end symbol for each sentence, int64 [B].
 
     Args:
         config: ``max_len_a`` and ``max_len_b``; ``min_len`` tokens are allowed in any case.
         source_lengths: tokens of each source with the end symbol, [B].
-        most_positions: tokens that the models can write, the end symbol included; None for any.
+        max_positions: tokens that the models can write, the end symbol included; None for any.
 
     Raises:
         ConfigError: the models cannot write ``--min-len`` tokens.
     """
     limits = (config.max_len_a * source_lengths + config.max_len_b).astype(np.int64)
     limits = np.maximum(limits, config.min_len)
-    if most_positions is None:
+    if max_positions is None:
         return limits
-    if config.min_len >= most_positions:
+    if config.min_len >= max_positions:
         raise ConfigError(
-            f"--min-len {config.min_len}: the model can write {most_positions - 1} tokens and the "
+            f"--min-len {config.min_len}: the model can write {max_positions - 1} tokens and the "
             "end symbol at most"
         )
-    return np.minimum(limits, most_positions - 1)
+    return np.minimum(limits, max_positions - 1)
 
 
 class TokenConstraints:
@@ -40,7 +39,7 @@ class TokenConstraints:
 
     Args:
         config: settings of the search.
-        symbols: numbers of the special symbols.
+        symbols: ids of the special symbols.
         limits: largest number of tokens before the end symbol, int64 [B].
         device: where the search runs.
         prefixes: forced first tokens [B, P] int64, padded on the right; None for none.
@@ -130,3 +129,31 @@ class TokenConstraints:
             self._prefixes = self._prefixes.index_select(0, rows)
         if self._history is not None:
             self._history = self._history.index_select(0, rows)
+
+
+def block_repeated_ngrams(log_probs: Tensor, history: Tensor, size: int, spare_index: int) -> None:
+    """Forbid, in place, every token that would repeat an n-gram of its hypothesis.
+
+    Args:
+        log_probs: [B, K, V]; forbidden tokens become -inf.
+        history: tokens of each hypothesis so far, [B, K, t] int64, without a start symbol.
+        size: n, 1 or more.
+        spare_index: a symbol that is forbidden anyway.
+
+    Example:
+        >>> log_probs = torch.zeros(1, 1, 8)
+        >>> block_repeated_ngrams(log_probs, torch.tensor([[[5, 6, 7, 5]]]), 2, 0)
+        >>> log_probs.isinf().nonzero()[:, 2].tolist()
+        [0, 6]
+    """
+    length = history.size(2)
+    if length < size:
+        return
+    # The n-grams so far are a context of n - 1 tokens and the token that followed it; a token is
+    # forbidden if the context is also the end of the hypothesis.
+    followers = history[:, :, size - 1 :]  # [B, K, t - n + 1]
+    if size > 1:
+        contexts = history[:, :, :-1].unfold(2, size - 1, 1)  # [B, K, t - n + 1, n - 1]
+        ending = history[:, :, None, length - size + 1 :]  # [B, K, 1, n - 1]
+        followers = torch.where((contexts == ending).all(-1), followers, spare_index)
+    log_probs.scatter_(2, followers, -torch.inf)

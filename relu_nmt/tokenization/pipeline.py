@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from relu_nmt.data.manifest import file_record
-from relu_nmt.data.sentence_separators import sentence_slices
+from relu_nmt.data.data_folder import file_record
+from relu_nmt.data.documents import sentence_slices
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.tokenization.base import (
     SubwordModel,
@@ -203,8 +203,8 @@ def load_pipeline(
         raise DataError(
             f"{folder}: the manifest's entry of '{language}' lacks {error}; {AGAIN}"
         ) from (error)
-    known = subword_models.get(name)
-    if (known.file_name is None) != (file_name is None):
+    model = subword_models.get(name)
+    if (model.file_name is None) != (file_name is None):
         raise DataError(
             f"{folder}: the manifest's subword model of '{language}' is damaged ('{name}' in "
             f"{file_name!r}); {AGAIN}"

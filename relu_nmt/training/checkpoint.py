@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from relu_nmt.errors import CheckpointError
 from relu_nmt.training.upgrade import upgrade_metadata, upgrade_tensors
@@ -137,6 +137,20 @@ def load_checkpoint(path: str | os.PathLike[str], with_training_state: bool = Fa
     return Checkpoint(model, metadata, training)
 
 
+def fill_model(model: nn.Module, checkpoint: Checkpoint, path: str | os.PathLike[str]) -> None:
+    """Copy a checkpoint's weights into a new model made from its settings.
+
+    Raises:
+        CheckpointError: they do not fit.
+    """
+    try:
+        model.load_state_dict(checkpoint.model_tensors)
+    except RuntimeError as error:
+        # PyTorch lists every tensor on a line of its own; the first one tells what is wrong.
+        reason = " ".join(str(error).split())[:200]
+        raise CheckpointError(f"{path}: the weights do not fit the settings: {reason}") from error
+
+
 def read_metadata(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return a checkpoint's metadata without reading tensors.
 
@@ -181,7 +195,7 @@ def _without_aliases(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], 
     """Return each tensor once, on the CPU, and which name stands for which (tied weights)."""
     stored: dict[str, Tensor] = {}
     tied: dict[str, str] = {}
-    first_name: dict[tuple[int, int, torch.Size, tuple[int, ...]], str] = {}
+    first_name: dict[tuple[Any, ...], str] = {}
     for name, tensor in tensors.items():
         identity = (
             tensor.untyped_storage().data_ptr(),
@@ -203,7 +217,7 @@ def _without_aliases(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], 
 def _checksum(tensor: Tensor) -> int:
     """Return the CRC-32 of a contiguous tensor on the CPU: of its type, shape and bytes."""
     start = zlib.crc32(f"{tensor.dtype} {list(tensor.shape)}".encode())
-    return zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy(), start)
+    return zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data, start)
 
 
 def _checksum_of_texts(texts: Mapping[str, str]) -> int:

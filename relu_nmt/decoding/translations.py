@@ -1,0 +1,109 @@
+"""What a translator reads and what it gives."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from relu_nmt.decoding.hypotheses import Hypothesis
+from relu_nmt.errors import DataError
+
+
+@dataclass(frozen=True)
+class SourceSentence:
+    """A sentence to translate, or several of a document that are translated at once.
+
+    Args:
+        ids: token ids, ending in the end symbol.
+        tokens: the tokens with unknown words as they stood in the text.
+        reference: token ids of the translation, for forced prefixes and scoring.
+        context: token ids, without end symbol, that the translation goes on from: what the
+            first part of the source was translated to. No part of the translation.
+    """
+
+    ids: np.ndarray
+    tokens: list[str]
+    reference: np.ndarray | None = None
+    context: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class Translation:
+    """One translation of a sentence.
+
+    Args:
+        text: raw text.
+        tokens: the dictionary's tokens, unknown words replaced if asked for.
+        score: total log-probability (nats) over length penalty.
+        hypothesis: token ids, scores by position, alignment.
+        reached_limit: whether it was ended at the longest output that the settings allow.
+    """
+
+    text: str
+    tokens: list[str]
+    score: float
+    hypothesis: Hypothesis
+    reached_limit: bool = False
+
+
+class Line(NamedTuple):
+    """A line of a translated text.
+
+    Args:
+        text: raw text.
+        tokens: the same as dictionary tokens.
+    """
+
+    text: str
+    tokens: list[str]
+
+
+class TranslatedLines(list[str]):
+    """The translation of each line, a list like any other that also tells what may be cut off.
+
+    Args:
+        texts: the translations.
+        at_limit: which of them reached the longest output, or are part of a group of lines whose
+            translation did.
+
+    Attributes:
+        at_limit: the same: numbers of the lines, from 0.
+
+    Example:
+        >>> lines = TranslatedLines(["a house", "a a a a"], [1])
+        >>> lines, lines.at_limit
+        (['a house', 'a a a a'], (1,))
+    """
+
+    def __init__(self, texts: Iterable[str], at_limit: Iterable[int] = ()) -> None:
+        super().__init__(texts)
+        self.at_limit = tuple(at_limit)
+
+
+def as_lines(texts: Iterable[str]) -> list[str]:
+    """Return texts as a list.
+
+    Raises:
+        DataError: it is a single text, of which each letter would be one.
+    """
+    if isinstance(texts, str):
+        raise DataError(
+            f"a list of lines is wanted, not one text ({texts[:30]!r}); give [text], or "
+            "text.splitlines() for each of its lines"
+        )
+    return list(texts)
+
+
+def check_lengths(sources: Sequence[SourceSentence], limit: int | None) -> None:
+    """See that a model that reads ``limit`` tokens can read all sources; None: it reads any.
+
+    Raises:
+        DataError: it cannot.
+    """
+    longest = max((len(source.ids) for source in sources), default=0)
+    if limit is not None and longest > limit:
+        raise DataError(
+            f"{longest} tokens to translate at once, but the model can read {limit}; "
+            f"give --max-doc-tokens {limit} or less, and split sentences that are longer"
+        )

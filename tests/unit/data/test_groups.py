@@ -1,0 +1,266 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from relu_nmt.data.groups import (
+    SINGLE_SENTENCES,
+    DocumentConfig,
+    deal_lengths,
+    describe_lengths,
+    lengths_in_words,
+    plan_groups,
+    single_sentences,
+)
+from relu_nmt.data.indexed_dataset import IndexedDataset, IndexedDatasetWriter
+from relu_nmt.data.split import Split, longer_side
+from relu_nmt.errors import ConfigError
+
+SIZES = st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=12), max_size=8)
+"""Tokens of each sentence of each document, without </s>; sentences may be empty."""
+LIMITS = st.integers(1, 70)
+
+
+def arrays(documents):
+    """Sizes with </s> of all sentences, and sentences of each document."""
+    sizes = np.array([n + 1 for document in documents for n in document], dtype=np.int32)
+    return sizes, np.array([len(document) for document in documents], dtype=np.int64)
+
+
+@settings(max_examples=300)
+@given(SIZES, LIMITS)
+def test_every_sentence_once_in_order_and_never_across_documents(documents, limit):
+    sizes, counts = arrays(documents)
+    groups = plan_groups(sizes, counts, limit)
+    found = [number for i in range(len(groups)) for number in groups.sentences(i)]
+    assert found == list(range(len(sizes)))
+    assert all(len(groups.sentences(i)) for i in range(len(groups)))
+    owner = [d for d, count in enumerate(counts) for _ in range(count)]
+    for i in range(len(groups)):
+        assert {owner[number] for number in groups.sentences(i)} == {groups.document[i]}
+
+
+@settings(max_examples=300)
+@given(SIZES, LIMITS)
+def test_groups_are_within_the_limit_and_as_long_as_possible(documents, limit):
+    sizes, counts = arrays(documents)
+    groups = plan_groups(sizes, counts, limit)
+    contents = [n for document in documents for n in document]
+    for i in range(len(groups)):
+        own = groups.sentences(i)
+        tokens = sum(contents[number] for number in own) + 1
+        assert groups.tokens[i] == tokens
+        if len(own) > 1:
+            assert tokens <= limit
+        assert groups.over_long[i] == (limit > 1 and tokens > limit)
+        is_last = i + 1 == len(groups) or groups.document[i + 1] != groups.document[i]
+        if not is_last and limit != SINGLE_SENTENCES:
+            assert tokens + contents[own[-1] + 1] > limit
+
+
+@given(SIZES)
+def test_a_limit_of_one_is_single_sentences(documents):
+    sizes, counts = arrays(documents)
+    groups = plan_groups(sizes, counts, 1)
+    assert groups.count.tolist() == [1] * len(sizes)
+    assert not groups.over_long.any()
+
+
+@given(SIZES, st.lists(LIMITS, min_size=8, max_size=8))
+def test_a_limit_for_each_document_groups_each_as_on_its_own(documents, limits):
+    sizes, counts = arrays(documents)
+    limits = np.array(limits[: len(documents)], dtype=np.int64)
+    together = plan_groups(sizes, counts, limits)
+    assert (together.limit == limits[together.document]).all()
+    for number, document in enumerate(documents):
+        alone = plan_groups(*arrays([document]), int(limits[number]))
+        assert alone.count.tolist() == together.count[together.document == number].tolist()
+
+
+def test_both_sides_count():
+    source, target = np.array([6, 2, 2]), np.array([2, 6, 2])
+    sizes = longer_side(source, target)
+    assert plan_groups(sizes, np.array([3]), 11).count.tolist() == [2, 1]
+    assert plan_groups(longer_side(source, None), np.array([3]), 11).count.tolist() == [3]
+
+
+def test_a_sentence_over_the_limit_stands_alone():
+    groups = plan_groups(np.array([3, 20, 1, 4]), np.array([4]), 8)
+    assert [list(groups.sentences(i)) for i in range(3)] == [[0], [1], [2, 3]]
+    assert groups.over_long.tolist() == [False, True, False]
+
+
+def test_no_sentences():
+    none = np.zeros(0, dtype=np.int64)
+    groups = plan_groups(none, none, 8)
+    assert len(groups) == len(groups.tokens) == 0
+    assert lengths_in_words(describe_lengths(groups, 8, keep_over_long=True)) == (
+        "groups of up to 8 tokens: 0 from 0 documents with 0 sentences"
+    )
+
+
+@given(
+    st.lists(st.integers(1, 20), min_size=1, max_size=60),
+    st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    st.integers(0, 5),
+)
+def test_lengths_are_dealt_out_evenly(counts, lengths, epoch):
+    counts = np.array(counts)
+    dealt = deal_lengths(counts, tuple(lengths), (1, epoch))
+    assert (dealt == deal_lengths(counts, tuple(lengths), (1, epoch))).all()
+    assert set(dealt) <= set(lengths)
+    for length in set(lengths):
+        share = counts.sum() * lengths.count(length) / len(lengths)
+        # Documents are not cut, so a share may be off by half of one at each end.
+        assert abs(counts[dealt == length].sum() - share) <= counts.max() * lengths.count(length)
+
+
+def test_each_epoch_is_dealt_anew():
+    counts = np.full(100, 3)
+    first, second, other = (deal_lengths(counts, (1, 64), key) for key in ((1, 1), (1, 2), (2, 1)))
+    assert (first != second).any()
+    assert (first != other).any()
+
+
+def test_description_of_the_lengths():
+    groups = plan_groups(np.array([9, 9, 40, 3, 30]), np.array([4, 1]), 32)
+    left_out = describe_lengths(groups, 32, keep_over_long=False)
+    assert left_out["groups"] == 3
+    assert left_out["over_long_sentences"] == 1
+    assert left_out["groups_by_tokens"] == {"1-16": 1, "17-32": 2}
+    assert left_out["longest_tokens"] == 30
+    assert left_out["mean_tokens"] == pytest.approx((17 + 3 + 30) / 3, abs=0.01)
+    assert "; 1 longer sentences are left out" in lengths_in_words(left_out)
+    kept = describe_lengths(groups, 32, keep_over_long=True)
+    assert (kept["groups"], kept["longest_tokens"]) == (4, 40)
+    assert "3 from" in lengths_in_words(left_out)
+    assert "kept whole" in lengths_in_words(kept)
+    assert describe_lengths(groups, 64, keep_over_long=True)["groups"] == 0
+
+
+def dataset(folder, source, target=None, separators=None):
+    sides = []
+    for name, sentences in (("de", source), ("en", target)):
+        if sentences is None:
+            sides.append(None)
+            continue
+        with IndexedDatasetWriter(folder / name, np.uint16) as writer:
+            tokens = [token for sentence in sentences for token in (*sentence, 2)]
+            writer.add(np.array(tokens), np.array([len(sentence) + 1 for sentence in sentences]))
+        sides.append(IndexedDataset(folder / name))
+    return Split(*sides, 20, 20, separators)
+
+
+def rows(pairs, groups):
+    """The token ids of each group, both sides."""
+    return [
+        [None if ids is None else ids.tolist() for ids in pairs.joined(groups.sentences(i))]
+        for i in range(len(groups))
+    ]
+
+
+def test_groups_of_pairs(tmp_path):
+    pairs = dataset(tmp_path, [[4, 5], [6], [], [7]], [[8], [9, 10, 11], [], [12]])
+    sizes = longer_side(pairs.source_sizes, pairs.target_sizes)
+    groups = plan_groups(sizes, np.array([3, 1]), 8)
+    assert rows(pairs, groups) == [[[4, 5, 6, 2], [8, 9, 10, 11, 2]], [[7, 2], [12, 2]]]
+    assert [sizes.tolist() for sizes in pairs.group_sizes(groups)] == [[4, 2], [5, 2]]
+
+
+def test_a_sentence_is_a_group_of_one(tmp_path):
+    pairs = dataset(tmp_path, [[4, 5], [6], [], [7]], [[8], [9, 10, 11], [], [12]])
+    groups = pairs.groups()
+    assert rows(pairs, groups) == [[ids.tolist() for ids in pairs.pair(i)] for i in range(4)]
+    assert pairs.group_sizes(groups)[1].tolist() == pairs.target_sizes.tolist()
+    assert groups.tokens.tolist() == [3, 4, 1, 2]
+    assert not groups.over_long.any()
+    limited = plan_groups(groups.tokens, np.array([3, 1]), SINGLE_SENTENCES)
+    for name in ("first", "count", "limit", "tokens"):
+        assert getattr(groups, name).tolist() == getattr(limited, name).tolist()
+    assert len(single_sentences(np.zeros(0, dtype=np.int32))) == 0
+
+
+def test_groups_of_source_only_data(tmp_path):
+    pairs = dataset(tmp_path, [[4, 5], [6]])
+    groups = plan_groups(pairs.source_sizes, np.array([2]), 8)
+    assert rows(pairs, groups) == [[[4, 5, 6, 2], None]]
+    assert pairs.group_sizes(groups)[1] is None
+
+
+def test_a_separator_ends_every_sentence_and_counts(tmp_path):
+    source, target = [[4, 5], [], [7]], [[8], [], [12, 13]]
+    pairs = dataset(tmp_path, source, target, separators=(15, 16))
+    sizes = longer_side(pairs.source_sizes, pairs.target_sizes)
+    assert sizes.tolist() == [4, 2, 4]
+    counts = np.array([3])
+    assert rows(pairs, plan_groups(sizes, counts, 8)) == [
+        [[4, 5, 15, 15, 7, 15, 2], [8, 16, 16, 12, 13, 16, 2]]
+    ]
+    assert len(plan_groups(sizes, counts, 7)) == 2
+
+
+@settings(max_examples=50)
+@given(SIZES, LIMITS, st.booleans())
+def test_sizes_are_those_of_the_tokens(tmp_path_factory, documents, limit, separated):
+    folder = tmp_path_factory.mktemp("pairs")
+    source = [[5] * n for document in documents for n in document]
+    target = [[6] * (n // 2) for document in documents for n in document]
+    if not source:
+        return
+    pairs = dataset(folder, source, target, (7, 7) if separated else None)
+    sizes = longer_side(pairs.source_sizes, pairs.target_sizes)
+    groups = plan_groups(sizes, arrays(documents)[1], limit)
+    of_sides = pairs.group_sizes(groups)
+    for i, sides in enumerate(rows(pairs, groups)):
+        for ids, of_side in zip(sides, of_sides, strict=True):
+            assert len(ids) == of_side[i]
+            assert ids.count(2) == 1
+            assert ids.count(7) == (groups.count[i] if separated else 0)
+
+
+def test_nothing_by_default():
+    assert not DocumentConfig().active
+    assert DocumentConfig().training_lengths == ()
+
+
+@pytest.mark.parametrize(
+    ("settings", "training", "validation"),
+    [
+        ({"max_doc_tokens": 128}, (128,), 128),
+        ({"doc_mixture": (1, 128, 512)}, (1, 128, 512), 512),
+        ({"doc_mixture": (1, 512), "max_doc_tokens": 256}, (1, 512), 256),
+    ],
+)
+def test_lengths(settings, training, validation):
+    config = DocumentConfig(**settings)
+    assert config.active
+    assert config.training_lengths == training
+    assert config.validation_length == validation
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_doc_tokens": 0}, "--max-doc-tokens 0: expected 1"),
+        ({"doc_mixture": (1, -5)}, "--doc-mixture 1,-5: expected"),
+        ({"sentence_separator": True}, "give --max-doc-tokens or --doc-mixture"),
+    ],
+)
+def test_mistakes(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        DocumentConfig(**settings)
+
+
+def test_lists_of_lengths():
+    assert DocumentConfig(doc_mixture="1,128,512").doc_mixture == (1, 128, 512)
+    for text in ("a", "1 2", "1,,2"):
+        with pytest.raises(ConfigError, match=r"--doc-mixture .*expected whole numbers"):
+            DocumentConfig(doc_mixture=text)
+
+
+def test_groups_must_fit_into_a_batch():
+    DocumentConfig(max_doc_tokens=64).check_fits(64)
+    DocumentConfig(max_doc_tokens=64).check_fits(None)
+    DocumentConfig().check_fits(5)
+    with pytest.raises(ConfigError, match="--doc-mixture 64 is more than --max-tokens 63"):
+        DocumentConfig(doc_mixture=(1, 64)).check_fits(63)

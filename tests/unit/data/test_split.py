@@ -1,0 +1,93 @@
+import numpy as np
+import pytest
+
+from relu_nmt.data.indexed_dataset import IndexedDataset, IndexedDatasetWriter
+from relu_nmt.data.split import Split, check_parallel, join_sentences
+from relu_nmt.errors import DataError
+
+
+@pytest.fixture
+def side(tmp_path):
+    def make(name, sentences, dtype=np.uint16):
+        with IndexedDatasetWriter(tmp_path / name, dtype) as writer:
+            tokens = [token for s in sentences for token in s]
+            writer.add(np.array(tokens), np.array([len(s) for s in sentences]))
+        return IndexedDataset(tmp_path / name)
+
+    return make
+
+
+def test_pairs_and_sizes(side):
+    data = Split(side("de", [[4, 2], [5, 6, 2]]), side("en", [[7, 8, 2], [2]]), 7, 9)
+    assert len(data) == 2
+    assert data.source_sizes.tolist() == [2, 3]
+    assert data.target_sizes.tolist() == [3, 1]
+    assert [ids.tolist() for ids in data.pair(0)] == [[4, 2], [7, 8, 2]]
+
+
+def test_source_only(side):
+    data = Split(side("de", [[4, 2]]))
+    assert data.target_sizes is None
+    assert data.pair(0)[1] is None
+
+
+def test_sides_must_be_parallel(side):
+    with pytest.raises(DataError, match=r"de.idx: 1 sentences, but .*en.idx has 2"):
+        Split(side("de", [[4, 2]]), side("en", [[4, 2], [2]]))
+
+
+def test_token_outside_the_dictionary(side):
+    data = Split(side("de", [[4, 2]]), side("en", [[9, 2]]), 5, 9)
+    with pytest.raises(DataError, match=r"en.bin: sentence 0 holds tokens 2 to 9.* 9 symbols"):
+        data.pair(0)
+
+
+def test_negative_token(side):
+    data = Split(side("de", [[-4, 2]], np.int16), None, 5)
+    with pytest.raises(DataError, match="tokens -4 to 2"):
+        data.pair(0)
+
+
+@pytest.mark.parametrize("sentence", [[4, 5], []])
+def test_end_of_sentence_is_missing(side, sentence):
+    with pytest.raises(DataError, match="does not end in </s>"):
+        Split(side("de", [sentence])).pair(0)
+
+
+def test_check_parallel():
+    check_parallel({"a": 3, "b": 3}, "lines")
+    check_parallel({"a": 3}, "lines")
+    with pytest.raises(DataError, match="a: 1,000 lines, but b has 1,001; both sides"):
+        check_parallel({"a": 1000, "b": 1001}, "lines")
+
+
+def test_separators_are_added_before_the_end(side):
+    data = Split(side("de", [[4, 2], [2]]), side("en", [[7, 8, 2], [4, 2]]), 9, 9, (5, 6))
+    assert data.source_sizes.tolist() == [3, 2]
+    assert data.target_sizes.tolist() == [4, 3]
+    assert [ids.tolist() for ids in data.pair(0)] == [[4, 5, 2], [7, 8, 6, 2]]
+    assert [ids.tolist() for ids in data.pair(1)] == [[5, 2], [4, 6, 2]]
+
+
+def test_a_sentence_must_not_hold_the_separator(side):
+    data = Split(side("de", [[4, 5, 2]]), None, 9, None, (5, 5))
+    with pytest.raises(DataError, match=r"de.bin: sentence 0 itself holds .*--sentence-separator"):
+        data.pair(0)
+
+
+def test_missing_boundaries_name_the_file_and_the_way_out(side, tmp_path):
+    split = Split(side("train.de-en.de", [[4, 2], [5, 2]]))
+    assert (split.stem, split.name) == (str(tmp_path / "train.de-en"), "train")
+    with pytest.raises(DataError, match=r"train.de-en.documents: .*--max-doc-tokens.*--document-"):
+        split.require_documents("--max-doc-tokens")
+    (tmp_path / "train.de-en.documents").write_text("2\n")
+    found = Split(side("train.de-en.de", [[4, 2], [5, 2]])).require_documents("--max-doc-tokens")
+    assert found.tolist() == [2]
+
+
+def test_only_one_end_symbol_stays():
+    sentences = [np.array([4, 5, 2]), np.array([2]), np.array([6, 2])]
+    assert join_sentences(sentences).tolist() == [4, 5, 6, 2]
+    assert join_sentences(sentences[:1]).tolist() == [4, 5, 2]
+    assert join_sentences([]).tolist() == [2]
+    assert join_sentences(sentences).dtype == np.int64

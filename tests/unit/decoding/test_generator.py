@@ -1,0 +1,83 @@
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from toy_models import EOS, ToyModel
+
+from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.decoding.config import GenerationConfig
+from relu_nmt.decoding.generator import Generator, generate_in_order, plan_decoding_batches
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"max_tokens": 30}, {"batch_size": 4}, {"max_tokens": 1, "batch_size": 3}]
+)
+def test_batches_hold_every_sentence_once_and_keep_the_limits(settings):
+    lengths = np.random.default_rng(0).integers(1, 20, 100)
+    config = GenerationConfig(beam=2, **settings)
+    batches = plan_decoding_batches(lengths, config, vocab_size=10)
+    assert sorted(np.concatenate(batches)) == list(range(100))
+    for batch in batches:
+        if "batch_size" in settings:
+            assert len(batch) <= settings["batch_size"]
+        if "max_tokens" in settings:
+            assert len(batch) * lengths[batch].max() <= settings["max_tokens"] or len(batch) == 1
+    for longer, shorter in itertools.pairwise(batches):
+        assert lengths[longer].min() >= lengths[shorter].max()
+    assert len(batches) == 1 or settings
+
+
+def test_the_default_bounds_the_logits():
+    lengths = np.full(5000, 2)
+    for device, most in (("cpu", 2**22), ("cuda", 2**26)):
+        batches = plan_decoding_batches(lengths, GenerationConfig(), 32000, device)
+        assert 0.8 * most < max(map(len, batches)) * 5 * 32000 <= most
+
+
+def test_results_come_in_the_order_of_the_sources_whatever_the_batches():
+    rng = np.random.default_rng(1)
+    sources = [np.append(rng.integers(4, 7, rng.integers(0, 9)), EOS) for _ in range(40)]
+    results, counts = {}, []
+    for batch_size in (1, 7, 40):
+        config = GenerationConfig(beam=3, nbest=2, max_len_b=6, batch_size=batch_size)
+        generator = Generator([ToyModel()], config, Dictionary())
+        found = generate_in_order(
+            generator, sources, 7, torch.device("cpu"), on_progress=counts.append
+        )
+        results[batch_size] = [[h.tokens.tolist() for h in hypotheses] for hypotheses in found]
+    assert results[1] == results[7] == results[40]
+    assert sum(counts) == 3 * sum(len(s) > 1 for s in sources)
+    for source, found in zip(sources, results[1], strict=True):
+        if len(source) == 1:
+            assert found == [[EOS]]
+
+
+def test_sampling_numbers_sentences_through_the_whole_input():
+    sources = [np.array([4, 5, 2])] * 6
+    config = GenerationConfig(sampling=True, beam=1, max_len_b=9, batch_size=2)
+    generator = Generator([ToyModel(sharpness=0.5)], config, Dictionary())
+
+    def sample(sources, first_id):
+        found = generate_in_order(generator, sources, 7, torch.device("cpu"), first_id=first_id)
+        return [h[0].tokens.tolist() for h in found]
+
+    whole = sample(sources, 0)
+    assert len({tuple(tokens) for tokens in whole}) > 1
+    assert sample(sources[:4], 0) + sample(sources[4:], 4) == whole
+
+
+def test_references_are_scored_in_order():
+    rng = np.random.default_rng(2)
+    pairs = [
+        [np.append(rng.integers(4, 7, rng.integers(0, 9)), EOS) for _ in range(2)]
+        for _ in range(15)
+    ]
+    config = GenerationConfig(score_reference=True, batch_size=4)
+    generator = Generator([ToyModel()], config, Dictionary())
+    sources, targets = map(list, zip(*pairs, strict=True))
+    found = generate_in_order(generator, sources, 7, torch.device("cpu"), targets)
+    for source, target, [h] in zip(sources, targets, found, strict=True):
+        assert h.tokens.tolist() == target.tolist()
+        [[alone]] = generator.score(torch.tensor(source)[None], torch.tensor(target)[None])
+        assert h.score == pytest.approx(alone.score, abs=1e-5)

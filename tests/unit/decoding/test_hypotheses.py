@@ -1,0 +1,29 @@
+import numpy as np
+import pytest
+
+from relu_nmt.decoding.config import GenerationConfig
+from relu_nmt.decoding.hypotheses import LengthPenalty
+
+
+def test_the_two_forms_rank_the_hand_made_hypotheses_differently():
+    # spec translation.md section 9, check 4
+    short, long = (-6.0, 6), (-8.4, 9)
+    power, gnmt = LengthPenalty(1.0), LengthPenalty(1.0, "gnmt")
+    assert long[0] / power(long[1]) == pytest.approx(-0.933, abs=5e-4)
+    assert long[0] / power(long[1]) > short[0] / power(short[1]) == -1.0
+    assert short[0] / gnmt(short[1]) == pytest.approx(-3.27, abs=5e-3)
+    assert long[0] / gnmt(long[1]) == pytest.approx(-3.60, abs=5e-3)
+    assert short[0] / gnmt(short[1]) > long[0] / gnmt(long[1])
+
+
+def test_unnormalized_is_exponent_0():
+    assert LengthPenalty.of(GenerationConfig(unnormalized=True, lenpen=2.0))(7) == 1.0
+    assert LengthPenalty.of(GenerationConfig(lenpen=2.0))(7) == 49.0
+
+
+@pytest.mark.parametrize("exponent", [-0.5, 0.0, 0.6, 1.1])
+@pytest.mark.parametrize("form", ["power", "gnmt"])
+def test_the_kindest_divisor_bounds_all_lengths(exponent, form):
+    penalty = LengthPenalty(exponent, form)
+    every = penalty(np.arange(3, 21))
+    np.testing.assert_allclose(penalty.kindest(3, np.array([20])), [every.max()])
