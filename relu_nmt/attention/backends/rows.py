@@ -98,8 +98,8 @@ def blockwise(problem: RowsProblem) -> AttentionOutput:
     values, *sums = (
         None if each[0] is None else torch.cat(each, 2) for each in zip(*parts, strict=True)
     )
-    rows = row_statistics(RowSums(*sums), visibility) if need.rows else None
-    return AttentionOutput(values, None, rows)
+    statistics = row_statistics(RowSums(*sums), visibility) if need.rows else None
+    return AttentionOutput(values, None, statistics)
 
 
 def solve(problem: RowsProblem) -> AttentionOutput:
