@@ -41,6 +41,7 @@ def settings(config_class: ClassT | None = None, *, flags: bool = True) -> Any:
             as in ``gamma=2``.
 
     Example:
+        >>> from relu_nmt.config.fields import group, option
         >>> @settings
         ... class Averaging:
         ...     store_ema: bool = option(False, "average the weights")
