@@ -14,7 +14,11 @@ from relu_nmt.evaluation.significance import DEFAULT_SAMPLES
 
 @settings
 class ScoreOptions:
-    """What to compare, and how."""
+    """What to compare, and how.
+
+    Raises:
+        ConfigError: a setting that would have no effect.
+    """
 
     sys: str = option("-", "translations; - is standard input", flags=("-s",), metavar="FILE")
     ref: str = option("", "references; several sets with commas", flags=("-r",), metavar="FILE")
@@ -31,6 +35,18 @@ class ScoreOptions:
     )
     sacrebleu: bool = option(False, "as in fairseq", no_effect="all scores are sacreBLEU's anyway")
     sentence_bleu: bool = option(False, "print the (smoothed) BLEU of each line instead")
+
+    def check(self) -> None:
+        """See that every setting is one of a score that is computed."""
+        metrics = ("bleu",) if self.sentence_bleu else self.metrics
+        for value, default, metric in (
+            (f"--order {self.order}", "--order 4", "bleu"),
+            (f"--chrf-word-order {self.chrf_word_order}", "--chrf-word-order 0", "chrf"),
+        ):
+            if value != default and metric not in metrics:
+                raise ConfigError(f"{value} does nothing without --metrics {metric}; leave it out")
+        if self.sentence_bleu and self.metrics != ("bleu",):
+            raise ConfigError("--metrics: not with --sentence-bleu")
 
 
 @settings

@@ -14,15 +14,19 @@ BATCHES_AHEAD = 4
 
 
 class Batch(Protocol):
-    """A batch, which the trainer moves to the device and hands to the objective.
+    """A batch, which the trainer moves to the device and hands to the objective."""
 
-    ``ids`` names the samples in error messages; ``num_tokens`` and ``num_sentences`` are counted
-    for the log (for images both are the number of images).
-    """
+    @property
+    def ids(self) -> Tensor:
+        """Names of the samples in error messages, [B] int64."""
 
-    ids: Tensor
-    num_tokens: int
-    num_sentences: int
+    @property
+    def num_tokens(self) -> int:
+        """Counted for the log; for images the number of images."""
+
+    @property
+    def num_sentences(self) -> int:
+        """Counted for the log; for images the number of images."""
 
     def to(self, device: torch.device) -> "Batch":
         """Return the batch on ``device``."""

@@ -137,3 +137,4 @@ def test_the_readme_trains_goes_on_and_translates(folder, tmp_path, monkeypatch,
     assert printed.err == ""
     assert namespace["result"].course.num_updates == 5
     assert str(namespace["result"].best_score) in printed.out
+    assert re.search(r"^BLEU = [\d.]+ .* signature: nrefs:1", printed.out, re.MULTILINE)

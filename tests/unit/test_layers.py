@@ -82,3 +82,17 @@ def test_every_part_has_a_rule():
 def test_commands_and_settings_start_without_importing_torch(module):
     code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "cli").glob("*.py")), ids=lambda p: p.stem)
+def test_a_command_is_a_parser_and_a_recipe(path):
+    """Work is done in recipes, which are imported when the flags are read and right."""
+    tree = ast.parse(path.read_text("utf-8"))
+    classes = [node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    assert not classes or path.stem == "command"  # which all commands share
+    for function in [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]:
+        lazy = {node.module for node in ast.walk(function) if isinstance(node, ast.ImportFrom)}
+        assert {module.rpartition(".")[0] or module for module in lazy} <= {
+            "relu_nmt",
+            "relu_nmt.recipes",
+        }, f"{function.name} imports {sorted(lazy)}"
