@@ -4,7 +4,7 @@ Shapes: ``B`` batch, ``H`` heads, ``Nq`` and ``Nk`` query and key length, ``d`` 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -121,10 +121,11 @@ class AttentionOutput:
     rows: RowStatistics | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@configuration.settings(flags=False)
 class AttentionConfig:
     """The settings that every mechanism has; one with more subclasses this."""
 
+    _: KW_ONLY
     qk_norm: bool = option(False, "LayerNorm of the queries and keys of each head")
 
 

@@ -139,7 +139,7 @@ def _need_text(entry: Entry, value: Any, needed: Entry, current: Any, allowed: l
     text = f"{entry.with_value(value)} does nothing "
     if not allowed or allowed == [True]:
         return text + f"without {needed.label}; give both, or leave it out"
-    if allowed == [False]:
+    if allowed in ([False], [None]):
         return text + f"with {needed.label}; leave one of them out"
     ways = " or ".join([needed.with_value(allowed[0]), *map(shown, allowed[1:])])
     return text + f"with {needed.with_value(current)}; it needs {ways}"

@@ -130,14 +130,22 @@ def _conditions(needs: Needs) -> tuple[tuple[Any, ...], ...]:
 
 
 def like(
-    config_class: type, name: str, default: Any, help: str | None = None, needs: Needs = ()
+    config_class: type,
+    name: str,
+    default: Any,
+    help: str | None = None,
+    *,
+    needs: Needs = (),
+    no_effect: str | None = None,
 ) -> Any:
-    """Return the option ``name`` of another class with another default, and perhaps help, needs."""
+    """Return the option ``name`` of another class with another default, and perhaps the rest."""
     declared = entries_of(config_class)[name].declared
-    if help is not None:
-        declared = dataclasses.replace(declared, help=help)
-    if needs:
-        declared = dataclasses.replace(declared, needs=_conditions(needs))
+    declared = dataclasses.replace(
+        declared,
+        help=declared.help if help is None else help,
+        needs=_conditions(needs) or declared.needs,
+        no_effect=no_effect or declared.no_effect,
+    )
     return dataclasses.field(default=default, metadata={"option": declared})
 
 
