@@ -150,7 +150,7 @@ class Attention(nn.Module):
     """
 
     Config: ClassVar[type] = AttentionConfig
-    capabilities: ClassVar[Capabilities] = Capabilities()
+    capabilities: Capabilities = Capabilities()
     backends: ClassVar[Mapping[str, "Backend"]] = {}
     """The ways to compute it, by name, see :mod:`relu_nmt.attention.backends.choice`; none where
     its code is the only one, which answers to ``reference``."""
@@ -271,7 +271,7 @@ def build_attention(
             f"--attention-dropout {dropout:g}: {spec.name} has no weights to drop; set it to 0"
         )
     try:
-        config = configuration.from_strings(kind.Config, spec.options)
+        config: Any = configuration.from_strings(kind.Config, spec.options)
         attention = kind(config, num_heads, head_dim, dropout)
     except ConfigError as error:
         raise ConfigError(f"--{slot}-attention {spec}: {error}") from error

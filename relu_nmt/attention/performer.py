@@ -61,8 +61,10 @@ class PerformerAttention(FeatureAttention):
     ) -> None:
         super().__init__(config, num_heads, head_dim, dropout)
         seed = int(torch.randint(2**31, ()))
+        self.seed_and_passes: Tensor
         self.register_buffer("seed_and_passes", torch.tensor([seed, 0]))
         directions = torch.empty(config.features, head_dim)
+        self.directions: Tensor
         self.register_buffer("directions", directions, persistent=False)
         # Mirrors of the buffer, so that a pass does not wait for the device.
         self._seed: int | None = None

@@ -72,7 +72,7 @@ class PolynomialAttention(PointwiseAttention):
             self.capabilities = Capabilities(scores=True, non_negative=False)
             start = 1.0 if config.length is None else config.length**-0.5
             self.scale = nn.Parameter(torch.full((num_heads if config.per_head else 1,), start))
-            self.scale.no_weight_decay = True
+            self.scale.no_weight_decay = True  # type: ignore[attr-defined]
 
     def row_scale(self, counts: Tensor) -> Tensor:
         """Return the scale that is not learnt."""

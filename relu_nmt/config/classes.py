@@ -9,10 +9,7 @@ from relu_nmt.config.fields import (
     Entry,
     all_entries,
     entries_of,
-    group,
     groups_of,
-    like,
-    option,
     shown,
 )
 from relu_nmt.errors import ConfigError
@@ -30,7 +27,7 @@ else:
 ClassT = TypeVar("ClassT", bound=type)
 
 
-@dataclass_transform(field_specifiers=(option, like, group), frozen_default=True)
+@dataclass_transform(frozen_default=True)
 def settings(config_class: ClassT | None = None, *, flags: bool = True) -> Any:
     """Make a class of options a frozen dataclass that checks its values when it is made.
 

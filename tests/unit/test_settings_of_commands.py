@@ -3,6 +3,7 @@
 import argparse
 import json
 import math
+from pathlib import Path
 
 import pytest
 
@@ -137,3 +138,15 @@ def test_settings_dumped_or_stored_give_the_same_settings(tmp_path):
 def test_settings_of_earlier_versions_that_did_nothing_are_left_out():
     stored = {"data": "d", "batching": {"max_tokens": 9}, "trainer": {"ema": {"ema_decay": 0.998}}}
     assert not c.from_dict(TranslationTrainingSettings, stored).trainer.ema.store_ema
+
+
+OLD = sorted((Path(__file__).parents[1] / "compat" / "files" / "checkpoints").glob("*.safetensors"))
+
+SOFTMAX = ["averaged", "fairseq", "learned", "soft", "softmax", "vit-class"]
+
+
+@pytest.mark.parametrize("path", OLD, ids=lambda path: path.stem)
+def test_the_settings_of_an_old_checkpoint_are_read(path):
+    kind = ImageTrainingSettings if path.stem.startswith("vit") else TranslationTrainingSettings
+    config = parsed(kind, "--config", str(path))
+    assert (config.model.attention == "softmax") == (path.stem in SOFTMAX)
