@@ -6,7 +6,6 @@ from typing import Any
 
 from relu_nmt.corpus.preprocess import build_data_folder
 from relu_nmt.corpus.preprocess_config import PreprocessConfig as Settings
-from relu_nmt.data.data_folder import read_manifest
 from relu_nmt.io.progress_bar import hidden_progress
 
 
@@ -16,11 +15,11 @@ class PreprocessResult:
 
     Args:
         folder: where it is.
-        manifest: what is in it; ``None`` if only dictionaries were asked for.
+        manifest: what is in it; empty if only dictionaries were asked for.
     """
 
     folder: Path
-    manifest: dict[str, Any] | None
+    manifest: dict[str, Any]
 
 
 def run(settings: Settings, *, progress: bool = True) -> PreprocessResult:
@@ -36,6 +35,5 @@ def run(settings: Settings, *, progress: bool = True) -> PreprocessResult:
         ConfigError: the settings do not suit the text.
     """
     with hidden_progress(not progress):
-        build_data_folder(settings, print if progress else lambda _: None)
-    folder = Path(settings.destdir)
-    return PreprocessResult(folder, None if settings.dict_only else read_manifest(folder))
+        manifest = build_data_folder(settings, print if progress else lambda _: None)
+    return PreprocessResult(Path(settings.destdir), manifest)

@@ -6,6 +6,7 @@ import random
 import re
 import subprocess
 import sys
+import warnings
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.evaluation.bleu import corpus_bleu
 from relu_nmt.loading import build_model
 from relu_nmt.models.config import TransformerConfig
+from relu_nmt.recipes import translate_documents, translate_lines, translate_split
 from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from relu_nmt.translator import Translator
 
@@ -290,6 +292,56 @@ def test_interactive_gives_one_line_for_each_line(folder):
     full = run("interactive", *model, "--format", "fairseq", stdin=text).stdout
     assert [text for _, [_, text] in lines_of(full, "D")] == lines[:5]
     assert [number for number, _ in lines_of(full, "S")] == list(range(5))
+
+
+def test_interactive_tells_which_outputs_were_cut(folder):
+    lines = ["Das Haus", "", "ein Hund ist rot", "Brot"]
+    model = ["--path", folder / "checkpoint1.safetensors", "--cpu"]
+    translator = Translator.from_checkpoint(folder / "checkpoint1.safetensors", device="cpu")
+    for longest in (1, 400):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            found = translator.translate(lines, max_len_b=longest)
+        cut = [number + 1 for number in found.at_limit]
+        flags = ["--max-len-b", longest, "--buffer-size", 2]
+        done = run("interactive", *model, *flags, stdin="\n".join(lines))
+        assert done.stdout.split("\n")[:-1] == found
+        notes = [line for line in done.stderr.split("\n") if "NOTE" in line]
+        assert len(notes) == len(caught) == bool(cut)
+        if cut:
+            named = "lines " if len(cut) > 1 else "line "
+            named += ", ".join(map(str, cut))
+            assert notes[0] == f"NOTE: {caught[0].message} ({named})"
+            assert f"{len(cut)} translations reached the longest output" in notes[0]
+        if longest == 1:
+            assert cut == [1, 3, 4]
+
+
+def test_recipes_give_what_the_commands_print(folder, capfd):
+    flags = ["--path", folder / "checkpoint1.safetensors", *SHORT]
+    printed = run("generate", folder / "raw-bin", *flags).stdout
+    given = {"path": folder / "checkpoint1.safetensors", "cpu": True, "max_len_b": 8}
+    found = translate_split.run(
+        translate_split.Settings.of(data=folder / "raw-bin", **given), progress=False
+    )
+    texts = [text for _, [_, text] in lines_of(printed, "D")]
+    assert [line.text for line in found.groups] == texts
+    (score,) = found.scores
+    assert printed.rstrip().endswith(f"with beam=5: {score}")
+    assert found.counts == [1] * NUM_TEST
+    assert f"{found.num_at_limit} translations reached" in printed or not found.num_at_limit
+    (folder / "lines.de").write_text("Das Haus\n\nBrot\n", encoding="utf-8")
+    settings = translate_lines.Settings.of(input=folder / "lines.de", **given)
+    lines = translate_lines.run(settings, progress=False)
+    text = translate_documents.run(
+        translate_documents.Settings.of(
+            file=folder / "lines.de", max_doc_tokens=1, max_len_a=0, **given
+        ),
+        progress=False,
+    )
+    assert text.documents == [[lines.texts[0]], [lines.texts[2]]]
+    assert text.lines[1] == lines.texts[1] == ""
+    assert capfd.readouterr() == ("", "")
 
 
 def test_interactive_answers_each_line_at_once(folder):

@@ -66,6 +66,24 @@ def test_n_lines_in_n_lines_out_and_blank_lines_stay_blank(translator):
     assert translator.translate([], **SHORT) == []
 
 
+def test_what_was_cut_at_the_longest_output_is_told(translator):
+    with pytest.warns(UserWarning, match="4 translations reached the longest output"):
+        found = translator.translate(["ein Haus", "", "das", "Haus", "gross"], beam=2, max_len_b=1)
+    assert found.at_limit == (0, 2, 3, 4)
+    assert found == list(found)
+    with pytest.warns(UserWarning, match="1 translations reached"):
+        ((best,),) = translator.translate_nbest(["das"], beam=2, max_len_b=1)
+    assert best.reached_limit
+    with pytest.warns(UserWarning, match="1 translations reached"):
+        lines = translator.translate_document(["", "das"], beam=2, max_len_a=0, max_len_b=1)
+    assert lines.at_limit == (1,)
+
+
+def test_nothing_is_told_where_nothing_was_cut(translator, recwarn):
+    assert translator.translate(["", " "], max_len_b=1).at_limit == ()
+    assert not recwarn
+
+
 def test_lines_do_not_depend_on_each_other(translator):
     together = translator.translate(LINES, **SHORT)
     assert [translator.translate([line], **SHORT)[0] for line in LINES] == together
