@@ -47,6 +47,7 @@ OWN_FLAGS = {
     "max_doc_tokens": "--lengths",
     "doc_mixture": "--doc-mixture before the --",
     "attention": "--attentions",
+    "attention_preset": "--attentions",
     "seed": "--seeds",
     "save_dir": "--save-dir before the --",
     "finetune_from_model": "--start-from",
@@ -108,6 +109,8 @@ def _check_train_flags(settings: SweepSettings) -> TranslationTrainingSettings:
     """
     parser, plan = train_parser(), SweepPlan(settings)
     typed = parser.parse_args([settings.data, *settings.sweep.train_flags])
+    if getattr(typed, "no_save", False):
+        raise ConfigError("--no-save: there is no checkpoint to evaluate; leave it out")
     flag = settings.sweep.time.flags[0]
     own = {**OWN_FLAGS, flag.removeprefix("--").replace("-", "_"): "--budget"}
     _refuse(typed, own, "behind the --")
@@ -124,8 +127,6 @@ def _check_checkpoint(config: SweepConfig, trainer: TrainerConfig) -> None:
         ConfigError: it will not.
     """
     which, number, checkpoint = config.checkpoint, config.averaged, trainer.checkpoint
-    if checkpoint.no_save:
-        raise ConfigError("--no-save: there is no checkpoint to evaluate; leave it out")
     if which == "best" and trainer.validation.disable_validation:
         raise ConfigError(
             "--disable-validation: there is no best checkpoint; add --checkpoint last"

@@ -66,7 +66,7 @@ def read_settings(arguments: argparse.Namespace) -> TranslationTrainingSettings:
         ConfigError: settings that contradict each other.
     """
     task = from_namespace(TaskOptions, arguments)
-    model, regularizer = split_preset(task.arch)
+    model, regularizer = split_preset(task.arch, getattr(arguments, "attention_preset", None))
     return TranslationTrainingSettings(
         data=arguments.data,
         backend=from_namespace(AttentionBackendConfig, arguments),
@@ -80,10 +80,11 @@ def read_settings(arguments: argparse.Namespace) -> TranslationTrainingSettings:
     )
 
 
-def split_preset(arch: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def split_preset(arch: str, attention_preset: str | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what a preset says of the model and of the regulariser."""
     preset = architectures[arch]
-    preset = {**preset, **ATTENTION_PRESETS[preset.get("attention_preset", "none")]}
+    chosen = attention_preset or preset.get("attention_preset", "none")
+    preset = {**preset, **ATTENTION_PRESETS[chosen]}
     preset.pop("attention_preset", None)
     own = {field.name for field in dataclasses.fields(TransformerConfig)}
     model = {name: value for name, value in preset.items() if name in own}

@@ -33,7 +33,7 @@ MAY_IMPORT = {
     | {"attention", "loading", "analysis", "decoding", "corpus", "models", "data", "evaluation"},
     "user_modules": {"errors"},
     "sweep": BASE
-    | {"attention", "data", "evaluation", "models", "peak_memory", "training", "user_modules"},
+    | {"attention", "data", "evaluation", "peak_memory", "training", "user_modules"},
     "vision": BASE | {"dropout", "objective", "attention", "modules", "data", "optim", "training"},
     "recipes": BASE
     | {"attention", "modules", "models", "data", "tokenization", "corpus", "optim", "training"}
