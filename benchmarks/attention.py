@@ -227,7 +227,7 @@ def train_step(length: int, backend: str) -> None:
     import torch
 
     from relu_nmt.attention.backends.choice import set_attention_backend
-    from relu_nmt.attention.regularizer_config import AttentionRegularizerConfig
+    from relu_nmt.attention.config import AttentionRegularizerConfig
     from relu_nmt.data.batch import collate
     from relu_nmt.models.config import TransformerConfig
     from relu_nmt.models.encoder_decoder import EncoderDecoder

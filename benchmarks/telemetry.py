@@ -16,7 +16,7 @@ import time
 import numpy as np
 import torch
 
-from relu_nmt.attention.regularizer_config import AttentionRegularizerConfig
+from relu_nmt.attention.config import AttentionRegularizerConfig
 from relu_nmt.data.batch import TranslationBatch, collate
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.encoder_decoder import EncoderDecoder

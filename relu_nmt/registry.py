@@ -69,8 +69,22 @@ class Registry(Generic[T]):
         if name not in self._entries:
             close = difflib.get_close_matches(name, self.names(), n=3)
             hint = f"did you mean {' or '.join(close)}?" if close else "choose one of:"
-            raise ConfigError(f"unknown {self.kind} '{name}'; {hint} ({', '.join(self.names())})")
+            raise ConfigError(
+                f"unknown {self.kind} '{name}'; {hint} ({', '.join(self.names())}); "
+                "one of your own: --user-module FILE (in Python: import it before)"
+            )
         return self._entries[name]
+
+    def name_of(self, entry: T) -> str:
+        """Return the name under which ``entry`` is registered.
+
+        Raises:
+            KeyError: it is not.
+        """
+        for name, known in self._entries.items():
+            if known is entry:
+                return name
+        raise KeyError(f"{entry} is no registered {self.kind}")
 
     def check(self, name: str) -> str:
         """Return ``name`` if there is such an entry (for the command line's parser).
@@ -79,8 +93,5 @@ class Registry(Generic[T]):
             ConfigError: there is none.
         """
         if name not in self.names():
-            try:
-                self.get(name)
-            except ConfigError as error:  # names the close ones
-                raise ConfigError(f"{error}; one of your own: --user-module FILE") from None
+            self.get(name)
         return name

@@ -94,7 +94,7 @@ class Translator:
             path: a file; ``a.safetensors:b.safetensors``; or a list of files.
             device: where to compute; a GPU if there is one by default.
             dtype: what to compute in; float32 by default.
-            attention_backend: ``auto``, ``reference``, ``blockwise`` or ``triton``.
+            attention_backend: the name of one that every attention of the model has, or ``auto``.
 
         Raises:
             CheckpointError: a file is missing, damaged, or its dictionaries differ.

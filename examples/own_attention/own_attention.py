@@ -6,14 +6,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from relu_nmt.attention import attentions
+from relu_nmt.attention.base import AttentionConfig
 from relu_nmt.attention.pointwise import PointwiseAttention
-from relu_nmt.attention.pointwise_maps import PointwiseMap
+from relu_nmt.attention.pointwise_maps import pointwise_maps
 from relu_nmt.config import option
 from relu_nmt.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class CosineReLUConfig:
+class CosineReLUConfig(AttentionConfig):
     """Settings of :class:`CosineReLUAttention`; each is an option after the colon."""
 
     gamma: float = option(1.0, "divisor of the weights")
@@ -35,7 +36,7 @@ class CosineReLUAttention(PointwiseAttention):
     def __init__(
         self, config: CosineReLUConfig, num_heads: int, head_dim: int, dropout: float
     ) -> None:
-        super().__init__(config, num_heads, head_dim, dropout, PointwiseMap("relu"))
+        super().__init__(config, num_heads, head_dim, dropout, pointwise_maps.get("relu"))
 
     def map_queries(self, q: Tensor) -> Tensor:
         """Give each query [B, H, Nq, d] the length sqrt(d)."""

@@ -3,8 +3,9 @@
 Shapes: ``B`` batch, ``H`` heads, ``Nq`` and ``Nk`` query and key length, ``d`` head width.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +18,9 @@ from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.spec import AttentionSpec
 from relu_nmt.config import option
 from relu_nmt.errors import ConfigError
+
+if TYPE_CHECKING:
+    from relu_nmt.attention.backends.choice import Backend
 
 QK_NORM_EPSILON = 1e-6
 
@@ -89,8 +93,8 @@ class RowStatistics:
     """Statistics of the weights of each query row, before dropout, float32, [B, H, Nq].
 
     Args:
-        total: S, the sum of the weights of the row; differentiable.
-        entropy: H in nats, of the weights divided by their sum; differentiable; 0 in a null row.
+        total: S, the sum of the weights of the row; differentiable if statistics were needed.
+        entropy: H in nats, of the weights divided by their sum; likewise; 0 in a null row.
             ``None`` where weights may be negative.
         zero_fraction: share of the visible keys whose weight is exactly zero; with telemetry.
         largest: the largest absolute weight of the row; with telemetry.
@@ -141,11 +145,14 @@ class Attention(nn.Module):
         name: the registered one, as it was asked for.
         slot: ``encoder``, ``decoder`` (self-attention) or ``cross``, and
         layer: the index of the layer, from 0, if it was made for a model.
-        backend: which code computes it, see :mod:`relu_nmt.attention.backends`; never stored.
+        backend: the name of one of ``backends``, or ``auto``; never stored.
     """
 
     Config: ClassVar[type] = AttentionConfig
     capabilities: ClassVar[Capabilities] = Capabilities()
+    backends: ClassVar[Mapping[str, "Backend"]] = {}
+    """The ways to compute it, by name, see :mod:`relu_nmt.attention.backends.choice`; none where
+    its code is the only one, which answers to ``reference``."""
     shares_queries_and_keys: ClassVar[bool] = False
     """Whether keys are made by the projection of the queries."""
 

@@ -90,6 +90,6 @@ class CosFormerAttention(FeatureAttention):
 
 
 def _turned(x: Tensor, places: Tensor) -> Tensor:
-    """Return x cos and x sin side by side, [B, H, N, 2 d], of pi / 2 times ``places`` [B or 1, N]."""
+    """Return x cos a and x sin a side by side, [B, H, N, 2 d], a = pi / 2 times the places."""
     angles = (places * (math.pi / 2))[:, None, :, None]
     return torch.cat([x * angles.cos(), x * angles.sin()], -1)

@@ -1,15 +1,55 @@
-"""Entmax attention: between softmax and sparsemax."""
+"""Attention whose weights sum to 1 and can be exactly zero: sparsemax and the entmax family.
+
+All of them are p = [(alpha - 1) z - t]_+^(1 / (alpha - 1)) with the threshold t that makes the
+sum 1: alpha = 2 is sparsemax, and alpha towards 1 approaches softmax. They differ in how t is
+found. Adding a constant to all scores changes nothing, so the scores are shifted to a maximum of
+0, where t lies between -1 and 0.
+
+Reference: Martins and Astudillo 2016, "From softmax to sparsemax", algorithm 1; Peters, Niculae
+and Martins 2019, "Sparse sequence-to-sequence models", algorithms 1 and 2. (ReLUFormer's
+appendix C names the two ends of alpha the other way round.)
+"""
 
 from dataclasses import dataclass
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from relu_nmt.attention import attentions
 from relu_nmt.attention.base import AttentionConfig
 from relu_nmt.attention.normalized import NormalizedAttention
-from relu_nmt.attention.sparse_maps import entmax, entmax15
 from relu_nmt.config import option
 from relu_nmt.errors import ConfigError
+
+FLOOR = -2.0
+"""Shifted scores below -1 get probability 0. They are raised to this, so that the -inf of masked
+keys enters no sum and low scores cost no precision."""
+
+BISECTIONS = 30
+"""Steps for a general alpha; they leave 1e-9 of the interval, and a Newton step the square."""
+
+
+@attentions.register("sparsemax")
+class SparsemaxAttention(NormalizedAttention):
+    """p = [z - t]_+ with z = q k^T / sqrt(d) and t such that sum p = 1; output p v.
+
+    It has no options. The key with the largest score gets all the weight once its lead is 1.
+
+    Reference: Martins and Astudillo 2016, "From softmax to sparsemax", Eq. 2 and algorithm 1.
+
+    Example:
+        >>> from relu_nmt.attention.base import AttentionConfig
+        >>> from relu_nmt.attention.masks import Visibility
+        >>> attend = SparsemaxAttention(AttentionConfig(), num_heads=1, head_dim=1, dropout=0.0)
+        >>> q, k = torch.ones(1, 1, 1, 1), torch.tensor([[[[0.5], [0.0], [-2.0]]]])
+        >>> attend(q, k, torch.tensor([[[[4.0], [8.0], [1.0]]]]), Visibility(1, 3)).values.item()
+        5.0
+    """
+
+    def normalize(self, scores: Tensor) -> Tensor:
+        """Return sparsemax of each row."""
+        return entmax(scores, 2.0)
 
 
 @attentions.register("entmax15")
@@ -22,7 +62,6 @@ class Entmax15Attention(NormalizedAttention):
     algorithm 2.
 
     Example:
-        >>> import torch
         >>> from relu_nmt.attention.base import AttentionConfig
         >>> from relu_nmt.attention.masks import Visibility
         >>> attend = Entmax15Attention(AttentionConfig(), num_heads=1, head_dim=1, dropout=0.0)
@@ -33,7 +72,7 @@ class Entmax15Attention(NormalizedAttention):
 
     def normalize(self, scores: Tensor) -> Tensor:
         """Return 1.5-entmax of each row."""
-        return entmax15(scores)
+        return entmax(scores, 1.5)
 
 
 @dataclass(frozen=True)
@@ -59,7 +98,6 @@ class EntmaxAttention(NormalizedAttention):
     definition 1 and algorithm 1.
 
     Example:
-        >>> import torch
         >>> from relu_nmt.attention.masks import Visibility
         >>> attend = EntmaxAttention(EntmaxConfig(1.3), num_heads=1, head_dim=1, dropout=0.0)
         >>> q, k = torch.ones(1, 1, 1, 1), torch.zeros(1, 1, 2, 1)
@@ -72,3 +110,101 @@ class EntmaxAttention(NormalizedAttention):
     def normalize(self, scores: Tensor) -> Tensor:
         """Return alpha-entmax of each row."""
         return entmax(scores, self.config.alpha)
+
+
+def entmax(scores: Tensor, alpha: float) -> Tensor:
+    """Return alpha-entmax over the last dimension; it can be differentiated twice.
+
+    Args:
+        scores: [..., n]; -inf, but not in a whole row, for what must get 0.
+        alpha: above 1 and at most 2. The thresholds of 1.5 and 2 are exact, by sorting.
+
+    Returns:
+        probabilities [..., n], float32 or wider; NaN in a row that has NaN or infinite scores.
+
+    Example:
+        >>> entmax(torch.tensor([0.5, 0.0, -2.0]), 2.0).tolist()
+        [0.75, 0.25, 0.0]
+    """
+    return _Entmax.apply(scores.to(torch.promote_types(scores.dtype, torch.float32)), alpha)
+
+
+class _Entmax(torch.autograd.Function):
+    """The Jacobian is diag(r) - r r^T / sum(r), r = p^(2 - alpha) where p > 0 and 0 elsewhere."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, alpha: float) -> Tensor:
+        shifted = scores - scores.amax(-1, keepdim=True)
+        x = (shifted * (alpha - 1)).clamp_min_(FLOOR)
+        if alpha == 2.0:
+            threshold = _sparsemax_threshold(x)
+        elif alpha == 1.5:
+            threshold = _entmax15_threshold(x)
+        else:
+            threshold = _threshold_by_bisection(x, alpha)
+        # Sums over thousands of keys round: a Newton step on sum(p) = 1 corrects the threshold.
+        p = _probabilities(x, threshold, alpha)
+        slope = _power_on_support(p, 2 - alpha).sum(-1, keepdim=True) / (alpha - 1)
+        threshold = threshold + (p.sum(-1, keepdim=True) - 1) / slope
+        p = _probabilities(x, threshold, alpha)
+        p = p / p.sum(-1, keepdim=True)
+        ctx.alpha = alpha
+        ctx.save_for_backward(p)
+        return p
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        # p is this function's own output, so autograd can differentiate what follows.
+        (p,) = ctx.saved_tensors
+        r = _power_on_support(p, 2 - ctx.alpha)
+        mean = (gradient * r).sum(-1, keepdim=True) / r.sum(-1, keepdim=True)
+        return r * (gradient - mean), None
+
+
+def _probabilities(x: Tensor, threshold: Tensor, alpha: float) -> Tensor:
+    rectified = (x - threshold).clamp_min_(0)
+    return rectified if alpha == 2.0 else rectified.pow_(1 / (alpha - 1))
+
+
+def _power_on_support(p: Tensor, exponent: float) -> Tensor:
+    """Return p^exponent where p > 0, else 0; without the infinite derivative at 0."""
+    support = p > 0
+    if exponent == 0:
+        return support.to(p.dtype)
+    return torch.where(support, p, 1.0).pow(exponent).masked_fill(~support, 0.0)
+
+
+def _counts_from_one(x: Tensor) -> Tensor:
+    return torch.arange(1, x.size(-1) + 1, dtype=x.dtype, device=x.device)
+
+
+def _sparsemax_threshold(x: Tensor) -> Tensor:
+    """Return t [..., 1] = (sum of the k largest - 1) / k, for the support size k."""
+    largest = x.sort(-1, descending=True).values
+    sums = largest.cumsum(-1)
+    size = (1 + _counts_from_one(x) * largest > sums).sum(-1, keepdim=True)
+    # No key is in the support of scores that are NaN, which then pass on.
+    return (sums.gather(-1, (size - 1).clamp_min(0)) - 1) / size
+
+
+def _entmax15_threshold(x: Tensor) -> Tensor:
+    """Return t [..., 1]: the mean of the k largest less sqrt((1 - their scatter) / k)."""
+    largest = x.sort(-1, descending=True).values
+    k = _counts_from_one(x)
+    mean = largest.cumsum(-1) / k
+    scatter = largest.square().cumsum(-1) - k * mean.square()  # sum of squared deviations
+    thresholds = mean - ((1 - scatter) / k).clamp_min(0).sqrt()
+    size = (thresholds <= largest).sum(-1, keepdim=True)
+    return thresholds.gather(-1, (size - 1).clamp_min(0))
+
+
+def _threshold_by_bisection(x: Tensor, alpha: float) -> Tensor:
+    """Return t [..., 1] by halving the interval between max - 1 and max - (1/n)^(alpha - 1)."""
+    low = x.new_full((*x.shape[:-1], 1), -1.0)
+    width = 1.0 - x.size(-1) ** (1 - alpha)
+    for _ in range(BISECTIONS):
+        width /= 2
+        middle = low + width
+        too_much = _probabilities(x, middle, alpha).sum(-1, keepdim=True) >= 1
+        low = torch.where(too_much, middle, low)
+    return low

@@ -8,12 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from relu_nmt.attention.backends import rows
 from relu_nmt.attention.base import NOTHING, Attention, AttentionOutput, Need
 from relu_nmt.attention.bias import ScoreBias
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.stats import row_statistics, row_sums
 from relu_nmt.attention.token_axis import exact, key_column
-from relu_nmt.dropout import dropout
 
 CHUNK = 128
 """Positions whose causal weights are computed as a block; before it, only sums are needed."""
@@ -23,7 +22,8 @@ class FeatureAttention(Attention):
     """w_ij = f(q_i) g(k_j) m_ij / D(sum_j f(q_i) g(k_j) m_ij), output sum_j w_ij v_j.
 
     A subclass defines :meth:`features` (f and g) and may define :meth:`divisor` (D). The matrix of
-    weights is made only if weights or statistics are asked for, or dropout acts on them.
+    weights is made only if weights or statistics are asked for, or dropout acts on them; of long
+    sequences a block of queries at a time.
     """
 
     def features(self, q: Tensor, k: Tensor, visibility: Visibility) -> tuple[Tensor, Tensor]:
@@ -58,7 +58,21 @@ class FeatureAttention(Attention):
             if real is not None:
                 keys = keys.masked_fill(~real, 0.0)
             if need.rows or need.weights or self.active_dropout > 0:
-                return self._with_weights(queries, keys, v, visibility, need)
+                output = rows.solve(
+                    rows.RowsProblem(
+                        queries,
+                        keys,
+                        exact(v),
+                        visibility,
+                        None,
+                        self._weights,
+                        self.capabilities.non_negative,
+                        self.active_dropout,
+                        need,
+                    )
+                )
+                output.values = output.values.to(v.dtype)
+                return output
             extended = F.pad(exact(v), (0, 1), value=1.0)  # a column of ones sums the weights
             sums = masked_sums(queries, keys, extended, visibility)
             values = sums[..., :-1] / self._divisor(sums[..., -1:], visibility)
@@ -71,16 +85,13 @@ class FeatureAttention(Attention):
             totals = totals.masked_fill(visibility.empty_rows, 1.0)
         return self.divisor(totals)
 
-    def _with_weights(
-        self, queries: Tensor, keys: Tensor, v: Tensor, visibility: Visibility, need: Need
-    ) -> AttentionOutput:
+    def _weights(
+        self, queries: Tensor, keys: Tensor, visibility: Visibility, bias: ScoreBias | None
+    ) -> Tensor:
         weights = queries @ keys.transpose(-1, -2)  # [B, H, Nq, Nk]
         if visibility.mask is not None:
             weights = weights.masked_fill(~visibility.mask, 0.0)
-        weights = weights / self._divisor(weights.sum(-1, keepdim=True), visibility)
-        rows = row_statistics(row_sums(weights, need), visibility) if need.rows else None
-        values = dropout(weights, self.active_dropout) @ exact(v)
-        return AttentionOutput(values.to(v.dtype), weights if need.weights else None, rows)
+        return weights / self._divisor(weights.sum(-1, keepdim=True), visibility)
 
 
 def masked_sums(queries: Tensor, keys: Tensor, v: Tensor, visibility: Visibility) -> Tensor:

@@ -1,14 +1,21 @@
 """What attentions have in common whose rows of weights sum to 1, such as softmax."""
 
 import math
+from collections.abc import Mapping
+from typing import ClassVar
 
 from torch import Tensor
 
+from relu_nmt.attention.backends import rows
+from relu_nmt.attention.backends.choice import Backend, choose_backend
 from relu_nmt.attention.base import NOTHING, Attention, AttentionOutput, Capabilities, Need
 from relu_nmt.attention.bias import ScoreBias, biased
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.stats import row_statistics, row_sums
-from relu_nmt.dropout import dropout
+
+
+def _needs_blocks(problem: rows.RowsProblem) -> bool:
+    """Whether the matrix is large and something has to be done with it beside the output."""
+    return rows.is_large(problem) and (problem.need.rows or problem.bias is not None)
 
 
 class NormalizedAttention(Attention):
@@ -18,13 +25,17 @@ class NormalizedAttention(Attention):
     """
 
     capabilities = Capabilities(scores=True)
+    backends: ClassVar[Mapping[str, Backend]] = {
+        "blockwise": Backend(rows.blockwise, rows.supports_blocks, _needs_blocks),
+        "reference": Backend(rows.reference),
+    }
 
     def normalize(self, scores: Tensor) -> Tensor:
         """Map scores to weights over the last dimension.
 
         Args:
-            scores: [B, H, Nq, Nk] in the dtype of the queries or wider; -inf where a key is masked,
-                at least one finite score in every row.
+            scores: [B, H, Nq, Nk] in the dtype of the queries or wider; -inf where a key is
+                masked, at least one finite score in every row.
 
         Returns:
             weights of the same shape, float32 or wider.
@@ -42,12 +53,18 @@ class NormalizedAttention(Attention):
         need: Need = NOTHING,
     ) -> AttentionOutput:
         """See :meth:`Attention.forward`."""
+        problem = rows.RowsProblem(
+            q, k, v, visibility, bias, self._weights, True, self.active_dropout, need
+        )
+        return choose_backend(self, problem)(problem)
+
+    def _weights(
+        self, q: Tensor, k: Tensor, visibility: Visibility, bias: ScoreBias | None
+    ) -> Tensor:
         scores = biased((q / math.sqrt(self.head_dim)) @ k.transpose(-1, -2), bias)
         if visibility.normalizable_mask is not None:
             scores = scores.masked_fill(~visibility.normalizable_mask, -math.inf)
         weights = self.normalize(scores)
         if visibility.empty_rows is not None:
             weights = weights.masked_fill(visibility.empty_rows, 0.0)
-        rows = row_statistics(row_sums(weights, need), visibility) if need.rows else None
-        values = dropout(weights, self.active_dropout).to(v.dtype) @ v
-        return AttentionOutput(values, weights if need.weights else None, rows)
+        return weights

@@ -1,19 +1,45 @@
-"""What all attentions with pointwise weights share: weights c_i h(q_i k_j / sqrt(d))."""
+"""Attention with pointwise weights c_i h(q_i k_j / sqrt(d)): the base class and the general form.
+
+``pointwise`` scales by a power of the length, n^-alpha h(z); reluformer, rela and polynomial have
+files of their own.
+"""
 
 import dataclasses
 import math
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-from relu_nmt.attention.backends.choice import choose_backend
-from relu_nmt.attention.backends.problem import PointwiseProblem
-from relu_nmt.attention.base import NOTHING, Attention, AttentionOutput, Capabilities, Need
+from relu_nmt.attention import attentions
+from relu_nmt.attention.backends import blockwise, reference, triton
+from relu_nmt.attention.backends.choice import (
+    Backend,
+    choose_backend,
+    many_pairs,
+    prefers_triton,
+    require_triton,
+)
+from relu_nmt.attention.backends.reference import PointwiseProblem
+from relu_nmt.attention.base import (
+    NOTHING,
+    Attention,
+    AttentionConfig,
+    AttentionOutput,
+    Capabilities,
+    Need,
+)
 from relu_nmt.attention.bias import ScoreBias
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.pointwise_maps import PointwiseMap
+from relu_nmt.attention.pointwise_maps import PointwiseMap, pointwise_maps
 from relu_nmt.attention.stats import row_statistics
+from relu_nmt.config import option
+from relu_nmt.errors import ConfigError
+
+GATES = ("none", "silu", "identity")
 
 
 class PointwiseAttention(Attention):
@@ -30,6 +56,11 @@ class PointwiseAttention(Attention):
     """
 
     capabilities = Capabilities(scores=True)
+    backends: ClassVar[Mapping[str, Backend]] = {
+        "triton": Backend(triton.pointwise, triton.supports, prefers_triton, require_triton),
+        "blockwise": Backend(blockwise.pointwise, blockwise.supports, many_pairs),
+        "reference": Backend(reference.pointwise),
+    }
 
     def __init__(
         self, config: Any, num_heads: int, head_dim: int, dropout: float, map: PointwiseMap
@@ -70,7 +101,7 @@ class PointwiseAttention(Attention):
             self.active_dropout,
             need,
         )
-        result = choose_backend(self.backend, problem)(problem)
+        result = choose_backend(self, problem)(problem)
         values, weights = result.values, result.weights
         gain = self.gain()
         if gain is not None:
@@ -82,3 +113,74 @@ class PointwiseAttention(Attention):
         if result.sums is not None:
             rows = row_statistics(result.sums, visibility, row_scale)
         return AttentionOutput(values, weights, rows)
+
+
+@dataclass(frozen=True)
+class ScaledPointwiseConfig(AttentionConfig):
+    """Settings of :class:`ScaledPointwiseAttention`."""
+
+    h: str = option("relu", f"the map of the scores: {', '.join(pointwise_maps.names())}")
+    alpha: float = option(1.0, "weights are divided by n^alpha")
+    gate: str = option("none", f"output gate: {', '.join(GATES)}", choices=GATES)
+    _: KW_ONLY
+    qk_norm: bool = option(True, "LayerNorm of the queries and keys of each head")
+
+    def __post_init__(self) -> None:
+        for name, value, known in (
+            ("h", self.h, pointwise_maps.names()),
+            ("gate", self.gate, GATES),
+        ):
+            if value not in known:
+                raise ConfigError(f"{name}={value}: expected one of {', '.join(known)}")
+        if not math.isfinite(self.alpha):
+            raise ConfigError(f"alpha={self.alpha}: expected a number, such as 1 or 0.5")
+
+
+@attentions.register("pointwise")
+class ScaledPointwiseAttention(PointwiseAttention):
+    """a_ij = n_i^(-alpha) h(q_i k_j / sqrt(d)), output sum_j a_ij v_j.
+
+    n_i is the number of keys that query i may see. h is one of relu, relu2 (its square), gelu (by
+    erf), softplus, identity, relu6 and sigmoid; weights of gelu and identity can be negative.
+    alpha = 1 keeps the expected sum of a row, alpha = 1/2 the variance of the output.
+
+    ``qk_norm`` is on by default, so that |z| <= sqrt(d) at gain 1. With a ``gate`` the joined
+    heads are multiplied by act(x W_g), W_g [D, D], before the output projection: act is ``silu``,
+    or ``identity`` for the ablation.
+
+    Reference: Wortsman et al. 2023, "Replacing softmax with ReLU in vision transformers",
+    section 3 and Figs. 1-4; relu with alpha = 1 is its main model. What its Fig. 4 calls gated is
+    read as an output gate here; the other reading is
+    :class:`relu_nmt.modules.gated_attention_unit.GatedAttentionUnit`.
+
+    Example:
+        >>> from relu_nmt.attention.masks import Visibility
+        >>> config = ScaledPointwiseConfig(h="relu2")
+        >>> attend = ScaledPointwiseAttention(config, num_heads=1, head_dim=4, dropout=0.0)
+        >>> ones = torch.ones(1, 1, 3, 4)
+        >>> attend(ones, ones, ones, Visibility(3, 3)).values[0, 0, 0].tolist()
+        [4.0, 4.0, 4.0, 4.0]
+    """
+
+    Config = ScaledPointwiseConfig
+
+    def __init__(
+        self, config: ScaledPointwiseConfig, num_heads: int, head_dim: int, dropout: float
+    ) -> None:
+        super().__init__(config, num_heads, head_dim, dropout, pointwise_maps.get(config.h))
+        self.gate = None
+        if config.gate != "none":
+            embed_dim = num_heads * head_dim
+            self.gate = nn.Linear(embed_dim, embed_dim, bias=False)
+            nn.init.xavier_uniform_(self.gate.weight)
+
+    def row_scale(self, counts: Tensor) -> Tensor:
+        """Return n^-alpha."""
+        return counts.pow(-self.config.alpha)
+
+    def finish(self, joined: Tensor, x: Tensor) -> Tensor:
+        """Gate the joined heads [B, Nq, D] by x [B, Nq, D]."""
+        if self.gate is None:
+            return joined
+        gate = self.gate(x)
+        return joined * (F.silu(gate) if self.config.gate == "silu" else gate)

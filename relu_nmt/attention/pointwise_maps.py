@@ -1,67 +1,94 @@
-"""The pointwise maps h that turn a score z into a weight h(z), with their derivatives."""
+"""The pointwise maps h that turn a score z into a weight h(z), with their derivatives.
 
+A further map is one entry, in any file::
+
+    pointwise_maps.register("cube")(PointwiseMap("cube", cube, cube_derivative))
+
+Then ``--attention pointwise:h=cube`` takes it (with ``--user-module FILE``).
+"""
+
+import functools
+import importlib
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from relu_nmt.errors import ConfigError
+from relu_nmt.registry import Registry
 
 
 @dataclass(frozen=True)
 class PointwiseMap:
-    """h, one of ``relu relu2 gelu softplus identity relu6 sigmoid power``.
-
-    Kernels choose their code by ``name``; this is what they must agree with.
+    """h, as every back end computes it.
 
     Args:
-        name: which map.
-        power: the exponent p of ``power``, z^p; 1 otherwise.
-
-    Raises:
-        ConfigError: no such map.
+        name: the registered one.
+        value: returns h(z), of z's shape and dtype or wider.
+        derivative: returns h'(z), of z's shape; 0 at kinks where h is 0.
+        non_negative: h is never negative.
+        rectifies: h is exactly 0, with derivative 0, for all z <= 0.
+        kernels: returns two functions made with ``triton.jit``: ``value(z, POWER)`` and
+            ``times_derivative(x, z, POWER)``, x h'(z), on float32 tiles; ``POWER`` is
+            ``tl.constexpr``. ``None`` if there are none: the Triton back end leaves such a map to
+            the others.
+        power: what the Triton functions get as ``POWER``.
 
     Example:
-        >>> PointwiseMap("power", 3).value(torch.tensor(2.0)).item()
+        >>> pointwise_maps.get("relu").value(torch.tensor([-1.0, 2.0])).tolist()
+        [0.0, 2.0]
+        >>> power_map(3).value(torch.tensor(2.0)).item()
         8.0
     """
 
     name: str
+    value: Callable[[Tensor], Tensor]
+    derivative: Callable[[Tensor], Tensor]
+    non_negative: bool = False
+    rectifies: bool = False
+    kernels: Callable[[], tuple[Any, Any]] | None = None
     power: int = 1
 
-    def __post_init__(self) -> None:
-        if self.name not in _VALUES:
-            raise ConfigError(f"no map '{self.name}'; choose one of {', '.join(_VALUES)}")
 
-    @property
-    def non_negative(self) -> bool:
-        """Whether h is never negative."""
-        return self.name in ("relu", "relu2", "relu6", "softplus", "sigmoid") or (
-            self.name == "power" and self.power % 2 == 0
-        )
-
-    @property
-    def rectifies(self) -> bool:
-        """Whether h is exactly 0, with derivative 0, for all z <= 0."""
-        return self.name in ("relu", "relu2", "relu6")
-
-    def value(self, z: Tensor) -> Tensor:
-        """Return h(z), of z's shape; powers at least in float32."""
-        if self.name == "power":
-            # A score of 41 overflows float16 when cubed, one of 20 in the fourth power.
-            return z.to(torch.promote_types(z.dtype, torch.float32)).pow(self.power)
-        return _VALUES[self.name](z)
-
-    def derivative(self, z: Tensor) -> Tensor:
-        """Return h'(z), of z's shape; 0 at the kinks of ReLU and ReLU6."""
-        if self.name == "power":
-            return self.power * z.pow(self.power - 1)
-        return _DERIVATIVES[self.name](z)
+pointwise_maps: Registry[PointwiseMap] = Registry("pointwise map", {})
 
 
-def _relu2(z: Tensor) -> Tensor:
-    return z.relu().square()
+@functools.cache
+def power_map(power: int) -> PointwiseMap:
+    """Return z^power; computed at least in float32, where a score of 41 may be cubed."""
+
+    def value(z: Tensor) -> Tensor:
+        return z.to(torch.promote_types(z.dtype, torch.float32)).pow(power)
+
+    def derivative(z: Tensor) -> Tensor:
+        return power * z.pow(power - 1)
+
+    return PointwiseMap(
+        "power", value, derivative, power % 2 == 0, False, _triton_functions("power"), power
+    )
+
+
+def _triton_functions(name: str) -> Callable[[], tuple[Any, Any]]:
+    def functions() -> tuple[Any, Any]:
+        module = importlib.import_module("relu_nmt.attention.backends.triton_maps")
+        return getattr(module, name), getattr(module, f"{name}_slope")
+
+    return functions
+
+
+def _register(
+    name: str,
+    value: Callable[[Tensor], Tensor],
+    derivative: Callable[[Tensor], Tensor],
+    non_negative: bool = False,
+    rectifies: bool = False,
+) -> None:
+    kernels = _triton_functions(name)
+    pointwise_maps.register(name)(
+        PointwiseMap(name, value, derivative, non_negative, rectifies, kernels)
+    )
 
 
 def _gelu_derivative(z: Tensor) -> Tensor:
@@ -75,22 +102,10 @@ def _sigmoid_derivative(z: Tensor) -> Tensor:
     return p * (1 - p)
 
 
-_VALUES = {
-    "relu": torch.relu,
-    "relu2": _relu2,
-    "gelu": F.gelu,
-    "softplus": F.softplus,
-    "identity": lambda z: z,
-    "relu6": F.relu6,
-    "sigmoid": torch.sigmoid,
-    "power": None,
-}
-_DERIVATIVES = {
-    "relu": lambda z: (z > 0).to(z.dtype),
-    "relu2": lambda z: 2 * z.relu(),
-    "gelu": _gelu_derivative,
-    "softplus": torch.sigmoid,
-    "identity": torch.ones_like,
-    "relu6": lambda z: ((z > 0) & (z < 6)).to(z.dtype),
-    "sigmoid": _sigmoid_derivative,
-}
+_register("relu", torch.relu, lambda z: (z > 0).to(z.dtype), True, True)
+_register("relu2", lambda z: z.relu().square(), lambda z: 2 * z.relu(), True, True)
+_register("relu6", F.relu6, lambda z: ((z > 0) & (z < 6)).to(z.dtype), True, True)
+_register("softplus", F.softplus, torch.sigmoid, True)
+_register("sigmoid", torch.sigmoid, _sigmoid_derivative, True)
+_register("gelu", F.gelu, _gelu_derivative)
+_register("identity", lambda z: z, torch.ones_like)

@@ -10,7 +10,7 @@ from relu_nmt.attention.base import NOTHING, AttentionConfig, AttentionOutput, C
 from relu_nmt.attention.bias import ScoreBias
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.pointwise import PointwiseAttention
-from relu_nmt.attention.pointwise_maps import PointwiseMap
+from relu_nmt.attention.pointwise_maps import power_map
 from relu_nmt.config import option
 from relu_nmt.errors import ConfigError
 
@@ -71,8 +71,7 @@ class PolynomialAttention(PointwiseAttention):
     def __init__(
         self, config: PolynomialConfig, num_heads: int, head_dim: int, dropout: float
     ) -> None:
-        map = PointwiseMap("power", config.power)
-        super().__init__(config, num_heads, head_dim, dropout, map)
+        super().__init__(config, num_heads, head_dim, dropout, power_map(config.power))
         self.scale = None
         if config.scale == "dynamic":
             self.capabilities = Capabilities(scores=True, non_negative=False)

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from relu_nmt.attention.base import Attention, RowStatistics
+from relu_nmt.attention.config import AttentionRegularizerConfig
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.records import AttentionRecord
-from relu_nmt.attention.regularizer_config import AttentionRegularizerConfig
 from relu_nmt.attention.stats import NULL_SUM
 from relu_nmt.errors import ConfigError
 from relu_nmt.objective import LossOutput, Metric

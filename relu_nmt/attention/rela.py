@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from relu_nmt.attention import attentions
 from relu_nmt.attention.base import AttentionConfig
 from relu_nmt.attention.pointwise import PointwiseAttention
-from relu_nmt.attention.pointwise_maps import PointwiseMap
+from relu_nmt.attention.pointwise_maps import pointwise_maps
 from relu_nmt.config import option
 from relu_nmt.errors import ConfigError
 
@@ -56,7 +56,7 @@ class RelaAttention(PointwiseAttention):
     Config = RelaConfig
 
     def __init__(self, config: RelaConfig, num_heads: int, head_dim: int, dropout: float) -> None:
-        super().__init__(config, num_heads, head_dim, dropout, PointwiseMap("relu"))
+        super().__init__(config, num_heads, head_dim, dropout, pointwise_maps.get("relu"))
         embed_dim = num_heads * head_dim
         self.norm_gain = nn.Parameter(torch.full((embed_dim,), config.gain))
         self.gate_weight = nn.Parameter(torch.ones(embed_dim)) if config.gated else None

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from relu_nmt.attention import attentions
 from relu_nmt.attention.base import AttentionConfig
 from relu_nmt.attention.pointwise import PointwiseAttention
-from relu_nmt.attention.pointwise_maps import PointwiseMap
+from relu_nmt.attention.pointwise_maps import pointwise_maps
 from relu_nmt.config import option
 from relu_nmt.errors import ConfigError
 
@@ -50,7 +50,7 @@ class ReLUFormerAttention(PointwiseAttention):
     def __init__(
         self, config: ReLUFormerConfig, num_heads: int, head_dim: int, dropout: float
     ) -> None:
-        super().__init__(config, num_heads, head_dim, dropout, PointwiseMap("relu"))
+        super().__init__(config, num_heads, head_dim, dropout, pointwise_maps.get("relu"))
         # The logarithm keeps gamma positive.
         self.log_gamma_change = nn.Parameter(torch.zeros(1)) if config.learnable else None
 

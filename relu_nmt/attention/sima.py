@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from relu_nmt.attention import attentions
+from relu_nmt.attention.backends import rows
 from relu_nmt.attention.base import (
     NOTHING,
     Attention,
@@ -16,10 +17,8 @@ from relu_nmt.attention.base import (
 )
 from relu_nmt.attention.bias import ScoreBias
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.stats import row_statistics, row_sums
 from relu_nmt.attention.token_axis import exact, normalized_over_tokens, without_padding
 from relu_nmt.config import option
-from relu_nmt.dropout import dropout
 from relu_nmt.errors import ConfigError
 
 
@@ -73,17 +72,30 @@ class SimAAttention(Attention):
         """See :meth:`Attention.forward`."""
         self.check_request(bias, need)
         order = int(self.config.norm[1])
-        weights = rows = None
         with torch.autocast(q.device.type, enabled=False):
             q, k = (
                 normalized_over_tokens(without_padding(exact(x), visibility), order) for x in (q, k)
             )
             need_matrix = need.rows or need.weights or self.active_dropout > 0
             if need_matrix or q.size(2) < self.head_dim:
-                weights = q @ k.transpose(-1, -2)  # 0 for padded keys
-                if need.rows:
-                    rows = row_statistics(row_sums(weights, need, non_negative=False), visibility)
-                values = dropout(weights, self.active_dropout) @ exact(v)
+                output = rows.solve(
+                    rows.RowsProblem(
+                        q,
+                        k,
+                        exact(v),
+                        visibility,
+                        None,
+                        _products,
+                        False,
+                        self.active_dropout,
+                        need,
+                    )
+                )
             else:
-                values = q @ (k.transpose(-1, -2) @ exact(v))
-        return AttentionOutput(values.to(v.dtype), weights if need.weights else None, rows)
+                output = AttentionOutput(q @ (k.transpose(-1, -2) @ exact(v)))
+        output.values = output.values.to(v.dtype)
+        return output
+
+
+def _products(q: Tensor, k: Tensor, visibility: Visibility, bias: ScoreBias | None) -> Tensor:
+    return q @ k.transpose(-1, -2)  # 0 for padded keys

@@ -1,13 +1,16 @@
 """Softmax attention, the baseline."""
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from relu_nmt.attention import attentions
-from relu_nmt.attention.base import NOTHING, AttentionOutput, Need
-from relu_nmt.attention.bias import ScoreBias
-from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.backends.choice import Backend
+from relu_nmt.attention.backends.rows import RowsProblem
+from relu_nmt.attention.base import AttentionOutput
 from relu_nmt.attention.normalized import NormalizedAttention
 
 CPU_HALF_FUSED_LENGTH = 512
@@ -15,46 +18,50 @@ CPU_HALF_FUSED_LENGTH = 512
 takes 15 times as long as two matrix products (forward and backward)."""
 
 
+def fused(problem: RowsProblem) -> AttentionOutput:
+    """Compute softmax attention by PyTorch's fused kernel."""
+    q, k, visibility = problem.q, problem.k, problem.visibility
+    only_causal = visibility.hides_later and visibility.key_mask is None and q.size(2) == k.size(2)
+    values = F.scaled_dot_product_attention(
+        q,
+        k,
+        problem.v,
+        attn_mask=None if only_causal else visibility.normalizable_mask,
+        dropout_p=problem.dropout,
+        is_causal=only_causal,
+    )
+    if visibility.empty_rows is not None:
+        values = values.masked_fill(visibility.empty_rows, 0.0)
+    return AttentionOutput(values)
+
+
+def fused_supports(problem: RowsProblem) -> bool:
+    """Whether only outputs are asked for; a bias would have to be made as a whole matrix."""
+    return problem.bias is None and not (problem.need.rows or problem.need.weights)
+
+
+def fused_is_faster(problem: RowsProblem) -> bool:
+    """Whether it is worth its overhead."""
+    q = problem.q
+    is_half_on_cpu = q.device.type == "cpu" and q.dtype.itemsize == 2
+    return not is_half_on_cpu or problem.k.size(2) >= CPU_HALF_FUSED_LENGTH
+
+
 @attentions.register("softmax")
 class SoftmaxAttention(NormalizedAttention):
     """softmax(q k^T / sqrt(d)) v.
 
-    PyTorch's fused kernel is used where it is faster, unless weights or statistics are asked for.
+    PyTorch's fused kernel is used where it is faster, unless weights or statistics are asked for or
+    the scores have a bias.
 
     Reference: Vaswani et al. 2017, "Attention is all you need", Eq. 1.
     """
 
+    backends: ClassVar[Mapping[str, Backend]] = {
+        "fused": Backend(fused, fused_supports, fused_is_faster),
+        **NormalizedAttention.backends,
+    }
+
     def normalize(self, scores: Tensor) -> Tensor:
         """Return softmax of each row."""
         return scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32))
-
-    def forward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        visibility: Visibility,
-        *,
-        bias: ScoreBias | None = None,
-        need: Need = NOTHING,
-    ) -> AttentionOutput:
-        """See :meth:`Attention.forward`."""
-        slow_when_fused = (
-            q.device.type == "cpu" and q.dtype.itemsize == 2 and k.size(2) < CPU_HALF_FUSED_LENGTH
-        )
-        if need.rows or need.weights or bias is not None or slow_when_fused:
-            return super().forward(q, k, v, visibility, bias=bias, need=need)
-        only_causal = (
-            visibility.hides_later and visibility.key_mask is None and q.size(2) == k.size(2)
-        )
-        values = F.scaled_dot_product_attention(
-            q,
-            k,
-            v,
-            attn_mask=None if only_causal else visibility.normalizable_mask,
-            dropout_p=self.active_dropout,
-            is_causal=only_causal,
-        )
-        if visibility.empty_rows is not None:
-            values = values.masked_fill(visibility.empty_rows, 0.0)
-        return AttentionOutput(values)

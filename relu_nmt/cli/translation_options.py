@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from relu_nmt.attention.backend_config import BACKEND_HELP, BACKENDS
+from relu_nmt.attention.config import BACKEND_HELP
 from relu_nmt.config import option
 from relu_nmt.errors import ConfigError
 
@@ -49,7 +49,7 @@ class ModelOptions:
     cpu: bool = option(False, "use the CPU even if there is a GPU")
     fp16: bool = option(False, "compute in float16; needs a GPU")
     bf16: bool = option(False, "compute in bfloat16; also on the CPU")
-    attention_backend: str = option("auto", BACKEND_HELP, choices=BACKENDS)
+    attention_backend: str = option("auto", BACKEND_HELP)
 
     def __post_init__(self) -> None:
         if not self.path:

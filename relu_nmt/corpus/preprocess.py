@@ -17,24 +17,27 @@ from typing import Any
 import relu_nmt
 from relu_nmt.config import to_dict
 from relu_nmt.corpus.preprocess_config import PreprocessConfig
-from relu_nmt.corpus.text_steps import Settings, SideKey, TextSteps
+from relu_nmt.corpus.text_steps import SideKey, TextSteps
 from relu_nmt.data.binarize import BinarizedSide, Side, binarize, count_words
 from relu_nmt.data.data_folder import (
     MANIFEST_NAME,
     dictionary_path,
     documents_path,
-    pair_name,
+    file_record,
+    read_manifest,
     split_prefix,
+    verify_checksums,
+    write_manifest,
 )
 from relu_nmt.data.dictionary import UNK, Dictionary
 from relu_nmt.data.indexed_dataset import bin_path, idx_path
 from relu_nmt.data.journal import Journal
-from relu_nmt.data.manifest import file_record, read_manifest, verify_checksums, write_manifest
 from relu_nmt.data.parallel import check_parallel
 from relu_nmt.errors import DataError
 from relu_nmt.io.progress_bar import ProgressBar
 from relu_nmt.io.text_lines import TextFile, find_text, scan_text
 from relu_nmt.io.worker_pool import available_cores, ordered_map
+from relu_nmt.tokenization.base import subword_models, tokenizers
 
 WORK_FOLDER = "preprocess.unfinished"
 # Settings that do not change the result.
@@ -42,13 +45,6 @@ WITHOUT_EFFECT = ("workers", "overwrite", "destdir", "task", "dataset_impl")
 # Settings whose files count by their contents, wherever they lie.
 GIVEN_FILES = ("srcdict", "tgtdict", "subword_model")
 FILE_SETTINGS = ("trainpref", "validpref", "testpref", *GIVEN_FILES)
-PACKAGES = {
-    "moses": "sacremoses",
-    "moses-aggressive": "sacremoses",
-    "subword-nmt": "subword-nmt",
-    "sentencepiece": "sentencepiece",
-}
-
 Inputs = dict[SideKey, TextFile]
 
 
@@ -86,8 +82,6 @@ class _Builder:
         self.say = say
         self.folder = Path(config.destdir).absolute()
         self.workers = config.workers or available_cores()
-        target_lang = None if config.only_source else config.target_lang
-        self.pair = pair_name(config.source_lang, target_lang)
 
     def build(self) -> dict[str, Any]:
         """Do all steps that are not done yet."""
@@ -98,8 +92,7 @@ class _Builder:
             self.say(f"{self.config.destdir}: complete already, nothing to do")
             return manifest
         journal = Journal(self.folder / WORK_FOLDER, key)
-        settings = Settings(self.folder, self.pair, self.workers, self.say)
-        steps = TextSteps(self.config, settings, journal)
+        steps = TextSteps(self.config, self.folder, self.workers, journal, self.say)
         texts = steps.run(inputs)
         dictionaries = self._make_dictionaries(journal, texts)
         manifest = {}
@@ -171,15 +164,10 @@ class _Builder:
         return {name: path for name, path in paths.items() if path is not None}
 
     def _versions(self) -> dict[str, str]:
-        names = {
-            PACKAGES[step]
-            for step in (self.config.tokenizer, self.config.subword)
-            if step in PACKAGES
-        }
-        return {
-            "relu_nmt": relu_nmt.__version__,
-            **{name: importlib.metadata.version(name) for name in sorted(names)},
-        }
+        kinds = (tokenizers.get(self.config.tokenizer), subword_models.get(self.config.subword))
+        names = sorted(kind.package for kind in kinds if kind.package is not None)
+        versions = {name: importlib.metadata.version(name) for name in names}
+        return {"relu_nmt": relu_nmt.__version__, **versions}
 
     def _check_folder(self, key: str) -> dict[str, Any] | None:
         """Return the manifest if the folder is complete already; refuse to replace another.
@@ -286,7 +274,7 @@ class _Builder:
         for (split, language), text in texts.items():
             finished[split, language] = journal.result(f"{split}.{language}.binarized")
             if finished[split, language] is None:
-                prefix = split_prefix(self.folder, split, self.pair, language)
+                prefix = split_prefix(self.folder, split, self.config.pair, language)
                 todo.append(((split, language), Side(language, prefix, text)))
         if todo:
             sides = [side for _, side in todo]
@@ -340,7 +328,7 @@ class _Builder:
                 }
                 for language in config.languages
             }
-            documents = documents_path(self.folder, split, self.pair)
+            documents = documents_path(self.folder, split, self.config.pair)
             splits[split] = {
                 "sentences": sides[split, config.source_lang]["sentences"],
                 "documents": steps.num_documents.get(split),

@@ -1,17 +1,15 @@
 """The settings of relu-nmt-preprocess, and which of them go together."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
-from relu_nmt.config import option
+from relu_nmt.config import option, settings
+from relu_nmt.data.data_folder import pair_name
 from relu_nmt.data.documents import SEPARATORS
 from relu_nmt.errors import ConfigError
-
-TOKENIZER_NAMES = ("none", "moses", "moses-aggressive")
-SUBWORD_NAMES = ("none", "subword-nmt", "sentencepiece")
+from relu_nmt.tokenization.base import subword_models, tokenizers
 
 
-@dataclass(frozen=True)
+@settings
 class PreprocessConfig:
     """What to make a data folder of, and how; the flags' help describes each field.
 
@@ -65,11 +63,11 @@ class PreprocessConfig:
     tokenizer: str = option(
         "none",
         "how to tokenise the text; moses-aggressive splits hyphens too",
-        choices=TOKENIZER_NAMES,
+        choices=tokenizers,
     )
     lowercase: bool = option(False, "lower-case both sides")
     subword: str = option(
-        "none", "split words, with a model learnt on the training text", choices=SUBWORD_NAMES
+        "none", "split words, with a model learnt on the training text", choices=subword_models
     )
     subword_size: int = option(
         10000, "what to learn: merges for subword-nmt, pieces for sentencepiece", metavar="N"
@@ -92,7 +90,8 @@ class PreprocessConfig:
     task: str = option("translation", "as in fairseq; there is one", choices=("translation",))
     dataset_impl: str = option("mmap", "as in fairseq; there is one", choices=("mmap",))
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Compare the settings with each other."""
         if not self.source_lang:
             raise ConfigError(
                 "--source-lang is missing: give the ending of the source files (-s de)"
@@ -113,7 +112,7 @@ class PreprocessConfig:
         if not (self.trainpref or self.validpref or self.testpref):
             raise ConfigError("no text: give --trainpref, --validpref or --testpref")
         self._check_dictionaries()
-        self._check_numbers()
+        self._check_ranges()
         self._check_subwords()
 
     def _check_dictionaries(self) -> None:
@@ -127,7 +126,7 @@ class PreprocessConfig:
             if not path and not (flag == "--tgtdict" and self.only_source):
                 raise ConfigError(f"without --trainpref, {flag} must name a dictionary")
 
-    def _check_numbers(self) -> None:
+    def _check_ranges(self) -> None:
         for flag, value in (
             ("--padding-factor", self.padding_factor),
             ("--subword-size", self.subword_size),
@@ -140,8 +139,8 @@ class PreprocessConfig:
     def _check_subwords(self) -> None:
         if self.subword == "none" and self.subword_model:
             raise ConfigError(
-                "--subword-model: say of which kind it is with --subword subword-nmt or "
-                "--subword sentencepiece"
+                "--subword-model: say of which kind it is with --subword "
+                + " or ".join(name for name in subword_models.names() if name != "none")
             )
         if self.subword != "none" and not self.subword_model and not self.trainpref:
             raise ConfigError(
@@ -155,6 +154,11 @@ class PreprocessConfig:
         if self.only_source:
             return (self.source_lang,)
         return (self.source_lang, self.target_lang)
+
+    @property
+    def pair(self) -> str:
+        """The middle of the file names, "de-en"."""
+        return pair_name(self.source_lang, None if self.only_source else self.target_lang)
 
     @property
     def learns_subwords(self) -> bool:

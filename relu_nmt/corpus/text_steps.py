@@ -5,15 +5,12 @@ words to pieces, with the learning between them; all other text goes through one
 prepared is not copied.
 """
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from relu_nmt.corpus.preprocess_config import PreprocessConfig
 from relu_nmt.corpus.segmentation import Conversion, convert_texts, document_sizes
-from relu_nmt.corpus.stored_pipeline import load_subword, subword_file_name
 from relu_nmt.data.binarize import count_words
 from relu_nmt.data.data_folder import documents_path, raw_path
 from relu_nmt.data.documents import DOCUMENT_TAG, write_documents
@@ -24,27 +21,11 @@ from relu_nmt.io.progress_bar import ProgressBar
 from relu_nmt.io.safe_write import safe_writer
 from relu_nmt.io.text_lines import TextFile, read_chunk, scan_text
 from relu_nmt.io.worker_pool import ordered_map
+from relu_nmt.tokenization.base import load_subword, subword_file_name, subword_models
 from relu_nmt.tokenization.pipeline import TextPipeline
 
 SideKey = tuple[str, str]
 """Split and language: ("train", "de")."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Where the steps work.
-
-    Args:
-        folder: the data folder.
-        pair: the middle of its file names, "de-en".
-        workers: processes.
-        say: told in one line what was made.
-    """
-
-    folder: Path
-    pair: str
-    workers: int
-    say: Callable[[str], None]
 
 
 class TextSteps:
@@ -52,17 +33,28 @@ class TextSteps:
 
     Args:
         config: the settings of the whole job.
-        settings: where to work.
+        folder: the data folder.
+        workers: processes.
         journal: the finished steps; its folder takes the texts between the steps.
+        say: told in one line what was made.
 
     Attributes:
         num_documents: documents of each split whose boundaries are known.
     """
 
-    def __init__(self, config: PreprocessConfig, settings: Settings, journal: Journal) -> None:
+    def __init__(
+        self,
+        config: PreprocessConfig,
+        folder: Path,
+        workers: int,
+        journal: Journal,
+        say: Callable[[str], None],
+    ) -> None:
         self._config = config
-        self._settings = settings
+        self._folder = folder
+        self._workers = workers
         self._journal = journal
+        self._say = say
         self._inputs: dict[SideKey, TextFile] = {}
         self.num_documents: dict[str, int] = {}
         self._model_paths: dict[str, Path | None] = {}
@@ -110,10 +102,10 @@ class TextSteps:
         }
 
     def _documents_path(self, split: str) -> Path:
-        return documents_path(self._settings.folder, split, self._settings.pair)
+        return documents_path(self._folder, split, self._config.pair)
 
     def _raw_path(self, key: SideKey) -> Path:
-        return raw_path(self._settings.folder, key[0], self._settings.pair, key[1])
+        return raw_path(self._folder, key[0], self._config.pair, key[1])
 
     def _pipelines(self) -> dict[str, TextPipeline]:
         """Return the pipelines by language; without subwords before the models are there."""
@@ -148,7 +140,7 @@ class TextSteps:
             key: str(conversion.output or conversion.raw_output)
             for key, conversion in planned.items()
         }
-        scanned = dict(ordered_map(scan_text, list(written.values()), self._settings.workers))
+        scanned = dict(ordered_map(scan_text, list(written.values()), self._workers))
         result |= {key: scanned[path] for key, path in written.items()}
         if step != "pieces":
             for split in dict.fromkeys(split for split, _ in planned):
@@ -184,7 +176,7 @@ class TextSteps:
             total = sum(c.text.num_bytes for c in todo)
             with ProgressBar(label.get(todo[0].step, "convert"), total) as progress:
                 for conversion, done in convert_texts(
-                    todo, pipelines, self._settings.workers, progress.advance
+                    todo, pipelines, self._workers, progress.advance
                 ):
                     result = {"sentences": done.sentences, "boundaries": done.boundaries}
                     step = f"{conversion.name}.{conversion.step}"
@@ -215,7 +207,7 @@ class TextSteps:
         check_parallel({path: side["sentences"] for path, side in found.items()}, "sentences")
 
     def _model_path(self, language: str | None) -> Path:
-        return self._settings.folder / subword_file_name(self._config.subword, language)
+        return self._folder / subword_file_name(self._config.subword, language)
 
     def _copy_model(self, given: str) -> dict[str, Path | None]:
         """Copy the given model into the folder, after checking that it is one."""
@@ -248,24 +240,34 @@ class TextSteps:
 
     def _learn_one(self, path: Path, texts: Sequence[TextFile]) -> bool:
         config = self._config
-        self._settings.say(f"learning {config.subword_size} subwords for {path.name}")
-        if config.subword == "sentencepiece":
-            from relu_nmt.tokenization.sentencepiece import learn_model
-
-            content = learn_model(_sentences(texts), config.subword_size, config.seed)
-        else:
-            from relu_nmt.tokenization.subword_nmt import learn_codes
-
-            with ProgressBar("count words", sum(text.num_bytes for text in texts)) as progress:
-                counts = count_words(texts, self._settings.workers, progress.advance)
-            content = learn_codes(counts, config.subword_size, sys.stderr.isatty()).encode("utf-8")
+        self._say(f"learning {config.subword_size} subwords for {path.name}")
+        text = _TrainingText(texts, self._workers)
+        content = subword_models.get(config.subword).learn(text, config.subword_size, config.seed)
         with safe_writer(path) as file:
             file.write(content)
         return True
 
 
-def _sentences(texts: Sequence[TextFile]) -> Iterator[str]:
-    """Yield the sentences of the texts that are not empty."""
-    for text in texts:
-        for chunk in text.readable_chunks():
-            yield from filter(str.strip, read_chunk(chunk))
+class _TrainingText:
+    """The tokenised training text of one language or of all, for learning.
+
+    Args:
+        texts: its files.
+        workers: processes that count words.
+    """
+
+    def __init__(self, texts: Sequence[TextFile], workers: int) -> None:
+        self._texts = texts
+        self._workers = workers
+
+    def sentences(self) -> Iterator[str]:
+        """Yield the sentences that are not empty."""
+        for text in self._texts:
+            for chunk in text.readable_chunks():
+                yield from filter(str.strip, read_chunk(chunk))
+
+    def word_counts(self) -> Mapping[str, int]:
+        """Return how often each word occurs."""
+        total = sum(text.num_bytes for text in self._texts)
+        with ProgressBar("count words", total) as progress:
+            return count_words(self._texts, self._workers, progress.advance)

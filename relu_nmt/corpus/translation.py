@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from relu_nmt.corpus.stored_pipeline import load_pipeline
 from relu_nmt.data.data_folder import (
     dictionary_path,
     documents_path,
@@ -15,16 +14,16 @@ from relu_nmt.data.data_folder import (
     infer_languages,
     pair_name,
     raw_path,
+    read_manifest,
     split_prefix,
 )
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR, UNK, Dictionary
 from relu_nmt.data.documents import read_documents
 from relu_nmt.data.indexed_dataset import IndexedDataset
-from relu_nmt.data.manifest import read_manifest
 from relu_nmt.data.parallel import ParallelDataset
 from relu_nmt.errors import CheckpointError, DataError, ReluNmtError
 from relu_nmt.io.text_lines import read_lines
-from relu_nmt.tokenization.pipeline import TextPipeline
+from relu_nmt.tokenization.pipeline import TextPipeline, load_pipeline
 
 
 class TranslationTask:

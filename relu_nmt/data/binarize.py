@@ -1,4 +1,4 @@
-"""From text whose tokens stand between spaces to counts and numbers, by all cores.
+"""From text whose tokens stand between spaces to word counts and token ids, by all cores.
 
 The text is read in pieces of bounded size (:mod:`relu_nmt.io.text_lines`), so that the memory
 does not depend on the size of the corpus.
@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from relu_nmt.data.dictionary import UNK, Dictionary
-from relu_nmt.data.indexed_dataset import IndexedDatasetWriter, number_type
+from relu_nmt.data.indexed_dataset import IndexedDatasetWriter, token_dtype
 from relu_nmt.io.text_lines import Chunk, TextFile, read_chunk
 from relu_nmt.io.worker_pool import ordered_map
 
@@ -56,33 +56,31 @@ def count_words(files: Sequence[TextFile], workers: int, advance: Advance) -> Co
     return total
 
 
-class _Numbers(dict[str, int]):
-    """Numbers of the symbols; that of ``<unk>`` for all others."""
+class _TokenIds(dict[str, int]):
+    """Ids of the symbols; that of ``<unk>`` for all others."""
 
     def __missing__(self, symbol: str) -> int:
         return Dictionary.unk_index
 
 
-# Set up in every worker by _prepare_numbers, one table per dictionary.
-_tables: dict[str, tuple[_Numbers, type[np.integer]]] = {}
+# Set up in every worker by _prepare_tables, one table per dictionary.
+_tables: dict[str, tuple[_TokenIds, type[np.integer]]] = {}
 
 
-def _prepare_numbers(dictionaries: dict[str, Dictionary]) -> None:
+def _prepare_tables(dictionaries: dict[str, Dictionary]) -> None:
     _tables.clear()
     for name, dictionary in dictionaries.items():
-        _tables[name] = _Numbers(dictionary.indices()), number_type(len(dictionary))
+        _tables[name] = _TokenIds(dictionary.indices()), token_dtype(len(dictionary))
 
 
-def _number_chunk(task: tuple[int, str, Chunk]) -> tuple[np.ndarray, np.ndarray, int]:
-    """Return the token numbers of the lines of a chunk, their sizes and the unknown words."""
+def _binarize_chunk(task: tuple[int, str, Chunk]) -> tuple[np.ndarray, np.ndarray, int]:
+    """Return the token ids of the lines of a chunk, their sizes and the unknown words."""
     _, dictionary, chunk = task
-    numbers, dtype = _tables[dictionary]
+    table, dtype = _tables[dictionary]
     lines = [line.split() for line in read_chunk(chunk)]
     sizes = np.fromiter(map(len, lines), dtype=np.int32, count=len(lines))
     total = int(sizes.sum())
-    ids = np.fromiter(
-        map(numbers.__getitem__, chain.from_iterable(lines)), dtype=dtype, count=total
-    )
+    ids = np.fromiter(map(table.__getitem__, chain.from_iterable(lines)), dtype=dtype, count=total)
     sizes += 1
     tokens = np.full(total + len(lines), Dictionary.eos_index, dtype=dtype)
     is_word = np.ones(len(tokens), dtype=bool)
@@ -145,10 +143,10 @@ def binarize(
         for i, side in enumerate(sides)
         for chunk in side.text.readable_chunks()
     )
-    results = ordered_map(_number_chunk, tasks, workers, _prepare_numbers, dictionaries)
+    results = ordered_map(_binarize_chunk, tasks, workers, _prepare_tables, dictionaries)
     for i, of_side in groupby(results, key=lambda result: result[0][0]):
         side, done = sides[i], BinarizedSide()
-        dtype = number_type(len(dictionaries[side.dictionary]))
+        dtype = token_dtype(len(dictionaries[side.dictionary]))
         with IndexedDatasetWriter(side.prefix, dtype) as writer:
             for (_, _, chunk), (tokens, sizes, unknown) in of_side:
                 writer.add(tokens, sizes)

@@ -1,4 +1,4 @@
-"""The dictionary: symbols and their numbers, in fairseq's order and file format."""
+"""The dictionary: symbols and their ids, in fairseq's order and file format."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ OVERWRITE_FLAG = "#fairseq:overwrite"
 
 
 class Dictionary:
-    """Symbols numbered from 0, beginning with ``<s> <pad> </s> <unk>``.
+    """Symbols with ids from 0, beginning with ``<s> <pad> </s> <unk>``.
 
     Args:
         symbols: the further symbols, in order.
@@ -78,15 +78,15 @@ class Dictionary:
         return sum(not word.startswith(FILLER) for word in words)
 
     def index(self, symbol: str) -> int:
-        """Return the number of ``symbol``, or that of ``<unk>``."""
+        """Return the id of ``symbol``, or that of ``<unk>``."""
         return self._indices.get(symbol, self.unk_index)
 
     def indices(self) -> dict[str, int]:
-        """Return a copy of the table from symbol to number."""
+        """Return a copy of the table from symbol to id."""
         return dict(self._indices)
 
     def with_symbol(self, symbol: str) -> "Dictionary":
-        """Return a dictionary that has one more symbol, all others keeping their numbers.
+        """Return a dictionary that has one more symbol, all others keeping their ids.
 
         It takes the place of the first ``madeupword``, which stands for nothing, so that the size
         does not change; without such it comes last.
@@ -119,7 +119,7 @@ class Dictionary:
         return copy
 
     def encode(self, tokens: Sequence[str], append_eos: bool = True) -> np.ndarray:
-        """Return the numbers of ``tokens``, int64 [n], ending in ``</s>`` unless told otherwise."""
+        """Return the ids of ``tokens``, int64 [n], ending in ``</s>`` unless told otherwise."""
         ids = [self._indices.get(token, self.unk_index) for token in tokens]
         if append_eos:
             ids.append(self.eos_index)
@@ -129,7 +129,7 @@ class Dictionary:
         """Return the symbols of ``ids``, leaving out ``<s>``, ``<pad>`` and ``</s>``.
 
         Args:
-            ids: numbers, for example a hypothesis; a tensor's ``tolist()``.
+            ids: token ids, for example a hypothesis; a tensor's ``tolist()``.
             unk: what stands for an unknown word.
         """
         dropped = (self.bos_index, self.pad_index, self.eos_index)

@@ -1,10 +1,10 @@
-r"""fairseq's memory-mapped corpus format: a ``.bin`` of token numbers and an ``.idx`` of lengths.
+r"""fairseq's memory-mapped corpus format: a ``.bin`` of token ids and an ``.idx`` of lengths.
 
 Layout of the ``.idx`` file, all numbers little-endian::
 
     magic      9 bytes   b"MMIDIDX\0\0"
     version    uint64    1
-    type code  uint8     number type of the .bin, see TYPE_CODES
+    type code  uint8     token dtype of the .bin, see TYPE_CODES
     count N    uint64    sentences
     sizes      int32 [N] tokens of each sentence, </s> included
     pointers   int64 [N] where each sentence begins in the .bin, in bytes
@@ -42,8 +42,8 @@ OLDER_MAGIC = b"TNTIDX\x00\x00"
 POINTER_BLOCK = 1 << 18
 
 
-def number_type(vocab_size: int) -> type[np.integer]:
-    """Return the number type that fairseq stores tokens of such a vocabulary in."""
+def token_dtype(vocab_size: int) -> type[np.integer]:
+    """Return the dtype that fairseq stores tokens of such a vocabulary in."""
     return np.uint16 if vocab_size < 65500 else np.uint32
 
 
@@ -82,7 +82,7 @@ class IndexedDataset:
 
     Attributes:
         sizes: int32 [N], tokens of each sentence with ``</s>``; read-only.
-        dtype: number type of the ``.bin``.
+        dtype: dtype of the ``.bin``.
 
     Raises:
         DataError: a file is missing, truncated, damaged or of another format.
@@ -151,8 +151,7 @@ class IndexedDataset:
             raise DataError(f"{path}: format version {version}; this program reads {VERSION}")
         if code not in TYPE_CODES:
             raise DataError(
-                f"{path}: unknown number type {code}; expected one of "
-                f"{', '.join(map(str, TYPE_CODES))}"
+                f"{path}: unknown dtype {code}; expected one of {', '.join(map(str, TYPE_CODES))}"
             )
         return TYPE_CODES[code], count
 
@@ -160,7 +159,7 @@ class IndexedDataset:
         return len(self.sizes)
 
     def __getitem__(self, index: int) -> np.ndarray:
-        """Return the token numbers of sentence ``index``, a new int64 [n]."""
+        """Return the token ids of sentence ``index``, a new int64 [n]."""
         if not 0 <= index < len(self):
             raise IndexError(f"{self.prefix}: no sentence {index} among {len(self)}")
         return self._tokens[self._offsets[index] : self._offsets[index + 1]].astype(np.int64)
@@ -177,7 +176,7 @@ class IndexedDatasetWriter:
 
     Args:
         prefix: path without ``.bin`` and ``.idx``.
-        dtype: number type of the tokens, see :func:`number_type`.
+        dtype: dtype of the token ids, see :func:`token_dtype`.
 
     Attributes:
         checksums: SHA-256 of each finished file by its path, filled on closing.
@@ -202,7 +201,7 @@ class IndexedDatasetWriter:
         """Append sentences.
 
         Args:
-            tokens: int [sum of sizes], the token numbers of all of them, one after the other.
+            tokens: int [sum of sizes], the token ids of all of them, one after the other.
             sizes: int [n], tokens of each sentence.
         """
         assert int(sizes.sum()) == len(tokens)

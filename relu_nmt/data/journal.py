@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from relu_nmt.data.manifest import file_record
+from relu_nmt.data.data_folder import file_record
 from relu_nmt.io.safe_write import write_text
 
 JOURNAL_NAME = "journal.json"

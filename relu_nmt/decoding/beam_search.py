@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relu_nmt.decoding.candidates import Candidates, Selector
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.decoding.constraints import TokenConstraints
 from relu_nmt.decoding.ensemble import Ensemble, EnsembleState
@@ -14,10 +13,11 @@ from relu_nmt.decoding.hypotheses import (
     FinishedHypotheses,
     Hypothesis,
     HypothesisCollector,
+    LengthPenalty,
     SearchHistory,
     SymbolIndices,
 )
-from relu_nmt.decoding.length_penalty import LengthPenalty
+from relu_nmt.decoding.selectors import Candidates, Selector
 
 
 @dataclass(frozen=True)

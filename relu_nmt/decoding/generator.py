@@ -7,14 +7,18 @@ import torch
 from torch import Tensor
 
 from relu_nmt.decoding.beam_search import BeamSearch
-from relu_nmt.decoding.candidates import BeamSelector, Selector
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.decoding.constraints import length_limits
-from relu_nmt.decoding.diverse import DiverseSelector
 from relu_nmt.decoding.ensemble import Ensemble
 from relu_nmt.decoding.hypotheses import Hypothesis, SymbolIndices
 from relu_nmt.decoding.reference_scoring import score_references
-from relu_nmt.decoding.sampling import SamplingSelector, draw_uniforms
+from relu_nmt.decoding.selectors import (
+    BeamSelector,
+    DiverseSelector,
+    SamplingSelector,
+    Selector,
+    draw_uniforms,
+)
 from relu_nmt.errors import ConfigError
 from relu_nmt.models.encoder_decoder import EncoderDecoder
 

@@ -1,15 +1,17 @@
-"""Finished hypotheses, and the back-pointers they are read from."""
+"""Finished hypotheses, how they are compared, and the back-pointers they are read from."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from relu_nmt.decoding.config import GenerationConfig
+
 
 class SymbolIndices(Protocol):
-    """The numbers of the special symbols; a target :class:`Dictionary` has them."""
+    """The ids of the special symbols; a target :class:`Dictionary` has them."""
 
     bos_index: int
     pad_index: int
@@ -38,6 +40,45 @@ class Hypothesis:
         size = min(size, len(self.tokens) - 1)  # the end symbol is new in any case
         alignment = None if self.alignment is None else self.alignment[size:]
         return Hypothesis(self.tokens[size:], self.score, self.positional_scores[size:], alignment)
+
+
+@dataclass(frozen=True)
+class LengthPenalty:
+    """What the total log-probability of a hypothesis is divided by.
+
+    Args:
+        exponent: 0 leaves the total as it is.
+        form: ``power``, T ** exponent, or ``gnmt``, ((5 + T) / 6) ** exponent.
+
+    Reference: Wu et al. 2016, section 7, equation 14 (``gnmt``).
+
+    Example:
+        >>> LengthPenalty(1.0)(9)
+        9.0
+        >>> LengthPenalty(1.0, "gnmt")(7)
+        2.0
+    """
+
+    exponent: float
+    form: str = "power"
+
+    @classmethod
+    def of(cls, config: GenerationConfig) -> "LengthPenalty":
+        """Return the penalty that the settings describe."""
+        return cls(0.0 if config.unnormalized else config.lenpen, config.lenpen_form)
+
+    def __call__(self, length: int | np.ndarray) -> Any:
+        """Return the divisor for hypotheses of ``length`` tokens, the end symbol included.
+
+        Args:
+            length: an int (gives a float) or an array of them (gives float64 of the same shape).
+        """
+        base = length if self.form == "power" else (5 + length) / 6
+        return (base * 1.0) ** self.exponent
+
+    def kindest(self, shortest: int | np.ndarray, longest: np.ndarray) -> np.ndarray:
+        """Return the largest divisor, the best for a negative sum, of any length in between."""
+        return np.maximum(self(shortest), self(longest))
 
 
 @dataclass(frozen=True)
@@ -170,7 +211,7 @@ class HypothesisCollector:
     Args:
         history: back-pointers of the search.
         nbest: hypotheses to return for each sentence.
-        eos_index: number of the end symbol.
+        eos_index: id of the end symbol.
     """
 
     def __init__(self, history: SearchHistory, nbest: int, eos_index: int) -> None:

@@ -5,8 +5,7 @@ from torch import Tensor
 
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.decoding.ensemble import Ensemble
-from relu_nmt.decoding.hypotheses import Hypothesis, SymbolIndices
-from relu_nmt.decoding.length_penalty import LengthPenalty
+from relu_nmt.decoding.hypotheses import Hypothesis, LengthPenalty, SymbolIndices
 
 CHUNK = 1024
 """Target tokens whose logits exist at a time; 128 MB for a vocabulary of 32,000."""
@@ -24,7 +23,7 @@ def score_references(
     Args:
         ensemble: the models.
         config: the length penalty.
-        symbols: numbers of the special symbols.
+        symbols: ids of the special symbols.
         src_tokens: [B, S] int64, right-padded, ending in the end symbol.
         tgt_tokens: [B, T] int64, right-padded, ending in the end symbol.
     """

@@ -85,7 +85,7 @@ class Residual(nn.Module):
     """x + f(norm(x)) (pre-norm) or norm(x + f(x)) (post-norm) around a sublayer f.
 
     A layer computes ``y = f(residual.before(x))``, then ``residual.add(x, y)``, where y goes
-    through dropout, the gains and stochastic depth.
+    through the gains, dropout and stochastic depth.
 
     Args:
         config: the layer's settings.
@@ -115,10 +115,11 @@ class Residual(nn.Module):
 
     def add(self, x: Tensor, y: Tensor) -> Tensor:
         """Add the sublayer's output y [B, N, D] to x [B, N, D]."""
-        y = self.dropout(y)
         if self.gain is not None:
             y = y * self.gain
-        x = x + self.drop_path(y)
+        if self.training:  # otherwise nothing is dropped, and in decoding calls cost time
+            y = self.drop_path(self.dropout(y))
+        x = x + y
         return x if self.normalize_before else self.norm(x)
 
 

@@ -18,7 +18,7 @@ SCHEDULES: Registry[Callable[..., Any]] = Registry(
         "cosine": "relu_nmt.optim.schedules",
         "polynomial_decay": "relu_nmt.optim.schedules",
         "fixed": "relu_nmt.optim.schedules",
-        "reduce_lr_on_plateau": "relu_nmt.optim.plateau",
+        "reduce_lr_on_plateau": "relu_nmt.optim.schedules",
     },
 )
 INVERSE_SQRT_WARMUP = 4000

@@ -1,17 +1,25 @@
 """The two steps from text to tokens: a tokeniser (words) and a subword model (pieces of words).
 
 A tokeniser turns a raw sentence into words and back, a subword model words into pieces and back.
-Both are found by name; a new one is a class in a module of its own, listed here.
+Both are found by name; a new one is a class in a module of its own, listed here or registered by
+a file of the user's (``--user-module``).
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+import base64
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
 
+from relu_nmt.errors import DataError
 from relu_nmt.registry import Registry
 
 
 class Tokenizer(Protocol):
-    """Raw sentence to words and back."""
+    """Raw sentence to words and back, for one language; made by ``Tokenizer("de")``."""
+
+    package: ClassVar[str | None]
+    """The package whose version decides the result, as pip names it."""
 
     def split(self, text: str) -> list[str]:
         """Return the words of ``text``."""
@@ -20,47 +28,187 @@ class Tokenizer(Protocol):
         """Return the raw sentence of which :meth:`split` made ``words``."""
 
 
-class SubwordModel(Protocol):
-    """Words to pieces of words and back."""
-
-    def split(self, words: Sequence[str]) -> list[str]:
-        """Return the pieces of ``words``."""
-
-    def join(self, pieces: Sequence[str]) -> list[str]:
-        """Return the words of which :meth:`split` made ``pieces``."""
-
-    def to_state(self) -> dict[str, Any]:
-        """Return what :data:`SUBWORDS` needs to make the model again, as JSON values."""
-
-
 class TokenizerFactory(Protocol):
-    """Makes the tokeniser of a language."""
+    """Makes the tokeniser of a language: the class."""
+
+    package: str | None
 
     def __call__(self, language: str) -> Tokenizer:
         """Return the tokeniser for ``language`` ("de")."""
 
 
-class SubwordFactory(Protocol):
-    """Makes a subword model from its description."""
+class LearningText(Protocol):
+    """The training text that a subword model is learnt on, tokenised, as it needs it."""
 
-    def __call__(self, state: Mapping[str, Any]) -> SubwordModel:
-        """Return the model that ``to_state`` described."""
+    def sentences(self) -> Iterable[str]:
+        """Return the sentences, words between spaces; read while they are iterated over."""
+
+    def word_counts(self) -> Mapping[str, int]:
+        """Return how often each word occurs; counted by all cores."""
 
 
-TOKENIZERS: Registry[TokenizerFactory] = Registry(
+class SubwordModel:
+    """Words to pieces of words and back.
+
+    A model of one's own overrides :meth:`learn`, :meth:`load`, :meth:`split`, :meth:`join` and
+    ``file_name``, and is registered with ``@subword_models.register("name")``.
+
+    Args:
+        content: the bytes of the model's file; None for a model that has none.
+
+    Attributes:
+        file_name: name of the model's file in a data folder, such as ``subword.codes``, with the
+            language before the ending where each has its own; None if there is no file.
+        package: the package whose version decides the result, as pip names it.
+    """
+
+    file_name: ClassVar[str | None] = None
+    package: ClassVar[str | None] = None
+
+    def __init__(self, content: bytes | None = None) -> None:
+        self.content = content
+
+    @classmethod
+    def learn(cls, text: LearningText, size: int, seed: int) -> bytes:
+        """Learn a model and return the bytes of its file.
+
+        Args:
+            text: the training text.
+            size: how much to learn: merges, or pieces.
+            seed: of whatever is drawn at random.
+
+        Raises:
+            ConfigError: the text does not suit ``size``.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def load(cls, content: bytes) -> "SubwordModel":
+        """Return the model of a file's bytes.
+
+        Raises:
+            DataError: they are no such model.
+        """
+        return cls(content)
+
+    def split(self, words: Sequence[str]) -> list[str]:
+        """Return the pieces of ``words``."""
+        raise NotImplementedError
+
+    def join(self, pieces: Sequence[str]) -> list[str]:
+        """Return the words of which :meth:`split` made ``pieces``."""
+        raise NotImplementedError
+
+    def to_state(self) -> dict[str, Any]:
+        """Return the model with its name, as JSON values: what a checkpoint stores."""
+        state: dict[str, Any] = {"name": subword_models.name_of(type(self))}
+        if self.content is not None:
+            state["model"] = base64.b64encode(self.content).decode("ascii")
+        return state
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> "SubwordModel":
+        """Return the model that :meth:`to_state` described.
+
+        Raises:
+            DataError: it is damaged.
+        """
+        if cls.file_name is None:
+            return cls()
+        try:
+            content = base64.b64decode(state["model"], validate=True)
+        except ValueError as error:
+            raise DataError("the stored subword model is damaged") from error
+        return cls.load(content)
+
+
+tokenizers: Registry[TokenizerFactory] = Registry(
     "tokenizer",
     {
-        "none": "relu_nmt.tokenization.whitespace",
+        "none": "relu_nmt.tokenization.base",
         "moses": "relu_nmt.tokenization.moses",
         "moses-aggressive": "relu_nmt.tokenization.moses",
     },
 )
-SUBWORDS: Registry[SubwordFactory] = Registry(
+subword_models: Registry[type[SubwordModel]] = Registry(
     "subword model",
     {
-        "none": "relu_nmt.tokenization.whitespace",
-        "joined": "relu_nmt.tokenization.post_process",
+        "none": "relu_nmt.tokenization.base",
         "subword-nmt": "relu_nmt.tokenization.subword_nmt",
         "sentencepiece": "relu_nmt.tokenization.sentencepiece",
     },
 )
+
+
+@tokenizers.register("none")
+class WhitespaceTokenizer:
+    """Splits at white space and joins with single spaces.
+
+    Example:
+        >>> WhitespaceTokenizer("de").split("ein  Haus ")
+        ['ein', 'Haus']
+    """
+
+    package = None
+
+    def __init__(self, language: str) -> None:
+        self.language = language
+
+    def split(self, text: str) -> list[str]:
+        """Return what stands between white space (Unicode's, as in fairseq)."""
+        return text.split()
+
+    def join(self, words: Sequence[str]) -> str:
+        """Return the words with single spaces between them."""
+        return " ".join(words)
+
+
+@subword_models.register("none")
+class WholeWords(SubwordModel):
+    """Leaves words whole.
+
+    Example:
+        >>> WholeWords().split(["ein", "Haus"])
+        ['ein', 'Haus']
+    """
+
+    def split(self, words: Sequence[str]) -> list[str]:
+        """Return the words."""
+        return list(words)
+
+    def join(self, pieces: Sequence[str]) -> list[str]:
+        """Return the pieces."""
+        return list(pieces)
+
+
+def subword_file_name(name: str, language: str | None) -> str:
+    """Return the name of a subword model's file in a data folder.
+
+    Args:
+        name: the registered name.
+        language: whose model it is; None for one of all languages.
+    """
+    stem, ending = os.path.splitext(str(subword_models.get(name).file_name))
+    return f"{stem}{ending}" if language is None else f"{stem}.{language}{ending}"
+
+
+def load_subword(name: str, path: str | os.PathLike[str] | None) -> SubwordModel:
+    """Return a subword model from its file.
+
+    Args:
+        name: the registered name.
+        path: its file; None for whole words.
+
+    Raises:
+        DataError: the file is missing or no such model.
+    """
+    if path is None:
+        return WholeWords()
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: cannot read the subword model: {error.strerror}") from error
+    try:
+        return subword_models.get(name).load(content)
+    except DataError as error:
+        raise DataError(f"{path}: not a model of {name}: {error}") from error

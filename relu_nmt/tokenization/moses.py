@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import ClassVar
 
 from relu_nmt.errors import MissingExtraError
-from relu_nmt.tokenization.base import TOKENIZERS
+from relu_nmt.tokenization.base import tokenizers
 
 try:
     import sacremoses
@@ -29,6 +30,7 @@ class _FastMosesTokenizer(sacremoses.MosesTokenizer):
         return not _character_set(self.IsAlpha).isdisjoint(text)
 
 
+@tokenizers.register("moses")
 class MosesTokenizer:
     """Moses' rules, as ported to Python by sacremoses.
 
@@ -37,6 +39,8 @@ class MosesTokenizer:
 
     Args:
         language: chooses abbreviations and apostrophe rules; English for unknown ones.
+
+    Attributes:
         aggressive: split hyphens between letters too (Moses' ``-a``).
 
     Example:
@@ -47,27 +51,24 @@ class MosesTokenizer:
         "It's a dog."
     """
 
-    def __init__(self, language: str, aggressive: bool = False) -> None:
+    package = "sacremoses"
+    aggressive: ClassVar[bool] = False
+
+    def __init__(self, language: str) -> None:
         self._tokenizer = _FastMosesTokenizer(language)
         self._detokenizer = sacremoses.MosesDetokenizer(language)
-        self._aggressive = aggressive
 
     def split(self, text: str) -> list[str]:
         """Return the words of ``text``."""
-        return self._tokenizer.tokenize(text, aggressive_dash_splits=self._aggressive)
+        return self._tokenizer.tokenize(text, aggressive_dash_splits=self.aggressive)
 
     def join(self, words: Sequence[str]) -> str:
         """Return the sentence with the usual spacing."""
         return self._detokenizer.detokenize(list(words)) if words else ""
 
 
-@TOKENIZERS.register("moses")
-def moses(language: str) -> MosesTokenizer:
-    """Return the Moses tokeniser in its default settings."""
-    return MosesTokenizer(language)
+@tokenizers.register("moses-aggressive")
+class AggressiveMosesTokenizer(MosesTokenizer):
+    """Moses with ``-a``, as usual for WMT14."""
 
-
-@TOKENIZERS.register("moses-aggressive")
-def moses_aggressive(language: str) -> MosesTokenizer:
-    """Return the Moses tokeniser that also splits hyphens (``-a``, as usual for WMT14)."""
-    return MosesTokenizer(language, aggressive=True)
+    aggressive = True

@@ -1,12 +1,23 @@
-"""From raw sentences to the tokens of the dictionary, and back."""
+"""From raw sentences to the tokens of the dictionary, and back; and how a data folder keeps it."""
 
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from relu_nmt.data.data_folder import file_record
 from relu_nmt.data.sentence_separators import sentence_slices
-from relu_nmt.errors import ConfigError
-from relu_nmt.tokenization.base import SUBWORDS, TOKENIZERS, SubwordModel
-from relu_nmt.tokenization.whitespace import WholeWords
+from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.tokenization.base import (
+    SubwordModel,
+    WholeWords,
+    load_subword,
+    subword_models,
+    tokenizers,
+)
+from relu_nmt.tokenization.post_process import JoinedPieces
+
+AGAIN = "run relu-nmt-preprocess again"
 
 
 class TextPipeline:
@@ -48,11 +59,11 @@ class TextPipeline:
         self.lowercase = lowercase
         self.subword = WholeWords() if subword is None else subword
         self.detokenizer = detokenizer or tokenizer
-        self._tokenizer = TOKENIZERS.get(tokenizer)(language)
+        self._tokenizer = tokenizers.get(tokenizer)(language)
         self._detokenizer = (
             self._tokenizer
             if self.detokenizer == tokenizer
-            else TOKENIZERS.get(self.detokenizer)(language)
+            else tokenizers.get(self.detokenizer)(language)
         )
 
     @property
@@ -61,7 +72,7 @@ class TextPipeline:
         return (
             self.tokenizer == "none"
             and not self.lowercase
-            and self.subword.to_state()["name"] in ("none", "joined")
+            and isinstance(self.subword, WholeWords | JoinedPieces)
         )
 
     def words(self, raw: str) -> list[str]:
@@ -114,15 +125,14 @@ class TextPipeline:
         Raises:
             ConfigError: this pipeline has a subword model or tokeniser of its own to undo.
         """
-        name = self.subword.to_state()["name"]
         subword = self.subword
         if remove_bpe is not None:
-            if name not in ("none", "joined"):
+            if not isinstance(subword, WholeWords | JoinedPieces):
                 raise ConfigError(
-                    f"--remove-bpe {remove_bpe!r}: the data was split by {name}, which is undone "
-                    "anyway; leave the flag out"
+                    f"--remove-bpe {remove_bpe!r}: the data was split by "
+                    f"{subword.to_state()['name']}, which is undone anyway; leave the flag out"
                 )
-            subword = SUBWORDS.get("joined")({"symbol": remove_bpe})
+            subword = JoinedPieces(remove_bpe)
         if detokenizer == "space":
             detokenizer = "none"
         return TextPipeline(
@@ -152,7 +162,12 @@ class TextPipeline:
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "TextPipeline":
         """Return the pipeline that :meth:`to_state` described."""
-        subword = SUBWORDS.get(state["subword"]["name"])(state["subword"])
+        stored = state["subword"]
+        subword: SubwordModel
+        if stored["name"] == JoinedPieces.name:
+            subword = JoinedPieces(stored["symbol"])
+        else:
+            subword = subword_models.get(stored["name"]).from_state(stored)
         return cls(
             state["language"],
             state["tokenizer"],
@@ -161,3 +176,40 @@ class TextPipeline:
             state.get("detokenizer"),
             state.get("sentence_separator"),
         )
+
+
+def load_pipeline(
+    folder: str | os.PathLike[str], manifest: Mapping[str, Any], language: str
+) -> TextPipeline:
+    """Return the pipeline of one language of a data folder.
+
+    Args:
+        folder: the data folder.
+        manifest: its manifest.
+        language: as in the file names ("de").
+
+    Raises:
+        DataError: the manifest does not describe it, or the model's file is damaged.
+    """
+    description = manifest["text"].get(language)
+    if not isinstance(description, dict):
+        known = ", ".join(manifest["text"])
+        raise DataError(f"{folder}: the data is in {known}, not in '{language}'")
+    try:
+        tokenizer, lowercase = str(description["tokenizer"]), bool(description["lowercase"])
+        name, file_name = str(description["subword"]), description["subword_file"]
+        record = None if file_name is None else manifest["files"][file_name]
+    except (KeyError, TypeError) as error:
+        raise DataError(
+            f"{folder}: the manifest's entry of '{language}' lacks {error}; {AGAIN}"
+        ) from (error)
+    known = subword_models.get(name)
+    if (known.file_name is None) != (file_name is None):
+        raise DataError(
+            f"{folder}: the manifest's subword model of '{language}' is damaged ('{name}' in "
+            f"{file_name!r}); {AGAIN}"
+        )
+    path = None if file_name is None else Path(folder) / file_name
+    if path is not None and file_record(path)["sha256"] != record.get("sha256"):
+        raise DataError(f"{path}: changed since it was made; {AGAIN}")
+    return TextPipeline(language, tokenizer, lowercase, load_subword(name, path))

@@ -1,10 +1,10 @@
 """Undoing a segmentation that was made elsewhere: fairseq's ``--remove-bpe``."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from relu_nmt.errors import ConfigError
-from relu_nmt.tokenization.base import SUBWORDS
+from relu_nmt.tokenization.base import SubwordModel
 
 # Symbols whose joining is: drop all spaces, then this mark becomes the space between words.
 WORD_MARKS = {"sentencepiece": "\u2581", "wordpiece": "_", "letter": "|", "_EOW": "_EOW"}
@@ -37,26 +37,28 @@ def join_pieces(text: str, symbol: str | None) -> str:
     return (text + " ").replace(symbol, "").rstrip()
 
 
-@SUBWORDS.register("joined")
-class JoinedPieces:
+class JoinedPieces(SubwordModel):
     """For text that arrives segmented: pieces pass through, and are joined on the way back.
 
     Args:
-        state: ``symbol`` as in :func:`join_pieces`.
+        symbol: as in :func:`join_pieces`.
 
     Raises:
         ConfigError: no such symbol.
 
     Example:
-        >>> JoinedPieces({"symbol": "@@ "}).join(["Haus@@", "boot"])
+        >>> JoinedPieces("@@ ").join(["Haus@@", "boot"])
         ['Hausboot']
     """
 
-    def __init__(self, state: Mapping[str, Any]) -> None:
-        self.symbol = state["symbol"]
-        if self.symbol not in POST_PROCESS_NAMES:
+    name = "joined"
+
+    def __init__(self, symbol: str) -> None:
+        super().__init__()
+        self.symbol = symbol
+        if symbol not in POST_PROCESS_NAMES:
             names = ", ".join(repr(name) for name in POST_PROCESS_NAMES)
-            raise ConfigError(f"--remove-bpe {self.symbol!r}: expected one of {names}")
+            raise ConfigError(f"--remove-bpe {symbol!r}: expected one of {names}")
 
     def split(self, words: Sequence[str]) -> list[str]:
         """Return the words: they are pieces already."""
@@ -68,4 +70,4 @@ class JoinedPieces:
 
     def to_state(self) -> dict[str, Any]:
         """Return the model's description."""
-        return {"name": "joined", "symbol": self.symbol}
+        return {"name": self.name, "symbol": self.symbol}

@@ -1,12 +1,10 @@
 """SentencePiece: pieces of the sentence itself, where ``▁`` stands for a space."""
 
-import base64
 import io
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from relu_nmt.errors import ConfigError, DataError, MissingExtraError
-from relu_nmt.tokenization.base import SUBWORDS
+from relu_nmt.tokenization.base import LearningText, SubwordModel, subword_models
 
 try:
     import sentencepiece
@@ -21,24 +19,26 @@ LEARNING_SENTENCES = 1_000_000
 LEARNING_THREADS = 4
 
 
-@SUBWORDS.register("sentencepiece")
-class SentencePiece:
+@subword_models.register("sentencepiece")
+class SentencePiece(SubwordModel):
     """Splits by a SentencePiece model.
 
     Args:
-        state: ``model``, the model file's bytes in base64.
+        content: the bytes of a model file.
 
     Raises:
         DataError: this is no SentencePiece model.
     """
 
-    def __init__(self, state: Mapping[str, Any]) -> None:
-        self._model: str = state["model"]
+    file_name = "sentencepiece.model"
+    package = "sentencepiece"
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__(content)
         try:
-            proto = base64.b64decode(self._model, validate=True)
-            if not proto:
+            if not content:
                 raise ValueError("empty")
-            self._processor = sentencepiece.SentencePieceProcessor(model_proto=proto)
+            self._processor = sentencepiece.SentencePieceProcessor(model_proto=content)
         except (ValueError, RuntimeError) as error:
             raise DataError("not a SentencePiece model: the file is damaged or another") from error
 
@@ -50,9 +50,10 @@ class SentencePiece:
         """Return the words."""
         return "".join(pieces).replace(SPACE_MARK, " ").split()
 
-    def to_state(self) -> dict[str, Any]:
-        """Return the model's description."""
-        return {"name": "sentencepiece", "model": self._model}
+    @classmethod
+    def learn(cls, text: LearningText, size: int, seed: int) -> bytes:
+        """Learn a model of ``size`` pieces, or fewer, and return the bytes of its file."""
+        return learn_model(text.sentences(), size, seed)
 
 
 def learn_model(sentences: Iterable[str], vocab_size: int, seed: int) -> bytes:

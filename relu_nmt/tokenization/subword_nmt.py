@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from relu_nmt.errors import ConfigError, DataError, MissingExtraError
-from relu_nmt.tokenization.base import SUBWORDS
+from relu_nmt.tokenization.base import LearningText, SubwordModel, subword_models
 
 try:
     from subword_nmt import apply_bpe, learn_bpe
@@ -21,27 +21,34 @@ VERSION_MARK = "#version:"
 CACHED_WORDS = 500_000
 
 
-@SUBWORDS.register("subword-nmt")
-class SubwordNmt:
+@subword_models.register("subword-nmt")
+class SubwordNmt(SubwordModel):
     r"""Splits words by a list of merges, the codes file of subword-nmt.
 
     Args:
-        state: ``codes``, the text of the codes file.
+        content: the codes file, UTF-8.
 
     Raises:
         DataError: the codes are damaged.
 
     Example:
-        >>> model = SubwordNmt({"codes": "#version: 0.2\nH a\nHa u\nHau s</w>\n"})
+        >>> model = SubwordNmt(b"#version: 0.2\nH a\nHa u\nHau s</w>\n")
         >>> model.split(["Haus", "Hau"])
         ['Haus', 'Ha@@', 'u']
         >>> model.join(['Haus', 'Ha@@', 'u'])
         ['Haus', 'Hau']
     """
 
-    def __init__(self, state: Mapping[str, Any]) -> None:
-        self._codes: str = state["codes"]
-        lines = self._codes.rstrip("\n").split("\n")
+    file_name = "subword.codes"
+    package = "subword-nmt"
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__(content)
+        try:
+            codes = content.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise DataError(str(error)) from error
+        lines = codes.rstrip("\n").split("\n")
         # Checked here, as subword-nmt ends the program when it finds a mistake.
         for number, line in enumerate(lines, 1):
             if len(line.strip("\r\n ").split(" ")) != 2:
@@ -49,7 +56,7 @@ class SubwordNmt:
         if len(lines) == 1 and lines[0].startswith(VERSION_MARK):
             raise DataError("no merges in it")
         try:
-            self._bpe = apply_bpe.BPE(io.StringIO(self._codes), separator=SEPARATOR)
+            self._bpe = apply_bpe.BPE(io.StringIO(codes), separator=SEPARATOR)
         except ValueError as error:
             raise DataError(f"line 1: no version number in {lines[0][:40]!r}") from error
         self._pieces_of: dict[str, list[str]] = {}
@@ -72,9 +79,19 @@ class SubwordNmt:
         """Return the words."""
         return (" ".join(pieces) + " ").replace(f"{SEPARATOR} ", "").split()
 
+    @classmethod
+    def learn(cls, text: LearningText, size: int, seed: int) -> bytes:
+        """Learn ``size`` merges, or fewer, and return the codes file; nothing is random."""
+        return learn_codes(text.word_counts(), size, sys.stderr.isatty()).encode("utf-8")
+
     def to_state(self) -> dict[str, Any]:
-        """Return the model's description."""
-        return {"name": "subword-nmt", "codes": self._codes}
+        """Return the model with its name: the codes are text, and stored as such."""
+        return {"name": "subword-nmt", "codes": self.content.decode("utf-8")}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> "SubwordNmt":
+        """Return the model that :meth:`to_state` described."""
+        return cls(state["codes"].encode("utf-8"))
 
 
 def learn_codes(

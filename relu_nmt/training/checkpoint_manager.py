@@ -14,9 +14,9 @@ LAST = f"checkpoint_last{SUFFIX}"
 BEST = f"checkpoint_best{SUFFIX}"
 # The new file is complete before an old one goes.
 FILES_AT_ONCE = 2
-BYTES_PER_NUMBER = 4
-# Numbers per weight in a checkpoint: the weight and Adam's two moments; one more with EMA.
-NUMBERS_PER_WEIGHT = 3
+BYTES_PER_VALUE = 4
+# Values per weight in a checkpoint: the weight and Adam's two moments; one more with EMA.
+VALUES_PER_WEIGHT = 3
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class CheckpointFolder:
         """
         if self._config.no_save:
             return
-        checkpoint_bytes = num_weights * (NUMBERS_PER_WEIGHT + averaged) * BYTES_PER_NUMBER
+        checkpoint_bytes = num_weights * (VALUES_PER_WEIGHT + averaged) * BYTES_PER_VALUE
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             probe = self.path / f".writable.{os.getpid()}"

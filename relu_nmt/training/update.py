@@ -76,7 +76,7 @@ class LaunchedUpdate:
         vector: float64 [2 * metrics + HEAD], sums over all processes, on the device.
         gradient_norm: scalar, before clipping.
         losses: [batches], each batch's own loss.
-        ids: sample numbers of each batch of this process.
+        ids: sample ids of each batch of this process.
         skipped: gradients overflowed and the optimiser made no step.
         loss_scale: for float16.
         telemetry: scalars of the first batch.

@@ -2,6 +2,7 @@ import torch
 
 from relu_nmt.attention import attentions
 from relu_nmt.attention.base import Attention, Need, build_attention
+from relu_nmt.attention.bias import ScoreBias
 from relu_nmt.attention.spec import AttentionSpec
 
 VARIANTS = [
@@ -67,3 +68,13 @@ def with_length(name: str, length: int) -> str:
     if not can(name, "fixed_length") or "length=" in name:
         return name
     return f"{name}{',' if ':' in name else ':'}length={length}"
+
+
+def make_bias(visibility, seed=7, heads=2):
+    """A learnt bias of every head for every distance that occurs."""
+    size = visibility.num_keys + visibility.num_queries
+    generator = torch.Generator().manual_seed(seed)
+    table = torch.randn(heads, 2 * size, generator=generator, dtype=torch.float64)
+    return ScoreBias(
+        table.requires_grad_(), visibility.query_positions(), visibility.key_positions(), size
+    )

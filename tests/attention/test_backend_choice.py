@@ -1,14 +1,17 @@
 """Which back end is chosen, and what is said when one cannot serve."""
 
 import importlib.util
+from typing import ClassVar
 
 import pytest
 import torch
 
-from relu_nmt.attention.backends import blockwise, choice, reference
-from relu_nmt.attention.backends.choice import choose_backend, set_attention_backend
-from relu_nmt.attention.base import Need
-from relu_nmt.attention.pointwise_maps import PointwiseMap
+from relu_nmt.attention.backends import blockwise, reference, rows
+from relu_nmt.attention.backends.choice import Backend, choose_backend, set_attention_backend
+from relu_nmt.attention.base import AttentionConfig, Need
+from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.pointwise_maps import pointwise_maps
+from relu_nmt.attention.softmax import SoftmaxAttention
 from relu_nmt.errors import ConfigError, MissingExtraError
 from tests.attention.helpers import make_attention, random_qkv
 from tests.attention.test_backends import make_problem
@@ -16,20 +19,26 @@ from tests.attention.test_backends import make_problem
 
 def problem_of(length, weights=False):
     qkv = random_qkv(1, length, length, heads=1, dim=2)
-    return make_problem(PointwiseMap("relu"), qkv, need=Need(weights=weights))
+    return make_problem(pointwise_maps.get("relu"), qkv, need=Need(weights=weights))
+
+
+def chosen(name, problem, attention="reluformer"):
+    attend = make_attention(attention)
+    attend.backend = name
+    return choose_backend(attend, problem)
 
 
 def test_auto_takes_the_reference_for_sentences_and_blocks_for_documents():
-    assert choose_backend("auto", problem_of(60)) is reference.pointwise
-    assert choose_backend("auto", problem_of(600)) is blockwise.pointwise
-    assert choose_backend("reference", problem_of(600)) is reference.pointwise
-    assert choose_backend("blockwise", problem_of(3)) is blockwise.pointwise
+    assert chosen("auto", problem_of(60)) is reference.pointwise
+    assert chosen("auto", problem_of(600)) is blockwise.pointwise
+    assert chosen("reference", problem_of(600)) is reference.pointwise
+    assert chosen("blockwise", problem_of(3)) is blockwise.pointwise
 
 
-@pytest.mark.parametrize("name", ["auto", "blockwise", "triton"])
+@pytest.mark.parametrize("name", ["auto", "blockwise"])
 def test_whoever_asks_for_weights_gets_them(name):
     problem = problem_of(600, weights=True)
-    assert choose_backend(name, problem)(problem).weights.shape == (1, 1, 600, 600)
+    assert chosen(name, problem)(problem).weights.shape == (1, 1, 600, 600)
 
 
 def test_every_attention_of_a_model_gets_the_back_end():
@@ -37,7 +46,7 @@ def test_every_attention_of_a_model_gets_the_back_end():
     set_attention_backend(model, "blockwise")
     assert model[0].backend == "blockwise"
     assert not any("backend" in name for name in model.state_dict())
-    with pytest.raises(ConfigError, match="--attention-backend fast: choose one of auto"):
+    with pytest.raises(ConfigError, match=r"--attention-backend fast: .* choose one of auto"):
         set_attention_backend(model, "fast")
 
 
@@ -45,14 +54,46 @@ def test_triton_that_is_not_installed_names_the_extra(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     for call in (
         lambda: set_attention_backend(make_attention("reluformer"), "triton"),
-        lambda: choose_backend("triton", problem_of(3)),
+        lambda: chosen("triton", problem_of(3)),
     ):
         with pytest.raises(MissingExtraError, match=r"relu-nmt\[triton\]"):
             call()
 
 
 def test_triton_without_a_gpu_is_a_clear_error(monkeypatch):
-    monkeypatch.setattr(choice, "_has_triton", lambda: True)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: True)
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     with pytest.raises(ConfigError, match="needs a GPU, but the model is on cpu"):
-        choose_backend("triton", problem_of(3))
+        chosen("triton", problem_of(3))
+
+
+def test_a_back_end_that_the_mechanism_lacks_is_refused_with_those_it_has():
+    for name, known in (
+        ("softmax", "auto, fused, blockwise, reference"),
+        ("sparsemax", "auto, blockwise, reference"),
+        ("linear", "auto, reference"),
+    ):
+        with pytest.raises(ConfigError, match=f"triton: {name} has no such back end; .* {known}$"):
+            set_attention_backend(make_attention(name), "triton")
+    attend = make_attention("softmax")
+    attend.backend = "triton"
+    with pytest.raises(ConfigError, match="softmax has no such back end"):
+        attend(*random_qkv(1, 3, 3), Visibility(3, 3))
+
+
+def test_a_mechanism_from_outside_brings_its_own_back_end():
+    used = []
+
+    def solve(problem):
+        used.append(problem.q.size(2))
+        return rows.reference(problem)
+
+    class Own(SoftmaxAttention):
+        backends: ClassVar = {"own": Backend(solve), "reference": Backend(rows.reference)}
+
+    attend = Own(AttentionConfig(), 2, 4, 0.0).double()
+    set_attention_backend(attend, "own")
+    inputs = random_qkv(1, 3, 3)
+    values = attend(*inputs, Visibility(3, 3)).values
+    torch.testing.assert_close(values, make_attention("softmax")(*inputs, Visibility(3, 3)).values)
+    assert used == [3]

@@ -6,29 +6,29 @@ import pytest
 import torch
 
 from relu_nmt.attention.backends import blocks, blockwise, reference
-from relu_nmt.attention.backends.problem import PointwiseProblem
+from relu_nmt.attention.backends.reference import PointwiseProblem
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.pointwise_maps import PointwiseMap
-from tests.attention.helpers import random_qkv
+from relu_nmt.attention.pointwise_maps import pointwise_maps, power_map
+from tests.attention.helpers import make_bias, random_qkv
 
 MAPS = [
-    *(PointwiseMap(n) for n in ("relu", "relu2", "relu6", "gelu", "softplus", "sigmoid")),
-    PointwiseMap("identity"),
-    *(PointwiseMap("power", p) for p in range(1, 7)),
+    *(pointwise_maps.get(name) for name in pointwise_maps.names()),
+    *(power_map(p) for p in range(1, 7)),
 ]
 LENGTHS = [(1, 1), (2, 2), (63, 63), (64, 64), (65, 65), (3, 70), (70, 3)]
 STATISTICS = Need(statistics=True, telemetry=True)
 
 
-def make_problem(map, qkv, *, causal=False, lengths=None, need=STATISTICS, dropout=0.0):
+def make_problem(map, qkv, *, causal=False, lengths=None, need=STATISTICS, dropout=0.0, bias=False):
     q, k, v = qkv
     mask = None
     if lengths is not None:
         mask = torch.arange(k.size(2)) < torch.tensor(lengths)[:, None]
     visibility = Visibility(q.size(2), k.size(2), key_mask=mask, causal=causal)
     scale = visibility.counts.double().clamp_min(1).rsqrt()
-    return PointwiseProblem(q, k, v, map, visibility, None, scale, dropout, need)
+    some = make_bias(visibility, heads=q.size(1)) if bias else None
+    return PointwiseProblem(q, k, v, map, visibility, some, scale, dropout, need)
 
 
 def results(backend, problem):
@@ -41,7 +41,9 @@ def results(backend, problem):
     generator = torch.Generator().manual_seed(0)
     factors = [torch.randn(x.shape, generator=generator, dtype=torch.float64) for x in outputs]
     loss = sum((x * factor).sum() for x, factor in zip(outputs, factors, strict=True))
-    grads = torch.autograd.grad(loss, (problem.q, problem.k, problem.v))
+    inputs = [problem.q, problem.k, problem.v]
+    inputs += [] if problem.bias is None else [problem.bias.table]
+    grads = torch.autograd.grad(loss, inputs)
     if answer.sums is not None:
         outputs += [answer.sums.nonzero.double(), answer.sums.largest]
     return [*outputs, *grads]
@@ -59,10 +61,11 @@ def leaves(*arguments, **options):
     return [x.requires_grad_() for x in random_qkv(*arguments, **options)]
 
 
-@pytest.mark.parametrize("map", MAPS, ids=str)
+@pytest.mark.parametrize("map", MAPS, ids=lambda m: f"{m.name}{m.power}")
 def test_agrees_with_the_reference_for_every_map_and_form(map):
     for lengths, causal in itertools.product([None, [5, 0]], [False, True]):
-        compare(make_problem(map, leaves(2, 9, 9), causal=causal, lengths=lengths))
+        for bias in (False, True):
+            compare(make_problem(map, leaves(2, 9, 9), causal=causal, lengths=lengths, bias=bias))
 
 
 @pytest.mark.parametrize(("queries", "keys"), LENGTHS)
@@ -71,8 +74,7 @@ def test_agrees_with_the_reference_at_odd_lengths(queries, keys, causal, monkeyp
     monkeypatch.setattr(blocks, "CPU_BLOCK_BYTES", 1 << 10)
     monkeypatch.setattr(blocks, "CPU_LEAST_ROWS", 32)
     padded = [keys, max(0, keys - 40)]
-    for name, lengths in itertools.product(["relu", "softplus"], [None, padded]):
-        problem = make_problem(
-            PointwiseMap(name), leaves(2, queries, keys), causal=causal, lengths=lengths
-        )
+    for name, lengths, bias in itertools.product(["relu", "softplus"], [None, padded], [0, 1]):
+        map, qkv = pointwise_maps.get(name), leaves(2, queries, keys)
+        problem = make_problem(map, qkv, causal=causal, lengths=lengths, bias=bias)
         compare(problem)

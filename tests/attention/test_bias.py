@@ -7,20 +7,10 @@ from relu_nmt.attention.base import Need
 from relu_nmt.attention.bias import ScoreBias
 from relu_nmt.attention.masks import TreeVisibility, Visibility
 from relu_nmt.errors import ConfigError
-from tests.attention.helpers import can, make_attention, random_qkv
+from tests.attention.helpers import can, make_attention, make_bias, random_qkv
 
 ALL = Need(statistics=True, telemetry=True, weights=True)
 HEADS = 2
-
-
-def make_bias(visibility, seed=7, heads=HEADS):
-    """A learnt bias of every head for every distance that occurs."""
-    size = visibility.num_keys + visibility.num_queries
-    generator = torch.Generator().manual_seed(seed)
-    table = torch.randn(heads, 2 * size, generator=generator, dtype=torch.float64)
-    return ScoreBias(
-        table.requires_grad_(), visibility.query_positions(), visibility.key_positions(), size
-    )
 
 
 def dense(bias):

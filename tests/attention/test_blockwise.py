@@ -8,11 +8,11 @@ import torch
 from relu_nmt.attention.backends import blocks, blockwise, reference
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.pointwise_maps import PointwiseMap
+from relu_nmt.attention.pointwise_maps import pointwise_maps
 from tests.attention.test_backends import compare, leaves, make_problem, results
 
 STATISTICS = Need(statistics=True)
-RELU = PointwiseMap("relu")
+RELU = pointwise_maps.get("relu")
 
 
 @pytest.fixture
@@ -28,20 +28,21 @@ def small_blocks(monkeypatch):
 @pytest.mark.parametrize("name", ["relu", "relu2", "softplus", "gelu"])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
-def test_gradcheck_with_statistics(name, causal, dropout, small_blocks):
-    map = PointwiseMap(name)
-    inputs = leaves(2, 5, 6, heads=1, dim=2, seed=3)
+def test_gradcheck_with_statistics_and_a_learnt_bias(name, causal, dropout, small_blocks):
+    map = pointwise_maps.get(name)
+    qkv = leaves(2, 5, 6, heads=2, dim=2, seed=3)
+    asked = {"causal": causal, "lengths": [3, 6], "need": STATISTICS, "dropout": dropout}
+    bias = make_problem(map, qkv, bias=True, **asked).bias
 
-    def outputs(*qkv):
+    def outputs(q, k, v, table):
         torch.manual_seed(7)
-        problem = make_problem(
-            map, qkv, causal=causal, lengths=[3, 6], need=STATISTICS, dropout=dropout
-        )
+        problem = make_problem(map, (q, k, v), **asked)
+        problem = dataclasses.replace(problem, bias=dataclasses.replace(bias, table=table))
         answer = blockwise.pointwise(problem)
         logs = answer.sums.weighted_logs
         return answer.values, answer.sums.total, *(() if logs is None else (logs,))
 
-    assert torch.autograd.gradcheck(outputs, inputs)
+    assert torch.autograd.gradcheck(outputs, (*qkv, bias.table))
 
 
 @pytest.mark.parametrize("length", [500, 1000])
@@ -55,7 +56,7 @@ def test_agrees_with_the_reference_at_long_lengths(length):
 def test_padding_anywhere(causal, name, small_blocks):
     q, k, v = leaves(2, 9, 9)
     mask = torch.tensor([[0, 1, 1, 0, 1, 1, 0, 1, 0], [1, 0, 0, 0, 0, 0, 0, 0, 1]]).bool()
-    problem = make_problem(PointwiseMap(name), (q, k, v))
+    problem = make_problem(pointwise_maps.get(name), (q, k, v))
     visibility = Visibility(9, 9, key_mask=mask, causal=causal)
     compare(dataclasses.replace(problem, visibility=visibility))
 
@@ -69,7 +70,7 @@ def test_zero_blocks_are_skipped_and_change_nothing(name, causal, small_blocks, 
     q[..., 4:, :] = 0.0
     v = torch.randn(1, 2, 8, 1, dtype=torch.float64)
     qkv = [x.requires_grad_() for x in (q, k, v)]
-    problem = make_problem(PointwiseMap(name), qkv, causal=causal)
+    problem = make_problem(pointwise_maps.get(name), qkv, causal=causal)
     widths, plain = [], torch.matmul
 
     def matmul(a, b, out):

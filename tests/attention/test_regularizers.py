@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from relu_nmt.attention.base import Need
+from relu_nmt.attention.config import AttentionRegularizerConfig
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.regularizer_config import AttentionRegularizerConfig
 from relu_nmt.attention.regularizers import regularizer_terms
 from relu_nmt.errors import ConfigError
 from tests.attention.helpers import make_attention, random_qkv

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from relu_nmt.attention.base import Need
+from relu_nmt.attention.config import AttentionRegularizerConfig
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.pointwise_maps import PointwiseMap
-from relu_nmt.attention.regularizer_config import AttentionRegularizerConfig
+from relu_nmt.attention.pointwise import MAPS
+from relu_nmt.attention.pointwise_maps import pointwise_maps
 from relu_nmt.attention.regularizers import AttentionRegularizer
-from relu_nmt.attention.scaled_pointwise import MAPS
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.multihead import MultiheadAttention
 from tests.attention.helpers import fitted_slope, make_attention, random_qkv
@@ -56,7 +56,7 @@ def test_weights_are_the_formula(h, alpha):
 def test_moments_of_normal_scores(h):
     z = torch.linspace(-12, 12, 200_001, dtype=torch.float64)
     density = (-0.5 * z * z).exp() / math.sqrt(2 * math.pi)
-    value = PointwiseMap(h).value(z)
+    value = pointwise_maps.get(h).value(z)
     first, second = (torch.trapezoid(value**p * density, z).item() for p in (1, 2))
     assert (first, second) == pytest.approx(MOMENTS[h], abs=1e-4)
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from relu_nmt.attention.base import Need
+from relu_nmt.attention.entmax import entmax
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.sparse_maps import entmax, entmax15, sparsemax
 from relu_nmt.errors import ConfigError
 from tests.attention.helpers import make_attention, random_qkv
 
@@ -52,7 +52,7 @@ def test_float32_rows_of_4096_sum_to_1_and_agree_with_float64(alpha, spread):
 
 def test_sparsemax_support_and_threshold():
     z = scores(50, 12)
-    p = sparsemax(z)
+    p = entmax(z, 2.0)
     for row, weights in zip(z.tolist(), p.tolist(), strict=True):
         largest = sorted(row, reverse=True)
         size = max(k for k in range(1, 13) if 1 + k * largest[k - 1] > sum(largest[:k]))
@@ -63,8 +63,8 @@ def test_sparsemax_support_and_threshold():
 
 @pytest.mark.parametrize("lead", [1.0, 1.5])
 def test_sparsemax_is_one_hot_from_a_lead_of_one(lead):
-    assert sparsemax(torch.tensor([0.25 + lead, 0.25, -3.0])).tolist() == [1.0, 0.0, 0.0]
-    assert sparsemax(torch.tensor([1.2, 0.25, -3.0])).count_nonzero() == 2
+    assert entmax(torch.tensor([0.25 + lead, 0.25, -3.0]), 2.0).tolist() == [1.0, 0.0, 0.0]
+    assert entmax(torch.tensor([1.2, 0.25, -3.0]), 2.0).count_nonzero() == 2
 
 
 def test_entmax15_threshold_in_closed_form():
@@ -72,15 +72,15 @@ def test_entmax15_threshold_in_closed_form():
     for gap in (0.0, 0.5, 1.9):
         a = gap / 2
         t = -(a + math.sqrt(2 - a * a)) / 2
-        p = entmax15(torch.tensor([gap, 0.0], dtype=torch.float64)).tolist()
+        p = entmax(torch.tensor([gap, 0.0], dtype=torch.float64), 1.5).tolist()
         assert p == pytest.approx([t * t, (a + t) ** 2], abs=1e-12)
-    assert entmax15(torch.tensor([2.0, 0.0])).tolist() == [1.0, 0.0]
+    assert entmax(torch.tensor([2.0, 0.0]), 1.5).tolist() == [1.0, 0.0]
 
 
 def test_bisection_agrees_with_sorting_and_alpha_near_1_is_softmax():
     z = scores(5, 40)
-    torch.testing.assert_close(entmax(z, 1.5 + 1e-13), entmax15(z), rtol=1e-9, atol=1e-11)
-    torch.testing.assert_close(entmax(z, 2 - 1e-13), sparsemax(z), rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(entmax(z, 1.5 + 1e-13), entmax(z, 1.5), rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(entmax(z, 2 - 1e-13), entmax(z, 2.0), rtol=1e-9, atol=1e-11)
     torch.testing.assert_close(entmax(z, 1.0005), z.softmax(-1), rtol=0, atol=1e-3)
 
 
@@ -107,7 +107,7 @@ def test_first_and_second_derivatives(alpha):
 def test_sparsemax_gradient_is_centred_on_the_support():
     z = scores(4, 7).requires_grad_()
     g = scores(4, 7, seed=1)
-    p = sparsemax(z)
+    p = entmax(z, 2.0)
     (grad,) = torch.autograd.grad(p, z, g)
     for b in range(4):
         support = p[b] > 0
@@ -160,3 +160,16 @@ def test_softmax_matrix_and_jacobian_norms():
         assert rows.norm().item() <= math.sqrt(n) / 2 + 1e-12 < 2 * math.sqrt(n)
     halves = torch.tensor([0.5, 0.5, 0.0])
     assert (torch.diag(halves) - halves[:, None] * halves).norm().item() == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_scores_that_are_not_finite_pass_on_as_nan(alpha, bad):
+    z = scores(3, 5)
+    z[1, 2] = bad
+    z.requires_grad_()
+    p = entmax(z, alpha)
+    assert p[1].isnan().all() and p[[0, 2]].isfinite().all()
+    torch.testing.assert_close(p[[0, 2]], entmax(z[[0, 2]], alpha))
+    (gradient,) = torch.autograd.grad(p.square().sum(), z)
+    assert gradient[1].isnan().all()

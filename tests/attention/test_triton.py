@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from relu_nmt.attention.backends import triton as backend
-from relu_nmt.attention.backends.problem import PointwiseProblem
+from relu_nmt.attention.backends.reference import PointwiseProblem
 from relu_nmt.attention.backends.triton_blocks import Blocks, candidates, choose
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.pointwise_maps import PointwiseMap
+from relu_nmt.attention.pointwise_maps import pointwise_maps
 
 CASES = Path(__file__).with_name("triton_cases.py")
 needs_triton = pytest.mark.skipif(
@@ -53,7 +53,7 @@ def test_tensors_on_the_cpu_are_left_to_other_back_ends():
     q = torch.ones(1, 1, 2, 4)
     visibility = Visibility(2, 2)
     problem = PointwiseProblem(
-        q, q, q, PointwiseMap("relu"), visibility, None, visibility.counts, 0.0, Need()
+        q, q, q, pointwise_maps.get("relu"), visibility, None, visibility.counts, 0.0, Need()
     )
     assert not backend.supports(problem)
 

@@ -12,21 +12,21 @@ import torch
 
 from relu_nmt.attention.backends import reference
 from relu_nmt.attention.backends import triton as backend
-from relu_nmt.attention.backends.problem import PointwiseProblem
+from relu_nmt.attention.backends.reference import PointwiseProblem
 from relu_nmt.attention.backends.triton_blocks import INTERPRETED, Blocks, candidates
 from relu_nmt.attention.base import Need
+from relu_nmt.attention.bias import ScoreBias
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.pointwise_maps import PointwiseMap
+from relu_nmt.attention.pointwise_maps import pointwise_maps, power_map
 from relu_nmt.errors import ConfigError
 
 ON_CPU = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = torch.device("cpu" if ON_CPU else "cuda")
-RELU = PointwiseMap("relu")
+RELU = pointwise_maps.get("relu")
 SUMS, TELEMETRY = Need(statistics=True), Need(statistics=True, telemetry=True)
 MAPS = [
-    *(PointwiseMap(m) for m in ("relu", "relu2", "gelu", "softplus", "identity", "relu6")),
-    PointwiseMap("sigmoid"),
-    *(PointwiseMap("power", p) for p in (1, 2, 3, 6)),
+    *(pointwise_maps.get(name) for name in pointwise_maps.names()),
+    *(power_map(p) for p in (1, 2, 3, 6)),
 ]
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 
@@ -49,14 +49,28 @@ def made(queries, keys, *, map=RELU, batch=None, heads=1, dim=16, value_dim=None
         for n, width in ((queries, dim), (keys, dim), (keys, value_dim or dim))
     )
     scale = (visibility.counts.clamp_min(1) / 2).rsqrt()
-    problem = PointwiseProblem(q / dim**0.5, k, v, map, visibility, None, scale, 0.0, Need())
+    bias = make_bias(visibility, heads) if options.pop("bias", False) else None
+    problem = PointwiseProblem(q / dim**0.5, k, v, map, visibility, bias, scale, 0.0, Need())
     return dataclasses.replace(problem, **options)
+
+
+def make_bias(visibility, heads):
+    """A learnt bias whose codes differ from sample to sample where there is padding."""
+    size = visibility.num_keys + visibility.num_queries
+    table = torch.randn(heads, 2 * size, generator=torch.Generator().manual_seed(size))
+    codes = visibility.query_positions(), visibility.key_positions()
+    return ScoreBias(table.to(DEVICE), *codes, zero=size)
 
 
 def solved(solve, problem, dtype):
     """Return the outputs, sums and gradients, in float64."""
     inputs = [x.detach().to(dtype).requires_grad_() for x in (problem.q, problem.k, problem.v)]
-    result = solve(dataclasses.replace(problem, q=inputs[0], k=inputs[1], v=inputs[2]))
+    names, bias = "qkv", problem.bias
+    if bias is not None:
+        names += "b"
+        inputs.append(bias.table.detach().to(torch.promote_types(dtype, torch.float32)))
+        bias = dataclasses.replace(bias, table=inputs[3].requires_grad_())
+    result = solve(dataclasses.replace(problem, q=inputs[0], k=inputs[1], v=inputs[2], bias=bias))
     values = result.values.double()
     slopes = torch.linspace(-1, 1, values.numel(), dtype=torch.float64, device=values.device)
     loss = (values * slopes.view_as(values)).sum()
@@ -67,7 +81,7 @@ def solved(solve, problem, dtype):
             if name in answers:
                 loss = loss + answers[name].tanh().sum()
     grads = torch.autograd.grad(loss, inputs)
-    return answers | {f"gradient of {x}": g.double() for x, g in zip("qkv", grads, strict=True)}
+    return answers | {f"gradient of {x}": g.double() for x, g in zip(names, grads, strict=True)}
 
 
 def assert_agrees(problem):
@@ -83,6 +97,48 @@ def assert_agrees(problem):
         limit = TOLERANCE[dtype] * theirs.abs().max().clamp_min(1e-3)
         error = (ours[name] - theirs).abs().max()
         assert error <= limit, f"{name}: error {error:.2e} above {limit:.2e}"
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("name", ["relu", "softplus"])
+def test_bias_of_the_scores(name, masked, causal):
+    map, key_mask = pointwise_maps.get(name), some_hidden(70) if masked else None
+    for queries in (45, 70):
+        for need in (Need(), TELEMETRY):
+            options = {"key_mask": key_mask, "causal": causal, "need": need, "bias": True}
+            assert_agrees(made(queries, 70, map=map, heads=2, batch=2, **options))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_bias_in_half_precision(dtype):
+    assert_agrees(made(65, 65, causal=True, dtype=dtype, need=SUMS, bias=True))
+
+
+def test_a_fixed_bias_may_be_computed_in_one_pass_and_a_learnt_one_only_in_any_order(monkeypatch):
+    problem = made(70, 70, causal=True, bias=True)
+    blocks = Blocks(32, 32, 4, 1)
+    monkeypatch.setattr(backend, "_blocks", lambda kernel, *_: (blocks, 1.0))
+    inputs = [x.detach().requires_grad_() for x in (problem.q, problem.k, problem.v)]
+    fixed = dataclasses.replace(problem, **dict(zip("qkv", inputs, strict=True)))
+    grads = []
+    for any_order in (True, False):
+        monkeypatch.setattr(backend, "_any_order", lambda answer=any_order: answer)
+        values = backend.pointwise(fixed).values
+        grads.append(torch.autograd.grad(values.square().sum(), inputs))
+    for one, two in zip(*grads, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-5)
+    assert backend.supports(problem)
+    learnt = dataclasses.replace(problem.bias, table=problem.bias.table.clone().requires_grad_())
+    assert not backend.supports(dataclasses.replace(problem, bias=learnt))
+
+
+def test_a_map_from_outside_brings_its_own_functions():
+    """Here those of another: what is computed is what the entry says."""
+    relu2 = pointwise_maps.get("relu2")
+    own = dataclasses.replace(relu2, name="own")
+    assert_agrees(made(33, 40, map=own, need=SUMS))
+    assert not backend.supports(made(5, 5, map=dataclasses.replace(own, kernels=None)))
 
 
 def some_hidden(keys):
@@ -133,7 +189,7 @@ def test_head_widths(dim, value_dim):
 @pytest.mark.parametrize("lengths", [(0, 40), (40, 0), (7, 39)])
 def test_samples_that_see_nothing(lengths):
     mask = torch.arange(40, device=DEVICE) < torch.tensor(lengths, device=DEVICE)[:, None]
-    problem = made(33, 40, map=PointwiseMap("softplus"), key_mask=mask, need=TELEMETRY)
+    problem = made(33, 40, map=pointwise_maps.get("softplus"), key_mask=mask, need=TELEMETRY)
     assert_agrees(problem)
     empty = backend.pointwise(problem).values[mask.logical_not().all(1)]
     assert not empty.any()
@@ -141,7 +197,7 @@ def test_samples_that_see_nothing(lengths):
 
 def test_hidden_keys_may_hold_garbage():
     mask = some_hidden(40)
-    problem = made(33, 40, map=PointwiseMap("softplus"), key_mask=mask, need=SUMS)
+    problem = made(33, 40, map=pointwise_maps.get("softplus"), key_mask=mask, need=SUMS)
     clean = solved(backend.pointwise, problem, torch.float32)
     hidden = ~mask[:, None, :, None]
     k, v = (x.masked_fill(hidden, torch.nan) for x in (problem.k, problem.v))
@@ -198,7 +254,7 @@ def test_one_backward_pass_equals_two(monkeypatch, need):
     monkeypatch.setattr(
         backend, "_blocks", lambda kernel, *_: (blocks, 1.0 if kernel == "fused" else 2.0)
     )
-    monkeypatch.setattr(backend, "_may_fuse", lambda: True)
+    monkeypatch.setattr(backend, "_any_order", lambda: True)
     one = solved(backend.pointwise, problem, torch.float32)
     for name, answer in two.items():
         torch.testing.assert_close(answer, one[name], rtol=1e-5, atol=1e-5)
@@ -296,7 +352,7 @@ if not ON_CPU:
     @pytest.mark.parametrize("kernel", ["forward", "rows", "columns", "fused"])
     def test_all_block_sizes_on_the_device(monkeypatch, dim, kernel):
         chosen = backend._blocks
-        monkeypatch.setattr(backend, "_may_fuse", lambda: kernel == "fused")
+        monkeypatch.setattr(backend, "_any_order", lambda: kernel == "fused")
 
         for blocks in candidates(kernel, dim, torch.bfloat16, True, True):
 

@@ -12,9 +12,7 @@ import torch
 from tests.compat import cases
 
 CLOSE = 1e-5
-"""Relative: float32 sums in another order differ by less."""
-AFTER_UPDATES = 2e-4
-"""Relative: Adam divides such differences by small gradients."""
+"""Relative. Weights that are wrong by 1e-7 change the scores after five updates by 3e-6."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -30,17 +28,17 @@ def expected(name):
     return json.loads(cases.expected_file(name).read_text("utf-8"))
 
 
-def assert_same_lines(lines, stored, tolerance=CLOSE):
+def assert_same_lines(lines, stored):
     """Compare lines of generate: texts and tokens exactly, scores (rounded in P-) closely."""
     assert len(lines) == len(stored)
     for line, old in zip(lines, stored, strict=True):
         fields, old_fields = line.split("\t"), old.split("\t")
         if old[:2] == "P-":
             values, old_values = (list(map(float, f[1].split())) for f in (fields, old_fields))
-            assert values == pytest.approx(old_values, abs=1.1e-4, rel=tolerance), old
+            assert values == pytest.approx(old_values, abs=2.1e-4, rel=CLOSE), old
         elif old[:2] in ("H-", "D-"):
             score = float(old_fields.pop(1))
-            assert float(fields.pop(1)) == pytest.approx(score, rel=tolerance), old
+            assert float(fields.pop(1)) == pytest.approx(score, rel=CLOSE), old
         else:
             assert line == old
         assert fields[0] == old_fields[0]
@@ -52,7 +50,7 @@ def assert_same_log(log, stored):
     """Compare log lines: losses and norms are printed with three decimals."""
     assert [entry.keys() for entry in log] == [entry.keys() for entry in stored]
     for entry, old in zip(log, stored, strict=True):
-        assert entry == pytest.approx(old, abs=1.1e-3, rel=AFTER_UPDATES)
+        assert entry == pytest.approx(old, abs=1.1e-3, rel=CLOSE)
 
 
 @pytest.mark.parametrize("name", [*cases.CASES, cases.AVERAGED, cases.ENSEMBLE])
@@ -69,7 +67,7 @@ def test_translations_and_scores_are_those_of_the_old_code(name):
 def test_a_resumed_training_goes_on_as_with_the_old_code(name, tmp_path):
     resumed, stored = cases.resume(name, tmp_path), expected(f"{name}-resumed")
     assert_same_log(resumed["log"], stored["log"])
-    assert_same_lines(resumed["references"], stored["references"], AFTER_UPDATES)
+    assert_same_lines(resumed["references"], stored["references"])
 
 
 @pytest.mark.parametrize("name", cases.IMAGE_CASES)

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from relu_nmt.corpus.preprocess import build_data_folder
 from relu_nmt.corpus.preprocess_config import PreprocessConfig
 from relu_nmt.corpus.translation import TranslationTask
+from relu_nmt.data.data_folder import read_manifest
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.documents import read_documents, write_documents
 from relu_nmt.data.indexed_dataset import IndexedDataset, IndexedDatasetWriter
-from relu_nmt.data.manifest import read_manifest
 from relu_nmt.data.parallel import ParallelDataset
 from relu_nmt.errors import ReluNmtError
 

@@ -346,3 +346,56 @@ def test_a_compressed_text_that_is_cut_short(corpus, capsys):
     assert run(corpus) == 2
     assert "train.de.gz: cannot read the text: the compressed file is" in capsys.readouterr().err
     assert not (corpus / "data" / "manifest.json").exists()
+
+
+LETTERS = '''
+from relu_nmt.tokenization.base import SubwordModel, subword_models
+
+
+@subword_models.register("letters")
+class Letters(SubwordModel):
+    """The most frequent words stay whole, the others become letters."""
+
+    file_name = "letters.txt"
+
+    @classmethod
+    def learn(cls, text, size, seed):
+        counts = text.word_counts()
+        assert sum(len(line.split()) for line in text.sentences()) == sum(counts.values())
+        words = sorted(counts, key=lambda word: (-counts[word], word))[:size]
+        return "\\n".join(words).encode()
+
+    def split(self, words):
+        whole = self.content.decode().split("\\n")
+        return [p for w in words for p in ([w + "_"] if w in whole else [*w[:-1], w[-1] + "_"])]
+
+    def join(self, pieces):
+        return "".join(pieces).replace("_", " ").split()
+'''
+
+
+def test_a_subword_model_of_ones_own(corpus, capsys):
+    module = corpus / "letters.py"
+    module.write_text(LETTERS)
+    flags = ["--subword", "letters", "--subword-size", "3", "--user-module", str(module)]
+    assert run(corpus, *flags, "--workers", "2") == 0
+    names = {path.name for path in (corpus / "data").iterdir()}
+    assert {"letters.de.txt", "letters.en.txt"} <= names
+    assert len((corpus / "data" / "letters.de.txt").read_text().split()) == 3
+    task = TranslationTask.from_data_folder(corpus / "data")
+    stored = TranslationTask.from_state(json.loads(json.dumps(task.to_state())))
+    for line in (corpus / "test.de").read_text("utf-8").split("\n"):
+        tokens = task.source_text.encode(line)
+        assert len(tokens) >= len(line.split())
+        assert task.source_text.decode(tokens) == line
+        assert stored.source_text.encode(line) == tokens
+    given = ["--subword-model", str(corpus / "data" / "letters.de.txt"), *flags]
+    assert run(corpus, *given, dest="given") == 0
+    assert (corpus / "given" / "letters.txt").exists()
+
+
+def test_an_unknown_subword_model(corpus, capsys):
+    assert run(corpus, "--subword", "sentencepeace") == 2
+    error = capsys.readouterr().err
+    assert "sentencepiece" in error
+    assert "\n" not in error.strip()

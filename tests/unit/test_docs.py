@@ -1,10 +1,11 @@
-"""What docs/attention.md and README.md say of the registered attentions is what they are."""
+"""What README.md and docs/ say and draw of the code is what it is."""
 
 import re
 from pathlib import Path
 
 import pytest
 
+from docs import draw_layers
 from relu_nmt.attention import attentions
 from relu_nmt.attention.backends.choice import CPU_LEAST_PAIRS, GPU_LEAST_PAIRS
 from relu_nmt.attention.base import build_attention
@@ -108,7 +109,13 @@ def test_the_code_of_the_guide_runs(monkeypatch, capsys):
     assert warm.config.temperature == 2.0
 
 
-@pytest.mark.parametrize("path", ["README.md", "docs/attention.md"])
+def test_the_picture_of_the_layers_is_drawn_from_their_rules():
+    again = "run python docs/draw_layers.py"
+    assert draw_layers.PICTURE.read_text("utf-8") == draw_layers.picture(), again
+    assert all(f">{part}<" in draw_layers.picture() for part in ("attention", "training", "cli"))
+
+
+@pytest.mark.parametrize("path", ["README.md", "docs/attention.md", "docs/architecture.md"])
 def test_links_lead_somewhere(path):
     text = re.sub("<!--.*?-->", "", (ROOT / path).read_text("utf-8"), flags=re.DOTALL)
     headings = re.findall(r"^#+ (.*)", text, re.MULTILINE)

@@ -1,5 +1,5 @@
-"""The ways to compute pointwise attention: dense, by blocks in PyTorch, by Triton kernels.
+"""The ways to compute attention.
 
-A back end is a run-time choice (``--attention-backend``), never part of a checkpoint. All have the
-signature of :func:`relu_nmt.attention.backends.reference.pointwise`.
+``reference``, ``blockwise`` and ``triton`` compute pointwise attention, ``rows`` what has weights
+of whole rows; ``choice`` chooses.
 """

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from relu_nmt.attention.bias import ScoreBias
 from relu_nmt.attention.pointwise_maps import PointwiseMap
 
 CPU_BLOCK_BYTES = 1 << 22
@@ -30,6 +31,7 @@ class Plan:
     """The problem without its differentiable part; ``offset`` is Nk - Nq if causal."""
 
     map: PointwiseMap
+    bias: ScoreBias | None
     offset: int | None
     key_mask: Tensor | None
     row_scale: Tensor
@@ -115,6 +117,52 @@ def blocks(plan: Plan, part: Part, num_queries: int) -> Iterator[Block]:
         if plan.offset is not None:
             num_keys = max(0, min(num_keys, plan.offset + stop))
         yield Block(slice(start, stop), num_keys, None, plan.seed + part.number * per_part + number)
+
+
+class PartBias:
+    """The bias of the scores of one part, made for a block at a time.
+
+    Args:
+        bias: of all samples and heads.
+        part: says which are computed together.
+    """
+
+    def __init__(self, bias: ScoreBias, part: Part) -> None:
+        sample, self._heads = part.index or (slice(None), slice(None))
+        self._is_matrix = isinstance(self._heads, int)
+        self._table = bias.table[self._heads].view(-1, bias.table.size(1))  # [h, R]
+        self._zero = bias.zero
+        self._queries, self._keys = (
+            codes if sample == slice(None) else codes[sample if len(codes) > 1 else 0][None]
+            for codes in (bias.query_codes, bias.key_codes)
+        )  # [B or 1, N]
+        self._batch = sample == slice(None)
+
+    def values(self, block: Block) -> Tensor:
+        """Return the bias of a block's scores, [rows, n], [h, rows, n] or [B or 1, H, rows, n]."""
+        index = self._index(block)
+        found = self._table.gather(1, index.flatten().expand(len(self._table), -1))
+        found = found.view(-1, *index.shape)  # [h, B or 1, rows, n]
+        if self._batch:
+            return found.transpose(0, 1)
+        return found[0, 0] if self._is_matrix else found[:, 0]
+
+    def add_gradient(self, dz: Tensor, block: Block, grad_table: Tensor) -> None:
+        """Add the gradient dz of a block's scores to that of the whole table [H, R]."""
+        index = self._index(block)
+        if self._batch:
+            dz = dz.transpose(0, 1)  # [H, B, rows, n]
+            dz = dz if len(index) > 1 else dz.sum(1)
+        dz = dz.reshape(len(self._table), -1)
+        target = grad_table[self._heads].view(-1, grad_table.size(1))
+        target.scatter_add_(1, index.flatten().expand_as(dz), dz)
+
+    def _index(self, block: Block) -> Tensor:
+        """Return where in the table the bias of each score is, [B or 1, rows, n]."""
+        keys = self._keys[:, : block.num_keys]
+        if block.live is not None:
+            keys = keys.index_select(1, block.live)
+        return self._zero + self._queries[:, block.rows, None] - keys[:, None]
 
 
 class Workspace:

@@ -11,17 +11,17 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from relu_nmt.attention.backends import reference
 from relu_nmt.attention.backends.blocks import (
     Block,
     Part,
+    PartBias,
     Plan,
     Workspace,
     blocks,
     live_keys,
     parts,
 )
-from relu_nmt.attention.backends.problem import PointwiseProblem, PointwiseResult
+from relu_nmt.attention.backends.reference import PointwiseProblem, PointwiseResult
 from relu_nmt.attention.stats import RowSums
 from relu_nmt.dropout import dropout_factors
 
@@ -33,22 +33,20 @@ would take longer than reading them."""
 def pointwise(problem: PointwiseProblem) -> PointwiseResult:
     """Return the outputs of pointwise attention and the row sums, if asked for.
 
-    Where the weights themselves are asked for the reference computes them.
-
     Reference: the products of FlashAttention (Dao et al. 2022, algorithms 1 and 4) without its
     softmax; ReLUFormer Eq. 5 for the weights and Eq. 7 for the sums.
     """
     need = problem.need
-    if need.weights:
-        return reference.pointwise(problem)
     q, k, v = _in_one_dtype(problem)
     seed = 0
     if problem.dropout > 0:
         # The seed comes from the global generator, so that torch.manual_seed repeats everything.
         seed = int(torch.randint(1 << 62, ()))
     visibility = problem.visibility
+    bias = problem.bias
     plan = Plan(
         problem.map,
+        bias,
         visibility.num_keys - visibility.num_queries if visibility.hides_later else None,
         visibility.key_mask,
         problem.row_scale,
@@ -57,8 +55,17 @@ def pointwise(problem: PointwiseProblem) -> PointwiseResult:
         need.rows,
         need.telemetry,
     )
-    values, *sums = _Blockwise.apply(q, k, v, plan)
+    table = None if bias is None else bias.table
+    values, *sums = _Blockwise.apply(q, k, v, table, plan)
     return PointwiseResult(values.to(problem.v.dtype), RowSums(*sums) if need.rows else None)
+
+
+def supports(problem: PointwiseProblem) -> bool:
+    """Whether it can solve a problem: it has no weights to return and knows no trees.
+
+    The queries of trees of hypotheses are few, so that blocks would gain nothing.
+    """
+    return not problem.need.weights and problem.visibility.ancestry is None
 
 
 def _in_one_dtype(problem: PointwiseProblem) -> tuple[Tensor, Tensor, Tensor]:
@@ -71,11 +78,11 @@ def _in_one_dtype(problem: PointwiseProblem) -> tuple[Tensor, Tensor, Tensor]:
 
 
 class _Blockwise(torch.autograd.Function):
-    """q, k, v -> values, total, weighted_logs, nonzero, largest."""
+    """q, k, v and table of the bias -> values, total, weighted_logs, nonzero, largest."""
 
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, plan: Plan
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, table: Tensor | None, plan: Plan
     ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
         exact = torch.promote_types(q.dtype, torch.float32)
         values = _heads_inside(v, q.size(2))
@@ -102,13 +109,16 @@ class _Blockwise(torch.autograd.Function):
     @once_differentiable
     def backward(
         ctx: Any, grad_values: Tensor | None, *grad_sums: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor, None]:
+    ) -> tuple[Tensor | None, ...]:
         q, k, v = (x.contiguous() for x in ctx.saved_tensors)
         plan = ctx.plan
         if grad_values is None:
             grad_values = v.new_zeros(*q.shape[:3], v.size(3))
         grads = [_heads_inside(x, x.size(2)) for x in (q, k, v)]
         scale = _row_scale(plan, q)
+        grad_table = None
+        if ctx.needs_input_grad[3]:
+            grad_table = torch.zeros_like(plan.bias.table)
         done = iter(ctx.blocks)
         workspace = Workspace()
         with torch.autocast(q.device.type, enabled=False):
@@ -119,11 +129,11 @@ class _Blockwise(torch.autograd.Function):
                     grad_values[at], [x if x is None else x[at][..., None] for x in grad_sums[:2]]
                 )
                 for _ in range(-(-q.size(2) // part.block_rows)):
-                    step.backward(next(done), grads[0][at])
+                    step.backward(next(done), grads[0][at], grad_table)
                 for grad, total in zip(grads[1:], (step.grad_keys, step.grad_values), strict=True):
                     if total is not None:
                         grad[at][..., : part.num_keys, :] = total
-        return *grads, None
+        return *grads, grad_table, None
 
 
 def _heads_inside(like: Tensor, length: int) -> Tensor:
@@ -160,6 +170,7 @@ class _Step:
         # Unscaled sums over many keys would overflow in float16; else the scale is cheaper on
         # the outputs.
         self.scale_first = v.dtype == torch.float16
+        self.bias = None if plan.bias is None else PartBias(plan.bias, part)
         self.skips = plan.map.rectifies and q.device.type == "cpu"
 
     def forward(self, block: Block, values: Tensor, sums: list[Tensor | None]) -> None:
@@ -196,8 +207,14 @@ class _Step:
         self.grad_total, self.grad_logs = grad_sums
         self.grad_keys = self.grad_values = None
 
-    def backward(self, block: Block, grad_queries: Tensor) -> None:
-        """Write the rows of ``block`` in the queries' gradient; add to the others."""
+    def backward(self, block: Block, grad_queries: Tensor, grad_table: Tensor | None) -> None:
+        """Write the rows of ``block`` in the queries' gradient; add to the others.
+
+        Args:
+            block: the queries.
+            grad_queries: [..., Nq, d].
+            grad_table: [H, R], of the table of the bias, if it is to be had.
+        """
         if block.num_keys == 0 or (block.live is not None and len(block.live) == 0):
             return
         rows, dtype = block.rows, self.v.dtype
@@ -217,7 +234,10 @@ class _Step:
         if factors is not None:
             dw.mul_(factors)
         self._add_gradient_of_sums(dw, w, rows)
-        dz = self._times_derivative(dw, z, block).to(dtype)
+        dz = self._times_derivative(dw, z, block)
+        if grad_table is not None:
+            self.bias.add_gradient(dz.to(grad_table.dtype), block, grad_table)
+        dz = dz.to(dtype)
         grad_queries[..., rows, :] = self.workspace.product("dq", dz, k)
         self.grad_keys = self._added("dk", self.grad_keys, dz, self.q[..., rows, :], block)
 
@@ -225,6 +245,8 @@ class _Step:
         """Return z of the block's live keys; rectified and 0 where hidden, if the map rectifies."""
         k = self._picked(self.k, block)
         z = self.workspace.product("z", self.q[..., block.rows, :], k.transpose(-1, -2))
+        if self.bias is not None:
+            z.add_(self.bias.values(block))
         if self.plan.map.rectifies:
             self._hide(z.relu_(), block)
         elif z.dtype == torch.float16:

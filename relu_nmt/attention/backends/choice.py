@@ -1,89 +1,131 @@
-"""Which back end computes a pointwise attention."""
+"""Which back end computes a mechanism: each declares its own, and one chooser serves all.
+
+A back end is a run-time choice (``--attention-backend``), never part of a checkpoint.
+"""
 
 import importlib.util
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
-from relu_nmt.attention.backend_config import BACKENDS
-from relu_nmt.attention.backends import blockwise, reference
-from relu_nmt.attention.backends.problem import PointwiseProblem, PointwiseResult
-from relu_nmt.attention.base import Attention
 from relu_nmt.errors import ConfigError, MissingExtraError
+
+if TYPE_CHECKING:
+    from relu_nmt.attention.base import Attention
 
 CPU_LEAST_PAIRS = 512 * 512
 """Pairs of a query and a key of one head from which on blocks are faster on a CPU."""
 GPU_LEAST_PAIRS = 128 * 128
 
-Backend = Callable[[PointwiseProblem], PointwiseResult]
+
+def _always(problem: Any) -> bool:
+    return True
 
 
-def choose_backend(name: str, problem: PointwiseProblem) -> Backend:
-    """Return the back end called ``name``; ``auto`` takes the fastest for the problem.
+def _anywhere(device: torch.device | None) -> None:
+    return None
 
-    Only the reference has the weights, so it serves whoever asks for them, whatever the name; and
-    only it knows trees of hypotheses, whose queries are few. A problem that Triton's kernels cannot
-    solve (of float64, say) is left to ``blockwise``.
+
+@dataclass(frozen=True)
+class Backend:
+    """One way to compute a mechanism.
+
+    A mechanism's ``backends`` are a mapping of names to these, the fastest first. The last is the
+    reference, which solves every problem.
+
+    Args:
+        solve: takes a problem of the mechanism and returns its answer.
+        supports: whether it can solve a problem; else the next one gets it.
+        preferred: whether ``auto`` takes it for a problem that it supports.
+        require: raises a ConfigError if it cannot run on a device, or (``None``) on none, though it
+            was asked for by name.
+    """
+
+    solve: Callable[[Any], Any]
+    supports: Callable[[Any], bool] = _always
+    preferred: Callable[[Any], bool] = _always
+    require: Callable[[torch.device | None], None] = _anywhere
+
+
+def choose_backend(attention: "Attention", problem: Any) -> Callable[[Any], Any]:
+    """Return what solves the problem of an attention: its ``backend``, or the fastest for ``auto``.
+
+    A problem that the back end of this name cannot solve (weights asked of any but the reference,
+    say) is left to the next one of the mechanism.
+
+    Args:
+        attention: has the back ends and the name of the wanted one.
+        problem: what they take; its ``q`` tells the device.
 
     Raises:
-        ConfigError: ``triton`` is asked for by name and the tensors are not on a GPU.
-        MissingExtraError: ``triton`` is asked for by name and not installed.
+        ConfigError: the mechanism has no such back end, or it cannot run here.
+        MissingExtraError: it is not installed.
     """
-    is_tree = problem.visibility.ancestry is not None
-    if name == "reference" or problem.need.weights or problem.bias is not None or is_tree:
-        return reference.pointwise
-    device = problem.q.device.type
-    if name == "auto":
-        if _is_small(problem):
-            return reference.pointwise
-        if device != "cuda" or not _has_triton():
-            return blockwise.pointwise
-    elif name == "blockwise":
-        return blockwise.pointwise
-    else:
-        _require_triton()
-        if device != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
-            raise ConfigError(
-                f"--attention-backend triton needs a GPU, but the model is on {device}; "
-                "choose auto or blockwise"
-            )
-    from relu_nmt.attention.backends import triton
-
-    return triton.pointwise if triton.supports(problem) else blockwise.pointwise
+    names, name = list(attention.backends), attention.backend
+    if name != "auto":
+        check_backend(attention, name)
+        attention.backends[name].require(problem.q.device)
+        names = names[names.index(name) :]
+    for each in names:
+        backend = attention.backends[each]
+        if backend.supports(problem) and (name != "auto" or backend.preferred(problem)):
+            return backend.solve
+    return attention.backends[names[-1]].solve
 
 
-def _is_small(problem: PointwiseProblem) -> bool:
-    """Whether the reference is at least as fast: its matrix of weights still fits into caches."""
-    queries, keys = problem.q.size(2), problem.k.size(2)
-    if problem.q.device.type == "cpu":
-        return queries * keys < CPU_LEAST_PAIRS
-    return queries * keys < GPU_LEAST_PAIRS
+def check_backend(attention: "Attention", name: str) -> None:
+    """Raise a ConfigError unless the mechanism has a back end of this name, or it is ``auto``."""
+    names = ["auto", *(attention.backends or ["reference"])]
+    if name not in names:
+        raise ConfigError(
+            f"--attention-backend {name}: {attention.name} has no such back end; choose one of "
+            + ", ".join(names)
+        )
 
 
 def set_attention_backend(model: nn.Module, name: str) -> None:
     """Let every attention in ``model`` be computed by the back end called ``name``.
 
     Raises:
-        ConfigError: no such back end.
-        MissingExtraError: it is ``triton``, which is not installed.
+        ConfigError: one of them has no such back end.
+        MissingExtraError: it is not installed.
     """
-    if name not in BACKENDS:
-        raise ConfigError(f"--attention-backend {name}: choose one of {', '.join(BACKENDS)}")
-    if name == "triton":
-        _require_triton()
+    from relu_nmt.attention.base import Attention
+
     for module in model.modules():
         if isinstance(module, Attention):
+            check_backend(module, name)
+            if name in module.backends:
+                module.backends[name].require(None)
             module.backend = name
 
 
-def _require_triton() -> None:
-    if not _has_triton():
+def many_pairs(problem: Any) -> bool:
+    """Whether a matrix of weights is too large for the caches, so that blocks are faster."""
+    pairs = problem.q.size(2) * problem.k.size(2)
+    least = CPU_LEAST_PAIRS if problem.q.device.type == "cpu" else GPU_LEAST_PAIRS
+    return pairs >= least
+
+
+def prefers_triton(problem: Any) -> bool:
+    """Whether Triton's kernels are the fastest for a problem."""
+    return many_pairs(problem) and problem.q.device.type == "cuda"
+
+
+def require_triton(device: torch.device | None) -> None:
+    """Raise an error if Triton is not installed or does not run on a device."""
+    if importlib.util.find_spec("triton") is None:
         raise MissingExtraError(
             "--attention-backend triton: Triton is not installed; "
             "pip install 'relu-nmt[triton]', or choose blockwise"
         )
-
-
-def _has_triton() -> bool:
-    return importlib.util.find_spec("triton") is not None
+    if device is None or device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1":
+        return
+    raise ConfigError(
+        f"--attention-backend triton needs a GPU, but the model is on {device.type}; "
+        "choose auto or blockwise"
+    )

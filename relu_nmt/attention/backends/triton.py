@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relu_nmt.attention.backends.problem import PointwiseProblem, PointwiseResult
+from relu_nmt.attention.backends.reference import PointwiseProblem, PointwiseResult
 from relu_nmt.attention.backends.triton_blocks import (
     INTERPRETED,
     LONG,
@@ -20,6 +20,7 @@ from relu_nmt.attention.backends.triton_blocks import (
     candidates,
     choose,
 )
+from relu_nmt.attention.bias import ScoreBias
 from relu_nmt.attention.pointwise_maps import PointwiseMap
 from relu_nmt.attention.stats import RowSums
 from relu_nmt.errors import ConfigError
@@ -36,6 +37,11 @@ def supports(problem: PointwiseProblem) -> bool:
     """Whether the kernels can solve the problem here; the weights themselves they never have."""
     q, k, v = problem.q, problem.k, problem.v
     if problem.need.weights or importlib.util.find_spec("triton") is None:
+        return False
+    if problem.map.kernels is None or problem.visibility.ancestry is not None:
+        return False
+    learnt = problem.bias is not None and problem.bias.table.requires_grad
+    if learnt and not _any_order():  # the gradient of the table is added up in any order
         return False
     if q.device.type == "cuda":
         if torch.cuda.get_device_capability(q.device) < _MIN_CAPABILITY or _interpreted():
@@ -59,7 +65,8 @@ def pointwise(problem: PointwiseProblem) -> PointwiseResult:
     if torch.is_autocast_enabled(v.device.type):
         dtype = torch.get_autocast_dtype(v.device.type)
     task = _Task.of(problem)
-    out, *sums = _PointwiseAttention.apply(q.to(dtype), k.to(dtype), v.to(dtype), task)
+    table = None if task.bias is None else task.bias.table
+    out, *sums = _PointwiseAttention.apply(q.to(dtype), k.to(dtype), v.to(dtype), table, task)
     if not need.rows:
         return PointwiseResult(out.to(v.dtype))
     total, logs, nonzero, largest = sums
@@ -72,6 +79,7 @@ class _Task:
 
     Args:
         map: h.
+        bias: of the scores, its table [H, R] float32 and its codes int32.
         causal: whether later keys are hidden.
         key_mask: [B, Nk] uint8, 1 = visible.
         key_bounds: [B, 2] int32, see :attr:`Visibility.key_bounds`.
@@ -82,6 +90,7 @@ class _Task:
     """
 
     map: PointwiseMap
+    bias: ScoreBias | None
     causal: bool
     key_mask: Tensor | None
     key_bounds: Tensor | None
@@ -98,6 +107,7 @@ class _Task:
         threshold = round(problem.dropout * _DROPOUT_LEVELS)
         return cls(
             problem.map,
+            _prepared(problem.bias),
             visibility.hides_later,
             None if mask is None else mask.contiguous().view(torch.uint8),
             None if mask is None else visibility.key_bounds,
@@ -119,11 +129,11 @@ class _Task:
 
 
 class _PointwiseAttention(torch.autograd.Function):
-    """From q, k, v to the outputs and the sums over the rows, with gradients through both."""
+    """From q, k, v and the table of the bias to the outputs and the sums over the rows."""
 
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, task: _Task
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, table: Tensor | None, task: _Task
     ) -> tuple[Tensor | None, ...]:
         q, k, v = _rows_in_one_piece(q), _rows_in_one_piece(k), _rows_in_one_piece(v)
         out, total, logs, nonzero, largest = _forward(q, k, v, task)
@@ -147,7 +157,8 @@ class _PointwiseAttention(torch.autograd.Function):
         if do is None:  # only the sums have been used
             do = v.new_zeros(()).expand(*q.shape[:3], v.size(3))
         sums = [None if g is None else g.float().contiguous() for g in (grad_total, grad_logs)]
-        return *_backward(q, k, v, _rows_in_one_piece(do), sums, ctx.task), None
+        bias_grad = ctx.needs_input_grad[3]
+        return *_backward(q, k, v, _rows_in_one_piece(do), sums, bias_grad, ctx.task), None
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, task: _Task) -> tuple[Tensor | None, ...]:
@@ -169,7 +180,7 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, task: _Task) -> tuple[Tensor | Non
         "SCALE_FIRST": v.dtype == torch.float16,
     }
     arguments = (
-        *(q, k, v, task.scale, task.key_mask, task.key_bounds, out, *sums),
+        *(q, k, v, task.scale, task.key_mask, task.key_bounds, *_bias(task), out, *sums),
         *(*_strides(q), *_strides(k), *_strides(v), *_strides(out), *_common(q, k, task)),
     )
 
@@ -186,27 +197,29 @@ def _backward(
     v: Tensor,
     do: Tensor,
     grad_sums: list[Tensor | None],
+    bias_grad: bool,
     task: _Task,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of q, k and v.
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Return the gradients of q, k, v and the table of the bias.
 
     Two passes, by rows for q and by columns for k and v, compute scores and weight gradients
     twice. One pass computes them once and adds up the gradient of q atomically, in an order that
-    varies; it is taken where it is measured to be faster and need not repeat to the bit.
+    varies; it is taken where it is measured to be faster and need not repeat to the bit. The pass
+    by rows alone has the gradient of a bias.
     """
     dk, dv = _empty_like_tokens(k, k.size(2)), _empty_like_tokens(v, k.size(2))
     split = _Backward(q, k, v, do, grad_sums, task)
     dq = _empty_like_tokens(q, q.size(2))
 
-    def by_rows(blocks: Blocks) -> None:
-        split.by_rows(blocks, dq)
+    def by_rows(blocks: Blocks) -> Tensor | None:
+        return split.by_rows(blocks, dq, bias_grad)
 
     def by_columns(blocks: Blocks) -> None:
         split.by_columns(blocks, dk, dv, None)
 
     row_blocks, row_time = _blocks("rows", by_rows, q, k, v, task)
     column_blocks, column_time = _blocks("columns", by_columns, q, k, v, task)
-    if _may_fuse() and row_time > 0:
+    if _any_order() and row_time > 0 and not bias_grad:
 
         def in_one(blocks: Blocks) -> Tensor:
             sum_dq = q.new_zeros(q.shape, dtype=torch.float32)
@@ -215,10 +228,10 @@ def _backward(
 
         fused_blocks, fused_time = _blocks("fused", in_one, q, k, v, task)
         if fused_time < row_time + column_time:
-            return dq.copy_(in_one(fused_blocks)), dk, dv
-    by_rows(row_blocks)
+            return dq.copy_(in_one(fused_blocks)), dk, dv, None
+    grad_table = by_rows(row_blocks)
     by_columns(column_blocks)
-    return dq, dk, dv
+    return dq, dk, dv, grad_table
 
 
 @dataclass(frozen=True)
@@ -232,23 +245,30 @@ class _Backward:
     grad_sums: list[Tensor | None]
     task: _Task
 
-    def by_rows(self, blocks: Blocks, dq: Tensor) -> None:
-        """Write the gradient of q."""
+    def by_rows(self, blocks: Blocks, dq: Tensor, bias_grad: bool) -> Tensor | None:
+        """Write the gradient of q; return that of the table of the bias [H, R], if asked for."""
         from relu_nmt.attention.backends.triton_kernels import rows_kernel
 
         q, k, v, do, task = self.q, self.k, self.v, self.do, self.task
-        tensors = (q, k, v, do, task.scale, task.key_mask, task.key_bounds, *self.grad_sums, dq)
+        grad_table = None
+        if bias_grad:  # one of each sample, so that fewer threads wait for the same entry
+            grad_table = task.bias.table.new_zeros(q.size(0), *task.bias.table.shape)
+        tensors = (q, k, v, do, task.scale, task.key_mask, task.key_bounds, *_bias(task))
+        tensors = (*tensors, *self.grad_sums, dq, grad_table)
         strides = (*_strides(q), *_strides(k), *_strides(v), *_strides(do), *_strides(dq))
-        constants = self._constants(scale_first=any(g is not None for g in self.grad_sums))
+        varying = any(g is not None for g in self.grad_sums)
+        constants = {**self._constants(scale_first=varying), "BIAS_GRAD": bias_grad}
         arguments = (*tensors, *strides, *_common(q, k, task))
         _run(rows_kernel, q.size(2), blocks.rows, arguments, constants, blocks, q)
+        return None if grad_table is None else grad_table.sum(0)
 
     def by_columns(self, blocks: Blocks, dk: Tensor, dv: Tensor, dq: Tensor | None) -> None:
         """Write the gradients of k and v, and add that of q to ``dq`` [B, H, Nq, d], float32."""
         from relu_nmt.attention.backends.triton_kernels import columns_kernel
 
         q, k, v, do, task = self.q, self.k, self.v, self.do, self.task
-        tensors = (q, k, v, do, task.scale, task.key_mask, task.key_bounds, *self.grad_sums)
+        tensors = (q, k, v, do, task.scale, task.key_mask, task.key_bounds, *_bias(task))
+        tensors = (*tensors, *self.grad_sums)
         strides = (*_strides(q), *_strides(k), *_strides(v), *_strides(do))
         strides = (*strides, *_strides(dk), *_strides(dv))
         varying = task.scale.size(2) > 1 or any(g is not None for g in self.grad_sums)
@@ -268,9 +288,12 @@ class _Backward:
 
 def _constants(q: Tensor, v: Tensor, task: _Task) -> dict[str, Any]:
     """Return what all kernels are compiled for."""
+    value, slope = task.map.kernels()
     return {
-        "MAP": task.map.name,
+        "VALUE": value,
+        "SLOPE": slope,
         "POWER": task.map.power,
+        "HAS_BIAS": task.bias is not None,
         "CAUSAL": task.causal,
         "HAS_MASK": task.key_mask is not None,
         "DROPOUT": task.threshold > 0,
@@ -284,10 +307,21 @@ def _constants(q: Tensor, v: Tensor, task: _Task) -> dict[str, Any]:
 def _common(q: Tensor, k: Tensor, task: _Task) -> tuple[int | float, ...]:
     """Return the numbers that all kernels take last."""
     scale, mask = task.scale, task.key_mask
+    zero = width = query_batch = key_batch = 0
+    if task.bias is not None:
+        zero, width = task.bias.zero, task.bias.table.size(1)
+        query_batch, key_batch = (
+            codes.size(1) if codes.size(0) > 1 else 0
+            for codes in (task.bias.query_codes, task.bias.key_codes)
+        )
     return (
         scale.stride(0) if scale.size(0) > 1 else 0,
         scale.stride(2) if scale.size(2) > 1 else 0,
         mask.stride(0) if mask is not None and mask.size(0) > 1 else 0,
+        zero,
+        width,
+        query_batch,
+        key_batch,
         task.seed,
         task.threshold,
         task.keep_scale,
@@ -295,6 +329,20 @@ def _common(q: Tensor, k: Tensor, task: _Task) -> tuple[int | float, ...]:
         q.size(2),
         k.size(2),
     )
+
+
+def _prepared(bias: ScoreBias | None) -> ScoreBias | None:
+    """Return the bias with everything in the dtype and layout of the kernels."""
+    if bias is None:
+        return None
+    codes = (x.to(torch.int32).contiguous() for x in (bias.query_codes, bias.key_codes))
+    return ScoreBias(bias.table.float().contiguous(), *codes, bias.zero)
+
+
+def _bias(task: _Task) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Return the table, the codes of the queries and those of the keys."""
+    bias = task.bias
+    return (None, None, None) if bias is None else (bias.table, bias.query_codes, bias.key_codes)
 
 
 def _blocks(
@@ -306,7 +354,7 @@ def _blocks(
     width = max(_padded(q.size(3)), _padded(v.size(3)))
     rectifies = task.map.rectifies
     long = min(q.size(2), k.size(2)) >= LONG and not torch.cuda.is_current_stream_capturing()
-    key = (kernel, q.device, q.dtype, width, task.causal, rectifies, long)
+    key = (kernel, q.device, q.dtype, width, task.causal, rectifies, long, task.bias is None)
     return choose(key, candidates(kernel, width, q.dtype, long, rectifies), launch, long)
 
 
@@ -329,7 +377,7 @@ def _run(
         )
 
 
-def _may_fuse() -> bool:
+def _any_order() -> bool:
     return not torch.are_deterministic_algorithms_enabled()
 
 

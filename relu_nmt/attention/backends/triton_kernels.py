@@ -24,26 +24,26 @@ from relu_nmt.attention.backends.triton_parts import (
     key_range,
     matmul,
     row_range,
+    score_bias,
     score_gradient,
     seen_keys,
     store_tile,
     tile,
-    value,
 )
 
 # A change of these numbers must not compile a kernel anew.
-_CHANGING = ["seed", "threshold", "num_queries", "num_keys"]
+_CHANGING = ["seed", "threshold", "num_queries", "num_keys", "zero", "bias_stride"]
 
 
 @triton.jit
 def _forward_step(
-    acc, total, logs, nonzero, largest, q, rows, c, k, v, key_mask, start, k_stride, v_stride, head,
-    num_queries, num_keys, seed, threshold, keep_scale,
-    MAP: tl.constexpr, POWER: tl.constexpr, CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr,
-    MASKED: tl.constexpr, SUMS: tl.constexpr, LOGS: tl.constexpr, TELEMETRY: tl.constexpr,
-    DROPOUT: tl.constexpr, SCALE_FIRST: tl.constexpr, SKIP: tl.constexpr, WIDTH: tl.constexpr,
-    VALUE_WIDTH: tl.constexpr, PADDED: tl.constexpr, VALUE_PADDED: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    acc, total, logs, nonzero, largest, q, rows, c, k, v, key_mask, bias, query_codes, key_codes,
+    start, k_stride, v_stride, head, num_queries, num_keys, seed, threshold, keep_scale,
+    VALUE: tl.constexpr, SLOPE: tl.constexpr, POWER: tl.constexpr, HAS_BIAS: tl.constexpr,
+    CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, MASKED: tl.constexpr, SUMS: tl.constexpr,
+    LOGS: tl.constexpr, TELEMETRY: tl.constexpr, DROPOUT: tl.constexpr, SCALE_FIRST: tl.constexpr,
+    SKIP: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, PADDED: tl.constexpr,
+    VALUE_PADDED: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     columns = start + tl.arange(0, COLUMNS)
     seen = columns < num_keys
@@ -55,13 +55,17 @@ def _forward_step(
     visible = seen[None, :]
     if MASKED and CAUSAL:
         visible = visible & (columns[None, :] <= rows[:, None] + (num_keys - num_queries))
+    if HAS_BIAS:
+        present = visible & (rows < num_queries)[:, None]
+        codes = tl.load(key_codes + columns, mask=seen, other=0)
+        z += score_bias(bias, query_codes[:, None], codes[None, :], present)
     if MASKED:
         z = tl.where(visible, z, 0.0)
     needed = True
     if SKIP:
         needed = tl.max(tl.max(z, 1), 0) > 0
     if needed:
-        w = value(z, MAP, POWER)
+        w = VALUE(z, POWER)
         if MASKED:
             w = tl.where(visible, w, 0.0)  # softplus(0) and sigmoid(0) are not 0
         if SUMS:
@@ -83,14 +87,15 @@ def _forward_step(
 
 @triton.jit(do_not_specialize=_CHANGING)
 def forward_kernel(
-    q, k, v, scale, key_mask, key_bounds, out, total_out, logs_out, nonzero_out, largest_out,
-    q_batch, q_head, q_stride, k_batch, k_head, k_stride, v_batch, v_head, v_stride,
-    out_batch, out_head, out_stride, scale_batch, scale_stride, mask_batch,
-    seed, threshold, keep_scale, heads, num_queries, num_keys,
-    MAP: tl.constexpr, POWER: tl.constexpr, CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr,
-    SUMS: tl.constexpr, LOGS: tl.constexpr, TELEMETRY: tl.constexpr, DROPOUT: tl.constexpr,
-    SCALE_FIRST: tl.constexpr, SKIP: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
-    PADDED: tl.constexpr, VALUE_PADDED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    q, k, v, scale, key_mask, key_bounds, bias, query_codes, key_codes, out, total_out, logs_out,
+    nonzero_out, largest_out, q_batch, q_head, q_stride, k_batch, k_head, k_stride, v_batch, v_head,
+    v_stride, out_batch, out_head, out_stride, scale_batch, scale_stride, mask_batch, zero,
+    bias_stride, query_code_batch, key_code_batch, seed, threshold, keep_scale, heads, num_queries,
+    num_keys, VALUE: tl.constexpr, SLOPE: tl.constexpr, POWER: tl.constexpr, HAS_BIAS: tl.constexpr,
+    CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, SUMS: tl.constexpr, LOGS: tl.constexpr,
+    TELEMETRY: tl.constexpr, DROPOUT: tl.constexpr, SCALE_FIRST: tl.constexpr, SKIP: tl.constexpr,
+    WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, PADDED: tl.constexpr,
+    VALUE_PADDED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """One block of queries: its outputs and the sums over its rows."""
     blocks = tl.cdiv(num_queries, ROWS)
@@ -113,6 +118,11 @@ def forward_kernel(
     plain, end = key_range(
         key_bounds, sample, first, num_queries, num_keys, ROWS, COLUMNS, CAUSAL, HAS_MASK
     )
+    query_code = rows
+    if HAS_BIAS:
+        bias += inner * bias_stride + zero
+        query_code = tl.load(query_codes + sample * query_code_batch + rows, mask=real, other=0)
+        key_codes += sample * key_code_batch
     acc = tl.zeros([ROWS, VALUE_PADDED], tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     logs = tl.zeros([ROWS], tl.float32)
@@ -124,10 +134,11 @@ def forward_kernel(
         # Two pipelined loops in one kernel make ptxas wait after every product (its C7515).
         for start in tl.range(begin, stop, COLUMNS, num_stages=1 if MASKED else None):
             acc, total, logs, nonzero, largest = _forward_step(
-                acc, total, logs, nonzero, largest, q_tile, rows, c, k, v, key_mask_row, start,
-                k_stride, v_stride, head, num_queries, num_keys, seed, threshold, keep_scale,
-                MAP, POWER, CAUSAL, HAS_MASK, MASKED, SUMS, LOGS, TELEMETRY, DROPOUT,
-                SCALE_FIRST, SKIP, WIDTH, VALUE_WIDTH, PADDED, VALUE_PADDED, COLUMNS,
+                acc, total, logs, nonzero, largest, q_tile, rows, c, k, v, key_mask_row, bias,
+                query_code, key_codes, start, k_stride, v_stride, head, num_queries, num_keys,
+                seed, threshold, keep_scale, VALUE, SLOPE, POWER, HAS_BIAS, CAUSAL, HAS_MASK,
+                MASKED, SUMS, LOGS, TELEMETRY, DROPOUT, SCALE_FIRST, SKIP, WIDTH, VALUE_WIDTH,
+                PADDED, VALUE_PADDED, COLUMNS,
             )  # fmt: skip
     if not SCALE_FIRST:
         acc = acc * c[:, None]
@@ -145,10 +156,11 @@ def forward_kernel(
 
 @triton.jit
 def _rows_step(
-    dq, q, do, rows, c, grad_total, grad_logs, k, v, key_mask, start, k_stride, v_stride, head,
-    num_queries, num_keys, seed, threshold, keep_scale,
-    MAP: tl.constexpr, POWER: tl.constexpr, CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr,
-    MASKED: tl.constexpr, TOTAL_GRAD: tl.constexpr, LOGS_GRAD: tl.constexpr, DROPOUT: tl.constexpr,
+    dq, q, do, rows, c, grad_total, grad_logs, k, v, key_mask, bias, query_codes, key_codes,
+    grad_bias, start, k_stride, v_stride, head, num_queries, num_keys, seed, threshold, keep_scale,
+    VALUE: tl.constexpr, SLOPE: tl.constexpr, POWER: tl.constexpr, HAS_BIAS: tl.constexpr,
+    CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, MASKED: tl.constexpr, BIAS_GRAD: tl.constexpr,
+    TOTAL_GRAD: tl.constexpr, LOGS_GRAD: tl.constexpr, DROPOUT: tl.constexpr,
     SCALE_FIRST: tl.constexpr, SKIP: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
     PADDED: tl.constexpr, VALUE_PADDED: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
@@ -162,6 +174,10 @@ def _rows_step(
     visible = seen[None, :]
     if MASKED and CAUSAL:
         visible = visible & (columns[None, :] <= rows[:, None] + (num_keys - num_queries))
+    if HAS_BIAS:
+        present = visible & (rows < num_queries)[:, None]
+        codes = tl.load(key_codes + columns, mask=seen, other=0)
+        z += score_bias(bias, query_codes[:, None], codes[None, :], present)
     if MASKED:
         z = tl.where(visible, z, 0.0)
     needed = True
@@ -174,23 +190,29 @@ def _rows_step(
                 dw, rows[:, None], columns[None, :], head, seed, threshold, keep_scale
             )  # fmt: skip
         dz = score_gradient(
-            z, dw, c[:, None], grad_total[:, None], grad_logs[:, None],
-            MAP, POWER, TOTAL_GRAD, LOGS_GRAD, SCALE_FIRST,
+            z, dw, c[:, None], grad_total[:, None], grad_logs[:, None], VALUE, SLOPE, POWER,
+            TOTAL_GRAD, LOGS_GRAD, SCALE_FIRST,
         )  # fmt: skip
         if MASKED:
             dz = tl.where(visible, dz, 0.0)
+        if BIAS_GRAD:
+            gradient = dz
+            if not SCALE_FIRST:
+                gradient = dz * c[:, None]
+            targets = grad_bias + (query_codes[:, None] - codes[None, :])
+            tl.atomic_add(targets, gradient, mask=present, sem="relaxed")
         dq = matmul(dz.to(k_tile.dtype), k_tile, dq)
     return dq
 
 
 @triton.jit(do_not_specialize=_CHANGING)
 def rows_kernel(
-    q, k, v, do, scale, key_mask, key_bounds, grad_total, grad_logs, dq,
-    q_batch, q_head, q_stride, k_batch, k_head, k_stride, v_batch, v_head, v_stride,
-    do_batch, do_head, do_stride, dq_batch, dq_head, dq_stride,
-    scale_batch, scale_stride, mask_batch,
-    seed, threshold, keep_scale, heads, num_queries, num_keys,
-    MAP: tl.constexpr, POWER: tl.constexpr, CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr,
+    q, k, v, do, scale, key_mask, key_bounds, bias, query_codes, key_codes, grad_total, grad_logs,
+    dq, grad_bias, q_batch, q_head, q_stride, k_batch, k_head, k_stride, v_batch, v_head, v_stride,
+    do_batch, do_head, do_stride, dq_batch, dq_head, dq_stride, scale_batch, scale_stride,
+    mask_batch, zero, bias_stride, query_code_batch, key_code_batch, seed, threshold, keep_scale,
+    heads, num_queries, num_keys, VALUE: tl.constexpr, SLOPE: tl.constexpr, POWER: tl.constexpr,
+    HAS_BIAS: tl.constexpr, CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, BIAS_GRAD: tl.constexpr,
     TOTAL_GRAD: tl.constexpr, LOGS_GRAD: tl.constexpr, DROPOUT: tl.constexpr,
     SCALE_FIRST: tl.constexpr, SKIP: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
     PADDED: tl.constexpr, VALUE_PADDED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
@@ -226,6 +248,13 @@ def rows_kernel(
     plain, end = key_range(
         key_bounds, sample, first, num_queries, num_keys, ROWS, COLUMNS, CAUSAL, HAS_MASK
     )
+    query_code = rows
+    if HAS_BIAS:
+        bias += inner * bias_stride + zero
+        query_code = tl.load(query_codes + sample * query_code_batch + rows, mask=real, other=0)
+        key_codes += sample * key_code_batch
+    if BIAS_GRAD:
+        grad_bias += tl.cast(head, tl.int64) * bias_stride + zero
     acc = tl.zeros([ROWS, PADDED], tl.float32)
     for MASKED in tl.static_range(2):  # first the blocks that need no mask
         begin = MASKED * plain
@@ -233,10 +262,11 @@ def rows_kernel(
         # Two pipelined loops in one kernel make ptxas wait after every product (its C7515).
         for start in tl.range(begin, stop, COLUMNS, num_stages=1 if MASKED else None):
             acc = _rows_step(
-                acc, q_tile, do_tile, rows, c, gt, gl, k, v, key_mask_row, start, k_stride,
-                v_stride, head, num_queries, num_keys, seed, threshold, keep_scale,
-                MAP, POWER, CAUSAL, HAS_MASK, MASKED, TOTAL_GRAD, LOGS_GRAD, DROPOUT,
-                SCALE_FIRST, SKIP, WIDTH, VALUE_WIDTH, PADDED, VALUE_PADDED, COLUMNS,
+                acc, q_tile, do_tile, rows, c, gt, gl, k, v, key_mask_row, bias, query_code,
+                key_codes, grad_bias, start, k_stride, v_stride, head, num_queries, num_keys,
+                seed, threshold, keep_scale, VALUE, SLOPE, POWER, HAS_BIAS, CAUSAL, HAS_MASK,
+                MASKED, BIAS_GRAD, TOTAL_GRAD, LOGS_GRAD, DROPOUT, SCALE_FIRST, SKIP, WIDTH,
+                VALUE_WIDTH, PADDED, VALUE_PADDED, COLUMNS,
             )  # fmt: skip
     if not SCALE_FIRST:
         acc = acc * c[:, None]
@@ -246,13 +276,13 @@ def rows_kernel(
 
 @triton.jit
 def _columns_step(
-    dk, dv, k, v, columns, q, do, c, scale, grad_total, grad_logs, dq, start, q_stride, do_stride,
-    scale_stride, head, num_queries, num_keys, seed, threshold, keep_scale,
-    MAP: tl.constexpr, POWER: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
-    TOTAL_GRAD: tl.constexpr, LOGS_GRAD: tl.constexpr, DROPOUT: tl.constexpr,
-    SCALE_FIRST: tl.constexpr, SKIP: tl.constexpr, FUSED: tl.constexpr, WIDTH: tl.constexpr,
-    VALUE_WIDTH: tl.constexpr, PADDED: tl.constexpr, VALUE_PADDED: tl.constexpr,
-    ROWS: tl.constexpr,
+    dk, dv, k, v, columns, seen, bias, query_codes, key_code, q, do, c, scale, grad_total,
+    grad_logs, dq, start, q_stride, do_stride, scale_stride, head, num_queries, num_keys, seed,
+    threshold, keep_scale, VALUE: tl.constexpr, SLOPE: tl.constexpr, POWER: tl.constexpr,
+    HAS_BIAS: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr, TOTAL_GRAD: tl.constexpr,
+    LOGS_GRAD: tl.constexpr, DROPOUT: tl.constexpr, SCALE_FIRST: tl.constexpr, SKIP: tl.constexpr,
+    FUSED: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, PADDED: tl.constexpr,
+    VALUE_PADDED: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     rows = start + tl.arange(0, ROWS)
     real = rows < num_queries
@@ -271,20 +301,24 @@ def _columns_step(
     visible = real[None, :]
     if MASKED and CAUSAL:
         visible = visible & (columns[:, None] <= rows[None, :] + (num_keys - num_queries))
+    if HAS_BIAS:
+        codes = tl.load(query_codes + rows, mask=real, other=0)
+        present = visible & seen[:, None] & real[None, :]
+        z += score_bias(bias, codes[None, :], key_code[:, None], present)
     if MASKED:
         z = tl.where(visible, z, 0.0)
     needed = True
     if SKIP:
         needed = tl.max(tl.max(z, 1), 0) > 0
     if needed:
-        w = value(z, MAP, POWER)
+        w = VALUE(z, POWER)
         dw = matmul(v, tl.trans(do_tile))
         if DROPOUT:
             w = dropped(w, rows[None, :], columns[:, None], head, seed, threshold, keep_scale)
             dw = dropped(dw, rows[None, :], columns[:, None], head, seed, threshold, keep_scale)
         dz = score_gradient(
-            z, dw, row_scale[None, :], gt[None, :], gl[None, :],
-            MAP, POWER, TOTAL_GRAD, LOGS_GRAD, SCALE_FIRST,
+            z, dw, row_scale[None, :], gt[None, :], gl[None, :], VALUE, SLOPE, POWER, TOTAL_GRAD,
+            LOGS_GRAD, SCALE_FIRST,
         )  # fmt: skip
         if SCALE_FIRST:
             w = w * row_scale[None, :]
@@ -307,16 +341,16 @@ def _columns_step(
 
 @triton.jit(do_not_specialize=_CHANGING)
 def columns_kernel(
-    q, k, v, do, scale, key_mask, key_bounds, grad_total, grad_logs, dq, dk, dv,
-    q_batch, q_head, q_stride, k_batch, k_head, k_stride, v_batch, v_head, v_stride,
+    q, k, v, do, scale, key_mask, key_bounds, bias, query_codes, key_codes, grad_total, grad_logs,
+    dq, dk, dv, q_batch, q_head, q_stride, k_batch, k_head, k_stride, v_batch, v_head, v_stride,
     do_batch, do_head, do_stride, dk_batch, dk_head, dk_stride, dv_batch, dv_head, dv_stride,
-    scale_batch, scale_stride, mask_batch,
-    seed, threshold, keep_scale, heads, num_queries, num_keys,
-    MAP: tl.constexpr, POWER: tl.constexpr, CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr,
-    TOTAL_GRAD: tl.constexpr, LOGS_GRAD: tl.constexpr, DROPOUT: tl.constexpr,
-    SCALE_FIRST: tl.constexpr, SKIP: tl.constexpr, FUSED: tl.constexpr, WIDTH: tl.constexpr,
-    VALUE_WIDTH: tl.constexpr, PADDED: tl.constexpr, VALUE_PADDED: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    scale_batch, scale_stride, mask_batch, zero, bias_stride, query_code_batch, key_code_batch,
+    seed, threshold, keep_scale, heads, num_queries, num_keys, VALUE: tl.constexpr,
+    SLOPE: tl.constexpr, POWER: tl.constexpr, HAS_BIAS: tl.constexpr, CAUSAL: tl.constexpr,
+    HAS_MASK: tl.constexpr, TOTAL_GRAD: tl.constexpr, LOGS_GRAD: tl.constexpr,
+    DROPOUT: tl.constexpr, SCALE_FIRST: tl.constexpr, SKIP: tl.constexpr, FUSED: tl.constexpr,
+    WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, PADDED: tl.constexpr,
+    VALUE_PADDED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """One block of keys: the gradients of keys and values; if FUSED, their share of the queries'.
 
@@ -350,6 +384,11 @@ def columns_kernel(
         grad_logs += row_offset
     if FUSED:
         dq += row_offset * WIDTH
+    key_code = columns
+    if HAS_BIAS:
+        bias += inner * bias_stride + zero
+        query_codes += sample * query_code_batch
+        key_code = tl.load(key_codes + sample * key_code_batch + columns, mask=seen, other=0)
     c = tl.load(scale)
     low, diagonal, high, plain, tail = row_range(
         key_bounds, sample, first, num_queries, num_keys, ROWS, COLUMNS, CAUSAL, HAS_MASK
@@ -363,10 +402,11 @@ def columns_kernel(
             if MASKED:
                 start = tl.where(block < diagonal, low + block, num_queries // ROWS) * ROWS
             dk_tile, dv_tile = _columns_step(
-                dk_tile, dv_tile, k_tile, v_tile, columns, q, do, c, scale, grad_total, grad_logs,
-                dq, start, q_stride, do_stride, scale_stride, head, num_queries, num_keys, seed,
-                threshold, keep_scale, MAP, POWER, CAUSAL, MASKED, TOTAL_GRAD, LOGS_GRAD, DROPOUT,
-                SCALE_FIRST, SKIP, FUSED, WIDTH, VALUE_WIDTH, PADDED, VALUE_PADDED, ROWS,
+                dk_tile, dv_tile, k_tile, v_tile, columns, seen, bias, query_codes, key_code, q,
+                do, c, scale, grad_total, grad_logs, dq, start, q_stride, do_stride, scale_stride,
+                head, num_queries, num_keys, seed, threshold, keep_scale, VALUE, SLOPE, POWER,
+                HAS_BIAS, CAUSAL, MASKED, TOTAL_GRAD, LOGS_GRAD, DROPOUT, SCALE_FIRST, SKIP,
+                FUSED, WIDTH, VALUE_WIDTH, PADDED, VALUE_PADDED, ROWS,
             )  # fmt: skip
     if not SCALE_FIRST:
         dk_tile = dk_tile * c

@@ -1,4 +1,4 @@
-"""What the Triton kernels of pointwise attention are made of: maps, tiles, masks, dropout.
+"""What the Triton kernels of pointwise attention are made of: tiles, biases, masks, dropout.
 
 Names: ``Z`` scores, ``W`` weights h(Z), ``rows`` queries, ``columns`` keys, ``c`` the row scale.
 """
@@ -16,58 +16,6 @@ TINY = tl.constexpr(1.1754943508222875e-38)
 INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 DROPOUT_BITS = 24
 """A weight is dropped if a random number of so many bits is below a threshold."""
-
-
-@triton.jit
-def value(z, MAP: tl.constexpr, POWER: tl.constexpr):
-    """Return h(z); agrees with relu_nmt.attention.pointwise_maps."""
-    if MAP == "relu":
-        w = tl.maximum(z, 0.0)
-    elif MAP == "relu2":
-        w = tl.maximum(z, 0.0)
-        w = w * w
-    elif MAP == "relu6":
-        w = tl.minimum(tl.maximum(z, 0.0), 6.0)
-    elif MAP == "gelu":
-        w = 0.5 * z * (1.0 + tl.math.erf(z * 0.7071067811865476))
-    elif MAP == "sigmoid":
-        w = tl.sigmoid(z)
-    elif MAP == "softplus":
-        e = tl.exp(-tl.abs(z))
-        # log(1 + e) for small e, where 1 + e loses what e is
-        series = e * (1.0 - e * (0.5 - e * (0.3333333333333333 - e * 0.25)))
-        w = tl.maximum(z, 0.0) + tl.where(e < 0.01, series, tl.log(1.0 + e))
-    else:  # identity and power
-        w = z
-        for _ in tl.static_range(POWER - 1):
-            w = w * z
-    return w
-
-
-@triton.jit
-def times_derivative(x, z, MAP: tl.constexpr, POWER: tl.constexpr):
-    """Return x h'(z)."""
-    if MAP == "relu":
-        y = tl.where(z > 0, x, 0.0)
-    elif MAP == "relu2":
-        y = x * (2.0 * tl.maximum(z, 0.0))
-    elif MAP == "relu6":
-        y = tl.where((z > 0) & (z < 6), x, 0.0)
-    elif MAP == "gelu":
-        density = tl.exp(-0.5 * z * z) * 0.3989422804014327
-        y = x * (0.5 * (1.0 + tl.math.erf(z * 0.7071067811865476)) + z * density)
-    elif MAP == "sigmoid":
-        p = tl.sigmoid(z)
-        y = x * (p * (1.0 - p))
-    elif MAP == "softplus":
-        y = x * tl.sigmoid(z)
-    else:  # identity and power
-        y = x
-        if POWER > 1:
-            y = y * POWER
-            for _ in tl.static_range(POWER - 1):
-                y = y * z
-    return y
 
 
 @triton.jit
@@ -120,6 +68,12 @@ def dropped(w, rows, columns, head, seed, threshold, keep_scale):
 
 
 @triton.jit
+def score_bias(bias, query_codes, key_codes, visible):
+    """Return the bias of each score, 0 where it is not visible; ``bias`` points at code 0."""
+    return tl.load(bias + (query_codes - key_codes), mask=visible, other=0.0)
+
+
+@triton.jit
 def seen_keys(key_mask, columns, num_keys, HAS_MASK: tl.constexpr):
     """Which keys exist and are not hidden, whatever the query."""
     seen = columns < num_keys
@@ -148,7 +102,7 @@ def key_range(
 
 @triton.jit
 def score_gradient(
-    z, dw, c, grad_total, grad_logs, MAP: tl.constexpr, POWER: tl.constexpr,
+    z, dw, c, grad_total, grad_logs, VALUE: tl.constexpr, SLOPE: tl.constexpr, POWER: tl.constexpr,
     TOTAL_GRAD: tl.constexpr, LOGS_GRAD: tl.constexpr, SCALE_FIRST: tl.constexpr,
 ):  # fmt: skip
     """Return dZ from the gradient dw of the weights; c and the others are broadcast to z."""
@@ -158,9 +112,9 @@ def score_gradient(
         dw = dw + grad_total
     if LOGS_GRAD:
         # of w log max(w, TINY), as the reference computes it
-        w = value(z, MAP, POWER)
+        w = VALUE(z, POWER)
         dw = dw + grad_logs * (tl.log(tl.maximum(w, TINY)) + tl.where(w >= TINY, 1.0, 0.0))
-    return times_derivative(dw, z, MAP, POWER)
+    return SLOPE(dw, z, POWER)
 
 
 @triton.jit

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relu_nmt.data import indexed_dataset
-from relu_nmt.data.indexed_dataset import IndexedDataset, IndexedDatasetWriter, number_type
+from relu_nmt.data.indexed_dataset import IndexedDataset, IndexedDatasetWriter, token_dtype
 from relu_nmt.errors import DataError
 
 SENTENCES = [[4, 5, 6, 2], [2], [7, 2], [4, 2]]
@@ -68,7 +68,7 @@ def test_pointers_in_many_blocks(tmp_path, monkeypatch):
     ("code", "letter"),
     [(1, "B"), (2, "b"), (3, "h"), (4, "i"), (5, "q"), (8, "H"), (9, "I"), (10, "Q")],
 )
-def test_reads_every_number_type(tmp_path, code, letter):
+def test_reads_every_token_dtype(tmp_path, code, letter):
     write_raw(tmp_path / "x", *expected_files(SENTENCES, code, letter))
     dataset = IndexedDataset(tmp_path / "x")
     assert dataset.sizes.tolist() == [4, 1, 2, 2]
@@ -77,9 +77,9 @@ def test_reads_every_number_type(tmp_path, code, letter):
     assert dataset[0].dtype == np.int64
 
 
-def test_number_type_follows_the_vocabulary():
-    assert number_type(65499) is np.uint16
-    assert number_type(65500) is np.uint32
+def test_token_dtype_follows_the_vocabulary():
+    assert token_dtype(65499) is np.uint16
+    assert token_dtype(65500) is np.uint32
 
 
 def test_empty_dataset(tmp_path):
@@ -88,7 +88,7 @@ def test_empty_dataset(tmp_path):
 
 
 def test_checksums(tmp_path):
-    from relu_nmt.data.manifest import file_record
+    from relu_nmt.data.data_folder import file_record
 
     writer = write(tmp_path / "x", SENTENCES)
     for path, checksum in writer.checksums.items():
@@ -144,7 +144,7 @@ def damage_cases():
         "more tokens": (tokens + b"\0\0", index, "do not belong together"),
         "magic": (tokens, b"X" + index[1:], "not an index of a binarised corpus"),
         "version": (tokens, index[:9] + b"\2" + index[10:], "format version 2"),
-        "type": (tokens, index[:17] + b"\6" + index[18:], "unknown number type 6"),
+        "type": (tokens, index[:17] + b"\6" + index[18:], "unknown dtype 6"),
         "huge count": (tokens, index[:18] + b"\xff" * 8 + index[26:], "cut off or damaged"),
         "negative size": (tokens, bytes(negative), "contradict each other"),
         "pointer": (tokens, bytes(pointer), "contradict each other"),

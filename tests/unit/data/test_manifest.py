@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from relu_nmt.data.manifest import (
+from relu_nmt.data.data_folder import (
     file_record,
     read_manifest,
     verify_checksums,

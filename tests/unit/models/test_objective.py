@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from relu_nmt.attention.base import Need
+from relu_nmt.attention.config import AttentionRegularizerConfig
 from relu_nmt.attention.records import record_attention
-from relu_nmt.attention.regularizer_config import AttentionRegularizerConfig
 from relu_nmt.attention.regularizers import regularizer_terms
 from relu_nmt.data.batch import collate
 from relu_nmt.models.config import TransformerConfig

@@ -4,13 +4,13 @@ import json
 
 import pytest
 import torch
-from relu_nmt.training.snapshot import optimizer_tensors
 from safetensors.torch import save_file
 
 from relu_nmt.config import from_dict, to_dict
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.encoder_decoder import EncoderDecoder
 from relu_nmt.training.checkpoint import load_checkpoint, read_metadata
+from relu_nmt.training.resume import optimizer_tensors
 from relu_nmt.vision.config import VisionTransformerConfig
 from relu_nmt.vision.vision_transformer import VisionTransformer
 
@@ -123,6 +123,8 @@ def test_old_optimiser_state_and_raw_weights_are_renamed_and_split_too(tmp_path)
     assert checkpoint.training_tensors.keys() == expected.keys()
     for name, tensor in expected.items():
         assert torch.equal(checkpoint.training_tensors[name], tensor), name
+    steps = [t for name, t in checkpoint.training_tensors.items() if name.endswith(".step")]
+    assert len({step.data_ptr() for step in steps}) == len(steps)  # each is counted in place
 
 
 def test_names_of_todays_checkpoints_are_left_alone(tmp_path):

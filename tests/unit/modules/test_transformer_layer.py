@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from relu_nmt.attention.base import Need, build_attention
+from relu_nmt.attention.config import AttentionRegularizerConfig
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.records import record_attention
-from relu_nmt.attention.regularizer_config import AttentionRegularizerConfig
 from relu_nmt.attention.spec import AttentionSpec
 from relu_nmt.data.batch import collate
 from relu_nmt.models.config import TransformerConfig

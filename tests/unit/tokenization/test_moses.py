@@ -3,7 +3,7 @@ import sacremoses
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relu_nmt.tokenization.moses import MosesTokenizer, moses_aggressive
+from relu_nmt.tokenization.moses import AggressiveMosesTokenizer, MosesTokenizer
 
 SENTENCES = [
     "It's a dog, isn't it?",
@@ -35,7 +35,7 @@ def test_join_undoes_split(text):
 
 
 def test_aggressive_hyphens():
-    moses = moses_aggressive("en")
+    moses = AggressiveMosesTokenizer("en")
     assert moses.split("a well-known dog") == ["a", "well", "@-@", "known", "dog"]
     assert moses.join(["a", "well", "@-@", "known", "dog"]) == "a well-known dog"
 

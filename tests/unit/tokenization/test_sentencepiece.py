@@ -8,23 +8,19 @@ from relu_nmt.tokenization.sentencepiece import SentencePiece, learn_model
 TEXT = ["the house is on the water", "a boat is on the water", "the boat is a house"] * 5
 
 
-def state(model):
-    return {"model": base64.b64encode(model).decode()}
-
-
 def test_learns_the_same_every_time():
     assert learn_model(TEXT, 40, seed=3) == learn_model(TEXT, 40, seed=3)
 
 
 def test_size_is_an_upper_limit():
-    model = SentencePiece(state(learn_model(TEXT, 5000, seed=1)))
+    model = SentencePiece(learn_model(TEXT, 5000, seed=1))
     pieces = model.split(["the", "boathouse"])
     assert model.join(pieces) == ["the", "boathouse"]
     assert pieces[0].startswith("▁")
 
 
 def test_characters_stay_as_they_are():
-    model = SentencePiece(state(learn_model([*TEXT, "ﬁne … ½"], 60, seed=1)))
+    model = SentencePiece(learn_model([*TEXT, "ﬁne … ½"], 60, seed=1))
     assert model.join(model.split(["ﬁne", "…", "½", "日本"])) == ["ﬁne", "…", "½", "日本"]
 
 
@@ -33,7 +29,13 @@ def test_size_is_too_small():
         learn_model(TEXT, 5, seed=1)
 
 
-@pytest.mark.parametrize("model", ["", "x", "AAAA", "ü", base64.b64encode(b"garbage").decode()])
-def test_damaged_model(model):
+@pytest.mark.parametrize("content", [b"", b"x", b"garbage"])
+def test_damaged_model(content):
     with pytest.raises(DataError, match="not a SentencePiece model"):
-        SentencePiece({"model": model})
+        SentencePiece(content)
+
+
+@pytest.mark.parametrize("model", ["", "x", "AAAA", "ü", base64.b64encode(b"garbage").decode()])
+def test_damaged_state(model):
+    with pytest.raises(DataError, match=r"SentencePiece model|is damaged"):
+        SentencePiece.from_state({"model": model})

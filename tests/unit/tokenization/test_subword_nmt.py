@@ -29,7 +29,7 @@ def test_splits_the_same_as_subword_nmt(text, monkeypatch):
     monkeypatch.setattr(subword_nmt, "CACHED_WORDS", 7)
     codes = learn_codes(Counter(" ".join(text).split()), 30)
     reference = apply_bpe.BPE(io.StringIO(codes))
-    model = SubwordNmt({"codes": codes})
+    model = SubwordNmt(codes.encode())
     for line in [*text, "unseen wörter 日本"]:
         pieces = model.split(line.split())
         assert " ".join(pieces) == reference.process_line(line)
@@ -53,4 +53,4 @@ def test_too_small_to_learn(counts):
 )
 def test_damaged_codes(codes, message):
     with pytest.raises(DataError, match=message):
-        SubwordNmt({"codes": codes})
+        SubwordNmt(codes.encode())

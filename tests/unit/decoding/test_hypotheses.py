@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from relu_nmt.decoding.config import GenerationConfig
-from relu_nmt.decoding.length_penalty import LengthPenalty
+from relu_nmt.decoding.hypotheses import LengthPenalty
 
 
 def test_the_two_forms_rank_the_hand_made_hypotheses_differently():

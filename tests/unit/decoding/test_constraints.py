@@ -5,8 +5,8 @@ from toy_models import ToyModel
 
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.decoding.config import GenerationConfig
+from relu_nmt.decoding.constraints import block_repeated_ngrams
 from relu_nmt.decoding.generator import Generator
-from relu_nmt.decoding.ngram_blocking import block_repeated_ngrams
 
 
 def repeats(tokens, size):

@@ -1,0 +1,223 @@
+"""Which continuations of the beams are taken: beam search, diverse beam search, sampling."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+BLOCK = 64
+"""Columns of the vocabulary whose maximum is taken first; 32 to 64 were fastest on the CPU."""
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Continuations of each group of beams, best first.
+
+    Plain beam search is one group of K beams; diverse beam search has several smaller ones, and
+    sampling K groups of one beam.
+
+    Args:
+        totals: log-probability of the hypothesis with the continuation, [B, G, C].
+        tokens: the continuation, [B, G, C] int64.
+        parents: the beam 0 .. K-1 that it continues, [B, G, C] int64; None if beam k is all that
+            group k has.
+    """
+
+    totals: Tensor
+    tokens: Tensor
+    parents: Tensor | None
+
+
+class Selector(Protocol):
+    """A way of choosing continuations: beam search, diverse beam search, sampling.
+
+    Args:
+        num_groups: G; the K beams are divided evenly.
+    """
+
+    num_groups: int
+
+    def select(self, log_probs: Tensor, totals: Tensor, step: int) -> Candidates:
+        """Return the candidates after log_probs [B, K, V] of beams with totals [B, K]."""
+
+    def keep(self, rows: Tensor) -> None:
+        """Forget all sentences but these rows [B']."""
+
+
+class BeamSelector:
+    """Plain beam search: the 2K best continuations of a sentence.
+
+    At most K of them are the end symbol, so at least K can be continued.
+    """
+
+    num_groups = 1
+
+    def select(self, log_probs: Tensor, totals: Tensor, step: int) -> Candidates:
+        """Return the candidates after log_probs [B, K, V] of beams with totals [B, K]."""
+        beam_size, vocab_size = log_probs.shape[1:]
+        best, columns = top_continuations(log_probs, totals, 2 * beam_size)
+        parents = columns // vocab_size
+        return Candidates(best[:, None], (columns % vocab_size)[:, None], parents[:, None])
+
+    def keep(self, rows: Tensor) -> None:
+        """Nothing to forget."""
+
+
+class DiverseSelector:
+    """Groups are extended one after the other; each pays for tokens that earlier ones chose.
+
+    The penalty only steers the choice: the scores reported are the model's own.
+
+    Args:
+        num_groups: G, a divisor of the beam size.
+        strength: lambda, taken from a token's log-probability for each time that an earlier group
+            chose it at this step.
+
+    Reference: Vijayakumar et al. 2018, equation 4 with Hamming diversity. Beams of one group are
+    neighbours here; fairseq interleaves the groups and adds the penalty to the score.
+    """
+
+    def __init__(self, num_groups: int, strength: float) -> None:
+        self.num_groups = num_groups
+        self._strength = strength
+
+    def select(self, log_probs: Tensor, totals: Tensor, step: int) -> Candidates:
+        """Return the candidates after log_probs [B, K, V] of beams with totals [B, K]."""
+        batch, beam_size, vocab_size = log_probs.shape
+        size = beam_size // self.num_groups
+        chosen_before = torch.zeros(batch, vocab_size, device=log_probs.device)
+        groups = []
+        for first in range(0, beam_size, size):
+            own_probs = log_probs[:, first : first + size]  # [B, k, V]
+            own_totals = totals[:, first : first + size]  # [B, k]
+            steered = own_probs - self._strength * chosen_before[:, None]
+            _, columns = top_continuations(steered, own_totals, 2 * size)  # [B, 2k]
+            parents, tokens = columns // vocab_size, columns % vocab_size
+            gains = own_probs.flatten(1).gather(1, columns)
+            groups.append((own_totals.gather(1, parents) + gains, tokens, parents + first))
+            picked = tokens[:, :size]
+            chosen_before.scatter_add_(1, picked, torch.ones_like(picked, dtype=torch.float))
+        columns_of_groups = zip(*groups, strict=True)
+        new_totals, new_tokens, new_parents = (torch.stack(c, dim=1) for c in columns_of_groups)
+        return Candidates(new_totals, new_tokens, new_parents)
+
+    def keep(self, rows: Tensor) -> None:
+        """Nothing to forget."""
+
+
+class SamplingSelector:
+    """Draws one token for each beam; the beams never mix.
+
+    Args:
+        uniforms: numbers in [0, 1), [B, T, K] float64, that decide the draws.
+        topk: draw from the k likeliest tokens; -1 from all.
+        topp: draw from the fewest tokens whose probabilities sum to p or more (of what ``topk``
+            leaves, renormalised); -1 from all.
+
+    Reference: Holtzman et al. 2020, section 3.1 (``topp``); Fan et al. 2018, section 5.1
+    (``topk``). The log-probabilities reported are the model's, not those of the cut distribution.
+    """
+
+    def __init__(self, uniforms: Tensor, topk: int = -1, topp: float = -1.0) -> None:
+        self.num_groups = uniforms.size(2)
+        self._uniforms = uniforms
+        self._topk = topk
+        self._topp = topp
+
+    def select(self, log_probs: Tensor, totals: Tensor, step: int) -> Candidates:
+        """Return one candidate for each beam of log_probs [B, K, V] with totals [B, K]."""
+        if self._topk > 0 or self._topp > 0:
+            tokens = self._draw_from_likeliest(log_probs, step)
+        else:
+            tokens = self._draw(_relative(log_probs), step)
+        totals = totals + log_probs.gather(2, tokens)[:, :, 0]
+        return Candidates(totals[:, :, None], tokens, None)
+
+    def _draw_from_likeliest(self, log_probs: Tensor, step: int) -> Tensor:
+        vocab_size = log_probs.size(2)
+        count = min(self._topk, vocab_size) if self._topk > 0 else vocab_size
+        values, tokens = log_probs.topk(count, dim=2)
+        probs = _relative(values)
+        if self._topp > 0:
+            below = probs.cumsum(2) - probs  # the sum of all that are likelier
+            probs = probs.masked_fill(below >= self._topp * probs.sum(2, keepdim=True), 0.0)
+        return tokens.gather(2, self._draw(probs, step))
+
+    def _draw(self, probs: Tensor, step: int) -> Tensor:
+        """Return indices [B, K, 1] drawn from probs [B, K, n] float64, which need not sum to 1."""
+        cumulated = probs.cumsum(2)
+        # Strictly below the sum, so that no draw falls behind the last possible token.
+        threshold = cumulated[:, :, -1:] * (self._uniforms[:, step, :, None] * (1 - 1e-12))
+        index = torch.searchsorted(cumulated, threshold, right=True)
+        return index.clamp(max=probs.size(2) - 1)
+
+    def keep(self, rows: Tensor) -> None:
+        """Forget all sentences but these rows [B']."""
+        self._uniforms = self._uniforms.index_select(0, rows)
+
+
+def top_continuations(log_probs: Tensor, totals: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return the best sums of a beam's total and a token's log-probability.
+
+    A top-k over all K * V sums is slow on the CPU. The best ``count`` tokens are in the ``count``
+    blocks of columns with the highest maxima, so only these blocks are searched.
+
+    Args:
+        log_probs: [B, K, V].
+        totals: [B, K].
+        count: how many, C; all K * V if there are fewer.
+
+    Returns:
+        sums [B, C], best first, and beam * V + token [B, C].
+    """
+    beam_size, vocab_size = log_probs.shape[1:]
+    count = min(count, beam_size * vocab_size)
+    num_blocks = -(-vocab_size // BLOCK)
+    if num_blocks <= 4 or num_blocks * beam_size <= count:
+        return (log_probs + totals[:, :, None]).flatten(1).topk(count, dim=1)
+    whole = vocab_size // BLOCK
+    maxima = log_probs[:, :, : whole * BLOCK].unflatten(2, (whole, BLOCK)).amax(3)
+    if whole < num_blocks:
+        rest = log_probs[:, :, whole * BLOCK :].amax(2, keepdim=True)
+        maxima = torch.cat([maxima, rest], dim=2)
+    blocks = (maxima + totals[:, :, None]).flatten(1).topk(count, dim=1, sorted=False).indices
+    beams = (blocks // num_blocks)[:, :, None]  # [B, C, 1]
+    tokens = (blocks % num_blocks * BLOCK)[:, :, None] + torch.arange(
+        BLOCK, device=log_probs.device
+    )  # [B, C, BLOCK]
+    inside = tokens < vocab_size
+    columns = (beams * vocab_size + tokens.clamp(max=vocab_size - 1)).flatten(1)
+    sums = log_probs.flatten(1).gather(1, columns) + totals.gather(
+        1, beams.expand_as(tokens).flatten(1)
+    )
+    best, index = sums.masked_fill_(~inside.flatten(1), -torch.inf).topk(count, dim=1)
+    return best, columns.gather(1, index)
+
+
+def draw_uniforms(
+    seed: int, sentence_ids: np.ndarray, beam_size: int, num_steps: int
+) -> np.ndarray:
+    """Return numbers in [0, 1) that depend on nothing but the seed and each sentence's number.
+
+    Args:
+        seed: 0 or more.
+        sentence_ids: [B], 0 or more.
+        beam_size: K.
+        num_steps: T.
+
+    Returns:
+        float64 [B, T, K].
+    """
+    shape = (num_steps, beam_size)
+    return np.stack([np.random.default_rng([seed, int(i)]).random(shape) for i in sentence_ids])
+
+
+def _relative(log_probs: Tensor) -> Tensor:
+    """Return probabilities [..., n] float64 as multiples of the largest.
+
+    A low temperature, or a token that is forced, leaves log-probabilities of which all underflow.
+    """
+    largest = log_probs.amax(-1, keepdim=True).clamp_min(torch.finfo(log_probs.dtype).min)
+    return (log_probs.double() - largest).exp()
