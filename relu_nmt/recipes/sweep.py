@@ -66,7 +66,8 @@ def run(settings: Settings, *, progress: bool = True) -> SweepResult:
     plan = SweepPlan(settings, frozenset(found["without_weights"]))
     environment = describe_environment(found["gpus"])
     steps = plan.steps()
-    events = SweepProgress(steps, settings.running.jobs, config.time.seconds, quiet=not progress)
+    jobs, seconds = settings.running.jobs, config.time.seconds or None
+    events = SweepProgress(steps, jobs, seconds, quiet=not progress)
     # The steps are compared with what was run before anything is written.
     runner = StepRunner(steps, settings.running, events, environment)
     description = write_description(folder, SweepDescription(settings, environment))

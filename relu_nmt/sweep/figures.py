@@ -4,6 +4,10 @@ import base64
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 PANEL_INCHES = (3.5, 3.0)
 WIDE_INCHES = (7.2, 3.9)
@@ -11,7 +15,7 @@ WIDE_INCHES = (7.2, 3.9)
 COLOURS = ("#1b1f24", "#d1495b", "#2f6db5", "#6a994e", "#8a5fb4", "#b5760a", "#0f8b8d", "#7a4419")
 MARKERS = "osD^vPX*"
 DASHES = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
-STYLE = {"font.size": 9.5, "svg.hashsalt": "relu_nmt", "axes.edgecolor": "#8b9299"}
+STYLE: Any = {"font.size": 9.5, "svg.hashsalt": "relu_nmt", "axes.edgecolor": "#8b9299"}
 SPREAD = 0.06
 
 Point = tuple[int, float, float | None]
@@ -62,7 +66,7 @@ def draw(panels: Sequence[Panel], names: Sequence[str], ticks: Sequence[str], la
     return "data:image/svg+xml;base64," + base64.b64encode(file.getvalue()).decode("ascii")
 
 
-def _draw_panel(axes: object, panel: Panel, names: Sequence[str]) -> None:
+def _draw_panel(axes: "Axes", panel: Panel, names: Sequence[str]) -> None:
     for number, (points, name) in enumerate(zip(panel.lines, names, strict=True)):
         if not points:
             continue
@@ -91,9 +95,9 @@ def _draw_panel(axes: object, panel: Panel, names: Sequence[str]) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _legend_entries(all_axes: Sequence[object]) -> tuple[list[object], list[str]]:
+def _legend_entries(all_axes: Sequence["Axes"]) -> tuple[list[Any], list[str]]:
     """Return each system once, in whichever panels it is drawn."""
-    found: dict[str, object] = {}
+    found: dict[str, Any] = {}
     for axes in all_axes:
         for line, name in zip(*axes.get_legend_handles_labels(), strict=True):
             found.setdefault(name, line)

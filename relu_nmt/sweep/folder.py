@@ -52,9 +52,10 @@ def read_description(folder: Path) -> SweepDescription | None:
     path = folder / SWEEP_FILE
     try:
         found = json.loads(path.read_text("utf-8"))
-        values = {k: tuple(v) if isinstance(v, list) else v for k, v in found["settings"].items()}
-        for name, kind in (("sweep", SweepConfig), ("running", JobsConfig)):
-            values[name] = from_dict(kind, values[name])
+        values: dict[str, Any] = found["settings"]
+        values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+        values["sweep"] = from_dict(SweepConfig, values["sweep"])
+        values["running"] = from_dict(JobsConfig, values["running"])
         settings = SweepSettings(**values)
         return SweepDescription(settings, found["environment"], tuple(found["attentions"]))
     except FileNotFoundError:

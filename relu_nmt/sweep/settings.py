@@ -19,10 +19,10 @@ DEFAULT_SEEDS = (1, 2, 3)
 
 @dataclass(frozen=True)
 class TrainingBudget:
-    """How long each model is trained; one of the two is set.
+    """How long each model is trained.
 
     Args:
-        updates: number of updates.
+        updates: number of updates; None if the time counts.
         seconds: time of training.
 
     Example:
@@ -31,7 +31,7 @@ class TrainingBudget:
     """
 
     updates: int | None = None
-    seconds: float | None = None
+    seconds: float = 0.0
 
     @classmethod
     def parse(cls, text: str) -> "TrainingBudget":
@@ -248,12 +248,12 @@ class SweepSettings:
     """
 
     # data-bin and data-bin/ are the same: commands are compared with those of earlier runs.
-    data: str | None = option(
-        None,
+    data: str = option(
+        "",
         "data folder with document boundaries",
         positional=True,
         metavar="DATA",
-        parse=lambda text: str(Path(text)),
+        parse=lambda text: text and str(Path(text)),
     )
     sweep: SweepConfig = group("sweep", SweepConfig)
     running: JobsConfig = group("running", JobsConfig)
@@ -270,7 +270,7 @@ class SweepSettings:
         """
         if self.running.report_only:
             return
-        if self.data is None:
+        if not self.data:
             message = "DATA is missing: give the data folder, as relu-nmt-preprocess made it"
             raise ConfigError(message)
         self.sweep.time  # noqa: B018
