@@ -276,6 +276,7 @@ def _converted(value: Any, kind: Any) -> Any:
         TypeError: it is not of this kind.
         ValueError: its text is not.
     """
+    value = os.fspath(value) if isinstance(value, os.PathLike) else value
     if kind is bool:
         if isinstance(value, str):
             value = {"true": True, "false": False}.get(value.lower())

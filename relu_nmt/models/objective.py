@@ -8,7 +8,7 @@ from relu_nmt.modules.objective import RegularizedObjective
 from relu_nmt.objective import LossOutput, Metric
 
 if TYPE_CHECKING:
-    from relu_nmt.data.batch import TranslationBatch
+    from relu_nmt.data.batches import TranslationBatch
 
 
 class TranslationObjective(RegularizedObjective):

@@ -11,7 +11,7 @@ from relu_nmt.attention.config import (
 from relu_nmt.config import REQUIRED, from_strings, group, like, option, settings
 from relu_nmt.config.shared import FairseqOptions, LanguageOptions
 from relu_nmt.data.batching import BatchingConfig
-from relu_nmt.data.document_config import DocumentConfig
+from relu_nmt.data.groups import DocumentConfig
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.errors import ConfigError
 from relu_nmt.models.architectures import architectures
@@ -159,7 +159,9 @@ class TranslationTrainingSettings(TrainingSettings):
         ConfigError: settings that contradict each other.
 
     Example:
-        >>> settings = TranslationTrainingSettings.of(data="data-bin", arch="reluformer_tiny")
+        >>> settings = TranslationTrainingSettings.of(
+        ...     data="data-bin", arch="reluformer_tiny", max_tokens=4096
+        ... )
         >>> settings.model.encoder_layers
         2
     """

@@ -8,8 +8,8 @@ from relu_nmt.config import to_dict
 from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.decoding.config import DocumentGenerationConfig, GenerationConfig
-from relu_nmt.decoding.document_windows import WindowConfig
 from relu_nmt.decoding.hypotheses import Hypothesis
+from relu_nmt.decoding.windows import WindowConfig
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.loading import build_model
 from relu_nmt.models.config import TransformerConfig
@@ -143,7 +143,7 @@ def test_a_source_too_long_for_learned_positions_is_an_error():
     task = make_task()
     model = make_model(task, encoder_positions="learned", max_source_positions=4)
     translator = Translator([model], task, "cpu")
-    assert translator.most_source_positions == 4
+    assert translator.max_source_positions == 4
     with pytest.raises(DataError, match="--max-source-positions 4"):
         translator.translate(["ein Haus ist gross ."], **SHORT)
 
