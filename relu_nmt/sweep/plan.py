@@ -114,8 +114,7 @@ class SweepPlan:
 
     def _generate_command(self, step: Step) -> Command:
         config = self.settings.sweep
-        measured = self.settings.attention_stats
-        measured = measured and step.model.attention not in self.without_weights
+        measured = step.model.attention not in self.without_weights
         return tool(
             "generate",
             self.settings.data,

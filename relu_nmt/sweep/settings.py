@@ -237,9 +237,7 @@ class SweepSettings:
 
     Args:
         user_modules: files that register attentions.
-        languages: source and target language; by default those of the folder's only pair.
         command: what the user typed, for the report.
-        attention_stats: measure the attention weights; not possible in windows that overlap.
 
     Example:
         >>> found = SweepSettings.of(data="data-bin/", budget="15m", lengths=(128, 512))
@@ -258,9 +256,7 @@ class SweepSettings:
     sweep: SweepConfig = group("sweep", SweepConfig)
     running: JobsConfig = group("running", JobsConfig)
     user_modules: tuple[str, ...] = ()
-    languages: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
-    attention_stats: bool = True
 
     def check(self) -> None:
         """See that there is something to train on, and a budget.

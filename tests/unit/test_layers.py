@@ -38,7 +38,7 @@ MAY_IMPORT = {
     "recipes": BASE
     | {"attention", "modules", "models", "data", "tokenization", "corpus", "optim", "training"}
     | {"decoding", "evaluation", "analysis", "loading", "translator", "sweep", "vision"}
-    | {"peak_memory"},
+    | {"peak_memory", "user_modules"},
     "__init__": {"translator"},
 }
 
