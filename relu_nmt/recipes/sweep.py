@@ -63,8 +63,8 @@ def run(settings: Settings, *, progress: bool = True) -> SweepResult:
         import_user_module(path)
     plan = SweepPlan(settings, frozenset(config.attentions))
     train, generate = check_train_flags(plan), check_generate_flags(plan)
-    typed = (train.task.source_lang, train.task.target_lang)
-    languages = typed if all(typed) else infer_languages(settings.data)
+    typed = [name for name in (train.task.source_lang, train.task.target_lang) if name]
+    languages = tuple(typed) if len(typed) == 2 else infer_languages(settings.data)
     _check_boundaries(settings, languages)
     for model in plan.models():
         _check_start(config.start_from, plan.steps_of(model)[0])
