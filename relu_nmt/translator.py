@@ -11,7 +11,7 @@ import torch
 from relu_nmt.analysis.attention_maps import AttentionMap, attention_weights, checked_place
 from relu_nmt.analysis.places import AttentionPlace
 from relu_nmt.attention.backends.choice import set_attention_backend
-from relu_nmt.config import from_dict
+from relu_nmt.config import from_flat
 from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.dictionary import UNK
 from relu_nmt.data.groups import SINGLE_SENTENCES
@@ -410,7 +410,7 @@ class Translator:
         kind: type[GenerationConfig] = GenerationConfig,
     ) -> GenerationConfig:
         if config is None:
-            return from_dict(kind, settings)
+            return from_flat(kind, settings)
         if settings:
             raise ConfigError(f"give either config or settings ({', '.join(settings)}), not both")
         return config

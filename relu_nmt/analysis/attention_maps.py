@@ -76,8 +76,9 @@ def attention_of(model: EncoderDecoder, slot: str, layer: int) -> Attention:
         raise ConfigError(
             f"attention {slot}.{layer}: the model's layers are {slot}.0 to {slot}.{len(layers) - 1}"
         )
-    found = layers[layer]
-    return (found.cross_attention if slot == "cross" else found.self_attention).attention
+    if slot == "cross":
+        return model.decoder.cross_attentions[layer].attention
+    return layers[layer].self_attention.attention
 
 
 def checked_place(model: EncoderDecoder, place: AttentionPlace) -> AttentionPlace:

@@ -198,11 +198,11 @@ class _Builder:
                 if self.folder / name not in given:
                     (self.folder / name).unlink(missing_ok=True)
         elif not self.config.overwrite and Journal.read(self.folder / WORK_FOLDER) is None:
-            given = {self.config.source_lang: self.config.srcdict}
-            given[self.config.target_lang] = self.config.tgtdict
+            dictionaries = {self.config.source_lang: self.config.srcdict}
+            dictionaries[self.config.target_lang] = self.config.tgtdict
             for language in self.config.languages:
                 path = dictionary_path(self.config.destdir, language)
-                if path.exists() and not given[language]:
+                if path.exists() and not dictionaries[language]:
                     raise DataError(
                         f"{path}: exists already; give another --destdir, --overwrite to replace "
                         "it, or the dictionary to use (--srcdict, --tgtdict)"

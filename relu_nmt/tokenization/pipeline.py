@@ -203,8 +203,8 @@ def load_pipeline(
         raise DataError(
             f"{folder}: the manifest's entry of '{language}' lacks {error}; {AGAIN}"
         ) from (error)
-    known = subword_models.get(name)
-    if (known.file_name is None) != (file_name is None):
+    model = subword_models.get(name)
+    if (model.file_name is None) != (file_name is None):
         raise DataError(
             f"{folder}: the manifest's subword model of '{language}' is damaged ('{name}' in "
             f"{file_name!r}); {AGAIN}"

@@ -110,7 +110,7 @@ class Trainer:
         # A GPU works on its own: waiting for each update's numbers would leave it idle.
         self._reads_late = process.device.type != "cpu"
         self._watch = SignalWatch()
-        self._share: Share | None = None
+        self._share: Share
         self._launched: LaunchedUpdate | None = None
         self._last: UpdateResult | None = None
         self._reason: str | None = None
@@ -231,7 +231,7 @@ class Trainer:
             self.log.say(
                 f"gradient overflow, update left out; the loss scale is now {launched.loss_scale:g}"
             )
-            return
+            return False
         state.num_updates = number
         if self.parts.average is not None:
             self.parts.average.update(number)
@@ -321,7 +321,7 @@ class Trainer:
     def _validate(self) -> float:
         """Validate on all sets and return the metric of the best checkpoint."""
         self._read_launched()
-        scores = []
+        scores: list[Any] = []
         metric = self.config.validation.best_checkpoint_metric
         for subset in self._data.valid:
             self.log.say(f"begin validation on '{subset}' subset", subset)

@@ -389,7 +389,8 @@ def test_a_subword_model_of_ones_own(corpus, capsys):
         assert len(tokens) >= len(line.split())
         assert task.source_text.decode(tokens) == line
         assert stored.source_text.encode(line) == tokens
-    given = ["--subword-model", str(corpus / "data" / "letters.de.txt"), *flags]
+    given = ["--subword", "letters", "--user-module", str(module)]
+    given += ["--subword-model", str(corpus / "data" / "letters.de.txt")]
     assert run(corpus, *given, dest="given") == 0
     assert (corpus / "given" / "letters.txt").exists()
 

@@ -2,7 +2,9 @@
 
 import pytest
 
-from relu_nmt.cli.train import read_settings, train_parser
+from relu_nmt.cli.train import train_parser
+from relu_nmt.config import read_settings
+from relu_nmt.recipes.training_settings import TranslationTrainingSettings
 from relu_nmt.sweep.plan import SweepPlan, attention_flags, shown_command
 from relu_nmt.sweep.settings import SweepSettings
 
@@ -119,7 +121,8 @@ def test_only_reluformers_get_gamma_and_regulariser_of_the_preset(arch, attentio
     assert attention_flags(attention) == expected
     flags = ["--arch", arch, "--max-tokens", "512"]
     command = make_plan(flags, attentions=(attention,)).steps()[0].commands[0]
-    settings = read_settings(train_parser().parse_args(command[3:]))
+    arguments = train_parser().parse_args(command[3:])
+    settings = read_settings(TranslationTrainingSettings, arguments)
     names = {"softmax": "softmax", "reluformer": "reluformer:gamma=2"}
     assert settings.model.attention == names.get(attention, attention)
     assert settings.model.encoder_embed_dim == 64
