@@ -6,6 +6,7 @@ from pathlib import Path
 
 from relu_nmt.data.data_folder import documents_path, find_pair, infer_languages
 from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.recipes.sweep_flags import check_generate_flags, check_train_flags
 from relu_nmt.sweep.environment import describe_environment, probe
 from relu_nmt.sweep.folder import SweepDescription, read_description, write_description
 from relu_nmt.sweep.plan import SweepPlan
@@ -14,6 +15,7 @@ from relu_nmt.sweep.report import ReportData, SweepReport
 from relu_nmt.sweep.runner import StepRunner
 from relu_nmt.sweep.settings import SweepSettings as Settings
 from relu_nmt.sweep.steps import DONE, Step, read_state
+from relu_nmt.user_modules import import_user_module
 
 SIGNAL_EXIT_CODE = 128
 STEPS_FAILED = 1
@@ -57,19 +59,25 @@ def run(settings: Settings, *, progress: bool = True) -> SweepResult:
         DataError: the data folder lacks boundaries, or a file is damaged.
     """
     config, folder = settings.sweep, Path(settings.sweep.save_dir)
-    languages = settings.languages or infer_languages(settings.data)
+    for path in settings.user_modules:
+        import_user_module(path)
+    plan = SweepPlan(settings, frozenset(config.attentions))
+    train, generate = check_train_flags(plan), check_generate_flags(plan)
+    typed = [name for name in (train.task.source_lang, train.task.target_lang) if name]
+    languages = tuple(typed) if len(typed) == 2 else infer_languages(settings.data)
     _check_boundaries(settings, languages)
-    plan = SweepPlan(settings)
     for model in plan.models():
         _check_start(config.start_from, plan.steps_of(model)[0])
     found = probe(config.attentions, settings.user_modules)
-    plan = SweepPlan(settings, frozenset(found["without_weights"]))
+    if not generate.documents.window_overlap:  # of windows that overlap there are no statistics
+        plan = SweepPlan(settings, frozenset(found["without_weights"]))
     environment = describe_environment(found["gpus"])
     steps = plan.steps()
-    events = SweepProgress(steps, settings.running.jobs, config.time.seconds, quiet=not progress)
+    jobs, seconds = settings.running.jobs, config.time.seconds or None
+    events = SweepProgress(steps, jobs, seconds, quiet=not progress)
     # The steps are compared with what was run before anything is written.
     runner = StepRunner(steps, settings.running, events, environment)
-    description = write_description(folder, SweepDescription(settings, environment))
+    description = write_description(folder, SweepDescription(settings, environment, languages))
     report = SweepReport(folder, description)
     runner.run(report.write)
     data = report.write()

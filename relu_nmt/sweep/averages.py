@@ -87,10 +87,11 @@ def _average(system: System, length: int, cells: list[Cell]) -> Average:
         return average
     for name, value in converged[0].record.items():
         values = [cell.record.get(name) for cell in converged]
+        numbers = [v for v in values if isinstance(v, int | float)]
         if name in TEXTS and len(set(values)) == 1:
             record[name] = value
-        elif name not in NO_MEAN and all(isinstance(v, int | float) for v in values):
-            record[name] = sum(values) / len(values)
+        elif name not in NO_MEAN and len(numbers) == len(values):
+            record[name] = sum(numbers) / len(numbers)
     interval = mean_interval([cell.record["d_bleu"] for cell in converged])
     if interval is not None:
         record["d_bleu_seed_interval"] = interval

@@ -4,7 +4,10 @@ import base64
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 PANEL_INCHES = (3.5, 3.0)
 WIDE_INCHES = (7.2, 3.9)
@@ -12,7 +15,7 @@ WIDE_INCHES = (7.2, 3.9)
 COLOURS = ("#1b1f24", "#d1495b", "#2f6db5", "#6a994e", "#8a5fb4", "#b5760a", "#0f8b8d", "#7a4419")
 MARKERS = "osD^vPX*"
 DASHES = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
-STYLE = {"font.size": 9.5, "svg.hashsalt": "relu_nmt", "axes.edgecolor": "#8b9299"}
+STYLE: Any = {"font.size": 9.5, "svg.hashsalt": "relu_nmt", "axes.edgecolor": "#8b9299"}
 SPREAD = 0.06
 
 Point = tuple[int, float, float | None]
@@ -63,7 +66,7 @@ def draw(panels: Sequence[Panel], names: Sequence[str], ticks: Sequence[str], la
     return "data:image/svg+xml;base64," + base64.b64encode(file.getvalue()).decode("ascii")
 
 
-def _draw_panel(axes: Any, panel: Panel, names: Sequence[str]) -> None:
+def _draw_panel(axes: "Axes", panel: Panel, names: Sequence[str]) -> None:
     for number, (points, name) in enumerate(zip(panel.lines, names, strict=True)):
         if not points:
             continue
@@ -92,7 +95,7 @@ def _draw_panel(axes: Any, panel: Panel, names: Sequence[str]) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _legend_entries(all_axes: Sequence[Any]) -> tuple[list[Any], list[str]]:
+def _legend_entries(all_axes: Sequence["Axes"]) -> tuple[list[Any], list[str]]:
     """Return each system once, in whichever panels it is drawn."""
     found: dict[str, Any] = {}
     for axes in all_axes:

@@ -35,11 +35,13 @@ class SweepDescription:
     Args:
         settings: of the last run.
         environment: machine and versions of the last run.
+        languages: source and target language.
         attentions: of all runs, in the order of the report; the first is the baseline.
     """
 
     settings: SweepSettings
     environment: dict[str, Any]
+    languages: tuple[str, ...]
     attentions: tuple[str, ...] = ()
 
 
@@ -52,11 +54,13 @@ def read_description(folder: Path) -> SweepDescription | None:
     path = folder / SWEEP_FILE
     try:
         found = json.loads(path.read_text("utf-8"))
-        values = {k: tuple(v) if isinstance(v, list) else v for k, v in found["settings"].items()}
-        for name, kind in (("sweep", SweepConfig), ("running", JobsConfig)):
-            values[name] = from_dict(kind, values[name])
+        values: dict[str, Any] = found["settings"]
+        values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+        values["sweep"] = from_dict(SweepConfig, values["sweep"])
+        values["running"] = from_dict(JobsConfig, values["running"])
         settings = SweepSettings(**values)
-        return SweepDescription(settings, found["environment"], tuple(found["attentions"]))
+        texts = (tuple(found[name]) for name in ("languages", "attentions"))
+        return SweepDescription(settings, found["environment"], *texts)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError, ConfigError) as error:

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from relu_nmt.attention.config import ATTENTION_PRESETS
 from relu_nmt.attention.spec import AttentionSpec
-from relu_nmt.config import flag_of
-from relu_nmt.models.architectures import architectures
 from relu_nmt.sweep.settings import SweepSettings
 from relu_nmt.sweep.steps import Command, Step, SweepModel
 
@@ -85,7 +84,6 @@ class SweepPlan:
 
     def _train_commands(self, model: SweepModel, folder: Path) -> tuple[Command, ...]:
         config, checkpoints = self.settings.sweep, str(folder / "checkpoints")
-        preset_flags, attention = with_preset(model.attention)
         start = []
         if config.start_from is not None:
             sentences = SweepModel(model.attention, model.seed, (1,))
@@ -97,9 +95,8 @@ class SweepPlan:
             *self._user_flags(),
             *TRAIN_DEFAULTS,
             *(() if config.averaged else ("--no-epoch-checkpoints",)),
-            *preset_flags,
             *config.train_flags,
-            *("--attention", attention),
+            *attention_flags(model.attention),
             "--doc-mixture" if model.is_mixture else "--max-doc-tokens",
             model.trained_on,
             *config.time.flags,
@@ -117,8 +114,7 @@ class SweepPlan:
 
     def _generate_command(self, step: Step) -> Command:
         config = self.settings.sweep
-        measured = self.settings.attention_stats
-        measured = measured and step.model.attention not in self.without_weights
+        measured = step.model.attention not in self.without_weights
         return tool(
             "generate",
             self.settings.data,
@@ -160,19 +156,16 @@ def shown_command(command: Sequence[str]) -> list[str]:
     return list(command)
 
 
-def with_preset(attention: str) -> tuple[list[str], str]:
-    """Return the flags of an attention's preset, whatever ``--arch`` says, and the attention.
-
-    The preset is that of the architecture of the attention's name; an attention without one has
-    no regulariser.
+def attention_flags(attention: str) -> tuple[str, ...]:
+    """Return the flags for an attention, whatever ``--arch`` says: its preset, and its options.
 
     Example:
-        >>> with_preset("softmax")[1], with_preset("reluformer")[1], with_preset("reluformer:gamma=3")[1]
-        ('softmax', 'reluformer:gamma=2', 'reluformer:gamma=3')
-    """  # noqa: E501
+        >>> attention_flags("reluformer")
+        ('--attention-preset', 'reluformer')
+        >>> attention_flags("softmax")
+        ('--attention-preset', 'none', '--attention', 'softmax')
+    """
     name = AttentionSpec.parse(attention).name
-    preset = architectures[name] if name in architectures.names() else {}
-    flags = []
-    for field in ("attention_norm_weight", "attention_entropy_weight"):
-        flags += [flag_of(field), str(preset.get(field, 0.0))]
-    return flags, preset.get("attention", attention) if attention == name else attention
+    preset = name if name in ATTENTION_PRESETS else "none"
+    typed = () if attention == preset else ("--attention", attention)
+    return ("--attention-preset", preset, *typed)

@@ -238,7 +238,7 @@ class SweepReport:
         self._description = description
         settings = description.settings
         self._references = reference_documents(
-            settings.data, settings.sweep.gen_subset, settings.languages
+            settings.data, settings.sweep.gen_subset, description.languages
         )
 
     def read(self) -> ReportData:

@@ -134,7 +134,7 @@ class CellReader:
         status, note = _status(train, state)
         if state is not None:
             record["evaluate_command"] = _shown(state)
-        if status == DONE:
+        if status == DONE and state is not None:
             try:
                 self._add_scores(cell, step, state)
             except (ReluNmtError, OSError, ValueError, KeyError, TypeError) as error:

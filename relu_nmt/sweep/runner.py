@@ -22,6 +22,7 @@ from relu_nmt.sweep.steps import (
     FAILED,
     FINAL,
     STARTED,
+    Command,
     Step,
     StepLock,
     StepState,
@@ -47,9 +48,9 @@ class RunningStep:
         lock: held until the step ends.
         log: open file that all its commands write to.
         state: as stored when it began.
+        process: of the command that runs.
+        command: number of that command.
         begun: monotonic time in seconds.
-        command: number of the command that runs.
-        process: of that command.
         is_told: whether it was asked to end.
     """
 
@@ -58,9 +59,9 @@ class RunningStep:
     lock: StepLock
     log: BinaryIO
     state: StepState
-    begun: float = field(default_factory=time.monotonic)
+    process: subprocess.Popen[bytes]
     command: int = 0
-    process: subprocess.Popen[bytes] | None = None
+    begun: float = field(default_factory=time.monotonic)
     is_told: bool = False
 
     @property
@@ -212,25 +213,25 @@ class StepRunner:
             log = open(step.path(".log"), "ab" if step.is_training else "wb")  # noqa: SIM115
         except OSError as error:
             raise DataError(f"{step.path('.log')}: cannot be written: {error.strerror}") from error
-        running = RunningStep(step, place, lock, log, state)
-        self._start_command(running)
-        self._running.append(running)
+        process = self._spawn(step.commands[0], place, lock, log)
+        self._running.append(RunningStep(step, place, lock, log, state, process))
         self._progress.say(f"{step}: begins", self._times())
 
-    def _start_command(self, running: RunningStep) -> None:
-        command = running.step.commands[running.command]
-        running.log.write(f"$ {shlex.join(shown_command(command))}\n".encode())
-        running.log.flush()
-        running.process = subprocess.Popen(
+    def _spawn(
+        self, command: Command, place: int, lock: StepLock, log: BinaryIO
+    ) -> subprocess.Popen[bytes]:
+        log.write(f"$ {shlex.join(shown_command(command))}\n".encode())
+        log.flush()
+        return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
-            stdout=running.log,
+            stdout=log,
             stderr=subprocess.STDOUT,
-            env=self._config.environment(running.place),
+            env=self._config.environment(place),
             # Ctrl-C reaches the sweep alone, which passes it on once.
             start_new_session=True,
             # The command holds the lock, too: it may outlive a sweep that is killed.
-            pass_fds=[running.lock.descriptor],
+            pass_fds=[lock.descriptor],
         )
 
     def _reap(self) -> None:
@@ -247,7 +248,8 @@ class StepRunner:
             running.command += 1
             more = running.command < len(running.step.commands)
             if process.returncode == 0 and more and self.signal is None:
-                self._start_command(running)
+                command = running.step.commands[running.command]
+                running.process = self._spawn(command, running.place, running.lock, running.log)
             else:
                 self._finish(running, process.returncode, complete=not more)
 

@@ -19,10 +19,10 @@ DEFAULT_SEEDS = (1, 2, 3)
 
 @dataclass(frozen=True)
 class TrainingBudget:
-    """How long each model is trained; one of the two is set.
+    """How long each model is trained.
 
     Args:
-        updates: number of updates.
+        updates: number of updates; None if the time counts.
         seconds: time of training.
 
     Example:
@@ -31,7 +31,7 @@ class TrainingBudget:
     """
 
     updates: int | None = None
-    seconds: float | None = None
+    seconds: float = 0.0
 
     @classmethod
     def parse(cls, text: str) -> "TrainingBudget":
@@ -237,9 +237,7 @@ class SweepSettings:
 
     Args:
         user_modules: files that register attentions.
-        languages: source and target language; by default those of the folder's only pair.
         command: what the user typed, for the report.
-        attention_stats: measure the attention weights; not possible in windows that overlap.
 
     Example:
         >>> found = SweepSettings.of(data="data-bin/", budget="15m", lengths=(128, 512))
@@ -248,19 +246,17 @@ class SweepSettings:
     """
 
     # data-bin and data-bin/ are the same: commands are compared with those of earlier runs.
-    data: str | None = option(
-        None,
+    data: str = option(
+        "",
         "data folder with document boundaries",
         positional=True,
         metavar="DATA",
-        parse=lambda text: str(Path(text)),
+        parse=lambda text: text and str(Path(text)),
     )
     sweep: SweepConfig = group("sweep", SweepConfig)
     running: JobsConfig = group("running", JobsConfig)
     user_modules: tuple[str, ...] = ()
-    languages: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
-    attention_stats: bool = True
 
     def check(self) -> None:
         """See that there is something to train on, and a budget.
@@ -270,7 +266,7 @@ class SweepSettings:
         """
         if self.running.report_only:
             return
-        if self.data is None:
+        if not self.data:
             message = "DATA is missing: give the data folder, as relu-nmt-preprocess made it"
             raise ConfigError(message)
         self.sweep.time  # noqa: B018

@@ -257,7 +257,7 @@ class StepLock:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.descriptor: int | None = None
+        self.descriptor = -1
 
     def acquire(self) -> bool:
         """Take the lock if it is free; return whether it was.
@@ -286,6 +286,6 @@ class StepLock:
 
     def release(self) -> None:
         """Give the lock back, as far as this process holds it."""
-        if self.descriptor is not None:
+        if self.descriptor >= 0:
             os.close(self.descriptor)
-            self.descriptor = None
+            self.descriptor = -1

@@ -180,7 +180,7 @@ def test_documents_start_from_a_sweep_of_sentences(data, tmp_path, capsys):
             "",
             "error: --attentions reluformer:gama=2: unknown option 'gama' (known: ",
         ),
-        ("--budget 4u", "--lr-scheduler fast", "unknown lr scheduler 'fast'"),
+        ("--budget 4u", "--lr-scheduler fast", "--lr-scheduler fast: expected one of"),
         ("--budget 4u", "--disable-validation", "add --checkpoint last"),
         ("--budget 4u", "--no-save", "--no-save: there is no checkpoint to evaluate"),
         ("--budget 4u --checkpoint last", "--no-last-checkpoints", "there is no last checkpoint"),

@@ -32,13 +32,12 @@ MAY_IMPORT = {
     "translator": BASE
     | {"attention", "loading", "analysis", "decoding", "corpus", "models", "data", "evaluation"},
     "user_modules": {"errors"},
-    "sweep": BASE
-    | {"attention", "data", "evaluation", "models", "peak_memory", "training", "user_modules"},
+    "sweep": BASE | {"attention", "data", "evaluation", "peak_memory", "training", "user_modules"},
     "vision": BASE | {"dropout", "objective", "attention", "modules", "data", "optim", "training"},
     "recipes": BASE
     | {"attention", "modules", "models", "data", "tokenization", "corpus", "optim", "training"}
     | {"decoding", "evaluation", "analysis", "loading", "translator", "sweep", "vision"}
-    | {"peak_memory"},
+    | {"peak_memory", "user_modules"},
     "__init__": {"translator"},
 }
 

@@ -52,7 +52,7 @@ def make_sweep(folder, *, lengths=(128, 256, 512), seeds=(1, 2, 3), mixture=(), 
     typed = ("data", "--budget", "4000u", "--", "--max-tokens", "4096")
     settings = dataclasses.replace(settings, command=typed)
     plan = SweepPlan(settings)
-    description = SweepDescription(settings, describe_environment())
+    description = SweepDescription(settings, describe_environment(), ("de", "en"))
     for model in plan.models():
         train, *evaluations = plan.steps_of(model)
         train.checkpoints.mkdir(parents=True)

@@ -1,10 +1,11 @@
 """Which models a sweep trains, and with which commands."""
 
-import dataclasses
-
 import pytest
 
-from relu_nmt.sweep.plan import SweepPlan, shown_command, with_preset
+from relu_nmt.cli.train import train_parser
+from relu_nmt.config import read_settings
+from relu_nmt.recipes.training_settings import TranslationTrainingSettings
+from relu_nmt.sweep.plan import SweepPlan, attention_flags, shown_command
 from relu_nmt.sweep.settings import SweepSettings
 
 
@@ -90,11 +91,8 @@ def test_the_commands_of_a_model():
 def test_attentions_without_weights_are_not_measured():
     settings = make_plan(attentions=("performer",)).settings
     assert "--attention-stats" in SweepPlan(settings).steps()[1].commands[0]
-    for plan in (
-        SweepPlan(settings, without_weights=frozenset({"performer"})),
-        SweepPlan(dataclasses.replace(settings, attention_stats=False)),
-    ):
-        assert "--attention-stats" not in plan.steps()[1].commands[0]
+    plan = SweepPlan(settings, without_weights=frozenset({"performer"}))
+    assert "--attention-stats" not in plan.steps()[1].commands[0]
 
 
 def test_averaged_checkpoints_are_a_second_command_of_the_training():
@@ -108,24 +106,27 @@ def test_averaged_checkpoints_are_a_second_command_of_the_training():
 
 
 @pytest.mark.parametrize(
-    ("attention", "weight", "spec"),
+    ("attention", "expected"),
     [
-        ("softmax", "0.0", "softmax"),
-        ("reluformer", "0.1", "reluformer:gamma=2"),
-        ("reluformer:gamma=3", "0.1", "reluformer:gamma=3"),
+        ("softmax", ("--attention-preset", "none", "--attention", "softmax")),
+        ("reluformer", ("--attention-preset", "reluformer")),
+        (
+            "reluformer:gamma=3",
+            ("--attention-preset", "reluformer", "--attention", "reluformer:gamma=3"),
+        ),
     ],
 )
-def test_only_reluformers_get_gamma_and_regulariser_of_the_preset(attention, weight, spec):
-    flags = ["--attention-norm-weight", weight, "--attention-entropy-weight", weight]
-    assert with_preset(attention) == (flags, spec)
-    [train, _] = make_plan(
-        ["--arch", "any"], attentions=(attention,), lengths=(8,), seeds=(1,)
-    ).steps()
-    command = train.commands[0]
-    assert after(command, "--attention") == spec
-    assert after(command, "--arch") == "any"
-    # Typed weights win, the typed shape stays.
-    assert command.index("--attention-norm-weight") < command.index("--arch")
+@pytest.mark.parametrize("arch", ["transformer_tiny", "reluformer_tiny"])
+def test_only_reluformers_get_gamma_and_regulariser_of_the_preset(arch, attention, expected):
+    assert attention_flags(attention) == expected
+    flags = ["--arch", arch, "--max-tokens", "512"]
+    command = make_plan(flags, attentions=(attention,)).steps()[0].commands[0]
+    arguments = train_parser().parse_args(command[3:])
+    settings = read_settings(TranslationTrainingSettings, arguments)
+    names = {"softmax": "softmax", "reluformer": "reluformer:gamma=2"}
+    assert settings.model.attention == names.get(attention, attention)
+    assert settings.model.encoder_embed_dim == 64
+    assert settings.regularizer.attention_norm_weight == (0.0 if attention == "softmax" else 0.1)
 
 
 def test_folder_names_are_plain():

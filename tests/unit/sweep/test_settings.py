@@ -101,4 +101,4 @@ def test_a_sweep_has_data_and_a_budget_unless_it_only_reports():
         SweepSettings("data")
     with pytest.raises(ConfigError, match="DATA is missing"):
         SweepSettings.of(budget="4u")
-    assert SweepSettings.of(report_only=True).data is None
+    assert SweepSettings.of(report_only=True).data == ""
