@@ -72,7 +72,8 @@ def choose_backend(attention: "Attention", problem: Any) -> Callable[[Any], Any]
         names = names[names.index(name) :]
     for each in names:
         backend = attention.backends[each]
-        if backend.supports(problem) and (name != "auto" or backend.preferred(problem)):
+        # What is preferred is known from the sizes, faster than what is supported.
+        if (name != "auto" or backend.preferred(problem)) and backend.supports(problem):
             return backend.solve
     return attention.backends[names[-1]].solve
 
