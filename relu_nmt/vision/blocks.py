@@ -148,11 +148,6 @@ class GatedBlock(nn.Module):
             GatedAttentionUnit(config.embed_dim, inner_dim, mechanism(config, 2 * index + i, 1))
             for i in range(2)
         ]
-<<<<<<< HEAD
-=======
-        self.units = nn.ModuleList(units)
-        self.residuals = nn.ModuleList(Residual(placement) for _ in units)
->>>>>>> proof
         for unit in units:
             initialize(unit.in_proj.weight, unit.out_proj.weight)
         self.units = nn.ModuleList(units)
