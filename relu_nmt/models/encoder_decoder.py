@@ -253,8 +253,10 @@ class EncoderDecoder(nn.Module):
             state: from :meth:`start`; advanced in place.
             want_weights: also return the cross-attention weights.
         """
+        if not want_weights:
+            return StepOutput(self.logits(self.decoder.step(tokens, state)), None)
         last = self.decoder.cross_attentions[-1]
-        with record_attention(last, Need(weights=want_weights)) as records:
+        with record_attention(last, Need(weights=True)) as records:
             logits = self.logits(self.decoder.step(tokens, state))
         weights = records[0].weights if records else None  # [B, H, K, S]
         return StepOutput(logits, None if weights is None else weights.mean(1))
