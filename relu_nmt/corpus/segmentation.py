@@ -1,7 +1,7 @@
 """Raw text to text whose tokens stand between spaces, by all cores, with document boundaries."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -113,7 +113,7 @@ def _convert_chunk(task: tuple[int, Conversion, Chunk]) -> _Piece:
 
 def convert_texts(
     conversions: Sequence[Conversion],
-    pipelines: dict[str, TextPipeline],
+    pipelines: Mapping[str, TextPipeline],
     workers: int,
     advance: Callable[[int], None],
 ) -> Iterator[tuple[Conversion, Converted]]:

@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,7 @@ class Journal:
         entry = self._record(step)
         return None if entry is None else entry["result"]
 
-    def note(self, step: str, result: Any, files: dict[Path, str | None]) -> None:
+    def note(self, step: str, result: Any, files: Mapping[Path, str | None]) -> None:
         """Write down that a step is finished.
 
         Args:

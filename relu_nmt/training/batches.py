@@ -2,7 +2,7 @@
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -129,7 +129,7 @@ class Share:
 
 def load_ahead(
     load: Callable[[int], Any], indices: Sequence[int], num_workers: int, pin_memory: bool
-) -> Iterator[Any]:
+) -> Generator[Any, None, None]:
     """Yield ``load(index)`` in order, loading the next batches in threads meanwhile.
 
     Args:

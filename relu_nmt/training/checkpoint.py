@@ -181,7 +181,7 @@ def _without_aliases(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], 
     """Return each tensor once, on the CPU, and which name stands for which (tied weights)."""
     stored: dict[str, Tensor] = {}
     tied: dict[str, str] = {}
-    first_name: dict[tuple[int, int, torch.Size, tuple[int, ...]], str] = {}
+    first_name: dict[tuple[Any, ...], str] = {}
     for name, tensor in tensors.items():
         identity = (
             tensor.untyped_storage().data_ptr(),
@@ -203,7 +203,7 @@ def _without_aliases(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], 
 def _checksum(tensor: Tensor) -> int:
     """Return the CRC-32 of a contiguous tensor on the CPU: of its type, shape and bytes."""
     start = zlib.crc32(f"{tensor.dtype} {list(tensor.shape)}".encode())
-    return zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy(), start)
+    return zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data, start)
 
 
 def _checksum_of_texts(texts: Mapping[str, str]) -> int:

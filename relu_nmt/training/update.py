@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -198,7 +198,8 @@ class Updater:
         """
         torch.manual_seed(plan.seed)
         self._optimizer.zero_grad(set_to_none=True)
-        sums, losses, telemetry = _Sums(), [], {}
+        sums, losses = _Sums(), []
+        telemetry: dict[str, float] = {}
         for index, (batch, weight) in enumerate(batches):
             output = self._forward_backward(
                 batch,
@@ -225,8 +226,11 @@ class Updater:
         self, batch: Batch, weight: int, telemetry: bool, last: bool
     ) -> LossOutput:
         # Gradients are exchanged once, with the last batch.
-        parallel = isinstance(self._objective, DistributedDataParallel)
-        with self._objective.no_sync() if parallel and not last else nullcontext():
+        objective = self._objective
+        exchange: AbstractContextManager[None] = nullcontext()
+        if isinstance(objective, DistributedDataParallel) and not last:
+            exchange = objective.no_sync()
+        with exchange:
             with self._precision.autocast():
                 output: LossOutput = self._objective(
                     batch.to(self._process.device), telemetry=telemetry
