@@ -5,8 +5,6 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from relu_nmt.attention import attentions
-from relu_nmt.attention.spec import SLOTS, AttentionSpec
 from relu_nmt.config import from_dict
 from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.document_config import DocumentConfig
@@ -14,7 +12,7 @@ from relu_nmt.data.document_groups import SINGLE_SENTENCES
 from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.encoder_decoder import EncoderDecoder
-from relu_nmt.training.checkpoint import load_checkpoint
+from relu_nmt.training.checkpoint import fill_model, load_checkpoint
 
 
 def build_model(config: TransformerConfig, task: TranslationTask) -> EncoderDecoder:
@@ -61,21 +59,11 @@ def load_model(path: str | os.PathLike[str]) -> LoadedModel:
             "it is not the checkpoint of a translation model"
         )
     task = TranslationTask.from_state(checkpoint.metadata["task"])
-    config = from_dict(TransformerConfig, checkpoint.metadata["model_config"])
-    for slot in SLOTS:
-        name = AttentionSpec.parse(config.attention_of(slot)).name
-        if name not in attentions.names():
-            raise CheckpointError(
-                f"{path}: its attention '{name}' is none of relu_nmt's; name the file that "
-                "registers it: --user-module FILE (in Python: import it before loading)"
-            )
-    model = build_model(config, task)
     try:
-        model.load_state_dict(checkpoint.model_tensors)
-    except RuntimeError as error:
-        # PyTorch lists every tensor on a line of its own; the first one tells what is wrong.
-        reason = " ".join(str(error).split())[:200]
-        raise CheckpointError(f"{path}: the weights do not fit the settings: {reason}") from error
+        model = build_model(from_dict(TransformerConfig, checkpoint.metadata["model_config"]), task)
+    except ConfigError as error:  # such as an attention that a file of the user's registers
+        raise CheckpointError(f"{path}: {error}") from error
+    fill_model(model, checkpoint, path)
     return LoadedModel(model.eval(), task, _max_doc_tokens(checkpoint.metadata, path))
 
 

@@ -69,7 +69,10 @@ class Registry(Generic[T]):
         if name not in self._entries:
             close = difflib.get_close_matches(name, self.names(), n=3)
             hint = f"did you mean {' or '.join(close)}?" if close else "choose one of:"
-            raise ConfigError(f"unknown {self.kind} '{name}'; {hint} ({', '.join(self.names())})")
+            raise ConfigError(
+                f"unknown {self.kind} '{name}'; {hint} ({', '.join(self.names())}); "
+                "one of your own: --user-module FILE (in Python: import it before)"
+            )
         return self._entries[name]
 
     def name_of(self, entry: T) -> str:
@@ -90,8 +93,5 @@ class Registry(Generic[T]):
             ConfigError: there is none.
         """
         if name not in self.names():
-            try:
-                self.get(name)
-            except ConfigError as error:  # names the close ones
-                raise ConfigError(f"{error}; one of your own: --user-module FILE") from None
+            self.get(name)
         return name

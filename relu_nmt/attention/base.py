@@ -93,8 +93,8 @@ class RowStatistics:
     """Statistics of the weights of each query row, before dropout, float32, [B, H, Nq].
 
     Args:
-        total: S, the sum of the weights of the row; differentiable.
-        entropy: H in nats, of the weights divided by their sum; differentiable; 0 in a null row.
+        total: S, the sum of the weights of the row; differentiable if statistics were needed.
+        entropy: H in nats, of the weights divided by their sum; likewise; 0 in a null row.
             ``None`` where weights may be negative.
         zero_fraction: share of the visible keys whose weight is exactly zero; with telemetry.
         largest: the largest absolute weight of the row; with telemetry.

@@ -33,6 +33,8 @@ class RowSums:
 def row_sums(weights: Tensor, need: Need, non_negative: bool = True) -> RowSums:
     """Return the sums over the last dimension of weights [B, H, Nq, Nk], 0 where masked."""
     weights = weights.to(torch.promote_types(weights.dtype, torch.float32))
+    if not need.statistics:  # nobody differentiates them, so nothing is to be kept for that
+        weights = weights.detach()
     sums = RowSums(weights.sum(-1))
     if non_negative:
         # The clamp is inside the logarithm: at an exact zero w log w has value 0 and a finite

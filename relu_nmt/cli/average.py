@@ -1,9 +1,8 @@
 """relu-nmt-average: the mean of the weights of several checkpoints."""
 
-import argparse
 from collections.abc import Sequence
 
-from relu_nmt.cli.command import make_parser, run_command
+from relu_nmt.cli.command import make_parser, run_recipe
 from relu_nmt.recipes.training_settings import AverageSettings
 
 DESCRIPTION = """\
@@ -16,39 +15,10 @@ Average the weights of checkpoints, which often translates better than the last 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     parser = make_parser("relu-nmt-average", DESCRIPTION)
-    parser.add_argument(
-        "--inputs", nargs="+", required=True, metavar="FILE", help="checkpoints, or their folder"
-    )
-    parser.add_argument("--output", required=True, metavar="FILE", help="checkpoint to write")
-    parser.add_argument(
-        "--num-epoch-checkpoints",
-        type=int,
-        metavar="N",
-        help="average the last N of the folder that were saved by epochs",
-    )
-    parser.add_argument(
-        "--num-update-checkpoints",
-        type=int,
-        metavar="N",
-        help="average the last N of the folder that were saved by updates",
-    )
-    parser.add_argument(
-        "--checkpoint-upper-bound",
-        type=int,
-        metavar="N",
-        help="take none of a later epoch (or update)",
-    )
-    return run_command(parser, _run, argv)
+    return run_recipe(parser, AverageSettings, _run, argv)
 
 
-def _run(arguments: argparse.Namespace) -> None:
-    settings = AverageSettings(
-        tuple(arguments.inputs),
-        arguments.output,
-        arguments.num_epoch_checkpoints,
-        arguments.num_update_checkpoints,
-        arguments.checkpoint_upper_bound,
-    )
+def _run(settings: AverageSettings) -> None:
     from relu_nmt.recipes import average
 
     average.run(settings)

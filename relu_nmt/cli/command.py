@@ -4,7 +4,9 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
+from relu_nmt.config import add_settings, read_settings
 from relu_nmt.errors import ReluNmtError
 from relu_nmt.user_modules import FLAG, import_user_module
 
@@ -14,6 +16,7 @@ the first of them. Each is for one shape, and batches of text rarely have the sa
 own 1,024 make up a third of the memory of a small training."""
 
 USER_ERROR = 2
+SettingsT = TypeVar("SettingsT")
 INTERRUPTED = 130
 
 
@@ -49,6 +52,22 @@ def _import_user_modules(argv: Sequence[str] | None) -> None:
     for path in parser.parse_known_args(argv)[0].user_module:
         if path is not None:  # the flag without a file: the command's own parser complains
             import_user_module(path)
+
+
+def run_recipe(
+    parser: argparse.ArgumentParser,
+    settings_class: type[SettingsT],
+    body: Callable[[SettingsT], int | None],
+    argv: Sequence[str] | None = None,
+) -> int:
+    """Give the parser the flags of a settings class, and run ``body`` with what was typed.
+
+    The exit code is that of :func:`run_command`.
+    """
+    add_settings(parser, settings_class)
+    return run_command(
+        parser, lambda arguments: body(read_settings(settings_class, arguments)), argv
+    )
 
 
 def run_command(

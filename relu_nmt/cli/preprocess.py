@@ -1,10 +1,8 @@
 """relu-nmt-preprocess: from text files to a data folder."""
 
-import argparse
 from collections.abc import Sequence
 
-from relu_nmt.cli.command import make_parser, run_command
-from relu_nmt.config import add_options, from_namespace
+from relu_nmt.cli.command import make_parser, run_recipe
 from relu_nmt.corpus.preprocess_config import PreprocessConfig
 
 DESCRIPTION = """\
@@ -23,12 +21,10 @@ A run that was interrupted goes on where it was when it is started again.
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     parser = make_parser("relu-nmt-preprocess", DESCRIPTION, user_modules=True)
-    add_options(parser, PreprocessConfig, "data")
-    return run_command(parser, _run, argv)
+    return run_recipe(parser, PreprocessConfig, _run, argv)
 
 
-def _run(arguments: argparse.Namespace) -> None:
-    settings = from_namespace(PreprocessConfig, arguments)
+def _run(settings: PreprocessConfig) -> None:
     from relu_nmt.recipes import preprocess
 
     preprocess.run(settings)

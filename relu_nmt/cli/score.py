@@ -1,17 +1,9 @@
 """relu-nmt-score: BLEU and chrF of a file of translations, of lines or of whole documents."""
 
-import argparse
 from collections.abc import Sequence
 
-from relu_nmt.cli.command import make_parser, run_command
-from relu_nmt.config import add_options, from_namespace
-from relu_nmt.recipes.scoring_settings import (
-    ContrastOptions,
-    DocumentOptions,
-    OutputOptions,
-    ScoreOptions,
-    ScoreSettings,
-)
+from relu_nmt.cli.command import make_parser, run_recipe
+from relu_nmt.recipes.scoring_settings import ScoreSettings
 
 DESCRIPTION = """\
 Score translations, one a line, against references:
@@ -35,20 +27,10 @@ Every score comes with sacreBLEU's signature. For text that is tokenised already
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     parser = make_parser("relu-nmt-score", DESCRIPTION, user_modules=True)
-    add_options(parser, ScoreOptions, "score")
-    add_options(parser, DocumentOptions, "documents")
-    add_options(parser, ContrastOptions, "contrastive test of a model")
-    add_options(parser, OutputOptions, "output")
-    return run_command(parser, _run, argv)
+    return run_recipe(parser, ScoreSettings, _run, argv)
 
 
-def _run(arguments: argparse.Namespace) -> None:
-    settings = ScoreSettings(
-        from_namespace(ScoreOptions, arguments),
-        from_namespace(DocumentOptions, arguments),
-        from_namespace(ContrastOptions, arguments),
-        from_namespace(OutputOptions, arguments),
-    )
+def _run(settings: ScoreSettings) -> None:
     from relu_nmt.recipes import score
 
     score.run(settings)

@@ -1,28 +1,11 @@
 """relu-nmt-train: train a translation model on a data folder."""
 
 import argparse
-import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
-from relu_nmt.attention.config import (
-    ATTENTION_PRESETS,
-    AttentionBackendConfig,
-    AttentionRegularizerConfig,
-)
+from relu_nmt import config
 from relu_nmt.cli.command import make_parser, run_command
-from relu_nmt.cli.training_flags import TRAINER_OPTIONS, trainer_config
-from relu_nmt.config import add_options, from_namespace
-from relu_nmt.data.batching import BatchingConfig
-from relu_nmt.data.document_config import DocumentConfig
-from relu_nmt.models.architectures import architectures
-from relu_nmt.models.config import TransformerConfig
-from relu_nmt.optim.config import OptimizerConfig, ScheduleConfig
-from relu_nmt.recipes.training_settings import (
-    EvalBleuOptions,
-    TaskOptions,
-    TranslationTrainingSettings,
-)
+from relu_nmt.recipes.training_settings import TranslationTrainingSettings
 
 DESCRIPTION = """\
 Train a translation model on a data folder that relu-nmt-preprocess or fairseq-preprocess made:
@@ -38,62 +21,26 @@ torchrun --nproc-per-node N -m relu_nmt.cli.train ... (the batch size is that of
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    return run_command(train_parser(), _run, argv)
+    return run_command(train_parser(), lambda arguments: _run(read_settings(arguments)), argv)
 
 
 def train_parser() -> argparse.ArgumentParser:
     """Return the parser of the command."""
     parser = make_parser("relu-nmt-train", DESCRIPTION, user_modules=True)
-    parser.add_argument("data", help="data folder")
-    for config_class, title in (
-        (TaskOptions, "task and loss"),
-        (TransformerConfig, "model"),
-        (AttentionRegularizerConfig, "attention regulariser"),
-        (AttentionBackendConfig, "attention back end"),
-        (BatchingConfig, "batches"),
-        (DocumentConfig, "documents"),
-        (OptimizerConfig, "optimiser"),
-        (ScheduleConfig, "learning rate"),
-        (EvalBleuOptions, "BLEU in validation"),
-        *TRAINER_OPTIONS,
-    ):
-        add_options(parser, config_class, title)
+    config.add_settings(parser, TranslationTrainingSettings)
     return parser
 
 
 def read_settings(arguments: argparse.Namespace) -> TranslationTrainingSettings:
-    """Return the settings: typed flags, then those of ``--arch``, then the defaults.
+    """Return the settings: typed flags, then those of ``--config`` and ``--arch``, then defaults.
 
     Raises:
         ConfigError: settings that contradict each other.
     """
-    task = from_namespace(TaskOptions, arguments)
-    model, regularizer = split_preset(task.arch)
-    return TranslationTrainingSettings(
-        data=arguments.data,
-        backend=from_namespace(AttentionBackendConfig, arguments),
-        task=task,
-        model=from_namespace(TransformerConfig, arguments, model),
-        regularizer=from_namespace(AttentionRegularizerConfig, arguments, regularizer),
-        trainer=trainer_config(arguments),
-        batching=from_namespace(BatchingConfig, arguments),
-        documents=from_namespace(DocumentConfig, arguments),
-        bleu=from_namespace(EvalBleuOptions, arguments),
-    )
+    return config.read_settings(TranslationTrainingSettings, arguments)
 
 
-def split_preset(arch: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what a preset says of the model and of the regulariser."""
-    preset = architectures[arch]
-    preset = {**preset, **ATTENTION_PRESETS[preset.get("attention_preset", "none")]}
-    preset.pop("attention_preset", None)
-    own = {field.name for field in dataclasses.fields(TransformerConfig)}
-    model = {name: value for name, value in preset.items() if name in own}
-    return model, {name: value for name, value in preset.items() if name not in own}
-
-
-def _run(arguments: argparse.Namespace) -> int:
-    settings = read_settings(arguments)
+def _run(settings: TranslationTrainingSettings) -> int:
     from relu_nmt.recipes import train_translation
 
     return train_translation.run(settings).exit_code

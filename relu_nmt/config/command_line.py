@@ -84,7 +84,7 @@ def _add_flags(group: Any, entries: list[Entry]) -> None:
             action: Any = "store_true" if is_negative else argparse.BooleanOptionalAction
             group.add_argument(*names, action=action, **common)
         else:
-            nargs = None if declared.bare is None else "?"
+            nargs = "+" if declared.several else None if declared.bare is None else "?"
             group.add_argument(
                 *names, metavar=_metavar(entry), nargs=nargs, const=declared.bare, **common
             )

@@ -47,6 +47,7 @@ class Declared:
     presets: Mapping[str, Mapping[str, Any]] | None = None
     no_effect: str | Callable[[], str] | None = None
     positional: bool = False
+    several: bool = False
 
 
 def option(
@@ -67,6 +68,7 @@ def option(
     presets: Mapping[str, Mapping[str, Any]] | None = None,
     no_effect: str | Callable[[], str] | None = None,
     positional: bool = False,
+    several: bool = False,
 ) -> Any:
     """Return a field of a settings class; ``max_tokens`` is the flag ``--max-tokens``.
 
@@ -97,6 +99,7 @@ def option(
         no_effect: why the flag, known to fairseq, does nothing here, or does nothing where its
             needs are not met; typing it prints a note and is no error. A function may return it.
         positional: an argument of the command instead of a flag.
+        several: the flag takes the elements of a sequence as words, not with commas.
     """
     declared = Declared(
         help,
@@ -114,6 +117,7 @@ def option(
         presets,
         no_effect,
         positional,
+        several,
     )
     return dataclasses.field(
         default=default, kw_only=default is REQUIRED, metadata={"option": declared}

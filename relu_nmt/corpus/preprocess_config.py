@@ -1,16 +1,15 @@
 """The settings of relu-nmt-preprocess, and which of them go together."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
-from relu_nmt.config import option
+from relu_nmt.config import option, settings
 from relu_nmt.data.data_folder import pair_name
 from relu_nmt.data.documents import SEPARATORS
 from relu_nmt.errors import ConfigError
 from relu_nmt.tokenization.base import subword_models, tokenizers
 
 
-@dataclass(frozen=True)
+@settings
 class PreprocessConfig:
     """What to make a data folder of, and how; the flags' help describes each field.
 
@@ -91,7 +90,8 @@ class PreprocessConfig:
     task: str = option("translation", "as in fairseq; there is one", choices=("translation",))
     dataset_impl: str = option("mmap", "as in fairseq; there is one", choices=("mmap",))
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Compare the settings with each other."""
         if not self.source_lang:
             raise ConfigError(
                 "--source-lang is missing: give the ending of the source files (-s de)"

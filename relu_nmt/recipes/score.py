@@ -90,7 +90,7 @@ def _entries(settings: Settings) -> Iterator[Entry]:
         return contrast_report(settings.contrasts)
     if settings.texts.sentence_bleu:
         return sentence_report(settings.texts)
-    return text_report(settings.texts, settings.documents)
+    return text_report(settings.texts, settings.segments)
 
 
 def sentence_report(options: ScoreOptions) -> Iterator[Entry]:

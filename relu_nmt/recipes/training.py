@@ -101,7 +101,7 @@ class Training(ABC):
         description = {
             "model_config": to_dict(self.settings.model),
             "task": parts.task,
-            "args": self.settings.to_args(),
+            "args": to_dict(self.settings, stored_only=True),
         }
         trainer = Trainer(
             parts.model,

@@ -1,8 +1,6 @@
 """Settings of the recipes that train: :mod:`train_translation` and :mod:`train_images`."""
 
-import dataclasses
 import json
-from dataclasses import dataclass
 from typing import Any
 
 from relu_nmt.attention.config import (
@@ -10,7 +8,8 @@ from relu_nmt.attention.config import (
     AttentionPresetOptions,
     AttentionRegularizerConfig,
 )
-from relu_nmt.config import from_strings, like, option, to_dict
+from relu_nmt.config import REQUIRED, from_strings, group, like, option, settings
+from relu_nmt.config.shared import FairseqOptions, LanguageOptions
 from relu_nmt.data.batching import BatchingConfig
 from relu_nmt.data.document_config import DocumentConfig
 from relu_nmt.decoding.config import GenerationConfig
@@ -21,6 +20,7 @@ from relu_nmt.training.config import TrainerConfig
 from relu_nmt.vision.config import (
     ImageTaskOptions,
     PreprocessingConfig,
+    VisionTrainerConfig,
     VisionTransformerConfig,
 )
 
@@ -28,21 +28,14 @@ LABEL_SMOOTHED = "label_smoothed_cross_entropy"
 DEFAULT_SEARCH = '{"beam": 5, "max_len_a": 1.2, "max_len_b": 10}'
 
 
-@dataclass(frozen=True)
-class TaskOptions:
+@settings
+class TaskOptions(LanguageOptions, FairseqOptions):
     """What is translated, by which model, and what is minimised.
 
     Raises:
         ConfigError: a value out of range.
     """
 
-    source_lang: str | None = option(
-        None, "source language; by default as the data was binarised", flags=("-s",), metavar="SRC"
-    )
-    target_lang: str | None = option(
-        None, "target language; by default as the data was binarised", flags=("-t",), metavar="TGT"
-    )
-    task: str = option("translation", "what is learnt", choices=("translation",))
     arch: str = option(
         "reluformer",
         "shape of the model: transformer*; reluformer* is the same with --attention-preset "
@@ -58,19 +51,19 @@ class TaskOptions:
         choices=(LABEL_SMOOTHED, "cross_entropy"),
     )
     label_smoothing: float = option(
-        0.1, "probability taken from the right word and spread over all", metavar="P"
+        0.1,
+        "probability taken from the right word and spread over all",
+        metavar="P",
+        least=0,
+        below=1,
+        needs=("criterion", LABEL_SMOOTHED),
     )
-    dataset_impl: str = option("mmap", "format of the binarised data", choices=("mmap",))
     train_subset: str = option("train", "split to train on", metavar="SPLIT")
     valid_subset: str = option(
         "valid",
         "splits to validate on, with commas; the first one decides which checkpoint is the best",
         metavar="SPLITS",
     )
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.label_smoothing < 1:
-            raise ConfigError(f"--label-smoothing {self.label_smoothing}: expected 0 to below 1")
 
     @property
     def smoothing(self) -> float:
@@ -106,13 +99,17 @@ def search_settings(text: str) -> GenerationConfig:
     return from_strings(GenerationConfig, texts)
 
 
-@dataclass(frozen=True)
+@settings
 class EvalBleuOptions:
     """BLEU of the validation set during training."""
 
     eval_bleu: bool = option(False, "translate the first validation set and report BLEU")
     eval_bleu_args: str = option(
-        DEFAULT_SEARCH, "settings of the search as JSON", metavar="JSON", parse=parse_search
+        DEFAULT_SEARCH,
+        "settings of the search as JSON",
+        metavar="JSON",
+        parse=parse_search,
+        needs="eval_bleu",
     )
     eval_bleu_remove_bpe: str | None = option(
         None,
@@ -120,100 +117,119 @@ class EvalBleuOptions:
         "sentencepiece...",
         metavar="SYMBOL",
         bare="@@ ",
+        needs="eval_bleu",
     )
     eval_bleu_detok: str | None = option(
         None,
         "how data that came tokenised is detokenised",
         choices=("moses", "space", "none"),
+        needs="eval_bleu",
     )
     eval_tokenized_bleu: bool = option(
-        False, "BLEU of the tokenised words, as multi-bleu.perl, instead of sacreBLEU of raw text"
+        False,
+        "BLEU of the tokenised words, as multi-bleu.perl, instead of sacreBLEU of raw text",
+        needs="eval_bleu",
     )
-    eval_bleu_print_samples: bool = option(False, "print some translations at each validation")
+    eval_bleu_print_samples: bool = option(
+        False, "print some translations at each validation", needs="eval_bleu"
+    )
 
 
-@dataclass(frozen=True)
 class TrainingSettings:
-    """What the settings of every training have; a checkpoint keeps all but the back end.
+    """What the settings of every training have; each lists its groups in the order of ``--help``.
 
     Args:
         data: what to train on.
-        backend: how attention is computed.
-        task: what is learnt.
         model: its shape.
-        regularizer: of the attention.
+        backend: what computes attention; not stored.
         trainer: updates, optimiser, validation, checkpoints and log.
     """
 
     data: str
-    backend: AttentionBackendConfig
-    task: Any
     model: Any
-    regularizer: AttentionRegularizerConfig
+    backend: AttentionBackendConfig
     trainer: TrainerConfig
 
-    def to_args(self) -> dict[str, Any]:
-        """Return them as what a checkpoint stores."""
-        fields = (field.name for field in dataclasses.fields(self))
-        return {
-            "data": self.data,
-            **{
-                name: to_dict(getattr(self, name))
-                for name in fields
-                if name not in ("data", "backend")
-            },
-        }
 
-
-@dataclass(frozen=True)
+@settings
 class TranslationTrainingSettings(TrainingSettings):
     """All settings of the training of a translation model.
 
     Raises:
         ConfigError: settings that contradict each other.
+
+    Example:
+        >>> settings = TranslationTrainingSettings.of(data="data-bin", arch="reluformer_tiny")
+        >>> settings.model.encoder_layers
+        2
     """
 
-    task: TaskOptions
-    model: TransformerConfig
-    batching: BatchingConfig
-    documents: DocumentConfig
-    bleu: EvalBleuOptions
+    data: str = option(REQUIRED, "data folder", metavar="DATA", positional=True)
+    task: TaskOptions = group("task and loss", TaskOptions)
+    model: TransformerConfig = group("model", TransformerConfig)
+    regularizer: AttentionRegularizerConfig = group(
+        "attention regulariser", AttentionRegularizerConfig
+    )
+    backend: AttentionBackendConfig = group(
+        "attention back end", AttentionBackendConfig, stored=False
+    )
+    batching: BatchingConfig = group("batches", BatchingConfig)
+    documents: DocumentConfig = group("documents", DocumentConfig)
+    bleu: EvalBleuOptions = group("BLEU in validation", EvalBleuOptions)
+    trainer: TrainerConfig = group("trainer", TrainerConfig)
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Compare the groups with each other."""
         self.documents.check_fits(self.batching.max_tokens)
 
 
-@dataclass(frozen=True)
+@settings
 class ImageTrainingSettings(TrainingSettings):
-    """All settings of the training of an image classifier."""
-
-    task: ImageTaskOptions
-    model: VisionTransformerConfig
-    preprocessing: PreprocessingConfig
-
-
-@dataclass(frozen=True)
-class AverageSettings:
-    """Which checkpoints to average.
-
-    Args:
-        inputs: checkpoints, or the folder that holds them.
-        output: the checkpoint to write.
-        num_epoch_checkpoints: average the last so many of the folder that were saved by epochs.
-        num_update_checkpoints: the same of those saved by updates.
-        checkpoint_upper_bound: take none of a later epoch (or update).
+    """All settings of the training of an image classifier.
 
     Raises:
         ConfigError: settings that contradict each other.
     """
 
-    inputs: tuple[str, ...]
-    output: str
-    num_epoch_checkpoints: int | None = None
-    num_update_checkpoints: int | None = None
-    checkpoint_upper_bound: int | None = None
+    data: str = option(REQUIRED, "folder or zip file of images", metavar="DATA", positional=True)
+    task: ImageTaskOptions = group("images and loss", ImageTaskOptions)
+    model: VisionTransformerConfig = group("model", VisionTransformerConfig)
+    regularizer: AttentionRegularizerConfig = group(
+        "attention regulariser", AttentionRegularizerConfig
+    )
+    backend: AttentionBackendConfig = group(
+        "attention back end", AttentionBackendConfig, stored=False
+    )
+    preprocessing: PreprocessingConfig = group(
+        "augmentation and normalisation", PreprocessingConfig
+    )
+    trainer: VisionTrainerConfig = group("trainer", VisionTrainerConfig)
 
-    def __post_init__(self) -> None:
+
+@settings
+class AverageSettings:
+    """Which checkpoints to average.
+
+    Raises:
+        ConfigError: settings that contradict each other.
+    """
+
+    inputs: tuple[str, ...] = option(
+        REQUIRED, "checkpoints, or their folder", metavar="FILE", several=True
+    )
+    output: str = option(REQUIRED, "checkpoint to write", metavar="FILE")
+    num_epoch_checkpoints: int | None = option(
+        None, "average the last N of the folder that were saved by epochs", metavar="N", least=1
+    )
+    num_update_checkpoints: int | None = option(
+        None, "average the last N of the folder that were saved by updates", metavar="N", least=1
+    )
+    checkpoint_upper_bound: int | None = option(
+        None, "take none of a later epoch (or update)", metavar="N"
+    )
+
+    def check(self) -> None:
+        """Compare the settings with each other."""
         counts = [self.num_epoch_checkpoints, self.num_update_checkpoints]
         given = [count for count in counts if count is not None]
         if len(given) > 1:
@@ -224,8 +240,7 @@ class AverageSettings:
             raise ConfigError(
                 "--checkpoint-upper-bound needs --num-epoch-checkpoints or --num-update-checkpoints"
             )
-        if given and (given[0] < 1 or len(self.inputs) != 1):
+        if given and len(self.inputs) != 1:
             raise ConfigError(
-                "--num-epoch-checkpoints and --num-update-checkpoints need 1 or more, and one "
-                "folder as --inputs"
+                "--num-epoch-checkpoints and --num-update-checkpoints need one folder as --inputs"
             )

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from relu_nmt.errors import CheckpointError
 from relu_nmt.training.upgrade import upgrade_metadata, upgrade_tensors
@@ -135,6 +135,20 @@ def load_checkpoint(path: str | os.PathLike[str], with_training_state: bool = Fa
     if version == UPGRADED_VERSION:
         model, training = upgrade_tensors(model), upgrade_tensors(training)
     return Checkpoint(model, metadata, training)
+
+
+def fill_model(model: nn.Module, checkpoint: Checkpoint, path: str | os.PathLike[str]) -> None:
+    """Copy a checkpoint's weights into a new model made from its settings.
+
+    Raises:
+        CheckpointError: they do not fit.
+    """
+    try:
+        model.load_state_dict(checkpoint.model_tensors)
+    except RuntimeError as error:
+        # PyTorch lists every tensor on a line of its own; the first one tells what is wrong.
+        reason = " ".join(str(error).split())[:200]
+        raise CheckpointError(f"{path}: the weights do not fit the settings: {reason}") from error
 
 
 def read_metadata(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -36,8 +36,8 @@ def upgrade_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
             upgraded[f"{module}.qkv.{kind}{rest}"] = tensor
             continue
         width = tensor.size(0) // 3 if tensor.dim() else 0
-        # A scalar, such as the number of steps, belongs to both parts.
-        halves = (tensor[:width], tensor[width:]) if width else (tensor, tensor)
+        # A scalar, such as the number of steps, belongs to both parts, which count on their own.
+        halves = (tensor[:width], tensor[width:]) if width else (tensor, tensor.clone())
         parts = dict(zip(("q", "kv"), halves, strict=True))
         upgraded |= {f"{module}.{part}.{kind}{rest}": value for part, value in parts.items()}
     return upgraded

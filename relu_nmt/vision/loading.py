@@ -2,17 +2,20 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from relu_nmt.attention import attentions
-from relu_nmt.attention.spec import AttentionSpec
+import numpy as np
+import torch
+
 from relu_nmt.config import from_dict, to_dict
-from relu_nmt.errors import CheckpointError
-from relu_nmt.training.checkpoint import load_checkpoint
+from relu_nmt.errors import CheckpointError, ConfigError
+from relu_nmt.training.checkpoint import fill_model, load_checkpoint
 from relu_nmt.vision.augmentation import ImageTransform
 from relu_nmt.vision.config import PreprocessingConfig, VisionTransformerConfig
 from relu_nmt.vision.vision_transformer import VisionTransformer
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 TASK_NAME = "image_classification"
 
@@ -38,42 +41,62 @@ def classes_of(metadata: Mapping[str, Any], path: str | os.PathLike[str]) -> tup
     return tuple(task["classes"])
 
 
-@dataclass
-class LoadedClassifier:
-    """A model in evaluation mode with what it was trained for.
+class ImageClassifier:
+    """A trained model, ready to classify pictures of any size.
 
     Args:
-        model: gives logits [B, C] of images [B, 3, size, size].
-        classes: names of the C classes.
-        transform: its ``evaluation`` makes such an image from a Pillow image.
+        model: the model; it is put into evaluation mode.
+        classes: names of its C classes.
+        transform: makes what the model reads of a picture.
+
+    Example:
+        >>> from PIL import Image
+        >>> config = VisionTransformerConfig(image_size=8, patch_size=4, layers=1)
+        >>> transform = ImageTransform(PreprocessingConfig(), config.image_size)
+        >>> classifier = ImageClassifier(VisionTransformer(config, 2), ("cat", "dog"), transform)
+        >>> [found] = classifier.classify([Image.new("RGB", (50, 40))])
+        >>> sorted(found), round(sum(found.values()), 4)
+        (['cat', 'dog'], 1.0)
     """
 
-    model: VisionTransformer
-    classes: tuple[str, ...]
-    transform: ImageTransform
+    def __init__(
+        self, model: VisionTransformer, classes: Sequence[str], transform: ImageTransform
+    ) -> None:
+        self.model = model.eval()
+        self.classes = tuple(classes)
+        self.transform = transform
 
+    @classmethod
+    def from_checkpoint(cls, path: str | os.PathLike[str]) -> "ImageClassifier":
+        """Return the classifier of a checkpoint, on the CPU.
 
-def load_classifier(path: str | os.PathLike[str]) -> LoadedClassifier:
-    """Return the image classifier of a checkpoint, on the CPU.
+        Raises:
+            CheckpointError: the file is missing or damaged, or its weights do not fit its settings.
+        """
+        checkpoint = load_checkpoint(path)
+        classes = classes_of(checkpoint.metadata, path)
+        task = checkpoint.metadata["task"]
+        try:
+            config = from_dict(VisionTransformerConfig, checkpoint.metadata["model_config"])
+            preprocessing = from_dict(PreprocessingConfig, task["preprocessing"])
+            model = VisionTransformer(config, len(classes))
+        except ConfigError as error:  # such as an attention that a file of the user's registers
+            raise CheckpointError(f"{path}: {error}") from error
+        fill_model(model, checkpoint, path)
+        return cls(model, classes, ImageTransform(preprocessing, config.image_size))
 
-    Raises:
-        CheckpointError: the file is missing or damaged, or its weights do not fit its settings.
-    """
-    checkpoint = load_checkpoint(path)
-    classes = classes_of(checkpoint.metadata, path)
-    config = from_dict(VisionTransformerConfig, checkpoint.metadata["model_config"])
-    name = AttentionSpec.parse(config.attention).name
-    if name not in attentions.names():
-        raise CheckpointError(
-            f"{path}: its attention '{name}' is none of relu_nmt's; import the file that "
-            "registers it before loading"
-        )
-    preprocessing = from_dict(PreprocessingConfig, checkpoint.metadata["task"]["preprocessing"])
-    model = VisionTransformer(config, len(classes))
-    try:
-        model.load_state_dict(checkpoint.model_tensors)
-    except RuntimeError as error:
-        # PyTorch lists every tensor on a line of its own; the first one tells what is wrong.
-        reason = " ".join(str(error).split())[:200]
-        raise CheckpointError(f"{path}: the weights do not fit the settings: {reason}") from error
-    return LoadedClassifier(model.eval(), classes, ImageTransform(preprocessing, config.image_size))
+    @torch.inference_mode()
+    def classify(self, images: Sequence["Image"]) -> list[dict[str, float]]:
+        """Return the probability of each class for each picture, the likeliest class first.
+
+        Args:
+            images: 8-bit red, green and blue.
+        """
+        pixels = np.stack([self.transform.evaluation(image) for image in images])
+        device = self.model.positions.device
+        logits = self.model(torch.from_numpy(pixels).to(device)).logits
+        results = []
+        for row in logits.softmax(1).tolist():
+            named = zip(self.classes, row, strict=True)
+            results.append(dict(sorted(named, key=lambda pair: -pair[1])))
+        return results

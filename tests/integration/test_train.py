@@ -233,7 +233,7 @@ def test_time_limit_over_resumes(folder, tmp_path, capsys):
         ("apart", "--max-tokens 99 --share-all-embeddings", "--joined-dictionary"),
         ("joined", "--max-tokens 99 --best-checkpoint-metric bleu", "bleu needs --eval-bleu"),
         ("joined", "--max-tokens 99 --valid-subset dev", "dev"),
-        ("joined", "--max-tokens 99 --arch reluformr", "choose one of"),
+        ("joined", "--max-tokens 99 --arch reluformr", "did you mean reluformer"),
         ("joined", "--max-tokens 99 --fp16", "--fp16 needs a CUDA GPU"),
         ("joined", "--max-tokens 99 --lr-scheduler cosine", "--lr-period-updates"),
         ("joined", "--max-tokens 99 --restore-file nowhere.pt", "no such file"),

@@ -123,6 +123,8 @@ def test_old_optimiser_state_and_raw_weights_are_renamed_and_split_too(tmp_path)
     assert checkpoint.training_tensors.keys() == expected.keys()
     for name, tensor in expected.items():
         assert torch.equal(checkpoint.training_tensors[name], tensor), name
+    steps = [t for name, t in checkpoint.training_tensors.items() if name.endswith(".step")]
+    assert len({step.data_ptr() for step in steps}) == len(steps)  # each is counted in place
 
 
 def test_names_of_todays_checkpoints_are_left_alone(tmp_path):

@@ -1,0 +1,138 @@
+"""Statistics of the weights need memory linear in the length, in every mechanism."""
+
+import weakref
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from relu_nmt.attention.backends import blocks, blockwise, rows
+from relu_nmt.attention.base import Need, build_attention
+from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.spec import AttentionSpec
+from tests.attention.helpers import can, make_bias, num_queries, random_qkv, with_length
+
+TELEMETRY, REGULARISER = Need(telemetry=True), Need(statistics=True, telemetry=True)
+
+
+class PeakMemory(TorchDispatchMode):
+    """Counts the bytes of all tensors that operations make, as long as they live."""
+
+    def __init__(self):
+        super().__init__()
+        self.live, self.peak, self.largest = {}, 0, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        for x in tree_leaves(result):
+            if isinstance(x, torch.Tensor):
+                storage = x.untyped_storage()
+                if storage._cdata not in self.live:
+                    self.live[storage._cdata] = storage.nbytes()
+                    weakref.finalize(storage, self.live.pop, storage._cdata, None)
+                    self.largest = max(self.largest, storage.nbytes())
+        self.peak = max(self.peak, sum(self.live.values()))
+        return result
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    """Blocks of at most 16 queries, and none of a short sequence kept."""
+    monkeypatch.setattr(rows, "BLOCK_WEIGHTS", 1 << 12)
+    monkeypatch.setattr(blocks, "CPU_BLOCK_BYTES", 1 << 12)
+    monkeypatch.setattr(blocks, "CPU_LEAST_ROWS", 16)
+    monkeypatch.setattr(blockwise, "KEPT_WEIGHTS", 0)
+
+
+def measured(name, length, need, slot="encoder", biased=False, backend="auto"):
+    """Return the memory of a training step of one attention."""
+    spec = AttentionSpec.parse(with_length(name, length))
+    attend = build_attention(spec, slot, 0, 1, 4, dropout=0.0)
+    attend.backend = backend
+    inputs = random_qkv(1, length, length, heads=1, dtype=torch.float32)
+    q, k, v = (x.requires_grad_() for x in inputs)
+    visibility = Visibility(length, length, causal=slot == "decoder")
+    bias = make_bias(visibility, heads=1) if biased else None
+    with PeakMemory() as memory:
+        output = attend(q, k, v, visibility, bias=bias, need=need)
+        loss = output.values.square().sum()
+        if need.statistics and output.rows is not None:
+            loss = loss + output.rows.total.square().sum()
+            if output.rows.entropy is not None:
+                loss = loss + output.rows.entropy.sum()
+        loss.backward()
+    assert q.grad.isfinite().all()
+    return memory
+
+
+def assert_linear(short, long):
+    """Going from 512 to 1024 tokens doubles what is linear and quadruples a matrix."""
+    assert long.largest < 1024 * 1024 * 4
+    assert long.peak < 2.5 * short.peak
+
+
+@pytest.mark.parametrize("need", [TELEMETRY, REGULARISER], ids=["telemetry", "regulariser"])
+def test_statistics_make_and_keep_no_matrix_of_weights(name, need):
+    if not can(name, "weights"):
+        return
+    for slot in ("encoder", "decoder") if can(name, "causal") else ("encoder",):
+        short, long = (measured(name, length, need, slot) for length in (512, 1024))
+        assert_linear(short, long)
+
+
+def test_a_bias_makes_and_keeps_no_matrix(name):
+    if can(name, "scores"):
+        short, long = (measured(name, n, TELEMETRY, "decoder", True) for n in (512, 1024))
+        assert_linear(short, long)
+
+
+def test_the_measure_finds_a_matrix():
+    with pytest.raises(AssertionError):
+        assert_linear(
+            *(measured("softmax", n, TELEMETRY, backend="reference") for n in (512, 1024))
+        )
+    with PeakMemory() as memory:
+        x = torch.ones(1000)
+        assert sum(memory.live.values()) == 4000
+        del x
+        torch.ones(1)
+    assert memory.peak == 4004 or memory.peak == 4000
+
+
+@pytest.mark.parametrize("name", ["softmax", "sparsemax", "entmax:alpha=1.3"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_blocks_of_rows_agree_with_the_reference(name, causal, monkeypatch):
+    monkeypatch.setattr(rows, "BLOCK_WEIGHTS", 1)
+    monkeypatch.setattr(rows, "LEAST_ROWS", 3)
+    mask = torch.arange(10) < torch.tensor([4, 10, 0])[:, None]
+    attend = build_attention(AttentionSpec.parse(name), "encoder", 0, 2, 4, 0.0).double()
+    for visibility in (
+        Visibility(10, 10, causal=causal),
+        Visibility(10, 10, key_mask=mask, query_mask=mask, causal=causal),
+        Visibility(5, 10, key_mask=mask, causal=causal),
+    ):
+        q, k, v = (x.requires_grad_() for x in random_qkv(3, visibility.num_queries, 10))
+        bias = make_bias(visibility)
+        answers = []
+        for backend in ("blockwise", "reference"):
+            attend.backend = backend
+            output = attend(q, k, v, visibility, bias=bias, need=REGULARISER)
+            found = [output.values, *vars(output.rows).values()]
+            loss = sum((x * torch.linspace(-1, 1, x.numel()).view_as(x)).sum() for x in found[:3])
+            answers.append([*found, *torch.autograd.grad(loss, (q, k, v, bias.table))])
+        for ours, theirs in zip(*answers, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["softmax", "entmax15", "linear", "sima"])
+def test_dropout_is_the_same_when_a_block_is_made_again(name, monkeypatch):
+    monkeypatch.setattr(rows, "BLOCK_WEIGHTS", 1)
+    monkeypatch.setattr(rows, "LEAST_ROWS", 3)
+    attend = build_attention(AttentionSpec.parse(name), "encoder", 0, 1, 4, 0.5).double()
+    q, k, v = random_qkv(1, num_queries(name, 7, 7), 7, heads=1)
+    v.requires_grad_()
+    output = attend(q, k, v, Visibility(7, 7), need=TELEMETRY).values
+    (gradient,) = torch.autograd.grad(output[0, 0, :, 0].sum(), v)
+    # Linear in v, whose gradient is made from the same dropped weights.
+    assert torch.allclose((gradient[..., 0] * v[..., 0]).sum(), output[..., 0].sum())

@@ -1,0 +1,131 @@
+"""Layers' parts added from outside the package, each by one file given with ``--user-module``."""
+
+import pytest
+import torch
+
+from relu_nmt.cli.command import make_parser, run_command
+from relu_nmt.config import add_options, from_namespace
+from relu_nmt.models.config import TransformerConfig
+from relu_nmt.models.encoder_decoder import EncoderDecoder
+from relu_nmt.modules import feed_forwards, norms, position_schemes
+from relu_nmt.vision import vision_blocks
+from relu_nmt.vision.config import VisionTransformerConfig
+from relu_nmt.vision.vision_transformer import VisionTransformer
+
+FEED_FORWARD = """
+from relu_nmt.modules import feed_forwards
+from relu_nmt.modules.feed_forward import FeedForward
+
+@feed_forwards.register("mine")
+class SquaredReluFeedForward(FeedForward):
+    def activate(self, hidden):
+        return hidden.relu().square()
+"""
+NORM = """
+import torch
+from torch import nn
+from relu_nmt.modules import norms
+
+@norms.register("mine")
+class LengthNorm(nn.Module):
+    def __init__(self, embed_dim, eps):
+        super().__init__()
+        self.gain, self.eps = nn.Parameter(torch.ones(embed_dim)), eps
+
+    def forward(self, x):
+        return x / (x.norm(dim=-1, keepdim=True) + self.eps) * self.gain
+"""
+POSITIONS = """
+from relu_nmt.modules import position_schemes
+from relu_nmt.modules.relative_positions import DistanceBias
+
+@position_schemes.register("mine")
+class LogDistance(DistanceBias):
+    def of_offsets(self, offsets):
+        return -(1 + offsets.abs()).double().log().float().expand(self.config.num_heads, -1)
+"""
+BLOCK = """
+from torch import nn
+from relu_nmt.vision import vision_blocks
+from relu_nmt.vision.blocks import TransformerBlock
+
+@vision_blocks.register("mine")
+class LocalBlock(nn.Module):
+    def __init__(self, config, index):
+        super().__init__()
+        self.attend = TransformerBlock(config, index)
+        dim = config.embed_dim
+        self.mix = nn.Conv2d(dim, dim, 3, padding=1, groups=dim)
+
+    def forward(self, x, visibility, grid):
+        x = self.attend(x, visibility, grid)
+        patches = x[:, -grid.height * grid.width :]
+        image = patches.transpose(1, 2).unflatten(2, grid)
+        return x + self.mix(image).flatten(2).mean(2)[:, None]
+"""
+
+
+@pytest.fixture
+def user_file(tmp_path):
+    def write(text):
+        path = tmp_path / "mine.py"
+        path.write_text(text)
+        return ["--user-module", str(path)]
+
+    yield write
+    for registry in (feed_forwards, norms, position_schemes, vision_blocks):
+        registry._entries.pop("mine", None)
+
+
+def settings_of(config_class, flags):
+    parser = make_parser("relu-nmt-x", "", user_modules=True)
+    add_options(parser, config_class, "model")
+    found = []
+    run_command(parser, lambda typed: found.append(from_namespace(config_class, typed)) or 0, flags)
+    return found[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "flag"),
+    [
+        (FEED_FORWARD, "--feed-forward"),
+        (FEED_FORWARD, "--activation-fn"),
+        (NORM, "--norm"),
+        (POSITIONS, "--positions"),
+        (POSITIONS, "--decoder-positions"),
+    ],
+)
+def test_a_part_of_ones_own_in_translation(text, flag, user_file):
+    small = ("embed-dim", "16"), ("ffn-embed-dim", "16"), ("layers", "1"), ("attention-heads", "2")
+    shape = [word for s in ("encoder", "decoder") for k, v in small for word in (f"--{s}-{k}", v)]
+    config = settings_of(TransformerConfig, [flag, "mine", *shape, *user_file(text)])
+    model = EncoderDecoder(config, 9, 9, 1).eval()
+    source, target = torch.tensor([[4, 5, 6, 2]]), torch.tensor([[2, 7, 8]])
+    features = model(source, target)
+    features.square().sum().backward()
+    state = model.start(model.encode(source))
+    for t in range(3):
+        logits = model.step(target[:, t : t + 1], state).logits
+    torch.testing.assert_close(logits[:, 0], model.logits(features)[:, -1])
+
+
+@pytest.mark.parametrize(
+    ("text", "flag"), [(FEED_FORWARD, "--feed-forward"), (NORM, "--norm"), (BLOCK, "--block")]
+)
+def test_a_part_of_ones_own_in_vision(text, flag, user_file):
+    shape = [
+        "--image-size",
+        "8",
+        "--patch-size",
+        "4",
+        "--embed-dim",
+        "16",
+        "--layers",
+        "2",
+        "--heads",
+        "2",
+    ]
+    config = settings_of(VisionTransformerConfig, [flag, "mine", *shape, *user_file(text)])
+    model = VisionTransformer(config, 3)
+    model(torch.randn(2, 3, 8, 8)).logits.sum().backward()
+    assert all(p.grad is not None for p in model.parameters())

@@ -1,0 +1,83 @@
+"""Every registered vision block: registered means tested."""
+
+import pytest
+import torch
+from torch import nn
+
+from relu_nmt.attention.base import Need
+from relu_nmt.attention.records import record_attention
+from relu_nmt.errors import ConfigError
+from relu_nmt.vision import vision_blocks
+from relu_nmt.vision.blocks import Grid
+from relu_nmt.vision.config import VisionTransformerConfig
+from relu_nmt.vision.vision_transformer import VisionTransformer
+
+SMALL = {"image_size": 8, "patch_size": 4, "embed_dim": 16, "layers": 3, "heads": 2}
+ATTENTION = {"gau": "pointwise:h=relu2"}
+
+
+def make_model(block="transformer", **settings):
+    torch.manual_seed(0)
+    settings = {"attention": ATTENTION.get(block, "softmax"), "block": block, **SMALL, **settings}
+    return VisionTransformer(VisionTransformerConfig(**settings), num_classes=5)
+
+
+@pytest.mark.parametrize("pooling", ["class", "mean"])
+@pytest.mark.parametrize("block", vision_blocks.names())
+def test_shapes_gradients_and_records(block, pooling):
+    model = make_model(block, pooling=pooling, layer_scale=0.5).train()
+    with record_attention(model, Need(statistics=True)) as records:
+        output = model(torch.randn(2, 3, 8, 8))
+    assert output.logits.shape == (2, 5)
+    places = [(record.slot, record.layer) for record in records]
+    assert places and len(set(places)) == len(places)
+    output.logits.square().sum().backward()
+    # The keys' bias moves all scores of a row alike, to which softmax is blind.
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+    assert all(p.grad.any() for p in model.parameters() if p.dim() > 1)
+
+
+@pytest.mark.parametrize("pooling", ["class", "mean"])
+@pytest.mark.parametrize("block", vision_blocks.names())
+def test_features_of_blocks_lie_on_the_grid(block, pooling):
+    model, seen = make_model(block, pooling=pooling).eval(), []
+    for one in model.blocks:
+        one.register_forward_hook(lambda module, inputs, output: seen.append((inputs, output)))
+    output = model(torch.randn(2, 3, 8, 8), blocks=(0, 2))
+    assert all(inputs[2] == Grid(2, 2) for inputs, _ in seen)
+    assert sorted(output.intermediate) == [0, 2]
+    for index, features in output.intermediate.items():
+        assert features.shape == (2, 16, 2, 2)
+        patches = seen[index][1][:, -4:]
+        assert torch.equal(features[:, :, 1, 0], patches[:, 2])
+    assert not model(torch.randn(2, 3, 8, 8)).intermediate
+
+
+def test_two_gated_units_have_about_the_weights_of_a_transformer_block():
+    def count(block):
+        blocks = make_model(block, embed_dim=64, heads=1).blocks
+        return sum(p.numel() for p in blocks.parameters())
+
+    assert 1 < count("gau") / count("transformer") < 1.2
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"attention": "softmax"}, "works with --attention pointwise:h=relu2 .* not with"),
+        ({"attention": "pointwise:gate=silu"}, "has a gate of its own"),
+        ({"activation_dropout": 0.1}, "no feed-forward network; leave out --activation-dropout"),
+        ({"feed_forward": "swiglu"}, "no feed-forward network"),
+    ],
+)
+def test_what_gated_units_cannot_use_is_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        make_model("gau", **settings)
+
+
+@pytest.mark.parametrize("settings", [{"feed_forward": "swiglu"}, {"norm": "rms"}])
+def test_feed_forward_networks_and_norms_are_those_of_the_registries(settings):
+    model = make_model(**settings)
+    kinds = {type(module).__name__ for module in model.modules()}
+    assert kinds & {"SwiGLUFeedForward", "RMSNorm"}
+    assert ("RMSNorm" in kinds) != any(isinstance(m, nn.LayerNorm) for m in model.modules())
