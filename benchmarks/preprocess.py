@@ -6,7 +6,7 @@
 Both programs get as many workers. The text is prepared (tokens between spaces), generated unless
 given. Runs alternate between the programs, so that both meet the same state of the machine; medians
 of the wall time are compared, program start included. Memory is the largest sum over all processes
-of the command (proportional set size; Linux only). Without fairseq only our own figures are printed.
+of the command (proportional set size; Linux only). Without fairseq only ours are printed.
 """
 
 import argparse
