@@ -228,7 +228,7 @@ def train_step(length: int, backend: str) -> None:
 
     from relu_nmt.attention.backends.choice import set_attention_backend
     from relu_nmt.attention.config import AttentionRegularizerConfig
-    from relu_nmt.data.batch import collate
+    from relu_nmt.data.batches import collate
     from relu_nmt.models.config import TransformerConfig
     from relu_nmt.models.encoder_decoder import EncoderDecoder
     from relu_nmt.models.objective import TranslationObjective

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from relu_nmt.attention.config import AttentionRegularizerConfig
-from relu_nmt.data.batch import TranslationBatch, collate
+from relu_nmt.data.batches import TranslationBatch, collate
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.encoder_decoder import EncoderDecoder
 from relu_nmt.models.objective import TranslationObjective

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 PICTURE = Path(__file__).with_name("layers.svg")
 sys.path.insert(0, str(ROOT))
 
-from tests.unit.test_layers import MAY_IMPORT, PACKAGE  # noqa: E402
+from tests.unit.test_layers import BASE, MAY_IMPORT, PACKAGE  # noqa: E402
 
 WIDTH, BOX_WIDTH, BOX_HEIGHT, GAP, ROW = 1000, 176, 72, 20, 118
 STYLE = """\
@@ -50,8 +50,8 @@ def below(part: str) -> frozenset[str]:
 
 
 def is_base(part: str) -> bool:
-    """Say whether the part imports nothing, or only what imports nothing."""
-    return floor(part) <= 1
+    """Say whether every part may import it, or it is hardly more than a function."""
+    return part in BASE or floor(part) <= 1
 
 
 def arrows() -> list[tuple[str, str]]:

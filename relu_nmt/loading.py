@@ -7,8 +7,7 @@ from typing import Any
 
 from relu_nmt.config import from_dict
 from relu_nmt.corpus.translation import TranslationTask
-from relu_nmt.data.document_config import DocumentConfig
-from relu_nmt.data.document_groups import SINGLE_SENTENCES
+from relu_nmt.data.groups import SINGLE_SENTENCES, DocumentConfig
 from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.encoder_decoder import EncoderDecoder

@@ -11,26 +11,31 @@ import torch
 from relu_nmt.analysis.attention_maps import AttentionMap, attention_weights, checked_place
 from relu_nmt.analysis.places import AttentionPlace
 from relu_nmt.attention.backends.choice import set_attention_backend
-from relu_nmt.config import from_dict
+from relu_nmt.config import from_flat
 from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.dictionary import UNK
-from relu_nmt.data.document_groups import SINGLE_SENTENCES
-from relu_nmt.data.parallel import ParallelDataset
-from relu_nmt.decoding.batching import generate_in_order
+from relu_nmt.data.groups import SINGLE_SENTENCES
+from relu_nmt.data.split import Split
 from relu_nmt.decoding.config import DocumentGenerationConfig, GenerationConfig
 from relu_nmt.decoding.constraints import length_limits
 from relu_nmt.decoding.document_search import (
     DocumentSearch,
     DocumentTranslations,
     SourceDocuments,
+    TranslatedDocuments,
 )
-from relu_nmt.decoding.document_windows import WindowConfig
 from relu_nmt.decoding.ensemble import Ensemble
-from relu_nmt.decoding.generator import Generator
+from relu_nmt.decoding.generator import Generator, generate_in_order
 from relu_nmt.decoding.hypotheses import Hypothesis
-from relu_nmt.decoding.sentences import SourceSentence, Translation, as_lines, check_lengths
-from relu_nmt.decoding.translated_documents import TranslatedDocuments
+from relu_nmt.decoding.translations import (
+    SourceSentence,
+    TranslatedLines,
+    Translation,
+    as_lines,
+    check_lengths,
+)
 from relu_nmt.decoding.unknown_words import load_translations, replace_unknown_words
+from relu_nmt.decoding.windows import WindowConfig
 from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.loading import load_model
 from relu_nmt.models.encoder_decoder import EncoderDecoder
@@ -78,7 +83,7 @@ class Translator:
         self.models = [model.to(self.device) for model in models]
         self.dtype = None if dtype == torch.float32 else dtype
         self.max_doc_tokens = max_doc_tokens
-        self.most_source_positions = Ensemble(self.models).most_source_positions
+        self.max_source_positions = Ensemble(self.models).max_source_positions
 
     @classmethod
     def from_checkpoint(
@@ -124,8 +129,11 @@ class Translator:
 
     def translate(
         self, lines: Iterable[str], config: GenerationConfig | None = None, **settings: Any
-    ) -> list[str]:
+    ) -> TranslatedLines:
         """Return the best translation of each line; a blank line gives an empty one.
+
+        The list also tells, as ``at_limit``, which translations reached the longest output and may
+        be cut off; a warning tells how many.
 
         Args:
             lines: raw sentences.
@@ -136,7 +144,12 @@ class Translator:
             ConfigError: a setting is unknown or out of range.
             DataError: a sentence is too long for learned positions, or ``lines`` is one text.
         """
-        return [best.text for best, *_ in self.translate_nbest(lines, config, **settings)]
+        sources = [self.encode(line) for line in as_lines(lines)]
+        config = self._config(config, settings)
+        best = [found[0] for found in self.translate_sentences(sources, config)]
+        at_limit = [number for number, own in enumerate(best) if own.reached_limit]
+        _warn_of_limit(config, len(at_limit))
+        return TranslatedLines([own.text for own in best], at_limit)
 
     def translate_nbest(
         self,
@@ -147,6 +160,8 @@ class Translator:
     ) -> list[list[Translation]]:
         """Return the n best translations of each line, best first.
 
+        Each tells whether it ``reached_limit``; a warning tells of how many lines the best did.
+
         Args:
             lines: raw sentences.
             config: settings of the search.
@@ -154,7 +169,10 @@ class Translator:
             settings: instead of ``config``, fields of :class:`GenerationConfig` (``nbest=5``).
         """
         sources = [self.encode(line) for line in as_lines(lines)]
-        return self.translate_sentences(sources, self._config(config, settings), first_id)
+        config = self._config(config, settings)
+        found = self.translate_sentences(sources, config, first_id)
+        _warn_of_limit(config, sum(best.reached_limit for best, *_ in found))
+        return found
 
     def encode(self, line: str) -> SourceSentence:
         """Return a raw sentence as the model reads it."""
@@ -173,7 +191,7 @@ class Translator:
         first_id: int = 0,
         on_progress: Callable[[int], object] | None = None,
     ) -> list[list[Translation]]:
-        """Return the n best translations of sentences that are token numbers already.
+        """Return the n best translations of sentences that are token ids already.
 
         Args:
             sources: the sentences.
@@ -201,7 +219,7 @@ class Translator:
             [source.context for source in sources],
         )
         limits = length_limits(
-            config, np.array([len(s.ids) for s in sources]), self.ensemble.most_positions
+            config, np.array([len(s.ids) for s in sources]), self.ensemble.max_positions
         )
         return [
             [self._translation(h, source, translations, config, limit) for h in hypotheses]
@@ -227,22 +245,23 @@ class Translator:
         return Translation(text, tokens, hypothesis.score, hypothesis, reached_limit)
 
     def read_sentences(
-        self, dataset: ParallelDataset, numbers: range, raw_sources: Sequence[str] | None = None
+        self, split: Split, numbers: range, raw_words: bool = False
     ) -> list[SourceSentence]:
         """Return sentences of a split, with their references if it has them.
 
         Args:
-            dataset: the split.
+            split: the split.
             numbers: which of its sentences.
-            raw_sources: all raw source sentences of the split; they tell what unknown words were
-                (``--replace-unk``).
+            raw_words: take the words from the raw source where it is kept, as unknown words are
+                only there (``--replace-unk``).
         """
+        raw = split.raw_source if raw_words else None
         sentences = []
         for i in numbers:
-            source, target = dataset.pair(i)
+            source, target = split.pair(i)
             tokens = self.task.source_dictionary.symbols_of(source)
-            if raw_sources is not None:
-                tokens = self.task.source_text.encode(raw_sources[i])
+            if raw is not None:
+                tokens = self.task.source_text.encode(raw[i])
             sentences.append(SourceSentence(source, tokens, target))
         return sentences
 
@@ -279,11 +298,10 @@ class Translator:
         windows = WindowConfig(limit, window_overlap, repair=True)
         config = self._config(config, settings, DocumentGenerationConfig)
         found = self.translate_in_windows(self.encode_documents(lines), windows, config)
-        if found.num_at_limit:
-            warnings.warn(config.limit_note(found.num_at_limit), stacklevel=2)
+        _warn_of_limit(config, found.num_at_limit)
         return TranslatedDocuments(found, len(lines))
 
-    def translate_document(self, lines: Iterable[str], **settings: Any) -> list[str]:
+    def translate_document(self, lines: Iterable[str], **settings: Any) -> TranslatedLines:
         """Return the translation of one document, see :meth:`translate_documents`."""
         return self.translate_documents([lines], **settings)[0]
 
@@ -315,7 +333,7 @@ class Translator:
             ConfigError: an overlap with a model without separators, or with other prefixes.
             DataError: a window is too long for the model.
         """
-        limit = self.most_source_positions
+        limit = self.max_source_positions
         check_lengths(documents.sentences, limit)  # before any is translated
         if windows.window_overlap and (config.score_reference or config.prefix_size):
             raise ConfigError(
@@ -330,8 +348,8 @@ class Translator:
             first = first_id - len(sources)
             return self.translate_sentences(sources, config, first, on_progress)
 
-        decode, most_positions = self.task.target_text.decode, self.ensemble.most_positions
-        return DocumentSearch(documents, windows, config, most_positions, decode).run(search)
+        decode, max_positions = self.task.target_text.decode, self.ensemble.max_positions
+        return DocumentSearch(documents, windows, config, max_positions, decode).run(search)
 
     def attention(
         self,
@@ -392,7 +410,13 @@ class Translator:
         kind: type[GenerationConfig] = GenerationConfig,
     ) -> GenerationConfig:
         if config is None:
-            return from_dict(kind, settings)
+            return from_flat(kind, settings)
         if settings:
             raise ConfigError(f"give either config or settings ({', '.join(settings)}), not both")
         return config
+
+
+def _warn_of_limit(config: GenerationConfig, number: int) -> None:
+    """Warn the caller of the caller, if translations reached the longest output."""
+    if number:
+        warnings.warn(config.limit_note(number), stacklevel=3)

@@ -25,7 +25,7 @@ relu-nmt-train "$DATA" --arch "${FAMILY}_tiny" --share-all-embeddings \
     --max-tokens 768 --dropout 0.1 --label-smoothing 0.1 \
     --optimizer adam --adam-betas '(0.9, 0.98)' --lr 1e-3 --lr-scheduler polynomial_decay \
     --warmup-updates 600 --total-num-update "$UPDATES" --max-update "$UPDATES" \
-    --ema-decay 0.998 --seed "$SEED" $PRECISION \
+    --store-ema --ema-decay 0.998 --seed "$SEED" $PRECISION \
     --log-interval 100 --validate-interval 2 --no-epoch-checkpoints \
     --save-dir "$RUN/checkpoints" --tensorboard-logdir "$RUN/tensorboard"
 

@@ -11,7 +11,8 @@ from torch import Tensor
 from relu_nmt.analysis.places import AttentionPlace
 from relu_nmt.attention.base import Attention, Need
 from relu_nmt.attention.records import record_attention
-from relu_nmt.decoding.batching import pad
+from relu_nmt.data.batches import pad_rows, shift_right
+from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.decoding.ensemble import Ensemble
 from relu_nmt.errors import ConfigError
 from relu_nmt.models.encoder_decoder import EncoderDecoder
@@ -75,8 +76,9 @@ def attention_of(model: EncoderDecoder, slot: str, layer: int) -> Attention:
         raise ConfigError(
             f"attention {slot}.{layer}: the model's layers are {slot}.0 to {slot}.{len(layers) - 1}"
         )
-    found = layers[layer]
-    return (found.cross_attention if slot == "cross" else found.self_attention).attention
+    if slot == "cross":
+        return model.decoder.cross_attentions[layer].attention
+    return layers[layer].self_attention.attention
 
 
 def checked_place(model: EncoderDecoder, place: AttentionPlace) -> AttentionPlace:
@@ -132,9 +134,9 @@ def decoder_inputs(
     device: torch.device,
 ) -> tuple[Tensor, Tensor]:
     """Return the sources [B, S] and the targets shifted right [B, T], int64, right-padded."""
-    shifted = [np.concatenate([target[-1:], target[:-1]]) for target in targets]
     pad_index = model.decoder.pad_index
-    return pad(sources, pad_index).to(device), pad(shifted, pad_index).to(device)
+    shifted = shift_right(pad_rows(targets, pad_index), pad_index, Dictionary.eos_index)
+    return pad_rows(sources, pad_index).to(device), shifted.to(device)
 
 
 def single_model(ensemble: Ensemble) -> EncoderDecoder:

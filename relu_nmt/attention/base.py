@@ -4,7 +4,7 @@ Shapes: ``B`` batch, ``H`` heads, ``Nq`` and ``Nk`` query and key length, ``d`` 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -121,10 +121,11 @@ class AttentionOutput:
     rows: RowStatistics | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@configuration.settings(flags=False)
 class AttentionConfig:
     """The settings that every mechanism has; one with more subclasses this."""
 
+    _: KW_ONLY
     qk_norm: bool = option(False, "LayerNorm of the queries and keys of each head")
 
 
@@ -149,7 +150,7 @@ class Attention(nn.Module):
     """
 
     Config: ClassVar[type] = AttentionConfig
-    capabilities: ClassVar[Capabilities] = Capabilities()
+    capabilities: Capabilities = Capabilities()
     backends: ClassVar[Mapping[str, "Backend"]] = {}
     """The ways to compute it, by name, see :mod:`relu_nmt.attention.backends.choice`; none where
     its code is the only one, which answers to ``reference``."""
@@ -270,7 +271,7 @@ def build_attention(
             f"--attention-dropout {dropout:g}: {spec.name} has no weights to drop; set it to 0"
         )
     try:
-        config = configuration.from_strings(kind.Config, spec.options)
+        config: Any = configuration.from_strings(kind.Config, spec.options)
         attention = kind(config, num_heads, head_dim, dropout)
     except ConfigError as error:
         raise ConfigError(f"--{slot}-attention {spec}: {error}") from error

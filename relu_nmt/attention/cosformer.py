@@ -1,7 +1,6 @@
 """cosFormer: rectified linear attention, re-weighted by the cosine of the distance."""
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -11,22 +10,20 @@ from relu_nmt.attention.base import AttentionConfig, Capabilities
 from relu_nmt.attention.kernel_features import FeatureAttention
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.token_axis import lengths
-from relu_nmt.config import option
+from relu_nmt.config import option, settings
 from relu_nmt.errors import ConfigError
 
 SMALLEST_SUM = 1e-6
 
 
-@dataclass(frozen=True)
+@settings(flags=False)
 class CosFormerConfig(AttentionConfig):
     """Settings of :class:`CosFormerAttention`."""
 
     reweight: bool = option(True, "multiply by the cosine of the distance")
-    horizon: int = option(1024, "M in causal use, where the length is not known: most tokens")
-
-    def __post_init__(self) -> None:
-        if self.horizon < 1:
-            raise ConfigError(f"horizon={self.horizon}: expected 1 or more tokens")
+    horizon: int = option(
+        1024, "M in causal use, where the length is not known: most tokens", least=1
+    )
 
 
 @attentions.register("cosformer")

@@ -10,7 +10,6 @@ and Martins 2019, "Sparse sequence-to-sequence models", algorithms 1 and 2. (ReL
 appendix C names the two ends of alpha the other way round.)
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from torch import Tensor
 from relu_nmt.attention import attentions
 from relu_nmt.attention.base import AttentionConfig
 from relu_nmt.attention.normalized import NormalizedAttention
-from relu_nmt.config import option
+from relu_nmt.config import option, settings
 from relu_nmt.errors import ConfigError
 
 FLOOR = -2.0
@@ -75,13 +74,14 @@ class Entmax15Attention(NormalizedAttention):
         return entmax(scores, 1.5)
 
 
-@dataclass(frozen=True)
+@settings(flags=False)
 class EntmaxConfig(AttentionConfig):
     """Settings of :class:`EntmaxAttention`."""
 
     alpha: float = option(1.5, "2 is sparsemax, towards 1 it approaches softmax")
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Exclude softmax, which is another attention, and what is not defined."""
         if not 1 < self.alpha <= 2:
             hint = " (alpha=1 is the attention 'softmax')" if self.alpha == 1 else ""
             raise ConfigError(f"alpha={self.alpha:g}: expected a number above 1, at most 2{hint}")

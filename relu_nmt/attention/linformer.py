@@ -1,7 +1,6 @@
 """Linformer: softmax attention over learnt mixtures of the tokens."""
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -18,21 +17,16 @@ from relu_nmt.attention.base import (
 from relu_nmt.attention.bias import ScoreBias
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.token_axis import exact, without_padding
-from relu_nmt.config import option
+from relu_nmt.config import option, settings
 from relu_nmt.errors import ConfigError
 
 
-@dataclass(frozen=True)
+@settings(flags=False)
 class LinformerConfig(AttentionConfig):
     """Settings of :class:`LinformerAttention`."""
 
-    length: int = option(1024, "most keys; shorter sentences use the first columns")
-    rank: int = option(256, "number of mixtures k")
-
-    def __post_init__(self) -> None:
-        for name in ("length", "rank"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)}: expected 1 or more")
+    length: int = option(1024, "most keys; shorter sentences use the first columns", least=1)
+    rank: int = option(256, "number of mixtures k", least=1)
 
 
 @attentions.register("linformer")

@@ -1,7 +1,5 @@
 """Nystromformer: attention through landmarks, the means of segments of tokens."""
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
@@ -23,27 +21,22 @@ from relu_nmt.attention.token_axis import (
     lengths,
     without_padding,
 )
-from relu_nmt.config import option
-from relu_nmt.errors import ConfigError
+from relu_nmt.config import option, settings
 
 POLYNOMIAL_POWER = 3
 
 
-@dataclass(frozen=True)
+@settings(flags=False)
 class NystromformerConfig(AttentionConfig):
     """Settings of :class:`NystromformerAttention`."""
 
-    landmarks: int = option(64, "number of landmarks m")
-    kernel: str = option("softmax", "softmax or polynomial")
-    iterations: int = option(6, "steps towards the pseudo-inverse")
+    landmarks: int = option(64, "number of landmarks m", least=1)
+    kernel: str = option("softmax", "softmax or polynomial", choices=("softmax", "polynomial"))
+    iterations: int = option(6, "steps towards the pseudo-inverse", least=1)
     conv: int = option(0, "width of the convolution of the values, odd; 0 = none, LRA has 35")
 
-    def __post_init__(self) -> None:
-        if self.kernel not in ("softmax", "polynomial"):
-            raise ConfigError(f"kernel={self.kernel}: expected softmax or polynomial")
-        for name in ("landmarks", "iterations"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)}: expected 1 or more")
+    def check(self) -> None:
+        """See that the convolution has a middle."""
         check_width(self.conv)
 
 

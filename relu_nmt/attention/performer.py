@@ -1,7 +1,5 @@
 """Performer: softmax attention approximated by positive random features (FAVOR+)."""
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
@@ -10,8 +8,7 @@ from relu_nmt.attention.base import AttentionConfig, Capabilities
 from relu_nmt.attention.kernel_features import FeatureAttention
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.token_axis import key_column
-from relu_nmt.config import option
-from relu_nmt.errors import ConfigError
+from relu_nmt.config import option, settings
 
 SOFTMAX_EPSILON = 1e-4
 RELU_EPSILON = 1e-3
@@ -20,21 +17,13 @@ LARGEST_EXPONENT = 40.0
 keys of |k|^2 / sqrt(d) beyond 80 to get there."""
 
 
-@dataclass(frozen=True)
+@settings(flags=False)
 class PerformerConfig(AttentionConfig):
     """Settings of :class:`PerformerAttention`."""
 
-    features: int = option(256, "number of random features m")
-    kernel: str = option("softmax", "softmax or relu")
-    redraw: int = option(1000, "passes in training between new random features; 0 = never")
-
-    def __post_init__(self) -> None:
-        if self.features < 1:
-            raise ConfigError(f"features={self.features}: expected 1 or more")
-        if self.kernel not in ("softmax", "relu"):
-            raise ConfigError(f"kernel={self.kernel}: expected softmax or relu")
-        if self.redraw < 0:
-            raise ConfigError(f"redraw={self.redraw}: expected 0 (never) or more passes")
+    features: int = option(256, "number of random features m", least=1)
+    kernel: str = option("softmax", "softmax or relu", choices=("softmax", "relu"))
+    redraw: int = option(1000, "passes in training between new random features; 0 = never", least=0)
 
 
 @attentions.register("performer")
@@ -72,8 +61,10 @@ class PerformerAttention(FeatureAttention):
     ) -> None:
         super().__init__(config, num_heads, head_dim, dropout)
         seed = int(torch.randint(2**31, ()))
+        self.seed_and_passes: Tensor
         self.register_buffer("seed_and_passes", torch.tensor([seed, 0]))
         directions = torch.empty(config.features, head_dim)
+        self.directions: Tensor
         self.register_buffer("directions", directions, persistent=False)
         # Mirrors of the buffer, so that a pass does not wait for the device.
         self._seed: int | None = None

@@ -7,7 +7,7 @@ files of their own.
 import dataclasses
 import math
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from typing import Any, ClassVar
 
 import torch
@@ -36,8 +36,7 @@ from relu_nmt.attention.bias import ScoreBias
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.pointwise_maps import PointwiseMap, pointwise_maps
 from relu_nmt.attention.stats import row_statistics
-from relu_nmt.config import option
-from relu_nmt.errors import ConfigError
+from relu_nmt.config import option, settings
 
 GATES = ("none", "silu", "identity")
 
@@ -115,25 +114,19 @@ class PointwiseAttention(Attention):
         return AttentionOutput(values, weights, rows)
 
 
-@dataclass(frozen=True)
+@settings(flags=False)
 class ScaledPointwiseConfig(AttentionConfig):
     """Settings of :class:`ScaledPointwiseAttention`."""
 
-    h: str = option("relu", f"the map of the scores: {', '.join(pointwise_maps.names())}")
+    h: str = option(
+        "relu",
+        f"the map of the scores: {', '.join(pointwise_maps.names())}",
+        choices=pointwise_maps,
+    )
     alpha: float = option(1.0, "weights are divided by n^alpha")
     gate: str = option("none", f"output gate: {', '.join(GATES)}", choices=GATES)
     _: KW_ONLY
     qk_norm: bool = option(True, "LayerNorm of the queries and keys of each head")
-
-    def __post_init__(self) -> None:
-        for name, value, known in (
-            ("h", self.h, pointwise_maps.names()),
-            ("gate", self.gate, GATES),
-        ):
-            if value not in known:
-                raise ConfigError(f"{name}={value}: expected one of {', '.join(known)}")
-        if not math.isfinite(self.alpha):
-            raise ConfigError(f"alpha={self.alpha}: expected a number, such as 1 or 0.5")
 
 
 @attentions.register("pointwise")

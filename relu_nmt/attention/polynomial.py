@@ -1,7 +1,5 @@
 """Polynomial attention: a power of the scores, scaled by the root of the length."""
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 
@@ -11,34 +9,31 @@ from relu_nmt.attention.bias import ScoreBias
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.pointwise import PointwiseAttention
 from relu_nmt.attention.pointwise_maps import power_map
-from relu_nmt.config import option
-from relu_nmt.errors import ConfigError
+from relu_nmt.config import option, settings
 
 MAX_POWER = 6
 SCALES = ("fixed", "none", "dynamic")
 
 
-@dataclass(frozen=True)
+@settings(flags=False)
 class PolynomialConfig(AttentionConfig):
     """Settings of :class:`PolynomialAttention`."""
 
-    power: int = option(3, f"the exponent p of the scores, 1 to {MAX_POWER}")
-    scale: str = option("fixed", "fixed 1/sqrt(n), dynamic (learnt, starting there) or none")
-    per_head: bool = option(False, "learn one dynamic scale a head instead of one a layer")
-    length: int | None = option(None, "a constant N for the scale; else each query's own n")
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.power <= MAX_POWER:
-            raise ConfigError(f"power={self.power}: expected 1 to {MAX_POWER}")
-        if self.scale not in SCALES:
-            raise ConfigError(f"scale={self.scale}: expected one of {', '.join(SCALES)}")
-        if self.per_head and self.scale != "dynamic":
-            raise ConfigError(f"per_head=true needs scale=dynamic, not scale={self.scale}")
-        if self.length is not None:
-            if self.length < 1:
-                raise ConfigError(f"length={self.length}: expected 1 or more keys")
-            if self.scale == "none":
-                raise ConfigError(f"length={self.length} needs scale=fixed or scale=dynamic")
+    power: int = option(
+        3, f"the exponent p of the scores, 1 to {MAX_POWER}", least=1, most=MAX_POWER
+    )
+    scale: str = option(
+        "fixed", "fixed 1/sqrt(n), dynamic (learnt, starting there) or none", choices=SCALES
+    )
+    per_head: bool = option(
+        False, "learn one dynamic scale a head instead of one a layer", needs=("scale", "dynamic")
+    )
+    length: int | None = option(
+        None,
+        "a constant N for the scale; else each query's own n",
+        least=1,
+        needs=("scale", "fixed", "dynamic"),
+    )
 
 
 @attentions.register("polynomial")
@@ -77,7 +72,7 @@ class PolynomialAttention(PointwiseAttention):
             self.capabilities = Capabilities(scores=True, non_negative=False)
             start = 1.0 if config.length is None else config.length**-0.5
             self.scale = nn.Parameter(torch.full((num_heads if config.per_head else 1,), start))
-            self.scale.no_weight_decay = True
+            self.scale.no_weight_decay = True  # type: ignore[attr-defined]
 
     def row_scale(self, counts: Tensor) -> Tensor:
         """Return the scale that is not learnt."""

@@ -1,8 +1,5 @@
 """Rectified linear attention (ReLA): unscaled rectified scores and a norm on the joined heads."""
 
-import math
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 
@@ -10,22 +7,17 @@ from relu_nmt.attention import attentions
 from relu_nmt.attention.base import AttentionConfig
 from relu_nmt.attention.pointwise import PointwiseAttention
 from relu_nmt.attention.pointwise_maps import pointwise_maps
-from relu_nmt.config import option
-from relu_nmt.errors import ConfigError
+from relu_nmt.config import option, settings
 
 EPSILON = 1e-6
 
 
-@dataclass(frozen=True)
+@settings(flags=False)
 class RelaConfig(AttentionConfig):
     """Settings of :class:`RelaAttention`."""
 
     gated: bool = option(False, "multiply the norm's output by sigmoid(w * o)")
     gain: float = option(1.0, "initial gain of the norm; the variant ReLA-i starts it small")
-
-    def __post_init__(self) -> None:
-        if not math.isfinite(self.gain):
-            raise ConfigError(f"gain={self.gain}: expected a number, such as 1 or 0.1")
 
 
 @attentions.register("rela")

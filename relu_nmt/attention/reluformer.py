@@ -1,8 +1,5 @@
 """ReLUFormer attention: rectified scores, scaled by the number of visible keys."""
 
-import math
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 
@@ -10,20 +7,17 @@ from relu_nmt.attention import attentions
 from relu_nmt.attention.base import AttentionConfig
 from relu_nmt.attention.pointwise import PointwiseAttention
 from relu_nmt.attention.pointwise_maps import pointwise_maps
-from relu_nmt.config import option
-from relu_nmt.errors import ConfigError
+from relu_nmt.config import option, settings
 
 
-@dataclass(frozen=True)
+@settings(flags=False)
 class ReLUFormerConfig(AttentionConfig):
     """Settings of :class:`ReLUFormerAttention`."""
 
-    gamma: float = option(1.0, "divisor of the weights; the paper does not print its value")
+    gamma: float = option(
+        1.0, "divisor of the weights; the paper does not print its value", above=0
+    )
     learnable: bool = option(False, "learn one gamma per layer, starting from the given one")
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.gamma) and self.gamma > 0):
-            raise ConfigError(f"gamma={self.gamma}: expected a positive number")
 
 
 @attentions.register("reluformer")

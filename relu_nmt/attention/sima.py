@@ -1,7 +1,5 @@
 """SimA: softmax-free attention with queries and keys normalised over the tokens."""
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
@@ -18,19 +16,14 @@ from relu_nmt.attention.base import (
 from relu_nmt.attention.bias import ScoreBias
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.token_axis import exact, normalized_over_tokens, without_padding
-from relu_nmt.config import option
-from relu_nmt.errors import ConfigError
+from relu_nmt.config import option, settings
 
 
-@dataclass(frozen=True)
+@settings(flags=False)
 class SimAConfig(AttentionConfig):
     """Settings of :class:`SimAAttention`."""
 
-    norm: str = option("l1", "norm over the tokens: l1 or l2 (an ablation)")
-
-    def __post_init__(self) -> None:
-        if self.norm not in ("l1", "l2"):
-            raise ConfigError(f"norm={self.norm}: expected l1 or l2")
+    norm: str = option("l1", "norm over the tokens: l1 or l2 (an ablation)", choices=("l1", "l2"))
 
 
 @attentions.register("sima")

@@ -1,7 +1,5 @@
 """SOFT: softmax-free attention by a Gaussian kernel and a low-rank inverse."""
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -23,23 +21,20 @@ from relu_nmt.attention.token_axis import (
     exact,
     without_padding,
 )
-from relu_nmt.config import option
-from relu_nmt.errors import ConfigError
+from relu_nmt.config import option, settings
 
 
-@dataclass(frozen=True)
+@settings(flags=False)
 class SOFTConfig(AttentionConfig):
     """Settings of :class:`SOFTAttention`."""
 
-    stride: int = option(8, "tokens per landmark")
-    iterations: int = option(20, "Newton steps towards the inverse")
+    stride: int = option(8, "tokens per landmark", least=1)
+    iterations: int = option(20, "Newton steps towards the inverse", least=1)
     normalized: bool = option(False, "divide the inverse by the root of the row sums on both sides")
     conv: int = option(0, "width of the convolution of the values, odd; 0 = none")
 
-    def __post_init__(self) -> None:
-        for name in ("stride", "iterations"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)}: expected 1 or more")
+    def check(self) -> None:
+        """See that the convolution has a middle."""
         check_width(self.conv)
 
 

@@ -52,7 +52,7 @@ class CrossCovarianceAttention(Attention):
     ) -> None:
         super().__init__(config, num_heads, head_dim, dropout)
         self.temperature = nn.Parameter(torch.ones(num_heads))
-        self.temperature.no_weight_decay = True
+        self.temperature.no_weight_decay = True  # type: ignore[attr-defined]
 
     def forward(
         self,

@@ -2,12 +2,14 @@
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from relu_nmt.config import add_settings, read_settings
-from relu_nmt.errors import ReluNmtError
+from relu_nmt.config.fields import close_names
+from relu_nmt.errors import ConfigError, ReluNmtError
 from relu_nmt.user_modules import FLAG, import_user_module
 
 KERNEL_CACHE = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
@@ -20,6 +22,20 @@ SettingsT = TypeVar("SettingsT")
 INTERRUPTED = 130
 
 
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line, as all others."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise a mistake in the flags; an unknown flag is told the right one.
+
+        Raises:
+            ConfigError: always.
+        """
+        unknown = re.search(r"unrecognized arguments: (--[^\s=]+)", message)
+        hint = close_names(unknown[1], self._option_string_actions) if unknown else ""
+        raise ConfigError(f"{message}; {hint}" if hint else message)
+
+
 def make_parser(prog: str, description: str, user_modules: bool = False) -> argparse.ArgumentParser:
     """Return a parser with the options that every command has.
 
@@ -28,7 +44,7 @@ def make_parser(prog: str, description: str, user_modules: bool = False) -> argp
         description: what ``--help`` shows first.
         user_modules: the command also takes files that register the user's own attention.
     """
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=prog, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(

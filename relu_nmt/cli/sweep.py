@@ -9,7 +9,6 @@ from pathlib import Path
 
 from relu_nmt.cli.command import make_parser, run_command
 from relu_nmt.cli.generate import generate_parser
-from relu_nmt.cli.train import read_settings as read_train_settings
 from relu_nmt.cli.train import train_parser
 from relu_nmt.config import add_settings, flag_of, from_namespace, read_settings
 from relu_nmt.decoding.config import DocumentGenerationConfig
@@ -112,7 +111,10 @@ def _check_train_flags(settings: SweepSettings) -> TranslationTrainingSettings:
     own = {**OWN_FLAGS, flag.removeprefix("--").replace("-", "_"): "--budget"}
     _refuse(typed, own, "behind the --")
     commands = [plan.steps_of(model)[0].commands[0] for model in plan.models()]
-    train, *_ = [read_train_settings(parser.parse_args(command[3:])) for command in commands]
+    train, *_ = [
+        read_settings(TranslationTrainingSettings, parser.parse_args(command[3:]))
+        for command in commands
+    ]
     _check_checkpoint(settings.sweep, train.trainer)
     return train
 

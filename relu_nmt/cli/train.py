@@ -3,8 +3,8 @@
 import argparse
 from collections.abc import Sequence
 
-from relu_nmt import config
 from relu_nmt.cli.command import make_parser, run_command
+from relu_nmt.config import add_settings, read_settings
 from relu_nmt.recipes.training_settings import TranslationTrainingSettings
 
 DESCRIPTION = """\
@@ -21,26 +21,18 @@ torchrun --nproc-per-node N -m relu_nmt.cli.train ... (the batch size is that of
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    return run_command(train_parser(), lambda arguments: _run(read_settings(arguments)), argv)
+    return run_command(train_parser(), _run, argv)
 
 
 def train_parser() -> argparse.ArgumentParser:
     """Return the parser of the command."""
     parser = make_parser("relu-nmt-train", DESCRIPTION, user_modules=True)
-    config.add_settings(parser, TranslationTrainingSettings)
+    add_settings(parser, TranslationTrainingSettings)
     return parser
 
 
-def read_settings(arguments: argparse.Namespace) -> TranslationTrainingSettings:
-    """Return the settings: typed flags, then those of ``--config`` and ``--arch``, then defaults.
-
-    Raises:
-        ConfigError: settings that contradict each other.
-    """
-    return config.read_settings(TranslationTrainingSettings, arguments)
-
-
-def _run(settings: TranslationTrainingSettings) -> int:
+def _run(arguments: argparse.Namespace) -> int:
+    settings = read_settings(TranslationTrainingSettings, arguments)
     from relu_nmt.recipes import train_translation
 
     return train_translation.run(settings).exit_code

@@ -9,10 +9,7 @@ from relu_nmt.config.fields import (
     Entry,
     all_entries,
     entries_of,
-    group,
     groups_of,
-    like,
-    option,
     shown,
 )
 from relu_nmt.errors import ConfigError
@@ -30,7 +27,7 @@ else:
 ClassT = TypeVar("ClassT", bound=type)
 
 
-@dataclass_transform(field_specifiers=(option, like, group), frozen_default=True)
+@dataclass_transform(frozen_default=True)
 def settings(config_class: ClassT | None = None, *, flags: bool = True) -> Any:
     """Make a class of options a frozen dataclass that checks its values when it is made.
 
@@ -139,7 +136,7 @@ def _need_text(entry: Entry, value: Any, needed: Entry, current: Any, allowed: l
     text = f"{entry.with_value(value)} does nothing "
     if not allowed or allowed == [True]:
         return text + f"without {needed.label}; give both, or leave it out"
-    if allowed == [False]:
+    if allowed in ([False], [None]):
         return text + f"with {needed.label}; leave one of them out"
     ways = " or ".join([needed.with_value(allowed[0]), *map(shown, allowed[1:])])
     return text + f"with {needed.with_value(current)}; it needs {ways}"

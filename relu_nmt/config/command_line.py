@@ -103,17 +103,13 @@ def _metavar(entry: Entry) -> str | None:
 def _help_text(entry: Entry) -> str:
     """Return the help with default and needs, as argparse takes it."""
     text, default = entry.declared.help, entry.default
-    if entry.declared.needs:
-        needs = [
-            flag_of(name)
-            if values in ([], [True])
-            else f"--no-{flag_of(name)[2:]}"
-            if values == [False]
-            else f"{flag_of(name)} {'/'.join(map(shown, values))}"
-            for name, *values in entry.declared.needs
-        ]
-        if wanted := [need for need in needs if not need.startswith("--no-")]:
-            text += f"; needs {' and '.join(wanted)}"
+    needs = [
+        " ".join([flag_of(name), *(["/".join(map(shown, values))] if values else [])])
+        for name, *values in entry.declared.needs
+        if values not in ([False], [None])
+    ]
+    if needs:
+        text += f"; needs {' and '.join(needs)}"
     if isinstance(entry.declared.no_effect, str) and not entry.declared.needs:
         text += f"; no effect here: {entry.declared.no_effect}"
     if default is True:

@@ -130,14 +130,22 @@ def _conditions(needs: Needs) -> tuple[tuple[Any, ...], ...]:
 
 
 def like(
-    config_class: type, name: str, default: Any, help: str | None = None, needs: Needs = ()
+    config_class: type,
+    name: str,
+    default: Any,
+    help: str | None = None,
+    *,
+    needs: Needs = (),
+    no_effect: str | None = None,
 ) -> Any:
-    """Return the option ``name`` of another class with another default, and perhaps help, needs."""
+    """Return the option ``name`` of another class with another default, and perhaps the rest."""
     declared = entries_of(config_class)[name].declared
-    if help is not None:
-        declared = dataclasses.replace(declared, help=help)
-    if needs:
-        declared = dataclasses.replace(declared, needs=_conditions(needs))
+    declared = dataclasses.replace(
+        declared,
+        help=declared.help if help is None else help,
+        needs=_conditions(needs) or declared.needs,
+        no_effect=no_effect or declared.no_effect,
+    )
     return dataclasses.field(default=default, metadata={"option": declared})
 
 
@@ -276,6 +284,7 @@ def _converted(value: Any, kind: Any) -> Any:
         TypeError: it is not of this kind.
         ValueError: its text is not.
     """
+    value = os.fspath(value) if isinstance(value, os.PathLike) else value
     if kind is bool:
         if isinstance(value, str):
             value = {"true": True, "false": False}.get(value.lower())
@@ -320,9 +329,13 @@ def close_names(name: Any, known: Collection[str]) -> str:
     return f"did you mean {' or '.join(close)}?" if close else ""
 
 
-@functools.cache
-def entries_of(config_class: type, as_flags: bool | None = None) -> dict[str, Entry]:
+def entries_of(config_class: Any, as_flags: bool | None = None) -> dict[str, Entry]:
     """Return the options of a class, without those of its groups, by name."""
+    return _entries_of(config_class, as_flags)
+
+
+@functools.cache
+def _entries_of(config_class: Any, as_flags: bool | None) -> dict[str, Entry]:
     if as_flags is None:
         as_flags = getattr(config_class, "named_by_flags", True)
     annotations = typing.get_type_hints(config_class)
@@ -343,8 +356,7 @@ def entries_of(config_class: type, as_flags: bool | None = None) -> dict[str, En
     return found
 
 
-@functools.cache
-def groups_of(config_class: type) -> dict[str, tuple[str, type]]:
+def groups_of(config_class: Any) -> dict[str, tuple[str, type]]:
     """Return title and class of each group of settings in a class, by the field's name."""
     return {
         field.name: (field.metadata["group"], typing.cast(type, field.default_factory))

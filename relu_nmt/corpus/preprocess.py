@@ -32,7 +32,7 @@ from relu_nmt.data.data_folder import (
 from relu_nmt.data.dictionary import UNK, Dictionary
 from relu_nmt.data.indexed_dataset import bin_path, idx_path
 from relu_nmt.data.journal import Journal
-from relu_nmt.data.parallel import check_parallel
+from relu_nmt.data.split import check_parallel
 from relu_nmt.errors import DataError
 from relu_nmt.io.progress_bar import ProgressBar
 from relu_nmt.io.text_lines import TextFile, find_text, scan_text

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from relu_nmt.config import option, settings
+from relu_nmt.config import like, option, settings
+from relu_nmt.config.shared import FairseqOptions, LanguageOptions, SeedOptions
 from relu_nmt.data.data_folder import pair_name
 from relu_nmt.data.documents import SEPARATORS
 from relu_nmt.errors import ConfigError
@@ -17,11 +18,11 @@ class PreprocessConfig:
         ConfigError: two settings contradict each other, or one is missing.
     """
 
-    source_lang: str | None = option(
-        None, "source language, the ending of its files", flags=("-s",), metavar="SRC"
+    source_lang: str | None = like(
+        LanguageOptions, "source_lang", None, "source language, the ending of its files"
     )
-    target_lang: str | None = option(
-        None, "target language, the ending of its files", flags=("-t",), metavar="TGT"
+    target_lang: str | None = like(
+        LanguageOptions, "target_lang", None, "target language, the ending of its files"
     )
     trainpref: str | None = option(
         None,
@@ -48,16 +49,30 @@ class PreprocessConfig:
         "source words (joined dictionary: all words) that occur less often are unknown",
         metavar="N",
     )
-    thresholdtgt: int = option(0, "target words that occur less often are unknown", metavar="N")
+    thresholdtgt: int = option(
+        0,
+        "target words that occur less often are unknown",
+        metavar="N",
+        needs=("joined_dictionary", False),
+        no_effect="--thresholdsrc is that of the joined dictionary",
+    )
     nwordssrc: int = option(
         -1,
         "size of the source dictionary (joined: of the dictionary) at most; -1 for no limit",
+        least=-1,
         metavar="N",
     )
     nwordstgt: int = option(
-        -1, "size of the target dictionary at most; -1 for no limit", metavar="N"
+        -1,
+        "size of the target dictionary at most; -1 for no limit",
+        least=-1,
+        metavar="N",
+        needs=("joined_dictionary", False),
+        no_effect="--nwordssrc is that of the joined dictionary",
     )
-    padding_factor: int = option(8, "fill dictionaries up to a multiple of this size", metavar="N")
+    padding_factor: int = option(
+        8, "fill dictionaries up to a multiple of this size", least=1, metavar="N"
+    )
     only_source: bool = option(False, "there is no target text")
     dict_only: bool = option(False, "make the dictionaries only")
     tokenizer: str = option(
@@ -70,7 +85,11 @@ class PreprocessConfig:
         "none", "split words, with a model learnt on the training text", choices=subword_models
     )
     subword_size: int = option(
-        10000, "what to learn: merges for subword-nmt, pieces for sentencepiece", metavar="N"
+        10000,
+        "what to learn: merges for subword-nmt, pieces for sentencepiece",
+        least=1,
+        metavar="N",
+        needs=[("subword", "subword-nmt", "sentencepiece"), ("subword_model", None)],
     )
     subword_model: str | None = option(
         None,
@@ -83,12 +102,19 @@ class PreprocessConfig:
         choices=SEPARATORS,
     )
     workers: int = option(
-        0, "processes; 0 for one per core (the result does not depend on it)", metavar="N"
+        0, "processes; 0 for one per core (the result does not depend on it)", least=0, metavar="N"
     )
-    seed: int = option(1, "of the sample that a subword model is learnt on", metavar="N")
+    seed: int = like(
+        SeedOptions,
+        "seed",
+        1,
+        "of the sample that a subword model is learnt on",
+        needs=("subword", "subword-nmt", "sentencepiece"),
+        no_effect="no subword model is learnt",
+    )
     overwrite: bool = option(False, "replace a data folder that was made in another way")
-    task: str = option("translation", "as in fairseq; there is one", choices=("translation",))
-    dataset_impl: str = option("mmap", "as in fairseq; there is one", choices=("mmap",))
+    task: str = like(FairseqOptions, "task", "translation")
+    dataset_impl: str = like(FairseqOptions, "dataset_impl", "mmap")
 
     def check(self) -> None:
         """Compare the settings with each other."""
@@ -112,7 +138,6 @@ class PreprocessConfig:
         if not (self.trainpref or self.validpref or self.testpref):
             raise ConfigError("no text: give --trainpref, --validpref or --testpref")
         self._check_dictionaries()
-        self._check_ranges()
         self._check_subwords()
 
     def _check_dictionaries(self) -> None:
@@ -125,16 +150,6 @@ class PreprocessConfig:
         for flag, path in (("--srcdict", self.srcdict), ("--tgtdict", self.tgtdict)):
             if not path and not (flag == "--tgtdict" and self.only_source):
                 raise ConfigError(f"without --trainpref, {flag} must name a dictionary")
-
-    def _check_ranges(self) -> None:
-        for flag, value in (
-            ("--padding-factor", self.padding_factor),
-            ("--subword-size", self.subword_size),
-        ):
-            if value < 1:
-                raise ConfigError(f"{flag} {value}: must be at least 1")
-        if self.workers < 0:
-            raise ConfigError(f"--workers {self.workers}: must be at least 1, or 0 for all cores")
 
     def _check_subwords(self) -> None:
         if self.subword == "none" and self.subword_model:

@@ -16,7 +16,7 @@ from relu_nmt.data.binarize import count_words
 from relu_nmt.data.data_folder import documents_path, raw_path
 from relu_nmt.data.documents import DOCUMENT_TAG, write_documents
 from relu_nmt.data.journal import Journal
-from relu_nmt.data.parallel import check_parallel
+from relu_nmt.data.split import check_parallel
 from relu_nmt.errors import DataError
 from relu_nmt.io.progress_bar import ProgressBar
 from relu_nmt.io.safe_write import safe_writer

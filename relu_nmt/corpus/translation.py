@@ -9,21 +9,20 @@ import numpy as np
 
 from relu_nmt.data.data_folder import (
     dictionary_path,
-    documents_path,
     find_pair,
     infer_languages,
     pair_name,
-    raw_path,
     read_manifest,
     split_prefix,
 )
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR, UNK, Dictionary
-from relu_nmt.data.documents import read_documents
 from relu_nmt.data.indexed_dataset import IndexedDataset
-from relu_nmt.data.parallel import ParallelDataset
+from relu_nmt.data.split import Split
 from relu_nmt.errors import CheckpointError, DataError, ReluNmtError
-from relu_nmt.io.text_lines import read_lines
 from relu_nmt.tokenization.pipeline import TextPipeline, load_pipeline
+
+ESCAPED_UNK = f"<{UNK}>"
+"""An unknown word in a reference, so that no unknown word of a translation matches it."""
 
 
 class TranslationTask:
@@ -35,8 +34,8 @@ class TranslationTask:
     Args:
         source_text: the way from raw source sentences to tokens and back.
         target_text: the same for the target.
-        source_dictionary: numbers of the source tokens.
-        target_dictionary: numbers of the target tokens; equal to the source's if joined.
+        source_dictionary: ids of the source tokens.
+        target_dictionary: ids of the target tokens; equal to the source's if joined.
         folder: the data folder, if there is one.
 
     Example:
@@ -145,7 +144,7 @@ class TranslationTask:
     def with_sentence_separator(self) -> "TranslationTask":
         """Return the task in which ``<sep>`` ends each sentence of both sides.
 
-        No file changes: the symbol gets a number that the binarised data does not use, and is
+        No file changes: the symbol gets an id that the binarised data does not use, and is
         added as sentences are read.
 
         Raises:
@@ -177,7 +176,7 @@ class TranslationTask:
 
     @property
     def separators(self) -> tuple[int, int] | None:
-        """Numbers of ``<sep>`` in source and target; None: sentences do not end in it."""
+        """Ids of ``<sep>`` in source and target; None: sentences do not end in it."""
         if not self.has_sentence_separator:
             return None
         source, target = self.source_dictionary, self.target_dictionary
@@ -188,8 +187,8 @@ class TranslationTask:
             raise DataError("this task comes from a checkpoint and has no data folder; give one")
         return self.folder
 
-    def load_split(self, split: str) -> ParallelDataset:
-        """Return the sentence pairs of ``train``, ``valid``, ``test``, ``test1``...
+    def load_split(self, split: str) -> Split:
+        """Open ``train``, ``valid``, ``test``, ``test1``...
 
         Raises:
             DataError: the split is missing, damaged or not parallel.
@@ -201,47 +200,9 @@ class TranslationTask:
         if pair != pair_name(self.source_lang, None):
             target = IndexedDataset(split_prefix(folder, split, pair, self.target_lang))
         sizes = len(self.source_dictionary), len(self.target_dictionary)
-        return ParallelDataset(source, target, *sizes, self.separators)
+        return Split(source, target, *sizes, self.separators)
 
-    def documents(self, split: str) -> np.ndarray | None:
-        """Return the sentences of each document, int64 [documents]; None if unknown.
-
-        Raises:
-            DataError: the side file is damaged or does not fit the split.
-        """
-        folder = self._folder()
-        pair = find_pair(folder, split, self.source_lang, self.target_lang)
-        path = documents_path(folder, split, pair)
-        return read_documents(path, len(self.load_split(split))) if path.exists() else None
-
-    def raw_lines(self, split: str, side: str) -> list[str] | None:
-        """Return the sentences of a split as they were before any step, or None if not kept.
-
-        They are kept for validation and test sets made by relu-nmt-preprocess.
-
-        Args:
-            split: ``valid``, ``test``...
-            side: ``source`` or ``target``.
-
-        Raises:
-            DataError: the split is missing, or there are not as many raw sentences as pairs.
-        """
-        folder = self._folder()
-        language = {"source": self.source_lang, "target": self.target_lang}[side]
-        pair = find_pair(folder, split, self.source_lang, self.target_lang)
-        path = raw_path(folder, split, pair, language)
-        if not path.exists():
-            return None
-        lines = read_lines(path)
-        count = len(IndexedDataset(split_prefix(folder, split, pair, language)))
-        if len(lines) != count:
-            raise DataError(
-                f"{path}: {len(lines):,} lines, but the split has {count:,} sentences; run "
-                "relu-nmt-preprocess again"
-            )
-        return lines
-
-    def references(self, split: str) -> list[str]:
+    def references(self, split: Split) -> list[str]:
         """Return the target sentences that translations of a split are compared with.
 
         These are the raw sentences where they are kept. If the text arrived segmented, the
@@ -249,31 +210,27 @@ class TranslationTask:
         that fairseq-preprocess made, they come from the binarised data.
 
         Raises:
-            DataError: the split is missing, damaged or source-only.
+            DataError: the split is damaged or source-only.
         """
-        raw = self.raw_lines(split, "target")
+        raw = split.raw_target
         if raw is not None:
             if not self.target_text.keeps_text:
                 return raw
             return [self.target_text.decode(line.split()) for line in raw]
-        dataset = self.load_split(split)
-        if dataset.target is None:
-            raise DataError(f"{dataset.source.prefix}.idx: source-only data has no references")
         # An unknown word in a reference is written otherwise, so that none in a translation
         # counts as right.
-        unk = f"<{UNK}>"
-        return [self.decode_target(dataset.pair(i)[1], unk) for i in range(len(dataset))]
+        return [self.decode_target(ids, ESCAPED_UNK) for ids in split.targets()]
 
     def encode_source(self, raw: str) -> np.ndarray:
-        """Return the token numbers of a raw source sentence, int64 [S], ending in ``</s>``."""
+        """Return the token ids of a raw source sentence, int64 [S], ending in ``</s>``."""
         return self.source_dictionary.encode(self.source_text.encode(raw))
 
     def encode_target(self, raw: str) -> np.ndarray:
-        """Return the token numbers of a raw target sentence, int64 [T], ending in ``</s>``."""
+        """Return the token ids of a raw target sentence, int64 [T], ending in ``</s>``."""
         return self.target_dictionary.encode(self.target_text.encode(raw))
 
     def decode_target(self, ids: Iterable[int], unk: str = UNK) -> str:
-        """Return the raw sentence that the target token numbers stand for."""
+        """Return the raw sentence that the target token ids stand for."""
         return self.target_text.decode(self.target_dictionary.symbols_of(ids, unk))
 
     def target_tokens(self, ids: Iterable[int], unk: str = UNK) -> str:
@@ -326,7 +283,7 @@ class TranslationTask:
     def at_folder(self, path: str | os.PathLike[str]) -> "TranslationTask":
         """Return this task, reading splits from ``path``, after comparing the dictionaries.
 
-        For a model that is used on a data folder: the numbers must mean the same in both.
+        For a model that is used on a data folder: the ids must mean the same in both.
 
         Raises:
             DataError: the folder's dictionaries differ from this task's.

@@ -1,4 +1,4 @@
-"""Document boundaries: recognised in the text, kept in a small side file.
+"""Boundaries of documents and of the sentences in them: in text, in token ids, in a side file.
 
 The side file ``train.de-en.documents`` has one line per document: its number of sentences. The
 sentences themselves are stored one after the other as usual.
@@ -7,6 +7,7 @@ sentences themselves are stored one after the other as usual.
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -78,26 +79,22 @@ def write_documents(path: str | os.PathLike[str], counts: Sequence[int] | np.nda
     write_text(path, "".join(f"{count}\n" for count in counts))
 
 
-def document_of_sentence(counts: np.ndarray) -> np.ndarray:
-    """Return the number of the document that each sentence belongs to, int64 [sentences]."""
-    return np.repeat(np.arange(len(counts)), counts)
+def sentence_slices(tokens: Sequence[Any] | np.ndarray, separator: Any) -> list[slice]:
+    """Return where the sentences stand, without their separators.
 
-
-def require_documents(documents: np.ndarray | None, origin: str, purpose: str) -> np.ndarray:
-    """Return the document boundaries.
+    What follows the last separator is a sentence only if it has tokens.
 
     Args:
-        documents: sentences of each document, or None if unknown.
-        origin: the split, for the message (``data-bin/train.de-en``).
-        purpose: the flag that needs them.
+        tokens: words or token ids [T], without ``</s>``.
+        separator: the token that ends each sentence.
 
-    Raises:
-        DataError: they are unknown.
+    Example:
+        >>> words = "a b <sep> <sep> c".split()
+        >>> [words[own] for own in sentence_slices(words, "<sep>")]
+        [['a', 'b'], [], ['c']]
     """
-    if documents is None:
-        raise DataError(
-            f"{origin}.documents: no such file, but {purpose} needs the document boundaries; run "
-            "relu-nmt-preprocess with --document-separator, or write the file (a line per "
-            "document: its number of sentences)"
-        )
-    return documents
+    ends = [place for place, token in enumerate(tokens) if token == separator]
+    begins = [0, *(end + 1 for end in ends)]
+    if begins[-1] < len(tokens):
+        ends.append(len(tokens))
+    return [slice(begin, end) for begin, end in zip(begins, ends, strict=False)]

@@ -209,6 +209,7 @@ class BeamSearch:
     def _continue(self, candidates: Candidates, ends: Tensor, any_ends: bool) -> _Live:
         """Choose in every group the k best candidates that have not ended."""
         size = self._group_size
+        parts: tuple[Tensor | None, ...]
         parts = (candidates.tokens, candidates.parents, candidates.totals)
         if any_ends:
             # Candidates come best first; the ended ones move behind all others.

@@ -10,28 +10,28 @@ from relu_nmt.errors import ConfigError
 
 
 def length_limits(
-    config: GenerationConfig, source_lengths: np.ndarray, most_positions: int | None = None
+    config: GenerationConfig, source_lengths: np.ndarray, max_positions: int | None = None
 ) -> np.ndarray:
     """Return the largest number of tokens before the end symbol for each sentence, int64 [B].
 
     Args:
         config: ``max_len_a`` and ``max_len_b``; ``min_len`` tokens are allowed in any case.
         source_lengths: tokens of each source with the end symbol, [B].
-        most_positions: tokens that the models can write, the end symbol included; None for any.
+        max_positions: tokens that the models can write, the end symbol included; None for any.
 
     Raises:
         ConfigError: the models cannot write ``--min-len`` tokens.
     """
     limits = (config.max_len_a * source_lengths + config.max_len_b).astype(np.int64)
     limits = np.maximum(limits, config.min_len)
-    if most_positions is None:
+    if max_positions is None:
         return limits
-    if config.min_len >= most_positions:
+    if config.min_len >= max_positions:
         raise ConfigError(
-            f"--min-len {config.min_len}: the model can write {most_positions - 1} tokens and the "
+            f"--min-len {config.min_len}: the model can write {max_positions - 1} tokens and the "
             "end symbol at most"
         )
-    return np.minimum(limits, most_positions - 1)
+    return np.minimum(limits, max_positions - 1)
 
 
 class TokenConstraints:

@@ -12,16 +12,15 @@ the windows of a document wait for each other; those of different documents shar
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 
-from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.data.sentence_separators import sentence_slices
+from relu_nmt.data.documents import sentence_slices
+from relu_nmt.data.split import join_sentences
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.decoding.constraints import length_limits
-from relu_nmt.decoding.document_windows import Window, WindowConfig, WindowPlan
-from relu_nmt.decoding.sentences import SourceSentence, Translation
+from relu_nmt.decoding.translations import Line, SourceSentence, TranslatedLines, Translation
+from relu_nmt.decoding.windows import Window, WindowConfig, WindowPlan
 from relu_nmt.errors import ConfigError
 
 
@@ -52,25 +51,12 @@ class SourceDocuments:
         """Return the sentences of a window as one, with the references of the new ones."""
         read = [self.sentences[i] for i in self.with_words(window.context, window.end)]
         new = [self.sentences[i].reference for i in range(window.first, window.end)]
-        references = [reference[:-1] for reference in new if reference is not None]
-        end = [np.array([Dictionary.eos_index])]
+        references = [reference for reference in new if reference is not None]
         return SourceSentence(
-            np.concatenate([sentence.ids[:-1] for sentence in read] + end),
+            join_sentences([sentence.ids for sentence in read]),
             [token for sentence in read for token in sentence.tokens],
-            np.concatenate(references + end) if references else None,
+            join_sentences(references) if references else None,
         )
-
-
-class Line(NamedTuple):
-    """A line of a translated document.
-
-    Args:
-        text: raw text.
-        tokens: the same as dictionary tokens.
-    """
-
-    text: str
-    tokens: list[str]
 
 
 @dataclass(frozen=True)
@@ -89,6 +75,12 @@ class WindowTranslation:
     source: SourceSentence
     translations: list[Translation]
     lines: list[Line] | None
+
+    @property
+    def divided(self) -> list[Line]:
+        """The best translation as lines: one for each new sentence, or one for all of them."""
+        best = self.translations[0]
+        return [Line(best.text, best.tokens)] if self.lines is None else self.lines
 
 
 @dataclass(frozen=True)
@@ -121,9 +113,49 @@ class DocumentTranslations:
         """Return the lines of each document: one for each sentence, or one for a whole window."""
         documents: list[list[Line]] = [[] for _ in range(num_documents)]
         for own in self.windows:
-            best = own.translations[0]
-            documents[own.window.document] += own.lines or [Line(best.text, best.tokens)]
+            documents[own.window.document] += own.divided
         return documents
+
+
+class TranslatedDocuments(list[TranslatedLines]):
+    """The lines of each translated document, with the report that the command prints.
+
+    It is a list of documents like any other; a slice of it is a plain list, without the report.
+
+    Args:
+        found: the translations, of which mismatched groups were translated again in parts.
+        num_documents: how many documents they are of.
+
+    Attributes:
+        num_groups: groups of lines that were to be translated at once.
+        num_mismatched: of these, how many translations had another number of sentences than lines.
+        num_repeated: groups, whole or parts, that were translated again in halves.
+        num_undivided: groups that became one line each, as the model has no separators.
+        num_at_limit: translations that reached the longest output and may be cut off; the lines
+            of a document tell which (:class:`TranslatedLines`).
+    """
+
+    def __init__(self, found: DocumentTranslations, num_documents: int) -> None:
+        documents: list[list[tuple[str, bool]]] = [[] for _ in range(num_documents)]
+        for own in found.windows:
+            cut = own.translations[0].reached_limit
+            documents[own.window.document] += [(line.text, cut) for line in own.divided]
+        super().__init__(
+            TranslatedLines(
+                [text for text, _ in lines], [i for i, (_, cut) in enumerate(lines) if cut]
+            )
+            for lines in documents
+        )
+        self.num_groups = found.num_planned
+        self.num_mismatched = found.num_mismatched
+        self.num_repeated = found.num_repeated
+        self.num_undivided = found.num_undivided
+        self.num_at_limit = found.num_at_limit
+
+    @property
+    def mismatch_rate(self) -> float | None:
+        """Share of the groups that were mismatched, 0 to 1; None: that cannot be told."""
+        return None if self.num_undivided else self.num_mismatched / max(1, self.num_groups)
 
 
 Search = Callable[[Sequence[SourceSentence]], list[list[Translation]]]
@@ -137,7 +169,7 @@ class DocumentSearch:
         documents: what to translate.
         windows: how to divide it.
         config: settings of the search, for output lengths and scores.
-        most_positions: see :func:`relu_nmt.decoding.constraints.length_limits`.
+        max_positions: see :func:`relu_nmt.decoding.constraints.length_limits`.
         decode: makes raw text of target tokens.
 
     Raises:
@@ -149,7 +181,7 @@ class DocumentSearch:
         documents: SourceDocuments,
         windows: WindowConfig,
         config: GenerationConfig,
-        most_positions: int | None,
+        max_positions: int | None,
         decode: Callable[[Sequence[str]], str],
     ) -> None:
         if windows.window_overlap and documents.separators is None:
@@ -162,7 +194,7 @@ class DocumentSearch:
         self._documents = documents
         self._windows = windows
         self._config = config
-        self._most_positions = most_positions
+        self._max_positions = max_positions
         self._decode = decode
         self._kept: dict[int, np.ndarray] = {}  # target tokens of each sentence, with separator
 
@@ -225,7 +257,7 @@ class DocumentSearch:
         context = np.concatenate([nothing, *(self._kept[number] for number in numbers)])
         # It may take the share of the longest output that its source has of the source.
         length = len(documents.joined(window).ids)
-        longest = length_limits(self._config, np.array([length]), self._most_positions)[0]
+        longest = length_limits(self._config, np.array([length]), self._max_positions)[0]
         share = sum(len(documents.sentences[number].ids) - 1 for number in numbers) / length
         return context if len(context) <= longest * share else None
 
@@ -239,6 +271,8 @@ class DocumentSearch:
             return WindowTranslation(window, source, translations, None)
         rest = dict(zip(self._documents.with_words(window.first, window.end), slices, strict=True))
         self._keep(rest, best)
+        if window.num_new == 1:
+            return WindowTranslation(window, source, translations, [Line(best.text, best.tokens)])
         tokens = [
             best.tokens[rest[number]] if number in rest else []
             for number in range(window.first, window.end)

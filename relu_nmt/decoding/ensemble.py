@@ -60,13 +60,13 @@ class Ensemble:
         self.dtype = dtype
 
     @property
-    def most_positions(self) -> int | None:
+    def max_positions(self) -> int | None:
         """Longest target with the end symbol that every model can write; None for any."""
         limits = [model.most_target_tokens for model in self.models]
         return min((limit for limit in limits if limit is not None), default=None)
 
     @property
-    def most_source_positions(self) -> int | None:
+    def max_source_positions(self) -> int | None:
         """Longest source with the end symbol that every model can read; None for any."""
         limits = [model.most_source_tokens for model in self.models]
         return min((limit for limit in limits if limit is not None), default=None)

@@ -1,11 +1,12 @@
-"""Translations of one batch of token numbers, by whatever search the settings ask for."""
+"""Translations of token ids, by whatever search the settings ask for: of a batch, of many."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from relu_nmt.data.batches import pad_rows
 from relu_nmt.decoding.beam_search import BeamSearch
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.decoding.constraints import length_limits
@@ -22,6 +23,11 @@ from relu_nmt.decoding.selectors import (
 from relu_nmt.errors import ConfigError
 from relu_nmt.models.encoder_decoder import EncoderDecoder
 
+DEFAULT_MAX_TOKENS = 12000
+MAX_LOGITS = {"cpu": 2**22, "cuda": 2**26}
+"""Entries of the [B, K, V] logits of a step where no batch size is given: 16 MB on a CPU, near
+the size of its caches, and 256 MB on a GPU."""
+
 
 class Generator:
     """Finds or scores hypotheses for batches of source sentences.
@@ -29,7 +35,7 @@ class Generator:
     Args:
         models: one model, or several whose probabilities are averaged.
         config: settings of the search.
-        symbols: numbers of the special symbols; the target dictionary has them.
+        symbols: ids of the special symbols; the target dictionary has them.
         dtype: ``torch.float16`` or ``torch.bfloat16`` to compute in; scores stay in float32.
 
     Example:
@@ -80,7 +86,7 @@ class Generator:
         """
         config = self.config
         lengths = (src_tokens != self.symbols.pad_index).sum(1).cpu().numpy()
-        limits = length_limits(config, lengths, self.ensemble.most_positions)
+        limits = length_limits(config, lengths, self.ensemble.max_positions)
         ids = np.arange(len(limits)) if sentence_ids is None else np.asarray(sentence_ids)
         with self.ensemble.evaluating(src_tokens.device):
             selector = self._selector(ids, limits, src_tokens.device)
@@ -122,3 +128,100 @@ class Generator:
         if config.diverse_beam_groups > 0:
             return DiverseSelector(config.diverse_beam_groups, config.diverse_beam_strength)
         return BeamSelector()
+
+
+def plan_decoding_batches(
+    lengths: np.ndarray, config: GenerationConfig, vocab_size: int, device_type: str = "cpu"
+) -> list[np.ndarray]:
+    """Return the sentences of each batch, longest first.
+
+    Args:
+        lengths: source tokens of each sentence with the end symbol, [N].
+        config: ``max_tokens``, ``batch_size`` and ``beam``; with neither of the former, batches
+            are as large as suits the device.
+        vocab_size: number of target symbols.
+        device_type: ``cpu`` or ``cuda``.
+    """
+    max_tokens, batch_size = config.max_tokens, config.batch_size
+    if max_tokens is None and batch_size is None:
+        max_tokens = DEFAULT_MAX_TOKENS
+        max_logits = MAX_LOGITS.get(device_type, MAX_LOGITS["cpu"])
+        batch_size = max(1, max_logits // (config.beam * vocab_size))
+    order = np.argsort(-lengths, kind="stable")
+    batches, first = [], 0
+    while first < len(order):
+        longest = max(1, int(lengths[order[first]]))
+        fitting = len(order) if batch_size is None else batch_size
+        if max_tokens is not None:
+            fitting = min(fitting, max_tokens // longest)
+        last = first + max(1, fitting)  # a sentence longer than a batch is a batch of its own
+        batches.append(order[first:last])
+        first = last
+    return batches
+
+
+def generate_in_order(
+    generator: Generator,
+    sources: Sequence[np.ndarray],
+    vocab_size: int,
+    device: torch.device,
+    targets: Sequence[np.ndarray] | None = None,
+    first_id: int = 0,
+    on_progress: Callable[[int], object] | None = None,
+    contexts: Sequence[np.ndarray] | None = None,
+) -> list[list[Hypothesis]]:
+    """Return the n best hypotheses of each source, in the order of the sources.
+
+    A source without words has one hypothesis without words and with score 0, so that an empty
+    line stays empty; the model is not asked.
+
+    Args:
+        generator: search and models.
+        sources: token ids, each ending in the end symbol.
+        vocab_size: number of target symbols.
+        device: where the models are.
+        targets: references, of which ``--prefix-size`` tokens are forced, or which are scored
+            (``--score-reference``).
+        first_id: number of the first sentence, for the random numbers of sampling.
+        on_progress: called with the number of sentences of each batch that is done.
+        contexts: target tokens, without end symbol, that each output goes on from; they are not
+            part of it. Of no effect on ``--score-reference``.
+    """
+    config, symbols = generator.config, generator.symbols
+    results: list[list[Hypothesis]] = [
+        [Hypothesis(np.array([symbols.eos_index]), 0.0, np.zeros(1, np.float32), np.zeros(1, int))]
+        for _ in sources
+    ]
+    lengths = np.array([len(source) for source in sources], dtype=np.int64)
+    wanted = np.flatnonzero((lengths > 1) | config.score_reference)
+    for batch in plan_decoding_batches(lengths[wanted], config, vocab_size, device.type):
+        members = wanted[batch]
+        src_tokens = pad_rows([sources[i] for i in members], symbols.pad_index).to(device)
+        if config.score_reference and targets is not None:
+            tgt_tokens = pad_rows([targets[i] for i in members], symbols.pad_index).to(device)
+            found = generator.score(src_tokens, tgt_tokens)
+        else:
+            forced = [_beginning(i, config.prefix_size, targets, contexts) for i in members]
+            prefixes = (
+                pad_rows(forced, symbols.pad_index).to(device) if any(map(len, forced)) else None
+            )
+            sizes = None if contexts is None else np.array([len(contexts[i]) for i in members])
+            found = generator.generate(src_tokens, prefixes, members + first_id, sizes)
+        for i, hypotheses in zip(members, found, strict=True):
+            results[i] = hypotheses
+        if on_progress is not None:
+            on_progress(len(members))
+    return results
+
+
+def _beginning(
+    number: int,
+    prefix_size: int,
+    targets: Sequence[np.ndarray] | None,
+    contexts: Sequence[np.ndarray] | None,
+) -> np.ndarray:
+    """Return the forced first tokens of a sentence: its context, then ``--prefix-size`` tokens."""
+    nothing = np.zeros(0, dtype=np.int64)
+    context = nothing if contexts is None else contexts[number]
+    prefix = nothing if targets is None else targets[number][:prefix_size]
+    return np.concatenate([context, prefix])

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from relu_nmt.data.batches import shift_right
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.decoding.ensemble import Ensemble
 from relu_nmt.decoding.hypotheses import Hypothesis, LengthPenalty, SymbolIndices
@@ -27,12 +28,8 @@ def score_references(
         src_tokens: [B, S] int64, right-padded, ending in the end symbol.
         tgt_tokens: [B, T] int64, right-padded, ending in the end symbol.
     """
-    prev_output_tokens = tgt_tokens.roll(1, dims=1)
-    prev_output_tokens[:, 0] = symbols.eos_index
-    # After the roll the last column's end symbol or padding is gone, but shorter targets keep
-    # their end symbol as an input, behind their last prediction; it is padding there.
+    prev_output_tokens = shift_right(tgt_tokens, symbols.pad_index, symbols.eos_index)
     real = tgt_tokens != symbols.pad_index
-    prev_output_tokens = prev_output_tokens.masked_fill(~real, symbols.pad_index)
     features = [model(src_tokens, prev_output_tokens)[real] for model in ensemble.models]
     targets = tgt_tokens[real]  # [N]
     chosen = []

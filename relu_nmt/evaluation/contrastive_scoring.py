@@ -7,8 +7,8 @@ import numpy as np
 import torch
 
 from relu_nmt.corpus.translation import TranslationTask
-from relu_nmt.decoding.batching import generate_in_order
-from relu_nmt.decoding.generator import Generator
+from relu_nmt.data.split import join_sentences
+from relu_nmt.decoding.generator import Generator, generate_in_order
 from relu_nmt.errors import ConfigError
 from relu_nmt.evaluation.contrasts import Contrast
 
@@ -83,13 +83,11 @@ class ContrastScorer:
         """Return the source with its context, and the target's context without end symbol."""
         before = len(contrast.source_context)
         first = 0 if context is None else max(0, before - context)
-        source = [self._task.encode_source(text) for text in contrast.source_context[first:]]
-        target = [self._task.encode_target(text) for text in contrast.reference_context[first:]]
-        last = self._task.encode_source(contrast.source)
-        nothing = np.zeros(0, dtype=last.dtype)
+        sources = [*contrast.source_context[first:], contrast.source]
+        targets = contrast.reference_context[first:]
         return (
-            np.concatenate([*(ids[:-1] for ids in source), last]),
-            np.concatenate([nothing, *(ids[:-1] for ids in target)]),
+            join_sentences([self._task.encode_source(text) for text in sources]),
+            join_sentences([self._task.encode_target(text) for text in targets])[:-1],
         )
 
 

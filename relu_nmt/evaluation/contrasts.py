@@ -81,8 +81,11 @@ def _parse(line: str, place: str) -> Contrast:
     if not isinstance(record, dict):
         raise DataError(f"{place}: expected a JSON object, found {line[:40]!r}")
     contrast = Contrast(
-        *(_text(record, key, place) for key in ("source_language", "source", "reference")),
-        *(_texts(record, key, place) for key in ("contrasts", "source_context")),
+        source_language=_text(record, "source_language", place),
+        source=_text(record, "source", place),
+        reference=_text(record, "reference", place),
+        contrasts=_texts(record, "contrasts", place),
+        source_context=_texts(record, "source_context", place),
         reference_context=_texts(record, "reference_context", place),
         phenomenon=_text(record, "phenomenon", place, ""),
         distance=_distance(record, place),

@@ -16,16 +16,17 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
-from relu_nmt.data.documents import separator_test
-from relu_nmt.data.sentence_separators import sentence_slices
+from relu_nmt.data.documents import sentence_slices, separator_test
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation.bleu import MetricConfig, Score
 
 Documents = list[list[str]]
 """The lines of each document."""
+LineT = TypeVar("LineT")
 
 
 def split_at_separators(lines: Sequence[str], separator: str) -> Documents:
@@ -41,7 +42,9 @@ def split_at_separators(lines: Sequence[str], separator: str) -> Documents:
     return [list(run) for is_separator, run in runs if not is_separator]
 
 
-def cut_by_counts(lines: Sequence[str], counts: Sequence[int] | np.ndarray, name: str) -> Documents:
+def cut_by_counts(
+    lines: Sequence[LineT], counts: Sequence[int] | np.ndarray, name: str
+) -> list[list[LineT]]:
     """Return the documents of a text without separators.
 
     Args:

@@ -9,6 +9,7 @@ import os
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -69,7 +70,7 @@ class SegmentStatistics:
         return _score(self.metric.build(), counts.sum(0))
 
 
-def _score(metric: object, sums: np.ndarray) -> float:
+def _score(metric: Any, sums: np.ndarray) -> float:
     return float(metric._compute_score_from_stats(sums.tolist()).score)
 
 
@@ -241,8 +242,9 @@ def paired_bootstrap(
     signature = score.signature.replace("|", f"|bs:{samples}|seed:{seed}|", 1)
     return Comparison(
         f"{prefix}{score.name}",
-        *estimates,
-        p_value(*resampled, difference),
+        estimates[0],
+        estimates[1],
+        p_value(resampled[0], resampled[1], difference),
         len(system),
         signature,
     )

@@ -1,19 +1,26 @@
-"""The score of translations of one split of a data folder."""
+"""The scores of translations of one split of a data folder: of sentences, groups and documents.
+
+A segment is a group of consecutive sentences, compared with the joined references of these; a
+sentence is a group of one, a document a group of all its sentences.
+"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from relu_nmt.corpus.translation import TranslationTask
-from relu_nmt.data.dictionary import UNK
-from relu_nmt.errors import DataError
+from relu_nmt.corpus.translation import ESCAPED_UNK, TranslationTask
+from relu_nmt.data.split import Split
+from relu_nmt.decoding.translations import Line
 from relu_nmt.evaluation.bleu import MetricConfig, Score
 from relu_nmt.evaluation.config import ScoringConfig
-from relu_nmt.evaluation.document_scores import cut_by_counts, join_lines
-
-ESCAPED_UNK = f"<{UNK}>"
-"""An unknown word in a reference, so that no unknown word of a translation matches it."""
+from relu_nmt.evaluation.document_scores import (
+    align_sentences,
+    cut_by_counts,
+    document_score,
+    join_lines,
+    sentence_score,
+)
 
 
 @dataclass(frozen=True)
@@ -25,22 +32,38 @@ class SplitMetric:
         references: the reference of each sentence.
         tokenised: translations are compared as words of the tokeniser, subwords joined, not as
             raw text.
+        task: for the way from tokens to words.
     """
 
     metric: MetricConfig
     references: list[str]
     tokenised: bool
+    task: TranslationTask
+
+    def shown(self, line: Line) -> str:
+        """Return a translation as it is compared."""
+        text, tokens = line
+        return " ".join(self.task.target_text.join_words(tokens)) if self.tokenised else text
+
+    def score(
+        self, lines: Sequence[Line], counts: Sequence[int] | np.ndarray | None, split: Split
+    ) -> Score:
+        """Return the score with one segment per line, see :func:`score_split`."""
+        references = self.references
+        if counts is not None:
+            references = join_lines(cut_by_counts(references, counts, split.name))
+        return self.metric.score([self.shown(line) for line in lines], [references])
 
 
-def split_metric(task: TranslationTask, split: str, config: ScoringConfig) -> SplitMetric:
+def split_metric(task: TranslationTask, split: Split, config: ScoringConfig) -> SplitMetric:
     """Return how translations of a split are scored.
 
     The references are the raw ones where the folder keeps them. A folder that fairseq-preprocess
-    made has only token numbers: translations and references are then compared as they come out
+    made has only token ids: translations and references are then compared as they come out
     of the dictionary, with ``tok:none``, unless the task detokenises them.
 
     Args:
-        task: with a data folder.
+        task: tokenisation and dictionaries.
         split: ``valid``, ``test``...
         config: metric and its settings.
 
@@ -53,54 +76,98 @@ def split_metric(task: TranslationTask, split: str, config: ScoringConfig) -> Sp
         lowercase = pipeline.lowercase
     if config.scoring == "bleu":
         metric = MetricConfig("bleu", lowercase, "none", smooth="none")
-        return SplitMetric(metric, _tokenised_references(task, split), True)
+        return SplitMetric(metric, _tokenised_references(task, split), True, task)
     references = task.references(split)
     if config.scoring == "chrf":
-        return SplitMetric(MetricConfig("chrf", lowercase), references, False)
+        return SplitMetric(MetricConfig("chrf", lowercase), references, False, task)
     prepared = pipeline.keeps_text and pipeline.detokenizer == "none"
     tokenize = config.sacrebleu_tokenizer or ("none" if prepared else "13a")
-    return SplitMetric(MetricConfig("bleu", lowercase, tokenize), references, False)
+    return SplitMetric(MetricConfig("bleu", lowercase, tokenize), references, False, task)
 
 
 def score_split(
     task: TranslationTask,
-    split: str,
-    texts: Sequence[str],
-    tokens: Sequence[Sequence[str]],
+    split: Split,
+    lines: Sequence[Line],
     config: ScoringConfig,
-    documents: np.ndarray | None = None,
+    counts: np.ndarray | None = None,
 ) -> Score:
-    """Return the score of the translations of all sentences of a split.
+    """Return the score of the translations of a whole split, one segment per line.
 
     Args:
-        task: with a data folder.
+        task: tokenisation and dictionaries.
         split: ``valid``, ``test``...
-        texts: the translations as raw text.
-        tokens: the same as dictionary tokens.
+        lines: the translations.
         config: metric and its settings, see :func:`split_metric`.
-        documents: sentences of each document, int [documents], if ``texts`` and ``tokens`` are
-            whole documents; the score is then that of documents (d-BLEU). None for sentences.
+        counts: sentences of each line, int [lines], where lines are groups or whole documents;
+            None: each is one sentence.
 
     Raises:
         DataError: the split has no references, or not as many.
     """
-    own = split_metric(task, split, config)
-    lines, references = texts, own.references
-    if own.tokenised:
-        lines = [" ".join(task.target_text.join_words(line)) for line in tokens]
-    if documents is not None:
-        references = join_lines(cut_by_counts(references, documents, split))
-    return own.metric.score(lines, [references])
+    return split_metric(task, split, config).score(lines, counts, split)
 
 
-def _tokenised_references(task: TranslationTask, split: str) -> list[str]:
-    raw = task.raw_lines(split, "target")
-    pipeline = task.target_text
+@dataclass(frozen=True)
+class DocumentScores:
+    """Scores of documents.
+
+    Args:
+        d_bleu: one segment per document.
+        s_bleu: one per sentence; documents with other numbers of lines are one segment each. None
+            if all are.
+        group_bleu: one per group; its references depend on the groups.
+        chrf: d-chrF2, one segment per document.
+    """
+
+    d_bleu: Score
+    s_bleu: Score | None
+    group_bleu: Score
+    chrf: Score
+
+
+def score_documents(
+    task: TranslationTask,
+    split: Split,
+    documents: Sequence[Sequence[Line]],
+    groups: Sequence[Line],
+    counts: np.ndarray,
+    config: ScoringConfig,
+) -> DocumentScores:
+    """Return the scores of a split's documents.
+
+    Args:
+        task: tokenisation and dictionaries.
+        split: ``valid``, ``test``..., with document boundaries.
+        documents: the lines of each document; a line is a sentence, or a group that could not be
+            cut into sentences.
+        groups: the translation of each group.
+        counts: sentences of each group, int [groups].
+        config: settings of BLEU; ``scoring="bleu"`` is that of tokenised text.
+
+    Raises:
+        DataError: the split has no references, or no document boundaries.
+    """
+    sentences = split.require_documents("a score of documents")
+    bleu = replace(config, scoring="bleu" if config.scoring == "bleu" else "sacrebleu")
+    own = split_metric(task, split, bleu)
+    texts = [[text for text, _ in lines] for lines in documents]
+    references = cut_by_counts(task.references(split), sentences, split.name)
+    chrf = document_score(MetricConfig("chrf", own.metric.lowercase), texts, [references])
+    shown = [[own.shown(line) for line in document] for document in documents]
+    references = cut_by_counts(own.references, sentences, split.name)
+    return DocumentScores(
+        document_score(own.metric, shown, [references]),
+        sentence_score(own.metric, align_sentences(shown, [references])),
+        own.score(groups, counts, split).labelled("group ", f"groups = {len(groups)}"),
+        chrf,
+    )
+
+
+def _tokenised_references(task: TranslationTask, split: Split) -> list[str]:
+    raw, pipeline = split.raw_target, task.target_text
     if raw is not None:
         # Through the subword model and back, so that text that came segmented is joined too.
         return [" ".join(pipeline.join_words(pipeline.encode(line))) for line in raw]
-    dataset = task.load_split(split)
-    if dataset.target is None:
-        raise DataError(f"{dataset.source.prefix}.idx: source-only data has no references")
-    lines = (task.target_tokens(dataset.pair(i)[1], ESCAPED_UNK) for i in range(len(dataset)))
+    lines = (task.target_tokens(ids, ESCAPED_UNK) for ids in split.targets())
     return [" ".join(pipeline.join_words(line.split())) for line in lines]

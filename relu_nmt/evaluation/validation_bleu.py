@@ -8,9 +8,10 @@ import numpy as np
 import torch
 
 from relu_nmt.corpus.translation import TranslationTask
-from relu_nmt.data.document_groups import DocumentGroups, GroupedDataset
-from relu_nmt.decoding.batching import generate_in_order
-from relu_nmt.decoding.generator import Generator
+from relu_nmt.data.groups import Groups
+from relu_nmt.data.split import Split
+from relu_nmt.decoding.generator import Generator, generate_in_order
+from relu_nmt.decoding.translations import Line
 from relu_nmt.evaluation.bleu import Score
 from relu_nmt.evaluation.config import ScoringConfig
 from relu_nmt.evaluation.document_scores import cut_by_counts, join_lines
@@ -37,12 +38,13 @@ class Processes(Protocol):
 class ValidationBleu:
     """Translates a split and scores it against its references.
 
-    With groups of sentences, each group is translated at once, and whole documents are scored
-    (d-BLEU), so that the score does not depend on how the groups were cut.
+    Each group of sentences is translated at once; single sentences are groups of one. Of joined
+    sentences whole documents are scored (d-BLEU), so that the score does not depend on how the
+    groups were cut.
 
     Args:
         generator: searches with the model being trained.
-        task: with the data folder.
+        task: tokenisation and dictionaries.
         split: ``valid``...
         scoring: settings of the score.
         processes: who shares the work.
@@ -57,12 +59,12 @@ class ValidationBleu:
         self,
         generator: Generator,
         task: TranslationTask,
-        split: str,
+        split: Split,
         scoring: ScoringConfig,
         processes: Processes,
         say: Callable[[str], None],
         num_samples: int = 0,
-        groups: DocumentGroups | None = None,
+        groups: Groups | None = None,
     ) -> None:
         self._generator = generator
         self._task = task
@@ -71,9 +73,8 @@ class ValidationBleu:
         self._processes = processes
         self._say = say
         self._num_samples = num_samples
-        self._groups = groups
-        sentences = task.load_split(split)
-        self._dataset = sentences if groups is None else GroupedDataset(sentences, groups)
+        self._of_documents = groups is not None
+        self._groups = split.groups() if groups is None else groups
 
     def score(self) -> dict[str, float]:
         """Return ``bleu``, 0 to 100.
@@ -82,7 +83,7 @@ class ValidationBleu:
             ConfigError: the model's scores are not finite, so that there is no translation.
         """
         processes = self._processes
-        lengths = self._dataset.source_sizes
+        lengths = self._lengths()
         # Dealt out in order of length, the shares take equally long.
         order = sorted(range(len(lengths)), key=lengths.__getitem__)
         mine = order[processes.rank :: processes.world_size]
@@ -90,27 +91,33 @@ class ValidationBleu:
         score = None
         if processes.rank == 0:
             tokens = [line for _, line in sorted(itertools.chain.from_iterable(everyones))]
-            texts = [self._task.target_text.decode(line) for line in tokens]
-            result = self._score(texts, tokens)
-            self._print_samples(texts)
-            score = result.value
+            lines = [Line(self._task.target_text.decode(line), line) for line in tokens]
+            score = self._score(lines).value
+            self._print_samples([line.text for line in lines])
         return {"bleu": processes.from_first(score)}
 
-    def _score(self, texts: list[str], tokens: list[list[str]]) -> Score:
-        """Score all translations, given as texts and as dictionary tokens, and print it."""
-        task, split, scoring, groups = self._task, self._split, self._scoring, self._groups
-        if groups is None:
-            score = score_split(task, split, texts, tokens, scoring)
+    def _whole_documents(self, lines: list[Line]) -> list[Line]:
+        """Join the groups of each document."""
+        counts = np.bincount(self._groups.document)  # groups of each document
+        documents = cut_by_counts(lines, counts, self._split.name)
+        texts = join_lines([[line.text for line in own] for own in documents])
+        tokens = [[token for line in own for token in line.tokens] for own in documents]
+        return [Line(*line) for line in zip(texts, tokens, strict=True)]
+
+    def _score(self, lines: list[Line]) -> Score:
+        """Score the translations of all sentences or groups, and print it."""
+        task, split, scoring = self._task, self._split, self._scoring
+        if not self._of_documents:
+            score = score_split(task, split, lines, scoring)
             self._say(f"{score}")
             return score
-        of_document = np.bincount(groups.document)
-        rest = iter(tokens)
-        whole = [list(itertools.chain(*itertools.islice(rest, count))) for count in of_document]
-        sentences = np.bincount(groups.document, groups.count).astype(np.int64)
-        texts = join_lines(cut_by_counts(texts, of_document, self._split))
-        score = score_split(task, split, texts, whole, scoring, sentences)
-        self._say(f"{len(texts):,} documents: d-{score}")
+        documents = self._whole_documents(lines)
+        score = score_split(task, split, documents, scoring, split.documents)
+        self._say(f"{len(documents):,} documents: d-{score}")
         return score
+
+    def _lengths(self) -> list[int]:
+        return self._split.group_sizes(self._groups)[0].tolist()
 
     def check(self) -> None:
         """Translate the shortest sentences or groups, and see that the references are there.
@@ -118,7 +125,7 @@ class ValidationBleu:
         Raises:
             DataError: the split has no references.
         """
-        lengths = self._dataset.source_sizes
+        lengths = self._lengths()
         shortest = sorted(range(len(lengths)), key=lengths.__getitem__)[:CHECKED_SENTENCES]
         self._translate(shortest)
         self._task.references(self._split)
@@ -128,7 +135,7 @@ class ValidationBleu:
         dictionary = self._task.target_dictionary
         found = generate_in_order(
             self._generator,
-            [self._dataset.pair(number)[0] for number in numbers],
+            [self._split.joined(self._groups.sentences(number))[0] for number in numbers],
             len(dictionary),
             self._processes.device,
         )
@@ -138,8 +145,9 @@ class ValidationBleu:
         if not self._num_samples:
             return
         references = self._task.references(self._split)
-        if self._groups is not None:
-            references = join_lines(cut_by_counts(references, self._groups.count, self._split))
+        if self._of_documents:
+            counts = self._groups.count
+            references = join_lines(cut_by_counts(references, counts, self._split.name))
         step = max(1, len(texts) // self._num_samples)
         for number in range(0, len(texts), step)[: self._num_samples]:
             self._say(f"example hypothesis: {texts[number]}")

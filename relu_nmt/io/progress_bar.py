@@ -29,6 +29,11 @@ def hidden_progress(hidden: bool = True) -> Iterator[None]:
         _hidden.reset(token)
 
 
+def bars_are_drawn() -> bool:
+    """Return whether standard error is a terminal, and progress is not hidden."""
+    return sys.stderr.isatty() and not _hidden.get()
+
+
 class ProgressBar:
     """A bar on a terminal, otherwise a line every ten seconds and one at the end.
 
@@ -53,7 +58,7 @@ class ProgressBar:
         self._started = self._last_line = time.monotonic()
         self._bar = (
             tqdm(total=total, desc=label, unit=unit, unit_scale=unit == "B", file=sys.stderr)
-            if sys.stderr.isatty() and not self._is_hidden
+            if bars_are_drawn()
             else None
         )
 

@@ -1,6 +1,8 @@
 """The encoder-decoder transformer with a registered attention in each of its three slots."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from torch import Tensor, nn
 
@@ -47,10 +49,11 @@ class Encoder(nn.Module):
         layer_config = _layer_config(config, "encoder")
         dim = layer_config.embed_dim
         self.embedding = _input_embedding(config, "encoder", tokens)
-        self.layers = nn.ModuleList(
+        layers = [
             TransformerLayer(layer_config, SelfAttention(dim, _attention(config, "encoder", i)))
             for i in range(config.encoder_layers)
-        )
+        ]
+        self.layers = cast(Sequence[TransformerLayer], nn.ModuleList(layers))
         before = layer_config.normalize_before
         self.final_norm = layer_config.make_norm() if before else nn.Identity()
 
@@ -82,14 +85,15 @@ class Decoder(nn.Module):
         layer_config = _layer_config(config, "decoder")
         dim = layer_config.embed_dim
         self.embedding = _input_embedding(config, "decoder", tokens)
-        self.layers = nn.ModuleList(
+        layers = [
             TransformerLayer(
                 layer_config,
                 SelfAttention(dim, _attention(config, "decoder", i)),
                 CrossAttention(dim, _attention(config, "cross", i)),
             )
             for i in range(config.decoder_layers)
-        )
+        ]
+        self.layers = cast(Sequence[TransformerLayer], nn.ModuleList(layers))
         before = layer_config.normalize_before
         self.final_norm = layer_config.make_norm() if before else nn.Identity()
 
@@ -107,11 +111,16 @@ class Decoder(nn.Module):
             x = run_layer(layer, inputs, self.recompute and self.training)
         return self.final_norm(x)
 
+    @property
+    def cross_attentions(self) -> list[CrossAttention]:
+        """The attention to the encoder of every layer."""
+        return [layer.cross_attention for layer in self.layers if layer.cross_attention is not None]
+
     def start(self, encoder_out: EncoderOutput) -> DecoderState:
         """Return the state before the first position, with one beam a sentence."""
         caches = []
-        for layer in self.layers:
-            keys, values = layer.cross_attention.keys_values(encoder_out.states)
+        for attention in self.cross_attentions:
+            keys, values = attention.keys_values(encoder_out.states)
             # Split into heads they are views, which every step's products would copy.
             caches.append(LayerCache((keys.contiguous(), values.contiguous())))
         return DecoderState(caches, encoder_out.key_mask)
@@ -201,9 +210,9 @@ class EncoderDecoder(nn.Module):
     @property
     def most_source_tokens(self) -> int | None:
         """The longest source, end symbol included, that the model can read; None for any."""
-        reading = [layer.self_attention for layer in self.encoder.layers]
-        reading += [layer.cross_attention for layer in self.decoder.layers]
-        limits = [module.attention.most_keys(causal=False) for module in reading]
+        own = [layer.self_attention for layer in self.encoder.layers]
+        reading = [module.attention for module in (*own, *self.decoder.cross_attentions)]
+        limits = [attention.most_keys(causal=False) for attention in reading]
         return _least([*limits, self.encoder.embedding.positions.max_positions])
 
     @property
@@ -244,7 +253,7 @@ class EncoderDecoder(nn.Module):
             state: from :meth:`start`; advanced in place.
             want_weights: also return the cross-attention weights.
         """
-        last = self.decoder.layers[-1].cross_attention
+        last = self.decoder.cross_attentions[-1]
         with record_attention(last, Need(weights=want_weights)) as records:
             logits = self.logits(self.decoder.step(tokens, state))
         weights = records[0].weights if records else None  # [B, H, K, S]

@@ -8,7 +8,7 @@ from relu_nmt.modules.objective import RegularizedObjective
 from relu_nmt.objective import LossOutput, Metric
 
 if TYPE_CHECKING:
-    from relu_nmt.data.batch import TranslationBatch
+    from relu_nmt.data.batches import TranslationBatch
 
 
 class TranslationObjective(RegularizedObjective):
@@ -18,13 +18,14 @@ class TranslationObjective(RegularizedObjective):
 
     def loss(self, batch: "TranslationBatch") -> LossOutput:
         """Return the cross-entropy of a batch, summed over its target tokens."""
-        features = self.model(batch.src_tokens, batch.prev_output_tokens)
-        real = (batch.tgt_tokens != self.model.decoder.pad_index).flatten().nonzero().squeeze(1)
+        features, targets = self.model(batch.src_tokens, batch.prev_output_tokens), batch.tgt_tokens
+        assert targets is not None, "batches to train on have targets"
+        real = (targets != self.model.decoder.pad_index).flatten().nonzero().squeeze(1)
         # As the output projection's module would, but without holding all the logits.
         loss, nll = projected_cross_entropy(
             features.flatten(0, 1).index_select(0, real),
             self.model.output_projection.weight,
-            batch.tgt_tokens.flatten().index_select(0, real),
+            targets.flatten().index_select(0, real),
             self.label_smoothing,
         )
         count = float(batch.num_tokens)

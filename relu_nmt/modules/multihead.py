@@ -128,8 +128,9 @@ class CrossAttention(MultiheadAttention):
         self.kv = self.make_projection(2)
         self.draw_output_projection()
 
-    def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+    def keys_values(self, memory: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return keys and values, each [B, H, S, d], of memory [B, S, D]."""
+        assert memory is not None, "a layer with cross-attention was given no memory"
         k, v = self.kv(memory).chunk(2, dim=-1)
         return self.attention.map_keys(self.split(k)), self.split(v)
 

@@ -151,6 +151,8 @@ class SinusoidalPositions(PositionScheme):
     differs by a fixed permutation of the channels).
     """
 
+    table: Tensor
+
     def __init__(self, config: PositionConfig) -> None:
         super().__init__(config)
         self.register_buffer("table", self._waves(256), persistent=False)

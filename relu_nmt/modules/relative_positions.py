@@ -32,6 +32,7 @@ class RotaryPositions(PositionScheme):
     """
 
     needs_scores = True
+    rates: Tensor
 
     def __init__(self, config: PositionConfig) -> None:
         super().__init__(config)
@@ -87,6 +88,8 @@ class AlibiPositions(DistanceBias):
     Reference: Press et al. 2022, "Train short, test long", section 3; both sides as in the authors'
     remarks on encoders.
     """
+
+    slopes: Tensor
 
     def __init__(self, config: PositionConfig) -> None:
         super().__init__(config)

@@ -156,7 +156,8 @@ class TransformerLayer(nn.Module):
         self.self_attention = self_attention
         self.self_attention_residual = Residual(config)
         self.cross_attention = cross_attention
-        self.cross_attention_residual = None if cross_attention is None else Residual(config)
+        if cross_attention is not None:
+            self.cross_attention_residual = Residual(config)
         self.feed_forward = config.make_feed_forward()
         self.feed_forward_residual = Residual(config)
 
@@ -184,10 +185,12 @@ class TransformerLayer(nn.Module):
         y = self.self_attention(y, visibility, relative, cache)
         x = self.self_attention_residual.add(x, y)
         if self.cross_attention is not None:
-            attend = self.cross_attention
-            keys, values = attend.keys_values(memory) if cache is None else cache.source
+            if cache is None:
+                keys, values = self.cross_attention.keys_values(memory)
+            else:
+                keys, values = cache.source
             y = self.cross_attention_residual.before(x)
-            y = attend(y, keys, values, memory_visibility)
+            y = self.cross_attention(y, keys, values, memory_visibility)
             x = self.cross_attention_residual.add(x, y)
         y = self.feed_forward(self.feed_forward_residual.before(x))
         return self.feed_forward_residual.add(x, y)

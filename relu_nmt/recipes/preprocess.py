@@ -6,6 +6,7 @@ from typing import Any
 
 from relu_nmt.corpus.preprocess import build_data_folder
 from relu_nmt.corpus.preprocess_config import PreprocessConfig as Settings
+from relu_nmt.data.data_folder import read_manifest
 from relu_nmt.io.progress_bar import hidden_progress
 
 
@@ -15,11 +16,11 @@ class PreprocessResult:
 
     Args:
         folder: where it is.
-        manifest: what is in it; empty if only dictionaries were asked for.
+        manifest: what is in it; ``None`` if only dictionaries were asked for.
     """
 
     folder: Path
-    manifest: dict[str, Any]
+    manifest: dict[str, Any] | None
 
 
 def run(settings: Settings, *, progress: bool = True) -> PreprocessResult:
@@ -35,5 +36,6 @@ def run(settings: Settings, *, progress: bool = True) -> PreprocessResult:
         ConfigError: the settings do not suit the text.
     """
     with hidden_progress(not progress):
-        manifest = build_data_folder(settings, print if progress else lambda _: None)
-    return PreprocessResult(Path(settings.destdir), manifest)
+        build_data_folder(settings, print if progress else lambda _: None)
+    folder = Path(settings.destdir)
+    return PreprocessResult(folder, None if settings.dict_only else read_manifest(folder))

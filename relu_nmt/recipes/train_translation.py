@@ -7,9 +7,8 @@ import torch
 
 from relu_nmt.config import to_dict
 from relu_nmt.corpus.translation import TranslationTask
+from relu_nmt.data.batches import TranslationBatches
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR
-from relu_nmt.data.document_batches import DocumentBatches
-from relu_nmt.data.pair_batches import PairBatches
 from relu_nmt.decoding.generator import Generator
 from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.evaluation.config import ScoringConfig
@@ -25,8 +24,6 @@ from relu_nmt.recipes.training_splits import TrainingSplits
 from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint import read_metadata
 from relu_nmt.training.distributed import ProcessGroup
-
-Batches = PairBatches | DocumentBatches
 
 
 def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
@@ -78,7 +75,7 @@ class TranslationTraining(Training):
         scorers = {}
         if settings.bleu.eval_bleu and valid:
             first = next(iter(valid))
-            scorers[first] = self._bleu_of(first, model, valid[first])
+            scorers[first] = self._bleu_of(model, valid[first])
         return TrainingParts(
             model,
             objective,
@@ -148,7 +145,7 @@ class TranslationTraining(Training):
             "--tgtdict), or choose another --save-dir for a fresh start"
         )
 
-    def _batches(self) -> tuple[Batches, dict[str, Batches]]:
+    def _batches(self) -> tuple[TranslationBatches, dict[str, TranslationBatches]]:
         """Return the batches to train and to validate on; what is in them is printed."""
         settings = self.settings
         splits = TrainingSplits(self.task, settings.batching, settings.documents, self.say)
@@ -161,14 +158,14 @@ class TranslationTraining(Training):
             splits.write_lengths(Path(settings.trainer.checkpoint.save_dir))
         return train, valid
 
-    def _bleu_of(self, split: str, model: EncoderDecoder, batches: Batches) -> ValidationBleu:
+    def _bleu_of(self, model: EncoderDecoder, batches: TranslationBatches) -> ValidationBleu:
         options, run = self.settings.bleu, self.settings.trainer.run
         dtype = torch.bfloat16 if run.bf16 else torch.float16 if run.fp16 else None
         search = search_settings(options.eval_bleu_args)
         return ValidationBleu(
             Generator([model], search, self.task.target_dictionary, dtype),
             self.task,
-            split,
+            batches.split,
             ScoringConfig(scoring="bleu" if options.eval_tokenized_bleu else "sacrebleu"),
             self.process,
             self.say,

@@ -8,10 +8,10 @@ from relu_nmt.attention.config import (
     AttentionPresetOptions,
     AttentionRegularizerConfig,
 )
-from relu_nmt.config import REQUIRED, from_strings, group, like, option, settings
+from relu_nmt.config import REQUIRED, from_flat, group, like, option, settings
 from relu_nmt.config.shared import FairseqOptions, LanguageOptions
 from relu_nmt.data.batching import BatchingConfig
-from relu_nmt.data.document_config import DocumentConfig
+from relu_nmt.data.groups import DocumentConfig
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.errors import ConfigError
 from relu_nmt.models.architectures import architectures
@@ -95,8 +95,7 @@ def search_settings(text: str) -> GenerationConfig:
         raise ValueError(f"expected JSON such as '{DEFAULT_SEARCH}' ({error})") from None
     if not isinstance(values, dict):
         raise ValueError(f"expected a JSON object such as '{DEFAULT_SEARCH}'")
-    texts = {name.replace("-", "_"): str(value) for name, value in values.items()}
-    return from_strings(GenerationConfig, texts)
+    return from_flat(GenerationConfig, values)
 
 
 @settings
@@ -159,7 +158,9 @@ class TranslationTrainingSettings(TrainingSettings):
         ConfigError: settings that contradict each other.
 
     Example:
-        >>> settings = TranslationTrainingSettings.of(data="data-bin", arch="reluformer_tiny")
+        >>> settings = TranslationTrainingSettings.of(
+        ...     data="data-bin", arch="reluformer_tiny", max_tokens=4096
+        ... )
         >>> settings.model.encoder_layers
         2
     """

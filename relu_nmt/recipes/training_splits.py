@@ -6,14 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from relu_nmt.corpus.translation import TranslationTask
+from relu_nmt.data.batches import TranslationBatches
 from relu_nmt.data.batching import BatchingConfig, refuse_too_long
-from relu_nmt.data.document_batches import DocumentBatches, DocumentSplit
-from relu_nmt.data.document_config import DocumentConfig
-from relu_nmt.data.document_groups import SINGLE_SENTENCES
-from relu_nmt.data.document_lengths import LENGTHS_FILE, lengths_in_words
-from relu_nmt.data.documents import require_documents
-from relu_nmt.data.pair_batches import PairBatches
-from relu_nmt.data.parallel import ParallelDataset
+from relu_nmt.data.groups import (
+    LENGTHS_FILE,
+    SINGLE_SENTENCES,
+    DocumentConfig,
+    lengths_in_words,
+)
+from relu_nmt.data.split import Split
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.safe_write import write_text
 
@@ -41,7 +42,7 @@ class TrainingSplits:
         self._say = say
         self._lengths: dict[str, list[dict[str, Any]]] = {}
 
-    def training(self, split: str, seed: int) -> PairBatches | DocumentBatches:
+    def training(self, split: str, seed: int) -> TranslationBatches:
         """Return the batches to train on, shuffled.
 
         Raises:
@@ -49,20 +50,14 @@ class TrainingSplits:
                 fit into a batch, or document boundaries are wanted but unknown.
         """
         batching, lengths = self._batching, self._documents.training_lengths
-        dataset = self._load(split)
-        origin = str(dataset.source.prefix)
+        opened = self._open(split)
         skip = batching.skip_invalid_size_inputs
-        if not skip and (not self._documents.active or SINGLE_SENTENCES in lengths):
-            sizes = dataset.source_sizes, dataset.target_sizes
-            refuse_too_long(*sizes, batching.max_tokens, origin)
-        self._say(f"{origin}: {len(dataset):,} sentence pairs")
-        batches: PairBatches | DocumentBatches
-        if self._documents.active:
-            documents = self._with_documents(split, dataset)
-            batches = DocumentBatches(documents, lengths, batching.training_limits, seed, skip)
-            self._tell_lengths(split, batches)
-        else:
-            batches = PairBatches(dataset, batching.training_limits, seed, skip)
+        if not skip and (not lengths or SINGLE_SENTENCES in lengths):
+            sizes = opened.source_sizes, opened.target_sizes
+            refuse_too_long(*sizes, batching.max_tokens, str(opened.source.prefix))
+        self._announce(opened)
+        batches = TranslationBatches(opened, batching.training_limits, lengths, seed, skip)
+        self._tell_lengths(batches)
         if batches.num_skipped:
             self._say(
                 f"{batches.num_skipped:,} of them are longer than --max-tokens "
@@ -70,20 +65,18 @@ class TrainingSplits:
             )
         return batches
 
-    def validation(self, split: str) -> PairBatches | DocumentBatches:
+    def validation(self, split: str) -> TranslationBatches:
         """Return the batches to validate on, all sentences of the split.
 
         Raises:
             DataError: see :meth:`training`.
         """
-        dataset = self._load(split)
-        self._say(f"{dataset.source.prefix}: {len(dataset):,} sentence pairs")
-        if not self._documents.active:
-            return PairBatches(dataset, self._batching.validation_limits)
-        documents = self._with_documents(split, dataset)
-        length = self._documents.validation_length
-        batches = DocumentBatches(documents, (length,), self._batching.validation_limits)
-        self._tell_lengths(split, batches)
+        documents = self._documents
+        lengths = (documents.validation_length,) if documents.active else ()
+        opened = self._open(split)
+        self._announce(opened)
+        batches = TranslationBatches(opened, self._batching.validation_limits, lengths)
+        self._tell_lengths(batches)
         return batches
 
     def write_lengths(self, folder: Path) -> None:
@@ -107,22 +100,25 @@ class TrainingSplits:
                 f"--save-dir {folder}: cannot write {LENGTHS_FILE}: {error.strerror}"
             ) from error
 
-    def _load(self, split: str) -> ParallelDataset:
+    def _open(self, name: str) -> Split:
         """Return a split with both sides."""
-        dataset = self._task.load_split(split)
-        if dataset.target is None:
-            raise DataError(f"{dataset.source.prefix}: has no target side to learn from")
-        return dataset
+        split = self._task.load_split(name)
+        if split.target is None:
+            raise DataError(f"{split.source.prefix}: has no target side to learn from")
+        return split
 
-    def _with_documents(self, split: str, dataset: ParallelDataset) -> DocumentSplit:
-        flag = "--max-doc-tokens" if self._documents.max_doc_tokens else "--doc-mixture"
-        origin = str(dataset.source.prefix).rpartition(".")[0]
-        boundaries = require_documents(self._task.documents(split), origin, flag)
-        return DocumentSplit(dataset, boundaries)
+    def _announce(self, split: Split) -> None:
+        """Say what a split holds; if sentences are to be joined, it must have documents."""
+        self._say(f"{split.source.prefix}: {len(split):,} sentence pairs")
+        if self._documents.active:
+            given = self._documents.max_doc_tokens
+            split.require_documents("--max-doc-tokens" if given else "--doc-mixture")
 
-    def _tell_lengths(self, split: str, batches: DocumentBatches) -> None:
-        """Print the realised lengths and keep them for :meth:`write_lengths`."""
-        self._lengths[split] = batches.describe_lengths()
-        mixed = " (first epoch; dealt anew in each)" if len(self._lengths[split]) > 1 else ""
-        for description in self._lengths[split]:
-            self._say(f"{split}{mixed}: {lengths_in_words(description)}")
+    def _tell_lengths(self, batches: TranslationBatches) -> None:
+        """Print the realised lengths, if any, and keep them for :meth:`write_lengths`."""
+        descriptions, name = batches.describe_lengths(), batches.split.name
+        if descriptions:
+            self._lengths[name] = descriptions
+        mixed = " (first epoch; dealt anew in each)" if len(descriptions) > 1 else ""
+        for description in descriptions:
+            self._say(f"{name}{mixed}: {lengths_in_words(description)}")

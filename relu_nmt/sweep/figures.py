@@ -4,6 +4,7 @@ import base64
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 PANEL_INCHES = (3.5, 3.0)
 WIDE_INCHES = (7.2, 3.9)
@@ -62,7 +63,7 @@ def draw(panels: Sequence[Panel], names: Sequence[str], ticks: Sequence[str], la
     return "data:image/svg+xml;base64," + base64.b64encode(file.getvalue()).decode("ascii")
 
 
-def _draw_panel(axes: object, panel: Panel, names: Sequence[str]) -> None:
+def _draw_panel(axes: Any, panel: Panel, names: Sequence[str]) -> None:
     for number, (points, name) in enumerate(zip(panel.lines, names, strict=True)):
         if not points:
             continue
@@ -91,9 +92,9 @@ def _draw_panel(axes: object, panel: Panel, names: Sequence[str]) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _legend_entries(all_axes: Sequence[object]) -> tuple[list[object], list[str]]:
+def _legend_entries(all_axes: Sequence[Any]) -> tuple[list[Any], list[str]]:
     """Return each system once, in whichever panels it is drawn."""
-    found: dict[str, object] = {}
+    found: dict[str, Any] = {}
     for axes in all_axes:
         for line, name in zip(*axes.get_legend_handles_labels(), strict=True):
             found.setdefault(name, line)

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from relu_nmt.data.data_folder import documents_path, find_pair, infer_languages, raw_path
-from relu_nmt.data.document_lengths import LENGTHS_FILE
 from relu_nmt.data.documents import read_documents
+from relu_nmt.data.groups import LENGTHS_FILE
 from relu_nmt.errors import DataError, ReluNmtError
 from relu_nmt.evaluation import document_scores as docs
 from relu_nmt.evaluation.bleu import MetricConfig

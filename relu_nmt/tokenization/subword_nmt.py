@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from relu_nmt.errors import ConfigError, DataError, MissingExtraError
+from relu_nmt.io.progress_bar import bars_are_drawn
 from relu_nmt.tokenization.base import LearningText, SubwordModel, subword_models
 
 try:
@@ -82,7 +83,7 @@ class SubwordNmt(SubwordModel):
     @classmethod
     def learn(cls, text: LearningText, size: int, seed: int) -> bytes:
         """Learn ``size`` merges, or fewer, and return the codes file; nothing is random."""
-        return learn_codes(text.word_counts(), size, sys.stderr.isatty()).encode("utf-8")
+        return learn_codes(text.word_counts(), size, bars_are_drawn()).encode("utf-8")
 
     def to_state(self) -> dict[str, Any]:
         """Return the model with its name: the codes are text, and stored as such."""

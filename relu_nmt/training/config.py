@@ -257,11 +257,11 @@ class DistributedConfig:
 class TrainerConfig:
     """All settings of a :class:`~relu_nmt.training.trainer.Trainer`, by purpose."""
 
-    run: RunConfig = group("updates and limits", RunConfig)
     optimizer: OptimizerConfig = group("optimiser", OptimizerConfig)
     schedule: ScheduleConfig = group("learning rate", ScheduleConfig)
+    run: RunConfig = group("updates and limits", RunConfig)
     validation: ValidationConfig = group("validation", ValidationConfig)
     checkpoint: CheckpointConfig = group("checkpoints", CheckpointConfig)
-    logging: LoggingConfig = group("log", LoggingConfig)
     ema: EmaConfig = group("averaged weights", EmaConfig)
+    logging: LoggingConfig = group("log", LoggingConfig)
     distributed: DistributedConfig = group("several processes", DistributedConfig)

@@ -233,8 +233,8 @@ class LogWriter:
             named = {f"{name}_{key}": value for key, value in _json_values(stats).items()}
             self._write_json({"epoch": epoch, **named})
         elif self._format != "none":
-            values = " | ".join(f"{n} {format_value(n, v)}" for n, v in stats.items())
-            self._write(_stamped(name, f"epoch {epoch:03d} | {title}{values}"))
+            told = " | ".join(f"{n} {format_value(n, v)}" for n, v in stats.items())
+            self._write(_stamped(name, f"epoch {epoch:03d} | {title}{told}"))
 
     def _write_json(self, values: Mapping[str, Any]) -> None:
         self._write(json.dumps(values))

@@ -16,7 +16,7 @@ from relu_nmt.peak_memory import peak_gpu_bytes, peak_resident_bytes
 FILE_NAME = "results.json"
 FORMAT = 1
 
-Stats = dict[str, float | None]
+Stats = dict[str, Any]
 """Values by name; None stands for infinity and NaN, which JSON does not have."""
 
 
@@ -107,7 +107,7 @@ class TrainingResults:
     def set_best(self, metric: str, score: float | None) -> None:
         """Note the best score, which is of the validation set that comes first."""
         first = next(iter(self.valid.values()), [])
-        when = [one["num_updates"] for one in first if one.get(metric) == score]
+        when = [one["num_updates"] for one in first if one.get(str(metric)) == score]
         known = score is not None and when
         self.best = {"metric": metric, "value": score, "num_updates": when[-1]} if known else None
 

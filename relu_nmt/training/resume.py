@@ -189,7 +189,7 @@ def _load_optimizer(
         if name.startswith(OPTIMIZER_PREFIX):
             parameter, key = name.removeprefix(OPTIMIZER_PREFIX).rsplit(".", 1)
             by_parameter.setdefault(parameter, {})[key] = tensor
-    names = {parameter: name for name, parameter in model.named_parameters()}
+    names: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
     order = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     keys = {key for tensors in by_parameter.values() for key in tensors}
     shapes = {names[parameter]: parameter.shape for parameter in order}

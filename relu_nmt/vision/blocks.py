@@ -5,7 +5,8 @@ maps tokens [B, N, D] to [B, N, D]; the last height * width of the N tokens are 
 ``grid``, row by row, those before them class tokens.
 """
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, cast
 
 from torch import Tensor, nn
 
@@ -143,13 +144,15 @@ class GatedBlock(nn.Module):
             )
         placement = layer_config(config, index)
         inner_dim = max(1, config.ffn_dim // 2)
-        self.units = nn.ModuleList(
+        units = [
             GatedAttentionUnit(config.embed_dim, inner_dim, mechanism(config, 2 * index + i, 1))
             for i in range(2)
-        )
-        self.residuals = nn.ModuleList(Residual(placement) for _ in self.units)
-        for unit in self.units:
+        ]
+        for unit in units:
             initialize(unit.in_proj.weight, unit.out_proj.weight)
+        self.units = nn.ModuleList(units)
+        residuals = nn.ModuleList(Residual(placement) for _ in units)
+        self.residuals = cast(Sequence[Residual], residuals)
 
     def forward(self, x: Tensor, visibility: Visibility, grid: Grid) -> Tensor:
         """Map [B, N, D] to [B, N, D]."""

@@ -255,7 +255,7 @@ class VisionScheduleConfig(ScheduleConfig):
 
 @settings
 class VisionTrainerConfig(TrainerConfig):
-    """The trainer's settings with these defaults."""
+    """The settings of the trainer with the defaults of vision transformers."""
 
     optimizer: VisionOptimizerConfig = group("optimiser", VisionOptimizerConfig)
     schedule: VisionScheduleConfig = group("learning rate", VisionScheduleConfig)

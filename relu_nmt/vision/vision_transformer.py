@@ -72,7 +72,7 @@ class VisionTransformer(nn.Module):
         for parameter in self.parameters():
             # Read by the optimiser: DeiT's weight decay acts on matrices only.
             if parameter.dim() < 2 or parameter is self.class_token or parameter is self.positions:
-                parameter.no_weight_decay = True
+                parameter.no_weight_decay = True  # type: ignore[attr-defined]
 
     def forward(self, images: Tensor, blocks: Collection[int] = ()) -> VisionOutput:
         """Classify images.

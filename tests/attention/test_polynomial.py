@@ -179,11 +179,14 @@ def test_float16_scores_of_20_do_not_overflow_in_high_powers(power):
     [
         ("power=7", "power=7: expected 1 to 6"),
         ("power=0", "power=0: expected 1 to 6"),
-        ("power=1.5", "power=1.5: expected int"),
+        ("power=1.5", "power=1.5: expected a whole number"),
         ("scale=auto", "scale=auto: expected one of fixed, none, dynamic"),
         ("length=0", "length=0: expected 1 or more"),
-        ("scale=none,length=9", "length=9 needs scale=fixed or scale=dynamic"),
-        ("per_head=true", "per_head=true needs scale=dynamic"),
+        (
+            "scale=none,length=9",
+            "length=9 does nothing with scale=none; it needs scale=fixed or dynamic",
+        ),
+        ("per_head=true", "per_head=true does nothing with scale=fixed; it needs scale=dynamic"),
     ],
 )
 def test_unknown_values_are_errors(options, message):

@@ -61,7 +61,7 @@ def test_parameters_and_initial_gain():
     assert gated.norm_gain.tolist() == pytest.approx([0.1] * 8)
     with pytest.raises(ConfigError, match="gain=nan: expected a number"):
         make_attention("rela:gain=nan")
-    with pytest.raises(ConfigError, match="gated=maybe: expected bool"):
+    with pytest.raises(ConfigError, match="gated=maybe: expected true or false"):
         make_attention("rela:gated=maybe")
 
 

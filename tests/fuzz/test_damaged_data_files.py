@@ -19,7 +19,7 @@ from relu_nmt.data.data_folder import read_manifest
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.documents import read_documents, write_documents
 from relu_nmt.data.indexed_dataset import IndexedDataset, IndexedDatasetWriter
-from relu_nmt.data.parallel import ParallelDataset
+from relu_nmt.data.split import Split
 from relu_nmt.errors import ReluNmtError
 
 MANY = settings(
@@ -88,8 +88,8 @@ def read_whole_folder(path):
     pairs = task.load_split("valid")
     for i in range(len(pairs)):
         task.decode_target(pairs.pair(i)[1])
-    task.references("valid")
-    task.documents("valid")
+    task.references(pairs)
+    assert pairs.documents is None or pairs.documents.sum() == len(pairs)
     task.encode_source("ein Boot")
 
 
@@ -135,7 +135,7 @@ def test_any_bytes_as_an_index(tmp_path, content, with_header):
     prefix.with_suffix(".bin").write_bytes(content)
 
     def read():
-        pairs = ParallelDataset(IndexedDataset(prefix), None, 10)
+        pairs = Split(IndexedDataset(prefix), None, 10)
         for i in range(len(pairs)):
             pairs.pair(i)
 
@@ -152,7 +152,7 @@ def test_binarised_files(tmp_path, damage, ending, dtype):
     path.write_bytes(damage(path.read_bytes()))
 
     def read():
-        pairs = ParallelDataset(IndexedDataset(prefix), None, 10)
+        pairs = Split(IndexedDataset(prefix), None, 10)
         for i in range(len(pairs)):
             source, _ = pairs.pair(i)
             assert source.min() >= 0

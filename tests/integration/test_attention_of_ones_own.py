@@ -111,7 +111,7 @@ def test_a_model_whose_module_is_missing_says_so(trained, capsys):
     folder, _ = trained
     assert generate.main(arguments_of(folder)) == 2
     error = capsys.readouterr().err
-    assert "checkpoint_last.safetensors: unknown attention 'cosine_relu'" in error
+    assert "checkpoint_last.safetensors: --attention: unknown attention 'cosine_relu'" in error
     assert "--user-module FILE" in error
     assert error.count("\n") == 1
 

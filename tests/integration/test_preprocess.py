@@ -99,7 +99,7 @@ def test_prepared_text(corpus, capsys):
             expected_ids = [[numbers[word] for word in line.split()] + [2] for line in lines]
             assert sentences_of(corpus / f"data/{split}.de-en.{language}") == expected_ids
     task = TranslationTask.from_data_folder(corpus / "data")
-    assert task.raw_lines("valid", "source") == (
+    assert task.load_split("valid").raw_source == (
         (corpus / "valid.de").read_text("utf-8").split("\n")
     )
 
@@ -163,7 +163,7 @@ def test_several_validation_sets(corpus):
     assert run(corpus, "--validpref", several, splits=("train",)) == 0
     task = TranslationTask.from_data_folder(corpus / "data")
     assert len(task.load_split("valid")) == 30
-    assert len(task.load_split("valid1")) == len(task.raw_lines("valid1", "target")) == 10
+    assert len(task.load_split("valid1")) == len(task.load_split("valid1").raw_target) == 10
 
 
 def test_source_only(corpus):
@@ -204,7 +204,7 @@ def test_document_boundaries(corpus, separator):
     flags = ["--document-separator", separator, "--tokenizer", "moses"]
     assert run(corpus, *flags, splits=("train", "valid")) == 0
     task = TranslationTask.from_data_folder(corpus / "data")
-    assert task.documents("valid").tolist() == sizes
+    assert task.load_split("valid").documents.tolist() == sizes
     manifest = json.loads((corpus / "data/manifest.json").read_text("utf-8"))
     assert manifest["splits"]["valid"]["documents"] == len(sizes)
     plain = ["--trainpref", f"{corpus}/plaintrain", "--validpref", f"{corpus}/plainvalid"]
@@ -389,7 +389,8 @@ def test_a_subword_model_of_ones_own(corpus, capsys):
         assert len(tokens) >= len(line.split())
         assert task.source_text.decode(tokens) == line
         assert stored.source_text.encode(line) == tokens
-    given = ["--subword-model", str(corpus / "data" / "letters.de.txt"), *flags]
+    given = ["--subword", "letters", "--user-module", str(module)]
+    given += ["--subword-model", str(corpus / "data" / "letters.de.txt")]
     assert run(corpus, *given, dest="given") == 0
     assert (corpus / "given" / "letters.txt").exists()
 

@@ -18,9 +18,9 @@ from relu_nmt.config import to_dict
 from relu_nmt.corpus.preprocess import build_data_folder
 from relu_nmt.corpus.preprocess_config import PreprocessConfig
 from relu_nmt.corpus.translation import TranslationTask
-from relu_nmt.data.document_config import DocumentConfig
+from relu_nmt.data.groups import DocumentConfig
 from relu_nmt.decoding.hypotheses import Hypothesis
-from relu_nmt.decoding.sentences import Translation
+from relu_nmt.decoding.translations import Translation
 from relu_nmt.loading import build_model
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
@@ -203,7 +203,7 @@ def test_mismatches_are_counted_and_keep_the_group_in_one_line(folder, capsys):
 
 
 def test_the_longest_output_and_no_s_bleu_are_told(folder, capsys, monkeypatch):
-    monkeypatch.setattr("relu_nmt.evaluation.split_documents.sentence_score", lambda *_: None)
+    monkeypatch.setattr("relu_nmt.evaluation.split_score.sentence_score", lambda *_: None)
     output, results = generate_documents(folder, capsys, "sep", 24, "--max-len-b", 1)
     assert results["at_limit"] > 0
     assert f"NOTE: {results['at_limit']} translations reached the longest output" in output
@@ -408,8 +408,8 @@ def test_mistakes_are_one_line_and_exit_2(folder, capsys, arguments, message):
     [
         ("flat", "--max-doc-tokens 9", "test.de-en.documents: no such file"),
         ("data", "--max-doc-tokens 0", "--max-doc-tokens 0: expected 1 or more"),
-        ("data", "--window-overlap 1", "--window-overlap goes with documents"),
-        ("data", "--output x", "--output goes with documents"),
+        ("data", "--window-overlap 1", "--window-overlap 1 does nothing without --max-doc"),
+        ("data", "--output x", "--output x does nothing without --max-doc-tokens"),
         ("data", "--max-doc-tokens 9 --output {folder}/data", "is a folder"),
         ("data", "--attention-stats /dev/null", "is no plain file"),
         ("data", "--max-doc-tokens 9 --results {folder}/test.de/x", "cannot write it"),

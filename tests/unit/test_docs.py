@@ -115,7 +115,9 @@ def test_the_picture_of_the_layers_is_drawn_from_their_rules():
     assert all(f">{part}<" in draw_layers.picture() for part in ("attention", "training", "cli"))
 
 
-@pytest.mark.parametrize("path", ["README.md", "docs/attention.md", "docs/architecture.md"])
+@pytest.mark.parametrize(
+    "path", ["README.md", "docs/attention.md", "docs/architecture.md", "docs/layers.md"]
+)
 def test_links_lead_somewhere(path):
     text = re.sub("<!--.*?-->", "", (ROOT / path).read_text("utf-8"), flags=re.DOTALL)
     headings = re.findall(r"^#+ (.*)", text, re.MULTILINE)

@@ -109,6 +109,14 @@ def test_a_part_of_ones_own_in_translation(text, flag, user_file):
     torch.testing.assert_close(logits[:, 0], model.logits(features)[:, -1])
 
 
+def test_fairseqs_spellings_of_positions_and_activation():
+    flags = ["--encoder-learned-pos", "--no-token-positional-embeddings", "--activation-fn", "gelu"]
+    config = settings_of(TransformerConfig, flags)
+    assert (config.positions_of("encoder"), config.positions_of("decoder")) == ("learned", "none")
+    assert config.feed_forward == "gelu"
+    assert settings_of(TransformerConfig, ["--decoder-learned-pos"]).decoder_positions == "learned"
+
+
 @pytest.mark.parametrize(
     ("text", "flag"), [(FEED_FORWARD, "--feed-forward"), (NORM, "--norm"), (BLOCK, "--block")]
 )

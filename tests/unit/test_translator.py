@@ -8,8 +8,8 @@ from relu_nmt.config import to_dict
 from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.decoding.config import DocumentGenerationConfig, GenerationConfig
-from relu_nmt.decoding.document_windows import WindowConfig
 from relu_nmt.decoding.hypotheses import Hypothesis
+from relu_nmt.decoding.windows import WindowConfig
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.loading import build_model
 from relu_nmt.models.config import TransformerConfig
@@ -130,8 +130,10 @@ def test_bfloat16_is_near_float32(translator):
 
 
 def test_wrong_settings_are_refused(translator):
-    with pytest.raises(ConfigError, match="unknown setting beams"):
+    with pytest.raises(ConfigError, match="unknown setting 'beams': did you mean beam"):
         translator.translate(["a"], beams=3)
+    with pytest.raises(ConfigError, match=r"--stop-rule fulll: .*did you mean full\?"):
+        translator.translate(["a"], stop_rule="fulll")
     with pytest.raises(ConfigError, match="not both"):
         translator.translate(["a"], GenerationConfig(), beam=3)
     for setting in ({"score_reference": True}, {"prefix_size": 1}):
@@ -143,7 +145,7 @@ def test_a_source_too_long_for_learned_positions_is_an_error():
     task = make_task()
     model = make_model(task, encoder_positions="learned", max_source_positions=4)
     translator = Translator([model], task, "cpu")
-    assert translator.most_source_positions == 4
+    assert translator.max_source_positions == 4
     with pytest.raises(DataError, match="--max-source-positions 4"):
         translator.translate(["ein Haus ist gross ."], **SHORT)
 

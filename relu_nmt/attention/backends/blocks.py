@@ -93,7 +93,7 @@ def parts(plan: Plan, q: Tensor, k: Tensor) -> list[Part]:
     if plan.offset is not None:
         rows = min(rows, CPU_LEAST_ROWS)
     together = max(1, weights // max(1, num_keys * min(rows, q.size(2))))
-    found = []
+    found: list[Part] = []
     for sample in range(batch):
         length, hidden = num_keys, None
         if mask is not None:

@@ -6,6 +6,7 @@
 import contextlib
 import importlib.util
 import os
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,9 +37,9 @@ _DROPOUT_LEVELS = 1 << 24  # as DROPOUT_BITS of the kernels
 def supports(problem: PointwiseProblem) -> bool:
     """Whether the kernels can solve the problem here; the weights themselves they never have."""
     q, k, v = problem.q, problem.k, problem.v
-    if problem.need.weights or importlib.util.find_spec("triton") is None:
+    if problem.need.weights or problem.map.kernels is None:
         return False
-    if problem.map.kernels is None or problem.visibility.ancestry is not None:
+    if problem.visibility.ancestry is not None:
         return False
     learnt = problem.bias is not None and problem.bias.table.requires_grad
     if learnt and not _any_order():  # the gradient of the table is added up in any order
@@ -47,6 +48,9 @@ def supports(problem: PointwiseProblem) -> bool:
         if torch.cuda.get_device_capability(q.device) < _MIN_CAPABILITY or _interpreted():
             return False
     elif not _interpreted():
+        return False
+    # Last, since looking for a package takes as long as a step of a small model's decoding.
+    if "triton" not in sys.modules and importlib.util.find_spec("triton") is None:
         return False
     return (
         all(x.dim() == 4 and x.dtype in _DTYPES and x.numel() > 0 for x in (q, k, v))
@@ -335,8 +339,8 @@ def _prepared(bias: ScoreBias | None) -> ScoreBias | None:
     """Return the bias with everything in the dtype and layout of the kernels."""
     if bias is None:
         return None
-    codes = (x.to(torch.int32).contiguous() for x in (bias.query_codes, bias.key_codes))
-    return ScoreBias(bias.table.float().contiguous(), *codes, bias.zero)
+    queries, keys = (x.to(torch.int32).contiguous() for x in (bias.query_codes, bias.key_codes))
+    return ScoreBias(bias.table.float().contiguous(), queries, keys, bias.zero)
 
 
 def _bias(task: _Task) -> tuple[Tensor | None, Tensor | None, Tensor | None]:

@@ -133,7 +133,7 @@ def choose(
     memory for is taken.
     """
     if key not in _chosen:
-        times = {}
+        times: dict[Blocks, float] = {}
         for blocks in tried:
             if times and (not measure or blocks in _SMALLEST):
                 break

@@ -9,9 +9,10 @@ from relu_nmt.analysis import attention_statistics
 from relu_nmt.analysis.attention_maps import attention_weights
 from relu_nmt.analysis.attention_statistics import AttentionStatistics
 from relu_nmt.analysis.places import AttentionPlace
-from relu_nmt.cli.attention_output import AttentionOptions, AttentionReport
 from relu_nmt.decoding.ensemble import Ensemble
 from relu_nmt.errors import ConfigError
+from relu_nmt.recipes.attention_report import AttentionReport
+from relu_nmt.recipes.translation_settings import AttentionOptions
 from tests.unit.analysis.models import EOS, make_model
 
 SLOTS = ("encoder", "decoder", "cross")

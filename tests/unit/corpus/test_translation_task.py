@@ -59,9 +59,9 @@ def test_from_raw_to_raw(raw_folder):
         assert task.encode_source(german).tolist() == source.tolist()
         assert task.encode_target(english).tolist() == target.tolist()
         assert task.decode_target(target) == english
-    assert task.raw_lines("valid", "source") == GERMAN
-    assert task.raw_lines("valid", "target") == task.references("valid") == ENGLISH
-    assert task.raw_lines("train", "source") is None
+    assert valid.raw_source == GERMAN
+    assert valid.raw_target == task.references(valid) == ENGLISH
+    assert task.load_split("train").raw_source is None
 
 
 def test_tokens_as_strings(tmp_path):
@@ -76,7 +76,7 @@ def test_tokens_as_strings(tmp_path):
 def test_other_direction(raw_folder):
     task = TranslationTask.from_data_folder(raw_folder, "en", "de")
     assert task.load_split("valid").pair(0)[0].tolist() == task.encode_source(ENGLISH[0]).tolist()
-    assert task.references("valid") == GERMAN
+    assert task.references(task.load_split("valid")) == GERMAN
     assert TranslationTask.from_data_folder(raw_folder, source_lang="en").target_lang == "de"
 
 
@@ -118,10 +118,10 @@ def test_folder_made_by_fairseq(tmp_path):
     task = TranslationTask.from_data_folder(fairseq_folder(tmp_path))
     ids = task.load_split("valid").pair(0)[1]
     assert task.decode_target(ids) == "ein Haus@@ boot &apos;s ."
-    assert task.raw_lines("valid", "target") is None
+    assert task.load_split("valid").raw_target is None
     undone = task.with_post_processing("@@ ", "moses")
     assert undone.decode_target(ids) == "ein Hausboot's."
-    assert undone.references("valid") == ["ein Hausboot's."]
+    assert undone.references(undone.load_split("valid")) == ["ein Hausboot's."]
     assert undone.encode_source("ein Haus@@ boot").tolist() == (
         task.encode_source("ein Haus@@ boot").tolist()
     )
@@ -134,7 +134,7 @@ def test_references_of_prepared_text_are_undone_too(tmp_path):
             (tmp_path / f"{name}.{language}").write_text("ein unseen@@ boot .\n" * 2)
     data = build(tmp_path)
     task = TranslationTask.from_data_folder(data).with_post_processing("@@ ", "moses")
-    assert task.references("valid") == ["ein unseenboot."] * 2
+    assert task.references(task.load_split("valid")) == ["ein unseenboot."] * 2
 
 
 def build(folder):
@@ -179,15 +179,16 @@ def test_source_only_folder(tmp_path):
     assert valid.target is None
     assert len(valid) == len(GERMAN)
     with pytest.raises(DataError, match="source-only data has no references"):
-        task.at_folder(source_only).references("valid")
+        task.references(valid)
 
 
 def test_documents(tmp_path):
-    assert TranslationTask.from_data_folder(preprocess(tmp_path)).documents("train") is None
+    task = TranslationTask.from_data_folder(preprocess(tmp_path))
+    assert task.load_split("train").documents is None
     (tmp_path / "b").mkdir()
     data = preprocess(tmp_path / "b", document_separator="blank")
     task = TranslationTask.from_data_folder(data)
-    assert task.documents("train").tolist() == [2, 3, 3, 3, 1]
+    assert task.load_split("train").documents.tolist() == [2, 3, 3, 3, 1]
     assert len(task.load_split("train")) == 12
 
 
@@ -214,8 +215,9 @@ def test_raw_text_of_another_length(raw_folder):
     path.write_text("one line\n")
     manifest["files"][path.name]["bytes"] = path.stat().st_size
     (raw_folder / "manifest.json").write_text(json.dumps(manifest))
+    split = TranslationTask.from_data_folder(raw_folder).load_split("valid")
     with pytest.raises(DataError, match="1 lines, but the split has 16 sentences"):
-        TranslationTask.from_data_folder(raw_folder).raw_lines("valid", "target")
+        _ = split.raw_target
 
 
 def test_dictionary_without_words(tmp_path):
@@ -256,7 +258,7 @@ def test_separators_on_an_existing_folder(raw_folder):
         assert source == [*before.pair(i)[0][:-1].tolist(), number, 2]
         assert task.decode_target(after.pair(i)[1]) == english
     assert task.encode_source(GERMAN[0]).tolist() == after.pair(0)[0].tolist()
-    assert task.references("valid") == ENGLISH
+    assert task.references(task.load_split("valid")) == ENGLISH
     # A checkpoint keeps it, and finds the folder's dictionary to be its own.
     again = TranslationTask.from_state(json.loads(json.dumps(task.to_state())))
     assert again.has_sentence_separator

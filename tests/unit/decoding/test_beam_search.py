@@ -6,8 +6,8 @@ import pytest
 import torch
 from toy_models import EOS, UNK, ToyModel, ToyState, all_outputs, log_prob_of
 
+from relu_nmt.data.batches import pad_rows
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.decoding.batching import pad
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.decoding.generator import Generator
 from relu_nmt.errors import ConfigError
@@ -20,7 +20,7 @@ SOURCES = [torch.tensor([4, 5, 6, 2]), torch.tensor([6, 2]), torch.tensor([5, 5,
 def generate(models, sources, **settings):
     models = models if isinstance(models, list) else [models]
     generator = Generator(models, GenerationConfig(**settings), Dictionary())
-    return generator.generate(pad([s.numpy() for s in sources], Dictionary.pad_index))
+    return generator.generate(pad_rows([s.numpy() for s in sources], Dictionary.pad_index))
 
 
 def random_sources(count, seed, vocab_size=7):
@@ -134,10 +134,10 @@ def test_reported_scores_equal_rescoring_by_the_full_forward_pass(attention, pre
     settings = {"beam": 4, "nbest": 4, "lenpen": 0.7, "max_len_b": 12}
     found = generate(model, sources, **settings)
     scorer = Generator([model], GenerationConfig(lenpen=0.7, score_reference=True), Dictionary())
-    src_tokens = pad([s.numpy() for s in sources], Dictionary.pad_index)
+    src_tokens = pad_rows([s.numpy() for s in sources], Dictionary.pad_index)
     lengths = set()
     for rank in range(4):
-        targets = pad([h[rank].tokens for h in found], Dictionary.pad_index)
+        targets = pad_rows([h[rank].tokens for h in found], Dictionary.pad_index)
         rescored = scorer.score(src_tokens, targets)
         for hypotheses, [reference] in zip(found, rescored, strict=True):
             same([hypotheses[rank]], [reference])
@@ -167,7 +167,7 @@ def test_a_sentence_is_translated_alike_in_any_company(attention, settings):
     generator = Generator([model], GenerationConfig(**settings), Dictionary())
 
     def run(numbers):
-        batch = pad([sources[i].numpy() for i in numbers], Dictionary.pad_index)
+        batch = pad_rows([sources[i].numpy() for i in numbers], Dictionary.pad_index)
         return generator.generate(batch, sentence_ids=numbers)
 
     alone = [run([i])[0] for i in range(len(sources))]
@@ -258,7 +258,7 @@ def test_prefix_is_forced_and_scored(beam):
     generator = Generator(
         [model], GenerationConfig(beam=beam, nbest=beam, max_len_b=6), Dictionary()
     )
-    found = generator.generate(pad([s.numpy() for s in SOURCES], 1), prefixes)
+    found = generator.generate(pad_rows([s.numpy() for s in SOURCES], 1), prefixes)
     for source, hypotheses, prefix in zip(SOURCES, found, prefixes, strict=True):
         wanted = prefix[prefix != Dictionary.pad_index]
         for h in hypotheses:
@@ -312,8 +312,8 @@ def test_behind_a_context_hypotheses_are_those_of_a_model_that_has_written_it(se
             [ToyModel(seed=seed)], GenerationConfig(max_len_b=14, **settings), Dictionary()
         )
         found = generator.generate(
-            pad([s.numpy() for s in SOURCES], Dictionary.pad_index),
-            pad([np.array(c, dtype=np.int64) for c in contexts], Dictionary.pad_index),
+            pad_rows([s.numpy() for s in SOURCES], Dictionary.pad_index),
+            pad_rows([np.array(c, dtype=np.int64) for c in contexts], Dictionary.pad_index),
             context_sizes=np.array([len(c) for c in contexts]),
         )
         for source, context, hypotheses in zip(SOURCES, contexts, found, strict=True):

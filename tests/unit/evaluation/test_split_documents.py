@@ -4,9 +4,10 @@ import pytest
 from relu_nmt.corpus.preprocess import build_data_folder
 from relu_nmt.corpus.preprocess_config import PreprocessConfig
 from relu_nmt.corpus.translation import TranslationTask
+from relu_nmt.data.documents import write_documents
 from relu_nmt.evaluation.bleu import corpus_bleu, corpus_chrf
 from relu_nmt.evaluation.config import ScoringConfig
-from relu_nmt.evaluation.split_documents import TranslatedSplit, score_documents
+from relu_nmt.evaluation.split_score import score_documents
 
 REFERENCES = ["A dog isn't here, is it?", "The xylophone is big.", "A house is here."]
 COUNTS = np.array([2, 1])
@@ -29,6 +30,7 @@ def task(tmp_path):
         subword_size=9,
     )
     build_data_folder(config, say=lambda _: None)
+    write_documents(tmp_path / "bin" / "test.de-en.documents", COUNTS)
     return TranslationTask.from_data_folder(tmp_path / "bin")
 
 
@@ -37,19 +39,20 @@ def line(task, text):
     return task.target_text.decode(tokens), tokens
 
 
-def split_of(task, documents, groups, group_counts):
-    return TranslatedSplit(
+def scores_of(task, documents, groups, group_counts, **scoring):
+    return score_documents(
+        task,
+        task.load_split("test"),
         [[line(task, text) for text in texts] for texts in documents],
         [line(task, text) for text in groups],
-        COUNTS,
         np.array(group_counts),
+        ScoringConfig(**scoring),
     )
 
 
 def test_segments_are_documents_sentences_and_groups(task):
     texts = ["A dog is here, is it?", "The xylophone is big.", "A house is there."]
-    found = split_of(task, [texts[:2], texts[2:]], texts, [1, 1, 1])
-    scores = score_documents(task, "test", found, ScoringConfig())
+    scores = scores_of(task, [texts[:2], texts[2:]], texts, [1, 1, 1])
     lowered = [text.lower() for text in texts]
     joined = [" ".join(lowered[:2]), lowered[2]]
     references = [" ".join(REFERENCES[:2]), REFERENCES[2]]
@@ -65,11 +68,10 @@ def test_segments_are_documents_sentences_and_groups(task):
 def test_a_group_that_is_not_cut_changes_no_d_bleu(task):
     texts = ["A dog is here, is it?", "The xylophone is big.", "A house is there."]
     whole = [" ".join(texts[:2]), texts[2]]
-    cut = split_of(task, [texts[:2], texts[2:]], texts, [1, 1, 1])
-    uncut = split_of(task, [whole[:1], whole[1:]], whole, [2, 1])
+    cut = ([texts[:2], texts[2:]], texts, [1, 1, 1])
+    uncut = ([whole[:1], whole[1:]], whole, [2, 1])
     for scoring in ("sacrebleu", "bleu", "chrf"):
-        config = ScoringConfig(scoring=scoring)
-        one, other = (score_documents(task, "test", each, config) for each in (cut, uncut))
+        one, other = (scores_of(task, *each, scoring=scoring) for each in (cut, uncut))
         assert one.d_bleu == other.d_bleu
         assert one.chrf == other.chrf
         assert ("tok:none" in one.d_bleu.signature) == (scoring == "bleu")
@@ -79,5 +81,4 @@ def test_a_group_that_is_not_cut_changes_no_d_bleu(task):
 
 def test_there_is_no_s_bleu_without_an_aligned_document(task):
     texts = [" ".join(REFERENCES[:2]), f"{REFERENCES[2]} And more."]
-    found = split_of(task, [texts[:1], ["A", "house"]], texts, [2, 1])
-    assert score_documents(task, "test", found, ScoringConfig()).s_bleu is None
+    assert scores_of(task, [texts[:1], ["A", "house"]], texts, [2, 1]).s_bleu is None

@@ -5,6 +5,7 @@ from relu_nmt.corpus.preprocess import build_data_folder
 from relu_nmt.corpus.preprocess_config import PreprocessConfig
 from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.decoding.translations import Line
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation.bleu import corpus_bleu, corpus_chrf
 from relu_nmt.evaluation.config import ScoringConfig
@@ -36,20 +37,30 @@ def folder(corpus, **settings):
     return TranslationTask.from_data_folder(corpus / "bin")
 
 
+def scored(task, texts, tokens, config, counts=None):
+    lines = [Line(*line) for line in zip(texts, tokens, strict=True)]
+    return score_split(task, task.load_split("test"), lines, config, counts)
+
+
 def test_raw_text_is_compared_with_the_raw_references(corpus):
     task = folder(corpus, tokenizer="moses", lowercase=True)
     tokens = [line.split() for line in WORDS]
     texts = [task.target_text.decode(line) for line in tokens]
-    score = score_split(task, "test", texts, tokens, ScoringConfig())
+    score = scored(task, texts, tokens, ScoringConfig())
     assert score.value == pytest.approx(100)
     assert "case:lc" in score.signature
     assert "tok:13a" in score.signature
-    cased = score_split(task, "test", texts, tokens, ScoringConfig(sacrebleu_lowercase=False))
+    cased = scored(
+        task,
+        texts,
+        tokens,
+        ScoringConfig(sacrebleu_lowercase=False),
+    )
     assert cased.value < 100
     assert "case:mixed" in cased.signature
     other = ScoringConfig(sacrebleu_tokenizer="char")
-    assert "tok:char" in score_split(task, "test", texts, tokens, other).signature
-    chrf = score_split(task, "test", texts, tokens, ScoringConfig(scoring="chrf"))
+    assert "tok:char" in scored(task, texts, tokens, other).signature
+    chrf = scored(task, texts, tokens, ScoringConfig(scoring="chrf"))
     assert chrf == corpus_chrf(texts, [REFERENCES], lowercase=True)
 
 
@@ -59,7 +70,13 @@ def test_whole_documents_are_compared_with_joined_references(corpus):
     texts = [REFERENCES[0], f"{REFERENCES[1]} {REFERENCES[2]}"]
     tokens = [task.target_text.encode(text) for text in texts]
     for scoring in ("sacrebleu", "bleu", "chrf"):
-        score = score_split(task, "test", texts, tokens, ScoringConfig(scoring=scoring), documents)
+        score = scored(
+            task,
+            texts,
+            tokens,
+            ScoringConfig(scoring=scoring),
+            documents,
+        )
         assert score.value == pytest.approx(100)
 
 
@@ -67,7 +84,7 @@ def test_tokenised_text_is_compared_with_tokenised_references(corpus):
     task = folder(corpus, tokenizer="moses", lowercase=True, subword="subword-nmt", subword_size=9)
     tokens = [task.target_text.encode(line) for line in REFERENCES]
     tokens[0] = tokens[0][:-1]
-    score = score_split(task, "test", REFERENCES, tokens, ScoringConfig(scoring="bleu"))
+    score = scored(task, REFERENCES, tokens, ScoringConfig(scoring="bleu"))
     words = [WORDS[0].removesuffix(" ?"), *WORDS[1:]]
     expected = corpus_bleu(words, [WORDS], lowercase=True, tokenize="none", smooth="none")
     assert score == expected
@@ -84,7 +101,7 @@ def test_without_raw_references_unknown_words_never_match(corpus):
     assert "<unk>" in tokens[1]
     texts = [" ".join(line) for line in tokens]
     for scoring in ("sacrebleu", "bleu"):
-        score = score_split(task, "test", texts, tokens, ScoringConfig(scoring=scoring))
+        score = scored(task, texts, tokens, ScoringConfig(scoring=scoring))
         assert "tok:none" in score.signature
         assert score.value < 100
         known = [line for line in texts if "<unk>" not in line]
@@ -106,8 +123,9 @@ def test_source_only_data_has_no_score(corpus):
     known = folder(corpus)
     task = TranslationTask(known.source_text, known.target_text, words, words, corpus / "only")
     for scoring in ("sacrebleu", "bleu"):
+        config = ScoringConfig(scoring=scoring)
         with pytest.raises(DataError, match="source-only"):
-            score_split(task, "test", [""] * 3, [[]] * 3, ScoringConfig(scoring=scoring))
+            score_split(task, task.load_split("test"), [("", [])] * 3, config)
 
 
 def _dictionary(corpus):

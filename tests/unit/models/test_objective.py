@@ -7,7 +7,7 @@ from relu_nmt.attention.base import Need
 from relu_nmt.attention.config import AttentionRegularizerConfig
 from relu_nmt.attention.records import record_attention
 from relu_nmt.attention.regularizers import regularizer_terms
-from relu_nmt.data.batch import collate
+from relu_nmt.data.batches import collate
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.encoder_decoder import EncoderDecoder
 from relu_nmt.models.objective import TranslationObjective

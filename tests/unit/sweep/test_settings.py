@@ -64,7 +64,7 @@ def test_lists():
         ({"doc_mixture": "0"}, "--doc-mixture 0"),
         ({"checkpoint": "average:1"}, "average:N"),
         ({"checkpoint": "newest"}, "expected best, last"),
-        ({"seeds": ""}, "--seeds : expected different ones, at least one"),
+        ({"seeds": ""}, "--seeds '': expected whole numbers"),
         ({"seeds": "01,1"}, "--seeds 1,1: expected different ones"),
         ({"seeds": "1,-2"}, "--seeds 1,-2: expected 0 or more"),
         ({"seeds": "one"}, "--seeds one: expected whole numbers"),

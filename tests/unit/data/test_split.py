@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from relu_nmt.data.indexed_dataset import IndexedDataset, IndexedDatasetWriter
-from relu_nmt.data.parallel import ParallelDataset, check_parallel
+from relu_nmt.data.split import Split, check_parallel, join_sentences
 from relu_nmt.errors import DataError
 
 
@@ -18,7 +18,7 @@ def side(tmp_path):
 
 
 def test_pairs_and_sizes(side):
-    data = ParallelDataset(side("de", [[4, 2], [5, 6, 2]]), side("en", [[7, 8, 2], [2]]), 7, 9)
+    data = Split(side("de", [[4, 2], [5, 6, 2]]), side("en", [[7, 8, 2], [2]]), 7, 9)
     assert len(data) == 2
     assert data.source_sizes.tolist() == [2, 3]
     assert data.target_sizes.tolist() == [3, 1]
@@ -26,24 +26,24 @@ def test_pairs_and_sizes(side):
 
 
 def test_source_only(side):
-    data = ParallelDataset(side("de", [[4, 2]]))
+    data = Split(side("de", [[4, 2]]))
     assert data.target_sizes is None
     assert data.pair(0)[1] is None
 
 
 def test_sides_must_be_parallel(side):
     with pytest.raises(DataError, match=r"de.idx: 1 sentences, but .*en.idx has 2"):
-        ParallelDataset(side("de", [[4, 2]]), side("en", [[4, 2], [2]]))
+        Split(side("de", [[4, 2]]), side("en", [[4, 2], [2]]))
 
 
 def test_token_outside_the_dictionary(side):
-    data = ParallelDataset(side("de", [[4, 2]]), side("en", [[9, 2]]), 5, 9)
+    data = Split(side("de", [[4, 2]]), side("en", [[9, 2]]), 5, 9)
     with pytest.raises(DataError, match=r"en.bin: sentence 0 holds tokens 2 to 9.* 9 symbols"):
         data.pair(0)
 
 
 def test_negative_token(side):
-    data = ParallelDataset(side("de", [[-4, 2]], np.int16), None, 5)
+    data = Split(side("de", [[-4, 2]], np.int16), None, 5)
     with pytest.raises(DataError, match="tokens -4 to 2"):
         data.pair(0)
 
@@ -51,7 +51,7 @@ def test_negative_token(side):
 @pytest.mark.parametrize("sentence", [[4, 5], []])
 def test_end_of_sentence_is_missing(side, sentence):
     with pytest.raises(DataError, match="does not end in </s>"):
-        ParallelDataset(side("de", [sentence])).pair(0)
+        Split(side("de", [sentence])).pair(0)
 
 
 def test_check_parallel():
@@ -62,7 +62,7 @@ def test_check_parallel():
 
 
 def test_separators_are_added_before_the_end(side):
-    data = ParallelDataset(side("de", [[4, 2], [2]]), side("en", [[7, 8, 2], [4, 2]]), 9, 9, (5, 6))
+    data = Split(side("de", [[4, 2], [2]]), side("en", [[7, 8, 2], [4, 2]]), 9, 9, (5, 6))
     assert data.source_sizes.tolist() == [3, 2]
     assert data.target_sizes.tolist() == [4, 3]
     assert [ids.tolist() for ids in data.pair(0)] == [[4, 5, 2], [7, 8, 6, 2]]
@@ -70,6 +70,24 @@ def test_separators_are_added_before_the_end(side):
 
 
 def test_a_sentence_must_not_hold_the_separator(side):
-    data = ParallelDataset(side("de", [[4, 5, 2]]), None, 9, None, (5, 5))
+    data = Split(side("de", [[4, 5, 2]]), None, 9, None, (5, 5))
     with pytest.raises(DataError, match=r"de.bin: sentence 0 itself holds .*--sentence-separator"):
         data.pair(0)
+
+
+def test_missing_boundaries_name_the_file_and_the_way_out(side, tmp_path):
+    split = Split(side("train.de-en.de", [[4, 2], [5, 2]]))
+    assert (split.stem, split.name) == (str(tmp_path / "train.de-en"), "train")
+    with pytest.raises(DataError, match=r"train.de-en.documents: .*--max-doc-tokens.*--document-"):
+        split.require_documents("--max-doc-tokens")
+    (tmp_path / "train.de-en.documents").write_text("2\n")
+    found = Split(side("train.de-en.de", [[4, 2], [5, 2]])).require_documents("--max-doc-tokens")
+    assert found.tolist() == [2]
+
+
+def test_only_one_end_symbol_stays():
+    sentences = [np.array([4, 5, 2]), np.array([2]), np.array([6, 2])]
+    assert join_sentences(sentences).tolist() == [4, 5, 6, 2]
+    assert join_sentences(sentences[:1]).tolist() == [4, 5, 2]
+    assert join_sentences([]).tolist() == [2]
+    assert join_sentences(sentences).dtype == np.int64

@@ -6,9 +6,8 @@ import torch
 from toy_models import EOS, ToyModel
 
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.decoding.batching import generate_in_order, plan_decoding_batches
 from relu_nmt.decoding.config import GenerationConfig
-from relu_nmt.decoding.generator import Generator
+from relu_nmt.decoding.generator import Generator, generate_in_order, plan_decoding_batches
 
 
 @pytest.mark.parametrize(

@@ -11,34 +11,44 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from relu_nmt.data.document_groups import SINGLE_SENTENCES, DocumentGroups, plan_groups
+from relu_nmt.config import like, option, settings
+from relu_nmt.config.shared import DocumentLengthOptions
+from relu_nmt.data.groups import SINGLE_SENTENCES, Groups, plan_groups
 from relu_nmt.errors import ConfigError
 
 
-@dataclass(frozen=True)
+@settings
 class WindowConfig:
     """How documents are divided for decoding.
-
-    Args:
-        max_doc_tokens: most tokens of a window, context and its one ``</s>`` included;
-            1: single sentences.
-        window_overlap: sentences before the new ones to give as context.
-        repair: translate a window again in halves, and these in halves, as long as its
-            translation cannot be cut into its sentences or reached the longest output.
 
     Raises:
         ConfigError: a number out of range, or an overlap of single sentences.
     """
 
-    max_doc_tokens: int
-    window_overlap: int = 0
-    repair: bool = False
+    max_doc_tokens: int = like(
+        DocumentLengthOptions,
+        "max_doc_tokens",
+        SINGLE_SENTENCES,
+        "most tokens of a window, context and its one </s> included; "
+        f"{SINGLE_SENTENCES}: single sentences",
+    )
+    window_overlap: int = option(
+        0,
+        "give the N sentences before as context, within --max-doc-tokens, to the sentences that "
+        "are translated: the source of each window begins with theirs, its translation is made to "
+        "begin with what they were translated to, which no score counts. For documents longer than "
+        "the model was trained on; needs a model trained with --sentence-separator",
+        metavar="SENTENCES",
+        least=0,
+    )
+    repair: bool = option(
+        False,
+        "translate a window again in halves, and these in halves, as long as its translation "
+        "cannot be cut into its sentences or reached the longest output",
+    )
 
-    def __post_init__(self) -> None:
-        if self.max_doc_tokens < 1:
-            raise ConfigError(f"--max-doc-tokens {self.max_doc_tokens}: expected 1 or more")
-        if self.window_overlap < 0:
-            raise ConfigError(f"--window-overlap {self.window_overlap}: expected 0 or more")
+    def check(self) -> None:
+        """Compare overlap and limit."""
         if self.window_overlap and self.max_doc_tokens == SINGLE_SENTENCES:
             raise ConfigError(
                 f"--window-overlap {self.window_overlap}: --max-doc-tokens {SINGLE_SENTENCES} "
@@ -136,10 +146,10 @@ class WindowPlan:
         context = bisect.bisect_left(self._totals, least, context, first)
         return Window(window.document, context, first, window.end)
 
-    def groups(self) -> DocumentGroups:
+    def groups(self) -> Groups:
         """Return the new sentences of each window; ``tokens`` are those of the whole window."""
         first = np.array([window.first for window in self.windows], dtype=np.int64)
-        return DocumentGroups(
+        return Groups(
             first,
             np.array([window.num_new for window in self.windows], dtype=np.int64),
             np.array([window.document for window in self.windows], dtype=np.int64),

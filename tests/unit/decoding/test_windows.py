@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relu_nmt.data.document_groups import plan_groups
-from relu_nmt.decoding.document_windows import Window, WindowConfig, WindowPlan
+from relu_nmt.data.groups import plan_groups
+from relu_nmt.decoding.windows import Window, WindowConfig, WindowPlan
 from relu_nmt.errors import ConfigError
 
 DOCUMENTS = st.lists(st.lists(st.integers(1, 20), max_size=7), max_size=5)

@@ -2,9 +2,7 @@ import numpy as np
 import pytest
 
 from relu_nmt.data.documents import (
-    document_of_sentence,
     read_documents,
-    require_documents,
     separator_test,
     write_documents,
 )
@@ -31,10 +29,6 @@ def test_write_and_read(tmp_path):
     assert counts.dtype == np.int64
 
 
-def test_document_of_sentence():
-    assert document_of_sentence(np.array([2, 1, 3])).tolist() == [0, 0, 1, 2, 2, 2]
-
-
 @pytest.mark.parametrize("content", ["3\nx\n", "3\n0\n", "3\n-1\n", "3\n\n", "3\n" + "9" * 30])
 def test_damaged(tmp_path, content):
     (tmp_path / "x").write_text(content)
@@ -48,10 +42,3 @@ def test_does_not_fit(tmp_path):
         read_documents(tmp_path / "x", 5)
     with pytest.raises(DataError, match="cannot read"):
         read_documents(tmp_path / "y")
-
-
-def test_missing_boundaries_name_the_file_and_the_way_out():
-    counts = np.array([2])
-    assert require_documents(counts, "data/train.de-en", "--max-doc-tokens") is counts
-    with pytest.raises(DataError, match=r"train.de-en.documents: .*--max-doc-tokens.*--document-"):
-        require_documents(None, "data/train.de-en", "--max-doc-tokens")

@@ -3,16 +3,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relu_nmt.data.document_groups import (
+from relu_nmt.data.groups import (
     SINGLE_SENTENCES,
-    GroupedDataset,
+    DocumentConfig,
     deal_lengths,
+    describe_lengths,
+    lengths_in_words,
     plan_groups,
-    sentence_lengths,
+    single_sentences,
 )
-from relu_nmt.data.document_lengths import describe_lengths, lengths_in_words
 from relu_nmt.data.indexed_dataset import IndexedDataset, IndexedDatasetWriter
-from relu_nmt.data.parallel import ParallelDataset
+from relu_nmt.data.split import Split, longer_side
+from relu_nmt.errors import ConfigError
 
 SIZES = st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=12), max_size=8)
 """Tokens of each sentence of each document, without </s>; sentences may be empty."""
@@ -77,9 +79,9 @@ def test_a_limit_for_each_document_groups_each_as_on_its_own(documents, limits):
 
 def test_both_sides_count():
     source, target = np.array([6, 2, 2]), np.array([2, 6, 2])
-    sizes = sentence_lengths(source, target)
+    sizes = longer_side(source, target)
     assert plan_groups(sizes, np.array([3]), 11).count.tolist() == [2, 1]
-    assert plan_groups(sentence_lengths(source, None), np.array([3]), 11).count.tolist() == [3]
+    assert plan_groups(longer_side(source, None), np.array([3]), 11).count.tolist() == [3]
 
 
 def test_a_sentence_over_the_limit_stands_alone():
@@ -146,38 +148,55 @@ def dataset(folder, source, target=None, separators=None):
             tokens = [token for sentence in sentences for token in (*sentence, 2)]
             writer.add(np.array(tokens), np.array([len(sentence) + 1 for sentence in sentences]))
         sides.append(IndexedDataset(folder / name))
-    return ParallelDataset(*sides, 20, 20, separators)
+    return Split(*sides, 20, 20, separators)
+
+
+def rows(pairs, groups):
+    """The token ids of each group, both sides."""
+    return [
+        [None if ids is None else ids.tolist() for ids in pairs.joined(groups.sentences(i))]
+        for i in range(len(groups))
+    ]
 
 
 def test_groups_of_pairs(tmp_path):
     pairs = dataset(tmp_path, [[4, 5], [6], [], [7]], [[8], [9, 10, 11], [], [12]])
-    sizes = sentence_lengths(pairs.source_sizes, pairs.target_sizes)
-    grouped = GroupedDataset(pairs, plan_groups(sizes, np.array([3, 1]), 8))
-    assert len(grouped) == 2
-    assert [ids.tolist() for ids in grouped.pair(0)] == [[4, 5, 6, 2], [8, 9, 10, 11, 2]]
-    assert [ids.tolist() for ids in grouped.pair(1)] == [[7, 2], [12, 2]]
-    assert grouped.source_sizes.tolist() == [4, 2]
-    assert grouped.target_sizes.tolist() == [5, 2]
+    sizes = longer_side(pairs.source_sizes, pairs.target_sizes)
+    groups = plan_groups(sizes, np.array([3, 1]), 8)
+    assert rows(pairs, groups) == [[[4, 5, 6, 2], [8, 9, 10, 11, 2]], [[7, 2], [12, 2]]]
+    assert [sizes.tolist() for sizes in pairs.group_sizes(groups)] == [[4, 2], [5, 2]]
+
+
+def test_a_sentence_is_a_group_of_one(tmp_path):
+    pairs = dataset(tmp_path, [[4, 5], [6], [], [7]], [[8], [9, 10, 11], [], [12]])
+    groups = pairs.groups()
+    assert rows(pairs, groups) == [[ids.tolist() for ids in pairs.pair(i)] for i in range(4)]
+    assert pairs.group_sizes(groups)[1].tolist() == pairs.target_sizes.tolist()
+    assert groups.tokens.tolist() == [3, 4, 1, 2]
+    assert not groups.over_long.any()
+    limited = plan_groups(groups.tokens, np.array([3, 1]), SINGLE_SENTENCES)
+    for name in ("first", "count", "limit", "tokens"):
+        assert getattr(groups, name).tolist() == getattr(limited, name).tolist()
+    assert len(single_sentences(np.zeros(0, dtype=np.int32))) == 0
 
 
 def test_groups_of_source_only_data(tmp_path):
     pairs = dataset(tmp_path, [[4, 5], [6]])
-    grouped = GroupedDataset(pairs, plan_groups(pairs.source_sizes, np.array([2]), 8))
-    source, target = grouped.pair(0)
-    assert (source.tolist(), target, grouped.target_sizes) == ([4, 5, 6, 2], None, None)
+    groups = plan_groups(pairs.source_sizes, np.array([2]), 8)
+    assert rows(pairs, groups) == [[[4, 5, 6, 2], None]]
+    assert pairs.group_sizes(groups)[1] is None
 
 
 def test_a_separator_ends_every_sentence_and_counts(tmp_path):
     source, target = [[4, 5], [], [7]], [[8], [], [12, 13]]
     pairs = dataset(tmp_path, source, target, separators=(15, 16))
-    sizes = sentence_lengths(pairs.source_sizes, pairs.target_sizes)
+    sizes = longer_side(pairs.source_sizes, pairs.target_sizes)
     assert sizes.tolist() == [4, 2, 4]
     counts = np.array([3])
-    grouped = GroupedDataset(pairs, plan_groups(sizes, counts, 8))
-    assert [ids.tolist() for ids in grouped.pair(0)] == (
+    assert rows(pairs, plan_groups(sizes, counts, 8)) == [
         [[4, 5, 15, 15, 7, 15, 2], [8, 16, 16, 12, 13, 16, 2]]
-    )
-    assert len(GroupedDataset(pairs, plan_groups(sizes, counts, 7))) == 2
+    ]
+    assert len(plan_groups(sizes, counts, 7)) == 2
 
 
 @settings(max_examples=50)
@@ -189,12 +208,59 @@ def test_sizes_are_those_of_the_tokens(tmp_path_factory, documents, limit, separ
     if not source:
         return
     pairs = dataset(folder, source, target, (7, 7) if separated else None)
-    sizes = sentence_lengths(pairs.source_sizes, pairs.target_sizes)
-    grouped = GroupedDataset(pairs, plan_groups(sizes, arrays(documents)[1], limit))
-    for i in range(len(grouped)):
-        own_source, own_target = grouped.pair(i)
-        assert len(own_source) == grouped.source_sizes[i]
-        assert len(own_target) == grouped.target_sizes[i]
-        for ids in (own_source, own_target):
-            assert ids.tolist().count(2) == 1
-            assert ids.tolist().count(7) == (grouped.groups.count[i] if separated else 0)
+    sizes = longer_side(pairs.source_sizes, pairs.target_sizes)
+    groups = plan_groups(sizes, arrays(documents)[1], limit)
+    of_sides = pairs.group_sizes(groups)
+    for i, sides in enumerate(rows(pairs, groups)):
+        for ids, of_side in zip(sides, of_sides, strict=True):
+            assert len(ids) == of_side[i]
+            assert ids.count(2) == 1
+            assert ids.count(7) == (groups.count[i] if separated else 0)
+
+
+def test_nothing_by_default():
+    assert not DocumentConfig().active
+    assert DocumentConfig().training_lengths == ()
+
+
+@pytest.mark.parametrize(
+    ("settings", "training", "validation"),
+    [
+        ({"max_doc_tokens": 128}, (128,), 128),
+        ({"doc_mixture": (1, 128, 512)}, (1, 128, 512), 512),
+        ({"doc_mixture": (1, 512), "max_doc_tokens": 256}, (1, 512), 256),
+    ],
+)
+def test_lengths(settings, training, validation):
+    config = DocumentConfig(**settings)
+    assert config.active
+    assert config.training_lengths == training
+    assert config.validation_length == validation
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_doc_tokens": 0}, "--max-doc-tokens 0: expected 1"),
+        ({"doc_mixture": (1, -5)}, "--doc-mixture 1,-5: expected"),
+        ({"sentence_separator": True}, "give --max-doc-tokens or --doc-mixture"),
+    ],
+)
+def test_mistakes(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        DocumentConfig(**settings)
+
+
+def test_lists_of_lengths():
+    assert DocumentConfig(doc_mixture="1,128,512").doc_mixture == (1, 128, 512)
+    for text in ("a", "1 2", "1,,2"):
+        with pytest.raises(ConfigError, match=r"--doc-mixture .*expected whole numbers"):
+            DocumentConfig(doc_mixture=text)
+
+
+def test_groups_must_fit_into_a_batch():
+    DocumentConfig(max_doc_tokens=64).check_fits(64)
+    DocumentConfig(max_doc_tokens=64).check_fits(None)
+    DocumentConfig().check_fits(5)
+    with pytest.raises(ConfigError, match="--doc-mixture 64 is more than --max-tokens 63"):
+        DocumentConfig(doc_mixture=(1, 64)).check_fits(63)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,10 +15,10 @@ class SourceSentence:
     """A sentence to translate, or several of a document that are translated at once.
 
     Args:
-        ids: token numbers, ending in the end symbol.
+        ids: token ids, ending in the end symbol.
         tokens: the tokens with unknown words as they stood in the text.
-        reference: token numbers of the translation, for forced prefixes and scoring.
-        context: token numbers, without end symbol, that the translation goes on from: what the
+        reference: token ids of the translation, for forced prefixes and scoring.
+        context: token ids, without end symbol, that the translation goes on from: what the
             first part of the source was translated to. No part of the translation.
     """
 
@@ -35,7 +36,7 @@ class Translation:
         text: raw text.
         tokens: the dictionary's tokens, unknown words replaced if asked for.
         score: total log-probability (nats) over length penalty.
-        hypothesis: token numbers, scores by position, alignment.
+        hypothesis: token ids, scores by position, alignment.
         reached_limit: whether it was ended at the longest output that the settings allow.
     """
 
@@ -44,6 +45,40 @@ class Translation:
     score: float
     hypothesis: Hypothesis
     reached_limit: bool = False
+
+
+class Line(NamedTuple):
+    """A line of a translated text.
+
+    Args:
+        text: raw text.
+        tokens: the same as dictionary tokens.
+    """
+
+    text: str
+    tokens: list[str]
+
+
+class TranslatedLines(list[str]):
+    """The translation of each line, a list like any other that also tells what may be cut off.
+
+    Args:
+        texts: the translations.
+        at_limit: which of them reached the longest output, or are part of a group of lines whose
+            translation did.
+
+    Attributes:
+        at_limit: the same: numbers of the lines, from 0.
+
+    Example:
+        >>> lines = TranslatedLines(["a house", "a a a a"], [1])
+        >>> lines, lines.at_limit
+        (['a house', 'a a a a'], (1,))
+    """
+
+    def __init__(self, texts: Iterable[str], at_limit: Iterable[int] = ()) -> None:
+        super().__init__(texts)
+        self.at_limit = tuple(at_limit)
 
 
 def as_lines(texts: Iterable[str]) -> list[str]:

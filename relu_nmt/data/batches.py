@@ -1,0 +1,231 @@
+"""Batches of sentence pairs for training and validation: the plan joined with the data.
+
+A row of a batch is a group of consecutive sentences. Single sentences are groups of one; where
+several lengths are mixed, the groups are planned anew each epoch.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from relu_nmt.data.batching import BatchLimits, EpochBatches, find_too_long, plan_batches
+from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.data.groups import describe_lengths
+from relu_nmt.data.split import Pair, Split
+from relu_nmt.errors import DataError
+
+FIRST_EPOCH = 1
+
+
+@dataclass(frozen=True)
+class TranslationBatch:
+    """Pairs of sentences or of groups of them, padded on the right with the pad symbol.
+
+    Args:
+        ids: [B] int64, number of each row's (first) sentence in the split.
+        src_tokens: [B, S] int64, ending in ``</s>``.
+        src_lengths: [B] int64, tokens of each source row, ``</s>`` included.
+        tgt_tokens: [B, T] int64, ending in ``</s>``; None for source-only data.
+        prev_output_tokens: [B, T] int64, the target moved right by one, ``</s>`` first; None for
+            source-only data.
+        num_tokens: target tokens without padding (``</s>`` included); 0 for source-only data.
+        num_sentences: B.
+    """
+
+    ids: Tensor
+    src_tokens: Tensor
+    src_lengths: Tensor
+    tgt_tokens: Tensor | None
+    prev_output_tokens: Tensor | None
+    num_tokens: int
+    num_sentences: int
+
+    def to(self, device: torch.device | str) -> "TranslationBatch":
+        """Return the batch on ``device``; from pinned memory the copy does not block."""
+        tensors = {
+            field.name: value.to(device, non_blocking=True)
+            for field in fields(self)
+            if isinstance(value := getattr(self, field.name), Tensor)
+        }
+        return replace(self, **tensors)
+
+    def pin_memory(self) -> "TranslationBatch":
+        """Return the batch in page-locked memory, from which a GPU copies faster."""
+        tensors = {
+            field.name: value.pin_memory()
+            for field in fields(self)
+            if isinstance(value := getattr(self, field.name), Tensor)
+        }
+        return replace(self, **tensors)
+
+
+def pad_rows(rows: Sequence[np.ndarray], pad_index: int) -> Tensor:
+    """Return the rows as int64 [B, longest], filled up on the right with ``pad_index``."""
+    table = np.full((len(rows), max(map(len, rows), default=0)), pad_index, dtype=np.int64)
+    for row, ids in zip(table, rows, strict=True):
+        row[: len(ids)] = ids
+    return torch.from_numpy(table)
+
+
+def shift_right(tgt_tokens: Tensor, pad_index: int, eos_index: int) -> Tensor:
+    """Return what the decoder reads where it is to predict the target, int64 [B, T].
+
+    Args:
+        tgt_tokens: [B, T] int64, each row ending in ``</s>`` and padded on the right.
+        pad_index: id of the pad symbol.
+        eos_index: id of ``</s>``, which comes first.
+
+    Example:
+        >>> shift_right(torch.tensor([[7, 8, 2], [9, 2, 1]]), pad_index=1, eos_index=2)
+        tensor([[2, 7, 8],
+                [2, 9, 1]])
+    """
+    shifted = tgt_tokens.roll(1, dims=1)
+    shifted[:, 0] = eos_index
+    # Shorter rows now have their </s> behind their last prediction, where padding belongs.
+    return shifted.masked_fill_(tgt_tokens == pad_index, pad_index)
+
+
+def collate(
+    pairs: Sequence[Pair], ids: Sequence[int] | np.ndarray, pad_index: int, eos_index: int
+) -> TranslationBatch:
+    """Join pairs of one split to a batch.
+
+    Args:
+        pairs: source and target token ids, both ending in ``</s>``; the target is None in
+            source-only data.
+        ids: number of each pair's (first) sentence in its split.
+        pad_index: id of the pad symbol, the same in both dictionaries.
+        eos_index: id of ``</s>``, the same in both dictionaries.
+
+    Example:
+        >>> pair = (np.array([5, 2]), np.array([7, 8, 2]))
+        >>> collate([pair], [0], pad_index=1, eos_index=2).prev_output_tokens
+        tensor([[2, 7, 8]])
+    """
+    sources = [source for source, _ in pairs]
+    targets = [target for _, target in pairs if target is not None]
+    tgt_tokens = prev_output_tokens = None
+    if targets:
+        tgt_tokens = pad_rows(targets, pad_index)
+        prev_output_tokens = shift_right(tgt_tokens, pad_index, eos_index)
+    return TranslationBatch(
+        ids=torch.tensor(ids, dtype=torch.int64),
+        src_tokens=pad_rows(sources, pad_index),
+        src_lengths=torch.tensor([len(source) for source in sources], dtype=torch.int64),
+        tgt_tokens=tgt_tokens,
+        prev_output_tokens=prev_output_tokens,
+        num_tokens=sum(map(len, targets)),
+        num_sentences=len(pairs),
+    )
+
+
+class TranslationBatches:
+    """The batches of a split, epoch by epoch, each loaded by its number.
+
+    The groups and batches of an epoch follow from ``seed`` and its number, so that an epoch is
+    resumed by planning it again.
+
+    Args:
+        split: the sentence pairs, and document boundaries if sentences are joined.
+        limits: what a batch may hold.
+        lengths: how sentences are joined, see :meth:`Split.groups`: limits in tokens, 1 for single
+            sentences; with several, each epoch deals them out anew. None at all: single sentences.
+        seed: shuffles batches and deals lengths; sentences longer than their group's limit are
+            left out. None (validation) keeps batches in order of length, and such sentences whole.
+        skip_too_long: leave out sentences longer than ``limits.max_tokens``; otherwise each gets
+            a batch of its own. :attr:`num_skipped` counts them.
+
+    Attributes:
+        groups: all groups of the planned epoch, at first of epoch 1; left out ones included.
+        num_skipped: groups (single sentences) of the epoch that are longer than a batch.
+
+    Raises:
+        DataError: there is no sentence left, or no document boundaries are known to join within.
+
+    Example:
+        >>> import tempfile
+        >>> from relu_nmt.data.indexed_dataset import IndexedDataset, IndexedDatasetWriter
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with IndexedDatasetWriter(folder + "/x", np.uint16) as writer:
+        ...         writer.add(np.array([4, 5, 2, 6, 2]), np.array([3, 2]))
+        ...     side = IndexedDataset(folder + "/x")
+        >>> batches = TranslationBatches(Split(side, side), BatchLimits(max_tokens=6))
+        >>> batches.begin_epoch(1), batches.load(0).src_tokens.tolist()
+        (1, [[6, 2, 1], [4, 5, 2]])
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        limits: BatchLimits,
+        lengths: tuple[int, ...] = (),
+        seed: int | None = None,
+        skip_too_long: bool = False,
+    ) -> None:
+        assert seed is not None or len(lengths) <= 1, "dealing needs a seed"
+        self.split = split
+        self._limits = limits
+        self._lengths = lengths
+        self._seed = seed
+        self._skip_too_long = skip_too_long
+        self._plan: EpochBatches | None = None
+        self._divide(FIRST_EPOCH)
+
+    def _divide(self, epoch: int) -> None:
+        """Divide the split into the groups of an epoch, and leave out those that are too long."""
+        self._epoch = epoch
+        self.groups = used = self.split.groups(self._lengths, (self._seed or 0, epoch))
+        over_long = used.over_long
+        if self._seed is not None and over_long.any():
+            used = used.select(~over_long)
+            if not len(used):
+                raise DataError(
+                    f"{self.split.source.prefix}: every sentence is longer than "
+                    f"{max(self._lengths)} tokens; raise --max-doc-tokens"
+                )
+        source_sizes, target_sizes = self.split.group_sizes(used)
+        self.num_skipped = 0
+        if self._skip_too_long:
+            too_long = find_too_long(source_sizes, target_sizes, self._limits.max_tokens)
+            self.num_skipped = len(too_long)
+        if self.num_skipped:
+            kept = np.ones(len(used), dtype=bool)
+            kept[too_long] = False
+            used = used.select(kept)
+            source_sizes = source_sizes[kept]
+            target_sizes = None if target_sizes is None else target_sizes[kept]
+        if not len(used):
+            longer = f"; all {self.num_skipped:,} are longer than --max-tokens"
+            reason = longer if self.num_skipped else ""
+            raise DataError(f"{self.split.source.prefix}: no sentence to use{reason}")
+        self._used, self._sizes = used, (source_sizes, target_sizes)
+
+    def describe_lengths(self) -> list[dict[str, Any]]:
+        """Return the realised lengths of the planned epoch for each limit, as JSON values."""
+        return [
+            describe_lengths(self.groups, limit, keep_over_long=self._seed is None)
+            for limit in sorted(set(self._lengths))
+        ]
+
+    def begin_epoch(self, epoch: int) -> int:
+        """Plan ``epoch`` (from 1) and return its number of batches."""
+        if epoch != self._epoch and len(self._lengths) > 1:
+            self._divide(epoch)
+            self._plan = None
+        if self._plan is None or self._seed is not None:
+            shuffle_seed = None if self._seed is None else (self._seed, epoch)
+            self._plan = plan_batches(*self._sizes, self._limits, shuffle_seed)
+        return len(self._plan)
+
+    def load(self, index: int) -> TranslationBatch:
+        """Read batch ``index`` of the planned epoch; its ids are the groups' first sentences."""
+        assert self._plan is not None, "begin_epoch comes first"
+        members = self._plan[index]
+        pairs = [self.split.joined(self._used.sentences(member)) for member in members.tolist()]
+        ids = self._used.first[members]
+        return collate(pairs, ids, Dictionary.pad_index, Dictionary.eos_index)

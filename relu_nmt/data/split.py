@@ -1,0 +1,264 @@
+"""The sentence pairs of one split: opened once, read from disk as they are asked for."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.data.documents import read_documents
+from relu_nmt.data.groups import Groups, deal_lengths, plan_groups, single_sentences
+from relu_nmt.data.indexed_dataset import IndexedDataset
+from relu_nmt.errors import DataError
+from relu_nmt.io.text_lines import read_lines
+
+Pair = tuple[np.ndarray, np.ndarray | None]
+
+
+class Split:
+    """Source and target sentences side by side, with document boundaries and raw text if kept.
+
+    Sentences are read in groups of consecutive ones (:class:`relu_nmt.data.groups.Groups`); a
+    sentence is a group of one.
+
+    Args:
+        source: the source sentences.
+        target: the target sentences in the same order; None for source-only data.
+        source_vocab_size: token ids at or above it are an error; None checks nothing.
+        target_vocab_size: the same for the target.
+        separators: ids of the symbol that ends each source and each target sentence, before
+            ``</s>``; it is not in the files. None for no such symbol.
+
+    Raises:
+        DataError: the two sides have different numbers of sentences.
+
+    Example:
+        >>> import tempfile
+        >>> from relu_nmt.data.indexed_dataset import IndexedDatasetWriter
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with IndexedDatasetWriter(folder + "/x", np.uint16) as writer:
+        ...         writer.add(np.array([4, 2, 5, 2]), np.array([2, 2]))
+        ...     side = IndexedDataset(folder + "/x")
+        >>> split = Split(side, side)
+        >>> [ids.tolist() for ids in split.pair(0)]
+        [[4, 2], [4, 2]]
+        >>> [ids.tolist() for ids in split.joined(range(0, 2))]
+        [[4, 5, 2], [4, 5, 2]]
+    """
+
+    def __init__(
+        self,
+        source: IndexedDataset,
+        target: IndexedDataset | None = None,
+        source_vocab_size: int | None = None,
+        target_vocab_size: int | None = None,
+        separators: tuple[int, int] | None = None,
+    ) -> None:
+        if target is not None and len(source) != len(target):
+            raise DataError(
+                f"{source.prefix}.idx: {len(source):,} sentences, but {target.prefix}.idx has "
+                f"{len(target):,}; both sides must be parallel, re-run relu-nmt-preprocess"
+            )
+        self.source = source
+        self.target = target
+        self._vocab_sizes = (source_vocab_size, target_vocab_size)
+        self._separators = (None, None) if separators is None else separators
+        self._added = int(separators is not None)
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    @property
+    def stem(self) -> str:
+        """What the names of its files begin with: ``data-bin/train.de-en``."""
+        return str(Path(self.source.prefix).with_suffix(""))
+
+    @property
+    def name(self) -> str:
+        """``train``, ``valid``, ``test``..."""
+        return Path(self.source.prefix).name.partition(".")[0]
+
+    @property
+    def source_sizes(self) -> np.ndarray:
+        """Tokens of each source sentence with ``</s>``, int32 [N]."""
+        return self.source.sizes + self._added
+
+    @property
+    def target_sizes(self) -> np.ndarray | None:
+        """Tokens of each target sentence with ``</s>``, int32 [N]; None for source-only data."""
+        return None if self.target is None else self.target.sizes + self._added
+
+    @cached_property
+    def documents(self) -> np.ndarray | None:
+        """Sentences of each document, int64 [documents]; None if unknown.
+
+        Raises:
+            DataError: the side file is damaged or does not fit the split.
+        """
+        path = Path(f"{self.stem}.documents")
+        return read_documents(path, len(self)) if path.exists() else None
+
+    def require_documents(self, purpose: str) -> np.ndarray:
+        """Return the sentences of each document, int64 [documents].
+
+        Args:
+            purpose: the flag that needs them.
+
+        Raises:
+            DataError: they are unknown, or the side file is damaged.
+        """
+        if self.documents is None:
+            raise DataError(
+                f"{self.stem}.documents: no such file, but {purpose} needs the document "
+                "boundaries; run relu-nmt-preprocess with --document-separator, or write the file "
+                "(a line per document: its number of sentences)"
+            )
+        return self.documents
+
+    @cached_property
+    def raw_source(self) -> list[str] | None:
+        """The source sentences as they were before any step, or None if not kept.
+
+        They are kept for validation and test sets made by relu-nmt-preprocess.
+
+        Raises:
+            DataError: there are not as many raw sentences as pairs.
+        """
+        return self._raw(self.source)
+
+    @cached_property
+    def raw_target(self) -> list[str] | None:
+        """The same for the target sentences; None for source-only data too."""
+        return None if self.target is None else self._raw(self.target)
+
+    def _raw(self, side: IndexedDataset) -> list[str] | None:
+        path = Path(f"{side.prefix}.raw")
+        if not path.exists():
+            return None
+        lines = read_lines(path)
+        if len(lines) != len(side):
+            raise DataError(
+                f"{path}: {len(lines):,} lines, but the split has {len(side):,} sentences; run "
+                "relu-nmt-preprocess again"
+            )
+        return lines
+
+    def groups(self, lengths: tuple[int, ...] = (), seed: tuple[int, int] = (0, 0)) -> Groups:
+        """Return all groups of the split; together they hold every sentence once, in order.
+
+        Args:
+            lengths: the limit of a group in tokens; several are dealt out to the documents. None
+                at all: single sentences, for which no document boundaries are needed.
+            seed: seed of the run and epoch, for dealing.
+
+        Raises:
+            DataError: there are limits, but no document boundaries.
+        """
+        sizes = longer_side(self.source_sizes, self.target_sizes)
+        if not lengths:
+            return single_sentences(sizes)
+        documents = self.require_documents("joining sentences")
+        return plan_groups(sizes, documents, deal_lengths(documents, lengths, seed))
+
+    def group_sizes(self, groups: Groups) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return the tokens of each group in source and target, with one ``</s>``, int [groups]."""
+        source, target = self.source_sizes, self.target_sizes
+        return groups.sizes(source), None if target is None else groups.sizes(target)
+
+    def targets(self) -> Iterator[np.ndarray]:
+        """Yield the token ids of each target sentence, see :meth:`pair`.
+
+        Raises:
+            DataError: source-only data, or damaged.
+        """
+        if self.target is None:
+            raise DataError(f"{self.source.prefix}.idx: source-only data has no references")
+        for index in range(len(self)):
+            yield self._sentence(self.target, index, 1)
+
+    def joined(self, sentences: range) -> Pair:
+        """Return the token ids of consecutive sentences as one pair, see :meth:`pair`."""
+        if len(sentences) == 1:
+            return self.pair(sentences.start)
+        pairs = [self.pair(index) for index in sentences]
+        source = join_sentences([source for source, _ in pairs])
+        if self.target is None:
+            return source, None
+        return source, join_sentences([target for _, target in pairs if target is not None])
+
+    def pair(self, index: int) -> Pair:
+        """Return the token ids of pair ``index``: two int64 [n], both ending in ``</s>``.
+
+        Raises:
+            DataError: a token id is not in the dictionary, or ``</s>`` is missing.
+        """
+        source = self._sentence(self.source, index, 0)
+        if self.target is None:
+            return source, None
+        return source, self._sentence(self.target, index, 1)
+
+    def _sentence(self, side: IndexedDataset, index: int, which: int) -> np.ndarray:
+        vocab_size, separator = self._vocab_sizes[which], self._separators[which]
+        ids = side[index]
+        if len(ids) == 0 or ids[-1] != Dictionary.eos_index:
+            raise DataError(
+                f"{side.prefix}.bin: sentence {index} does not end in </s>; binarise the corpus "
+                "again (fairseq-preprocess users: with --append-eos)"
+            )
+        if vocab_size is not None and not 0 <= ids.min() <= ids.max() < vocab_size:
+            raise DataError(
+                f"{side.prefix}.bin: sentence {index} holds tokens {ids.min()} to {ids.max()}, "
+                f"but its dictionary has {vocab_size:,} symbols; data and dictionary do not "
+                "belong together"
+            )
+        if separator is None:
+            return ids
+        if separator in ids:
+            raise DataError(
+                f"{side.prefix}.bin: sentence {index} itself holds the symbol that is to end each "
+                f"sentence (number {separator}); train without --sentence-separator"
+            )
+        return np.append(ids[:-1], (separator, Dictionary.eos_index))
+
+
+def join_sentences(sentences: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the token ids of several sentences as one, int64 [n].
+
+    Args:
+        sentences: token ids, each ending in ``</s>``; only the last ``</s>`` stays.
+
+    Example:
+        >>> join_sentences([np.array([4, 5, 2]), np.array([2]), np.array([6, 2])]).tolist()
+        [4, 5, 6, 2]
+    """
+    return np.concatenate([*(ids[:-1] for ids in sentences), [Dictionary.eos_index]])
+
+
+def longer_side(source_sizes: np.ndarray, target_sizes: np.ndarray | None) -> np.ndarray:
+    """Return what each sentence counts towards the limit of a group: its longer side, int [N].
+
+    Args:
+        source_sizes: tokens of each source sentence with ``</s>``, int [N].
+        target_sizes: the same for the target; None for source-only data.
+    """
+    return source_sizes if target_sizes is None else np.maximum(source_sizes, target_sizes)
+
+
+def check_parallel(counts: Mapping[str, int], what: str) -> None:
+    """Check that all files have as many lines or sentences.
+
+    Args:
+        counts: their number by path.
+        what: "lines" or "sentences", for the message.
+
+    Raises:
+        DataError: the numbers differ; the message names both.
+    """
+    (path, count), *others = counts.items()
+    for other, other_count in others:
+        if other_count != count:
+            raise DataError(
+                f"{path}: {count:,} {what}, but {other} has {other_count:,}; both sides must be "
+                "parallel, line by line"
+            )

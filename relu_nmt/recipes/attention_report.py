@@ -1,0 +1,75 @@
+"""What is told of the attention of translations: statistics in a file, and weights as lines."""
+
+import json
+from collections.abc import Sequence
+
+import numpy as np
+
+from relu_nmt.analysis.attention_maps import checked_place, single_model
+from relu_nmt.analysis.attention_statistics import AttentionStatistics
+from relu_nmt.analysis.places import AttentionPlace
+from relu_nmt.decoding.translations import SourceSentence, Translation
+from relu_nmt.recipes.translation import check_writable, write_file
+from relu_nmt.recipes.translation_settings import AttentionOptions
+from relu_nmt.translator import Translator
+
+
+class AttentionReport:
+    """Prints and gathers what the options ask for; checks at the start that it can.
+
+    Args:
+        options: what is wanted.
+        translator: has the model.
+        subset: name of the split, for the file.
+
+    Raises:
+        ConfigError: several models, or a mechanism without weights.
+        DataError: the file's folder cannot be made.
+    """
+
+    def __init__(self, options: AttentionOptions, translator: Translator, subset: str) -> None:
+        self._translator = translator
+        self._subset = subset
+        self._place = None
+        self._path = options.attention_stats
+        self._statistics: AttentionStatistics | None = None
+        self._sources: list[np.ndarray] = []
+        self._targets: list[np.ndarray] = []
+        if options.print_attention is not None:
+            place = AttentionPlace.parse(options.print_attention)
+            self._place = checked_place(single_model(translator.ensemble), place)
+        if self._path is not None:
+            self._statistics = AttentionStatistics(translator.ensemble)
+            check_writable("--attention-stats", self._path)
+
+    def lines(self, number: int, source: SourceSentence, translation: Translation) -> list[str]:
+        """Return the ``A-`` line of a translation, if it is to be printed."""
+        if self._place is None:
+            return []
+        found = self._translator.attention_at(self._place, source, translation.hypothesis.tokens)
+        return [f"A-{number}\t{found.to_json()}"]
+
+    def add(
+        self, sources: Sequence[SourceSentence], found: Sequence[Sequence[Translation]]
+    ) -> None:
+        """Note sentences with their translations; those without words are left out."""
+        if self._statistics is None:
+            return
+        for source, (best, *_) in zip(sources, found, strict=True):
+            if len(source.ids) > 1:  # the model was not asked about empty sentences
+                self._sources.append(source.ids)
+                self._targets.append(best.hypothesis.tokens)
+
+    def write(self) -> None:
+        """Measure, and write the file, whole or not at all.
+
+        Only now, so that time and memory of the translation are its own.
+
+        Raises:
+            DataError: it cannot be written.
+        """
+        if self._statistics is None:
+            return
+        self._statistics.add(self._sources, self._targets)
+        report = {"subset": self._subset, **self._statistics.report()}
+        write_file("--attention-stats", self._path, json.dumps(report, indent=1) + "\n")

@@ -1,0 +1,134 @@
+"""Translate a plain text of whole documents, with blank lines between them."""
+
+import itertools
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from relu_nmt.data.documents import separator_test
+from relu_nmt.data.groups import SINGLE_SENTENCES
+from relu_nmt.decoding.document_search import (
+    DocumentTranslations,
+    SourceDocuments,
+    TranslatedDocuments,
+)
+from relu_nmt.decoding.windows import WindowConfig, WindowPlan
+from relu_nmt.io.text_lines import decode_lines, read_lines
+from relu_nmt.recipes.translation import (
+    length_note,
+    limit_note,
+    load_translator,
+    progress_of,
+    share,
+)
+from relu_nmt.recipes.translation_settings import TranslateDocumentsSettings as Settings
+
+is_blank = separator_test("blank")
+
+
+@dataclass(frozen=True)
+class TextTranslation:
+    """A translated text.
+
+    Args:
+        lines: its lines, blank ones between documents included.
+        documents: the same by document, and how well they could be divided.
+        notes: what is to be known, as the command prints it on standard error.
+    """
+
+    lines: list[str]
+    documents: TranslatedDocuments
+    notes: list[str]
+
+
+def run(settings: Settings, *, progress: bool = True) -> TextTranslation:
+    """Translate a text, and print it.
+
+    Args:
+        settings: model, text and search.
+        progress: print the text on standard output, and notes and how far it is on standard error.
+
+    Raises:
+        ConfigError: settings that do not fit the model.
+        CheckpointError: a checkpoint is missing or damaged.
+        DataError: the text cannot be read, or a line is too long for the model.
+    """
+    lines = _read(settings.file)
+    translator = load_translator(settings.model)
+    windows = settings.documents.windows(translator.max_doc_tokens)
+    notes = [length_note(windows.max_doc_tokens, translator.max_doc_tokens)]
+    if progress:
+        _tell(notes)
+    runs = [(blank, list(run)) for blank, run in itertools.groupby(lines, is_blank)]
+    documents = [run for blank, run in runs if not blank]
+    sources = translator.encode_documents(documents)
+    plan = WindowPlan(sources.sizes, sources.counts, windows)
+    show = progress and not settings.documents.no_progress_bar
+    with progress_of("translate", len(plan.windows), "groups", show) as advance:
+        found = translator.translate_in_windows(
+            sources, windows, settings.search, on_progress=advance
+        )
+    translated = TranslatedDocuments(found, len(documents))
+    rest = iter(translated)
+    text = [line for blank, run in runs for line in ([""] * len(run) if blank else next(rest))]
+    report = [
+        _report(sources, found, windows, int(plan.groups().over_long.sum())),
+        _undivided_note(found),
+        limit_note(found.num_at_limit, settings.search),
+        _empty_note([line for own in translated for line in own]),
+    ]
+    if progress:
+        print("".join(f"{line}\n" for line in text), end="")
+        _tell(report)
+    return TextTranslation(text, translated, [note for note in notes + report if note])
+
+
+def _read(path: str) -> list[str]:
+    if path == "-":
+        return decode_lines(sys.stdin.buffer.read(), "standard input")
+    return read_lines(path)
+
+
+def _tell(notes: Sequence[str]) -> None:
+    for note in filter(None, notes):
+        print(note, file=sys.stderr)
+
+
+def _report(
+    sources: SourceDocuments, found: DocumentTranslations, windows: WindowConfig, num_over_long: int
+) -> str:
+    """Return the line that tells what was translated together."""
+    num_lines, limit = len(sources.sentences), windows.max_doc_tokens
+    parts = [
+        f"{num_lines:,} lines of {len(sources.counts):,} documents in {found.num_planned:,} "
+        + ("groups of one" if limit == SINGLE_SENTENCES else f"groups of up to {limit} tokens")
+    ]
+    if num_over_long:
+        parts.append(f"{num_over_long:,} longer lines translated whole")
+    if sources.separators is not None and limit != SINGLE_SENTENCES:
+        wrong = share(found.num_mismatched, found.num_planned)
+        parts.append(f"{wrong} groups had another number of sentences than lines")
+    if found.num_repeated:
+        parts.append(f"{found.num_repeated:,} translated again in halves")
+    return "; ".join(parts)
+
+
+def _undivided_note(found: DocumentTranslations) -> str:
+    if not found.num_undivided:
+        return ""
+    return (
+        "NOTE: the model was trained without --sentence-separator: "
+        f"{share(found.num_undivided, len(found.windows))} groups of several lines became "
+        f"one line each; --max-doc-tokens {SINGLE_SENTENCES} keeps every line apart"
+    )
+
+
+def _empty_note(texts: Sequence[str]) -> str:
+    """Return the line that tells of empty translations; empty if there are none."""
+    empty = sum(not text.strip() for text in texts)
+    if not empty:
+        return ""
+    return (
+        f"NOTE: {share(empty, len(texts))} lines have an empty translation, which looks like a "
+        "blank line between documents"
+    )

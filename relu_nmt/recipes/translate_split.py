@@ -1,0 +1,385 @@
+"""Translate a split of a data folder, sentence by sentence or as whole documents, and score it.
+
+Both go one way: what is translated at once is a window of consecutive sentences, and a sentence is
+a window of one. Windows are not repaired here: scores are of what the model makes of them.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+from relu_nmt.data.documents import DOCUMENT_TAG
+from relu_nmt.data.groups import describe_lengths, lengths_in_words
+from relu_nmt.data.split import longer_side
+from relu_nmt.decoding.document_search import (
+    DocumentTranslations,
+    SourceDocuments,
+    WindowTranslation,
+)
+from relu_nmt.decoding.translations import Line, SourceSentence
+from relu_nmt.decoding.windows import WindowPlan
+from relu_nmt.errors import DataError
+from relu_nmt.evaluation.bleu import Score
+from relu_nmt.evaluation.split_score import DocumentScores, score_documents, score_split
+from relu_nmt.peak_memory import peak_gpu_bytes, peak_resident_bytes
+from relu_nmt.recipes.attention_report import AttentionReport
+from relu_nmt.recipes.translation import (
+    LineFormat,
+    SourceLimit,
+    check_writable,
+    length_note,
+    limit_note,
+    load_translator,
+    progress_of,
+    share,
+    write_file,
+)
+from relu_nmt.recipes.translation_settings import TranslateSplitSettings as Settings
+from relu_nmt.translator import Translator
+
+MAX_SENTENCES = 50_000
+"""Sentences whose documents are read, sorted by length and translated before the next ones."""
+
+
+@dataclass
+class SplitTranslation:
+    """The translations of a split.
+
+    Args:
+        groups: the translation of each sentence, or of each group of them, in the split's order.
+        counts: sentences of each group.
+        documents: where documents are translated, their lines: one for each sentence, or for a
+            group whose translation has not as many sentences as its source.
+        num_tokens: target tokens of the best translations, ``</s>`` included.
+        seconds: time of the search.
+        num_at_limit: groups whose translation reached the longest output and may be cut off.
+        num_mismatched: groups with another number of sentences; None: that cannot be told.
+        num_undivided: groups of several sentences that became one line.
+        score: of sentences.
+        document_scores: of documents.
+        lengths: realised lengths of the groups (:func:`relu_nmt.data.groups.describe_lengths`).
+    """
+
+    groups: list[Line] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+    documents: list[list[Line]] = field(default_factory=list)
+    num_tokens: int = 0
+    seconds: float = 0.0
+    num_at_limit: int = 0
+    num_mismatched: int | None = 0
+    num_undivided: int = 0
+    score: Score | None = None
+    document_scores: DocumentScores | None = None
+    lengths: dict[str, Any] | None = None
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Speed of the search."""
+        return self.num_tokens / max(self.seconds, 1e-9)
+
+    @property
+    def scores(self) -> list[Score]:
+        """All scores that could be computed, the main one first."""
+        of_documents = self.document_scores
+        if of_documents is None:
+            return [] if self.score is None else [self.score]
+        found = (of_documents.d_bleu, of_documents.s_bleu, of_documents.group_bleu)
+        return [score for score in (*found, of_documents.chrf) if score is not None]
+
+    def speed_line(self) -> str:
+        """Return fairseq's line of how long it took."""
+        sentences, seconds = sum(self.counts), max(self.seconds, 1e-9)
+        return (
+            f"Translated {sentences:,} sentences ({self.num_tokens:,} tokens) in "
+            f"{self.seconds:.1f}s ({sentences / seconds:.2f} sentences/s, "
+            f"{self.tokens_per_second:.2f} tokens/s)"
+        )
+
+
+def run(settings: Settings, *, progress: bool = True) -> SplitTranslation:
+    """Translate a split, print the lines and the scores, and write the files that are wanted.
+
+    Args:
+        settings: model, data, search, and where the lines go.
+        progress: print on standard output, and show how far it is; files are written anyway.
+
+    Raises:
+        ConfigError: settings that do not fit the model.
+        CheckpointError: a checkpoint is missing or damaged.
+        DataError: the split is missing, does not fit the model or has no document boundaries, or
+            a file cannot be written.
+    """
+    translator = load_translator(settings.model, settings.data)
+    attention = AttentionReport(settings.attention, translator, settings.split.gen_subset)
+    with _output(settings, progress) as output:
+        result = _SplitTranslator(translator, settings, attention, output).run(progress)
+    attention.write()
+    return result
+
+
+@contextmanager
+def _output(settings: Settings, progress: bool) -> Iterator[TextIO]:
+    """Open the results file, whole or absent; or give standard output, or what prints nothing."""
+    folder = settings.split.results_path
+    if folder is None:
+        if progress:
+            yield sys.stdout
+            return
+        with open(os.devnull, "w", encoding="utf-8") as nowhere:
+            yield nowhere
+        return
+    path = Path(folder) / f"generate-{settings.split.gen_subset}.txt"
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(temporary, "w", encoding="utf-8") as file:
+            yield file
+        os.replace(temporary, path)
+    except OSError as error:
+        raise DataError(f"--results-path {path}: cannot write it: {error.strerror}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    if progress:
+        print(f"results: {path}")
+
+
+class _SplitTranslator:
+    """Translates a split, and prints the lines of each group.
+
+    Args:
+        translator: has the model, and the data folder.
+        settings: all of them.
+        attention: what is to be told of the attention.
+        output: where lines go.
+    """
+
+    def __init__(
+        self,
+        translator: Translator,
+        settings: Settings,
+        attention: AttentionReport,
+        output: TextIO,
+    ) -> None:
+        self._translator = translator
+        self._task = translator.task
+        self._settings = settings
+        self._config = settings.generation
+        self._windows = settings.documents.windows
+        self._attention = attention
+        self._out = output
+        joined = settings.model.post_process is not None
+        self._lines = LineFormat(self._task, joined, self._config.print_alignment is not None)
+        self._split = self._task.load_split(settings.split.gen_subset)
+        self._has_documents = settings.documents.max_doc_tokens is not None
+        if self._has_documents:
+            self._counts = self._split.require_documents("--max-doc-tokens")
+        else:  # each sentence is a document
+            self._counts = np.ones(len(self._split), dtype=np.int64)
+        by_source = settings.documents.count_source_only
+        target_sizes = None if by_source else self._split.target_sizes
+        self._sizes = longer_side(self._split.source_sizes, target_sizes)
+        self._found = SplitTranslation()
+        for flag in ("output", "results"):
+            check_writable(f"--{flag}", getattr(settings.documents, flag))
+
+    def run(self, progress: bool) -> SplitTranslation:
+        """Translate everything."""
+        options, split, found = self._settings.split, self._split, self._found
+        skip = options.skip_invalid_size_inputs_valid_test
+        limit = SourceLimit(self._translator.max_source_positions, split, skip)
+        num_windows, unit = len(split), "sentences"
+        if self._has_documents:
+            plan = WindowPlan(self._sizes, self._counts, self._windows)
+            num_windows, unit = len(plan.windows), "groups"
+            max_doc_tokens = self._windows.max_doc_tokens
+            found.lengths = describe_lengths(plan.groups(), max_doc_tokens, keep_over_long=True)
+        else:
+            self._print(limit.note)
+        show = progress and not options.no_progress_bar
+        with progress_of(f"translate {split.name}", num_windows, unit, show) as advance:
+            for documents, numbers in _document_ranges(self._counts):
+                sources = SourceDocuments(
+                    self._read(numbers, limit),
+                    self._counts[documents.start : documents.stop],
+                    self._sizes[numbers.start : numbers.stop],
+                    self._task.separators,
+                )
+                first_id = len(found.groups)
+                started = time.perf_counter()
+                translated = self._translator.translate_in_windows(
+                    sources, self._windows, self._config, first_id, advance
+                )
+                found.seconds += time.perf_counter() - started
+                self._take(translated, len(documents))
+        if found.num_undivided and self._task.separators is None:
+            found.num_mismatched = None
+        self._score()
+        self._summarise(limit)
+        return found
+
+    def _read(self, numbers: range, limit: SourceLimit) -> list[SourceSentence]:
+        raw_words = self._config.replace_unk is not None
+        sentences = self._translator.read_sentences(self._split, numbers, raw_words)
+        return [limit.shortened(sentence) for sentence in sentences]
+
+    def _take(self, translated: DocumentTranslations, num_documents: int) -> None:
+        """Print the groups of some documents and note what the summary needs."""
+        found = self._found
+        for own in translated.windows:
+            if not self._settings.split.quiet:
+                self._print_group(len(found.groups), own)
+            best = own.translations[0]
+            found.groups.append(Line(best.text, best.tokens))
+            found.counts.append(own.window.num_new)
+            found.num_tokens += len(best.hypothesis.tokens)
+        found.num_mismatched = (found.num_mismatched or 0) + translated.num_mismatched
+        found.num_undivided += translated.num_undivided
+        found.num_at_limit += translated.num_at_limit
+        if self._has_documents:
+            found.documents += translated.lines(num_documents)
+        windows = translated.windows
+        self._attention.add([own.source for own in windows], [own.translations for own in windows])
+
+    def _print_group(self, number: int, own: WindowTranslation) -> None:
+        lines = self._lines.of_split(number, own.source)
+        for translation in own.translations:
+            lines += self._lines.hypothesis(number, translation)
+            lines += self._attention.lines(number, own.source, translation)
+        self._print("\n".join(lines))
+
+    def _print(self, text: str) -> None:
+        if text:
+            print(text, file=self._out)
+
+    def _score(self) -> None:
+        """Score the translations, if there are any, and references."""
+        task, split, found = self._task, self._split, self._found
+        config = self._settings.score
+        if split.target is None or self._config.score_reference or not found.groups:
+            return
+        if not self._has_documents:
+            found.score = score_split(task, split, found.groups, config)
+            return
+        counts = np.array(found.counts)
+        scores = score_documents(task, split, found.documents, found.groups, counts, config)
+        if found.num_mismatched is None:
+            scores = replace(scores, s_bleu=None)
+        found.document_scores = scores
+
+    def _summarise(self, limit: SourceLimit) -> None:
+        """Print the last lines, and write the files."""
+        split, found = self._split, self._found
+        if self._has_documents:
+            self._print(limit.note)
+            trained = self._translator.max_doc_tokens
+            self._print(length_note(self._windows.max_doc_tokens, trained))
+        self._print("NOTE: hypothesis and token scores are output in base 2")
+        if found.lengths is not None:
+            self._print(f"{split.name}: {lengths_in_words(found.lengths)}")
+            self._print(_mismatch_line(found))
+        self._print(limit_note(found.num_at_limit, self._config))
+        self._print(found.speed_line())
+        beginning = f"Generate {split.name} with beam={self._config.beam}"
+        if found.scores and split.raw_target is None:
+            self._print(
+                "NOTE: the folder keeps no raw references; scored on its dictionary's tokens"
+            )
+        for score in found.scores:
+            self._print(f"{beginning}: {score}")
+        of_documents = found.document_scores
+        if of_documents and of_documents.s_bleu is None and found.num_mismatched is not None:
+            reason = "no document has as many sentences as its reference"
+            self._print(f"{beginning}: s-BLEU: none, {reason}")
+        files = self._settings.documents
+        if files.output is not None:
+            text, notes = _documents_text(found.documents, files.output_separator, files.output)
+            write_file("--output", files.output, text)
+            for note in notes:
+                self._print(note)
+        if files.results is not None:
+            text = json.dumps(self._results(), indent=1) + "\n"
+            write_file("--results", files.results, text)
+
+    def _results(self) -> dict[str, Any]:
+        """Return what was printed, as JSON values."""
+        found, scores = self._found, self._found.document_scores
+        wrong, num_groups = found.num_mismatched, len(found.groups)
+        return {
+            "split": self._split.name,
+            "max_doc_tokens": self._windows.max_doc_tokens,
+            "window_overlap": self._windows.window_overlap,
+            "count_source_only": self._settings.documents.count_source_only,
+            "beam": self._config.beam,
+            "documents": len(self._counts),
+            "sentences": len(self._split),
+            "groups": num_groups,
+            "tokens": found.num_tokens,
+            "seconds": found.seconds,
+            "tokens_per_second": found.tokens_per_second,
+            "mismatches": wrong,
+            "mismatch_rate": None if wrong is None else wrong / max(1, num_groups),
+            "at_limit": found.num_at_limit,
+            "memory_bytes": peak_resident_bytes(),
+            "gpu_memory_bytes": peak_gpu_bytes(),
+            "d_bleu": _values(scores and scores.d_bleu),
+            "s_bleu": _values(scores and scores.s_bleu),
+            "group_bleu": _values(scores and scores.group_bleu),
+            "chrf": _values(scores and scores.chrf),
+            "lengths": found.lengths,
+        }
+
+
+def _document_ranges(counts: np.ndarray) -> Iterator[tuple[range, range]]:
+    """Yield which documents, and which sentences, to read together."""
+    begin, first, last = 0, 0, 0
+    for number, count in enumerate(counts.tolist()):
+        last += count
+        if last - first >= MAX_SENTENCES or number == len(counts) - 1:
+            yield range(begin, number + 1), range(first, last)
+            begin, first = number + 1, last
+
+
+def _mismatch_line(found: SplitTranslation) -> str:
+    num_groups = len(found.groups)
+    if found.num_mismatched is None:
+        return (
+            f"Groups: {num_groups:,}; the model was trained without --sentence-separator, so "
+            f"that {found.num_undivided:,} of them are not cut into sentences"
+        )
+    wrong = share(found.num_mismatched, num_groups)
+    return f"Groups: {num_groups:,}; mismatch of the number of sentences: {wrong}"
+
+
+def _documents_text(
+    documents: Sequence[Sequence[Line]], separator: str, path: str
+) -> tuple[str, list[str]]:
+    """Return the documents as text, and notes on what is not in it."""
+    texts = [[line.text for line in lines] for lines in documents]
+    if separator == "tag":
+        return "".join(f"{line}\n" for own in texts for line in (DOCUMENT_TAG, *own)), []
+    # An empty line would end the document.
+    filled = [[text for text in own if text.strip()] for own in texts]
+    text = "\n".join("".join(f"{line}\n" for line in own) for own in filled if own)
+    empty = sum(not own for own in filled)
+    num_lines = sum(map(len, texts))
+    left_out = num_lines - sum(map(len, filled))
+    # A document that is one empty line is told of as a document.
+    counted = [(left_out, num_lines, "lines")] if left_out > empty else []
+    counted += [(empty, len(filled), "documents")] if empty else []
+    return text, [
+        f"NOTE: {share(number, total)} {what} have an empty translation and are not in {path}; "
+        "--output-separator tag keeps them"
+        for number, total, what in counted
+    ]
+
+
+def _values(score: Score | None) -> dict[str, Any] | None:
+    return None if score is None else {"score": score.value, "signature": score.signature}

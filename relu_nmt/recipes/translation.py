@@ -1,0 +1,235 @@
+"""What the recipes that translate have in common: the model, the printed lines, files, notes."""
+
+import math
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from relu_nmt.corpus.translation import TranslationTask
+from relu_nmt.data.groups import SINGLE_SENTENCES
+from relu_nmt.data.split import Split
+from relu_nmt.decoding.config import GenerationConfig
+from relu_nmt.decoding.translations import SourceSentence, Translation
+from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.io.progress_bar import ProgressBar
+from relu_nmt.io.safe_write import write_text
+from relu_nmt.recipes.translation_settings import ModelOptions
+from relu_nmt.tokenization.pipeline import TextPipeline
+from relu_nmt.translator import Translator
+
+
+def load_translator(options: ModelOptions, data: str | None = None) -> Translator:
+    """Return the translator that the options describe.
+
+    Args:
+        options: which model.
+        data: a data folder, whose dictionaries must be the model's.
+
+    Raises:
+        ReluNmtError: a checkpoint, the folder or a flag does not fit.
+    """
+    device = "cuda" if torch.cuda.is_available() and not options.cpu else "cpu"
+    if options.fp16 and device == "cpu":
+        raise ConfigError("--fp16 needs a GPU; on the CPU use --bf16 or neither")
+    dtype = torch.float16 if options.fp16 else torch.bfloat16 if options.bf16 else None
+    translator = Translator.from_checkpoint(options.path, device, dtype, options.attention_backend)
+    translator.task = _adapted_task(translator.task, options, data)
+    return translator
+
+
+def _adapted_task(
+    task: TranslationTask, options: ModelOptions, data: str | None
+) -> TranslationTask:
+    for side in ("source", "target"):
+        asked, own = getattr(options, f"{side}_lang"), getattr(task, f"{side}_lang")
+        if asked is not None and asked != own:
+            raise ConfigError(f"--{side}-lang {asked}: the checkpoint's is {own}")
+    if data is not None:
+        task = task.at_folder(data)
+    # Where the text was split here, it is joined anyway; the flag only says how to show it.
+    symbol = options.post_process if task.target_text.keeps_text else None
+    return task.with_post_processing(symbol, options.tokenizer)
+
+
+class LineFormat:
+    """fairseq's output lines.
+
+    Args:
+        task: for the way from tokens to text.
+        join_subwords: show sentences with subwords joined.
+        print_alignment: also give alignments.
+    """
+
+    def __init__(self, task: TranslationTask, join_subwords: bool, print_alignment: bool) -> None:
+        self._task = task
+        self._join_subwords = join_subwords
+        self._print_alignment = print_alignment
+
+    def of_split(self, number: int, source: SourceSentence) -> list[str]:
+        """Return the ``S-`` line and, with a reference, the ``T-`` line."""
+        task = self._task
+        lines = [self.source(number, task.source_tokens(source.ids).split())]
+        if source.reference is not None:
+            reference = task.target_tokens(source.reference, "<<unk>>").split()
+            lines.append(f"T-{number}\t{self._shown(reference, task.target_text)}")
+        return lines
+
+    def source(self, number: int, tokens: list[str]) -> str:
+        """Return the ``S-`` line."""
+        return f"S-{number}\t{self._shown(tokens, self._task.source_text)}"
+
+    def hypothesis(self, number: int, translation: Translation) -> list[str]:
+        """Return the ``H-``, ``D-``, ``P-`` and ``A-`` lines; scores are in base 2."""
+        score = translation.score / math.log(2)
+        by_position = translation.hypothesis.positional_scores / math.log(2)
+        lines = [
+            f"H-{number}\t{score}\t{self._shown(translation.tokens, self._task.target_text)}",
+            f"D-{number}\t{score}\t{translation.text}",
+            f"P-{number}\t{' '.join(f'{value:.4f}' for value in by_position)}",
+        ]
+        alignment = translation.hypothesis.alignment
+        if self._print_alignment and alignment is not None:
+            # The end symbol, last, is aligned to nothing of interest.
+            pairs = " ".join(f"{source}-{i}" for i, source in enumerate(alignment[:-1]))
+            lines.append(f"A-{number}\t{pairs}")
+        return lines
+
+    def _shown(self, tokens: list[str], pipeline: TextPipeline) -> str:
+        return " ".join(pipeline.join_words(tokens) if self._join_subwords else tokens)
+
+
+class SourceLimit:
+    """Refuses sentences that are too long, or leaves them untranslated.
+
+    Args:
+        limit: most tokens, ``</s>`` included; None for any number.
+        split: the sentences.
+        skip: leave such sentences untranslated.
+
+    Raises:
+        DataError: there are such sentences, and they are not to be skipped.
+    """
+
+    def __init__(self, limit: int | None, split: Split, skip: bool) -> None:
+        self._limit = limit
+        sizes = split.source_sizes
+        self.num_skipped = 0 if limit is None else int((sizes > limit).sum())
+        if self.num_skipped and not skip:
+            raise DataError(
+                f"split {split.name}: sentence {int((sizes > limit).argmax())} has more than the "
+                f"{limit} tokens that the model can read ({self.num_skipped} such sentences); "
+                "--skip-invalid-size-inputs-valid-test leaves them empty"
+            )
+
+    @property
+    def note(self) -> str:
+        """What was left out, in a line; empty if nothing was."""
+        if not self.num_skipped:
+            return ""
+        return f"NOTE: {self.num_skipped} sentences of more than {self._limit} tokens stay empty"
+
+    def shortened(self, sentence: SourceSentence) -> SourceSentence:
+        """Return the sentence, without words if the model cannot read it."""
+        if self._limit is None or len(sentence.ids) <= self._limit:
+            return sentence
+        return replace(sentence, ids=sentence.ids[-1:], tokens=[])
+
+
+def limit_note(number: int, config: GenerationConfig) -> str:
+    """Return the line that tells how many translations were cut off; empty if none."""
+    return f"NOTE: {config.limit_note(number)}" if number else ""
+
+
+def length_note(limit: int, trained: int) -> str:
+    """Return the line that tells that groups are longer than in training; empty if not.
+
+    Args:
+        limit: ``--max-doc-tokens``.
+        trained: the longest groups that the model learnt from.
+    """
+    if limit <= trained:
+        return ""
+    known = "single sentences" if trained == SINGLE_SENTENCES else f"up to {trained} tokens"
+    return f"NOTE: --max-doc-tokens {limit}, but the model was trained on {known}"
+
+
+def share(number: int, total: int) -> str:
+    """Return ``3 of 40 (7.50%)``."""
+    return f"{number:,} of {total:,} ({number / max(1, total):.2%})"
+
+
+@contextmanager
+def progress_of(
+    label: str, total: int, unit: str, show: bool = True
+) -> Iterator[Callable[[int], object] | None]:
+    """Show how many groups are done; those that are translated again count no more.
+
+    Args:
+        label: what is being done.
+        total: of sentences or groups.
+        unit: "sentences" or "groups".
+        show: None is yielded instead if this is false.
+    """
+    if not show:
+        yield None
+        return
+    with ProgressBar(label, total, unit) as progress:
+        left = total
+
+        def advance(number: int) -> None:
+            nonlocal left
+            progress.advance(min(number, left))
+            left -= min(number, left)
+
+        yield advance
+
+
+def check_writable(flag: str, path: str | None) -> None:
+    """See that a file can be written before hours are spent, and make its folder.
+
+    Files are renamed into their place, which would put one where a device was.
+
+    Raises:
+        DataError: it cannot.
+    """
+    if path is None:
+        return
+    folder = Path(path).parent
+    if _is_special(Path(path)):
+        raise DataError(f"{flag} {path}: is no plain file; give the name of a file")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise DataError(f"{flag} {path}: cannot write it: {error.strerror}") from error
+    if Path(path).is_dir():
+        raise DataError(f"{flag} {path}: is a folder; give the name of a file")
+
+
+def _is_special(path: Path) -> bool:
+    """Return whether a path is a device, a pipe or what a process has open, as /dev/stdout is.
+
+    That may lead to a plain file, so its own folder tells, not what it leads to.
+    """
+    if path.exists() and not path.is_file() and not path.is_dir():
+        return True
+    return path.is_symlink() and path.absolute().parent.resolve() == Path("/dev")
+
+
+def write_file(flag: str, path: str | None, text: str) -> None:
+    """Write a file, whole or not at all; nothing if none is wanted.
+
+    Raises:
+        DataError: it cannot be written.
+    """
+    if path is None:
+        return
+    try:
+        write_text(path, text)
+    except OSError as error:
+        raise DataError(f"{flag} {path}: cannot write it: {error.strerror}") from error

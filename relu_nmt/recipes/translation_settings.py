@@ -1,0 +1,310 @@
+"""Settings of the recipes that translate: a split, documents of plain text, and lines."""
+
+from pathlib import Path
+
+from relu_nmt.analysis.places import AttentionPlace
+from relu_nmt.attention.config import AttentionBackendConfig
+from relu_nmt.config import REQUIRED, group, like, option, settings, to_dict
+from relu_nmt.config.shared import (
+    DocumentLengthOptions,
+    FairseqOptions,
+    LanguageOptions,
+    PrecisionOptions,
+)
+from relu_nmt.data.documents import SEPARATORS
+from relu_nmt.data.groups import SINGLE_SENTENCES
+from relu_nmt.decoding.config import DocumentGenerationConfig, GenerationConfig
+from relu_nmt.decoding.windows import WindowConfig
+from relu_nmt.errors import ConfigError
+from relu_nmt.evaluation.config import ScoringConfig
+
+
+@settings
+class ModelOptions(LanguageOptions, FairseqOptions, PrecisionOptions, AttentionBackendConfig):
+    """Which model to translate with, and what its text looks like."""
+
+    path: str = option(
+        REQUIRED, "checkpoint; several with colons (a:b) are an ensemble", metavar="FILE"
+    )
+    source_lang: str | None = like(
+        LanguageOptions, "source_lang", None, "source language; by default the model's"
+    )
+    target_lang: str | None = like(
+        LanguageOptions, "target_lang", None, "target language; by default the model's"
+    )
+    post_process: str | None = option(
+        None,
+        "show sentences with subwords joined. Data that came split (fairseq's folders) needs to "
+        "be told how: @@ (also without a value), sentencepiece, wordpiece, letter, _EOW",
+        flags=("--remove-bpe",),
+        metavar="SYMBOL",
+        bare="@@ ",
+    )
+    tokenizer: str | None = option(
+        None,
+        "how data that came tokenised is to be detokenised",
+        choices=("moses", "space", "none"),
+    )
+    bf16: bool = like(PrecisionOptions, "bf16", False, "compute in bfloat16; also on the CPU")
+
+
+@settings
+class SplitOptions:
+    """What to translate, and where the lines go."""
+
+    gen_subset: str = option("test", "split to translate: test, valid, train...", metavar="SPLIT")
+    results_path: str | None = option(
+        None, "write to generate-SPLIT.txt in this folder instead of standard output", metavar="DIR"
+    )
+    quiet: bool = option(False, "print the score only")
+    skip_invalid_size_inputs_valid_test: bool = option(
+        False, "leave sentences untranslated that are longer than the model can read"
+    )
+    no_progress_bar: bool = option(False, "no progress bar")
+
+
+@settings
+class SplitDocumentOptions(DocumentLengthOptions):
+    """How documents of a data folder are translated, and where the results go.
+
+    Raises:
+        ConfigError: two files of one name, or an overlap of single sentences.
+    """
+
+    max_doc_tokens: int | None = like(
+        DocumentLengthOptions,
+        "max_doc_tokens",
+        None,
+        "translate documents: join their consecutive sentences as in training, up to N tokens, "
+        f"</s> included ({SINGLE_SENTENCES}: single sentences; a longer sentence is kept whole), "
+        "and score d-BLEU; lines are printed for each group. The longest output is then by "
+        "default 1.5 * (source tokens) + 50",
+    )
+    window_overlap: int = like(WindowConfig, "window_overlap", 0, needs="max_doc_tokens")
+    count_source_only: bool = option(
+        False,
+        "count only source tokens for --max-doc-tokens, as where there is no reference; by "
+        "default a sentence counts as the longer of its two sides, as in training",
+        needs="max_doc_tokens",
+    )
+    output: str | None = option(
+        None,
+        "write the documents as text: a line for each sentence, or, where a group's translation "
+        "has not as many sentences as its source, a line for the group",
+        metavar="FILE",
+        needs="max_doc_tokens",
+    )
+    output_separator: str = option(
+        "blank",
+        "what stands between documents in --output: a blank line (empty translations are then "
+        "left out), or a line <d> before each (tag)",
+        choices=SEPARATORS[1:],
+        needs="output",
+    )
+    results: str | None = option(
+        None,
+        "write speed, mismatches, scores and lengths to FILE as JSON",
+        metavar="FILE",
+        needs="max_doc_tokens",
+    )
+
+    def check(self) -> None:
+        """Compare the files with each other, and the overlap with the limit."""
+        files = [path for path in (self.output, self.results) if path is not None]
+        if len({Path(path).resolve() for path in files}) < len(files):
+            raise ConfigError(f"--output and --results are both {self.output}; give two files")
+        _ = self.windows  # compares overlap and limit
+
+    @property
+    def windows(self) -> WindowConfig:
+        """What is translated at once: single sentences unless documents are wanted."""
+        return WindowConfig(self.max_doc_tokens or SINGLE_SENTENCES, self.window_overlap)
+
+
+@settings
+class SplitSearchOptions(GenerationConfig):
+    """The search, whose longest output by default depends on what is translated."""
+
+    max_len_a: float | None = like(
+        GenerationConfig,
+        "max_len_a",
+        None,
+        "longest output: a * (source tokens) + b tokens (default: 0, of documents "
+        f"{DocumentGenerationConfig.max_len_a})",
+    )
+    max_len_b: int | None = like(
+        GenerationConfig,
+        "max_len_b",
+        None,
+        "longest output: a * (source tokens) + b tokens (default: "
+        f"{GenerationConfig.max_len_b}, of documents {DocumentGenerationConfig.max_len_b})",
+    )
+
+    def check(self) -> None:
+        """Leave the comparison of the settings to :meth:`of_kind`, which knows them all."""
+
+    def of_kind(self, documents: bool) -> GenerationConfig:
+        """Return the settings of the search for documents, or for sentences.
+
+        Raises:
+            ConfigError: settings that contradict each other.
+        """
+        given = {name: value for name, value in to_dict(self).items() if value is not None}
+        return (DocumentGenerationConfig if documents else GenerationConfig)(**given)
+
+
+@settings
+class AttentionOptions:
+    """What is to be told of the attention."""
+
+    attention_stats: str | None = option(
+        None,
+        "write row sum, entropy, zeros and largest weight of every layer and head, means over the "
+        "best translations (or, with --score-reference, the references), to FILE as JSON",
+        metavar="FILE",
+    )
+    print_attention: str | None = option(
+        None,
+        "print the weights for each translation: A-, its number, and JSON. SLOT is encoder, "
+        "decoder or cross; LAYER from 0, -1 is the last; without HEAD all heads (without a value: "
+        "cross.-1)",
+        metavar="SLOT.LAYER[.HEAD]",
+        parse=lambda text: str(AttentionPlace.parse(text)),
+        bare="cross.-1",
+    )
+
+
+@settings
+class TranslateSplitSettings:
+    """All settings of :mod:`relu_nmt.recipes.translate_split`.
+
+    Raises:
+        ConfigError: settings that contradict each other.
+    """
+
+    data: str = option(REQUIRED, "data folder", positional=True)
+    model: ModelOptions = group("model", ModelOptions)
+    split: SplitOptions = group("data and output", SplitOptions)
+    documents: SplitDocumentOptions = group("documents", SplitDocumentOptions)
+    search: SplitSearchOptions = group("search", SplitSearchOptions)
+    score: ScoringConfig = group("score", ScoringConfig)
+    attention: AttentionOptions = group("attention", AttentionOptions)
+
+    def check(self) -> None:
+        """Compare the groups with each other."""
+        config, attention = self.generation, self.attention
+        if attention.print_attention is not None and config.print_alignment is not None:
+            raise ConfigError(
+                "--print-attention and --print-alignment both print A- lines; give one"
+            )
+        for flag, given in (
+            ("--attention-stats", attention.attention_stats),
+            ("--print-attention", attention.print_attention),
+        ):
+            if given is not None and self.documents.window_overlap:
+                raise ConfigError(
+                    f"{flag}: not with --window-overlap, where the context's translation is left "
+                    "out"
+                )
+
+    @property
+    def generation(self) -> GenerationConfig:
+        """The settings of the search."""
+        return self.search.of_kind(documents=self.documents.max_doc_tokens is not None)
+
+
+@settings
+class TextDocumentOptions(DocumentLengthOptions):
+    """How much of a document to translate at once."""
+
+    max_doc_tokens: int | None = like(
+        DocumentLengthOptions,
+        "max_doc_tokens",
+        None,
+        "join lines of a document up to N source tokens, </s> included; by default the longest "
+        f"that the model was trained on ({SINGLE_SENTENCES}, line by line, for one of sentences)",
+    )
+    window_overlap: int = like(WindowConfig, "window_overlap", 0)
+    no_progress_bar: bool = option(False, "no progress bar")
+
+    def check(self) -> None:
+        """See that windows can be made, before the model is loaded."""
+        if self.max_doc_tokens is not None:
+            self.windows(self.max_doc_tokens)
+
+    def windows(self, longest: int) -> WindowConfig:
+        """Return what is translated at once by a model that learnt from groups up to ``longest``.
+
+        Raises:
+            ConfigError: an overlap of single sentences.
+        """
+        return WindowConfig(self.max_doc_tokens or longest, self.window_overlap, repair=True)
+
+
+@settings
+class TranslateDocumentsSettings:
+    """All settings of :mod:`relu_nmt.recipes.translate_documents`.
+
+    Raises:
+        ConfigError: settings that mean nothing for plain text.
+    """
+
+    file: str = option(REQUIRED, "text to translate; - is standard input", positional=True)
+    model: ModelOptions = group("model", ModelOptions)
+    documents: TextDocumentOptions = group("documents", TextDocumentOptions)
+    search: DocumentGenerationConfig = group("search", DocumentGenerationConfig)
+
+    def check(self) -> None:
+        """Refuse what one line for each line has no room for."""
+        _refuse_references(self.search)
+        if self.search.nbest > 1 or self.search.print_alignment is not None:
+            flag = "--nbest" if self.search.nbest > 1 else "--print-alignment"
+            raise ConfigError(
+                f"{flag}: each line has one translation here; use relu-nmt-interactive"
+            )
+
+
+@settings
+class LineOptions:
+    """Where lines come from, and how they go out."""
+
+    input: str = option("-", "file to translate; - is standard input", metavar="FILE")
+    buffer_size: int = option(
+        0,
+        "translate at most N lines together; 0: all that have arrived, so that a file goes in "
+        "large batches and a line typed or sent alone is answered at once",
+        metavar="N",
+        least=0,
+    )
+    format: str = option(
+        "text",
+        "text: translations only; fairseq: S-, H-, D- and P- lines with scores",
+        choices=("text", "fairseq"),
+    )
+
+
+@settings
+class TranslateLinesSettings:
+    """All settings of :mod:`relu_nmt.recipes.translate_lines`.
+
+    Raises:
+        ConfigError: settings that mean nothing for plain text.
+    """
+
+    data: str | None = option(
+        None, "data folder; not needed, the checkpoint has all", positional=True
+    )
+    model: ModelOptions = group("model", ModelOptions)
+    lines: LineOptions = group("input and output", LineOptions)
+    search: GenerationConfig = group("search", GenerationConfig)
+
+    def check(self) -> None:
+        """Refuse what needs references."""
+        _refuse_references(self.search)
+
+
+def _refuse_references(config: GenerationConfig) -> None:
+    if config.score_reference or config.prefix_size:
+        raise ConfigError(
+            "--score-reference and --prefix-size need references; use relu-nmt-generate"
+        )

@@ -1,0 +1,121 @@
+"""Each kind of part is added by one file from outside the package, named with --user-module."""
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PARTS = Path(__file__).parent / "parts"
+FILES = ROOT / "tests/compat/files"
+TRAIN = (
+    "--arch transformer_tiny --encoder-embed-dim 8 --decoder-embed-dim 8 --encoder-layers 1 "
+    "--decoder-layers 1 --cpu --max-tokens 300 --lr 1e-3 --max-update 2 --no-epoch-checkpoints"
+)
+GENERATE = "--cpu --beam 2 --max-len-b 4 --no-progress-bar"
+VISION = (
+    "--cpu --image-size 8 --patch-size 2 --embed-dim 8 --heads 2 --layers 2 --batch-size 8 "
+    "--lr 1e-3 --max-update 2 --no-epoch-checkpoints"
+)
+KERNELS = """
+import sys, torch
+from relu_nmt.attention.base import build_attention
+from relu_nmt.attention.backends.choice import set_attention_backend
+from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.spec import AttentionSpec
+from relu_nmt.user_modules import import_user_module
+
+import_user_module(sys.argv[1])
+found = {}
+for backend in ("reference", "blockwise", "triton"):
+    spec = AttentionSpec.parse("pointwise:h=relu_cubed,qk_norm=false")
+    attend = build_attention(spec, "encoder", 0, 1, 16, dropout=0.0)
+    set_attention_backend(attend, backend)
+    torch.manual_seed(1)
+    q, k, v = (torch.randn(2, 1, 19, 16, requires_grad=True) for _ in range(3))
+    values = attend(q, k, v, Visibility(19, 19, causal=True)).values
+    values.square().sum().backward()
+    found[backend] = [values, q.grad, k.grad, v.grad]
+for backend in ("blockwise", "triton"):
+    for one, other in zip(found["reference"], found[backend], strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-4)
+print("agree")
+"""
+pytestmark = pytest.mark.slow
+needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
+
+
+def run(program, *flags, code=0, **environment):
+    """Run a program; return its output, or what it says on standard error if it is to fail."""
+    done = subprocess.run(
+        [sys.executable, *program.split(), *map(str, flags)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stderr if code else done.stdout
+
+
+def command(name, *flags, code=0):
+    return run(f"-m relu_nmt.cli.{name}", *flags, code=code)
+
+
+def train_and_translate(data, folder, part, flags, needed):
+    """Train for two updates with a part, translate with it, and see that it is really in there."""
+    user = ["--user-module", PARTS / part]
+    command("train", data, *TRAIN.split(), *flags.split(), *user, "--save-dir", folder)
+    generate = [data, "--path", folder / "checkpoint_last.safetensors", *GENERATE.split()]
+    assert "BLEU = " in command("generate", *generate, *user).splitlines()[-1]
+    error = command("generate", *generate, code=2)
+    assert needed in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("part", "flags", "needed"),
+    [
+        ("feed_forward.py", "--feed-forward relu_squared", "relu_squared"),
+        ("norm.py", "--norm scale", "scale"),
+        ("positions.py", "--positions logarithmic", "logarithmic"),
+        pytest.param(
+            "pointwise_map.py",
+            "--attention pointwise:h=relu_cubed",
+            "relu_cubed",
+            marks=needs_triton,
+        ),
+    ],
+)
+def test_a_part_of_ones_own_is_trained_and_translates(tmp_path, part, flags, needed):
+    train_and_translate(FILES / "data-joined", tmp_path, part, flags, needed)
+
+
+@needs_triton
+def test_the_kernels_compute_a_map_of_ones_own():
+    assert run("-c", KERNELS, PARTS / "pointwise_map.py", TRITON_INTERPRET="1") == "agree\n"
+
+
+def test_a_vision_block_of_ones_own_is_trained(tmp_path):
+    pytest.importorskip("PIL")
+    flags = [FILES / "images.zip", *VISION.split(), "--block", "convolution"]
+    user = ["--user-module", PARTS / "vision_block.py"]
+    command("vision_train", *flags, *user, "--save-dir", tmp_path)
+    assert (tmp_path / "checkpoint_last.safetensors").exists()
+    assert "convolution" in command("vision_train", *flags, "--save-dir", tmp_path, code=2)
+
+
+def test_a_subword_model_of_ones_own_makes_data_trains_and_translates(tmp_path):
+    user = ["--user-module", PARTS / "subword_model.py"]
+    prefixes = [f"--{split}pref={FILES}/text/{split}" for split in ("train", "valid", "test")]
+    flags = "-s de -t en --joined-dictionary --subword characters --subword-size 9 --workers 1"
+    data = tmp_path / "data"
+    command("preprocess", *flags.split(), *prefixes, "--destdir", data, *user)
+    assert (data / "characters.json").exists()
+    symbols = [line.split()[0] for line in (data / "dict.de.txt").read_text().splitlines()]
+    assert "z@@" in symbols
+    assert "und" in symbols
+    train_and_translate(data, tmp_path / "saved", "subword_model.py", "", "characters")

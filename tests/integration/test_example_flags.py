@@ -1,0 +1,57 @@
+"""The flags of the example scripts: what they pass is accepted, and every one does something."""
+
+import importlib
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("examples/*/*.sh"))
+STUB = '#!/bin/sh\nprintf "%s\\0" "${0##*/}" "$@" >> "$RECORD"\nprintf "\\n\\0" >> "$RECORD"\n'
+COMMANDS = ("preprocess", "train", "generate", "average", "vision-train")
+VARIABLES = ("TEXT", "IMAGES", "CORPUS", "OUT", "RUN", "DATA")
+
+
+def recorded_commands(script, folder):
+    """Return the commands that a script would run, by name, and the words behind it."""
+    for name in ("python", "torchrun", "tail", *(f"relu-nmt-{c}" for c in COMMANDS)):
+        (folder / name).write_text(STUB)
+        (folder / name).chmod(0o755)
+    settings = {name: str(folder / name.lower()) for name in VARIABLES}
+    settings |= {"PYTHON": str(folder / "python"), "RECORD": str(folder / "record")}
+    settings["PATH"] = f"{folder}{os.pathsep}{os.environ['PATH']}"
+    if "sweep" in script:
+        settings["CORPUS"] = "grammar"
+    subprocess.run(["bash", script], cwd=ROOT, env={**os.environ, **settings}, check=True)
+    words = (folder / "record").read_text().split("\0")
+    while "\n" in words:
+        end = words.index("\n")
+        name, *flags = words[:end]
+        words = words[end + 1 :]
+        if "-m" in flags:
+            name, *flags = flags[flags.index("-m") + 1 :]
+        yield name.removeprefix("relu-nmt-").removeprefix("relu_nmt.cli.").replace("-", "_"), flags
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_every_flag_of_an_example_does_something(script, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    checked = 0
+    for name, flags in recorded_commands(script, tmp_path):
+        if name == "sweep":  # what follows -- is for relu-nmt-train, without its data folder
+            name, flags = (
+                "train",
+                ["data", "--max-doc-tokens", "9", *flags[flags.index("--") + 1 :]],
+            )
+        if name not in ("preprocess", "train", "vision_train", "average"):
+            continue
+        main = importlib.import_module(f"relu_nmt.cli.{name}").main
+        with pytest.raises(SystemExit) as end:
+            raise SystemExit(main([*flags, "--dump-config"]))
+        output = capsys.readouterr()
+        assert end.value.code in (0, None), output.err
+        assert not output.err
+        checked += 1
+    assert checked >= 1

@@ -1,0 +1,139 @@
+"""The recipes as Python users call them: train, go on, evaluate, without a word on the screen."""
+
+import random
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from relu_nmt.recipes import average, preprocess, score, train_images, train_translation
+from relu_nmt.training.checkpoint import load_checkpoint
+from relu_nmt.vision.loading import load_classifier
+from tests.unit.vision.made_images import make_squares
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """Tiny models are fastest on one thread, and the full test run uses the cores elsewhere."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def silent(capfd):
+    """See that nothing is printed, neither here nor by a library."""
+    yield
+    captured = capfd.readouterr()
+    assert captured.out == captured.err == ""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Lines of numbers to be copied, in text/."""
+    folder = tmp_path_factory.mktemp("recipes")
+    (folder / "text").mkdir()
+    rng = random.Random(0)
+    for split, count in (("train", 60), ("valid", 8), ("test", 8)):
+        lines = [
+            " ".join(str(rng.randint(0, 99)) for _ in range(rng.randint(1, 9)))
+            for _ in range(count)
+        ]
+        for language in ("de", "en"):
+            (folder / f"text/{split}.{language}").write_text("".join(f"{x}\n" for x in lines))
+    return folder
+
+
+def made_data(folder):
+    names = {name: folder / "text" / name[:-4] for name in ("trainpref", "validpref")}
+    languages = {"source_lang": "de", "target_lang": "en"}
+    settings = preprocess.Settings.of(**languages, **names, destdir=folder / "data-bin")
+    return preprocess.run(settings, progress=False)
+
+
+def tiny(folder, save_dir, **values):
+    own = {"arch": "reluformer_tiny", "max_tokens": 100, "cpu": True, "warmup_updates": 9}
+    return train_translation.Settings.of(
+        data=folder / "data-bin", save_dir=save_dir, **{**own, **values}
+    )
+
+
+def test_translation_trains_goes_on_and_is_averaged(folder, tmp_path):
+    made = made_data(folder)
+    assert made.folder == folder / "data-bin"
+    assert made.manifest == made_data(folder).manifest  # done already
+    for updates in (4, 7):
+        settings = tiny(folder, tmp_path / "parts", max_update=updates, save_interval_updates=2)
+        result = train_translation.run(settings, progress=False)
+    whole = train_translation.run(tiny(folder, tmp_path / "whole", max_update=7), progress=False)
+    assert result.course.num_updates == whole.course.num_updates == 7
+    validated = [one["num_updates"] for one in result.course.valid["valid"]]
+    assert validated == sorted(set(validated)) and {2, 4, 6, 7} <= set(validated)
+    weights = [load_checkpoint(each.last_checkpoint).model_tensors for each in (result, whole)]
+    for name, own in weights[0].items():
+        assert torch.equal(own, weights[1][name]), name
+    mean = average.run(
+        average.Settings.of(
+            inputs=[tmp_path / "parts"], num_update_checkpoints=2, output=tmp_path / "mean"
+        ),
+        progress=False,
+    )
+    assert [path.name for path in mean.inputs] == [
+        "checkpoint_2_6.safetensors",
+        "checkpoint_1_4.safetensors",
+    ]
+    assert load_checkpoint(mean.path).metadata["averaged"] == [path.name for path in mean.inputs]
+
+
+def test_images_train_and_are_classified(tmp_path):
+    make_squares(tmp_path / "images", 12, seed=1)
+    shape = {"image_size": 12, "patch_size": 4, "embed_dim": 32, "heads": 2, "layers": 1}
+    settings = train_images.Settings.of(
+        data=tmp_path / "images",
+        valid_fraction=0.25,
+        batch_size=9,
+        max_epoch=2,
+        cpu=True,
+        best_checkpoint_metric="accuracy",
+        save_dir=tmp_path / "vit",
+        **shape,
+    )
+    result = train_images.run(settings, progress=False)
+    accuracies = [one["accuracy"] for one in result.course.valid["valid"]]
+    assert result.best_score == max(accuracies)
+    assert load_classifier(result.best_checkpoint).classes == ("blue", "green", "red")
+
+
+def test_scores_are_numbers(folder):
+    text = folder / "text/test.en"
+    settings = score.Settings.of(sys=text, ref=text, metrics=["bleu", "chrf"])
+    result = score.run(settings, progress=False)
+    assert result["BLEU"] == pytest.approx(100)
+    assert result["chrF2"] == pytest.approx(100)
+    with pytest.raises(KeyError):
+        result["d-BLEU"]
+
+
+def test_the_readme_trains_goes_on_and_translates(folder, tmp_path, monkeypatch, capfd):
+    section = README.read_text("utf-8").partition("From Python:")[2]
+    code = re.search(r"```python\n(.*?)```", section, re.DOTALL)[1]
+    for large, small in (
+        ("reluformer_iwslt_de_en", "reluformer_tiny"),
+        ("20_000", "3"),
+        ("30_000", "5"),
+        ("subword_size=8000", "subword_size=12"),
+    ):
+        assert large in code
+        code = code.replace(large, small)
+    (tmp_path / "text").symlink_to(folder / "text")
+    monkeypatch.chdir(tmp_path)
+    namespace: dict = {}
+    exec(code, namespace)
+    printed = capfd.readouterr()
+    assert printed.err == ""
+    assert namespace["result"].course.num_updates == 5
+    assert str(namespace["result"].best_score) in printed.out

@@ -1,0 +1,182 @@
+import numpy as np
+import pytest
+import torch
+
+from relu_nmt.data.batches import TranslationBatches, collate, shift_right
+from relu_nmt.data.batching import BatchLimits
+from relu_nmt.data.documents import write_documents
+from relu_nmt.data.indexed_dataset import IndexedDataset, IndexedDatasetWriter
+from relu_nmt.data.split import Split
+from relu_nmt.errors import DataError
+
+
+@pytest.fixture
+def split(tmp_path):
+    """40 documents of 1 to 8 sentences; each sentence is its own number, repeated."""
+    rng = np.random.default_rng(0)
+    counts = rng.integers(1, 9, 40)
+    sizes = rng.integers(2, 10, counts.sum())
+    sizes[7] = 50
+    for language in ("de", "en"):
+        with IndexedDatasetWriter(tmp_path / f"train.de-en.{language}", np.uint16) as writer:
+            for number, size in enumerate(sizes):
+                ids = np.append(np.full(size, number + 4), 2)
+                writer.add(ids, np.array([len(ids)]))
+    write_documents(tmp_path / "train.de-en.documents", counts)
+    return Split(*(IndexedDataset(tmp_path / f"train.de-en.{own}") for own in ("de", "en")))
+
+
+def tokens_of(batches, epoch):
+    """The token rows of each batch of an epoch."""
+    return [batches.load(i).src_tokens.tolist() for i in range(batches.begin_epoch(epoch))]
+
+
+def sentences_of(rows_of_batches):
+    rows = [row for rows in rows_of_batches for row in rows]
+    return sorted({token - 4 for row in rows for token in row if token > 3})
+
+
+def test_all_sentences_but_the_over_long_one_in_every_epoch(split):
+    batches = TranslationBatches(split, BatchLimits(max_tokens=64), (1, 16, 32), seed=1)
+    numbers = set(range(len(split)))
+    for epoch in (1, 2, 3, 4):
+        seen = set(sentences_of(tokens_of(batches, epoch)))
+        left_out = {int(batches.groups.first[i]) for i in np.flatnonzero(batches.groups.over_long)}
+        assert seen == numbers - left_out
+        assert left_out <= {7}
+
+
+def test_an_epoch_is_planned_the_same_again_and_others_differ(split):
+    limits = BatchLimits(max_tokens=64)
+    first = TranslationBatches(split, limits, (1, 16, 32), seed=1)
+    epochs = [tokens_of(first, epoch) for epoch in (1, 2, 3)]
+    assert epochs[0] != epochs[1] != epochs[2]
+    again = TranslationBatches(split, limits, (1, 16, 32), seed=1)
+    assert tokens_of(again, 3) == epochs[2]
+    assert tokens_of(again, 1) == epochs[0]
+    assert tokens_of(TranslationBatches(split, limits, (1, 16, 32), seed=2), 1) != epochs[0]
+
+
+def test_one_length_keeps_its_groups_and_shuffles_the_batches(split):
+    batches = TranslationBatches(split, BatchLimits(max_tokens=48), (24,), seed=1)
+    first, second = tokens_of(batches, 1), tokens_of(batches, 2)
+    assert first != second
+
+    def groups(epoch):
+        return sorted(tuple(t for t in row if t > 3) for rows in epoch for row in rows)
+
+    assert groups(first) == groups(second)
+
+
+def test_batches_keep_to_max_tokens(split):
+    batches = TranslationBatches(split, BatchLimits(max_tokens=60), (1, 16, 32), seed=1)
+    for i in range(batches.begin_epoch(1)):
+        batch = batches.load(i)
+        assert batch.src_tokens.numel() <= 60
+        # The ids are the first sentences of the groups.
+        assert batch.ids.tolist() == [row[0] - 4 for row in batch.src_tokens.tolist()]
+
+
+def test_validation_keeps_over_long_sentences_whole(split):
+    batches = TranslationBatches(split, BatchLimits(max_tokens=32), (16,))
+    epoch = tokens_of(batches, 1)
+    assert sentences_of(epoch) == list(range(len(split)))
+    assert max(len(row) for rows in epoch for row in rows) == 51
+    assert tokens_of(batches, 2) == epoch
+    (description,) = batches.describe_lengths()
+    assert description["over_long_sentences"] == 1
+    assert description["groups"] == sum(len(rows) for rows in epoch)
+
+
+def test_single_sentences_longer_than_a_batch_are_skipped_on_request(split):
+    batches = TranslationBatches(
+        split, BatchLimits(max_tokens=32), (1,), seed=1, skip_too_long=True
+    )
+    assert batches.num_skipped == 1
+    assert 7 not in sentences_of(tokens_of(batches, 1))
+
+
+def test_the_mixture_is_described_by_length(split):
+    batches = TranslationBatches(split, BatchLimits(max_tokens=64), (1, 16, 32), seed=1)
+    descriptions = batches.describe_lengths()
+    assert [d["max_doc_tokens"] for d in descriptions] == [1, 16, 32]
+    assert sum(d["sentences"] for d in descriptions) == len(split)
+    assert sum(d["documents"] for d in descriptions) == 40
+
+
+def test_nothing_left(split):
+    with pytest.raises(DataError, match="every sentence is longer than 2 tokens; raise --max-doc"):
+        TranslationBatches(split, BatchLimits(max_tokens=64), (2,), seed=1)
+
+
+PAIRS = [
+    (np.array([4, 5, 6, 2]), np.array([7, 2])),
+    (np.array([4, 2]), np.array([8, 9, 2])),
+]
+
+
+def test_padding_is_on_the_right():
+    batch = collate(PAIRS, [10, 3], pad_index=1, eos_index=2)
+    assert batch.ids.tolist() == [10, 3]
+    assert batch.src_tokens.tolist() == [[4, 5, 6, 2], [4, 2, 1, 1]]
+    assert batch.src_lengths.tolist() == [4, 2]
+    assert batch.tgt_tokens.tolist() == [[7, 2, 1], [8, 9, 2]]
+    assert batch.prev_output_tokens.tolist() == [[2, 7, 1], [2, 8, 9]]
+    assert (batch.num_tokens, batch.num_sentences) == (5, 2)
+    tensors = (batch.ids, batch.src_tokens, batch.src_lengths, batch.tgt_tokens)
+    assert all(tensor.dtype == torch.int64 for tensor in tensors)
+
+
+def test_empty_sentences():
+    batch = collate([(np.array([2]), np.array([2]))], [0], pad_index=1, eos_index=2)
+    assert batch.tgt_tokens.tolist() == [[2]]
+    assert batch.prev_output_tokens.tolist() == [[2]]
+
+
+def test_source_only():
+    batch = collate([(np.array([4, 2]), None)], [0], pad_index=1, eos_index=2)
+    assert batch.tgt_tokens is None
+    assert batch.prev_output_tokens is None
+    assert batch.num_tokens == 0
+
+
+def test_move_keeps_everything():
+    batch = collate(PAIRS, [0, 1], pad_index=1, eos_index=2)
+    moved = batch.to("meta")
+    assert moved.src_tokens.device.type == "meta"
+    assert moved.prev_output_tokens.shape == batch.prev_output_tokens.shape
+    assert moved.num_tokens == batch.num_tokens
+
+
+def test_the_shift_puts_the_end_symbol_first_and_padding_last():
+    tokens = torch.tensor([[7, 8, 9, 2], [9, 2, 1, 1], [2, 1, 1, 1]])
+    shifted = shift_right(tokens, pad_index=1, eos_index=2)
+    assert shifted.tolist() == [[2, 7, 8, 9], [2, 9, 1, 1], [2, 1, 1, 1]]
+    assert tokens.tolist()[0] == [7, 8, 9, 2]
+
+
+def test_single_sentences_need_no_documents(split, tmp_path):
+    (tmp_path / "train.de-en.documents").unlink()
+    batches = TranslationBatches(split, BatchLimits(max_tokens=64), seed=1)
+    seen = [batches.load(i).ids.tolist() for i in range(batches.begin_epoch(2))]
+    assert sorted(number for ids in seen for number in ids) == list(range(len(split)))
+    assert batches.describe_lengths() == []
+    with pytest.raises(DataError, match=r"train.de-en.documents: no such file, but joining"):
+        TranslationBatches(split, BatchLimits(max_tokens=64), (16,), seed=1)
+
+
+def test_a_limit_of_one_gives_the_batches_of_single_sentences(split):
+    limits = BatchLimits(max_tokens=64)
+    plain = TranslationBatches(split, limits, seed=3)
+    assert tokens_of(plain, 2) == tokens_of(TranslationBatches(split, limits, (1,), seed=3), 2)
+
+
+def test_sentences_longer_than_a_batch(split):
+    limits = BatchLimits(max_tokens=32)
+    kept = TranslationBatches(split, limits, seed=1)
+    assert (kept.num_skipped, 7 in sentences_of(tokens_of(kept, 1))) == (0, True)
+    skipped = TranslationBatches(split, limits, seed=1, skip_too_long=True)
+    assert skipped.num_skipped == 1
+    assert sentences_of(tokens_of(skipped, 1)) == [n for n in range(len(split)) if n != 7]
+    with pytest.raises(DataError, match=r"no sentence to use; all [\d,]+ are longer than --max-t"):
+        TranslationBatches(split, BatchLimits(max_tokens=1), seed=1, skip_too_long=True)

@@ -1,0 +1,118 @@
+"""What all trainings share, shown with one that is not in the package: it brings only its parts."""
+
+import json
+
+import pytest
+
+from relu_nmt.attention.config import AttentionBackendConfig
+from relu_nmt.config import REQUIRED, group, option, settings
+from relu_nmt.errors import ConfigError
+from relu_nmt.recipes.training import Training, TrainingParts, run_training
+from relu_nmt.recipes.training_settings import (
+    AverageSettings,
+    TrainingSettings,
+    TranslationTrainingSettings,
+)
+from relu_nmt.training.batches import TrainingData
+from relu_nmt.training.checkpoint import load_checkpoint
+from relu_nmt.training.config import TrainerConfig
+from tests.unit.training.toy import ToyModel, ToyObjective, ToySource
+
+
+@settings
+class ToyShape:
+    p: float = option(0.2, "dropout", least=0, below=1)
+
+
+@settings
+class ToySettings(TrainingSettings):
+    data: str = option(REQUIRED, "data", positional=True)
+    model: ToyShape = group("model", ToyShape)
+    backend: AttentionBackendConfig = group("back end", AttentionBackendConfig, stored=False)
+    trainer: TrainerConfig = group("trainer", TrainerConfig)
+
+
+class ToyTraining(Training):
+    def parts(self):
+        model = self.new_model(lambda: ToyModel(self.settings.model.p), "toy")
+        return TrainingParts(
+            model,
+            ToyObjective(model),
+            TrainingData(ToySource(), {"valid": ToySource(2)}, {}),
+            self.settings.trainer,
+            {"name": self.settings.data},
+            "seven small batches",
+        )
+
+
+def toy(folder, **values):
+    own = {"save_dir": folder, "lr": 0.05, "warmup_updates": 3, "cpu": True, "num_workers": 0}
+    return ToySettings.of(data="toys", **{**own, **values})
+
+
+def test_a_further_training_needs_only_its_parts(tmp_path, capsys):
+    result = run_training(ToyTraining, toy(tmp_path, max_epoch=2, log_format="json"), True)
+    messages = capsys.readouterr().out
+    assert "model: toy" in messages and "num. shared model params: 49" in messages
+    assert "training on 1 device(s) (cpu); seven small batches" in messages
+    stored = load_checkpoint(result.last_checkpoint).metadata
+    assert stored["task"] == {"name": "toys"}
+    assert stored["args"]["model"] == stored["model_config"] == {"p": 0.2}
+    assert stored["args"]["trainer"]["run"]["max_epoch"] == 2
+    assert "backend" not in stored["args"]
+    assert result.exit_code == 0
+
+
+def test_without_progress_nothing_is_printed_and_the_result_tells_all(tmp_path, capsys):
+    log = tmp_path / "log"
+    own = {"log_format": "json", "log_interval": 2}
+    first = run_training(ToyTraining, toy(tmp_path, max_update=5, **own), False)
+    assert first.course.num_updates == 5
+    second = run_training(ToyTraining, toy(tmp_path, max_update=9, log_file=log, **own), False)
+    captured = capsys.readouterr()
+    assert captured.out == captured.err == ""
+    course = second.course
+    assert [one["num_updates"] for one in course.train] == [2, 4, 6, 8]
+    assert course.ended == "9 updates are made (--max-update 9)"
+    losses = [one["loss"] for one in course.valid["valid"]]
+    assert second.best_score == course.best["value"] == min(losses)
+    assert second.best_checkpoint == tmp_path / "checkpoint_best.safetensors"
+    assert json.loads((tmp_path / "results.json").read_text())["num_updates"] == 9
+    # What is asked for is written all the same.
+    assert '"num_updates": 8' in log.read_text()
+
+
+def test_without_checkpoints_there_are_no_paths(tmp_path):
+    run_training(ToyTraining, toy(tmp_path, max_update=1), False)
+    result = run_training(ToyTraining, toy(tmp_path, max_update=1, no_save=True), False)
+    assert result.best_checkpoint is result.last_checkpoint is None
+
+
+def test_the_exit_code_is_that_of_the_signal(tmp_path):
+    result = run_training(ToyTraining, toy(tmp_path, max_update=1), False)
+    result.course.signal = 15
+    assert result.exit_code == 143
+
+
+def test_settings_are_checked_before_anything_is_read():
+    with pytest.raises(ConfigError, match="did you mean max_update"):
+        TranslationTrainingSettings.of(data="nowhere", max_tokens=3, max_updates=3)
+    with pytest.raises(ConfigError, match="DATA is missing"):
+        TranslationTrainingSettings.of(max_tokens=3)
+    with pytest.raises(ConfigError, match="--eval-bleu-detok moses does nothing without"):
+        TranslationTrainingSettings.of(data="nowhere", max_tokens=3, eval_bleu_detok="moses")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"num_epoch_checkpoints": 1, "num_update_checkpoints": 1}, "exclude each other"),
+        ({"checkpoint_upper_bound": 1}, "needs --num-epoch-checkpoints"),
+        ({"num_epoch_checkpoints": 0}, "expected 1 or more"),
+        ({"num_epoch_checkpoints": 1, "inputs": ("a", "b")}, "need one folder"),
+        ({"output": None}, "--output"),
+    ],
+)
+def test_contradictory_averages(values, message):
+    with pytest.raises(ConfigError, match=message):
+        AverageSettings.of(**{"inputs": ("a",), "output": "b", **values})

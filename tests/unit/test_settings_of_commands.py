@@ -1,0 +1,152 @@
+"""The settings of the commands: a wrong value is refused in the same words on every way in."""
+
+import argparse
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from relu_nmt import config as c
+from relu_nmt.decoding.config import GenerationConfig
+from relu_nmt.errors import ConfigError
+from relu_nmt.models.config import TransformerConfig
+from relu_nmt.recipes.training_settings import ImageTrainingSettings, TranslationTrainingSettings
+
+TRAIN = {"data": "data-bin", "max_tokens": 100}
+
+
+def parsed(settings_class, *flags):
+    parser = argparse.ArgumentParser()
+    c.add_settings(parser, settings_class)
+    return c.read_settings(settings_class, parser.parse_args(flags))
+
+
+def ways(settings_class, own_class, name, value, folder):
+    """Yield calls that set ``name`` of a command's settings, each in another way."""
+    base = TRAIN if settings_class is TranslationTrainingSettings else {}
+    flags = [] if not base else ["data-bin", "--max-tokens=100"]
+    flag = f"--{name.replace('_', '-')}={value}"
+    yaml, stored = folder / "own.yaml", folder / "results.json"
+    shown = {math.inf: ".inf", -math.inf: "-.inf"}.get(value, ".nan" if value != value else value)
+    yaml.write_text(f"{name}: {shown}\n")
+    stored.write_text(json.dumps({"settings": {"group": {name: value}}}))
+    yield lambda: parsed(settings_class, *flags, flag)
+    yield lambda: parsed(settings_class, *flags, "--config", str(yaml))
+    yield lambda: parsed(settings_class, *flags, "--config", str(stored))
+    yield lambda: settings_class.of(**base, **{name: value})
+    yield lambda: settings_class.of(**base, **{name: str(value)})
+    yield lambda: c.from_dict(settings_class, {**base, "group": {name: value}})
+    yield lambda: c.from_strings(own_class, {name: str(value)})
+    yield lambda: own_class(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("settings_class", "own_class", "name", "value", "expected"),
+    [
+        (GenerationConfig, GenerationConfig, "stop_rule", "fulll", "did you mean full?"),
+        (GenerationConfig, GenerationConfig, "lenpen_form", "foo", "expected one of power, gnmt"),
+        (GenerationConfig, GenerationConfig, "temperature", math.nan, "expected a number"),
+        (GenerationConfig, GenerationConfig, "max_len_a", math.inf, "expected a number"),
+        (TranslationTrainingSettings, TransformerConfig, "feed_forward", "foo", "expected one of"),
+        (TranslationTrainingSettings, TransformerConfig, "norm", "foo", "expected one of layer"),
+        (TranslationTrainingSettings, TransformerConfig, "positions", "foo", "expected one of"),
+        (TranslationTrainingSettings, TransformerConfig, "dropout", math.nan, "expected a number"),
+        (TranslationTrainingSettings, TransformerConfig, "encoder_layers", 0, "expected 1 or more"),
+    ],
+)
+def test_every_way_in_refuses_a_wrong_value(
+    settings_class, own_class, name, value, expected, tmp_path
+):
+    for way in ways(settings_class, own_class, name, value, tmp_path):
+        with pytest.raises(ConfigError) as error:
+            way()
+        assert expected in str(error.value)
+        assert name in str(error.value).replace("-", "_")
+
+
+def test_a_field_of_earlier_versions_is_read_and_a_wrong_value_of_it_refused():
+    assert (
+        TranslationTrainingSettings.of(**TRAIN, activation_fn="gelu").model.feed_forward == "gelu"
+    )
+    with pytest.raises(ConfigError, match="--feed-forward foo: expected one of"):
+        TranslationTrainingSettings.of(**TRAIN, activation_fn="foo")
+    stored = {"encoder_learned_pos": True, "decoder_learned_pos": False, "activation_fn": "relu"}
+    config = c.from_dict(TransformerConfig, stored)
+    assert (config.positions_of("encoder"), config.positions_of("decoder")) == (
+        "learned",
+        "sinusoidal",
+    )
+
+
+def test_the_attention_preset_goes_with_any_shape():
+    tiny = TranslationTrainingSettings.of(**TRAIN, arch="transformer_tiny")
+    both = TranslationTrainingSettings.of(
+        **TRAIN, arch="transformer_tiny", attention_preset="reluformer"
+    )
+    named = TranslationTrainingSettings.of(**TRAIN, arch="reluformer_tiny")
+    assert (tiny.model.attention, tiny.regularizer.active) == ("softmax", False)
+    assert both.model == named.model and both.regularizer == named.regularizer
+    assert named.model.attention == "reluformer:gamma=2"
+    assert (named.regularizer.attention_norm_weight, named.model.encoder_embed_dim) == (0.1, 64)
+    plain = TranslationTrainingSettings.of(**TRAIN, arch="reluformer_tiny", attention_preset="none")
+    assert plain.model == tiny.model
+    image = ImageTrainingSettings.of(data="d", arch="vit_s", attention_preset="reluformer")
+    assert (image.model.attention, image.model.embed_dim) == ("reluformer:gamma=2", 384)
+    assert image.regularizer.active
+
+
+def test_typed_attention_options_go_before_the_preset():
+    flags = ["d", "--max-tokens", "9", "--arch", "reluformer_tiny", "--attention", "softmax"]
+    assert parsed(TranslationTrainingSettings, *flags).model.attention == "softmax"
+
+
+@pytest.mark.parametrize(
+    ("flags", "needed"),
+    [
+        ("--ema-decay 0.9999", "--store-ema"),
+        ("--ema-start-update 5", "--store-ema"),
+        ("--fp16-init-scale 4", "--fp16"),
+        ("--attention-entropy-margin 0.7", "--attention-entropy-weight"),
+        ("--criterion cross_entropy --label-smoothing 0.1", "label_smoothed_cross_entropy"),
+        ("--eval-bleu-print-samples", "--eval-bleu"),
+        ("--eval-bleu-detok moses", "--eval-bleu"),
+        ("--keep-interval-updates 3", "--save-interval-updates"),
+        ("--no-save --keep-last-epochs 3", "--no-save"),
+        ("--disable-validation --patience 3", "--disable-validation"),
+        ("--min-lr 0.1", "--lr-scheduler cosine"),
+        ("--total-num-update 9", "--lr-scheduler polynomial_decay"),
+    ],
+)
+def test_a_flag_that_does_nothing_says_what_it_needs(flags, needed):
+    model = ["d", "--max-tokens", "9", "--arch", "transformer_tiny"]
+    with pytest.raises(ConfigError, match="does nothing") as error:
+        parsed(TranslationTrainingSettings, *model, *flags.split())
+    assert needed in str(error.value)
+
+
+def test_settings_dumped_or_stored_give_the_same_settings(tmp_path):
+    flags = ["d", "--max-tokens", "9", "--arch", "reluformer_tiny", "--store-ema", "--lr", "1e-3"]
+    config = parsed(TranslationTrainingSettings, *flags)
+    path = tmp_path / "own.yaml"
+    path.write_text(c.to_yaml(config))
+    assert parsed(TranslationTrainingSettings, "--config", str(path)) == config
+    stored = json.loads(json.dumps(c.to_dict(config)))
+    assert c.from_dict(TranslationTrainingSettings, stored) == config
+
+
+def test_settings_of_earlier_versions_that_did_nothing_are_left_out():
+    stored = {"data": "d", "batching": {"max_tokens": 9}, "trainer": {"ema": {"ema_decay": 0.998}}}
+    assert not c.from_dict(TranslationTrainingSettings, stored).trainer.ema.store_ema
+
+
+OLD = sorted((Path(__file__).parents[1] / "compat" / "files" / "checkpoints").glob("*.safetensors"))
+
+SOFTMAX = ["averaged", "fairseq", "learned", "soft", "softmax", "vit-class"]
+
+
+@pytest.mark.parametrize("path", OLD, ids=lambda path: path.stem)
+def test_the_settings_of_an_old_checkpoint_are_read(path):
+    kind = ImageTrainingSettings if path.stem.startswith("vit") else TranslationTrainingSettings
+    config = parsed(kind, "--config", str(path))
+    assert (config.model.attention == "softmax") == (path.stem in SOFTMAX)
