@@ -1,12 +1,12 @@
 """Sentence pairs per second and memory of relu-nmt-preprocess, beside fairseq-preprocess.
 
     python benchmarks/preprocess.py --fairseq-bin /path/to/fairseq/venv/bin
-    python benchmarks/preprocess.py --trainpref corpus/train.bpe -s de -t en --fairseq-bin ...
+    python benchmarks/preprocess.py --trainpref corpus/train.bpe -s de -t en --workers 2 ...
 
-The text is prepared (tokens between spaces), generated unless given. Runs alternate between the
-programs, so that both meet the same state of the machine; medians of the wall time are compared,
-program start included. Memory is the largest sum over all processes of the command (proportional
-set size; Linux only). Without fairseq only our own figures are printed.
+Both programs get as many workers. The text is prepared (tokens between spaces), generated unless
+given. Runs alternate between the programs, so that both meet the same state of the machine; medians
+of the wall time are compared, program start included. Memory is the largest sum over all processes
+of the command (proportional set size; Linux only). Without fairseq only ours are printed.
 """
 
 import argparse
@@ -100,8 +100,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("-t", "--target-lang", default="en")
     parser.add_argument("--pairs", type=int, default=200_000, help="sentence pairs to generate")
     parser.add_argument("--repeats", type=int, default=3, help="runs of each program")
-    parser.add_argument("--workers", type=int, default=0, help="of ours; 0 for all cores")
-    parser.add_argument("--fairseq-workers", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=1, help="processes of either program")
     return parser.parse_args()
 
 
@@ -127,10 +126,10 @@ def main() -> None:
         flags = ["-s", arguments.source_lang, "-t", arguments.target_lang]
         flags += ["--trainpref", prefix, "--joined-dictionary", "--destdir"]
         ours = [sys.executable, "-m", "relu_nmt.cli.preprocess"]
-        commands = {"relu-nmt-preprocess": [*ours, "--workers", str(arguments.workers), *flags]}
+        workers = ["--workers", str(arguments.workers)]
+        commands = {"relu-nmt-preprocess": [*ours, *workers, *flags]}
         if arguments.fairseq_bin:
             theirs = [str(arguments.fairseq_bin / "fairseq-preprocess")]
-            workers = ["--workers", str(arguments.fairseq_workers)]
             commands["fairseq-preprocess"] = [*theirs, *workers, *flags]
         runs: dict[str, list[Run]] = {program: [] for program in commands}
         for repeat in range(arguments.repeats):

@@ -198,11 +198,10 @@ class _Builder:
                 if self.folder / name not in given:
                     (self.folder / name).unlink(missing_ok=True)
         elif not self.config.overwrite and Journal.read(self.folder / WORK_FOLDER) is None:
-            dictionaries = {self.config.source_lang: self.config.srcdict}
-            dictionaries[self.config.target_lang] = self.config.tgtdict
-            for language in self.config.languages:
+            dictionaries = (self.config.srcdict, self.config.tgtdict)
+            for language, given_path in zip(self.config.languages, dictionaries, strict=False):
                 path = dictionary_path(self.config.destdir, language)
-                if path.exists() and not dictionaries[language]:
+                if path.exists() and not given_path:
                     raise DataError(
                         f"{path}: exists already; give another --destdir, --overwrite to replace "
                         "it, or the dictionary to use (--srcdict, --tgtdict)"
@@ -330,7 +329,7 @@ class _Builder:
             }
             documents = documents_path(self.folder, split, self.config.pair)
             splits[split] = {
-                "sentences": sides[split, config.source_lang]["sentences"],
+                "sentences": sides[split, config.languages[0]]["sentences"],
                 "documents": steps.num_documents.get(split),
                 "documents_file": documents.name if split in steps.num_documents else None,
                 "sides": of_sides,

@@ -166,14 +166,13 @@ class PreprocessConfig:
     @property
     def languages(self) -> tuple[str, ...]:
         """The source language and, unless there is no target text, the target language."""
-        if self.only_source:
-            return (self.source_lang,)
-        return (self.source_lang, self.target_lang)
+        both = (self.source_lang, None if self.only_source else self.target_lang)
+        return tuple(language for language in both if language)
 
     @property
     def pair(self) -> str:
         """The middle of the file names, "de-en"."""
-        return pair_name(self.source_lang, None if self.only_source else self.target_lang)
+        return pair_name(self.languages[0], None if self.only_source else self.target_lang)
 
     @property
     def learns_subwords(self) -> bool:

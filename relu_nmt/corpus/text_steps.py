@@ -6,6 +6,7 @@ prepared is not copied.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -232,7 +233,7 @@ class TextSteps:
             texts = [words["train", language] for language in group]
             self._journal.finish(
                 f"subword model {path.name}",
-                lambda path=path, texts=texts: self._learn_one(path, texts),
+                partial(self._learn_one, path, texts),
                 (path,),
             )
             paths |= dict.fromkeys(group, path)

@@ -15,26 +15,30 @@ from relu_nmt.errors import DataError
 from relu_nmt.registry import Registry
 
 
-class Tokenizer(Protocol):
-    """Raw sentence to words and back, for one language; made by ``Tokenizer("de")``."""
+class Tokenizer:
+    """Raw sentence to words and back.
 
-    package: ClassVar[str | None]
-    """The package whose version decides the result, as pip names it."""
+    One of one's own is registered with ``@tokenizers.register("name")``.
+
+    Args:
+        language: as in the file names ("de").
+
+    Attributes:
+        package: the package whose version decides the result, as pip names it.
+    """
+
+    package: ClassVar[str | None] = None
+
+    def __init__(self, language: str) -> None:
+        self.language = language
 
     def split(self, text: str) -> list[str]:
         """Return the words of ``text``."""
+        raise NotImplementedError
 
     def join(self, words: Sequence[str]) -> str:
         """Return the raw sentence of which :meth:`split` made ``words``."""
-
-
-class TokenizerFactory(Protocol):
-    """Makes the tokeniser of a language: the class."""
-
-    package: str | None
-
-    def __call__(self, language: str) -> Tokenizer:
-        """Return the tokeniser for ``language`` ("de")."""
+        raise NotImplementedError
 
 
 class LearningText(Protocol):
@@ -122,7 +126,7 @@ class SubwordModel:
         return cls.load(content)
 
 
-tokenizers: Registry[TokenizerFactory] = Registry(
+tokenizers: Registry[type[Tokenizer]] = Registry(
     "tokenizer",
     {
         "none": "relu_nmt.tokenization.base",
@@ -141,18 +145,13 @@ subword_models: Registry[type[SubwordModel]] = Registry(
 
 
 @tokenizers.register("none")
-class WhitespaceTokenizer:
+class WhitespaceTokenizer(Tokenizer):
     """Splits at white space and joins with single spaces.
 
     Example:
         >>> WhitespaceTokenizer("de").split("ein  Haus ")
         ['ein', 'Haus']
     """
-
-    package = None
-
-    def __init__(self, language: str) -> None:
-        self.language = language
 
     def split(self, text: str) -> list[str]:
         """Return what stands between white space (Unicode's, as in fairseq)."""

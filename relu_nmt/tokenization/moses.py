@@ -5,7 +5,7 @@ from functools import lru_cache
 from typing import ClassVar
 
 from relu_nmt.errors import MissingExtraError
-from relu_nmt.tokenization.base import tokenizers
+from relu_nmt.tokenization.base import Tokenizer, tokenizers
 
 try:
     import sacremoses
@@ -31,7 +31,7 @@ class _FastMosesTokenizer(sacremoses.MosesTokenizer):
 
 
 @tokenizers.register("moses")
-class MosesTokenizer:
+class MosesTokenizer(Tokenizer):
     """Moses' rules, as ported to Python by sacremoses.
 
     Back and forth gives the same sentence where spaces stand as usual around punctuation; text
@@ -55,6 +55,7 @@ class MosesTokenizer:
     aggressive: ClassVar[bool] = False
 
     def __init__(self, language: str) -> None:
+        super().__init__(language)
         self._tokenizer = _FastMosesTokenizer(language)
         self._detokenizer = sacremoses.MosesDetokenizer(language)
 

@@ -198,13 +198,12 @@ def load_pipeline(
     try:
         tokenizer, lowercase = str(description["tokenizer"]), bool(description["lowercase"])
         name, file_name = str(description["subword"]), description["subword_file"]
-        record = None if file_name is None else manifest["files"][file_name]
+        record = {} if file_name is None else manifest["files"][file_name]
     except (KeyError, TypeError) as error:
         raise DataError(
             f"{folder}: the manifest's entry of '{language}' lacks {error}; {AGAIN}"
-        ) from (error)
-    model = subword_models.get(name)
-    if (model.file_name is None) != (file_name is None):
+        ) from error
+    if (subword_models.get(name).file_name is None) != (file_name is None):
         raise DataError(
             f"{folder}: the manifest's subword model of '{language}' is damaged ('{name}' in "
             f"{file_name!r}); {AGAIN}"

@@ -46,10 +46,10 @@ class SubwordNmt(SubwordModel):
     def __init__(self, content: bytes) -> None:
         super().__init__(content)
         try:
-            codes = content.decode("utf-8")
+            self._codes = content.decode("utf-8")
         except UnicodeDecodeError as error:
             raise DataError(str(error)) from error
-        lines = codes.rstrip("\n").split("\n")
+        lines = self._codes.rstrip("\n").split("\n")
         # Checked here, as subword-nmt ends the program when it finds a mistake.
         for number, line in enumerate(lines, 1):
             if len(line.strip("\r\n ").split(" ")) != 2:
@@ -57,7 +57,7 @@ class SubwordNmt(SubwordModel):
         if len(lines) == 1 and lines[0].startswith(VERSION_MARK):
             raise DataError("no merges in it")
         try:
-            self._bpe = apply_bpe.BPE(io.StringIO(codes), separator=SEPARATOR)
+            self._bpe = apply_bpe.BPE(io.StringIO(self._codes), separator=SEPARATOR)
         except ValueError as error:
             raise DataError(f"line 1: no version number in {lines[0][:40]!r}") from error
         self._pieces_of: dict[str, list[str]] = {}
@@ -87,7 +87,7 @@ class SubwordNmt(SubwordModel):
 
     def to_state(self) -> dict[str, Any]:
         """Return the model with its name: the codes are text, and stored as such."""
-        return {"name": "subword-nmt", "codes": self.content.decode("utf-8")}
+        return {"name": "subword-nmt", "codes": self._codes}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "SubwordNmt":

@@ -230,8 +230,8 @@ class LogWriter:
 
     def _summary(self, epoch: int, name: str, title: str, stats: Stats) -> None:
         if self._format == "json":
-            values = {f"{name}_{key}": value for key, value in _json_values(stats).items()}
-            self._write_json({"epoch": epoch, **values})
+            named = {f"{name}_{key}": value for key, value in _json_values(stats).items()}
+            self._write_json({"epoch": epoch, **named})
         elif self._format != "none":
             told = " | ".join(f"{n} {format_value(n, v)}" for n, v in stats.items())
             self._write(_stamped(name, f"epoch {epoch:03d} | {title}{told}"))

@@ -78,9 +78,9 @@ class TrainingResults:
     def _per_second(self, name: str) -> float | None:
         """Return a speed; the first interval, which pays for warm-up, counts if it is alone."""
         parts = self.train or self.epochs
-        parts = parts[1:] or parts
-        seconds = sum(part["train_wall"] for part in parts)
-        return sum(part[name] * part["train_wall"] for part in parts) / seconds if seconds else None
+        pairs = [(one[name] or 0.0, one["train_wall"] or 0.0) for one in parts[1:] or parts]
+        seconds = sum(duration for _, duration in pairs)
+        return sum(speed * duration for speed, duration in pairs) / seconds if seconds else None
 
     def add_updates(self, epoch: int, stats: Mapping[str, float]) -> None:
         """Take in the averages since the log interval before."""
@@ -104,7 +104,7 @@ class TrainingResults:
             known = [value for value in (self.memory.get(name), peak) if value is not None]
             self.memory[name] = max(known, default=None)
 
-    def set_best(self, metric: str | None, score: float | None) -> None:
+    def set_best(self, metric: str, score: float | None) -> None:
         """Note the best score, which is of the validation set that comes first."""
         first = next(iter(self.valid.values()), [])
         when = [one["num_updates"] for one in first if one.get(str(metric)) == score]
@@ -115,7 +115,7 @@ class TrainingResults:
         """Forget what came after the checkpoint from which training goes on, and how it ended."""
         self.ended, self.signal, self.diverged = None, None, False
         for entries in (self.train, self.epochs, *self.valid.values()):
-            entries[:] = [one for one in entries if one["num_updates"] <= num_updates]
+            entries[:] = [one for one in entries if (one["num_updates"] or 0) <= num_updates]
 
     def to_dict(self) -> dict[str, Any]:
         """Return what the file holds: the fields, ``format`` and the two speeds."""

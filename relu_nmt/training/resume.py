@@ -51,7 +51,7 @@ def snapshot(
 
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """Return the optimiser's tensors as ``optimizer.PARAMETER.KEY``."""
-    names: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
+    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     return {
         f"{OPTIMIZER_PREFIX}{names[parameter]}.{key}": torch.as_tensor(value)
         for parameter, values in optimizer.state.items()

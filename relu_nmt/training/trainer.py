@@ -1,5 +1,6 @@
 """The training loop: updates, validation, checkpoints, for any objective and any batches."""
 
+import math
 import signal
 import time
 from collections.abc import Iterator, Mapping
@@ -110,7 +111,7 @@ class Trainer:
         # A GPU works on its own: waiting for each update's numbers would leave it idle.
         self._reads_late = process.device.type != "cpu"
         self._watch = SignalWatch()
-        self._share: Share
+        self._share = Share(0, 0, 1, process.rank, process.world_size)
         self._launched: LaunchedUpdate | None = None
         self._last: UpdateResult | None = None
         self._reason: str | None = None
@@ -288,7 +289,7 @@ class Trainer:
             score = self._validate()
             is_best = state.is_better(score, self.config.validation.maximize)
             state.best_score = score if is_best else state.best_score
-            self.results.set_best(state.best_metric, state.best_score)
+            self.results.set_best(self.config.validation.best_checkpoint_metric, state.best_score)
             if self.parts.patience.exhausted_by(score):
                 self._reason = (
                     f"no better {self.config.validation.best_checkpoint_metric} in "
@@ -321,7 +322,7 @@ class Trainer:
     def _validate(self) -> float:
         """Validate on all sets and return the metric of the best checkpoint."""
         self._read_launched()
-        scores: list[Any] = []
+        scores: list[float] = []
         metric = self.config.validation.best_checkpoint_metric
         for subset in self._data.valid:
             self.log.say(f"begin validation on '{subset}' subset", subset)
@@ -334,7 +335,7 @@ class Trainer:
                 stats[f"best_{metric}"] = score if best is None else choose(score, best)
             self.log.validation(subset, stats, self.state)
             self.results.add_validation(subset, self.state.epoch, stats)
-            scores.append(stats.get(metric))
+            scores.append(stats.get(metric, math.nan))
         self._lap = time.monotonic()
         return scores[0]
 

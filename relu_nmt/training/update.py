@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -226,9 +226,11 @@ class Updater:
         self, batch: Batch, weight: int, telemetry: bool, last: bool
     ) -> LossOutput:
         # Gradients are exchanged once, with the last batch.
-        whole = self._objective
-        waits = isinstance(whole, DistributedDataParallel) and not last
-        with whole.no_sync() if waits else nullcontext():  # type: ignore[operator]
+        objective = self._objective
+        exchange: AbstractContextManager[None] = nullcontext()
+        if isinstance(objective, DistributedDataParallel) and not last:
+            exchange = objective.no_sync()
+        with exchange:
             with self._precision.autocast():
                 output: LossOutput = self._objective(
                     batch.to(self._process.device), telemetry=telemetry

@@ -67,9 +67,9 @@ class Validator:
                 with self._precision.autocast():
                     output = self._objective(batch.to(self._process.device))
                 # The totals stay on the device, so that a GPU need not wait for each batch.
-                for name, (total, number) in all_metrics(output).items():
+                for name, (total, weight) in all_metrics(output).items():
                     totals[name] = totals.get(name, 0) + total.double()
-                    counts[name] = counts.get(name, 0.0) + number
+                    counts[name] = counts.get(name, 0) + weight
             sums = {name: (float(total), counts[name]) for name, total in totals.items()}
             metrics = metric_averages(self._over_processes(sums))
             if subset in self._scorers and max_batches is None:

@@ -231,7 +231,7 @@ def test_interrupted_run_goes_on(corpus, monkeypatch, capsys, at):
             patch.setattr(preprocess, "count_words", interrupted)
         else:
             patch.setattr(
-                binarize_module, "_number_chunk", fail_after(25, binarize_module._number_chunk)
+                binarize_module, "_binarize_chunk", fail_after(25, binarize_module._binarize_chunk)
             )
         assert run(corpus, *flags) == 130
     assert not (corpus / "data/manifest.json").exists()
