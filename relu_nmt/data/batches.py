@@ -4,8 +4,8 @@ A row of a batch is a group of consecutive sentences. Single sentences are group
 several lengths are mixed, the groups are planned anew each epoch.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -46,21 +46,16 @@ class TranslationBatch:
 
     def to(self, device: torch.device | str) -> "TranslationBatch":
         """Return the batch on ``device``; from pinned memory the copy does not block."""
-        tensors = {
-            field.name: value.to(device, non_blocking=True)
-            for field in fields(self)
-            if isinstance(value := getattr(self, field.name), Tensor)
-        }
-        return replace(self, **tensors)
+        return self._with_each(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pin_memory(self) -> "TranslationBatch":
         """Return the batch in page-locked memory, from which a GPU copies faster."""
-        tensors = {
-            field.name: value.pin_memory()
-            for field in fields(self)
-            if isinstance(value := getattr(self, field.name), Tensor)
-        }
-        return replace(self, **tensors)
+        return self._with_each(Tensor.pin_memory)
+
+    def _with_each(self, moved: Callable[[Tensor], Tensor]) -> "TranslationBatch":
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        tensors = {name: moved(one) for name, one in values.items() if isinstance(one, Tensor)}
+        return TranslationBatch(**{**values, **tensors})
 
 
 def pad_rows(rows: Sequence[np.ndarray], pad_index: int) -> Tensor:
