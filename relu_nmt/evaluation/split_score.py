@@ -21,6 +21,7 @@ from relu_nmt.evaluation.document_scores import (
     join_lines,
     sentence_score,
 )
+from relu_nmt.evaluation.significance import SegmentStatistics
 
 
 @dataclass(frozen=True)
@@ -118,12 +119,14 @@ class DocumentScores:
             if all are.
         group_bleu: one per group; its references depend on the groups.
         chrf: d-chrF2, one segment per document.
+        statistics: what ``d_bleu`` adds up, by document.
     """
 
     d_bleu: Score
     s_bleu: Score | None
     group_bleu: Score
     chrf: Score
+    statistics: SegmentStatistics
 
 
 def score_documents(
@@ -161,6 +164,7 @@ def score_documents(
         sentence_score(own.metric, align_sentences(shown, [references])),
         own.score(groups, counts, split).labelled("group ", f"groups = {len(groups)}"),
         chrf,
+        SegmentStatistics.of(own.metric, join_lines(shown), [join_lines(references)]),
     )
 
 

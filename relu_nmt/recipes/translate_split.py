@@ -334,6 +334,7 @@ class _SplitTranslator:
             "group_bleu": _values(scores and scores.group_bleu),
             "chrf": _values(scores and scores.chrf),
             "lengths": found.lengths,
+            "document_statistics": None if scores is None else scores.statistics.to_json(),
         }
 
 

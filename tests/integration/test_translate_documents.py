@@ -21,6 +21,7 @@ from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.groups import DocumentConfig
 from relu_nmt.decoding.hypotheses import Hypothesis
 from relu_nmt.decoding.translations import Translation
+from relu_nmt.evaluation.significance import SegmentStatistics
 from relu_nmt.loading import build_model
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
@@ -141,6 +142,9 @@ def test_d_bleu_of_the_same_translations_is_the_same_whatever_the_groups(
     assert 0 < results["d_bleu"]["score"] < 100
     assert f"d-BLEU = {results['d_bleu']['score']:.2f}" in output
     assert results["d_bleu"]["signature"] in output
+    statistics = SegmentStatistics.from_json(results["document_statistics"])
+    assert len(statistics.counts) == results["documents"]
+    assert statistics.score() == pytest.approx(results["d_bleu"]["score"])
 
     arguments = ["--sys", folder / f"{model}.out", "--ref", folder / "test.en"]
     run(score, *arguments, "--document-separator", "blank", *AS_JSON)

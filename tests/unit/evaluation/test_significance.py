@@ -1,3 +1,5 @@
+import json
+
 import numpy as np
 import pytest
 
@@ -122,3 +124,13 @@ def test_the_interval_of_a_mean_is_students():
     assert mean_interval([29.0, 30.0, 31.0]) == pytest.approx(4.303 / 3**0.5)
     many = [float(i % 2) for i in range(100)]
     assert mean_interval(many) == pytest.approx(1.96 * np.std(many, ddof=1) / 10)
+
+
+def test_statistics_come_back_from_json():
+    texts = ["a dog is here .", "it barks"], [["a dog was here .", "it sleeps"]]
+    found = SegmentStatistics.of(MetricConfig(smooth="none", lowercase=True), *texts)
+    again = SegmentStatistics.from_json(json.loads(json.dumps(found.to_json())))
+    assert again.metric == found.metric
+    assert again.counts.tolist() == found.counts.tolist()
+    with pytest.raises(DataError, match="compute it again"):
+        SegmentStatistics.from_json({"metric": {"name": "rouge"}, "counts": []})
