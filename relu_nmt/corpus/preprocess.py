@@ -18,7 +18,7 @@ import relu_nmt
 from relu_nmt.config import to_dict
 from relu_nmt.corpus.preprocess_config import PreprocessConfig
 from relu_nmt.corpus.text_steps import SideKey, TextSteps
-from relu_nmt.data.binarize import BinarizedSide, Side, binarize, count_words
+from relu_nmt.data.binarize import Side, binarize, count_words
 from relu_nmt.data.data_folder import (
     MANIFEST_NAME,
     dictionary_path,
@@ -280,7 +280,7 @@ class _Builder:
             total = sum(side.text.num_bytes for side in sides)
             with ProgressBar("binarise", total) as progress:
                 results = binarize(sides, dictionaries, self.workers, progress.advance)
-                for ((split, language), side), (_, done) in zip(todo, results, strict=True):
+                for ((split, language), side), done in zip(todo, results, strict=True):
                     paths = (bin_path(side.prefix), idx_path(side.prefix))
                     files = {path: done.checksums[path.name] for path in paths}
                     finished[split, language] = vars(done)
@@ -290,10 +290,9 @@ class _Builder:
         return finished
 
     def _report(self, path: str, language: str, result: Mapping[str, Any]) -> None:
-        side = BinarizedSide(**result)
-        share = 100 * side.unknown / side.tokens
+        share = 100 * result["unknown"] / result["tokens"]
         self.say(
-            f"[{language}] {path}: {side.sentences} sents, {side.tokens} tokens, "
+            f"[{language}] {path}: {result['sentences']} sents, {result['tokens']} tokens, "
             f"{share:.3}% replaced (by {UNK})"
         )
 

@@ -9,16 +9,18 @@ from typing import BinaryIO
 TEMPORARY_SUFFIX = ".tmp"
 
 
-def temporary_path(path: Path) -> Path:
-    """Return the name under which ``path`` is written until it is complete."""
-    return path.with_name(f"{path.name}{TEMPORARY_SUFFIX}")
-
-
 @contextmanager
-def safe_writer(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+def safe_writer(
+    path: str | os.PathLike[str], temporary_name: str | None = None
+) -> Iterator[BinaryIO]:
     """Open a temporary file beside ``path`` and rename it to ``path`` when the block succeeds.
 
-    If the block raises, the temporary file is removed and ``path`` stays as it was.
+    If the block raises, the temporary file is removed and ``path`` stays as it was. What has been
+    written can be read within the block.
+
+    Args:
+        path: the file.
+        temporary_name: of the temporary file, before its ending; by default that of the file.
 
     Example:
         >>> import tempfile
@@ -28,15 +30,10 @@ def safe_writer(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         ...     (Path(folder) / "a.txt").read_bytes()
         b'whole'
     """
-    with _renamed(temporary_path(Path(path)), Path(path)) as file:
-        yield file
-
-
-@contextmanager
-def _renamed(temporary: Path, final: Path) -> Iterator[BinaryIO]:
-    """Open ``temporary`` and rename it to ``final`` when the block succeeds."""
+    final = Path(path)
+    temporary = final.with_name(f"{temporary_name or final.name}{TEMPORARY_SUFFIX}")
     try:
-        with open(temporary, "wb") as file:
+        with open(temporary, "w+b") as file:
             yield file
         os.replace(temporary, final)
     finally:
@@ -48,7 +45,5 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 
     Several processes may write a file at once, also on several machines: one of them is the last.
     """
-    final = Path(path)
-    temporary = temporary_path(final.with_name(f"{final.name}.{os.urandom(4).hex()}"))
-    with _renamed(temporary, final) as file:
+    with safe_writer(path, f"{Path(path).name}.{os.urandom(4).hex()}") as file:
         file.write(text.encode("utf-8"))

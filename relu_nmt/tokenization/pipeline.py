@@ -63,11 +63,8 @@ class TextPipeline:
     @property
     def keeps_text(self) -> bool:
         """Whether tokens are simply what stands between spaces: the text comes prepared."""
-        return (
-            self.tokenizer == "none"
-            and not self.lowercase
-            and isinstance(self.subword, WholeWords | JoinedPieces)
-        )
+        is_whole = isinstance(self.subword, WholeWords)
+        return self.tokenizer == "none" and not self.lowercase and is_whole
 
     def words(self, raw: str) -> list[str]:
         """Return the words of a raw sentence, tokenised and lower-cased, before subwords."""
@@ -121,7 +118,7 @@ class TextPipeline:
         """
         subword = self.subword
         if remove_bpe is not None:
-            if not isinstance(subword, WholeWords | JoinedPieces):
+            if not isinstance(subword, WholeWords):
                 raise ConfigError(
                     f"--remove-bpe {remove_bpe!r}: the data was split by "
                     f"{subword.to_state()['name']}, which is undone anyway; leave the flag out"
