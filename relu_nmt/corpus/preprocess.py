@@ -212,24 +212,15 @@ class _Builder:
         self, journal: Journal, texts: Mapping[SideKey, TextFile]
     ) -> dict[str, Dictionary]:
         """Build or copy the dictionaries of all languages into the folder."""
-        config = self.config
-        languages = config.languages
-        paths = {language: dictionary_path(self.folder, language) for language in languages}
+        paths = {
+            language: dictionary_path(self.folder, language) for language in self.config.languages
+        }
 
         def make() -> bool:
-            if config.joined_dictionary:
-                given = config.srcdict or config.tgtdict
-                joined = self._dictionary(given, languages, texts, "src")
-                made = dict.fromkeys(languages, joined)
-            else:
-                made = {
-                    language: self._dictionary(given, (language,), texts, side)
-                    for language, given, side in zip(
-                        languages, (config.srcdict, config.tgtdict), ("src", "tgt"), strict=False
-                    )
-                }
-            for language, dictionary in made.items():
-                dictionary.save(paths[language])
+            for languages, side in zip(self.config.sharing, ("src", "tgt"), strict=False):
+                dictionary = self._dictionary(languages, side, texts)
+                for language in languages:
+                    dictionary.save(paths[language])
             return True
 
         journal.finish("dictionaries", make, tuple(paths.values()))
@@ -239,13 +230,12 @@ class _Builder:
         return dictionaries
 
     def _dictionary(
-        self,
-        given: str | None,
-        languages: tuple[str, ...],
-        texts: Mapping[SideKey, TextFile],
-        side: str,
+        self, languages: tuple[str, ...], side: str, texts: Mapping[SideKey, TextFile]
     ) -> Dictionary:
-        """Return the dictionary of one language, or of both if joined."""
+        """Return the dictionary that these languages share, by the settings of a side."""
+        given = getattr(self.config, f"{side}dict")
+        if self.config.joined_dictionary:
+            given = given or self.config.tgtdict
         if given is not None:
             return Dictionary.load(given)
         files = [texts["train", language] for language in languages]

@@ -221,15 +221,9 @@ class TextSteps:
 
     def _learn(self, words: Mapping[SideKey, TextFile]) -> dict[str, Path | None]:
         """Learn the subword models on the tokenised training text: joint, or one a language."""
-        languages = self._config.languages
-        groups: list[tuple[str | None, tuple[str, ...]]] = [
-            (language, (language,)) for language in languages
-        ]
-        if self._config.joined_dictionary:
-            groups = [(None, languages)]
         paths: dict[str, Path | None] = {}
-        for name, group in groups:
-            path = self._model_path(name)
+        for group in self._config.sharing:
+            path = self._model_path(None if self._config.joined_dictionary else group[0])
             texts = [words["train", language] for language in group]
             self._journal.finish(
                 f"subword model {path.name}",
