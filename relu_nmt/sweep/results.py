@@ -11,7 +11,7 @@ from relu_nmt.data.groups import LENGTHS_FILE
 from relu_nmt.errors import DataError, ReluNmtError
 from relu_nmt.evaluation.length_buckets import DEFAULT_EDGES, length_buckets
 from relu_nmt.evaluation.significance import SegmentStatistics
-from relu_nmt.sweep.plan import MODELS, shown_command
+from relu_nmt.sweep.plan import model_folder, shown_command
 from relu_nmt.sweep.steps import DONE, FAILED, STARTED, Step, StepState, SweepModel
 from relu_nmt.training.results import TrainingResults
 
@@ -87,7 +87,7 @@ def read_cells(folder: Path, models: Mapping[SweepModel, Sequence[int]]) -> list
     """
     cells = []
     for model, lengths in models.items():
-        home = folder / MODELS / model.name
+        home = model_folder(folder, model)
         train = Step(model, None, home)
         state = train.state
         shared = {
