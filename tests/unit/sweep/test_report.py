@@ -13,9 +13,11 @@ from html.parser import HTMLParser
 import pytest
 
 from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.recipes.sweep import run
 from relu_nmt.sweep.folder import models_in, read_description, write_description
 from relu_nmt.sweep.report import read_report, write_report
 from relu_nmt.sweep.results import PENDING
+from relu_nmt.sweep.settings import SweepSettings
 from tests.unit.sweep.made_results import make_sweep
 
 
@@ -316,6 +318,17 @@ def test_damaged_results_are_a_failed_cell(tmp_path, ending):
     data = read_report(tmp_path, description)
     assert [cell.status for cell in data.cells] == ["failed", "done", "done"]
     assert "cannot be read" in data.cells[0].record["note"]
+
+
+def test_from_python_too_report_only_runs_nothing(tmp_path, capsys):
+    make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
+    settings = SweepSettings.of(save_dir=str(tmp_path), report_only=True)
+    result = run(settings)
+    assert result.exit_code == 0
+    assert len(result.data.cells) == 3
+    assert capsys.readouterr().out == f"report: {tmp_path / 'report.html'}\n"
+    assert run(settings, progress=False).report.exists()
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("found", [[], {"metric": {}}, {"metric": {}, "counts": "x"}])
