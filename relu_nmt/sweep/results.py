@@ -138,13 +138,12 @@ def _add_scores(cell: Cell, step: Step) -> None:
             record[column] = results[name]
     _add_lengths(record, "test", results.get("lengths"))
     _add_statistics(record, step.path(".attention.json"))
-    if results.get("document_statistics"):  # earlier versions did not write them
-        found = cell.statistics = SegmentStatistics.from_json(results["document_statistics"])
-        record["documents"] = len(found.counts)
-        # By the length of the reference document, the second of BLEU's counts.
-        for bucket in length_buckets(found.counts[:, 1].tolist(), DEFAULT_EDGES):
-            record[f"d_bleu[{bucket}]"] = found.score(bucket.members)
-            record[f"documents[{bucket}]"] = len(bucket.members)
+    found = cell.statistics = SegmentStatistics.from_json(results["document_statistics"])
+    record["documents"] = len(found.counts)
+    # By the length of the reference document, the second of BLEU's counts.
+    for bucket in length_buckets(found.counts[:, 1].tolist(), DEFAULT_EDGES):
+        record[f"d_bleu[{bucket}]"] = found.score(bucket.members)
+        record[f"documents[{bucket}]"] = len(bucket.members)
 
 
 def _status(train: StepState | None, evaluation: StepState | None) -> tuple[str, str]:
