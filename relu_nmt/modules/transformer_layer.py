@@ -48,11 +48,6 @@ class LayerConfig:
         """Return a new normalisation of the states."""
         return norms.get(self.norm)(self.embed_dim, self.norm_eps)
 
-    def make_feed_forward(self) -> nn.Module:
-        """Return a new feed-forward network."""
-        make = feed_forwards.get(self.feed_forward)
-        return make(self.embed_dim, self.ffn_dim, self.activation_dropout)
-
 
 class DropPath(nn.Module):
     """Stochastic depth: in training zero a whole sample's branch, and scale the others up.
@@ -158,7 +153,10 @@ class TransformerLayer(nn.Module):
         self.cross_attention = cross_attention
         if cross_attention is not None:
             self.cross_attention_residual = Residual(config)
-        self.feed_forward = config.make_feed_forward()
+        make_feed_forward = feed_forwards.get(config.feed_forward)
+        self.feed_forward = make_feed_forward(
+            config.embed_dim, config.ffn_dim, config.activation_dropout
+        )
         self.feed_forward_residual = Residual(config)
 
     def forward(
@@ -176,21 +174,17 @@ class TransformerLayer(nn.Module):
             x: [B, N, D], all positions; with a cache the newest position of each of N beams.
             visibility: which states each state may see.
             relative: what the scheme of positions does to queries, keys and scores.
-            memory: [B, S, D], the encoder's states, for cross-attention without a cache.
+            memory: [B, S, D], the encoder's states; not read with a cache.
             memory_visibility: which of the memory each state may see.
-            cache: keys and values of the positions so far and of the memory; the new ones are
-                added.
+            cache: keys and values of the positions so far, to which the new ones are added, and
+                of the memory.
         """
-        y = self.self_attention_residual.before(x)
-        y = self.self_attention(y, visibility, relative, cache)
-        x = self.self_attention_residual.add(x, y)
+        residual = self.self_attention_residual
+        y = self.self_attention(residual.before(x), visibility, relative, cache)
+        x = residual.add(x, y)
         if self.cross_attention is not None:
-            if cache is None:
-                keys, values = self.cross_attention.keys_values(memory)
-            else:
-                keys, values = cache.source
-            y = self.cross_attention_residual.before(x)
-            y = self.cross_attention(y, keys, values, memory_visibility)
-            x = self.cross_attention_residual.add(x, y)
-        y = self.feed_forward(self.feed_forward_residual.before(x))
-        return self.feed_forward_residual.add(x, y)
+            residual = self.cross_attention_residual
+            y = self.cross_attention(residual.before(x), memory_visibility, memory, cache)
+            x = residual.add(x, y)
+        residual = self.feed_forward_residual
+        return residual.add(x, self.feed_forward(residual.before(x)))

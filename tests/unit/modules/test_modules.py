@@ -92,7 +92,7 @@ def test_multihead_softmax_equals_pytorchs_own():
     cross, own = cross_attention(8, 2).double(), self_attention(8, 2).double()
     weight = torch.cat([cross.q.weight, cross.kv.weight])
     theirs = pytorchs_own(weight, torch.cat([cross.q.bias, cross.kv.bias]), cross.out_proj)
-    output = cross(x, *cross.keys_values(memory), Visibility(4, 5, key_mask=mask))
+    output = cross(x, Visibility(4, 5, key_mask=mask), memory)
     torch.testing.assert_close(output, theirs(x, memory, memory, key_padding_mask=~mask)[0])
     theirs = pytorchs_own(own.qkv.weight, own.qkv.bias, own.out_proj)
     torch.testing.assert_close(own(x, Visibility(4, 4)), theirs(x, x, x)[0])
