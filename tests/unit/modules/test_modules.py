@@ -8,7 +8,12 @@ from relu_nmt.attention.spec import AttentionSpec
 from relu_nmt.dropout import dropout
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.encoder_decoder import EncoderDecoder
-from relu_nmt.modules.cross_entropy import BLOCK_TOKENS, CPU_CHUNK_TOKENS, projected_cross_entropy
+from relu_nmt.modules.cross_entropy import (
+    BLOCK_TOKENS,
+    CPU_CHUNK_TOKENS,
+    projected_cross_entropy,
+    smoothed_cross_entropy,
+)
 from relu_nmt.modules.multihead import CrossAttention, SelfAttention
 
 
@@ -30,6 +35,8 @@ def test_cross_entropy_equals_the_textbook_loss_and_gradient(smoothing, tokens):
     ours, theirs = (torch.autograd.grad(3 * x, (h, w)) for x in (loss, expected))
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a, b)
+    whole = smoothed_cross_entropy(h @ w.T, target, smoothing)
+    torch.testing.assert_close(whole, (expected, nll))
 
 
 def test_cross_entropy_survives_large_logits_and_half_precision():
