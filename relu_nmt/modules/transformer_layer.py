@@ -1,7 +1,7 @@
 """The transformer layer of encoders, decoders and vision models.
 
-Read from the bottom: :class:`TransformerLayer` says what happens, :class:`Residual` how each of
-its parts is put around, and :mod:`relu_nmt.modules.multihead` what attention is.
+Read from the top: :class:`TransformerLayer` says what happens, :class:`Residual` what is around
+each of its parts, and :mod:`relu_nmt.modules.multihead` what attention is.
 """
 
 from dataclasses import dataclass
@@ -47,75 +47,6 @@ class LayerConfig:
     def make_norm(self) -> nn.Module:
         """Return a new normalisation of the states."""
         return norms.get(self.norm)(self.embed_dim, self.norm_eps)
-
-
-class DropPath(nn.Module):
-    """Stochastic depth: in training zero a whole sample's branch, and scale the others up.
-
-    Args:
-        probability: 0 to below 1.
-
-    Reference: Huang et al. 2016, "Deep networks with stochastic depth", section 3; the scale is
-    applied in training instead of its inverse in evaluation.
-    """
-
-    def __init__(self, probability: float) -> None:
-        super().__init__()
-        self.probability = probability
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Drop from x [B, ...]."""
-        if self.probability == 0.0 or not self.training:
-            return x
-        kept = torch.rand(x.size(0), device=x.device) >= self.probability
-        scale = kept.to(x.dtype) / (1 - self.probability)
-        return x * scale.view(-1, *[1] * (x.dim() - 1))
-
-    def extra_repr(self) -> str:
-        """Return what ``print(model)`` shows."""
-        return str(self.probability)
-
-
-class Residual(nn.Module):
-    """x + f(norm(x)) (pre-norm) or norm(x + f(x)) (post-norm) around a sublayer f.
-
-    A layer computes ``y = f(residual.before(x))``, then ``residual.add(x, y)``, where y goes
-    through the gains, dropout and stochastic depth.
-
-    Args:
-        config: the layer's settings.
-
-    Reference: the gains are LayerScale, Touvron et al. 2021, "Going deeper with image
-    transformers", Eq. 4.
-
-    Example:
-        >>> residual = Residual(LayerConfig(2, 8, normalize_before=True))
-        >>> x = torch.tensor([[[1.0, 3.0]]])
-        >>> [round(value, 3) for value in residual.add(x, residual.before(x)).flatten().tolist()]
-        [0.0, 4.0]
-    """
-
-    def __init__(self, config: LayerConfig) -> None:
-        super().__init__()
-        self.norm = config.make_norm()
-        self.normalize_before = config.normalize_before
-        self.dropout = Dropout(config.dropout)
-        self.drop_path = DropPath(config.drop_path)
-        scale = config.layer_scale
-        self.gain = nn.Parameter(torch.full((config.embed_dim,), scale)) if scale else None
-
-    def before(self, x: Tensor) -> Tensor:
-        """Return what the sublayer reads of x [B, N, D]."""
-        return self.norm(x) if self.normalize_before else x
-
-    def add(self, x: Tensor, y: Tensor) -> Tensor:
-        """Add the sublayer's output y [B, N, D] to x [B, N, D]."""
-        if self.gain is not None:
-            y = y * self.gain
-        if self.training:  # otherwise nothing is dropped, and in decoding calls cost time
-            y = self.drop_path(self.dropout(y))
-        x = x + y
-        return x if self.normalize_before else self.norm(x)
 
 
 class TransformerLayer(nn.Module):
@@ -188,3 +119,72 @@ class TransformerLayer(nn.Module):
             x = residual.add(x, y)
         residual = self.feed_forward_residual
         return residual.add(x, self.feed_forward(residual.before(x)))
+
+
+class Residual(nn.Module):
+    """x + f(norm(x)) (pre-norm) or norm(x + f(x)) (post-norm) around a sublayer f.
+
+    A layer computes ``y = f(residual.before(x))``, then ``residual.add(x, y)``, where y goes
+    through the gains, dropout and stochastic depth.
+
+    Args:
+        config: the layer's settings.
+
+    Reference: the gains are LayerScale, Touvron et al. 2021, "Going deeper with image
+    transformers", Eq. 4.
+
+    Example:
+        >>> residual = Residual(LayerConfig(2, 8, normalize_before=True))
+        >>> x = torch.tensor([[[1.0, 3.0]]])
+        >>> [round(value, 3) for value in residual.add(x, residual.before(x)).flatten().tolist()]
+        [0.0, 4.0]
+    """
+
+    def __init__(self, config: LayerConfig) -> None:
+        super().__init__()
+        self.norm = config.make_norm()
+        self.normalize_before = config.normalize_before
+        self.dropout = Dropout(config.dropout)
+        self.drop_path = DropPath(config.drop_path)
+        scale = config.layer_scale
+        self.gain = nn.Parameter(torch.full((config.embed_dim,), scale)) if scale else None
+
+    def before(self, x: Tensor) -> Tensor:
+        """Return what the sublayer reads of x [B, N, D]."""
+        return self.norm(x) if self.normalize_before else x
+
+    def add(self, x: Tensor, y: Tensor) -> Tensor:
+        """Add the sublayer's output y [B, N, D] to x [B, N, D]."""
+        if self.gain is not None:
+            y = y * self.gain
+        if self.training:  # otherwise nothing is dropped, and in decoding calls cost time
+            y = self.drop_path(self.dropout(y))
+        x = x + y
+        return x if self.normalize_before else self.norm(x)
+
+
+class DropPath(nn.Module):
+    """Stochastic depth: in training zero a whole sample's branch, and scale the others up.
+
+    Args:
+        probability: 0 to below 1.
+
+    Reference: Huang et al. 2016, "Deep networks with stochastic depth", section 3; the scale is
+    applied in training instead of its inverse in evaluation.
+    """
+
+    def __init__(self, probability: float) -> None:
+        super().__init__()
+        self.probability = probability
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Drop from x [B, ...]."""
+        if self.probability == 0.0 or not self.training:
+            return x
+        kept = torch.rand(x.size(0), device=x.device) >= self.probability
+        scale = kept.to(x.dtype) / (1 - self.probability)
+        return x * scale.view(-1, *[1] * (x.dim() - 1))
+
+    def extra_repr(self) -> str:
+        """Return what ``print(model)`` shows."""
+        return str(self.probability)
