@@ -107,8 +107,9 @@ class TransformerStack(nn.Module):
         """
         relative = self.embedding.positions.relative(visibility)
         for layer in self.layers:
-            inputs = (x, visibility, relative, memory, memory_visibility)
-            x = run_layer(layer, inputs, self.recompute and self.training)
+            x = run_layer(
+                layer, (x, visibility, relative, memory, memory_visibility), self.recompute
+            )
         return self.final_norm(x)
 
 
@@ -158,7 +159,7 @@ class Decoder(TransformerStack):
         own = state.grow()
         relative = self.embedding.positions.relative(own)
         for layer, cache in zip(self.layers, state.caches, strict=True):
-            x = layer(x, own, relative, None, state.cross_visibility, cache)
+            x = layer(x, own, relative, memory_visibility=state.cross_visibility, cache=cache)
         return self.final_norm(x)
 
 

@@ -22,11 +22,11 @@ def run_layer(layer: nn.Module, inputs: tuple[Any, ...], recompute: bool) -> Ten
     Args:
         layer: gives one tensor.
         inputs: its arguments.
-        recompute: save memory at the price of a second pass; only where gradients are computed.
+        recompute: save memory at the price of a second pass; only in training, with gradients.
 
     Reference: Chen et al. 2016, "Training deep nets with sublinear memory cost", section 3.
     """
-    if not (recompute and torch.is_grad_enabled()):
+    if not (recompute and layer.training and torch.is_grad_enabled()):
         return layer(*inputs)
     needs: dict[Attention, Need] = {}
 

@@ -89,9 +89,10 @@ class ImageSet:
             with pillow.open(io.BytesIO(self.tree.read(path))) as image:
                 return image.convert("RGB")
         except Exception as error:  # Pillow's decoders and zlib raise errors of many kinds
+            [reason, *_] = str(error).splitlines() or [type(error).__name__]
             raise DataError(
-                f"{self.tree.origin}: {path}: cannot be read as an image "
-                f"({_first_line(error)}); repair or remove it"
+                f"{self.tree.origin}: {path}: cannot be read as an image ({reason}); repair or "
+                "remove it"
             ) from error
 
     def subset(self, numbers: np.ndarray, name: str) -> "ImageSet":
@@ -221,10 +222,6 @@ def add_set(sets: Mapping[str, ImageSet], images: ImageSet) -> dict[str, ImageSe
         number += 1
         name = f"{images.name}{number}"
     return {**sets, name: images}
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _pillow():  # noqa: ANN202 - a module
