@@ -4,12 +4,13 @@ import dataclasses
 from collections.abc import Callable, Mapping
 
 from relu_nmt.errors import CheckpointError, ConfigError
-from relu_nmt.recipes.training import Training, TrainingParts, TrainingResult, run_training
+from relu_nmt.recipes.training import Training, TrainingParts, run_training
 from relu_nmt.recipes.training_settings import ImageTrainingSettings as Settings
 from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint import read_metadata
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.distributed import ProcessGroup
+from relu_nmt.training.results import TrainingResult
 from relu_nmt.vision.augmentation import ImageTransform
 from relu_nmt.vision.batches import ImageBatches
 from relu_nmt.vision.images import ImageSet, add_set, hold_out, open_images, with_classes_of

@@ -9,9 +9,8 @@ from pathlib import Path
 from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.training.checkpoint import SUFFIX, Checkpoint, save_checkpoint
 from relu_nmt.training.config import CheckpointConfig, ValidationConfig
+from relu_nmt.training.results import BEST, LAST
 
-LAST = f"checkpoint_last{SUFFIX}"
-BEST = f"checkpoint_best{SUFFIX}"
 # The new file is complete before an old one goes.
 FILES_AT_ONCE = 2
 BYTES_PER_VALUE = 4

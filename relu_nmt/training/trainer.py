@@ -16,7 +16,7 @@ from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.distributed import ProcessGroup
 from relu_nmt.training.log import TrainingLog
 from relu_nmt.training.meters import UpdateResult
-from relu_nmt.training.results import TrainingResults, results_to_continue
+from relu_nmt.training.results import TrainingResult
 from relu_nmt.training.resume import restore, snapshot
 from relu_nmt.training.state import TrainingState, build_components
 from relu_nmt.training.stopping import SignalWatch, limit_reached, time_is_up
@@ -85,7 +85,7 @@ class Trainer:
     ) -> None:
         self.config = config
         self.state = TrainingState()
-        self.results = TrainingResults()
+        self.result = TrainingResult()
         objective.to(process.device).train()
         self.parts = build_components(model.to(process.device), config, process)
         self.log = log or TrainingLog(config.logging, quiet=not process.is_first)
@@ -118,25 +118,28 @@ class Trainer:
         self._interrupted = False
         self._started = self._lap = time.monotonic()
 
-    def train(self) -> TrainingResults:
+    def train(self) -> TrainingResult:
         """Train until a limit is reached or a signal comes; goes on from a checkpoint if there is.
 
-        The results are also written beside the checkpoints, at each of them, at each validation
+        The result is also written beside the checkpoints, at each of them, at each validation
         and at the end.
 
         Raises:
             CheckpointError: a checkpoint cannot be read or written.
             ConfigError: a check before the first update fails.
-            DataError: the results cannot be read or written.
+            DataError: the result cannot be read or written.
             TrainingError: the loss or the gradient is not finite.
         """
         metric, say = self.config.validation.best_checkpoint_metric, self.log.say
         try:
             path = self._folder.restore_path()
             self.state = restore(self.parts, path, self.config.checkpoint, metric, say)
-            self.results = results_to_continue(self._folder.path, path, self.state.num_updates)
-            self.results.settings = dict(self._description.get("args", {}))
-            self.results.parameters = sum(p.numel() for p in self.parts.model.parameters())
+            folder, done = self._folder.path, self.state.num_updates
+            self.result = TrainingResult.to_continue(folder, path, done)
+            if self.config.checkpoint.no_save:
+                self.result.save_dir = None
+            self.result.settings = dict(self._description.get("args", {}))
+            self.result.parameters = sum(p.numel() for p in self.parts.model.parameters())
             self._started = time.monotonic() - self.state.seconds
             self._reason = self._limit_reached(self.state.epoch)
             if self._reason is None:
@@ -144,32 +147,32 @@ class Trainer:
                 self.log.begin(self.state)
                 self._train()
             say(f"done training in {self._wall():.1f} seconds: {self._reason}")
-            self.results.ended = self._reason
+            self.result.ended = self._reason
             if self._interrupted:
-                self.results.signal = self._watch.received or signal.SIGINT
-            self._write_results()
+                self.result.signal = self._watch.received or signal.SIGINT
+            self._write_result()
         finally:
             self.log.close()
-        return self.results
+        return self.result
 
     def _train(self) -> None:
-        """Train until there is a reason to stop; an error is noted in the results."""
-        self._write_results()
+        """Train until there is a reason to stop; an error is noted in the result."""
+        self._write_result()
         try:
             with self._watch:
                 while self._reason is None:
                     self._train_epoch()
         except BaseException as error:
-            self.results.ended = str(error) or type(error).__name__
-            self.results.diverged = isinstance(error, TrainingError)
+            self.result.ended = str(error) or type(error).__name__
+            self.result.diverged = isinstance(error, TrainingError)
             with suppress(DataError):  # the first error is the one to show
-                self._write_results()
+                self._write_result()
             raise
 
     def _check_before_start(self) -> None:
         """Find the mistakes that would otherwise show after hours."""
         if self._process.is_first:
-            self._folder.check(self.results.parameters, self.parts.average is not None)
+            self._folder.check(self.result.parameters, self.parts.average is not None)
         if self._data.valid and not self.config.validation.disable_validation:
             self._validator.check(self.config.validation, self._validation_weights())
 
@@ -251,10 +254,10 @@ class Trainer:
         for meters in (self.state.inner, self.state.epoch_meters):
             meters.add(result, now - self._lap)
         self._lap = now
-        self.results.epoch = result.epoch
+        self.result.epoch = result.epoch
         stats = self.log.after_update(result, self.state, self._share, self._wall())
         if stats is not None:
-            self.results.add_updates(result.epoch, stats)
+            self.result.add_updates(result.epoch, stats)
 
     def _between_updates(self) -> None:
         """Stop, validate or save if it is time; the end of the epoch is not treated here."""
@@ -272,7 +275,7 @@ class Trainer:
         rate = self._learning_rate(self.state.num_updates)
         scale = self.parts.precision.loss_scale
         stats = self.log.end_epoch(self.state, rate, scale, self._wall())
-        self.results.add_epoch(self.state.epoch, stats)
+        self.result.add_epoch(self.state.epoch, stats)
         self._reason = self._limit_reached(self.state.epoch + 1)
         self._validate_and_save(end_of_epoch=True)
 
@@ -289,7 +292,7 @@ class Trainer:
             score = self._validate()
             is_best = state.is_better(score, self.config.validation.maximize)
             state.best_score = score if is_best else state.best_score
-            self.results.set_best(self.config.validation.best_checkpoint_metric, state.best_score)
+            self.result.set_best(self.config.validation.best_checkpoint_metric, state.best_score)
             if self.parts.patience.exhausted_by(score):
                 self._reason = (
                     f"no better {self.config.validation.best_checkpoint_metric} in "
@@ -304,7 +307,7 @@ class Trainer:
         if save or is_best or self._reason is not None:
             self._save(end_of_epoch, score, is_best)
         if save or score is not None:
-            self._write_results()
+            self._write_result()
 
     def _validation_is_due(self, end_of_epoch: bool, save: bool) -> bool:
         config, state = self.config.validation, self.state
@@ -334,7 +337,7 @@ class Trainer:
                 score = stats[metric]
                 stats[f"best_{metric}"] = score if best is None else choose(score, best)
             self.log.validation(subset, stats, self.state)
-            self.results.add_validation(subset, self.state.epoch, stats)
+            self.result.add_validation(subset, self.state.epoch, stats)
             scores.append(stats.get(metric, math.nan))
         self._lap = time.monotonic()
         return scores[0]
@@ -360,11 +363,11 @@ class Trainer:
             )
         self._lap = time.monotonic()
 
-    def _write_results(self) -> None:
-        """Bring the results up to now and write them, if anything is written."""
-        self.results.measure(self.state.num_updates, self._wall())
-        if self._process.is_first and not self.config.checkpoint.no_save:
-            self.results.write(self._folder.path)
+    def _write_result(self) -> None:
+        """Bring the result up to now and write it."""
+        self.result.measure(self.state.num_updates, self._wall())
+        if self._process.is_first:
+            self.result.write()
 
     def _limit_reached(self, epoch: int) -> str | None:
         """Return why training must not go on with an update in ``epoch``, or None."""
