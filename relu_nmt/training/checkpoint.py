@@ -35,6 +35,7 @@ VERSION = 2
 UPGRADED_VERSION = 1
 """Of older files that are read as well; :mod:`relu_nmt.training.upgrade` renames what they hold."""
 MODEL_PREFIX = "model."
+SHOWN_NAMES = 3
 _PICKLE_STARTS = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 
 
@@ -137,18 +138,41 @@ def load_checkpoint(path: str | os.PathLike[str], with_training_state: bool = Fa
     return Checkpoint(model, metadata, training)
 
 
-def fill_model(model: nn.Module, checkpoint: Checkpoint, path: str | os.PathLike[str]) -> None:
-    """Copy a checkpoint's weights into a new model made from its settings.
+def load_weights(
+    model: nn.Module, tensors: Mapping[str, Tensor], origin: str | os.PathLike[str]
+) -> None:
+    """Copy stored weights into the model.
 
     Raises:
-        CheckpointError: they do not fit.
+        CheckpointError: names or shapes differ.
     """
-    try:
-        model.load_state_dict(checkpoint.model_tensors)
-    except RuntimeError as error:
-        # PyTorch lists every tensor on a line of its own; the first one tells what is wrong.
-        reason = " ".join(str(error).split())[:200]
-        raise CheckpointError(f"{path}: the weights do not fit the settings: {reason}") from error
+    check_fit(model.state_dict(), tensors, origin)
+    model.load_state_dict(tensors)
+
+
+def check_fit(
+    own: Mapping[str, Tensor], tensors: Mapping[str, Tensor], origin: str | os.PathLike[str]
+) -> None:
+    """Compare names and shapes.
+
+    Raises:
+        CheckpointError: they differ.
+    """
+    unlike = [
+        f"{name} {list(tensors[name].shape)} instead of {list(own[name].shape)}"
+        for name in own
+        if name in tensors and own[name].shape != tensors[name].shape
+    ]
+    missing = [name for name in own if name not in tensors]
+    foreign = [name for name in tensors if name not in own]
+    for what, names in (("has", unlike), ("lacks", missing), ("has also", foreign)):
+        if names:
+            more = f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
+            raise CheckpointError(
+                f"{origin}: the checkpoint does not fit the model: it {what} "
+                f"{', '.join(names[:SHOWN_NAMES])}{more}; to go on with it, give the same --arch, "
+                "model flags and data, or another --save-dir for a fresh start"
+            )
 
 
 def read_metadata(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -1,11 +1,8 @@
-"""When training ends: limits, no more improvement, a signal."""
+"""When training ends: limits, a signal."""
 
-import math
 import signal
 import threading
-from collections.abc import Mapping
 from types import FrameType, TracebackType
-from typing import Any
 
 from relu_nmt.training.config import RunConfig
 
@@ -48,46 +45,6 @@ class SignalWatch:
         if self.received == signal.SIGINT == number:
             raise KeyboardInterrupt
         self.received = number
-
-
-class Patience:
-    """Counts validations since the best score.
-
-    Args:
-        patience: validations without a better score after which to stop; 0 or less: never.
-        maximize: whether a larger score is better.
-
-    Example:
-        >>> patience = Patience(2, maximize=True)
-        >>> [patience.exhausted_by(score) for score in (1.0, 3.0, 3.0, 2.0)]
-        [False, False, False, True]
-    """
-
-    def __init__(self, patience: int, maximize: bool) -> None:
-        self._patience = patience
-        self._maximize = maximize
-        self.best: float | None = None
-        self.bad_validations = 0
-
-    def exhausted_by(self, score: float) -> bool:
-        """Take in the score of a validation; return whether to stop."""
-        if not math.isnan(score) and (
-            self.best is None or (score > self.best if self._maximize else score < self.best)
-        ):
-            self.best = score
-            self.bad_validations = 0
-        else:
-            self.bad_validations += 1
-        return 0 < self._patience <= self.bad_validations
-
-    def state(self) -> dict[str, Any]:
-        """Return the best score and the validations since."""
-        return {"best": self.best, "bad_validations": self.bad_validations}
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from :meth:`state`."""
-        self.best = state["best"]
-        self.bad_validations = state["bad_validations"]
 
 
 def limit_reached(config: RunConfig, num_updates: int, epoch: int) -> str | None:
