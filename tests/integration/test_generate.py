@@ -424,9 +424,9 @@ def test_score(tmp_path):
     output = run("score", "--sys", tmp_path / "sys", "--ref", tmp_path / "ref").stdout
     assert "nrefs:1|case:mixed" in output
     assert not output.startswith("BLEU = 100")
-    flags = ["--ref", tmp_path / "ref", "--ignore-case", "--metrics", "bleu,chrf"]
+    flags = ["--ref", tmp_path / "ref", "--ignore-case"]
     text = (tmp_path / "sys").read_text(encoding="utf-8")
-    both = run("score", *flags, stdin=text).stdout.split("\n")
+    both = run("score", *flags, "--metrics", "bleu,chrf", stdin=text).stdout.split("\n")
     assert both[0].startswith("BLEU = 100.00")
     assert both[1].startswith("chrF2 = 100.00")
     by_line = run("score", *flags, "--sentence-bleu", "-s", tmp_path / "sys").stdout.split("\n")
