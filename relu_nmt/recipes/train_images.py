@@ -56,9 +56,13 @@ class ImageTraining(Training):
         train_set, valid_sets = self._images()
         self._check_checkpoint(train_set)
         model = self._model(len(train_set.classes))
-        train = self._batches(train_set, options.batch_size, settings.trainer.run.seed)
+        seed = settings.trainer.run.seed
+        train = ImageBatches(train_set, self.transform, options.batch_size, seed)
         valid_size = options.batch_size_valid or options.batch_size
-        valid = {name: self._batches(s, valid_size, None) for name, s in valid_sets.items()}
+        valid = {
+            name: ImageBatches(images, self.transform, valid_size, None)
+            for name, images in valid_sets.items()
+        }
         return TrainingParts(
             model,
             ImageObjective(model, options.label_smoothing, settings.regularizer),
@@ -106,9 +110,6 @@ class ImageTraining(Training):
                 f"{images.num_ignored:,} other files there are left out: no image by their names, "
                 "or not in a class folder"
             )
-
-    def _batches(self, images: ImageSet, batch_size: int, seed: int | None) -> ImageBatches:
-        return ImageBatches(images, self.transform, batch_size, seed)
 
     def _model(self, num_classes: int) -> VisionTransformer:
         """Return a new model; its size is printed."""

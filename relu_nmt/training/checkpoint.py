@@ -14,7 +14,6 @@ is no protection against forgery. Files without it, from before there was one, a
 
 import json
 import os
-import tempfile
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -27,6 +26,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from relu_nmt.errors import CheckpointError
+from relu_nmt.io.safe_write import replacing
 from relu_nmt.training.upgrade import upgrade_metadata, upgrade_tensors
 
 SUFFIX = ".safetensors"
@@ -78,25 +78,16 @@ def save_checkpoint(path: str | os.PathLike[str], checkpoint: Checkpoint) -> Non
     header["checksums"] = {name: _checksum(tensor) for name, tensor in stored.items()}
     text = {key: json.dumps(value, ensure_ascii=False) for key, value in header.items()}
     text["metadata_checksum"] = json.dumps(_checksum_of_texts(text))
-    temporary = None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(
-            prefix=f".{target.name}.", suffix=".tmp", dir=target.parent
-        )
-        os.close(handle)
-        save_file(stored, temporary, metadata=text)
-        _make_durable(temporary)
-        os.replace(temporary, target)
-        temporary = None
+        with replacing(target) as temporary:
+            save_file(stored, temporary, metadata=text)
+            _make_durable(temporary)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(
             f"{target}: cannot write the checkpoint ({error}); free some space or choose another "
             "--save-dir. Earlier checkpoints are unharmed"
         ) from error
-    finally:
-        if temporary is not None and os.path.exists(temporary):
-            os.unlink(temporary)
 
 
 def load_checkpoint(path: str | os.PathLike[str], with_training_state: bool = False) -> Checkpoint:
@@ -262,12 +253,12 @@ def _check_tensors(path: Path, tensors: Mapping[str, Tensor], checksums: Mapping
             raise _damaged(path, f"the tensor {name} does not fit its checksum")
 
 
-def _make_durable(temporary: str) -> None:
-    """Give the file the permissions of an ordinary new file and force it to the disk."""
+def _make_durable(path: Path) -> None:
+    """Give a file of safetensors an ordinary new file's permissions and force it to the disk."""
     mask = os.umask(0)
     os.umask(mask)
-    os.chmod(temporary, 0o666 & ~mask)
-    with open(temporary, "rb") as file:
+    path.chmod(0o666 & ~mask)
+    with open(path, "rb") as file:
         os.fsync(file.fileno())
 
 

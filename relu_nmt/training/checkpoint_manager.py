@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 from relu_nmt.errors import CheckpointError, ConfigError
+from relu_nmt.io.safe_write import replacing
 from relu_nmt.training.checkpoint import SUFFIX, Checkpoint, save_checkpoint
 from relu_nmt.training.config import CheckpointConfig, ValidationConfig
 from relu_nmt.training.results import BEST, LAST
@@ -125,16 +126,13 @@ class CheckpointFolder:
 
     def _link(self, source: Path, target: Path) -> None:
         """Give a file a further name, without another copy where the disk can do that."""
-        temporary = target.with_name(f".{target.name}.tmp")
         try:
-            temporary.unlink(missing_ok=True)
-            try:
-                os.link(source, temporary)
-            except OSError:
-                shutil.copyfile(source, temporary)
-            os.replace(temporary, target)
+            with replacing(target) as temporary:
+                try:
+                    os.link(source, temporary)
+                except OSError:
+                    shutil.copyfile(source, temporary)
         except OSError as error:
-            temporary.unlink(missing_ok=True)
             raise CheckpointError(
                 f"{target}: cannot write the checkpoint ({error.strerror}); it is stored as "
                 f"{source.name}"

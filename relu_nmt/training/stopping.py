@@ -3,6 +3,7 @@
 import signal
 import threading
 from types import FrameType, TracebackType
+from typing import Any
 
 from relu_nmt.training.config import RunConfig
 
@@ -24,7 +25,7 @@ class SignalWatch:
 
     def __init__(self) -> None:
         self.received: int | None = None
-        self._old: dict[int, object] = {}
+        self._old: dict[int, Any] = {}
 
     def __enter__(self) -> "SignalWatch":
         if threading.current_thread() is threading.main_thread():
@@ -39,7 +40,7 @@ class SignalWatch:
         trace: TracebackType | None,
     ) -> None:
         for number, handler in self._old.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]
+            signal.signal(number, handler)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.received == signal.SIGINT == number:
@@ -47,18 +48,21 @@ class SignalWatch:
         self.received = number
 
 
-def limit_reached(config: RunConfig, num_updates: int, epoch: int) -> str | None:
+def limit_reached(config: RunConfig, num_updates: int, epoch: int, out_of_time: bool) -> str | None:
     """Return why training must not go on, or None.
 
     Args:
         config: the limits.
         num_updates: updates made.
         epoch: the epoch that the next update belongs to, from 1.
+        out_of_time: the processes have found that :func:`time_is_up`.
     """
     if config.max_update and num_updates >= config.max_update:
         return f"{num_updates} updates are made (--max-update {config.max_update})"
     if config.max_epoch and epoch > config.max_epoch:
         return f"epoch {epoch - 1} is finished (--max-epoch {config.max_epoch})"
+    if out_of_time:
+        return f"the time is up (--stop-time-hours {config.stop_time_hours:g})"
     return None
 
 

@@ -19,13 +19,7 @@ from relu_nmt.training.meters import Meters
 from relu_nmt.training.results import TrainingResult
 from relu_nmt.training.state import Components, TrainingState, restore, snapshot
 from relu_nmt.training.stopping import SignalWatch, limit_reached, time_is_up
-from relu_nmt.training.update import (
-    LaunchedUpdate,
-    UpdatePlan,
-    Updater,
-    UpdateResult,
-    update_seed,
-)
+from relu_nmt.training.update import LaunchedUpdate, UpdatePlan, Updater, UpdateResult, update_seed
 from relu_nmt.training.validation import Validator
 
 
@@ -375,15 +369,12 @@ class Trainer:
 
     def _limit_reached(self, epoch: int) -> str | None:
         """Return why training must not go on with an update in ``epoch``, or None."""
-        reason = limit_reached(self.config.run, self.state.num_updates, epoch)
         if self._process.world_size == 1:
             out_of_time = time_is_up(self.config.run, self._wall())
         else:
             # Processes must agree, so they use the vote that came with the last update.
             out_of_time = self._last is not None and self._last.time_is_up
-        if reason is None and out_of_time:
-            reason = f"the time is up (--stop-time-hours {self.config.run.stop_time_hours:g})"
-        return reason
+        return limit_reached(self.config.run, self.state.num_updates, epoch, out_of_time)
 
     def _signalled(self) -> bool:
         if self._process.world_size == 1:

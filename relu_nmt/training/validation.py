@@ -62,7 +62,10 @@ class Validator:
                     totals[name] = totals.get(name, 0) + total.double()
                     counts[name] = counts.get(name, 0) + weight
             sums = {name: (float(total), counts[name]) for name, total in totals.items()}
-            metrics = metric_averages(self._over_processes(sums))
+            over_processes: dict[str, tuple[float, float]] = {}
+            for one in self._process.gather(sums):
+                add_metrics(over_processes, one)
+            metrics = metric_averages(over_processes)
             if subset in self._data.scorers and max_batches is None:
                 metrics |= self._data.scorers[subset].score()
         self._objective.train()
@@ -87,11 +90,3 @@ class Validator:
                 f"'{subset}' has only {', '.join(names)}"
                 + ("; bleu needs --eval-bleu" * (config.best_checkpoint_metric == "bleu"))
             )
-
-    def _over_processes(
-        self, sums: dict[str, tuple[float, float]]
-    ) -> dict[str, tuple[float, float]]:
-        total: dict[str, tuple[float, float]] = {}
-        for one in self._process.gather(sums):
-            add_metrics(total, one)
-        return total
