@@ -1,7 +1,7 @@
 """Train an image classifier on class folders, or go on with its training."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.recipes.training import Training, TrainingParts, run_training
@@ -9,7 +9,6 @@ from relu_nmt.recipes.training_settings import ImageTrainingSettings as Settings
 from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint import read_metadata
 from relu_nmt.training.config import TrainerConfig
-from relu_nmt.training.distributed import ProcessGroup
 from relu_nmt.training.results import TrainingResult
 from relu_nmt.vision.augmentation import ImageTransform
 from relu_nmt.vision.batches import ImageBatches
@@ -40,12 +39,6 @@ class ImageTraining(Training):
 
     settings: Settings
 
-    def __init__(
-        self, settings: Settings, process: ProcessGroup, say: Callable[[str], None]
-    ) -> None:
-        super().__init__(settings, process, say)
-        self.transform = ImageTransform(settings.preprocessing, settings.model.image_size)
-
     def parts(self) -> TrainingParts:
         """Return the parts of a new training; what is in them is printed.
 
@@ -53,15 +46,15 @@ class ImageTraining(Training):
             ReluNmtError: the images, or the checkpoint to go on from, do not fit the settings.
         """
         settings, options = self.settings, self.settings.task
+        transform = ImageTransform(settings.preprocessing, settings.model.image_size)
         train_set, valid_sets = self._images()
         self._check_checkpoint(train_set)
         model = self._model(len(train_set.classes))
         seed = settings.trainer.run.seed
-        train = ImageBatches(train_set, self.transform, options.batch_size, seed)
+        train = ImageBatches(train_set, transform, options.batch_size, seed)
         valid_size = options.batch_size_valid or options.batch_size
         valid = {
-            name: ImageBatches(images, self.transform, valid_size, None)
-            for name, images in valid_sets.items()
+            name: ImageBatches(images, transform, valid_size) for name, images in valid_sets.items()
         }
         return TrainingParts(
             model,
