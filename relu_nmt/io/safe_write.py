@@ -28,27 +28,32 @@ def safe_writer(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         ...     (Path(folder) / "a.txt").read_bytes()
         b'whole'
     """
-    with _renamed(temporary_path(Path(path)), Path(path)) as file:
-        yield file
-
-
-@contextmanager
-def _renamed(temporary: Path, final: Path) -> Iterator[BinaryIO]:
-    """Open ``temporary`` and rename it to ``final`` when the block succeeds."""
+    temporary = temporary_path(Path(path))
     try:
         with open(temporary, "wb") as file:
             yield file
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Give a name beside ``path`` to write to, and rename it to ``path`` when the block succeeds.
+
+    If the block raises, what was written is removed and ``path`` stays as it was. Several processes
+    may replace a file at once, also on several machines: one of them is the last.
+    """
+    final = Path(path)
+    temporary = temporary_path(final.with_name(f"{final.name}.{os.urandom(4).hex()}"))
+    try:
+        yield temporary
         os.replace(temporary, final)
     finally:
         temporary.unlink(missing_ok=True)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write ``text`` as UTF-8 with the line ends it has, whole or not at all.
-
-    Several processes may write a file at once, also on several machines: one of them is the last.
-    """
-    final = Path(path)
-    temporary = temporary_path(final.with_name(f"{final.name}.{os.urandom(4).hex()}"))
-    with _renamed(temporary, final) as file:
-        file.write(text.encode("utf-8"))
+    """Write ``text`` as UTF-8 with the line ends it has, whole or not at all: :func:`replacing`."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(text.encode("utf-8"))
