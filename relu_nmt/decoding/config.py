@@ -136,14 +136,6 @@ class GenerationConfig(BatchSizeOptions, SeedOptions):
         """Whether hypotheses need their alignment."""
         return self.print_alignment is not None or self.replace_unk is not None
 
-    def limit_note(self, number: int) -> str:
-        """Return the sentence that tells how many translations reached the longest output."""
-        return (
-            f"{number:,} translations reached the longest output ({self.max_len_a:g} * source + "
-            f"{self.max_len_b} tokens, or what the model can write) and may be cut off; "
-            "--max-len-a and --max-len-b change it"
-        )
-
 
 @settings
 class DocumentGenerationConfig(GenerationConfig):

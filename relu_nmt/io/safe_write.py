@@ -10,17 +10,29 @@ TEMPORARY_SUFFIX = ".tmp"
 
 
 @contextmanager
-def safe_writer(
-    path: str | os.PathLike[str], temporary_name: str | None = None
-) -> Iterator[BinaryIO]:
-    """Open a temporary file beside ``path`` and rename it to ``path`` when the block succeeds.
+def replacing(path: str | os.PathLike[str], *, unique: bool = True) -> Iterator[Path]:
+    """Give a name beside ``path`` to write to, and rename it to ``path`` when the block succeeds.
 
-    If the block raises, the temporary file is removed and ``path`` stays as it was. What has been
-    written can be read within the block.
+    If the block raises, what was written is removed and ``path`` stays as it was.
 
     Args:
         path: the file.
-        temporary_name: of the temporary file, before its ending; by default that of the file.
+        unique: several processes may replace a file at once, also on several machines: one of
+            them is the last. Otherwise what a killed process left is written over.
+    """
+    final = Path(path)
+    part = f".{os.urandom(4).hex()}" if unique else ""
+    temporary = final.with_name(f"{final.name}{part}{TEMPORARY_SUFFIX}")
+    try:
+        yield temporary
+        os.replace(temporary, final)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def safe_writer(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """Open a file that :func:`replacing` renames to ``path``; it can be read within the block.
 
     Example:
         >>> import tempfile
@@ -30,20 +42,11 @@ def safe_writer(
         ...     (Path(folder) / "a.txt").read_bytes()
         b'whole'
     """
-    final = Path(path)
-    temporary = final.with_name(f"{temporary_name or final.name}{TEMPORARY_SUFFIX}")
-    try:
-        with open(temporary, "w+b") as file:
-            yield file
-        os.replace(temporary, final)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path, unique=False) as temporary, open(temporary, "w+b") as file:
+        yield file
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write ``text`` as UTF-8 with the line ends it has, whole or not at all.
-
-    Several processes may write a file at once, also on several machines: one of them is the last.
-    """
-    with safe_writer(path, f"{Path(path).name}.{os.urandom(4).hex()}") as file:
-        file.write(text.encode("utf-8"))
+    """Write ``text`` as UTF-8 with the line ends it has: :func:`replacing`."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(text.encode("utf-8"))

@@ -13,7 +13,7 @@ from relu_nmt.evaluation.length_buckets import DEFAULT_EDGES, length_buckets
 from relu_nmt.evaluation.significance import SegmentStatistics
 from relu_nmt.sweep.plan import model_folder, shown_command
 from relu_nmt.sweep.steps import DONE, FAILED, STARTED, Step, StepState, SweepModel
-from relu_nmt.training.results import TrainingResults
+from relu_nmt.training.results import TrainingResult
 
 PENDING, NOT_CONVERGED = "pending", "not converged"
 LOWEST_CONVERGED_BLEU = 1.0
@@ -181,7 +181,7 @@ def _training_record(step: Step, state: StepState | None) -> Record:
 def _course(checkpoints: Path) -> Record:
     """Return what a training tells of itself; nothing of one that has hardly begun."""
     try:
-        results = TrainingResults.load(checkpoints)
+        results = TrainingResult.load(checkpoints)
     except DataError:
         return {}
     intervals = results.train or results.epochs

@@ -27,7 +27,7 @@ from relu_nmt.sweep.steps import (
     acquire_lock,
     check_same_commands,
 )
-from relu_nmt.training.results import TrainingResults
+from relu_nmt.training.results import TrainingResult
 
 POLL_SECONDS = 0.2
 RETRY_LOCK_SECONDS = 3.0
@@ -342,7 +342,7 @@ class StepRunner:
 def _has_diverged(step: Step) -> bool:
     """Say whether a training ended because loss or gradient were not finite."""
     try:
-        return step.is_training and TrainingResults.load(step.checkpoints).diverged
+        return step.is_training and TrainingResult.load(step.checkpoints).diverged
     except DataError:  # it crashed before there were any results
         return False
 

@@ -104,9 +104,7 @@ def copying(monkeypatch):
             ids = np.array([wrong.get(i, i) for i in source.ids[len(source.context) :].tolist()])
             hypothesis = Hypothesis(ids, -1.0, -np.ones(len(ids), dtype=np.float32))
             tokens = dictionary.symbols_of(ids)
-            found.append(
-                [Translation(self.task.target_text.decode(tokens), tokens, -1, hypothesis)]
-            )
+            found.append([Translation(self.task.target_text.decode(tokens), tokens, hypothesis)])
         return found
 
     monkeypatch.setattr(Translator, "translate_sentences", copy)
@@ -333,10 +331,13 @@ def test_python_is_told_what_the_command_tells(folder, capsys, recwarn):
         assert f"{found.num_repeated} translated again in halves" in err
         messages = [str(warning.message) for warning in recwarn]
         assert len(messages) == bool(found.num_at_limit)
-        assert all(f"NOTE: {message}\n" in err for message in messages)
+        told = f"NOTE: {found.num_at_limit} translations reached the longest output"
+        assert (told in err) == bool(messages)
         assert all(warning.filename == __file__ for warning in recwarn)
         if not flags:
-            assert messages[0].startswith(f"{found.num_at_limit} translations reached the longest")
+            number = f"{found.num_at_limit} of {len(found.windows)}"
+            assert messages[0].startswith(f"{number} translations reached the longest output")
+            assert "0.5 * source + 4 tokens" in messages[0]
 
 
 def test_python_is_told_that_a_mismatch_cannot_be_told(folder, copying):

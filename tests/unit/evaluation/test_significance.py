@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from relu_nmt.errors import ConfigError, DataError
-from relu_nmt.evaluation.bleu import MetricConfig, corpus_bleu
+from relu_nmt.evaluation.bleu import MetricConfig
 from relu_nmt.evaluation.significance import (
     SegmentStatistics,
     mean_interval,
@@ -31,11 +31,11 @@ def test_resamples_are_of_whole_segments():
     lots = np.random.default_rng(12345).choice(6, size=(30, 6), replace=True)
     for lines, estimate in ((better, found.system), (worse, found.baseline)):
         scores = [
-            corpus_bleu([lines[i] for i in row], [[references[i] for i in row]]).value
+            MetricConfig().score([lines[i] for i in row], [[references[i] for i in row]]).value
             for row in lots
         ]
         assert estimate.mean == pytest.approx(np.mean(scores), abs=1e-3)
-        assert estimate.value == pytest.approx(corpus_bleu(lines, [references]).value)
+        assert estimate.value == pytest.approx(MetricConfig().score(lines, [references]).value)
     assert found.metric == "d-BLEU"
     assert found.num_segments == 6
     assert "bs:30|seed:12345" in found.signature
@@ -108,7 +108,7 @@ def test_several_systems_are_resampled_alike():
     assert (scores[0] > scores[1]).all()
     assert (resampled_scores(found[1:], samples=50) == scores[1]).all()
     assert found[0].score([2, 5]) == pytest.approx(
-        corpus_bleu([better[2], better[5]], [[references[2], references[5]]]).value
+        MetricConfig().score([better[2], better[5]], [[references[2], references[5]]]).value
     )
 
 

@@ -122,8 +122,9 @@ def test_a_training_that_goes_on_keeps_its_peak_of_memory(tmp_path):
 def test_a_crash_and_a_divergence_stop_nothing_else(tmp_path, capsys):
     home = tmp_path / SweepModel("softmax", 2, (8,), is_mixture=True).name
     diverge = (
-        "from relu_nmt.training.results import TrainingResults\n"
-        f"TrainingResults(diverged=True).write('{home}/checkpoints')\n"
+        "from relu_nmt.training.results import TrainingResult\n"
+        "from pathlib import Path\n"
+        f"TrainingResult(Path('{home}/checkpoints'), diverged=True).write()\n"
         "sys.exit('error: update 3: loss became not finite')"
     )
     steps = make_steps(tmp_path, "raise ValueError('a crash')", diverge, "", lengths=(8,))
