@@ -37,7 +37,7 @@ def ways(settings_class, own_class, name, value, folder):
     yield lambda: settings_class.of(**base, **{name: value})
     yield lambda: settings_class.of(**base, **{name: str(value)})
     yield lambda: c.from_dict(settings_class, {**base, "group": {name: value}})
-    yield lambda: c.from_strings(own_class, {name: str(value)})
+    yield lambda: c.from_flat(own_class, {name: str(value)})
     yield lambda: own_class(**{name: value})
 
 

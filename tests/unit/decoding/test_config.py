@@ -3,15 +3,15 @@ import math
 
 import pytest
 
-from relu_nmt.config import add_options, from_dict, from_namespace, to_dict
+from relu_nmt.config import add_settings, from_dict, read_settings, to_dict
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.errors import ConfigError
 
 
 def parse(*flags):
     parser = argparse.ArgumentParser()
-    add_options(parser, GenerationConfig, "generation")
-    return from_namespace(GenerationConfig, parser.parse_args(flags))
+    add_settings(parser, GenerationConfig)
+    return read_settings(GenerationConfig, parser.parse_args(flags))
 
 
 def test_fairseqs_flags_and_defaults():
