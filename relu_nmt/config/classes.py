@@ -110,6 +110,8 @@ def idle_options(
         if value == entry.default and not is_given:
             continue
         for needed, *allowed in entry.needs:
+            if needed in options and values[needed] is None:
+                needed = options[needed].otherwise or needed
             if needed in options and not _is_met(options[needed], values[needed], allowed):
                 yield entry, _need_text(entry, value, options[needed], values[needed], allowed)
                 break

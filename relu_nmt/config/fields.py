@@ -47,6 +47,7 @@ def option(
     no_effect: str | Callable[[], str] | None = None,
     positional: bool = False,
     several: bool = False,
+    otherwise: str = "",
 ) -> Any:
     """Return a field of a settings class; ``max_tokens`` is the flag ``--max-tokens``.
 
@@ -78,6 +79,7 @@ def option(
             needs are not met; typing it prints a note and is no error. A function may return it.
         positional: an argument of the command instead of a flag.
         several: the flag takes the elements of a sequence as words, not with commas.
+        otherwise: the field whose value counts where this is None.
     """
     declared = Option(
         help=help,
@@ -96,6 +98,7 @@ def option(
         no_effect=no_effect,
         positional=positional,
         several=several,
+        otherwise=otherwise,
     )
     return dataclasses.field(
         default=default, kw_only=default is REQUIRED, metadata={"option": declared}
@@ -180,6 +183,7 @@ class Option:
     no_effect: str | Callable[[], str] | None
     positional: bool
     several: bool
+    otherwise: str
 
     @property
     def label(self) -> str:

@@ -95,6 +95,7 @@ class TransformerConfig:
     encoder_positions: str | None = option(
         None,
         "positions of the encoder, if others than --positions",
+        otherwise="positions",
         choices=position_schemes,
         metavar="NAME",
         constants={"--encoder-learned-pos": "learned"},
@@ -102,6 +103,7 @@ class TransformerConfig:
     decoder_positions: str | None = option(
         None,
         "positions of the decoder, if others than --positions",
+        otherwise="positions",
         choices=position_schemes,
         metavar="NAME",
         constants={"--decoder-learned-pos": "learned"},
@@ -112,10 +114,18 @@ class TransformerConfig:
     no_scale_embedding: bool = option(False, "do not multiply embeddings by sqrt(width)")
     layernorm_embedding: bool = option(False, "LayerNorm on the embeddings")
     max_source_positions: int = option(
-        1024, "longest source with learned positions; others have no limit", least=1, metavar="N"
+        1024,
+        "longest source with learned positions; others have no limit",
+        least=1,
+        metavar="N",
+        needs=("encoder_positions", "learned"),
     )
     max_target_positions: int = option(
-        1024, "longest target with learned positions; others have no limit", least=1, metavar="N"
+        1024,
+        "longest target with learned positions; others have no limit",
+        least=1,
+        metavar="N",
+        needs=("decoder_positions", "learned"),
     )
 
     def check(self) -> None:
