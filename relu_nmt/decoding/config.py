@@ -13,16 +13,8 @@ SEARCHED = ("score_reference", False)
 
 
 @settings
-class GenerationConfig(BatchSizeOptions, SeedOptions):
-    """How translations are searched for; the defaults are fairseq's.
-
-    A finished hypothesis with T tokens (the end symbol included) and total log-probability s
-    scores s / T**lenpen. Length limits are those of each sentence's own source, so the result
-    does not depend on what else is in the batch.
-
-    Raises:
-        ConfigError: a value out of range, or settings that contradict each other.
-    """
+class SearchOptions(BatchSizeOptions):
+    """How translations are searched for, but for the longest output."""
 
     beam: int = option(5, "beam size; 1 is greedy search", least=1, metavar="K", needs=SEARCHED)
     nbest: int = option(
@@ -48,12 +40,6 @@ class GenerationConfig(BatchSizeOptions, SeedOptions):
         most=math.inf,
         metavar="U",
         needs=SEARCHED,
-    )
-    max_len_a: float = option(
-        0.0, "longest output: a * (source tokens) + b tokens", least=0, metavar="A", needs=SEARCHED
-    )
-    max_len_b: int = option(
-        200, "longest output: a * (source tokens) + b tokens", least=0, metavar="B", needs=SEARCHED
     )
     min_len: int = option(
         1, "fewest output tokens before the end symbol", least=0, metavar="N", needs=SEARCHED
@@ -138,10 +124,6 @@ class GenerationConfig(BatchSizeOptions, SeedOptions):
         """Compare the settings with each other."""
         if self.nbest > self.beam:
             raise ConfigError(f"--nbest {self.nbest} is more than --beam {self.beam}")
-        if self.max_len_a == 0 and self.max_len_b < self.min_len:
-            raise ConfigError(
-                f"--min-len {self.min_len} is more than --max-len-b {self.max_len_b} allows"
-            )
         if self.sampling_topk == 0 or -1 < self.sampling_topp <= 0:
             raise ConfigError(
                 f"--sampling-topk {self.sampling_topk} --sampling-topp {self.sampling_topp}: "
@@ -158,6 +140,34 @@ class GenerationConfig(BatchSizeOptions, SeedOptions):
     def wants_alignment(self) -> bool:
         """Whether hypotheses need their alignment."""
         return self.print_alignment is not None or self.replace_unk is not None
+
+
+@settings
+class GenerationConfig(SearchOptions):
+    """How translations are searched for; the defaults are fairseq's.
+
+    A finished hypothesis with T tokens (the end symbol included) and total log-probability s
+    scores s / T**lenpen. Length limits are those of each sentence's own source, so the result
+    does not depend on what else is in the batch.
+
+    Raises:
+        ConfigError: a value out of range, or settings that contradict each other.
+    """
+
+    max_len_a: float = option(
+        0.0, "longest output: a * (source tokens) + b tokens", least=0, metavar="A", needs=SEARCHED
+    )
+    max_len_b: int = option(
+        200, "longest output: a * (source tokens) + b tokens", least=0, metavar="B", needs=SEARCHED
+    )
+
+    def check(self) -> None:
+        """Compare the settings with each other."""
+        super().check()
+        if self.max_len_a == 0 and self.max_len_b < self.min_len:
+            raise ConfigError(
+                f"--min-len {self.min_len} is more than --max-len-b {self.max_len_b} allows"
+            )
 
     def limit_note(self, number: int) -> str:
         """Return the sentence that tells how many translations reached the longest output."""
