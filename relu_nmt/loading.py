@@ -11,7 +11,7 @@ from relu_nmt.data.groups import SINGLE_SENTENCES, DocumentConfig
 from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.encoder_decoder import EncoderDecoder
-from relu_nmt.training.checkpoint import fill_model, load_checkpoint
+from relu_nmt.training.checkpoint import load_checkpoint, load_weights
 
 
 def build_model(config: TransformerConfig, task: TranslationTask) -> EncoderDecoder:
@@ -62,7 +62,7 @@ def load_model(path: str | os.PathLike[str]) -> LoadedModel:
         model = build_model(from_dict(TransformerConfig, checkpoint.metadata["model_config"]), task)
     except ConfigError as error:  # such as an attention that a file of the user's registers
         raise CheckpointError(f"{path}: {error}") from error
-    fill_model(model, checkpoint, path)
+    load_weights(model, checkpoint.model_tensors, path)
     return LoadedModel(model.eval(), task, _max_doc_tokens(checkpoint.metadata, path))
 
 

@@ -17,15 +17,13 @@ from relu_nmt.data.dictionary import UNK
 from relu_nmt.data.groups import SINGLE_SENTENCES
 from relu_nmt.data.split import Split
 from relu_nmt.decoding.config import DocumentGenerationConfig, GenerationConfig
-from relu_nmt.decoding.constraints import length_limits
 from relu_nmt.decoding.document_search import (
     DocumentSearch,
-    DocumentTranslations,
     SourceDocuments,
     TranslatedDocuments,
 )
 from relu_nmt.decoding.ensemble import Ensemble
-from relu_nmt.decoding.generator import Generator, generate_in_order
+from relu_nmt.decoding.generator import Generator
 from relu_nmt.decoding.hypotheses import Hypothesis
 from relu_nmt.decoding.translations import (
     SourceSentence,
@@ -148,7 +146,7 @@ class Translator:
         config = self._config(config, settings)
         best = [found[0] for found in self.translate_sentences(sources, config)]
         at_limit = [number for number, own in enumerate(best) if own.reached_limit]
-        _warn_of_limit(config, len(at_limit))
+        self._warn_of_limit(config, len(at_limit), len(best))
         return TranslatedLines([own.text for own in best], at_limit)
 
     def translate_nbest(
@@ -171,7 +169,7 @@ class Translator:
         sources = [self.encode(line) for line in as_lines(lines)]
         config = self._config(config, settings)
         found = self.translate_sentences(sources, config, first_id)
-        _warn_of_limit(config, sum(best.reached_limit for best, *_ in found))
+        self._warn_of_limit(config, sum(best.reached_limit for best, *_ in found), len(found))
         return found
 
     def encode(self, line: str) -> SourceSentence:
@@ -202,29 +200,16 @@ class Translator:
         Raises:
             ConfigError: the settings need references that the sentences do not have.
         """
-        targets = [s.reference for s in sources if s.reference is not None]
-        if (config.score_reference or config.prefix_size) and len(targets) != len(sources):
-            flag = "--score-reference" if config.score_reference else "--prefix-size"
-            raise ConfigError(f"{flag} needs references: a data folder with a target side")
         translations = load_translations(config.replace_unk) if config.replace_unk else {}
-        dictionary = self.task.target_dictionary
-        found = generate_in_order(
-            Generator(self.models, config, dictionary, self.dtype),
-            [source.ids for source in sources],
-            len(dictionary),
-            self.device,
-            targets if len(targets) == len(sources) else None,
-            first_id,
-            on_progress,
-            [source.context for source in sources],
-        )
-        limits = length_limits(
-            config, np.array([len(s.ids) for s in sources]), self.ensemble.max_positions
-        )
+        found = self.generator(config).translate(sources, first_id, on_progress)
         return [
-            [self._translation(h, source, translations, config, limit) for h in hypotheses]
-            for source, hypotheses, limit in zip(sources, found, limits.tolist(), strict=True)
+            [self._translation(hypothesis, source, translations, config) for hypothesis in own]
+            for source, own in zip(sources, found, strict=True)
         ]
+
+    def generator(self, config: GenerationConfig) -> Generator:
+        """Return what searches, or scores references, with the models."""
+        return Generator(self.models, config, self.task.target_dictionary, self.dtype)
 
     def _translation(
         self,
@@ -232,7 +217,6 @@ class Translator:
         source: SourceSentence,
         translations: dict[str, str],
         config: GenerationConfig,
-        limit: int,
     ) -> Translation:
         tokens = self.task.target_dictionary.symbols_of(hypothesis.tokens)
         if config.replace_unk is not None and hypothesis.alignment is not None:
@@ -240,9 +224,7 @@ class Translator:
                 tokens, source.tokens, hypothesis.alignment, UNK, translations
             )
         text = self.task.target_text.decode(tokens)
-        searched = len(source.ids) > 1 and not config.score_reference
-        reached_limit = searched and len(source.context) + len(hypothesis.tokens) > limit
-        return Translation(text, tokens, hypothesis.score, hypothesis, reached_limit)
+        return Translation(text, tokens, hypothesis)
 
     def read_sentences(
         self, split: Split, numbers: range, raw_words: bool = False
@@ -298,8 +280,8 @@ class Translator:
         windows = WindowConfig(limit, window_overlap, repair=True)
         config = self._config(config, settings, DocumentGenerationConfig)
         found = self.translate_in_windows(self.encode_documents(lines), windows, config)
-        _warn_of_limit(config, found.num_at_limit)
-        return TranslatedDocuments(found, len(lines))
+        self._warn_of_limit(config, found.num_at_limit, len(found.windows))
+        return found
 
     def translate_document(self, lines: Iterable[str], **settings: Any) -> TranslatedLines:
         """Return the translation of one document, see :meth:`translate_documents`."""
@@ -319,7 +301,7 @@ class Translator:
         config: GenerationConfig,
         first_id: int = 0,
         on_progress: Callable[[int], object] | None = None,
-    ) -> DocumentTranslations:
+    ) -> TranslatedDocuments:
         """Return the translations of documents, window by window.
 
         Args:
@@ -415,8 +397,17 @@ class Translator:
             raise ConfigError(f"give either config or settings ({', '.join(settings)}), not both")
         return config
 
-
-def _warn_of_limit(config: GenerationConfig, number: int) -> None:
-    """Warn the caller of the caller, if translations reached the longest output."""
-    if number:
-        warnings.warn(config.limit_note(number), stacklevel=3)
+    def _warn_of_limit(self, config: GenerationConfig, number: int, total: int) -> None:
+        """Warn the caller of the caller, if translations reached the longest output."""
+        if not number:
+            return
+        longest = f"{config.max_len_b} token{'' if config.max_len_b == 1 else 's'}"
+        if config.max_len_a:
+            longest = f"{config.max_len_a:g} * source + {longest}"
+        if (most := self.ensemble.max_positions) is not None:
+            longest += f", and {most - 1} at most"
+        warnings.warn(
+            f"{number:,} of {total:,} translations reached the longest output ({longest}) and may "
+            "be cut off; max_len_a and max_len_b change it",
+            stacklevel=3,
+        )

@@ -92,12 +92,12 @@ class LengthFilter:
 def _tokenizer(language: str, aggressive: bool) -> Any:
     # The toolkit's own, so that the lengths counted here are those that training will see.
     try:
-        from relu_nmt.tokenization.moses import MosesTokenizer
+        from relu_nmt.tokenization.moses import AggressiveMosesTokenizer, MosesTokenizer
     except ImportError as error:
         raise PrepError("relu_nmt is not installed: 'pip install -e .' in the repository") from (
             error
         )
-    return MosesTokenizer(language, aggressive)
+    return (AggressiveMosesTokenizer if aggressive else MosesTokenizer)(language)
 
 
 @lru_cache(maxsize=4)

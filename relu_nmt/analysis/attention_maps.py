@@ -3,9 +3,9 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from relu_nmt.analysis.places import AttentionPlace
@@ -117,9 +117,8 @@ def attention_weights(
     model = single_model(ensemble)
     place = checked_place(model, place)
     attention = attention_of(model, place.slot, place.layer)
-    device = next(model.parameters()).device
-    src_tokens, prev_output_tokens = decoder_inputs([source], [target], model, device)
-    with ensemble.evaluating(device), record_attention(attention, Need(weights=True)) as records:
+    src_tokens, prev_output_tokens = decoder_inputs([source], [target], ensemble)
+    with ensemble.evaluating(), record_attention(attention, Need(weights=True)) as records:
         model(src_tokens, prev_output_tokens)
     if len(records) != 1 or records[0].weights is None:
         raise ConfigError(f"attention {place}: its mechanism returned no weights")
@@ -128,13 +127,10 @@ def attention_weights(
 
 
 def decoder_inputs(
-    sources: Sequence[np.ndarray],
-    targets: Sequence[np.ndarray],
-    model: EncoderDecoder,
-    device: torch.device,
+    sources: Sequence[np.ndarray], targets: Sequence[np.ndarray], ensemble: Ensemble
 ) -> tuple[Tensor, Tensor]:
     """Return the sources [B, S] and the targets shifted right [B, T], int64, right-padded."""
-    pad_index = model.decoder.pad_index
+    pad_index, device = ensemble.models[0].decoder.pad_index, ensemble.device
     shifted = shift_right(pad_rows(targets, pad_index), pad_index, Dictionary.eos_index)
     return pad_rows(sources, pad_index).to(device), shifted.to(device)
 
@@ -152,7 +148,7 @@ def single_model(ensemble: Ensemble) -> EncoderDecoder:
     return ensemble.models[0]
 
 
-def _short(weights: np.ndarray) -> list:
+def _short(weights: np.ndarray) -> list[Any]:
     if weights.ndim > 1:
         return [_short(row) for row in weights]
     return [float(f"{weight:.{DIGITS}g}") for weight in weights.tolist()]

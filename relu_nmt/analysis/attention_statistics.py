@@ -64,16 +64,15 @@ class AttentionStatistics:
             sources: token numbers, ending in the end symbol.
             targets: token numbers, ending in the end symbol.
         """
-        device = next(self._model.parameters()).device
         lengths = np.array(
             [max(len(s), len(t)) for s, t in zip(sources, targets, strict=True)], dtype=np.int64
         )
         for batch in self._batches(lengths):
             inputs = decoder_inputs(
-                [sources[i] for i in batch], [targets[i] for i in batch], self._model, device
+                [sources[i] for i in batch], [targets[i] for i in batch], self._ensemble
             )
             with (
-                self._ensemble.evaluating(device),
+                self._ensemble.evaluating(),
                 record_attention(self._model, Need(telemetry=True)) as records,
             ):
                 self._model(*inputs)

@@ -26,7 +26,7 @@ class ScoreBias:
         >>> places = torch.arange(3)[None]
         >>> distance = (torch.arange(5) - 2).abs()
         >>> ScoreBias(-distance[None].float(), places, places, zero=2).values()[0, 0].tolist()
-        [[0.0, -1.0, -2.0], [-1.0, 0.0, -1.0], [-2.0, -1.0, 0.0]]
+        [[-0.0, -1.0, -2.0], [-1.0, -0.0, -1.0], [-2.0, -1.0, -0.0]]
 
     Reference: Press et al. 2022, "Train short, test long" (ALiBi), section 3; Raffel et al. 2020
     (T5), section 2.1; Liu et al. 2021, "Swin Transformer", Eq. 4.

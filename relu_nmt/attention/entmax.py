@@ -99,7 +99,7 @@ class EntmaxAttention(NormalizedAttention):
 
     Example:
         >>> from relu_nmt.attention.masks import Visibility
-        >>> attend = EntmaxAttention(EntmaxConfig(1.3), num_heads=1, head_dim=1, dropout=0.0)
+        >>> attend = EntmaxAttention(EntmaxConfig(alpha=1.3), num_heads=1, head_dim=1, dropout=0.0)
         >>> q, k = torch.ones(1, 1, 1, 1), torch.zeros(1, 1, 2, 1)
         >>> attend(q, k, torch.tensor([[[[4.0], [8.0]]]]), Visibility(1, 2)).values.item()
         6.0

@@ -155,11 +155,10 @@ class BeamSearch:
             # that is seen must not depend on what ends in other sentences.
             if has_ended:
                 done = self._done(batch, live.totals, step).cpu().numpy()
-                if done.any():
+                if num_done := np.count_nonzero(done):
                     collector.take(*batch.these(done), batch.finished)
-                if done.all():
-                    break
-                if done.any():
+                    if num_done == len(done):
+                        break
                     live = self._drop(batch, live, done)
             if step == 0:
                 batch.state.spread(config.beam, self._selector.num_groups)
@@ -209,22 +208,18 @@ class BeamSearch:
     def _continue(self, candidates: Candidates, ends: Tensor, any_ends: bool) -> _Live:
         """Choose in every group the k best candidates that have not ended."""
         size = self._group_size
-        parts: tuple[Tensor | None, ...]
-        parts = (candidates.tokens, candidates.parents, candidates.totals)
+        tokens, parents, totals = candidates.tokens, candidates.parents, candidates.totals
         if any_ends:
             # Candidates come best first; the ended ones move behind all others.
             count = ends.size(2)
             rank = torch.arange(count, device=ends.device) + count * ends
             order = rank.topk(size, dim=2, largest=False).indices
-            totals = candidates.totals.masked_fill(ends, -torch.inf)
-            parts = tuple(
-                None if part is None else part.gather(2, order)
-                for part in (candidates.tokens, candidates.parents, totals)
-            )
-        tokens, parents, totals = (
-            None if part is None else part[:, :, :size].flatten(1) for part in parts
-        )
-        return _Live(tokens, parents, totals)
+            tokens = tokens.gather(2, order)
+            parents = None if parents is None else parents.gather(2, order)
+            totals = totals.masked_fill(ends, -torch.inf).gather(2, order)
+        if parents is not None:
+            parents = parents[:, :, :size].flatten(1)
+        return _Live(tokens[:, :, :size].flatten(1), parents, totals[:, :, :size].flatten(1))
 
     def _finish(self, batch: _Batch, candidates: Candidates, ends: Tensor, step: int) -> None:
         """Store the hypotheses that end now; only candidates within the beam count."""

@@ -169,14 +169,6 @@ class GenerationConfig(SearchOptions):
                 f"--min-len {self.min_len} is more than --max-len-b {self.max_len_b} allows"
             )
 
-    def limit_note(self, number: int) -> str:
-        """Return the sentence that tells how many translations reached the longest output."""
-        return (
-            f"{number:,} translations reached the longest output ({self.max_len_a:g} * source + "
-            f"{self.max_len_b} tokens, or what the model can write) and may be cut off; "
-            "--max-len-a and --max-len-b change it"
-        )
-
 
 @settings
 class DocumentGenerationConfig(GenerationConfig):

@@ -63,6 +63,9 @@ class TokenConstraints:
         self._prefixes = prefixes
         self._context_sizes = np.zeros_like(limits) if context_sizes is None else context_sizes
         self._history: Tensor | None = None  # [B, K, t], only where n-grams are blocked
+        # Steps before and from which no sentence needs to be looked at.
+        self._last_too_short = int(self._context_sizes.max(initial=0)) + config.min_len
+        self._first_limit = int(limits.min())
 
     def apply(self, log_probs: Tensor, step: int) -> None:
         """Change log_probs [B, K, V] of the token after ``step`` others, in place.
@@ -77,7 +80,7 @@ class TokenConstraints:
             log_probs[:, :, symbols.unk_index] -= config.unkpen
         end = log_probs[:, :, symbols.eos_index].clone()
         forced = self._forced_by_prefix(log_probs, step)
-        if step < self._context_sizes.max() + config.min_len:
+        if step < self._last_too_short:
             too_short = self._rows(step < self._context_sizes + config.min_len)
             log_probs[too_short, :, symbols.eos_index] = -torch.inf
         if self._history is not None:
@@ -86,7 +89,7 @@ class TokenConstraints:
         if forced is not None:
             rows, values = forced
             log_probs[rows] = values
-        if step >= self._limits.min():
+        if step >= self._first_limit:
             rows = self._rows(step >= self._limits)
             log_probs[rows] = -torch.inf
             log_probs[rows, :, symbols.eos_index] = end[rows]

@@ -67,90 +67,67 @@ class WindowTranslation:
         window: its sentences.
         source: what the model read, context included; with the references of the new sentences.
         translations: of the new sentences, best first.
-        lines: the best translation of each new sentence; None: it has not as many sentences as
-            the source.
+        lines: the best translation of each new sentence; or a single line for all of them.
+        divided: whether each has its own line. If not, there is no telling where they end, or the
+            translation has not as many sentences as the source.
     """
 
     window: Window
     source: SourceSentence
     translations: list[Translation]
-    lines: list[Line] | None
+    lines: list[Line]
+    divided: bool
 
     @property
-    def divided(self) -> list[Line]:
-        """The best translation as lines: one for each new sentence, or one for all of them."""
-        best = self.translations[0]
-        return [Line(best.text, best.tokens)] if self.lines is None else self.lines
-
-
-@dataclass(frozen=True)
-class DocumentTranslations:
-    """Translations of all sentences.
-
-    Args:
-        windows: in order; each sentence is new in one of them.
-        num_planned: windows at first.
-        num_mismatched: of these, how many translations had not as many sentences as the source.
-        num_repeated: windows, planned or parts, that were translated again in parts.
-    """
-
-    windows: list[WindowTranslation]
-    num_planned: int
-    num_mismatched: int
-    num_repeated: int
-
-    @property
-    def num_undivided(self) -> int:
-        """Windows whose translation is one line instead of one for each sentence."""
-        return sum(own.lines is None for own in self.windows)
-
-    @property
-    def num_at_limit(self) -> int:
-        """Windows whose translation was ended at the longest output."""
-        return sum(own.translations[0].reached_limit for own in self.windows)
-
-    def lines(self, num_documents: int) -> list[list[Line]]:
-        """Return the lines of each document: one for each sentence, or one for a whole window."""
-        documents: list[list[Line]] = [[] for _ in range(num_documents)]
-        for own in self.windows:
-            documents[own.window.document] += own.divided
-        return documents
+    def reached_limit(self) -> bool:
+        """Whether the translation was ended at the longest output and may be cut off."""
+        return self.translations[0].reached_limit
 
 
 class TranslatedDocuments(list[TranslatedLines]):
-    """The lines of each translated document, with the report that the command prints.
+    """The lines of each translated document, with what happened on the way.
 
-    It is a list of documents like any other; a slice of it is a plain list, without the report.
+    It is a list of documents like any other; a slice of it is a plain list, without the rest.
 
     Args:
-        found: the translations, of which mismatched groups were translated again in parts.
+        windows: what was translated at once, in order; each sentence is new in one of them.
         num_documents: how many documents they are of.
-
-    Attributes:
         num_groups: groups of lines that were to be translated at once.
         num_mismatched: of these, how many translations had another number of sentences than lines.
         num_repeated: groups, whole or parts, that were translated again in halves.
-        num_undivided: groups that became one line each, as the model has no separators.
+
+    Attributes:
+        lines: of each document, with their tokens.
+        num_undivided: groups that became one line each, though they have several sentences.
         num_at_limit: translations that reached the longest output and may be cut off; the lines
             of a document tell which (:class:`TranslatedLines`).
     """
 
-    def __init__(self, found: DocumentTranslations, num_documents: int) -> None:
-        documents: list[list[tuple[str, bool]]] = [[] for _ in range(num_documents)]
-        for own in found.windows:
-            cut = own.translations[0].reached_limit
-            documents[own.window.document] += [(line.text, cut) for line in own.divided]
+    def __init__(
+        self,
+        windows: list[WindowTranslation],
+        num_documents: int,
+        num_groups: int,
+        num_mismatched: int,
+        num_repeated: int,
+    ) -> None:
+        self.lines: list[list[Line]] = [[] for _ in range(num_documents)]
+        at_limit: list[list[int]] = [[] for _ in range(num_documents)]
+        for own in windows:
+            lines = self.lines[own.window.document]
+            if own.reached_limit:
+                at_limit[own.window.document] += range(len(lines), len(lines) + len(own.lines))
+            lines += own.lines
         super().__init__(
-            TranslatedLines(
-                [text for text, _ in lines], [i for i, (_, cut) in enumerate(lines) if cut]
-            )
-            for lines in documents
+            TranslatedLines([line.text for line in lines], cut)
+            for lines, cut in zip(self.lines, at_limit, strict=True)
         )
-        self.num_groups = found.num_planned
-        self.num_mismatched = found.num_mismatched
-        self.num_repeated = found.num_repeated
-        self.num_undivided = found.num_undivided
-        self.num_at_limit = found.num_at_limit
+        self.windows = windows
+        self.num_groups = num_groups
+        self.num_mismatched = num_mismatched
+        self.num_repeated = num_repeated
+        self.num_undivided = sum(not own.divided for own in windows)
+        self.num_at_limit = sum(own.reached_limit for own in windows)
 
     @property
     def mismatch_rate(self) -> float | None:
@@ -198,7 +175,7 @@ class DocumentSearch:
         self._decode = decode
         self._kept: dict[int, np.ndarray] = {}  # target tokens of each sentence, with separator
 
-    def run(self, search: Search) -> DocumentTranslations:
+    def run(self, search: Search) -> TranslatedDocuments:
         """Translate everything; ``search`` gets all windows that need not wait for others."""
         waiting: dict[int, deque[Window]] = {}
         for window in self.plan.windows:
@@ -211,9 +188,9 @@ class DocumentSearch:
             found = search([source for _, source in asked])
             for (window, source), translations in zip(asked, found, strict=True):
                 result = self._result(window, source, translations)
-                mismatched = result.lines is None and self._documents.separators is not None
+                mismatched = not result.divided and self._documents.separators is not None
                 num_mismatched += mismatched and (window.first, window.end) in planned
-                failed = mismatched or translations[0].reached_limit
+                failed = mismatched or result.reached_limit
                 parts = self._parts(window) if failed else ()
                 if parts:
                     num_repeated += 1
@@ -222,7 +199,8 @@ class DocumentSearch:
                 else:
                     done.append(result)
         done.sort(key=lambda result: result.window.first)
-        return DocumentTranslations(done, len(planned), num_mismatched, num_repeated)
+        num_documents = len(self._documents.counts)
+        return TranslatedDocuments(done, num_documents, len(planned), num_mismatched, num_repeated)
 
     def _next(self, waiting: dict[int, deque[Window]]) -> list[Window]:
         """Take the windows that can be translated now: with overlap, the next of each document."""
@@ -267,18 +245,19 @@ class DocumentSearch:
         """Cut the best translation into sentences."""
         best = translations[0]
         slices = self._slices(window, best.hypothesis.tokens[:-1])
+        whole = [Line(best.text, best.tokens)]
         if slices is None:
-            return WindowTranslation(window, source, translations, None)
+            return WindowTranslation(window, source, translations, whole, divided=False)
         rest = dict(zip(self._documents.with_words(window.first, window.end), slices, strict=True))
         self._keep(rest, best)
         if window.num_new == 1:
-            return WindowTranslation(window, source, translations, [Line(best.text, best.tokens)])
+            return WindowTranslation(window, source, translations, whole, divided=True)
         tokens = [
             best.tokens[rest[number]] if number in rest else []
             for number in range(window.first, window.end)
         ]
         lines = [Line(self._decode(own), own) for own in tokens]
-        return WindowTranslation(window, source, translations, lines)
+        return WindowTranslation(window, source, translations, lines, divided=True)
 
     def _slices(self, window: Window, tokens: np.ndarray) -> list[slice] | None:
         """Return where each new sentence with words stands; None if that cannot be told."""

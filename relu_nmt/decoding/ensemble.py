@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor
@@ -60,6 +60,12 @@ class Ensemble:
         self.dtype = dtype
 
     @property
+    def device(self) -> torch.device:
+        """Where the models are."""
+        weights = (weight for model in self.models for weight in model.parameters())
+        return next(weights, torch.empty(0)).device
+
+    @property
     def max_positions(self) -> int | None:
         """Longest target with the end symbol that every model can write; None for any."""
         limits = [model.most_target_tokens for model in self.models]
@@ -72,9 +78,11 @@ class Ensemble:
         return min((limit for limit in limits if limit is not None), default=None)
 
     @contextmanager
-    def evaluating(self, device: torch.device) -> Iterator[None]:
+    def evaluating(self) -> Iterator[None]:
         """Switch dropout and gradients off and ``dtype`` on; and the models back afterwards."""
-        precision = nullcontext() if self.dtype is None else torch.autocast(device.type, self.dtype)
+        precision: AbstractContextManager[object] = nullcontext()
+        if self.dtype is not None:
+            precision = torch.autocast(self.device.type, self.dtype)
         were_training = [model.training for model in self.models]
         try:
             for model in self.models:

@@ -1,6 +1,7 @@
 """Translations of token ids, by whatever search the settings ask for: of a batch, of many."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from relu_nmt.decoding.selectors import (
     Selector,
     draw_uniforms,
 )
+from relu_nmt.decoding.translations import SourceSentence
 from relu_nmt.errors import ConfigError
 from relu_nmt.models.encoder_decoder import EncoderDecoder
 
@@ -30,12 +32,12 @@ the size of its caches, and 256 MB on a GPU."""
 
 
 class Generator:
-    """Finds or scores hypotheses for batches of source sentences.
+    """Finds or scores hypotheses, as the settings ask: of any number of sentences, or of a batch.
 
     Args:
         models: one model, or several whose probabilities are averaged.
         config: settings of the search.
-        symbols: ids of the special symbols; the target dictionary has them.
+        symbols: the target dictionary.
         dtype: ``torch.float16`` or ``torch.bfloat16`` to compute in; scores stay in float32.
 
     Example:
@@ -62,11 +64,69 @@ class Generator:
         self.config = config
         self.symbols = symbols
 
+    def translate(
+        self,
+        sources: Sequence[SourceSentence],
+        first_id: int = 0,
+        on_progress: Callable[[int], object] | None = None,
+    ) -> list[list[Hypothesis]]:
+        """Return the n best hypotheses of each source, or its reference, in the sources' order.
+
+        A source without words has one hypothesis without words and with score 0, so that an empty
+        line stays empty; the model is not asked.
+
+        Args:
+            sources: any number of sentences; batches are made of those of similar length.
+            first_id: number of the first sentence, for the random numbers of sampling.
+            on_progress: called with the number of sentences of each batch that is done.
+
+        Raises:
+            ConfigError: the settings need references that the sentences do not have, or leave a
+                sentence no output at all.
+        """
+        config, symbols = self.config, self.symbols
+        needed = config.score_reference or config.prefix_size
+        if needed and any(source.reference is None for source in sources):
+            flag = "--score-reference" if config.score_reference else "--prefix-size"
+            raise ConfigError(f"{flag} needs references: a data folder with a target side")
+        end, score = np.array([symbols.eos_index]), np.zeros(1, np.float32)
+        results = [[Hypothesis(end, 0.0, score, np.zeros(1, int))] for _ in sources]
+        lengths = np.array([len(source.ids) for source in sources], dtype=np.int64)
+        wanted = np.flatnonzero((lengths > 1) | config.score_reference)
+        device_type = self.ensemble.device.type
+        for batch in plan_decoding_batches(lengths[wanted], config, len(symbols), device_type):
+            members = wanted[batch]
+            found = self._of_batch([sources[i] for i in members], members + first_id)
+            for i, hypotheses in zip(members, found, strict=True):
+                results[i] = hypotheses
+            if on_progress is not None:
+                on_progress(len(members))
+        return results
+
+    def _of_batch(
+        self, sources: Sequence[SourceSentence], ids: np.ndarray
+    ) -> list[list[Hypothesis]]:
+        src_tokens = self._padded([source.ids for source in sources])
+        nothing = np.zeros(0, dtype=np.int64)
+        targets = [nothing if s.reference is None else s.reference for s in sources]
+        if self.config.score_reference:
+            return self.score(src_tokens, self._padded(targets))
+        forced = [
+            np.concatenate([source.context, target[: self.config.prefix_size]])
+            for source, target in zip(sources, targets, strict=True)
+        ]
+        prefixes = self._padded(forced) if any(map(len, forced)) else None
+        sizes = np.array([len(source.context) for source in sources])
+        return self.generate(src_tokens, prefixes, ids, sizes)
+
+    def _padded(self, rows: Sequence[np.ndarray]) -> Tensor:
+        return pad_rows(rows, self.symbols.pad_index).to(self.ensemble.device)
+
     def generate(
         self,
         src_tokens: Tensor,
         prefix_tokens: Tensor | None = None,
-        sentence_ids: Sequence[int] | None = None,
+        sentence_ids: np.ndarray | None = None,
         context_sizes: np.ndarray | None = None,
     ) -> list[list[Hypothesis]]:
         """Return the n best hypotheses of each sentence, best first.
@@ -75,8 +135,8 @@ class Generator:
             src_tokens: [B, S] int64, right-padded, each ending in the end symbol.
             prefix_tokens: forced first tokens [B, P] int64, right-padded; as in fairseq they are
                 part of the hypothesis and its score.
-            sentence_ids: what each sentence's random numbers depend on (``--sampling``); 0 to
-                B - 1 by default.
+            sentence_ids: what each sentence's random numbers depend on (``--sampling``), int64 [B];
+                0 to B - 1 by default.
             context_sizes: how many of the forced tokens are the translation of what comes before,
                 int64 [B]: these are neither scored nor returned, and count only for the longest
                 output. None for none.
@@ -87,20 +147,22 @@ class Generator:
         config = self.config
         lengths = (src_tokens != self.symbols.pad_index).sum(1).cpu().numpy()
         limits = length_limits(config, lengths, self.ensemble.max_positions)
-        ids = np.arange(len(limits)) if sentence_ids is None else np.asarray(sentence_ids)
-        with self.ensemble.evaluating(src_tokens.device):
+        if context_sizes is None:
+            context_sizes = np.zeros_like(limits)
+        ids = np.arange(len(limits)) if sentence_ids is None else sentence_ids
+        with self.ensemble.evaluating():
             selector = self._selector(ids, limits, src_tokens.device)
             search = BeamSearch(self.ensemble, config, self.symbols, selector)
             results = search.search(src_tokens, limits, prefix_tokens, context_sizes)
-        if context_sizes is not None:
-            results = [
-                [hypothesis.without_context(size) for hypothesis in hypotheses]
-                for hypotheses, size in zip(results, context_sizes.tolist(), strict=True)
-            ]
         for sentence, hypotheses in zip(ids, results, strict=True):
             if not hypotheses:
                 raise ConfigError(f"sentence {sentence}: no possible output; {self._reason()}")
-        return results
+        return [
+            [replace(h.without_context(size), reached_limit=len(h.tokens) > limit) for h in own]
+            for own, size, limit in zip(
+                results, context_sizes.tolist(), limits.tolist(), strict=True
+            )
+        ]
 
     def _reason(self) -> str:
         if self.config.min_len > 1 or self.config.no_repeat_ngram_size:
@@ -112,7 +174,7 @@ class Generator:
 
     def score(self, src_tokens: Tensor, tgt_tokens: Tensor) -> list[list[Hypothesis]]:
         """Return the references [B, T], right-padded, as hypotheses with their scores."""
-        with self.ensemble.evaluating(src_tokens.device):
+        with self.ensemble.evaluating():
             return score_references(
                 self.ensemble, self.config, self.symbols, src_tokens, tgt_tokens
             )
@@ -158,70 +220,3 @@ def plan_decoding_batches(
         batches.append(order[first:last])
         first = last
     return batches
-
-
-def generate_in_order(
-    generator: Generator,
-    sources: Sequence[np.ndarray],
-    vocab_size: int,
-    device: torch.device,
-    targets: Sequence[np.ndarray] | None = None,
-    first_id: int = 0,
-    on_progress: Callable[[int], object] | None = None,
-    contexts: Sequence[np.ndarray] | None = None,
-) -> list[list[Hypothesis]]:
-    """Return the n best hypotheses of each source, in the order of the sources.
-
-    A source without words has one hypothesis without words and with score 0, so that an empty
-    line stays empty; the model is not asked.
-
-    Args:
-        generator: search and models.
-        sources: token ids, each ending in the end symbol.
-        vocab_size: number of target symbols.
-        device: where the models are.
-        targets: references, of which ``--prefix-size`` tokens are forced, or which are scored
-            (``--score-reference``).
-        first_id: number of the first sentence, for the random numbers of sampling.
-        on_progress: called with the number of sentences of each batch that is done.
-        contexts: target tokens, without end symbol, that each output goes on from; they are not
-            part of it. Of no effect on ``--score-reference``.
-    """
-    config, symbols = generator.config, generator.symbols
-    results: list[list[Hypothesis]] = [
-        [Hypothesis(np.array([symbols.eos_index]), 0.0, np.zeros(1, np.float32), np.zeros(1, int))]
-        for _ in sources
-    ]
-    lengths = np.array([len(source) for source in sources], dtype=np.int64)
-    wanted = np.flatnonzero((lengths > 1) | config.score_reference)
-    for batch in plan_decoding_batches(lengths[wanted], config, vocab_size, device.type):
-        members = wanted[batch]
-        src_tokens = pad_rows([sources[i] for i in members], symbols.pad_index).to(device)
-        if config.score_reference and targets is not None:
-            tgt_tokens = pad_rows([targets[i] for i in members], symbols.pad_index).to(device)
-            found = generator.score(src_tokens, tgt_tokens)
-        else:
-            forced = [_beginning(i, config.prefix_size, targets, contexts) for i in members]
-            prefixes = (
-                pad_rows(forced, symbols.pad_index).to(device) if any(map(len, forced)) else None
-            )
-            sizes = None if contexts is None else np.array([len(contexts[i]) for i in members])
-            found = generator.generate(src_tokens, prefixes, members + first_id, sizes)
-        for i, hypotheses in zip(members, found, strict=True):
-            results[i] = hypotheses
-        if on_progress is not None:
-            on_progress(len(members))
-    return results
-
-
-def _beginning(
-    number: int,
-    prefix_size: int,
-    targets: Sequence[np.ndarray] | None,
-    contexts: Sequence[np.ndarray] | None,
-) -> np.ndarray:
-    """Return the forced first tokens of a sentence: its context, then ``--prefix-size`` tokens."""
-    nothing = np.zeros(0, dtype=np.int64)
-    context = nothing if contexts is None else contexts[number]
-    prefix = nothing if targets is None else targets[number][:prefix_size]
-    return np.concatenate([context, prefix])

@@ -11,12 +11,15 @@ from relu_nmt.decoding.config import GenerationConfig
 
 
 class SymbolIndices(Protocol):
-    """The ids of the special symbols; a target :class:`Dictionary` has them."""
+    """A target :class:`Dictionary`: the ids of its special symbols, and how many it has in all."""
 
     bos_index: int
     pad_index: int
     eos_index: int
     unk_index: int
+
+    def __len__(self) -> int:
+        """Return the number of symbols."""
 
 
 @dataclass(frozen=True)
@@ -28,18 +31,21 @@ class Hypothesis:
         score: what hypotheses are ranked by: total log-probability (nats) over length penalty.
         positional_scores: log-probability of each token in nats, float32 [T].
         alignment: source position each token attends to most, int64 [T], if asked for.
+        reached_limit: whether it was ended at the longest output and may be cut off.
     """
 
     tokens: np.ndarray
     score: float
     positional_scores: np.ndarray
     alignment: np.ndarray | None = None
+    reached_limit: bool = False
 
     def without_context(self, size: int) -> "Hypothesis":
         """Return what follows the first ``size`` tokens, which no score has counted."""
         size = min(size, len(self.tokens) - 1)  # the end symbol is new in any case
         alignment = None if self.alignment is None else self.alignment[size:]
-        return Hypothesis(self.tokens[size:], self.score, self.positional_scores[size:], alignment)
+        scores = self.positional_scores[size:]
+        return Hypothesis(self.tokens[size:], self.score, scores, alignment, self.reached_limit)
 
 
 @dataclass(frozen=True)

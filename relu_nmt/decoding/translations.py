@@ -16,14 +16,14 @@ class SourceSentence:
 
     Args:
         ids: token ids, ending in the end symbol.
-        tokens: the tokens with unknown words as they stood in the text.
+        tokens: the tokens with unknown words as they stood in the text, to be shown or copied.
         reference: token ids of the translation, for forced prefixes and scoring.
         context: token ids, without end symbol, that the translation goes on from: what the
             first part of the source was translated to. No part of the translation.
     """
 
     ids: np.ndarray
-    tokens: list[str]
+    tokens: list[str] = field(default_factory=list)
     reference: np.ndarray | None = None
     context: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
@@ -35,16 +35,22 @@ class Translation:
     Args:
         text: raw text.
         tokens: the dictionary's tokens, unknown words replaced if asked for.
-        score: total log-probability (nats) over length penalty.
         hypothesis: token ids, scores by position, alignment.
-        reached_limit: whether it was ended at the longest output that the settings allow.
     """
 
     text: str
     tokens: list[str]
-    score: float
     hypothesis: Hypothesis
-    reached_limit: bool = False
+
+    @property
+    def score(self) -> float:
+        """Total log-probability (nats) over length penalty."""
+        return self.hypothesis.score
+
+    @property
+    def reached_limit(self) -> bool:
+        """Whether it was ended at the longest output and may be cut off."""
+        return self.hypothesis.reached_limit
 
 
 class Line(NamedTuple):

@@ -48,10 +48,10 @@ class MetricConfig:
     Args:
         name: ``bleu`` or ``chrf``.
         lowercase: ignore case.
-        tokenize: sacreBLEU's tokeniser, for BLEU.
+        tokenize: sacreBLEU's tokeniser, for BLEU: ``13a``, ``intl``, ``char``, ``zh``, ``none``...
         order: longest n-gram of BLEU.
         word_order: longest word n-gram of chrF; 2 is chrF++.
-        smooth: of BLEU, see :func:`corpus_bleu`.
+        smooth: of BLEU: ``exp`` (sacreBLEU's default) or ``none`` (as multi-bleu.perl).
 
     Raises:
         ConfigError: no such metric.
@@ -72,15 +72,36 @@ class MetricConfig:
         if self.name not in METRICS:
             raise ConfigError(f"metric '{self.name}': choose one of {', '.join(METRICS)}")
 
-    def build(self) -> Any:
+    def build(self, effective_order: bool = False) -> Any:
         """Return sacreBLEU's object of this metric.
+
+        Args:
+            effective_order: of BLEU: leave out orders without any n-gram, as of single sentences.
 
         Raises:
             ConfigError: no such tokeniser, or one that needs a further package.
         """
-        if self.name == "bleu":
-            return _bleu_metric(self.lowercase, self.tokenize, self.smooth, self.order)
-        return _chrf_metric(self.lowercase, self.word_order)
+        from sacrebleu.metrics import BLEU, CHRF
+
+        if self.name == "chrf":
+            return CHRF(lowercase=self.lowercase, word_order=self.word_order)
+        if self.tokenize not in BLEU.TOKENIZERS:
+            names = ", ".join(BLEU.TOKENIZERS)
+            raise ConfigError(f"BLEU tokeniser '{self.tokenize}': choose one of {names}")
+        if self.order < 1:
+            raise ConfigError(f"BLEU of order {self.order}: expected 1 or more")
+        try:
+            return BLEU(
+                lowercase=self.lowercase,
+                tokenize=self.tokenize,
+                smooth_method=self.smooth,
+                max_ngram_order=self.order,
+                effective_order=effective_order,
+                force=True,  # no advice on standard error about tokenised text
+            )
+        except (ImportError, RuntimeError) as error:  # a tokeniser that needs a further package
+            reason = " ".join(str(error).split())
+            raise ConfigError(f"BLEU tokeniser '{self.tokenize}': {reason}") from error
 
     def score(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Score:
         """Return the score of the segments.
@@ -91,131 +112,27 @@ class MetricConfig:
 
         Raises:
             DataError: numbers of segments differ, or there are none.
+            ConfigError: see :meth:`build`.
         """
-        return _corpus_score(self.build(), hypotheses, references)
+        for number, lines in enumerate(references, 1):
+            if len(lines) != len(hypotheses):
+                raise DataError(
+                    f"{len(hypotheses):,} translations, but {len(lines):,} references (set "
+                    f"{number}); both need the same lines in the same order"
+                )
+        if not hypotheses or not references:
+            raise DataError("no lines to score")
+        metric = self.build()
+        score = metric.corpus_score(list(hypotheses), [list(lines) for lines in references])
+        return Score(score.score, str(score), str(metric.get_signature()))
+
+    def sentence_score(self, hypothesis: str, references: Sequence[str]) -> Score:
+        """Return the smoothed BLEU of one sentence; orders without any n-gram are left out."""
+        metric = self.build(effective_order=True)
+        score = metric.sentence_score(hypothesis, list(references))
+        return Score(score.score, str(score), str(metric.get_signature()))
 
     def reference_lengths(self, references: Sequence[str]) -> list[int]:
         """Return the length of each segment as BLEU counts it, in tokens of ``tokenize``."""
-        # Of single lines; that their BLEU has effective order matters to nothing but a warning.
-        metric = _bleu_metric(self.lowercase, self.tokenize, "exp", self.order, True)
+        metric = replace(self, name="bleu").build(effective_order=True)
         return [metric.sentence_score(line, [line]).ref_len for line in references]
-
-
-def corpus_bleu(
-    hypotheses: Sequence[str],
-    references: Sequence[Sequence[str]],
-    *,
-    lowercase: bool = False,
-    tokenize: str = "13a",
-    smooth: str = "exp",
-    order: int = 4,
-) -> Score:
-    """Return the corpus BLEU.
-
-    Args:
-        hypotheses: one line each.
-        references: one or more lists, each as long as ``hypotheses``.
-        lowercase: ignore case.
-        tokenize: sacreBLEU's tokeniser: ``13a``, ``intl``, ``char``, ``zh``, ``none``...
-        smooth: ``exp`` (sacreBLEU's default) or ``none`` (as multi-bleu.perl).
-        order: longest n-gram.
-
-    Raises:
-        DataError: numbers of lines differ, or there are none.
-        ConfigError: no such tokeniser.
-
-    Example:
-        >>> score = corpus_bleu(["a dog is here ."], [["a dog is here ."]])
-        >>> round(score.value), score.signature.split("|")[:2]
-        (100, ['nrefs:1', 'case:mixed'])
-    """
-    metric = _bleu_metric(lowercase, tokenize, smooth, order)
-    return _corpus_score(metric, hypotheses, references)
-
-
-def sentence_bleu(
-    hypothesis: str,
-    references: Sequence[str],
-    *,
-    lowercase: bool = False,
-    tokenize: str = "13a",
-    order: int = 4,
-) -> Score:
-    """Return the smoothed BLEU of one sentence (orders without any n-gram are left out).
-
-    Args:
-        hypothesis: the translation.
-        references: one or more.
-        lowercase: ignore case.
-        tokenize: sacreBLEU's tokeniser.
-        order: longest n-gram.
-    """
-    metric = _bleu_metric(lowercase, tokenize, "exp", order, effective_order=True)
-    score = metric.sentence_score(hypothesis, list(references))
-    return Score(score.score, str(score), str(metric.get_signature()))
-
-
-def corpus_chrf(
-    hypotheses: Sequence[str],
-    references: Sequence[Sequence[str]],
-    *,
-    lowercase: bool = False,
-    word_order: int = 0,
-) -> Score:
-    """Return the corpus chrF2 (``word_order`` 2: chrF2++).
-
-    Args:
-        hypotheses: one line each.
-        references: one or more lists, each as long as ``hypotheses``.
-        lowercase: ignore case.
-        word_order: longest n-gram of words.
-
-    Raises:
-        DataError: numbers of lines differ, or there are none.
-    """
-    return _corpus_score(_chrf_metric(lowercase, word_order), hypotheses, references)
-
-
-def _chrf_metric(lowercase: bool, word_order: int) -> Any:
-    from sacrebleu.metrics import CHRF
-
-    return CHRF(lowercase=lowercase, word_order=word_order)
-
-
-def _bleu_metric(
-    lowercase: bool, tokenize: str, smooth: str, order: int, effective_order: bool = False
-) -> Any:
-    from sacrebleu.metrics import BLEU
-
-    if tokenize not in BLEU.TOKENIZERS:
-        names = ", ".join(BLEU.TOKENIZERS)
-        raise ConfigError(f"BLEU tokeniser '{tokenize}': choose one of {names}")
-    if order < 1:
-        raise ConfigError(f"BLEU of order {order}: expected 1 or more")
-    try:
-        return BLEU(
-            lowercase=lowercase,
-            tokenize=tokenize,
-            smooth_method=smooth,
-            max_ngram_order=order,
-            effective_order=effective_order,
-            force=True,  # no advice on standard error about tokenised text
-        )
-    except (ImportError, RuntimeError) as error:  # a tokeniser that needs a further package
-        reason = " ".join(str(error).split())
-        raise ConfigError(f"BLEU tokeniser '{tokenize}': {reason}") from error
-
-
-def _corpus_score(
-    metric: Any, hypotheses: Sequence[str], references: Sequence[Sequence[str]]
-) -> Score:
-    for number, lines in enumerate(references, 1):
-        if len(lines) != len(hypotheses):
-            raise DataError(
-                f"{len(hypotheses):,} translations, but {len(lines):,} references (set {number}); "
-                "both need the same lines in the same order"
-            )
-    if not hypotheses or not references:
-        raise DataError("no lines to score")
-    score = metric.corpus_score(list(hypotheses), [list(lines) for lines in references])
-    return Score(score.score, str(score), str(metric.get_signature()))

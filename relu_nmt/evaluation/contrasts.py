@@ -17,7 +17,7 @@ A file of them has one JSON object a line (``test.contrasts.jsonl`` of the gramm
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -164,18 +164,18 @@ def accuracies(contrasts: Sequence[Contrast], is_right: Sequence[bool]) -> list[
         50.00 (1/2) chance = 50.00
     """
 
-    def of(category: str, belongs: Callable[[Contrast], bool]) -> Accuracy:
+    def of(category: str, belong: Sequence[bool]) -> Accuracy:
         chosen = [
             (contrast.chance, right)
-            for contrast, right in zip(contrasts, is_right, strict=True)
-            if belongs(contrast)
+            for contrast, right, belongs in zip(contrasts, is_right, belong, strict=True)
+            if belongs
         ]
         chance = 100 * sum(chance for chance, _ in chosen) / len(chosen)
         return Accuracy(category, sum(right for _, right in chosen), len(chosen), chance)
 
-    result = [of("all", lambda contrast: True)]
+    result = [of("all", [True] * len(contrasts))]
     for phenomenon in sorted({c.phenomenon for c in contrasts if c.phenomenon}):
-        result.append(of(phenomenon, lambda c, own=phenomenon: c.phenomenon == own))
+        result.append(of(phenomenon, [c.phenomenon == phenomenon for c in contrasts]))
     for distance in sorted({c.distance for c in contrasts if c.distance is not None}):
-        result.append(of(f"distance {distance}", lambda c, own=distance: c.distance == own))
+        result.append(of(f"distance {distance}", [c.distance == distance for c in contrasts]))
     return result

@@ -1,12 +1,11 @@
-"""Scores by the length of the reference."""
+"""Segments by the length of their reference."""
 
 import bisect
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from relu_nmt.errors import ConfigError
-from relu_nmt.evaluation.bleu import MetricConfig, Score
 
 DEFAULT_EDGES = (16, 32, 64, 128, 256, 512, 1024, 2048)
 """For sentences and documents alike; buckets without a segment are left out."""
@@ -60,28 +59,3 @@ def length_buckets(lengths: Sequence[int], edges: Sequence[int]) -> list[LengthB
         for low, high, inside in zip(shortest, [*edges, None], members, strict=True)
         if inside
     ]
-
-
-def scores_by_length(
-    metric: MetricConfig,
-    hypotheses: Sequence[str],
-    references: Sequence[Sequence[str]],
-    edges: Sequence[int] = DEFAULT_EDGES,
-) -> Iterator[tuple[LengthBucket, Score]]:
-    """Yield the score of each bucket.
-
-    Args:
-        metric: metric and its settings; lengths are in tokens of its BLEU tokeniser.
-        hypotheses: segments, lines or whole documents.
-        references: one or more sets; the first one's lengths decide.
-        edges: see :func:`length_buckets`.
-
-    Raises:
-        ConfigError: see :func:`length_buckets`.
-    """
-    for bucket in length_buckets(metric.reference_lengths(references[0]), edges):
-        own = [hypotheses[i] for i in bucket.members]
-        yield (
-            bucket,
-            metric.score(own, [[lines[i] for i in bucket.members] for lines in references]),
-        )

@@ -8,7 +8,7 @@ import math
 import os
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -63,6 +63,24 @@ class SegmentStatistics:
             list(hypotheses), [list(lines) for lines in references]
         )
         return cls(metric, np.array(found, dtype=np.int64))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return them as JSON values: the settings, and the counts of each segment."""
+        return {"metric": asdict(self.metric), "counts": self.counts.tolist()}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> "SegmentStatistics":
+        """Return what :meth:`to_json` described.
+
+        Raises:
+            DataError: it is damaged.
+        """
+        try:
+            counts = np.array(values["counts"], dtype=np.int64)
+            metric = MetricConfig(**values["metric"])
+        except (KeyError, TypeError, ValueError, ConfigError) as error:
+            raise DataError(f"damaged counts of a score ({error}); compute it again") from error
+        return cls(metric, counts)
 
     def score(self, segments: Sequence[int] | None = None) -> float:
         """Return the score, 0 to 100, of some segments or of all."""

@@ -5,17 +5,16 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 
 from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.groups import Groups
 from relu_nmt.data.split import Split
-from relu_nmt.decoding.generator import Generator, generate_in_order
-from relu_nmt.decoding.translations import Line
+from relu_nmt.decoding.generator import Generator
+from relu_nmt.decoding.translations import Line, SourceSentence
 from relu_nmt.evaluation.bleu import Score
 from relu_nmt.evaluation.config import ScoringConfig
 from relu_nmt.evaluation.document_scores import cut_by_counts, join_lines
-from relu_nmt.evaluation.split_score import score_split
+from relu_nmt.evaluation.split_score import SplitScorer
 
 SAMPLES = 3
 CHECKED_SENTENCES = 2
@@ -26,7 +25,6 @@ class Processes(Protocol):
 
     rank: int
     world_size: int
-    device: torch.device
 
     def gather(self, value: Any) -> list[Any]:
         """Return every process's value, by rank."""
@@ -83,10 +81,8 @@ class ValidationBleu:
             ConfigError: the model's scores are not finite, so that there is no translation.
         """
         processes = self._processes
-        lengths = self._lengths()
         # Dealt out in order of length, the shares take equally long.
-        order = sorted(range(len(lengths)), key=lengths.__getitem__)
-        mine = order[processes.rank :: processes.world_size]
+        mine = self._by_length()[processes.rank :: processes.world_size]
         everyones = processes.gather(list(zip(mine, self._translate(mine), strict=True)))
         score = None
         if processes.rank == 0:
@@ -106,18 +102,20 @@ class ValidationBleu:
 
     def _score(self, lines: list[Line]) -> Score:
         """Score the translations of all sentences or groups, and print it."""
-        task, split, scoring = self._task, self._split, self._scoring
+        scorer = SplitScorer(self._task, self._split, self._scoring)
         if not self._of_documents:
-            score = score_split(task, split, lines, scoring)
+            score = scorer.score(lines)
             self._say(f"{score}")
             return score
         documents = self._whole_documents(lines)
-        score = score_split(task, split, documents, scoring, split.documents)
+        score = scorer.score(documents, self._split.documents)
         self._say(f"{len(documents):,} documents: d-{score}")
         return score
 
-    def _lengths(self) -> list[int]:
-        return self._split.group_sizes(self._groups)[0].tolist()
+    def _by_length(self) -> list[int]:
+        """Return the numbers of the sentences or groups, the shortest first."""
+        lengths = self._split.group_sizes(self._groups)[0]
+        return np.argsort(lengths, kind="stable").tolist()
 
     def check(self) -> None:
         """Translate the shortest sentences or groups, and see that the references are there.
@@ -125,21 +123,14 @@ class ValidationBleu:
         Raises:
             DataError: the split has no references.
         """
-        lengths = self._lengths()
-        shortest = sorted(range(len(lengths)), key=lengths.__getitem__)[:CHECKED_SENTENCES]
-        self._translate(shortest)
+        self._translate(self._by_length()[:CHECKED_SENTENCES])
         self._task.references(self._split)
 
     def _translate(self, numbers: Sequence[int]) -> list[list[str]]:
         """Return the best translation of each sentence or group, as dictionary tokens."""
-        dictionary = self._task.target_dictionary
-        found = generate_in_order(
-            self._generator,
-            [self._split.joined(self._groups.sentences(number))[0] for number in numbers],
-            len(dictionary),
-            self._processes.device,
-        )
-        return [dictionary.symbols_of(best.tokens) for best, *_ in found]
+        joined = [self._split.joined(self._groups.sentences(number))[0] for number in numbers]
+        found = self._generator.translate([SourceSentence(ids) for ids in joined])
+        return [self._task.target_dictionary.symbols_of(best.tokens) for best, *_ in found]
 
     def _print_samples(self, texts: Sequence[str]) -> None:
         if not self._num_samples:

@@ -1,9 +1,16 @@
 """Settings of the encoder-decoder transformer, under fairseq's names."""
 
+from functools import partial
+
 from relu_nmt.attention.spec import known_attention
 from relu_nmt.config import option, settings
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules import feed_forwards, norms, position_schemes
+
+_attention = partial(option, metavar="NAME", parse=known_attention)
+_positions = partial(option, metavar="NAME", choices=position_schemes)
+_probability = partial(option, least=0, below=1, metavar="P")
+_size = partial(option, least=1, metavar="N")
 
 
 @settings
@@ -14,43 +21,27 @@ class TransformerConfig:
         ConfigError: settings that contradict each other.
     """
 
-    attention: str = option(
-        "softmax",
-        "attention of all three slots: NAME or NAME:option=value,...",
-        metavar="NAME",
-        parse=known_attention,
+    attention: str = _attention(
+        "softmax", "attention of all three slots: NAME or NAME:option=value,..."
     )
-    encoder_attention: str | None = option(
-        None,
-        "encoder self-attention, if another than --attention",
-        metavar="NAME",
-        parse=known_attention,
+    encoder_attention: str | None = _attention(
+        None, "encoder self-attention, if another than --attention"
     )
-    decoder_attention: str | None = option(
-        None,
-        "decoder self-attention, if another than --attention",
-        metavar="NAME",
-        parse=known_attention,
+    decoder_attention: str | None = _attention(
+        None, "decoder self-attention, if another than --attention"
     )
-    cross_attention: str | None = option(
-        None,
-        "attention from decoder to encoder, if another than --attention",
-        metavar="NAME",
-        parse=known_attention,
+    cross_attention: str | None = _attention(
+        None, "attention from decoder to encoder, if another than --attention"
     )
-    encoder_embed_dim: int = option(512, "width of the encoder", least=1, metavar="N")
-    encoder_ffn_embed_dim: int = option(
-        2048, "inner width of the encoder's FFN", least=1, metavar="N"
-    )
-    encoder_layers: int = option(6, "number of encoder layers", least=1, metavar="N")
-    encoder_attention_heads: int = option(8, "heads of the encoder", least=1, metavar="N")
+    encoder_embed_dim: int = _size(512, "width of the encoder")
+    encoder_ffn_embed_dim: int = _size(2048, "inner width of the encoder's FFN")
+    encoder_layers: int = _size(6, "number of encoder layers")
+    encoder_attention_heads: int = _size(8, "heads of the encoder")
     encoder_normalize_before: bool = option(False, "pre-norm in the encoder")
-    decoder_embed_dim: int = option(512, "width of the decoder", least=1, metavar="N")
-    decoder_ffn_embed_dim: int = option(
-        2048, "inner width of the decoder's FFN", least=1, metavar="N"
-    )
-    decoder_layers: int = option(6, "number of decoder layers", least=1, metavar="N")
-    decoder_attention_heads: int = option(8, "heads of the decoder", least=1, metavar="N")
+    decoder_embed_dim: int = _size(512, "width of the decoder")
+    decoder_ffn_embed_dim: int = _size(2048, "inner width of the decoder's FFN")
+    decoder_layers: int = _size(6, "number of decoder layers")
+    decoder_attention_heads: int = _size(8, "heads of the decoder")
     decoder_normalize_before: bool = option(False, "pre-norm in the decoder")
     share_decoder_input_output_embed: bool = option(
         False, "tie the decoder's input and output embeddings"
@@ -58,19 +49,10 @@ class TransformerConfig:
     share_all_embeddings: bool = option(
         False, "tie encoder input, decoder input and output embeddings (one joined dictionary)"
     )
-    dropout: float = option(
-        0.1, "dropout on embeddings and sublayer outputs", least=0, below=1, metavar="P"
-    )
-    attention_dropout: float = option(
-        0.0, "dropout on attention weights", least=0, below=1, metavar="P"
-    )
-    activation_dropout: float = option(
-        0.0,
-        "dropout inside the FFN",
-        least=0,
-        below=1,
-        metavar="P",
-        flags=("--relu-dropout",),
+    dropout: float = _probability(0.1, "dropout on embeddings and sublayer outputs")
+    attention_dropout: float = _probability(0.0, "dropout on attention weights")
+    activation_dropout: float = _probability(
+        0.0, "dropout inside the FFN", flags=("--relu-dropout",)
     )
     feed_forward: str = option(
         "relu",
@@ -80,32 +62,23 @@ class TransformerConfig:
         flags=("--activation-fn",),
     )
     norm: str = option(
-        "layer",
-        f"normalisation: {', '.join(norms.names())}",
-        choices=norms,
-        metavar="NAME",
+        "layer", f"normalisation: {', '.join(norms.names())}", choices=norms, metavar="NAME"
     )
-    positions: str = option(
+    positions: str = _positions(
         "sinusoidal",
         f"how positions enter: {', '.join(position_schemes.names())}",
-        choices=position_schemes,
-        metavar="NAME",
         constants={"--no-token-positional-embeddings": "none"},
     )
-    encoder_positions: str | None = option(
+    encoder_positions: str | None = _positions(
         None,
         "positions of the encoder, if others than --positions",
         otherwise="positions",
-        choices=position_schemes,
-        metavar="NAME",
         constants={"--encoder-learned-pos": "learned"},
     )
-    decoder_positions: str | None = option(
+    decoder_positions: str | None = _positions(
         None,
         "positions of the decoder, if others than --positions",
         otherwise="positions",
-        choices=position_schemes,
-        metavar="NAME",
         constants={"--decoder-learned-pos": "learned"},
     )
     checkpoint_activations: bool = option(
@@ -113,18 +86,14 @@ class TransformerConfig:
     )
     no_scale_embedding: bool = option(False, "do not multiply embeddings by sqrt(width)")
     layernorm_embedding: bool = option(False, "LayerNorm on the embeddings")
-    max_source_positions: int = option(
+    max_source_positions: int = _size(
         1024,
         "longest source with learned positions; others have no limit",
-        least=1,
-        metavar="N",
         needs=("encoder_positions", "learned"),
     )
-    max_target_positions: int = option(
+    max_target_positions: int = _size(
         1024,
         "longest target with learned positions; others have no limit",
-        least=1,
-        metavar="N",
         needs=("decoder_positions", "learned"),
     )
 

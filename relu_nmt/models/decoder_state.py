@@ -1,13 +1,13 @@
 """What step-by-step decoding remembers: keys and values of source and target.
 
 The hypotheses of a sentence form a tree: they share their first tokens and differ in the last few.
-Every token of the tree is stored once, in a slot of the caches, however many beams go on from it;
-all beams are queries of one attention to these slots, and the *ancestry* says which slots are the
-beam's own hypothesis. Going on from other beams changes the ancestry alone. Now and then the slots
-that no hypothesis needs any more are given up.
+Every token of the tree is stored once, in an entry of the caches, however many beams go on from it;
+all beams are queries of one attention to these entries, and the *ancestry* says which of them are
+the beam's own hypothesis. Going on from other beams changes the ancestry alone. Now and then the
+entries that no hypothesis needs any more are given up.
 
 ``B`` sentences of ``K`` beams each; the beams are ``G`` groups of k = K / G that never mix, and a
-tree belongs to one group, so there are ``R`` = B G trees. ``M`` is the number of slots.
+tree belongs to one group, so there are ``R`` = B G trees. ``M`` is the number of entries.
 """
 
 import torch
@@ -18,8 +18,8 @@ from relu_nmt.attention.masks import TreeVisibility, Visibility
 from relu_nmt.modules.multihead import LayerCache
 
 MOST_ROOM = 32
-"""Steps that the caches hold room for: making room copies them, and unused room is memory. Slots
-are given up at that time, so until then their keys still cost products."""
+"""Steps that the caches hold room for: making room copies them, and unused room is memory.
+Entries are given up at that time, so until then their keys still cost products."""
 
 
 class DecoderState:
@@ -54,10 +54,10 @@ class DecoderState:
         self.cross_visibility = self._cross_visibility()
 
     def grow(self) -> Visibility:
-        """Give every beam its next slot; return what the newest tokens may see of all slots."""
-        num_trees, size, num_slots = self._ancestry.shape
+        """Give every beam its next entry; return what the newest tokens may see of all entries."""
+        num_trees, size, num_entries = self._ancestry.shape
         device = self._ancestry.device
-        if self._used + size > num_slots:
+        if self._used + size > num_entries:
             self._take(torch.arange(num_trees, device=device))
         new = slice(self._used, self._used + size)
         self._ancestry[:, :, new] = torch.eye(size, dtype=torch.bool, device=device)
@@ -73,13 +73,13 @@ class DecoderState:
         Args:
             beam_index: [B, K] int64, numbers of beams of the sentence.
         """
-        num_trees, size, num_slots = self._ancestry.shape
+        num_trees, size, num_entries = self._ancestry.shape
         if size == 1:
             return
         first = torch.arange(beam_index.size(0), device=beam_index.device)[:, None]
         rows = (first * self.beam_size + beam_index).flatten()
-        ancestry = self._ancestry.view(-1, num_slots).index_select(0, rows)
-        self._ancestry = ancestry.view(num_trees, size, num_slots)
+        ancestry = self._ancestry.view(-1, num_entries).index_select(0, rows)
+        self._ancestry = ancestry.view(num_trees, size, num_entries)
 
     def keep(self, sentences: Tensor) -> None:
         """Keep only the sentences with these indices [B'], in this order."""
@@ -97,12 +97,12 @@ class DecoderState:
         self._used = int(alive.sum(1).max())
         order = alive.byte().argsort(dim=1, descending=True, stable=True)  # oldest first, as before
         room = ancestry.size(1) * min(max(1, self.length), MOST_ROOM)
-        # What is in a free slot does not matter, but it must not be NaN: 0 * NaN is NaN.
-        slots = F.pad(order[:, : self._used], (0, room))
+        # What is in a free entry does not matter, but it must not be NaN: 0 * NaN is NaN.
+        entries = F.pad(order[:, : self._used], (0, room))
         ancestry = ancestry.gather(2, order[:, None, : self._used].expand(-1, ancestry.size(1), -1))
         self._ancestry = F.pad(ancestry, (0, room))
         for cache in self.caches:
-            cache.take(trees, slots)
+            cache.take(trees, entries)
 
     def _cross_visibility(self) -> Visibility:
         return Visibility(self.beam_size, self.key_mask.size(1), key_mask=self.key_mask)

@@ -1,22 +1,25 @@
 """The encoder-decoder transformer with a registered attention in each of its three slots."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import ClassVar, cast
 
 from torch import Tensor, nn
 
+from relu_nmt.attention import attentions
 from relu_nmt.attention.base import Attention, Need, build_attention
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.records import record_attention
 from relu_nmt.attention.spec import AttentionSpec
+from relu_nmt.dropout import Dropout
 from relu_nmt.errors import ConfigError
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.decoder_state import DecoderState
+from relu_nmt.modules import position_schemes
 from relu_nmt.modules.activation_checkpointing import run_layer
-from relu_nmt.modules.embedding import InputEmbedding, token_embedding
 from relu_nmt.modules.multihead import CrossAttention, LayerCache, SelfAttention
-from relu_nmt.modules.positions import PositionConfig, PositionScheme, build_positions
+from relu_nmt.modules.positions import PositionConfig, PositionScheme
 from relu_nmt.modules.transformer_layer import LayerConfig, TransformerLayer
 
 
@@ -33,69 +36,100 @@ class EncoderOutput:
     key_mask: Tensor
 
 
-class Encoder(nn.Module):
-    """Embedding and a stack of layers; a final norm if pre-norm.
+class InputEmbedding(nn.Module):
+    """Token vectors times sqrt(D), plus what the positions add, optional norm, dropout.
 
     Args:
         config: the model's settings.
-        tokens: table of the source symbols [V, D].
+        side: ``encoder`` or ``decoder``.
+        tokens: the table [V, D], possibly shared with other parts of the model.
+
+    Raises:
+        ConfigError: the positions need scores, which the side's self-attention does not have.
+    """
+
+    def __init__(self, config: TransformerConfig, side: str, tokens: nn.Embedding) -> None:
+        super().__init__()
+        self.tokens = tokens
+        self.positions = _position_scheme(config, side)
+        self.scale = 1.0 if config.no_scale_embedding else math.sqrt(tokens.embedding_dim)
+        normed = config.layernorm_embedding
+        self.norm = _layer_config(config, side).make_norm() if normed else nn.Identity()
+        self.dropout = Dropout(config.dropout)
+
+    def forward(self, tokens: Tensor, start: int = 0) -> Tensor:
+        """Return [B, N, D] of token ids [B, N] whose first stands at position ``start``."""
+        x = self.tokens(tokens) * self.scale
+        added = self.positions.embed(tokens.size(1), start)
+        return self.dropout(self.norm(x if added is None else x + added))
+
+
+class TransformerStack(nn.Module):
+    """What encoder and decoder share: embedding, layers and, if pre-norm, a final norm.
+
+    Args:
+        config: the model's settings.
+        tokens: table of the symbols [V, D].
         pad_index: id of the padding symbol.
     """
+
+    side: ClassVar[str]
 
     def __init__(self, config: TransformerConfig, tokens: nn.Embedding, pad_index: int) -> None:
         super().__init__()
         self.pad_index = pad_index
         self.recompute = config.checkpoint_activations
-        layer_config = _layer_config(config, "encoder")
-        dim = layer_config.embed_dim
-        self.embedding = _input_embedding(config, "encoder", tokens)
-        layers = [
-            TransformerLayer(layer_config, SelfAttention(dim, _attention(config, "encoder", i)))
-            for i in range(config.encoder_layers)
-        ]
+        self.embedding = InputEmbedding(config, self.side, tokens)
+        parts = _layer_config(config, self.side)
+        dim, layers = parts.embed_dim, []
+        for i in range(getattr(config, f"{self.side}_layers")):
+            own, cross = SelfAttention(dim, _attention(config, self.side, i)), None
+            if self.side == "decoder":
+                cross = CrossAttention(dim, _attention(config, "cross", i))
+            layers.append(TransformerLayer(parts, own, cross))
         self.layers = cast(Sequence[TransformerLayer], nn.ModuleList(layers))
-        before = layer_config.normalize_before
-        self.final_norm = layer_config.make_norm() if before else nn.Identity()
+        self.final_norm = parts.make_norm() if parts.normalize_before else nn.Identity()
+
+    def run_layers(
+        self,
+        x: Tensor,
+        visibility: Visibility,
+        memory: Tensor | None = None,
+        memory_visibility: Visibility | None = None,
+    ) -> Tensor:
+        """Return the states [B, N, D] of all positions.
+
+        Args:
+            x: [B, N, D], the embedded tokens.
+            visibility: which positions each may see.
+            memory: [B, S, D], in a decoder the encoder's states.
+            memory_visibility: which of them each position may see.
+        """
+        relative = self.embedding.positions.relative(visibility)
+        for layer in self.layers:
+            x = run_layer(
+                layer, (x, visibility, relative, memory, memory_visibility), self.recompute
+            )
+        return self.final_norm(x)
+
+
+class Encoder(TransformerStack):
+    """The encoder's layers, each with self-attention to all positions."""
+
+    side = "encoder"
 
     def forward(self, src_tokens: Tensor) -> EncoderOutput:
         """Encode src_tokens [B, S], right-padded."""
         key_mask = src_tokens != self.pad_index
         length = src_tokens.size(1)
         visibility = Visibility(length, length, key_mask=key_mask, query_mask=key_mask)
-        relative = self.embedding.positions.relative(visibility)
-        x = self.embedding(src_tokens)
-        for layer in self.layers:
-            x = run_layer(layer, (x, visibility, relative), self.recompute and self.training)
-        return EncoderOutput(self.final_norm(x), key_mask)
+        return EncoderOutput(self.run_layers(self.embedding(src_tokens), visibility), key_mask)
 
 
-class Decoder(nn.Module):
-    """Embedding and a stack of layers; a final norm if pre-norm.
+class Decoder(TransformerStack):
+    """The decoder's layers, each with causal self-attention and attention to the encoder."""
 
-    Args:
-        config: the model's settings.
-        tokens: table of the target symbols [V, D].
-        pad_index: id of the padding symbol.
-    """
-
-    def __init__(self, config: TransformerConfig, tokens: nn.Embedding, pad_index: int) -> None:
-        super().__init__()
-        self.pad_index = pad_index
-        self.recompute = config.checkpoint_activations
-        layer_config = _layer_config(config, "decoder")
-        dim = layer_config.embed_dim
-        self.embedding = _input_embedding(config, "decoder", tokens)
-        layers = [
-            TransformerLayer(
-                layer_config,
-                SelfAttention(dim, _attention(config, "decoder", i)),
-                CrossAttention(dim, _attention(config, "cross", i)),
-            )
-            for i in range(config.decoder_layers)
-        ]
-        self.layers = cast(Sequence[TransformerLayer], nn.ModuleList(layers))
-        before = layer_config.normalize_before
-        self.final_norm = layer_config.make_norm() if before else nn.Identity()
+    side = "decoder"
 
     def forward(self, prev_output_tokens: Tensor, encoder_out: EncoderOutput) -> Tensor:
         """Return the states [B, T, D] of prev_output_tokens [B, T], right-padded."""
@@ -104,26 +138,12 @@ class Decoder(nn.Module):
         # Padding stands on the right, where causality already hides it from real queries.
         own = Visibility(length, length, query_mask=real, causal=True, device=real.device)
         cross = Visibility(length, memory.size(1), key_mask=key_mask, query_mask=real)
-        relative = self.embedding.positions.relative(own)
-        x = self.embedding(prev_output_tokens)
-        for layer in self.layers:
-            inputs = (x, own, relative, memory, cross)
-            x = run_layer(layer, inputs, self.recompute and self.training)
-        return self.final_norm(x)
+        return self.run_layers(self.embedding(prev_output_tokens), own, memory, cross)
 
     @property
     def cross_attentions(self) -> list[CrossAttention]:
         """The attention to the encoder of every layer."""
         return [layer.cross_attention for layer in self.layers if layer.cross_attention is not None]
-
-    def start(self, encoder_out: EncoderOutput) -> DecoderState:
-        """Return the state before the first position, with one beam a sentence."""
-        caches = []
-        for attention in self.cross_attentions:
-            keys, values = attention.keys_values(encoder_out.states)
-            # Split into heads they are views, which every step's products would copy.
-            caches.append(LayerCache((keys.contiguous(), values.contiguous())))
-        return DecoderState(caches, encoder_out.key_mask)
 
     def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
         """Return the states [B, K, D] of the newest token of each beam [B, K].
@@ -139,7 +159,7 @@ class Decoder(nn.Module):
         own = state.grow()
         relative = self.embedding.positions.relative(own)
         for layer, cache in zip(self.layers, state.caches, strict=True):
-            x = layer(x, own, relative, None, state.cross_visibility, cache)
+            x = layer(x, own, relative, memory_visibility=state.cross_visibility, cache=cache)
         return self.final_norm(x)
 
 
@@ -193,11 +213,11 @@ class EncoderDecoder(nn.Module):
             )
         self.config = config
         dim = config.decoder_embed_dim
-        source_table = token_embedding(source_vocab_size, dim, pad_index)
+        source_table = _token_embedding(source_vocab_size, dim, pad_index)
         target_table = (
             source_table
             if config.share_all_embeddings
-            else token_embedding(target_vocab_size, dim, pad_index)
+            else _token_embedding(target_vocab_size, dim, pad_index)
         )
         self.encoder = Encoder(config, source_table, pad_index)
         self.decoder = Decoder(config, target_table, pad_index)
@@ -243,7 +263,12 @@ class EncoderDecoder(nn.Module):
 
     def start(self, encoder_out: EncoderOutput) -> DecoderState:
         """Return the state of step-by-step decoding, with one beam a sentence."""
-        return self.decoder.start(encoder_out)
+        caches = []
+        for attention in self.decoder.cross_attentions:
+            keys, values = attention.keys_values(encoder_out.states)
+            # Split into heads they are views, which every step's products would copy.
+            caches.append(LayerCache((keys.contiguous(), values.contiguous())))
+        return DecoderState(caches, encoder_out.key_mask)
 
     def step(self, tokens: Tensor, state: DecoderState, want_weights: bool = False) -> StepOutput:
         """Advance every beam by its newest token.
@@ -260,6 +285,14 @@ class EncoderDecoder(nn.Module):
             logits = self.logits(self.decoder.step(tokens, state))
         weights = records[0].weights if records else None  # [B, H, K, S]
         return StepOutput(logits, None if weights is None else weights.mean(1))
+
+
+def _token_embedding(vocab_size: int, embed_dim: int, pad_index: int) -> nn.Embedding:
+    """Return a table [V, D] drawn from N(0, 1/D), zero at the padding symbol."""
+    table = nn.Embedding(vocab_size, embed_dim, padding_idx=pad_index)
+    nn.init.normal_(table.weight, std=embed_dim**-0.5)
+    nn.init.zeros_(table.weight[pad_index])
+    return table
 
 
 def _least(limits: list[int | None]) -> int | None:
@@ -286,24 +319,23 @@ def _attention(config: TransformerConfig, slot: str, layer: int) -> Attention:
     return build_attention(spec, slot, layer, heads, head_dim, config.attention_dropout)
 
 
-def _positions(config: TransformerConfig, side: str) -> PositionScheme:
+def _position_scheme(config: TransformerConfig, side: str) -> PositionScheme:
+    name, attention = config.positions_of(side), config.attention_of(side)
+    kind = position_schemes.get(name)
+    able = attentions.get(AttentionSpec.parse(attention).name).capabilities
+    if kind.needs_scores and not able.scores:
+        without = [n for n in position_schemes.names() if not position_schemes.get(n).needs_scores]
+        raise ConfigError(
+            f"--{side}-positions {name} acts on attention scores, which --{side}-attention "
+            f"{attention} does not compute; choose {', '.join(without)} or another attention"
+        )
     which = {"encoder": "source", "decoder": "target"}[side]
-    shape = PositionConfig(
-        embed_dim=getattr(config, f"{side}_embed_dim"),
-        num_heads=getattr(config, f"{side}_attention_heads"),
-        causal=side == "decoder",
-        max_positions=getattr(config, f"max_{which}_positions"),
-        flag=f"--max-{which}-positions",
-    )
-    attention = config.attention_of(side)
-    return build_positions(config.positions_of(side), shape, attention, f"{side}-")
-
-
-def _input_embedding(config: TransformerConfig, side: str, table: nn.Embedding) -> InputEmbedding:
-    return InputEmbedding(
-        table,
-        _positions(config, side),
-        scale=not config.no_scale_embedding,
-        norm=_layer_config(config, side).make_norm() if config.layernorm_embedding else None,
-        dropout=config.dropout,
+    return kind(
+        PositionConfig(
+            embed_dim=getattr(config, f"{side}_embed_dim"),
+            num_heads=getattr(config, f"{side}_attention_heads"),
+            causal=side == "decoder",
+            max_positions=getattr(config, f"max_{which}_positions"),
+            flag=f"--max-{which}-positions",
+        )
     )

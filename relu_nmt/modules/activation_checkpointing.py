@@ -22,50 +22,36 @@ def run_layer(layer: nn.Module, inputs: tuple[Any, ...], recompute: bool) -> Ten
     Args:
         layer: gives one tensor.
         inputs: its arguments.
-        recompute: save memory at the price of a second pass; only where gradients are computed.
+        recompute: save memory at the price of a second pass; only in training, with gradients.
 
     Reference: Chen et al. 2016, "Training deep nets with sublinear memory cost", section 3.
     """
-    if not (recompute and torch.is_grad_enabled()):
+    if not (recompute and layer.training and torch.is_grad_enabled()):
         return layer(*inputs)
     needs: dict[Attention, Need] = {}
 
-    def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        return _noting(layer, needs), _repeating(layer, needs)
-
-    return checkpoint(layer, *inputs, use_reentrant=False, context_fn=contexts)
-
-
-@contextmanager
-def _noting(layer: nn.Module, needs: dict[Attention, Need]) -> Iterator[None]:
-    """Note what each mechanism is asked for, after the hooks of the recorders."""
-
-    def note(module: Attention, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        needs[module] = kwargs.get("need", NOTHING)
-
-    with _hooked(layer, note):
-        yield
-
-
-@contextmanager
-def _repeating(layer: nn.Module, needs: dict[Attention, Need]) -> Iterator[None]:
-    """Ask each mechanism for the same again, and record nothing a second time."""
-
-    def ask(
+    def same_need(
         module: Attention, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        return args, {**kwargs, "need": needs[module]}
+        """Note in the first pass, after the recorders' hooks, what to ask for in the second."""
+        return args, {**kwargs, "need": needs.setdefault(module, kwargs.get("need", NOTHING))}
 
-    with _hooked(layer, ask), without_records():
-        yield
+    @contextmanager
+    def first_pass() -> Iterator[None]:
+        mechanisms = [module for module in layer.modules() if isinstance(module, Attention)]
+        handles = [m.register_forward_pre_hook(same_need, with_kwargs=True) for m in mechanisms]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
 
+    @contextmanager
+    def second_pass() -> Iterator[None]:
+        with first_pass(), without_records():
+            yield
 
-@contextmanager
-def _hooked(layer: nn.Module, hook: Any) -> Iterator[None]:
-    mechanisms = [module for module in layer.modules() if isinstance(module, Attention)]
-    handles = [m.register_forward_pre_hook(hook, with_kwargs=True) for m in mechanisms]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+    def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+        return first_pass(), second_pass()
+
+    return checkpoint(layer, *inputs, use_reentrant=False, context_fn=contexts)

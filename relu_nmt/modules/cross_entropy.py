@@ -1,4 +1,4 @@
-"""Label-smoothed cross-entropy that never holds the whole logit matrix."""
+"""Label-smoothed cross-entropy, as a rule without ever holding the whole logit matrix."""
 
 from typing import Any
 
@@ -133,3 +133,14 @@ def projected_cross_entropy(
         smoothing: probability mass taken from the right symbol, 0 to less than 1.
     """
     return _ProjectedCrossEntropy.apply(features, weight, targets, smoothing)
+
+
+def smoothed_cross_entropy(
+    logits: Tensor, targets: Tensor, smoothing: float
+) -> tuple[Tensor, Tensor]:
+    """Return what :func:`projected_cross_entropy` does, of logits [N, V] held as a whole."""
+    log_probs = logits.log_softmax(-1)
+    nll = -log_probs.gather(1, targets[:, None]).sum()
+    off_target = smoothing / (logits.size(1) - 1)
+    loss = (1.0 - smoothing - off_target) * nll - off_target * log_probs.sum()
+    return loss, nll.detach()

@@ -1,7 +1,8 @@
 """The position-wise feed-forward networks.
 
 One of your own is a module made with (embed_dim, ffn_dim, dropout) and registered by name, most
-easily a subclass of :class:`FeedForward` with another ``activate``.
+easily a subclass of :class:`FeedForward` with another ``activate``, or of one of these with
+``gated = True``.
 """
 
 from typing import ClassVar
@@ -14,7 +15,10 @@ from relu_nmt.modules import feed_forwards
 
 
 class FeedForward(nn.Module):
-    """W2 activate(W1 x + b1) + b2.
+    """W2 activate(W1 x + b1) + b2; if ``gated``, W2 (activate(W1 x + b1) * (W3 x + b3)) + b2.
+
+    A gated one has three matrices in place of two, so two thirds of the usual ``ffn_dim`` give the
+    usual number of parameters.
 
     Args:
         embed_dim: D.
@@ -29,26 +33,32 @@ class FeedForward(nn.Module):
         (2, 3, 8)
     """
 
-    inner_parts: ClassVar[int] = 1
-    """Inner vectors of width F that ``activate`` makes one of."""
+    gated: ClassVar[bool] = False
 
     def __init__(self, embed_dim: int, ffn_dim: int, dropout: float) -> None:
         super().__init__()
-        self.inner = nn.Linear(embed_dim, self.inner_parts * ffn_dim)
+        parts = 2 if self.gated else 1
+        self.inner = nn.Linear(embed_dim, parts * ffn_dim)  # W1, and W3 below it
         self.outer = nn.Linear(ffn_dim, embed_dim)
         self.dropout = Dropout(dropout)
-        for linear, parts in ((self.inner, self.inner_parts), (self.outer, 1)):
-            for weight in linear.weight.chunk(parts):
-                nn.init.xavier_uniform_(weight)
-            nn.init.zeros_(linear.bias)
+        for weight in (*self.inner.weight.chunk(parts), self.outer.weight):
+            nn.init.xavier_uniform_(weight)
+        nn.init.zeros_(self.inner.bias)
+        nn.init.zeros_(self.outer.bias)
 
     def activate(self, hidden: Tensor) -> Tensor:
-        """Map [..., inner_parts * F] to [..., F]."""
+        """Map [..., F] to [..., F]."""
         raise TypeError(f"{type(self).__name__} must define activate")
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [..., D] to [..., D]."""
-        return self.outer(self.dropout(self.activate(self.inner(x))))
+        hidden = self.inner(x)
+        if self.gated:
+            gate, hidden = hidden.chunk(2, dim=-1)
+            hidden = self.activate(gate) * hidden
+        else:
+            hidden = self.activate(hidden)
+        return self.outer(self.dropout(hidden))
 
 
 @feed_forwards.register("relu")
@@ -87,43 +97,21 @@ class SiluFeedForward(FeedForward):
         return F.silu(hidden)
 
 
-class GatedFeedForward(FeedForward):
-    """activate((g, h)) = gate(g) h; three matrices in place of two.
-
-    So two thirds of the usual ``ffn_dim`` give the usual number of parameters.
-    """
-
-    inner_parts = 2
-
-    def gate(self, x: Tensor) -> Tensor:
-        """Map [..., F] to [..., F]."""
-        raise TypeError(f"{type(self).__name__} must define gate")
-
-    def activate(self, hidden: Tensor) -> Tensor:
-        """See :meth:`FeedForward.activate`."""
-        gate, value = hidden.chunk(2, dim=-1)
-        return self.gate(gate) * value
-
-
 @feed_forwards.register("swiglu")
-class SwiGLUFeedForward(GatedFeedForward):
-    """gate(g) = g sigmoid(g).
+class SwiGLUFeedForward(SiluFeedForward):
+    """Gated by h sigmoid(h).
 
     Reference: Shazeer 2020, "GLU variants improve transformer", Eq. 6, here with biases.
     """
 
-    def gate(self, x: Tensor) -> Tensor:
-        """See :meth:`GatedFeedForward.gate`."""
-        return F.silu(x)
+    gated = True
 
 
 @feed_forwards.register("geglu")
-class GEGLUFeedForward(GatedFeedForward):
-    """gate(g) = g Phi(g).
+class GEGLUFeedForward(GeluFeedForward):
+    """Gated by h Phi(h).
 
     Reference: Shazeer 2020, "GLU variants improve transformer", Eq. 6, here with biases.
     """
 
-    def gate(self, x: Tensor) -> Tensor:
-        """See :meth:`GatedFeedForward.gate`."""
-        return F.gelu(x)
+    gated = True

@@ -20,6 +20,7 @@ class MultiheadAttention(nn.Module):
         super().__init__()
         self.embed_dim = embed_dim
         self.attention = attention
+        self.num_heads = attention.num_heads
         self.out_proj = nn.Linear(embed_dim, embed_dim)
 
     def make_projection(self, parts: int) -> nn.Linear:
@@ -46,7 +47,7 @@ class MultiheadAttention(nn.Module):
 
     def split(self, x: Tensor) -> Tensor:
         """Return the heads [B, H, N, d] of x [B, N, D]."""
-        return x.unflatten(-1, (self.attention.num_heads, -1)).transpose(1, 2)
+        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
 
     def join(self, values: Tensor, x: Tensor) -> Tensor:
         """Return [B, Nq, D] of the heads' values [B, H, Nq, d] for the queries' x [B, Nq, D]."""
@@ -94,14 +95,15 @@ class SelfAttention(MultiheadAttention):
         states = x.reshape(-1, visibility.num_queries, x.size(2))  # [R, k, D], R = B in a full pass
         parts = self.qkv(states).chunk(self.parts, dim=-1)  # [R, k, D] each
         q, k, v = self.split(parts[0]), self.split(parts[-2]), self.split(parts[-1])
-        q, k = self.attention.map_queries(q), self.attention.map_keys(k)
+        attention = self.attention
+        q, k = attention.map_queries(q), attention.map_keys(k)
         bias = None
         if relative is not None:
-            q, k = relative.rotate(q, k)
+            q, k = relative.scheme.rotate(q, k, relative.positions)
             bias = relative.bias
         if cache is not None:
             k, v = cache.put(k, v, visibility.num_keys)
-        values = self.attention(q, k, v, visibility, bias=bias).values
+        values = attention(q, k, v, visibility, bias=bias).values
         return self.join(values, states).view_as(x)
 
 
@@ -116,9 +118,8 @@ class CrossAttention(MultiheadAttention):
         >>> from relu_nmt.attention.base import build_attention
         >>> from relu_nmt.attention.spec import AttentionSpec
         >>> attention = build_attention(AttentionSpec("softmax"), "cross", 0, 2, 4, dropout=0.0)
-        >>> attend, x = CrossAttention(8, attention), torch.zeros(1, 2, 8)
-        >>> keys, values = attend.keys_values(torch.ones(1, 3, 8))
-        >>> tuple(attend(x, keys, values, Visibility(2, 3)).shape)
+        >>> attend, memory = CrossAttention(8, attention), torch.ones(1, 3, 8)
+        >>> tuple(attend(torch.zeros(1, 2, 8), Visibility(2, 3), memory).shape)
         (1, 2, 8)
     """
 
@@ -128,43 +129,52 @@ class CrossAttention(MultiheadAttention):
         self.kv = self.make_projection(2)
         self.draw_output_projection()
 
-    def keys_values(self, memory: Tensor | None) -> tuple[Tensor, Tensor]:
+    def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Return keys and values, each [B, H, S, d], of memory [B, S, D]."""
-        assert memory is not None, "a layer with cross-attention was given no memory"
         k, v = self.kv(memory).chunk(2, dim=-1)
         return self.attention.map_keys(self.split(k)), self.split(v)
 
-    def forward(self, x: Tensor, keys: Tensor, values: Tensor, visibility: Visibility) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        visibility: Visibility,
+        memory: Tensor | None,
+        cache: "LayerCache | None" = None,
+    ) -> Tensor:
         """Map [B, N, D] to [B, N, D].
 
         Args:
             x: the states.
-            keys: [B, H, S, d], from :meth:`keys_values`.
-            values: [B, H, S, d].
-            visibility: which keys each state may see.
+            visibility: which of the memory each state may see.
+            memory: [B, S, D]; not read with a cache.
+            cache: gives the memory's keys and values.
         """
-        q = self.attention.map_queries(self.split(self.q(x)))
-        return self.join(self.attention(q, keys, values, visibility).values, x)
+        if cache is None:
+            assert memory is not None, "a layer with cross-attention was given no memory"
+            k, v = self.keys_values(memory)
+        else:
+            k, v = cache.source
+        attention = self.attention
+        q = attention.map_queries(self.split(self.q(x)))
+        return self.join(attention(q, k, v, visibility).values, x)
 
 
 class LayerCache:
     """Keys and values of one decoder layer in step-by-step decoding.
 
-    ``R`` trees of hypotheses have k beams and M slots for the tokens of each; see
+    ``R`` trees of hypotheses have k beams and M entries for the tokens of each; see
     :mod:`relu_nmt.models.decoder_state`.
 
     Args:
         source: keys and values of the source, [B, H, S, d] each, once a sentence.
+
+    Attributes:
+        target: keys and values of the tokens so far, [R, H, M, d] each; None before the first.
     """
 
     def __init__(self, source: tuple[Tensor, Tensor]) -> None:
         self.source = source
-        self._target: tuple[Tensor, Tensor] | None = None  # keys and values, [R, H, M, d] each
-
-    @property
-    def num_slots(self) -> int:
-        """Slots M that memory is held for."""
-        return 0 if self._target is None else self._target[0].size(2)
+        self.target: tuple[Tensor, Tensor] | None = None
 
     def put(self, keys: Tensor, values: Tensor, used: int) -> tuple[Tensor, Tensor]:
         """Store what the newest tokens add; return all that is in use.
@@ -172,23 +182,23 @@ class LayerCache:
         Args:
             keys: [R, H, k, d].
             values: [R, H, k, d].
-            used: slots in use, the new ones being the last k.
+            used: entries in use, the new ones being the last k.
 
         Returns:
             keys and values, [R, H, used, d] each.
         """
-        if self._target is None:
-            self._target = keys, values
+        if self.target is None:
+            self.target = keys, values
         else:
             new = slice(used - keys.size(2), used)
-            self._target[0][:, :, new], self._target[1][:, :, new] = keys, values
-        return self._target[0][:, :, :used], self._target[1][:, :, :used]
+            self.target[0][:, :, new], self.target[1][:, :, new] = keys, values
+        return self.target[0][:, :, :used], self.target[1][:, :, :used]
 
-    def take(self, trees: Tensor, slots: Tensor) -> None:
-        """Make the caches anew from these slots [R', M'] of these trees [R']."""
-        if self._target is not None:
-            keys, values = self._target
-            self._target = _take(keys, trees, slots), _take(values, trees, slots)
+    def take(self, trees: Tensor, entries: Tensor) -> None:
+        """Make the caches anew from these entries [R', M'] of these trees [R']."""
+        if self.target is not None:
+            keys, values = self.target
+            self.target = _take(keys, trees, entries), _take(values, trees, entries)
 
     def select_source(self, sentences: Tensor) -> None:
         """Keep the source sentences with these indices."""
@@ -196,10 +206,10 @@ class LayerCache:
         self.source = keys.index_select(0, sentences), values.index_select(0, sentences)
 
 
-def _take(x: Tensor, trees: Tensor, slots: Tensor) -> Tensor:
-    """Return [R', H, M', d] of x [R, H, M, d]: slots [R', M'] of trees [R']."""
-    _, num_heads, num_slots, width = x.shape
+def _take(x: Tensor, trees: Tensor, entries: Tensor) -> Tensor:
+    """Return [R', H, M', d] of x [R, H, M, d]: entries [R', M'] of trees [R']."""
+    _, num_heads, num_entries, width = x.shape
     heads = trees[:, None] * num_heads + torch.arange(num_heads, device=x.device)
-    index = heads[:, :, None] * num_slots + slots[:, None]  # [R', H, M']
+    index = heads[:, :, None] * num_entries + entries[:, None]  # [R', H, M']
     # Whole vectors are copied, which ``gather`` would do number by number.
     return x.reshape(-1, width).index_select(0, index.flatten()).view(*index.shape, width)

@@ -15,11 +15,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from relu_nmt.attention import attentions
 from relu_nmt.attention.bias import ScoreBias
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.spec import AttentionSpec
-from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.errors import DataError
 from relu_nmt.modules import position_schemes
 
 
@@ -97,7 +95,7 @@ class RelativePositions:
     """What a scheme does in self-attention; made once a pass for all layers.
 
     Args:
-        scheme: the scheme.
+        scheme: turns queries and keys.
         positions: [B or 1, N] int64 of the tokens that come in.
         bias: of the scores, if any.
     """
@@ -105,35 +103,6 @@ class RelativePositions:
     scheme: PositionScheme
     positions: Tensor
     bias: ScoreBias | None
-
-    def rotate(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """Return queries and keys [B, H, N, d] turned by their positions."""
-        return self.scheme.rotate(q, k, self.positions)
-
-
-def build_positions(
-    name: str, config: PositionConfig, attention: str, prefix: str = ""
-) -> PositionScheme:
-    """Return the scheme called ``name``.
-
-    Args:
-        name: as registered.
-        config: what there is to know of the model.
-        attention: name and options of the self-attention's mechanism.
-        prefix: of the flags that chose the two, such as ``encoder-``.
-
-    Raises:
-        ConfigError: no such scheme, or it needs scores, which the mechanism does not have.
-    """
-    kind = position_schemes.get(name)
-    able = attentions.get(AttentionSpec.parse(attention).name).capabilities
-    if kind.needs_scores and not able.scores:
-        without = [n for n in position_schemes.names() if not position_schemes.get(n).needs_scores]
-        raise ConfigError(
-            f"--{prefix}positions {name} acts on attention scores, which --{prefix}attention "
-            f"{attention} does not compute; choose {', '.join(without)} or another attention"
-        )
-    return kind(config)
 
 
 @position_schemes.register("none")

@@ -39,7 +39,8 @@ class RotaryPositions(PositionScheme):
         width = config.embed_dim // config.num_heads
         if width % 2:
             raise ConfigError(f"rotary positions: expected heads of even width, not {width}")
-        self.register_buffer("rates", self._rates(width), persistent=False)
+        rates = torch.exp(torch.arange(0, width, 2) * (-math.log(ROTARY_BASE) / width))
+        self.register_buffer("rates", rates, persistent=False)
 
     def rotate(self, q: Tensor, k: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """See :meth:`PositionScheme.rotate`."""
@@ -47,10 +48,6 @@ class RotaryPositions(PositionScheme):
         angles = positions[:, None, :, None].to(exact) * self.rates.to(exact)  # [B or 1, 1, N, d/2]
         cos, sin = angles.cos(), angles.sin()
         return _turned(q, cos, sin), _turned(k, cos, sin)
-
-    @staticmethod
-    def _rates(width: int) -> Tensor:
-        return torch.exp(torch.arange(0, width, 2) * (-math.log(ROTARY_BASE) / width))
 
 
 def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -93,18 +90,14 @@ class AlibiPositions(DistanceBias):
 
     def __init__(self, config: PositionConfig) -> None:
         super().__init__(config)
-        self.register_buffer("slopes", self._slopes(config.num_heads), persistent=False)
+        power = 1 << (config.num_heads.bit_length() - 1)
+        slopes = [2 ** (-8 * h / power) for h in range(1, power + 1)]
+        slopes += [2 ** (-4 * h / power) for h in range(1, 2 * (config.num_heads - power), 2)]
+        self.register_buffer("slopes", torch.tensor(slopes), persistent=False)
 
     def of_offsets(self, offsets: Tensor) -> Tensor:
         """See :meth:`DistanceBias.of_offsets`."""
         return -self.slopes[:, None] * offsets.abs()
-
-    @staticmethod
-    def _slopes(num_heads: int) -> Tensor:
-        power = 1 << (num_heads.bit_length() - 1)
-        slopes = [2 ** (-8 * h / power) for h in range(1, power + 1)]
-        slopes += [2 ** (-4 * h / power) for h in range(1, 2 * (num_heads - power), 2)]
-        return torch.tensor(slopes)
 
 
 @position_schemes.register("t5")
@@ -129,15 +122,10 @@ class T5Positions(DistanceBias):
 
     def buckets(self, offsets: Tensor) -> Tensor:
         """Return the bucket of each offset, query position minus key position; int64."""
-        if self.config.causal:
-            return _bucket(offsets.clamp_min(0), T5_BUCKETS)
-        half = T5_BUCKETS // 2
-        return _bucket(offsets.abs(), half) + half * (offsets < 0)
-
-
-def _bucket(distances: Tensor, num_buckets: int) -> Tensor:
-    """Return which of the buckets holds each distance, 0 or more."""
-    exact = num_buckets // 2
-    ratio = (distances.clamp_min(1).double() / exact).log() / math.log(T5_MAX_DISTANCE / exact)
-    ranges = exact + (ratio * (num_buckets - exact)).floor().long()
-    return torch.where(distances < exact, distances, ranges.clamp_max(num_buckets - 1))
+        num_buckets = T5_BUCKETS if self.config.causal else T5_BUCKETS // 2  # of one direction
+        distances = offsets.clamp_min(0) if self.config.causal else offsets.abs()
+        exact = num_buckets // 2
+        ratio = (distances.clamp_min(1).double() / exact).log() / math.log(T5_MAX_DISTANCE / exact)
+        ranges = exact + (ratio * (num_buckets - exact)).floor().long()
+        buckets = torch.where(distances < exact, distances, ranges.clamp_max(num_buckets - 1))
+        return buckets if self.config.causal else buckets + num_buckets * (offsets < 0)

@@ -1,7 +1,7 @@
 """The transformer layer of encoders, decoders and vision models.
 
-Read from the bottom: :class:`TransformerLayer` says what happens, :class:`Residual` how each of
-its parts is put around, and :mod:`relu_nmt.modules.multihead` what attention is.
+Read from the top: :class:`TransformerLayer` says what happens, :class:`Residual` what is around
+each of its parts, and :mod:`relu_nmt.modules.multihead` what attention is.
 """
 
 from dataclasses import dataclass
@@ -48,37 +48,77 @@ class LayerConfig:
         """Return a new normalisation of the states."""
         return norms.get(self.norm)(self.embed_dim, self.norm_eps)
 
-    def make_feed_forward(self) -> nn.Module:
-        """Return a new feed-forward network."""
-        make = feed_forwards.get(self.feed_forward)
-        return make(self.embed_dim, self.ffn_dim, self.activation_dropout)
 
+class TransformerLayer(nn.Module):
+    """Self-attention, in a decoder attention to the encoder, and a feed-forward network.
 
-class DropPath(nn.Module):
-    """Stochastic depth: in training zero a whole sample's branch, and scale the others up.
+    The same layer serves encoders and vision models (no cross-attention), decoders with all
+    target positions at once, and decoders step by step, where x holds the newest position of
+    every beam and the cache the positions before.
 
     Args:
-        probability: 0 to below 1.
+        config: shape and placement of the parts.
+        self_attention: attention among the states.
+        cross_attention: attention to the memory; None without.
 
-    Reference: Huang et al. 2016, "Deep networks with stochastic depth", section 3; the scale is
-    applied in training instead of its inverse in evaluation.
+    Reference: Vaswani et al. 2017, "Attention is all you need", section 3.1.
+
+    Example:
+        >>> from relu_nmt.attention.base import build_attention
+        >>> from relu_nmt.attention.spec import AttentionSpec
+        >>> attention = build_attention(AttentionSpec("reluformer"), "encoder", 0, 2, 4, 0.0)
+        >>> layer = TransformerLayer(LayerConfig(8, 16), SelfAttention(8, attention))
+        >>> tuple(layer(torch.zeros(1, 3, 8), Visibility(3, 3)).shape)
+        (1, 3, 8)
     """
 
-    def __init__(self, probability: float) -> None:
+    def __init__(
+        self,
+        config: LayerConfig,
+        self_attention: SelfAttention,
+        cross_attention: CrossAttention | None = None,
+    ) -> None:
         super().__init__()
-        self.probability = probability
+        self.self_attention = self_attention
+        self.self_attention_residual = Residual(config)
+        self.cross_attention = cross_attention
+        if cross_attention is not None:
+            self.cross_attention_residual = Residual(config)
+        make_feed_forward = feed_forwards.get(config.feed_forward)
+        self.feed_forward = make_feed_forward(
+            config.embed_dim, config.ffn_dim, config.activation_dropout
+        )
+        self.feed_forward_residual = Residual(config)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Drop from x [B, ...]."""
-        if self.probability == 0.0 or not self.training:
-            return x
-        kept = torch.rand(x.size(0), device=x.device) >= self.probability
-        scale = kept.to(x.dtype) / (1 - self.probability)
-        return x * scale.view(-1, *[1] * (x.dim() - 1))
+    def forward(
+        self,
+        x: Tensor,
+        visibility: Visibility,
+        relative: RelativePositions | None = None,
+        memory: Tensor | None = None,
+        memory_visibility: Visibility | None = None,
+        cache: LayerCache | None = None,
+    ) -> Tensor:
+        """Map states to states, [B, N, D] each.
 
-    def extra_repr(self) -> str:
-        """Return what ``print(model)`` shows."""
-        return str(self.probability)
+        Args:
+            x: [B, N, D], all positions; with a cache the newest position of each of N beams.
+            visibility: which states each state may see.
+            relative: what the scheme of positions does to queries, keys and scores.
+            memory: [B, S, D], the encoder's states; not read with a cache.
+            memory_visibility: which of the memory each state may see.
+            cache: keys and values of the positions so far, to which the new ones are added, and
+                of the memory.
+        """
+        residual = self.self_attention_residual
+        y = self.self_attention(residual.before(x), visibility, relative, cache)
+        x = residual.add(x, y)
+        if self.cross_attention is not None:
+            residual = self.cross_attention_residual
+            y = self.cross_attention(residual.before(x), memory_visibility, memory, cache)
+            x = residual.add(x, y)
+        residual = self.feed_forward_residual
+        return residual.add(x, self.feed_forward(residual.before(x)))
 
 
 class Residual(nn.Module):
@@ -123,74 +163,28 @@ class Residual(nn.Module):
         return x if self.normalize_before else self.norm(x)
 
 
-class TransformerLayer(nn.Module):
-    """Self-attention, in a decoder attention to the encoder, and a feed-forward network.
-
-    The same layer serves encoders and vision models (no cross-attention), decoders with all
-    target positions at once, and decoders step by step, where x holds the newest position of
-    every beam and the cache the positions before.
+class DropPath(nn.Module):
+    """Stochastic depth: in training zero a whole sample's branch, and scale the others up.
 
     Args:
-        config: shape and placement of the parts.
-        self_attention: attention among the states.
-        cross_attention: attention to the memory; None without.
+        probability: 0 to below 1.
 
-    Reference: Vaswani et al. 2017, "Attention is all you need", section 3.1.
-
-    Example:
-        >>> from relu_nmt.attention.base import build_attention
-        >>> from relu_nmt.attention.spec import AttentionSpec
-        >>> attention = build_attention(AttentionSpec("reluformer"), "encoder", 0, 2, 4, 0.0)
-        >>> layer = TransformerLayer(LayerConfig(8, 16), SelfAttention(8, attention))
-        >>> tuple(layer(torch.zeros(1, 3, 8), Visibility(3, 3)).shape)
-        (1, 3, 8)
+    Reference: Huang et al. 2016, "Deep networks with stochastic depth", section 3; the scale is
+    applied in training instead of its inverse in evaluation.
     """
 
-    def __init__(
-        self,
-        config: LayerConfig,
-        self_attention: SelfAttention,
-        cross_attention: CrossAttention | None = None,
-    ) -> None:
+    def __init__(self, probability: float) -> None:
         super().__init__()
-        self.self_attention = self_attention
-        self.self_attention_residual = Residual(config)
-        self.cross_attention = cross_attention
-        if cross_attention is not None:
-            self.cross_attention_residual = Residual(config)
-        self.feed_forward = config.make_feed_forward()
-        self.feed_forward_residual = Residual(config)
+        self.probability = probability
 
-    def forward(
-        self,
-        x: Tensor,
-        visibility: Visibility,
-        relative: RelativePositions | None = None,
-        memory: Tensor | None = None,
-        memory_visibility: Visibility | None = None,
-        cache: LayerCache | None = None,
-    ) -> Tensor:
-        """Map states to states, [B, N, D] each.
+    def forward(self, x: Tensor) -> Tensor:
+        """Drop from x [B, ...]."""
+        if self.probability == 0.0 or not self.training:
+            return x
+        kept = torch.rand(x.size(0), device=x.device) >= self.probability
+        scale = kept.to(x.dtype) / (1 - self.probability)
+        return x * scale.view(-1, *[1] * (x.dim() - 1))
 
-        Args:
-            x: [B, N, D], all positions; with a cache the newest position of each of N beams.
-            visibility: which states each state may see.
-            relative: what the scheme of positions does to queries, keys and scores.
-            memory: [B, S, D], the encoder's states, for cross-attention without a cache.
-            memory_visibility: which of the memory each state may see.
-            cache: keys and values of the positions so far and of the memory; the new ones are
-                added.
-        """
-        y = self.self_attention_residual.before(x)
-        y = self.self_attention(y, visibility, relative, cache)
-        x = self.self_attention_residual.add(x, y)
-        if self.cross_attention is not None:
-            if cache is None:
-                keys, values = self.cross_attention.keys_values(memory)
-            else:
-                keys, values = cache.source
-            y = self.cross_attention_residual.before(x)
-            y = self.cross_attention(y, keys, values, memory_visibility)
-            x = self.cross_attention_residual.add(x, y)
-        y = self.feed_forward(self.feed_forward_residual.before(x))
-        return self.feed_forward_residual.add(x, y)
+    def extra_repr(self) -> str:
+        """Return what ``print(model)`` shows."""
+        return str(self.probability)

@@ -6,26 +6,45 @@ print, are the same.
 """
 
 import math
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from typing import Any
 
 from relu_nmt.errors import ConfigError
 from relu_nmt.optim.config import SCHEDULES, ScheduleConfig
 
 
-class Schedule(Protocol):
-    """A learning rate for every update."""
+class Schedule(ABC):
+    """A learning rate for every update; most are a formula of its number, which has no memory.
 
+    Args:
+        config: which schedule, and its settings.
+        max_update: the last update of the training, 0 if not limited.
+        maximize_score: whether a larger validation score is better.
+    """
+
+    def __init__(self, config: ScheduleConfig, max_update: int, maximize_score: bool) -> None:
+        self.config = config
+        self.peak = config.lr[0]
+        self.warmup = config.warmup
+        self.init_lr = warmup_start(config, lowest=0.0)
+
+    @abstractmethod
     def learning_rate(self, num_updates: int, epoch: int) -> float:
         """Return the learning rate of update ``num_updates`` (from 1) in ``epoch`` (from 1)."""
 
-    def end_epoch(self, num_updates: int, score: float | None) -> None:
+    def end_epoch(self, num_updates: int, score: float | None) -> None:  # noqa: B027
         """Take notice of the validation score (None: not validated) at the end of an epoch."""
 
     def state(self) -> dict[str, Any]:
         """Return what a resumed schedule must know, as plain values."""
+        return {}
 
-    def load_state(self, state: dict[str, Any]) -> None:
+    def load_state(self, state: dict[str, Any]) -> None:  # noqa: B027
         """Go on from :meth:`state`."""
+
+    def warming_up(self, num_updates: int) -> float:
+        """Return the learning rate on the straight line of the warm-up."""
+        return self.init_lr + num_updates * (self.peak - self.init_lr) / self.warmup
 
 
 def build_schedule(config: ScheduleConfig, max_update: int, maximize_score: bool) -> Schedule:
@@ -47,37 +66,13 @@ def build_schedule(config: ScheduleConfig, max_update: int, maximize_score: bool
     return SCHEDULES.get(config.lr_scheduler)(config, max_update, maximize_score)
 
 
-class UpdateSchedule:
-    """Base of the schedules that depend on nothing but the numbers of update and epoch."""
-
-    def __init__(self, config: ScheduleConfig, max_update: int, maximize_score: bool) -> None:
-        self.config = config
-        self.peak = config.lr[0]
-        self.warmup = config.warmup
-        self.init_lr = warmup_start(config, lowest=0.0)
-
-    def end_epoch(self, num_updates: int, score: float | None) -> None:
-        """Do nothing: the formula does not depend on the score."""
-
-    def state(self) -> dict[str, Any]:
-        """Return nothing: the formula needs no memory."""
-        return {}
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Do nothing: the formula needs no memory."""
-
-    def warming_up(self, num_updates: int) -> float:
-        """Return the learning rate on the straight line of the warm-up."""
-        return self.init_lr + num_updates * (self.peak - self.init_lr) / self.warmup
-
-
 def warmup_start(config: ScheduleConfig, lowest: float) -> float:
     """Return the learning rate at update 0 of the warm-up."""
     return config.warmup_init_lr if config.warmup_init_lr >= 0 else lowest
 
 
 @SCHEDULES.register("inverse_sqrt")
-class InverseSqrtSchedule(UpdateSchedule):
+class InverseSqrtSchedule(Schedule):
     """lr * min(t / warmup, sqrt(warmup / t)) when the warm-up starts from 0.
 
     Reference: Vaswani et al. 2017, equation 3, which is --lr width^-.5 * warmup^-.5.
@@ -102,7 +97,7 @@ class InverseSqrtSchedule(UpdateSchedule):
 
 
 @SCHEDULES.register("cosine")
-class CosineSchedule(UpdateSchedule):
+class CosineSchedule(Schedule):
     """Half cosines from --lr down to --min-lr, the periods growing by --t-mult.
 
     Reference: Loshchilov and Hutter 2017, equation 5. Deviation (fairseq's): each period shrinks
@@ -145,7 +140,7 @@ class CosineSchedule(UpdateSchedule):
 
 
 @SCHEDULES.register("polynomial_decay")
-class PolynomialDecaySchedule(UpdateSchedule):
+class PolynomialDecaySchedule(Schedule):
     """From --lr to --end-learning-rate along (1 - progress)^power, then constant."""
 
     def learning_rate(self, num_updates: int, epoch: int) -> float:
@@ -160,7 +155,7 @@ class PolynomialDecaySchedule(UpdateSchedule):
 
 
 @SCHEDULES.register("fixed")
-class FixedSchedule(UpdateSchedule):
+class FixedSchedule(Schedule):
     """One learning rate per epoch, the last one for the rest, shrunk from --force-anneal on."""
 
     def learning_rate(self, num_updates: int, epoch: int) -> float:
@@ -178,7 +173,7 @@ class FixedSchedule(UpdateSchedule):
 
 
 @SCHEDULES.register("reduce_lr_on_plateau")
-class ReduceOnPlateauSchedule(UpdateSchedule):
+class ReduceOnPlateauSchedule(Schedule):
     """Multiply by --lr-shrink after more than --lr-patience epochs without improvement.
 
     An improvement is a change of at least --lr-threshold, relative to the best score.

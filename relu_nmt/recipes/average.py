@@ -1,11 +1,15 @@
 """The mean of the weights of several checkpoints."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from torch import Tensor
+
+from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.recipes.training_settings import AverageSettings as Settings
-from relu_nmt.training.averaging import average_checkpoints, last_checkpoints
-from relu_nmt.training.checkpoint import save_checkpoint
+from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from relu_nmt.training.checkpoint_manager import BY_EPOCHS, BY_UPDATES, numbered_checkpoints
 
 
 @dataclass(frozen=True)
@@ -31,15 +35,94 @@ def run(settings: Settings, *, progress: bool = True) -> AverageResult:
     Raises:
         CheckpointError: a checkpoint is missing, damaged or of another model.
     """
-    by_updates = settings.num_update_checkpoints is not None
-    count = settings.num_update_checkpoints if by_updates else settings.num_epoch_checkpoints
     inputs = [Path(path) for path in settings.inputs]
-    if count is not None:
-        bound = settings.checkpoint_upper_bound
-        inputs = last_checkpoints(inputs[0], count, by_updates, bound)
+    for count, pattern in (
+        (settings.num_epoch_checkpoints, BY_EPOCHS),
+        (settings.num_update_checkpoints, BY_UPDATES),
+    ):
+        if count is not None:
+            inputs = last_checkpoints(inputs[0], count, pattern, settings.checkpoint_upper_bound)
     if progress:
         print(f"averaging {len(inputs)}: {', '.join(map(str, inputs))}")
     save_checkpoint(settings.output, average_checkpoints(inputs))
     if progress:
         print(f"written: {settings.output}")
     return AverageResult(Path(settings.output), tuple(inputs))
+
+
+def average_checkpoints(paths: Sequence[Path]) -> Checkpoint:
+    """Return a checkpoint for decoding with the mean weights, computed in float64.
+
+    What is no floating-point number is taken from the first checkpoint; so are the settings and
+    the task. Weights that are tied stay tied.
+
+    Args:
+        paths: one checkpoint or more; one at a time is in memory.
+
+    Raises:
+        ConfigError: no checkpoint given.
+        CheckpointError: a file is missing or damaged, or of another model or task.
+    """
+    if not paths:
+        raise ConfigError("no checkpoints to average; give --inputs")
+    first = load_checkpoint(paths[0])
+    sums: dict[int, Tensor] = {}  # by the identity of the first checkpoint's tensor: tied ones once
+    for path in paths:
+        checkpoint = first if path is paths[0] else load_checkpoint(path)
+        _check_same_model(first, paths[0], checkpoint, path)
+        added = set()
+        for name, own in first.model_tensors.items():
+            if id(own) in added or not own.is_floating_point():
+                continue
+            added.add(id(own))
+            value = checkpoint.model_tensors[name].double()
+            sums[id(own)] = sums[id(own)] + value if id(own) in sums else value
+    means = {
+        id(own): (sums[id(own)] / len(paths)).to(own.dtype) if id(own) in sums else own
+        for own in first.model_tensors.values()
+    }
+    metadata = {k: v for k, v in first.metadata.items() if k != "training_state"}
+    metadata["averaged"] = [path.name for path in paths]
+    return Checkpoint({k: means[id(own)] for k, own in first.model_tensors.items()}, metadata)
+
+
+def _check_same_model(first: Checkpoint, first_path: Path, other: Checkpoint, path: Path) -> None:
+    for key, what in (("model_config", "model settings"), ("task", "dictionaries or tokenisation")):
+        if first.metadata.get(key) != other.metadata.get(key):
+            raise CheckpointError(
+                f"{path}: other {what} than {first_path}; only checkpoints of one model on one "
+                "data folder can be averaged"
+            )
+    own, others = (
+        {name: tensor.shape for name, tensor in checkpoint.model_tensors.items()}
+        for checkpoint in (first, other)
+    )
+    if own != others:
+        different = sorted(own.items() ^ others.items())[0][0]
+        raise CheckpointError(f"{path}: the weight '{different}' does not fit that of {first_path}")
+
+
+def last_checkpoints(folder: Path, count: int, pattern: str, upper_bound: int | None) -> list[Path]:
+    """Return the last ``count`` checkpoints of a folder, the newest first.
+
+    Args:
+        folder: the ``--save-dir`` of a training run.
+        count: how many.
+        pattern: of the names: those saved by epochs, or by updates.
+        upper_bound: last epoch or update to take; None for any.
+
+    Raises:
+        CheckpointError: the folder is missing or has fewer such checkpoints.
+    """
+    found = [
+        path
+        for number, path in numbered_checkpoints(folder, pattern)
+        if upper_bound is None or number <= upper_bound
+    ]
+    if len(found) < count:
+        kind = "updates" if pattern == BY_UPDATES else "epochs"
+        bound = "" if upper_bound is None else f" up to {upper_bound}"
+        raise CheckpointError(
+            f"{folder}: {len(found)} checkpoints saved by {kind}{bound}, but {count} are asked for"
+        )
+    return found[: -count - 1 : -1]

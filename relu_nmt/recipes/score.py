@@ -10,8 +10,8 @@ from typing import Any
 from relu_nmt.data.documents import DOCUMENT_TAG, SEPARATORS, read_documents, separator_test
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation import document_scores as docs
-from relu_nmt.evaluation.bleu import MetricConfig, Score, sentence_bleu
-from relu_nmt.evaluation.length_buckets import scores_by_length
+from relu_nmt.evaluation.bleu import MetricConfig, Score
+from relu_nmt.evaluation.length_buckets import length_buckets
 from relu_nmt.evaluation.significance import paired_bootstrap
 from relu_nmt.io.progress_bar import hidden_progress
 from relu_nmt.io.text_lines import decode_lines, read_lines
@@ -101,9 +101,9 @@ def sentence_report(options: ScoreOptions) -> Iterator[Entry]:
     """
     hypotheses = _read(options.sys)
     references = _parallel(options, hypotheses, options.sys)
-    settings = {"lowercase": options.ignore_case, "tokenize": options.tokenize}
+    metric = MetricConfig("bleu", options.ignore_case, options.tokenize, options.order)
     for number, (own, *others) in enumerate(zip(hypotheses, *references, strict=True)):
-        score = sentence_bleu(own, others, order=options.order, **settings)
+        score = metric.sentence_score(own, others)
         yield Entry(f"{number} {score.text}", {"line": number, **_values(score)})
     if hypotheses:
         yield Entry(f"signature: {score.signature}", {"signature": score.signature})
@@ -243,10 +243,12 @@ class _DocumentTexts:
 def _by_length(
     metric: MetricConfig, texts: _LineTexts | _DocumentTexts, edges: Sequence[int]
 ) -> Iterator[Entry]:
-    found = scores_by_length(metric, texts.hypotheses, texts.references, edges)
-    for bucket, score in found:
+    for bucket in length_buckets(metric.reference_lengths(texts.references[0]), edges):
         size = len(bucket.members)
-        score = score.labelled(texts.prefix, f"{texts.counted} = {size}")
+        own, *others = (
+            [lines[i] for i in bucket.members] for lines in (texts.hypotheses, *texts.references)
+        )
+        score = metric.score(own, others).labelled(texts.prefix, f"{texts.counted} = {size}")
         score = dataclasses.replace(
             score, text=score.text.replace(score.name, f"{score.name}[{bucket}]", 1)
         )

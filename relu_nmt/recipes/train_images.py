@@ -1,15 +1,15 @@
 """Train an image classifier on class folders, or go on with its training."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from relu_nmt.errors import CheckpointError, ConfigError
-from relu_nmt.recipes.training import Training, TrainingParts, TrainingResult, run_training
+from relu_nmt.recipes.training import Training, TrainingParts, run_training
 from relu_nmt.recipes.training_settings import ImageTrainingSettings as Settings
 from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint import read_metadata
 from relu_nmt.training.config import TrainerConfig
-from relu_nmt.training.distributed import ProcessGroup
+from relu_nmt.training.results import TrainingResult
 from relu_nmt.vision.augmentation import ImageTransform
 from relu_nmt.vision.batches import ImageBatches
 from relu_nmt.vision.images import ImageSet, add_set, hold_out, open_images, with_classes_of
@@ -39,12 +39,6 @@ class ImageTraining(Training):
 
     settings: Settings
 
-    def __init__(
-        self, settings: Settings, process: ProcessGroup, say: Callable[[str], None]
-    ) -> None:
-        super().__init__(settings, process, say)
-        self.transform = ImageTransform(settings.preprocessing, settings.model.image_size)
-
     def parts(self) -> TrainingParts:
         """Return the parts of a new training; what is in them is printed.
 
@@ -52,12 +46,16 @@ class ImageTraining(Training):
             ReluNmtError: the images, or the checkpoint to go on from, do not fit the settings.
         """
         settings, options = self.settings, self.settings.task
+        transform = ImageTransform(settings.preprocessing, settings.model.image_size)
         train_set, valid_sets = self._images()
         self._check_checkpoint(train_set)
         model = self._model(len(train_set.classes))
-        train = self._batches(train_set, options.batch_size, settings.trainer.run.seed)
+        seed = settings.trainer.run.seed
+        train = ImageBatches(train_set, transform, options.batch_size, seed)
         valid_size = options.batch_size_valid or options.batch_size
-        valid = {name: self._batches(s, valid_size, None) for name, s in valid_sets.items()}
+        valid = {
+            name: ImageBatches(images, transform, valid_size) for name, images in valid_sets.items()
+        }
         return TrainingParts(
             model,
             ImageObjective(model, options.label_smoothing, settings.regularizer),
@@ -105,9 +103,6 @@ class ImageTraining(Training):
                 f"{images.num_ignored:,} other files there are left out: no image by their names, "
                 "or not in a class folder"
             )
-
-    def _batches(self, images: ImageSet, batch_size: int, seed: int | None) -> ImageBatches:
-        return ImageBatches(images, self.transform, batch_size, seed)
 
     def _model(self, num_classes: int) -> VisionTransformer:
         """Return a new model; its size is printed."""

@@ -1,6 +1,7 @@
 """Train a translation model on a data folder, or go on with its training."""
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
@@ -8,22 +9,26 @@ import torch
 from relu_nmt.config import to_dict
 from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.batches import TranslationBatches
+from relu_nmt.data.batching import refuse_too_long
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR
+from relu_nmt.data.groups import LENGTHS_FILE, SINGLE_SENTENCES, DocumentConfig, lengths_in_words
+from relu_nmt.data.split import Split
 from relu_nmt.decoding.generator import Generator
-from relu_nmt.errors import CheckpointError, ConfigError
+from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.evaluation.config import ScoringConfig
 from relu_nmt.evaluation.validation_bleu import SAMPLES, ValidationBleu
+from relu_nmt.io.safe_write import write_text
 from relu_nmt.loading import build_model
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.encoder_decoder import EncoderDecoder
 from relu_nmt.models.objective import TranslationObjective
-from relu_nmt.recipes.training import Training, TrainingParts, TrainingResult, run_training
+from relu_nmt.recipes.training import Training, TrainingParts, run_training
 from relu_nmt.recipes.training_settings import TranslationTrainingSettings as Settings
 from relu_nmt.recipes.training_settings import search_settings
-from relu_nmt.recipes.training_splits import TrainingSplits
-from relu_nmt.training.batches import TrainingData
+from relu_nmt.training.batches import Scorer, TrainingData
 from relu_nmt.training.checkpoint import read_metadata
 from relu_nmt.training.distributed import ProcessGroup
+from relu_nmt.training.results import TrainingResult
 
 
 def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
@@ -72,7 +77,7 @@ class TranslationTraining(Training):
         self._check_checkpoint()
         objective = TranslationObjective(model, settings.task.smoothing, settings.regularizer)
         train, valid = self._batches()
-        scorers = {}
+        scorers: dict[str, Scorer] = {}
         if settings.bleu.eval_bleu and valid:
             first = next(iter(valid))
             scorers[first] = self._bleu_of(model, valid[first])
@@ -148,15 +153,64 @@ class TranslationTraining(Training):
     def _batches(self) -> tuple[TranslationBatches, dict[str, TranslationBatches]]:
         """Return the batches to train and to validate on; what is in them is printed."""
         settings = self.settings
-        splits = TrainingSplits(self.task, settings.batching, settings.documents, self.say)
-        train = splits.training(settings.task.train_subset, settings.trainer.run.seed)
+        train = self._training_batches(settings.task.train_subset)
         names = settings.task.valid_subset.split(",")
         if settings.trainer.validation.disable_validation:
             names = []
-        valid = {name: splits.validation(name) for name in names}
+        valid = {name: self._validation_batches(name) for name in names}
         if self.process.is_first and not settings.trainer.checkpoint.no_save:
-            splits.write_lengths(Path(settings.trainer.checkpoint.save_dir))
+            folder = Path(settings.trainer.checkpoint.save_dir)
+            write_lengths(folder, settings.documents, [train, *valid.values()])
         return train, valid
+
+    def _training_batches(self, name: str) -> TranslationBatches:
+        """Return shuffled batches of a split.
+
+        Raises:
+            DataError: the split is missing or damaged, nothing is left of it, a sentence does not
+                fit into a batch, or document boundaries are wanted but unknown.
+        """
+        batching, lengths = self.settings.batching, self.settings.documents.training_lengths
+        split = self._open(name)
+        skip = batching.skip_invalid_size_inputs
+        if not skip and (not lengths or SINGLE_SENTENCES in lengths):
+            sizes = split.source_sizes, split.target_sizes
+            refuse_too_long(*sizes, batching.max_tokens, str(split.source.prefix))
+        seed = self.settings.trainer.run.seed
+        batches = TranslationBatches(split, batching.training_limits, lengths, seed, skip)
+        self._tell_lengths(batches)
+        if batches.num_skipped:
+            self.say(
+                f"{batches.num_skipped:,} of them are longer than --max-tokens "
+                f"{batching.max_tokens} and left out (--skip-invalid-size-inputs)"
+            )
+        return batches
+
+    def _validation_batches(self, name: str) -> TranslationBatches:
+        """Return batches of all sentences of a split, see :meth:`_training_batches`."""
+        documents = self.settings.documents
+        lengths = (documents.validation_length,) if documents.active else ()
+        limits = self.settings.batching.validation_limits
+        batches = TranslationBatches(self._open(name), limits, lengths)
+        self._tell_lengths(batches)
+        return batches
+
+    def _open(self, name: str) -> Split:
+        """Return a split with both sides, and with documents if sentences are to be joined."""
+        split = self.task.load_split(name)
+        if split.target is None:
+            raise DataError(f"{split.source.prefix}: has no target side to learn from")
+        self.say(f"{split.source.prefix}: {len(split):,} sentence pairs")
+        if self.settings.documents.active:
+            given = self.settings.documents.max_doc_tokens
+            split.require_documents("--max-doc-tokens" if given else "--doc-mixture")
+        return split
+
+    def _tell_lengths(self, batches: TranslationBatches) -> None:
+        descriptions = batches.describe_lengths()
+        mixed = " (first epoch; dealt anew in each)" if len(descriptions) > 1 else ""
+        for description in descriptions:
+            self.say(f"{batches.split.name}{mixed}: {lengths_in_words(description)}")
 
     def _bleu_of(self, model: EncoderDecoder, batches: TranslationBatches) -> ValidationBleu:
         options, run = self.settings.bleu, self.settings.trainer.run
@@ -179,3 +233,33 @@ def _attention_names(config: TransformerConfig) -> str:
     if len(set(names.values())) == 1:
         return names["encoder"]
     return ", ".join(f"{slot} {name}" for slot, name in names.items())
+
+
+def write_lengths(
+    folder: Path, documents: DocumentConfig, batches: Iterable[TranslationBatches]
+) -> None:
+    """Write how long the groups of sentences really are; nothing without documents.
+
+    Args:
+        folder: the ``--save-dir``.
+        documents: how sentences are joined.
+        batches: of each split.
+
+    Raises:
+        ConfigError: the folder cannot be written.
+    """
+    splits = {one.split.name: one.describe_lengths() for one in batches}
+    content = {
+        "sentence_separator": documents.sentence_separator,
+        "mixture_of_epoch": 1,
+        "splits": {name: lengths for name, lengths in splits.items() if lengths},
+    }
+    if not content["splits"]:
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_text(folder / LENGTHS_FILE, json.dumps(content, indent=2) + "\n")
+    except OSError as error:
+        raise ConfigError(
+            f"--save-dir {folder}: cannot write {LENGTHS_FILE}: {error.strerror}"
+        ) from error

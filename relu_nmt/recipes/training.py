@@ -14,15 +14,12 @@ from relu_nmt.config import to_dict
 from relu_nmt.peak_memory import peak_gpu_bytes
 from relu_nmt.recipes.training_settings import TrainingSettings
 from relu_nmt.training.batches import TrainingData
-from relu_nmt.training.checkpoint_manager import BEST, LAST, CheckpointFolder
+from relu_nmt.training.checkpoint_manager import CheckpointFolder
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.distributed import ProcessGroup, join_processes
 from relu_nmt.training.log import TrainingLog
-from relu_nmt.training.results import TrainingResults
+from relu_nmt.training.results import TrainingResult
 from relu_nmt.training.trainer import Trainer
-
-SIGNAL_EXIT_CODE = 128
-"""What a signal adds to, as in a shell."""
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
 
@@ -95,67 +92,6 @@ class Training(ABC):
         finetuned = config.checkpoint.finetune_from_model
         return path or (Path(finetuned) if finetuned else None)
 
-    def trainer(self, log: TrainingLog) -> Trainer:
-        """Return the trainer, ready to begin."""
-        parts, process = self.parts(), self.process
-        description = {
-            "model_config": to_dict(self.settings.model),
-            "task": parts.task,
-            "args": to_dict(self.settings, stored_only=True),
-        }
-        trainer = Trainer(
-            parts.model,
-            parts.objective,
-            parts.data,
-            parts.trainer,
-            description,
-            process,
-            log,
-        )
-        self.say(
-            f"training on {process.world_size} device(s) ({process.device.type}); "
-            f"{parts.batch_size}"
-        )
-        return trainer
-
-
-@dataclass(frozen=True)
-class TrainingResult:
-    """What came of a training.
-
-    Args:
-        course: losses, metrics, speeds, memory and how it ended, over all resumes; the same is
-            in ``results.json`` beside the checkpoints.
-        save_dir: folder of the checkpoints; ``None`` if none are written.
-    """
-
-    course: TrainingResults
-    save_dir: Path | None
-
-    @property
-    def best_score(self) -> float | None:
-        """The best value of ``best_checkpoint_metric``; ``None`` if nothing was validated."""
-        return None if self.course.best is None else self.course.best["value"]
-
-    @property
-    def best_checkpoint(self) -> Path | None:
-        """The checkpoint with the best score, if there is one."""
-        return self._checkpoint(BEST)
-
-    @property
-    def last_checkpoint(self) -> Path | None:
-        """The newest checkpoint, from which the same settings go on, if there is one."""
-        return self._checkpoint(LAST)
-
-    @property
-    def exit_code(self) -> int:
-        """The exit code of the command: 0, or what a shell has for the signal that ended it."""
-        return 0 if self.course.signal is None else SIGNAL_EXIT_CODE + self.course.signal
-
-    def _checkpoint(self, name: str) -> Path | None:
-        path = None if self.save_dir is None else self.save_dir / name
-        return path if path is not None and path.is_file() else None
-
 
 def run_training(
     training_class: type[Training], settings: TrainingSettings, progress: bool
@@ -174,10 +110,20 @@ def run_training(
     process = join_processes(config.run.cpu)
     try:
         log = TrainingLog(config.logging, quiet=not process.is_first, shown=progress)
-        course = training_class(settings, process, log.say).trainer(log).train()
+        parts = training_class(settings, process, log.say).parts()
+        description = {
+            "model_config": to_dict(settings.model),
+            "task": parts.task,
+            "args": to_dict(settings, stored_only=True),
+        }
+        trainer = Trainer(
+            parts.model, parts.objective, parts.data, parts.trainer, description, process, log
+        )
+        devices = f"{process.world_size} device(s) ({process.device.type})"
+        log.say(f"training on {devices}; {parts.batch_size}")
+        result = trainer.train()
         if (peak := peak_gpu_bytes()) is not None:
             log.say(f"peak GPU memory: {peak:,} bytes")
     finally:
         process.close()
-    folder = None if config.checkpoint.no_save else Path(config.checkpoint.save_dir)
-    return TrainingResult(course, folder)
+    return result

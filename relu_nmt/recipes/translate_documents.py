@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from relu_nmt.data.documents import separator_test
 from relu_nmt.data.groups import SINGLE_SENTENCES
 from relu_nmt.decoding.document_search import (
-    DocumentTranslations,
     SourceDocuments,
     TranslatedDocuments,
 )
@@ -68,19 +67,18 @@ def run(settings: Settings, *, progress: bool = True) -> TextTranslation:
         found = translator.translate_in_windows(
             sources, windows, settings.search, on_progress=advance
         )
-    translated = TranslatedDocuments(found, len(documents))
-    rest = iter(translated)
+    rest = iter(found)
     text = [line for blank, run in runs for line in ([""] * len(run) if blank else next(rest))]
     report = [
         _report(sources, found, windows, int(plan.groups().over_long.sum())),
         _undivided_note(found),
         limit_note(found.num_at_limit, settings.search),
-        _empty_note([line for own in translated for line in own]),
+        _empty_note([line for own in found for line in own]),
     ]
     if progress:
         print("".join(f"{line}\n" for line in text), end="")
         _tell(report)
-    return TextTranslation(text, translated, [note for note in notes + report if note])
+    return TextTranslation(text, found, [note for note in notes + report if note])
 
 
 def _read(path: str) -> list[str]:
@@ -95,25 +93,25 @@ def _tell(notes: Sequence[str]) -> None:
 
 
 def _report(
-    sources: SourceDocuments, found: DocumentTranslations, windows: WindowConfig, num_over_long: int
+    sources: SourceDocuments, found: TranslatedDocuments, windows: WindowConfig, num_over_long: int
 ) -> str:
     """Return the line that tells what was translated together."""
     num_lines, limit = len(sources.sentences), windows.max_doc_tokens
     parts = [
-        f"{num_lines:,} lines of {len(sources.counts):,} documents in {found.num_planned:,} "
+        f"{num_lines:,} lines of {len(sources.counts):,} documents in {found.num_groups:,} "
         + ("groups of one" if limit == SINGLE_SENTENCES else f"groups of up to {limit} tokens")
     ]
     if num_over_long:
         parts.append(f"{num_over_long:,} longer lines translated whole")
     if sources.separators is not None and limit != SINGLE_SENTENCES:
-        wrong = share(found.num_mismatched, found.num_planned)
+        wrong = share(found.num_mismatched, found.num_groups)
         parts.append(f"{wrong} groups had another number of sentences than lines")
     if found.num_repeated:
         parts.append(f"{found.num_repeated:,} translated again in halves")
     return "; ".join(parts)
 
 
-def _undivided_note(found: DocumentTranslations) -> str:
+def _undivided_note(found: TranslatedDocuments) -> str:
     if not found.num_undivided:
         return ""
     return (

@@ -4,13 +4,14 @@ Both go one way: what is translated at once is a window of consecutive sentences
 a window of one. Windows are not repaired here: scores are of what the model makes of them.
 """
 
+import io
 import json
 import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -20,15 +21,17 @@ from relu_nmt.data.documents import DOCUMENT_TAG
 from relu_nmt.data.groups import describe_lengths, lengths_in_words
 from relu_nmt.data.split import longer_side
 from relu_nmt.decoding.document_search import (
-    DocumentTranslations,
     SourceDocuments,
+    TranslatedDocuments,
     WindowTranslation,
 )
 from relu_nmt.decoding.translations import Line, SourceSentence
 from relu_nmt.decoding.windows import WindowPlan
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation.bleu import Score
-from relu_nmt.evaluation.split_score import DocumentScores, score_documents, score_split
+from relu_nmt.evaluation.significance import SegmentStatistics
+from relu_nmt.evaluation.split_score import SplitScorer
+from relu_nmt.io.safe_write import safe_writer
 from relu_nmt.peak_memory import peak_gpu_bytes, peak_resident_bytes
 from relu_nmt.recipes.attention_report import AttentionReport
 from relu_nmt.recipes.translation import (
@@ -45,6 +48,7 @@ from relu_nmt.recipes.translation import (
 from relu_nmt.recipes.translation_settings import TranslateSplitSettings as Settings
 from relu_nmt.translator import Translator
 
+DOCUMENT_SCORES = ("d_bleu", "s_bleu", "group_bleu", "chrf")
 MAX_SENTENCES = 50_000
 """Sentences whose documents are read, sorted by length and translated before the next ones."""
 
@@ -63,8 +67,9 @@ class SplitTranslation:
         num_at_limit: groups whose translation reached the longest output and may be cut off.
         num_mismatched: groups with another number of sentences; None: that cannot be told.
         num_undivided: groups of several sentences that became one line.
-        score: of sentences.
-        document_scores: of documents.
+        scores: all that could be computed, the main one first: ``bleu`` or ``chrf`` of sentences;
+            of documents see :meth:`relu_nmt.evaluation.split_score.SplitScorer.document_scores`.
+        statistics: what d-BLEU adds up, by document, if ``--results`` is to hold it.
         lengths: realised lengths of the groups (:func:`relu_nmt.data.groups.describe_lengths`).
     """
 
@@ -76,8 +81,8 @@ class SplitTranslation:
     num_at_limit: int = 0
     num_mismatched: int | None = 0
     num_undivided: int = 0
-    score: Score | None = None
-    document_scores: DocumentScores | None = None
+    scores: dict[str, Score] = field(default_factory=dict)
+    statistics: SegmentStatistics | None = None
     lengths: dict[str, Any] | None = None
 
     @property
@@ -86,13 +91,9 @@ class SplitTranslation:
         return self.num_tokens / max(self.seconds, 1e-9)
 
     @property
-    def scores(self) -> list[Score]:
-        """All scores that could be computed, the main one first."""
-        of_documents = self.document_scores
-        if of_documents is None:
-            return [] if self.score is None else [self.score]
-        found = (of_documents.d_bleu, of_documents.s_bleu, of_documents.group_bleu)
-        return [score for score in (*found, of_documents.chrf) if score is not None]
+    def score(self) -> Score | None:
+        """The main score; None if there is nothing to compare with."""
+        return next(iter(self.scores.values()), None)
 
     def speed_line(self) -> str:
         """Return fairseq's line of how long it took."""
@@ -137,16 +138,12 @@ def _output(settings: Settings, progress: bool) -> Iterator[TextIO]:
             yield nowhere
         return
     path = Path(folder) / f"generate-{settings.split.gen_subset}.txt"
-    temporary = path.with_name(path.name + ".tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "w", encoding="utf-8") as file:
-            yield file
-        os.replace(temporary, path)
+        with safe_writer(path) as file, io.TextIOWrapper(file, encoding="utf-8") as lines:
+            yield lines
     except OSError as error:
         raise DataError(f"--results-path {path}: cannot write it: {error.strerror}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
     if progress:
         print(f"results: {path}")
 
@@ -218,7 +215,7 @@ class _SplitTranslator:
                     sources, self._windows, self._config, first_id, advance
                 )
                 found.seconds += time.perf_counter() - started
-                self._take(translated, len(documents))
+                self._take(translated)
         if found.num_undivided and self._task.separators is None:
             found.num_mismatched = None
         self._score()
@@ -230,7 +227,7 @@ class _SplitTranslator:
         sentences = self._translator.read_sentences(self._split, numbers, raw_words)
         return [limit.shortened(sentence) for sentence in sentences]
 
-    def _take(self, translated: DocumentTranslations, num_documents: int) -> None:
+    def _take(self, translated: TranslatedDocuments) -> None:
         """Print the groups of some documents and note what the summary needs."""
         found = self._found
         for own in translated.windows:
@@ -244,7 +241,7 @@ class _SplitTranslator:
         found.num_undivided += translated.num_undivided
         found.num_at_limit += translated.num_at_limit
         if self._has_documents:
-            found.documents += translated.lines(num_documents)
+            found.documents += translated.lines
         windows = translated.windows
         self._attention.add([own.source for own in windows], [own.translations for own in windows])
 
@@ -261,18 +258,20 @@ class _SplitTranslator:
 
     def _score(self) -> None:
         """Score the translations, if there are any, and references."""
-        task, split, found = self._task, self._split, self._found
-        config = self._settings.score
-        if split.target is None or self._config.score_reference or not found.groups:
+        found, config = self._found, self._settings.score
+        if self._split.target is None or self._config.score_reference or not found.groups:
             return
+        scorer = SplitScorer(self._task, self._split, config)
         if not self._has_documents:
-            found.score = score_split(task, split, found.groups, config)
+            name = "chrf" if config.scoring == "chrf" else "bleu"
+            found.scores = {name: scorer.score(found.groups)}
             return
         counts = np.array(found.counts)
-        scores = score_documents(task, split, found.documents, found.groups, counts, config)
+        found.scores = scorer.document_scores(found.documents, found.groups, counts)
         if found.num_mismatched is None:
-            scores = replace(scores, s_bleu=None)
-        found.document_scores = scores
+            found.scores.pop("s_bleu", None)
+        if self._settings.documents.results is not None:
+            found.statistics = scorer.document_statistics(found.documents)
 
     def _summarise(self, limit: SourceLimit) -> None:
         """Print the last lines, and write the files."""
@@ -292,10 +291,10 @@ class _SplitTranslator:
             self._print(
                 "NOTE: the folder keeps no raw references; scored on its dictionary's tokens"
             )
-        for score in found.scores:
+        for score in found.scores.values():
             self._print(f"{beginning}: {score}")
-        of_documents = found.document_scores
-        if of_documents and of_documents.s_bleu is None and found.num_mismatched is not None:
+        cut = self._has_documents and found.num_mismatched is not None
+        if cut and found.scores and "s_bleu" not in found.scores:
             reason = "no document has as many sentences as its reference"
             self._print(f"{beginning}: s-BLEU: none, {reason}")
         files = self._settings.documents
@@ -310,8 +309,7 @@ class _SplitTranslator:
 
     def _results(self) -> dict[str, Any]:
         """Return what was printed, as JSON values."""
-        found, scores = self._found, self._found.document_scores
-        wrong, num_groups = found.num_mismatched, len(found.groups)
+        found, wrong, num_groups = self._found, self._found.num_mismatched, len(self._found.groups)
         return {
             "split": self._split.name,
             "max_doc_tokens": self._windows.max_doc_tokens,
@@ -329,11 +327,9 @@ class _SplitTranslator:
             "at_limit": found.num_at_limit,
             "memory_bytes": peak_resident_bytes(),
             "gpu_memory_bytes": peak_gpu_bytes(),
-            "d_bleu": _values(scores and scores.d_bleu),
-            "s_bleu": _values(scores and scores.s_bleu),
-            "group_bleu": _values(scores and scores.group_bleu),
-            "chrf": _values(scores and scores.chrf),
+            **{name: _values(found.scores.get(name)) for name in DOCUMENT_SCORES},
             "lengths": found.lengths,
+            "document_statistics": found.statistics and found.statistics.to_json(),
         }
 
 

@@ -141,7 +141,13 @@ class SourceLimit:
 
 def limit_note(number: int, config: GenerationConfig) -> str:
     """Return the line that tells how many translations were cut off; empty if none."""
-    return f"NOTE: {config.limit_note(number)}" if number else ""
+    if not number:
+        return ""
+    return (
+        f"NOTE: {number:,} translations reached the longest output ({config.max_len_a:g} * source "
+        f"+ {config.max_len_b} tokens, or what the model can write) and may be cut off; "
+        "--max-len-a and --max-len-b change it"
+    )
 
 
 def length_note(limit: int, trained: int) -> str:

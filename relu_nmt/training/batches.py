@@ -49,7 +49,9 @@ class Scorer(Protocol):
     place, and returns the same values in all of them.
     """
 
-    metric_names: tuple[str, ...]
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """Names of the metrics."""
 
     def score(self) -> dict[str, float]:
         """Return the metrics by name."""

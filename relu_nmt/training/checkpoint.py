@@ -14,7 +14,6 @@ is no protection against forgery. Files without it, from before there was one, a
 
 import json
 import os
-import tempfile
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -27,6 +26,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from relu_nmt.errors import CheckpointError
+from relu_nmt.io.safe_write import replacing
 from relu_nmt.training.upgrade import upgrade_metadata, upgrade_tensors
 
 SUFFIX = ".safetensors"
@@ -35,6 +35,7 @@ VERSION = 2
 UPGRADED_VERSION = 1
 """Of older files that are read as well; :mod:`relu_nmt.training.upgrade` renames what they hold."""
 MODEL_PREFIX = "model."
+SHOWN_NAMES = 3
 _PICKLE_STARTS = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 
 
@@ -77,25 +78,16 @@ def save_checkpoint(path: str | os.PathLike[str], checkpoint: Checkpoint) -> Non
     header["checksums"] = {name: _checksum(tensor) for name, tensor in stored.items()}
     text = {key: json.dumps(value, ensure_ascii=False) for key, value in header.items()}
     text["metadata_checksum"] = json.dumps(_checksum_of_texts(text))
-    temporary = None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(
-            prefix=f".{target.name}.", suffix=".tmp", dir=target.parent
-        )
-        os.close(handle)
-        save_file(stored, temporary, metadata=text)
-        _make_durable(temporary)
-        os.replace(temporary, target)
-        temporary = None
+        with replacing(target) as temporary:
+            save_file(stored, temporary, metadata=text)
+            _make_durable(temporary)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(
             f"{target}: cannot write the checkpoint ({error}); free some space or choose another "
             "--save-dir. Earlier checkpoints are unharmed"
         ) from error
-    finally:
-        if temporary is not None and os.path.exists(temporary):
-            os.unlink(temporary)
 
 
 def load_checkpoint(path: str | os.PathLike[str], with_training_state: bool = False) -> Checkpoint:
@@ -137,18 +129,41 @@ def load_checkpoint(path: str | os.PathLike[str], with_training_state: bool = Fa
     return Checkpoint(model, metadata, training)
 
 
-def fill_model(model: nn.Module, checkpoint: Checkpoint, path: str | os.PathLike[str]) -> None:
-    """Copy a checkpoint's weights into a new model made from its settings.
+def load_weights(
+    model: nn.Module, tensors: Mapping[str, Tensor], origin: str | os.PathLike[str]
+) -> None:
+    """Copy stored weights into the model.
 
     Raises:
-        CheckpointError: they do not fit.
+        CheckpointError: names or shapes differ.
     """
-    try:
-        model.load_state_dict(checkpoint.model_tensors)
-    except RuntimeError as error:
-        # PyTorch lists every tensor on a line of its own; the first one tells what is wrong.
-        reason = " ".join(str(error).split())[:200]
-        raise CheckpointError(f"{path}: the weights do not fit the settings: {reason}") from error
+    check_fit(model.state_dict(), tensors, origin)
+    model.load_state_dict(tensors)
+
+
+def check_fit(
+    own: Mapping[str, Tensor], tensors: Mapping[str, Tensor], origin: str | os.PathLike[str]
+) -> None:
+    """Compare names and shapes.
+
+    Raises:
+        CheckpointError: they differ.
+    """
+    unlike = [
+        f"{name} {list(tensors[name].shape)} instead of {list(own[name].shape)}"
+        for name in own
+        if name in tensors and own[name].shape != tensors[name].shape
+    ]
+    missing = [name for name in own if name not in tensors]
+    foreign = [name for name in tensors if name not in own]
+    for what, names in (("has", unlike), ("lacks", missing), ("has also", foreign)):
+        if names:
+            more = f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
+            raise CheckpointError(
+                f"{origin}: the checkpoint does not fit the model: it {what} "
+                f"{', '.join(names[:SHOWN_NAMES])}{more}; to go on with it, give the same --arch, "
+                "model flags and data, or another --save-dir for a fresh start"
+            )
 
 
 def read_metadata(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -238,12 +253,12 @@ def _check_tensors(path: Path, tensors: Mapping[str, Tensor], checksums: Mapping
             raise _damaged(path, f"the tensor {name} does not fit its checksum")
 
 
-def _make_durable(temporary: str) -> None:
-    """Give the file the permissions of an ordinary new file and force it to the disk."""
+def _make_durable(path: Path) -> None:
+    """Give a file of safetensors an ordinary new file's permissions and force it to the disk."""
     mask = os.umask(0)
     os.umask(mask)
-    os.chmod(temporary, 0o666 & ~mask)
-    with open(temporary, "rb") as file:
+    path.chmod(0o666 & ~mask)
+    with open(path, "rb") as file:
         os.fsync(file.fileno())
 
 

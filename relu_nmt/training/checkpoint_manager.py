@@ -3,39 +3,22 @@
 import os
 import re
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 
 from relu_nmt.errors import CheckpointError, ConfigError
+from relu_nmt.io.safe_write import replacing
 from relu_nmt.training.checkpoint import SUFFIX, Checkpoint, save_checkpoint
 from relu_nmt.training.config import CheckpointConfig, ValidationConfig
+from relu_nmt.training.results import BEST, LAST
 
-LAST = f"checkpoint_last{SUFFIX}"
-BEST = f"checkpoint_best{SUFFIX}"
+# Names of the checkpoints saved by updates and by epochs, up to the suffix.
+BY_UPDATES = r"checkpoint_\d+_(\d+)"
+BY_EPOCHS = r"checkpoint(\d+)"
 # The new file is complete before an old one goes.
 FILES_AT_ONCE = 2
 BYTES_PER_VALUE = 4
 # Values per weight in a checkpoint: the weight and Adam's two moments; one more with EMA.
 VALUES_PER_WEIGHT = 3
-
-
-@dataclass(frozen=True)
-class Moment:
-    """When a checkpoint is written.
-
-    Args:
-        epoch: from 1.
-        num_updates: updates made.
-        end_of_epoch: whether the epoch is complete.
-        score: the validation score, None if there was no validation.
-        is_best: whether it is the best so far.
-    """
-
-    epoch: int
-    num_updates: int
-    end_of_epoch: bool
-    score: float | None
-    is_best: bool
 
 
 class CheckpointFolder:
@@ -47,7 +30,7 @@ class CheckpointFolder:
 
     Example:
         >>> folder = CheckpointFolder(CheckpointConfig(), ValidationConfig())
-        >>> folder.names(Moment(3, 300, end_of_epoch=True, score=None, is_best=False))
+        >>> folder.names(3, 300, end_of_epoch=True)
         ['checkpoint3.safetensors', 'checkpoint_last.safetensors']
     """
 
@@ -57,25 +40,30 @@ class CheckpointFolder:
         self._maximize = validation.maximize
         self.path = Path(config.save_dir)
 
-    def names(self, moment: Moment) -> list[str]:
-        """Return the names under which the checkpoint of this moment is kept."""
+    def names(
+        self, epoch: int, num_updates: int, end_of_epoch: bool, best_score: float | None = None
+    ) -> list[str]:
+        """Return the names under which the checkpoint of a moment is kept.
+
+        Args:
+            epoch: from 1.
+            num_updates: updates made.
+            end_of_epoch: whether the epoch is complete.
+            best_score: the validation score, if it is the best so far.
+        """
         config = self._config
         if config.no_save:
             return []
         names = []
-        if moment.end_of_epoch:
-            if not config.no_epoch_checkpoints and moment.epoch % config.save_interval == 0:
-                names.append(f"checkpoint{moment.epoch}{SUFFIX}")
-        elif (
-            config.save_interval_updates > 0
-            and moment.num_updates % config.save_interval_updates == 0
-        ):
-            names.append(f"checkpoint_{moment.epoch}_{moment.num_updates}{SUFFIX}")
-        if moment.is_best:
+        if end_of_epoch:
+            if not config.no_epoch_checkpoints and epoch % config.save_interval == 0:
+                names.append(f"checkpoint{epoch}{SUFFIX}")
+        elif config.save_interval_updates > 0 and num_updates % config.save_interval_updates == 0:
+            names.append(f"checkpoint_{epoch}_{num_updates}{SUFFIX}")
+        if best_score is not None:
             names.append(BEST)
             if config.keep_best_checkpoints > 0:
-                value = f"{moment.score:.2f}"
-                names.append(f"checkpoint.best_{self._metric}_{value}{SUFFIX}")
+                names.append(f"checkpoint.best_{self._metric}_{best_score:.2f}{SUFFIX}")
         if not config.no_last_checkpoints:
             names.append(LAST)
         return names
@@ -138,16 +126,13 @@ class CheckpointFolder:
 
     def _link(self, source: Path, target: Path) -> None:
         """Give a file a further name, without another copy where the disk can do that."""
-        temporary = target.with_name(f".{target.name}.tmp")
         try:
-            temporary.unlink(missing_ok=True)
-            try:
-                os.link(source, temporary)
-            except OSError:
-                shutil.copyfile(source, temporary)
-            os.replace(temporary, target)
+            with replacing(target) as temporary:
+                try:
+                    os.link(source, temporary)
+                except OSError:
+                    shutil.copyfile(source, temporary)
         except OSError as error:
-            temporary.unlink(missing_ok=True)
             raise CheckpointError(
                 f"{target}: cannot write the checkpoint ({error.strerror}); it is stored as "
                 f"{source.name}"
@@ -155,24 +140,30 @@ class CheckpointFolder:
 
     def _prune(self) -> None:
         config = self._config
-        suffix = re.escape(SUFFIX)
-        self._keep(rf"checkpoint_\d+_(\d+){suffix}", config.keep_interval_updates, largest=True)
-        self._keep(rf"checkpoint(\d+){suffix}", config.keep_last_epochs, largest=True)
-        self._keep(
-            rf"checkpoint\.best_{re.escape(self._metric)}_(-?\d+\.?\d*){suffix}",
-            config.keep_best_checkpoints,
-            largest=self._maximize,
-        )
+        best = rf"checkpoint\.best_{re.escape(self._metric)}_(-?\d+\.?\d*)"
+        for pattern, count, largest in (
+            (BY_UPDATES, config.keep_interval_updates, True),
+            (BY_EPOCHS, config.keep_last_epochs, True),
+            (best, config.keep_best_checkpoints, self._maximize),
+        ):
+            found = numbered_checkpoints(self.path, pattern) if count > 0 else []
+            for _, path in found[: max(0, len(found) - count)] if largest else found[count:]:
+                path.unlink(missing_ok=True)
 
-    def _keep(self, pattern: str, count: int, largest: bool) -> None:
-        """Remove all files that match but those with the ``count`` largest (smallest) numbers."""
-        if count <= 0:
-            return
-        found = []
-        for path in self.path.iterdir():
-            match = re.fullmatch(pattern, path.name)
-            if match:
-                found.append((float(match.group(1)), path))
-        found.sort(reverse=largest)
-        for _, path in found[count:]:
-            path.unlink(missing_ok=True)
+
+def numbered_checkpoints(folder: Path, pattern: str) -> list[tuple[float, Path]]:
+    """Return the checkpoints of a folder with a number in their names, the smallest first.
+
+    Args:
+        folder: the ``--save-dir``.
+        pattern: of the names without suffix, the number its only group: ``BY_UPDATES``...
+
+    Raises:
+        CheckpointError: the folder cannot be read.
+    """
+    try:
+        names = os.listdir(folder)
+    except OSError as error:
+        raise CheckpointError(f"{folder}: cannot read the folder: {error.strerror}") from error
+    matches = [re.fullmatch(pattern + re.escape(SUFFIX), name) for name in names]
+    return sorted((float(match[1]), folder / match[0]) for match in matches if match)

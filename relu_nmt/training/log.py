@@ -9,15 +9,11 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from relu_nmt.errors import ConfigError, MissingExtraError
-from relu_nmt.training.batches import Share
 from relu_nmt.training.config import LoggingConfig
-from relu_nmt.training.meters import Meters, UpdateResult, format_value, rounded
-from relu_nmt.training.state import TrainingState
+from relu_nmt.training.meters import format_value, rounded
 
 UPDATES_TAG = "train_inner"
 EPOCH_TAG = "train"
-# Values of the log that are no curves.
-NOT_CURVES = ("num_updates",)
 # Significant digits: there are many values, and small ones among them.
 TELEMETRY_DIGITS = 4
 
@@ -25,142 +21,47 @@ Stats = Mapping[str, float]
 
 
 class TrainingLog:
-    """What a training logs, and when: log lines and TensorBoard curves from the same numbers.
+    """Log lines and TensorBoard curves from the same numbers.
+
+    In ``json`` every line is a JSON object.
 
     Args:
-        config: form of the log.
+        config: form of the log and the file.
         quiet: log nothing (all processes but the first).
-        shown: print on the screen; the log file and TensorBoard do not depend on it.
+        shown: print on standard output; the log file and TensorBoard do not depend on it.
 
     Raises:
         ConfigError: the log file cannot be written.
         MissingExtraError: tensorboard is wanted but not installed.
 
     Example:
-        >>> TrainingLog(LoggingConfig(log_format="json")).say("a remark")
-        {"message": "a remark"}
+        >>> log = TrainingLog(LoggingConfig(log_format="json"))
+        >>> log.validation(1, "valid", {"loss": 3.14159, "num_updates": 7})
+        {"epoch": 1, "valid_loss": 3.142, "valid_num_updates": 7}
     """
 
     def __init__(self, config: LoggingConfig, quiet: bool = False, shown: bool = True) -> None:
         self._config = config
-        self._writer = LogWriter(config, quiet, shown)
-        self._board = TensorBoardLog(None if quiet else config.tensorboard_logdir)
-        self.say = self._writer.message
-
-    def wants_telemetry(self, num_updates: int) -> bool:
-        """Say whether the objective's telemetry of this update is logged.
-
-        It costs time, so it is sampled, and left out where nothing would show it.
-        """
-        interval = self._config.telemetry_interval
-        shown = self._board.active or self._writer.shows_telemetry
-        return shown and interval > 0 and num_updates % interval == 0
-
-    def begin(self, state: TrainingState) -> None:
-        """Begin or go on: curves of an earlier run beyond this point are hidden."""
-        self._board.begin(state.num_updates)
-
-    def begin_epoch(self, share: Share, epoch: int) -> None:
-        """Begin an epoch, or go on in its middle."""
-        self._writer.begin_epoch(epoch, share.updates_done(share.offset), share.num_updates)
-
-    def after_update(
-        self, result: UpdateResult, state: TrainingState, share: Share, wall: float
-    ) -> dict[str, float] | None:
-        """Take in an update; at the log interval print the averages and start them anew.
-
-        Args:
-            result: of the last update.
-            state: its meters hold the update.
-            share: of the epoch, for the position in it.
-            wall: seconds of running.
-
-        Returns:
-            the averages that were printed, if it was time.
-        """
-        self._writer.advance()
-        if result.telemetry:
-            self._writer.telemetry(result.epoch, result.num_updates, result.telemetry)
-            self._board.add(UPDATES_TAG, result.telemetry, result.num_updates)
-        if result.num_updates % self._config.log_interval:
-            return None
-        stats = _training_stats(state.inner, state, result.lr, result.loss_scale, wall)
-        position = share.updates_done(state.batch_offset)
-        self._writer.updates(state.epoch, position, share.num_updates, stats)
-        self._board.add(UPDATES_TAG, stats, result.num_updates)
-        state.inner = Meters()
-        return stats
-
-    def end_epoch(
-        self, state: TrainingState, lr: float, loss_scale: float | None, wall: float
-    ) -> dict[str, float]:
-        """Print and return the averages of the epoch."""
-        stats = _training_stats(state.epoch_meters, state, lr, loss_scale, wall)
-        self._writer.end_epoch(state.epoch, stats)
-        self._board.add(EPOCH_TAG, stats, state.num_updates)
-        return stats
-
-    def validation(self, subset: str, stats: dict[str, float], state: TrainingState) -> None:
-        """Print the scores of a validation set."""
-        self._writer.validation(state.epoch, subset, stats)
-        self._board.add(subset, stats, state.num_updates)
-
-    def close(self) -> None:
-        """Close the log files."""
-        self._writer.close()
-        self._board.close()
-
-
-class LogWriter:
-    """Prints log lines; in ``json`` every line is a JSON object.
-
-    Args:
-        config: form of the log and the file.
-        quiet: print nothing (all processes but the first).
-        shown: print on the screen, too, and not only to the file.
-        stream: where to print; standard output by default.
-
-    Raises:
-        ConfigError: the log file cannot be written.
-
-    Example:
-        >>> writer = LogWriter(LoggingConfig(log_format="json"))
-        >>> writer.validation(1, "valid", {"loss": 3.14159, "num_updates": 7})
-        {"epoch": 1, "valid_loss": 3.142, "valid_num_updates": 7}
-    """
-
-    def __init__(
-        self,
-        config: LoggingConfig,
-        quiet: bool = False,
-        shown: bool = True,
-        stream: TextIO | None = None,
-    ) -> None:
-        self._quiet = quiet
-        self._shown = shown
-        self._stream = stream
+        self._shown = shown and not quiet
         self._format = config.log_format or _default_format(config)
         self._bar: Any = None
-        self._file: TextIO | None = None
-        if config.log_file and not quiet:
-            try:
-                Path(config.log_file).parent.mkdir(parents=True, exist_ok=True)
-                self._file = open(config.log_file, "a", encoding="utf-8")  # noqa: SIM115
-            except OSError as error:
-                raise ConfigError(
-                    f"--log-file {config.log_file}: cannot be written ({error.strerror})"
-                ) from error
+        self._file = _open_file(config.log_file) if config.log_file and not quiet else None
+        self._board = TensorBoardLog(None if quiet else config.tensorboard_logdir)
 
-    def message(self, text: str, name: str = "train") -> None:
+    def say(self, text: str, name: str = "train") -> None:
         """Print a remark."""
         if self._format == "json":
             self._write(json.dumps({"message": text}, ensure_ascii=False))
         else:
             self._write(_stamped(name, text))
 
+    def begin(self, num_updates: int) -> None:
+        """Begin or go on: curves of an earlier run beyond ``num_updates`` are hidden."""
+        self._board.begin(num_updates)
+
     def begin_epoch(self, epoch: int, done: int, total: int) -> None:
         """Begin an epoch of ``total`` updates, ``done`` of which were made before a resume."""
-        if self._format == "tqdm" and self._shown and not self._quiet:
+        if self._format == "tqdm" and self._shown:
             from tqdm import tqdm
 
             self._bar = tqdm(
@@ -190,43 +91,52 @@ class LogWriter:
             self._write(_stamped("train_inner", text))
         elif self._bar is not None:
             self._bar.set_postfix({n: format_value(n, v) for n, v in stats.items()}, refresh=True)
+        self._board.add(UPDATES_TAG, stats)
 
-    @property
-    def shows_telemetry(self) -> bool:
-        """Whether :meth:`telemetry` prints anything."""
-        printed = self._shown or self._file is not None
-        return self._format == "json" and printed and not self._quiet
+    def wants_telemetry(self, num_updates: int) -> bool:
+        """Say whether the objective's telemetry of this update is logged.
+
+        It costs time, so it is sampled, and left out where nothing would show it.
+        """
+        interval = self._config.telemetry_interval
+        shown = self._board.active or self._prints_telemetry
+        return shown and interval > 0 and num_updates % interval == 0
 
     def telemetry(self, epoch: int, num_updates: int, scalars: Stats) -> None:
-        """Print an objective's scalars as one object of JSON; the other forms have no place."""
-        if self.shows_telemetry:
+        """Log an objective's scalars: one object of JSON; the other forms have no place."""
+        if self._prints_telemetry:
             values = {
                 name: float(f"{value:.{TELEMETRY_DIGITS}g}") if math.isfinite(value) else None
                 for name, value in scalars.items()
             }
             self._write_json({"epoch": epoch, "num_updates": num_updates, "telemetry": values})
+        self._board.add(UPDATES_TAG, {**scalars, "num_updates": num_updates})
+
+    @property
+    def _prints_telemetry(self) -> bool:
+        return self._format == "json" and (self._shown or self._file is not None)
 
     def end_epoch(self, epoch: int, stats: Stats) -> None:
         """Print the averages of an epoch."""
-        self.close_bar()
-        self._summary(epoch, "train", "", stats)
+        self._close_bar()
+        self._summary(epoch, EPOCH_TAG, "", stats)
 
     def validation(self, epoch: int, subset: str, stats: Stats) -> None:
         """Print the scores of a validation set."""
         self._summary(epoch, subset, f"valid on '{subset}' subset | ", stats)
 
-    def close_bar(self) -> None:
-        """Remove the progress bar."""
-        if self._bar is not None:
-            self._bar.close()
-            self._bar = None
-
     def close(self) -> None:
-        """Close the bar and the log file."""
-        self.close_bar()
+        """Close the bar, the log file and TensorBoard's files."""
+        self._close_bar()
         if self._file is not None:
             self._file.close()
             self._file = None
+        self._board.close()
+
+    def _close_bar(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
 
     def _summary(self, epoch: int, name: str, title: str, stats: Stats) -> None:
         if self._format == "json":
@@ -235,17 +145,16 @@ class LogWriter:
         elif self._format != "none":
             told = " | ".join(f"{n} {format_value(n, v)}" for n, v in stats.items())
             self._write(_stamped(name, f"epoch {epoch:03d} | {title}{told}"))
+        self._board.add(name, stats)
 
     def _write_json(self, values: Mapping[str, Any]) -> None:
         self._write(json.dumps(values))
 
     def _write(self, line: str) -> None:
-        if self._quiet:
-            return
         if self._bar is not None:
             self._bar.clear()
         if self._shown:
-            print(line, file=self._stream or sys.stdout, flush=True)
+            print(line, flush=True)
         if self._bar is not None:
             self._bar.refresh()
         if self._file is not None:
@@ -293,8 +202,8 @@ class TensorBoardLog:
         """Hide what an earlier run wrote after ``num_updates``; comes before :meth:`add`."""
         self._first_update = num_updates + 1
 
-    def add(self, tag: str, values: Mapping[str, float], num_updates: int) -> None:
-        """Write the finite values as scalars at an update."""
+    def add(self, tag: str, values: Stats) -> None:
+        """Write the finite values as curves over ``num_updates``, which is one of them."""
         if not self._folder:
             return
         if tag not in self._writers:
@@ -302,8 +211,8 @@ class TensorBoardLog:
                 str(Path(self._folder) / tag), purge_step=self._first_update
             )
         for name, value in values.items():
-            if name not in NOT_CURVES and math.isfinite(value):
-                self._writers[tag].add_scalar(name, value, num_updates)
+            if name != "num_updates" and math.isfinite(value):
+                self._writers[tag].add_scalar(name, value, int(values["num_updates"]))
         self._writers[tag].flush()
 
     def close(self) -> None:
@@ -313,19 +222,12 @@ class TensorBoardLog:
         self._writers.clear()
 
 
-def _training_stats(
-    meters: Meters, state: TrainingState, lr: float, loss_scale: float | None, wall: float
-) -> dict[str, float]:
-    """Return the averages with what fairseq shows beside them, in its order."""
-    averages = meters.averages()
-    train_wall, clip = averages.pop("train_wall"), averages.pop("clip")
-    gnorm = averages.pop("gnorm")
-    stats = {**averages, "num_updates": state.num_updates, "lr": lr, "gnorm": gnorm}
-    if clip:
-        stats["clip"] = clip
-    if loss_scale is not None:
-        stats["loss_scale"] = loss_scale
-    return {**stats, "train_wall": train_wall, "wall": wall}
+def _open_file(path: str) -> TextIO:
+    try:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        return open(path, "a", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--log-file {path}: cannot be written ({error.strerror})") from error
 
 
 def _default_format(config: LoggingConfig) -> str:

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from relu_nmt.training.update import UpdateResult
+
 # Averages whose names end so are losses: kept in nats, reported in bits as in fairseq.
 LOSS_SUFFIX = "loss"
 DECIMALS = {
@@ -19,39 +21,6 @@ DECIMALS = {
 }
 EXACT = ("lr", "loss_scale")
 DEFAULT_DECIMALS = 3
-
-
-@dataclass(frozen=True)
-class UpdateResult:
-    """What one update did, over all its batches and processes.
-
-    Args:
-        num_updates: number of the update, from 1.
-        epoch: its epoch, from 1.
-        lr: learning rate it used.
-        metrics: (sum, count) by name; losses in nats.
-        num_tokens: tokens without padding.
-        num_sentences: sentences (images).
-        gradient_norm: before clipping, of the mean loss per token.
-        clipped: whether the gradient was clipped.
-        loss_scale: for float16.
-        telemetry: scalars for TensorBoard.
-        interrupted: a process received a signal.
-        time_is_up: a process found that the time is up.
-    """
-
-    num_updates: int
-    epoch: int
-    lr: float
-    metrics: dict[str, tuple[float, float]]
-    num_tokens: float
-    num_sentences: float
-    gradient_norm: float
-    clipped: bool
-    loss_scale: float | None = None
-    telemetry: dict[str, float] = field(default_factory=dict)
-    interrupted: bool = False
-    time_is_up: bool = False
 
 
 @dataclass
@@ -69,8 +38,11 @@ class Meters:
 
     Example:
         >>> meters = Meters()
-        >>> meters.add(UpdateResult(1, 1, 0.5, {"loss": (6.0, 3.0)}, 3, 1, 0.25, False), 2.0)
-        >>> meters.averages()["wps"], round(meters.averages()["loss"], 3)
+        >>> from relu_nmt.training.update import UpdatePlan
+        >>> plan = UpdatePlan(1, epoch=1, lr=0.5, seed=1)
+        >>> meters.add(UpdateResult(plan, {"loss": (6.0, 3.0)}, 3, 1, 0.25, clipped=False), 2.0)
+        >>> stats = meters.stats(1, 0.5, None, 2.0)
+        >>> stats["wps"], round(stats["loss"], 3)
         (1.5, 2.885)
     """
 
@@ -92,19 +64,35 @@ class Meters:
         self.clips += result.clipped
         self.seconds += seconds
 
-    def averages(self) -> dict[str, float]:
-        """Return what the log shows: losses in bits, speeds per second, sizes per update."""
+    def stats(
+        self, num_updates: int, lr: float, loss_scale: float | None, wall: float
+    ) -> dict[str, float]:
+        """Return what the log shows, in fairseq's order.
+
+        Losses are in bits, speeds per second, sizes per update.
+
+        Args:
+            num_updates: updates made.
+            lr: learning rate.
+            loss_scale: for float16, None without.
+            wall: seconds of running.
+        """
         updates, seconds = max(1, self.updates), max(self.seconds, 1e-9)
-        return {
+        stats = {
             **metric_averages(self.sums),
             "wps": self.tokens / seconds,
             "ups": self.updates / seconds,
             "wpb": self.tokens / updates,
             "bsz": self.sentences / updates,
+            "num_updates": num_updates,
+            "lr": lr,
             "gnorm": self.gradient_norms / updates,
-            "clip": 100.0 * self.clips / updates,
-            "train_wall": self.seconds,
         }
+        if self.clips:
+            stats["clip"] = 100.0 * self.clips / updates
+        if loss_scale is not None:
+            stats["loss_scale"] = loss_scale
+        return {**stats, "train_wall": self.seconds, "wall": wall}
 
     def state(self) -> dict[str, Any]:
         """Return the sums as plain values."""

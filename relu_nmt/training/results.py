@@ -14,17 +14,25 @@ from relu_nmt.io.safe_write import write_text
 from relu_nmt.peak_memory import peak_gpu_bytes, peak_resident_bytes
 
 FILE_NAME = "results.json"
+# Names under which the best and the newest checkpoint lie beside it.
+BEST = "checkpoint_best.safetensors"
+LAST = "checkpoint_last.safetensors"
 FORMAT = 1
+SIGNAL_EXIT_CODE = 128
+"""What a signal adds to, as in a shell."""
 
 Stats = dict[str, Any]
 """Values by name; None stands for infinity and NaN, which JSON does not have."""
 
 
 @dataclass
-class TrainingResults:
+class TrainingResult:
     """The course of a training and how it ended, over all resumes.
 
+    All but ``save_dir`` is what the file holds.
+
     Args:
+        save_dir: folder of the file and of the checkpoints; None if none are written.
         ended: why it ended, for the user; None while it runs or if it was killed.
         signal: number of the signal that interrupted it, if one did.
         diverged: it ended because loss or gradient were not finite, or no float16 loss scale
@@ -44,13 +52,14 @@ class TrainingResults:
         settings: what the training was told to do.
 
     Example:
-        >>> results = TrainingResults(num_updates=20)
-        >>> results.add_updates(1, {"num_updates": 10, "wps": 100.0, "ups": 2.0, "train_wall": 5.0})
-        >>> results.add_updates(1, {"num_updates": 20, "wps": 200.0, "ups": 4.0, "train_wall": 2.5})
-        >>> results.tokens_per_second, results.updates_per_second
+        >>> result = TrainingResult(num_updates=20)
+        >>> result.add_updates(1, {"num_updates": 10, "wps": 100.0, "ups": 2.0, "train_wall": 5.0})
+        >>> result.add_updates(1, {"num_updates": 20, "wps": 200.0, "ups": 4.0, "train_wall": 2.5})
+        >>> result.tokens_per_second, result.updates_per_second
         (200.0, 4.0)
     """
 
+    save_dir: Path | None = None
     ended: str | None = None
     signal: int | None = None
     diverged: bool = False
@@ -64,6 +73,30 @@ class TrainingResults:
     best: dict[str, Any] | None = None
     memory: dict[str, int | None] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def best_score(self) -> float | None:
+        """The best value of ``best_checkpoint_metric``; None if nothing was validated."""
+        return None if self.best is None else self.best["value"]
+
+    @property
+    def best_checkpoint(self) -> Path | None:
+        """The checkpoint with the best score, if there is one."""
+        return self._checkpoint(BEST)
+
+    @property
+    def last_checkpoint(self) -> Path | None:
+        """The newest checkpoint, from which the same settings go on, if there is one."""
+        return self._checkpoint(LAST)
+
+    def _checkpoint(self, name: str) -> Path | None:
+        path = None if self.save_dir is None else self.save_dir / name
+        return path if path is not None and path.is_file() else None
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the command: 0, or what a shell has for the signal that ended it."""
+        return 0 if self.signal is None else SIGNAL_EXIT_CODE + self.signal
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -111,36 +144,33 @@ class TrainingResults:
         known = score is not None and when
         self.best = {"metric": metric, "value": score, "num_updates": when[-1]} if known else None
 
-    def go_on(self, num_updates: int) -> None:
-        """Forget what came after the checkpoint from which training goes on, and how it ended."""
-        self.ended, self.signal, self.diverged = None, None, False
-        for entries in (self.train, self.epochs, *self.valid.values()):
-            entries[:] = [one for one in entries if (one["num_updates"] or 0) <= num_updates]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return what the file holds: the fields, ``format`` and the two speeds."""
-        return {
-            "format": FORMAT,
-            **{f.name: getattr(self, f.name) for f in dataclasses.fields(self)},
-            "tokens_per_second": self.tokens_per_second,
-            "updates_per_second": self.updates_per_second,
-        }
-
-    def write(self, folder: str | os.PathLike[str]) -> None:
-        """Write ``results.json`` into a folder; the old file stays whole until the new one is.
+    def write(self) -> None:
+        """Write ``results.json`` into ``save_dir``; the old file stays whole until the new one is.
 
         Raises:
             DataError: the file cannot be written.
         """
-        path = Path(folder) / FILE_NAME
+        if self.save_dir is None:
+            return
+        path = self.save_dir / FILE_NAME
+        values = {
+            "format": FORMAT,
+            **{name: getattr(self, name) for name in self._stored()},
+            "tokens_per_second": self.tokens_per_second,
+            "updates_per_second": self.updates_per_second,
+        }
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_text(path, json.dumps(self.to_dict(), ensure_ascii=False, indent=1) + "\n")
+            write_text(path, json.dumps(values, ensure_ascii=False, indent=1) + "\n")
         except OSError as error:
             raise DataError(f"{path}: cannot be written ({error.strerror})") from error
 
     @classmethod
-    def load(cls, folder: str | os.PathLike[str]) -> "TrainingResults":
+    def _stored(cls) -> list[str]:
+        return [f.name for f in dataclasses.fields(cls) if f.name != "save_dir"]
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> "TrainingResult":
         """Read the ``results.json`` of a folder.
 
         Raises:
@@ -154,7 +184,7 @@ class TrainingResults:
                     f"{path}: format {values['format']}, but this relu_nmt reads format {FORMAT}; "
                     "use the relu_nmt that wrote it"
                 )
-            return cls(**{f.name: values[f.name] for f in dataclasses.fields(cls)})
+            return cls(Path(folder), **{name: values[name] for name in cls._stored()})
         except OSError as error:
             raise DataError(f"{path}: cannot be read ({error.strerror})") from error
         except (ValueError, KeyError, TypeError) as error:
@@ -163,25 +193,31 @@ class TrainingResults:
                 "the history that it held"
             ) from error
 
+    @classmethod
+    def to_continue(
+        cls, folder: Path, checkpoint: Path | None, num_updates: int
+    ) -> "TrainingResult":
+        """Return what a training adds to: the course of the run it goes on with, or a new one.
 
-def results_to_continue(folder: Path, checkpoint: Path | None, num_updates: int) -> TrainingResults:
-    """Return the results that a training adds to: those of the run it goes on with, or new ones.
+        What came after the checkpoint, and how that run ended, is forgotten.
 
-    Args:
-        folder: the ``--save-dir``.
-        checkpoint: what training goes on from, if anything; the history beside another folder's
-            checkpoint is that of another run.
-        num_updates: updates made up to there.
+        Args:
+            folder: the ``--save-dir``.
+            checkpoint: what training goes on from, if anything; the history beside another
+                folder's checkpoint is that of another run.
+            num_updates: updates made up to there.
 
-    Raises:
-        DataError: the file is damaged.
-    """
-    continues = checkpoint is not None and checkpoint.parent.resolve() == folder.resolve()
-    if not continues or not (folder / FILE_NAME).exists():
-        return TrainingResults()
-    results = TrainingResults.load(folder)
-    results.go_on(num_updates)
-    return results
+        Raises:
+            DataError: the file is damaged.
+        """
+        continues = checkpoint is not None and checkpoint.parent.resolve() == folder.resolve()
+        if not continues or not (folder / FILE_NAME).exists():
+            return cls(folder)
+        result = cls.load(folder)
+        result.ended, result.signal, result.diverged = None, None, False
+        for entries in (result.train, result.epochs, *result.valid.values()):
+            entries[:] = [one for one in entries if (one["num_updates"] or 0) <= num_updates]
+        return result
 
 
 def _storable(stats: Mapping[str, float]) -> Stats:

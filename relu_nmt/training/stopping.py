@@ -1,9 +1,7 @@
-"""When training ends: limits, no more improvement, a signal."""
+"""When training ends: limits, a signal."""
 
-import math
 import signal
 import threading
-from collections.abc import Mapping
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -27,7 +25,7 @@ class SignalWatch:
 
     def __init__(self) -> None:
         self.received: int | None = None
-        self._old: dict[int, object] = {}
+        self._old: dict[int, Any] = {}
 
     def __enter__(self) -> "SignalWatch":
         if threading.current_thread() is threading.main_thread():
@@ -42,7 +40,7 @@ class SignalWatch:
         trace: TracebackType | None,
     ) -> None:
         for number, handler in self._old.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]
+            signal.signal(number, handler)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.received == signal.SIGINT == number:
@@ -50,58 +48,21 @@ class SignalWatch:
         self.received = number
 
 
-class Patience:
-    """Counts validations since the best score.
-
-    Args:
-        patience: validations without a better score after which to stop; 0 or less: never.
-        maximize: whether a larger score is better.
-
-    Example:
-        >>> patience = Patience(2, maximize=True)
-        >>> [patience.exhausted_by(score) for score in (1.0, 3.0, 3.0, 2.0)]
-        [False, False, False, True]
-    """
-
-    def __init__(self, patience: int, maximize: bool) -> None:
-        self._patience = patience
-        self._maximize = maximize
-        self.best: float | None = None
-        self.bad_validations = 0
-
-    def exhausted_by(self, score: float) -> bool:
-        """Take in the score of a validation; return whether to stop."""
-        if not math.isnan(score) and (
-            self.best is None or (score > self.best if self._maximize else score < self.best)
-        ):
-            self.best = score
-            self.bad_validations = 0
-        else:
-            self.bad_validations += 1
-        return 0 < self._patience <= self.bad_validations
-
-    def state(self) -> dict[str, Any]:
-        """Return the best score and the validations since."""
-        return {"best": self.best, "bad_validations": self.bad_validations}
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from :meth:`state`."""
-        self.best = state["best"]
-        self.bad_validations = state["bad_validations"]
-
-
-def limit_reached(config: RunConfig, num_updates: int, epoch: int) -> str | None:
+def limit_reached(config: RunConfig, num_updates: int, epoch: int, out_of_time: bool) -> str | None:
     """Return why training must not go on, or None.
 
     Args:
         config: the limits.
         num_updates: updates made.
         epoch: the epoch that the next update belongs to, from 1.
+        out_of_time: the processes have found that :func:`time_is_up`.
     """
     if config.max_update and num_updates >= config.max_update:
         return f"{num_updates} updates are made (--max-update {config.max_update})"
     if config.max_epoch and epoch > config.max_epoch:
         return f"epoch {epoch - 1} is finished (--max-epoch {config.max_epoch})"
+    if out_of_time:
+        return f"the time is up (--stop-time-hours {config.stop_time_hours:g})"
     return None
 
 

@@ -4,23 +4,22 @@ import math
 import signal
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from typing import Any
 
 from torch import nn
 
 from relu_nmt.errors import DataError, TrainingError
 from relu_nmt.training.batches import Batch, Share, TrainingData, load_ahead
-from relu_nmt.training.checkpoint_manager import CheckpointFolder, Moment
+from relu_nmt.training.checkpoint_manager import CheckpointFolder
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.distributed import ProcessGroup
 from relu_nmt.training.log import TrainingLog
-from relu_nmt.training.meters import UpdateResult
-from relu_nmt.training.results import TrainingResults, results_to_continue
-from relu_nmt.training.resume import restore, snapshot
-from relu_nmt.training.state import TrainingState, build_components
+from relu_nmt.training.meters import Meters
+from relu_nmt.training.results import TrainingResult
+from relu_nmt.training.state import Components, TrainingState, restore, snapshot
 from relu_nmt.training.stopping import SignalWatch, limit_reached, time_is_up
-from relu_nmt.training.update import LaunchedUpdate, UpdatePlan, Updater, update_seed
+from relu_nmt.training.update import LaunchedUpdate, UpdatePlan, Updater, UpdateResult, update_seed
 from relu_nmt.training.validation import Validator
 
 
@@ -85,9 +84,9 @@ class Trainer:
     ) -> None:
         self.config = config
         self.state = TrainingState()
-        self.results = TrainingResults()
+        self.result = TrainingResult()
         objective.to(process.device).train()
-        self.parts = build_components(model.to(process.device), config, process)
+        self.parts = Components(model.to(process.device), config, process)
         self.log = log or TrainingLog(config.logging, quiet=not process.is_first)
         self._description = description
         self._process = process
@@ -99,14 +98,7 @@ class Trainer:
             config.run.clip_norm,
             process,
         )
-        self._validator = Validator(
-            objective,
-            data.valid,
-            data.scorers,
-            self.parts.precision,
-            process,
-            config.run.num_workers,
-        )
+        self._validator = Validator(objective, data, self.parts, process, config.run.num_workers)
         self._folder = CheckpointFolder(config.checkpoint, config.validation)
         # A GPU works on its own: waiting for each update's numbers would leave it idle.
         self._reads_late = process.device.type != "cpu"
@@ -118,60 +110,63 @@ class Trainer:
         self._interrupted = False
         self._started = self._lap = time.monotonic()
 
-    def train(self) -> TrainingResults:
+    def train(self) -> TrainingResult:
         """Train until a limit is reached or a signal comes; goes on from a checkpoint if there is.
 
-        The results are also written beside the checkpoints, at each of them, at each validation
+        The result is also written beside the checkpoints, at each of them, at each validation
         and at the end.
 
         Raises:
             CheckpointError: a checkpoint cannot be read or written.
             ConfigError: a check before the first update fails.
-            DataError: the results cannot be read or written.
+            DataError: the result cannot be read or written.
             TrainingError: the loss or the gradient is not finite.
         """
         metric, say = self.config.validation.best_checkpoint_metric, self.log.say
         try:
             path = self._folder.restore_path()
             self.state = restore(self.parts, path, self.config.checkpoint, metric, say)
-            self.results = results_to_continue(self._folder.path, path, self.state.num_updates)
-            self.results.settings = dict(self._description.get("args", {}))
-            self.results.parameters = sum(p.numel() for p in self.parts.model.parameters())
+            done = self.state.num_updates
+            self.result = TrainingResult.to_continue(self._folder.path, path, done)
+            if self.config.checkpoint.no_save:
+                self.result.save_dir = None
+            self.result.settings = dict(self._description.get("args", {}))
+            self.result.parameters = sum(p.numel() for p in self.parts.model.parameters())
             self._started = time.monotonic() - self.state.seconds
             self._reason = self._limit_reached(self.state.epoch)
             if self._reason is None:
                 self._check_before_start()
-                self.log.begin(self.state)
+                self.log.begin(self.state.num_updates)
                 self._train()
             say(f"done training in {self._wall():.1f} seconds: {self._reason}")
-            self.results.ended = self._reason
+            self.result.ended = self._reason
             if self._interrupted:
-                self.results.signal = self._watch.received or signal.SIGINT
-            self._write_results()
+                self.result.signal = self._watch.received or signal.SIGINT
+            self._write_result()
         finally:
             self.log.close()
-        return self.results
+        return self.result
 
     def _train(self) -> None:
-        """Train until there is a reason to stop; an error is noted in the results."""
-        self._write_results()
+        """Train until there is a reason to stop; an error is noted in the result."""
+        self._write_result()
         try:
             with self._watch:
                 while self._reason is None:
                     self._train_epoch()
         except BaseException as error:
-            self.results.ended = str(error) or type(error).__name__
-            self.results.diverged = isinstance(error, TrainingError)
+            self.result.ended = str(error) or type(error).__name__
+            self.result.diverged = isinstance(error, TrainingError)
             with suppress(DataError):  # the first error is the one to show
-                self._write_results()
+                self._write_result()
             raise
 
     def _check_before_start(self) -> None:
         """Find the mistakes that would otherwise show after hours."""
         if self._process.is_first:
-            self._folder.check(self.results.parameters, self.parts.average is not None)
+            self._folder.check(self.result.parameters, self.parts.average is not None)
         if self._data.valid and not self.config.validation.disable_validation:
-            self._validator.check(self.config.validation, self._validation_weights())
+            self._validator.check(self.config.validation)
 
     def _train_epoch(self) -> None:
         """Train from the stored position to the end of the epoch, or until a reason to stop."""
@@ -192,7 +187,7 @@ class Trainer:
         wanted = [index for update in updates for index in update if index is not None]
         on_gpu = self._process.device.type == "cuda"
         batches = load_ahead(self._data.train.load, wanted, config.num_workers, on_gpu)
-        self.log.begin_epoch(share, state.epoch)
+        self.log.begin_epoch(state.epoch, share.updates_done(share.offset), share.num_updates)
         self._lap = time.monotonic()
         for update in updates:
             if self._update([self._batch(index, batches) for index in update]):
@@ -248,13 +243,20 @@ class Trainer:
         result = self._launched.read(self.config.run.clip_norm, self._process)
         self._launched, self._last = None, result
         now = time.monotonic()
-        for meters in (self.state.inner, self.state.epoch_meters):
+        state, plan = self.state, result.plan
+        for meters in (state.inner, state.epoch_meters):
             meters.add(result, now - self._lap)
         self._lap = now
-        self.results.epoch = result.epoch
-        stats = self.log.after_update(result, self.state, self._share, self._wall())
-        if stats is not None:
-            self.results.add_updates(result.epoch, stats)
+        self.result.epoch = plan.epoch
+        self.log.advance()
+        if result.telemetry:
+            self.log.telemetry(plan.epoch, plan.num_updates, result.telemetry)
+        if plan.num_updates % self.config.logging.log_interval == 0:
+            stats = state.inner.stats(plan.num_updates, plan.lr, result.loss_scale, self._wall())
+            state.inner = Meters()
+            position = self._share.updates_done(state.batch_offset)
+            self.log.updates(plan.epoch, position, self._share.num_updates, stats)
+            self.result.add_updates(plan.epoch, stats)
 
     def _between_updates(self) -> None:
         """Stop, validate or save if it is time; the end of the epoch is not treated here."""
@@ -269,11 +271,12 @@ class Trainer:
 
     def _end_epoch(self) -> None:
         self._read_launched()
-        rate = self._learning_rate(self.state.num_updates)
-        scale = self.parts.precision.loss_scale
-        stats = self.log.end_epoch(self.state, rate, scale, self._wall())
-        self.results.add_epoch(self.state.epoch, stats)
-        self._reason = self._limit_reached(self.state.epoch + 1)
+        state, scale = self.state, self.parts.precision.loss_scale
+        rate = self._learning_rate(state.num_updates)
+        stats = state.epoch_meters.stats(state.num_updates, rate, scale, self._wall())
+        self.log.end_epoch(state.epoch, stats)
+        self.result.add_epoch(state.epoch, stats)
+        self._reason = self._limit_reached(state.epoch + 1)
         self._validate_and_save(end_of_epoch=True)
 
     def _validate_and_save(self, end_of_epoch: bool) -> None:
@@ -287,14 +290,12 @@ class Trainer:
         score, is_best = None, False
         if self._validation_is_due(end_of_epoch, save):
             score = self._validate()
-            is_best = state.is_better(score, self.config.validation.maximize)
-            state.best_score = score if is_best else state.best_score
-            self.results.set_best(self.config.validation.best_checkpoint_metric, state.best_score)
-            if self.parts.patience.exhausted_by(score):
-                self._reason = (
-                    f"no better {self.config.validation.best_checkpoint_metric} in "
-                    f"{self.config.run.patience} validations (--patience)"
-                )
+            metric = self.config.validation.best_checkpoint_metric
+            patience = self.config.run.patience
+            is_best = state.add_score(score, self.config.validation.maximize)
+            self.result.set_best(metric, state.best_score)
+            if 0 < patience <= state.bad_validations:
+                self._reason = f"no better {metric} in {patience} validations (--patience)"
         if end_of_epoch:
             self.parts.schedule.end_epoch(state.num_updates, score)
             state.next_epoch()
@@ -304,7 +305,7 @@ class Trainer:
         if save or is_best or self._reason is not None:
             self._save(end_of_epoch, score, is_best)
         if save or score is not None:
-            self._write_results()
+            self._write_result()
 
     def _validation_is_due(self, end_of_epoch: bool, save: bool) -> bool:
         config, state = self.config.validation, self.state
@@ -326,15 +327,15 @@ class Trainer:
         metric = self.config.validation.best_checkpoint_metric
         for subset in self._data.valid:
             self.log.say(f"begin validation on '{subset}' subset", subset)
-            stats = self._validator.run(subset, self._validation_weights())
+            stats = self._validator.run(subset)
             stats["num_updates"] = self.state.num_updates
             if not scores and metric in stats:
                 choose = max if self.config.validation.maximize else min
                 best = self.state.best_score
                 score = stats[metric]
                 stats[f"best_{metric}"] = score if best is None else choose(score, best)
-            self.log.validation(subset, stats, self.state)
-            self.results.add_validation(subset, self.state.epoch, stats)
+            self.log.validation(self.state.epoch, subset, stats)
+            self.result.add_validation(subset, self.state.epoch, stats)
             scores.append(stats.get(metric, math.nan))
         self._lap = time.monotonic()
         return scores[0]
@@ -345,9 +346,9 @@ class Trainer:
         state = self.state
         state.seconds = self._wall()
         epoch = state.epoch - end_of_epoch
-        moment = Moment(epoch, state.num_updates, end_of_epoch, score, is_best)
-        names = self._folder.names(moment) if self._process.is_first else []
-        if names:
+        best_score = score if is_best else None
+        names = self._folder.names(epoch, state.num_updates, end_of_epoch, best_score)
+        if names and self._process.is_first:
             start = time.monotonic()
             shown = "none" if score is None else f"{score:g}"
             with_optimizer = not self.config.checkpoint.no_save_optimizer_state
@@ -360,32 +361,25 @@ class Trainer:
             )
         self._lap = time.monotonic()
 
-    def _write_results(self) -> None:
-        """Bring the results up to now and write them, if anything is written."""
-        self.results.measure(self.state.num_updates, self._wall())
-        if self._process.is_first and not self.config.checkpoint.no_save:
-            self.results.write(self._folder.path)
+    def _write_result(self) -> None:
+        """Bring the result up to now and write it."""
+        self.result.measure(self.state.num_updates, self._wall())
+        if self._process.is_first:
+            self.result.write()
 
     def _limit_reached(self, epoch: int) -> str | None:
         """Return why training must not go on with an update in ``epoch``, or None."""
-        reason = limit_reached(self.config.run, self.state.num_updates, epoch)
         if self._process.world_size == 1:
             out_of_time = time_is_up(self.config.run, self._wall())
         else:
             # Processes must agree, so they use the vote that came with the last update.
             out_of_time = self._last is not None and self._last.time_is_up
-        if reason is None and out_of_time:
-            reason = f"the time is up (--stop-time-hours {self.config.run.stop_time_hours:g})"
-        return reason
+        return limit_reached(self.config.run, self.state.num_updates, epoch, out_of_time)
 
     def _signalled(self) -> bool:
         if self._process.world_size == 1:
             return self._watch.received is not None
         return self._last is not None and self._last.interrupted
-
-    def _validation_weights(self) -> AbstractContextManager:
-        """Return the context in which the model has the weights to validate and decode with."""
-        return nullcontext() if self.parts.average is None else self.parts.average.applied()
 
     def _learning_rate(self, num_updates: int) -> float:
         return self.parts.schedule.learning_rate(num_updates, self.state.epoch)

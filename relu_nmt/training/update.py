@@ -15,7 +15,6 @@ from relu_nmt.objective import LossOutput
 from relu_nmt.optim.optimizers import set_learning_rate
 from relu_nmt.training.batches import Batch
 from relu_nmt.training.distributed import ProcessGroup
-from relu_nmt.training.meters import UpdateResult
 from relu_nmt.training.precision import Precision
 
 SHOWN_IDS = 20
@@ -67,37 +66,57 @@ class _Sums:
             self.counts[name] = self.counts.get(name, 0) + weight * count
 
 
+@dataclass(frozen=True)
+class UpdateResult:
+    """What one update did, over all its batches and processes.
+
+    Args:
+        plan: what it was made of.
+        metrics: (sum, count) by name; losses in nats.
+        num_tokens: tokens without padding.
+        num_sentences: sentences (images).
+        gradient_norm: before clipping, of the mean loss per token.
+        clipped: whether the gradient was clipped.
+        loss_scale: for float16.
+        telemetry: scalars for TensorBoard.
+        interrupted: a process received a signal.
+        time_is_up: a process found that the time is up.
+    """
+
+    plan: UpdatePlan
+    metrics: dict[str, tuple[float, float]]
+    num_tokens: float
+    num_sentences: float
+    gradient_norm: float
+    clipped: bool
+    loss_scale: float | None = None
+    telemetry: dict[str, float] = field(default_factory=dict)
+    interrupted: bool = False
+    time_is_up: bool = False
+
+
+@dataclass(frozen=True)
 class LaunchedUpdate:
     """An update whose numbers may still be on their way from the device.
 
     Args:
         plan: what was asked for.
         names: names of the metrics.
-        vector: float64 [2 * metrics + HEAD], sums over all processes, on the device.
-        gradient_norm: scalar, before clipping.
-        losses: [batches], each batch's own loss.
+        values: float64 [1 + HEAD + 2 * metrics + batches] on the device: the gradient's norm before
+            clipping; sums over all processes; each batch's own loss.
         ids: sample ids of each batch of this process.
         skipped: gradients overflowed and the optimiser made no step.
         loss_scale: for float16.
         telemetry: scalars of the first batch.
     """
 
-    def __init__(
-        self,
-        plan: UpdatePlan,
-        names: list[str],
-        vector: Tensor,
-        gradient_norm: Tensor,
-        losses: Tensor,
-        ids: list[Tensor],
-    ) -> None:
-        self.plan = plan
-        self.skipped = False
-        self.loss_scale: float | None = None
-        self.telemetry: dict[str, float] = {}
-        self._names = names
-        self._values = torch.cat([gradient_norm.double().view(1), vector, losses.double()])
-        self._ids = ids
+    plan: UpdatePlan
+    names: list[str]
+    values: Tensor
+    ids: list[Tensor]
+    skipped: bool
+    loss_scale: float | None
+    telemetry: dict[str, float]
 
     def read(self, clip_norm: float, process: ProcessGroup) -> UpdateResult:
         """Wait for the numbers and return them.
@@ -105,16 +124,14 @@ class LaunchedUpdate:
         Raises:
             TrainingError: the loss or the gradient is not finite.
         """
-        gradient_norm, *values = self._values.tolist()
+        gradient_norm, *values = self.values.tolist()
         head = dict(zip(HEAD, values, strict=False))
         pairs = values[len(HEAD) :]
-        metrics = {name: (pairs[2 * i], pairs[2 * i + 1]) for i, name in enumerate(self._names)}
+        metrics = {name: (pairs[2 * i], pairs[2 * i + 1]) for i, name in enumerate(self.names)}
         if not self.skipped:
-            self._check_finite(gradient_norm, metrics, pairs[2 * len(self._names) :], process)
+            self._check_finite(gradient_norm, metrics, pairs[2 * len(self.names) :], process)
         return UpdateResult(
-            self.plan.num_updates,
-            self.plan.epoch,
-            self.plan.lr,
+            self.plan,
             metrics,
             head["num_tokens"],
             head["num_sentences"],
@@ -153,7 +170,7 @@ class LaunchedUpdate:
     def _ids_of(self, losses: list[float], only_bad: bool) -> list[int]:
         batches = [
             ids.tolist()
-            for ids, loss in zip(self._ids, losses, strict=True)
+            for ids, loss in zip(self.ids, losses, strict=True)
             if not (only_bad and math.isfinite(loss))
         ]
         return [number for batch in batches for number in batch]
@@ -213,14 +230,17 @@ class Updater:
         names = list(sums.totals)
         vector = self._process.sum(self._vector(sums, plan))
         gradient_norm = self._normalise_gradients(vector[0])
-        launched = LaunchedUpdate(
-            plan, names, vector, gradient_norm, torch.stack(losses), [b.ids for b, _ in batches]
-        )
         set_learning_rate(self._optimizer, plan.lr)
-        launched.skipped = not self._precision.step(self._optimizer)
-        launched.loss_scale = self._precision.loss_scale
-        launched.telemetry = telemetry
-        return launched
+        skipped = not self._precision.step(self._optimizer)
+        return LaunchedUpdate(
+            plan,
+            names,
+            torch.cat([gradient_norm.double().view(1), vector, torch.stack(losses).double()]),
+            [batch.ids for batch, _ in batches],
+            skipped,
+            self._precision.loss_scale,
+            telemetry,
+        )
 
     def _forward_backward(
         self, batch: Batch, weight: int, telemetry: bool, last: bool

@@ -4,9 +4,9 @@ import io
 import os
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,57 +22,35 @@ TRAIN_FOLDER = "train"
 VALID_FOLDERS = ("val", "valid", "validation", "test")
 
 
-class FileTree(Protocol):
-    """Files by their path in the tree, with ``/`` between its parts."""
+class FileTree:
+    """The files below a folder, whose links are followed, or in a zip file.
 
-    origin: str
-
-    def paths(self) -> Iterator[str]:
-        """Give the paths of all files, in any order."""
-
-    def read(self, path: str) -> bytes:
-        """Return a file's bytes; called from several threads."""
-
-
-class FolderTree:
-    """The files below a folder; links are followed."""
-
-    def __init__(self, folder: Path) -> None:
-        self.origin = str(folder)
-        self._folder = folder
-
-    def paths(self) -> Iterator[str]:
-        """Give the paths of all files."""
-        for parent, _, names in os.walk(self._folder, followlinks=True):
-            relative = Path(parent).relative_to(self._folder)
-            yield from ((relative / name).as_posix() for name in names)
-
-    def read(self, path: str) -> bytes:
-        """Return a file's bytes."""
-        return (self._folder / path).read_bytes()
-
-
-class ZipTree:
-    """The files in a zip file.
+    Args:
+        origin: the folder or zip file.
 
     Raises:
         DataError: it is no zip file.
     """
 
-    def __init__(self, file: Path) -> None:
-        self.origin = str(file)
+    def __init__(self, origin: Path) -> None:
+        self.origin = origin
         try:
-            self._zip = zipfile.ZipFile(file)
+            self._zip = None if origin.is_dir() else zipfile.ZipFile(origin)
         except (OSError, zipfile.BadZipFile) as error:
-            raise DataError(f"{file}: cannot be read as a zip file ({error})") from error
+            raise DataError(f"{origin}: cannot be read as a zip file ({error})") from error
 
     def paths(self) -> Iterator[str]:
-        """Give the paths of all files."""
-        return (entry.filename for entry in self._zip.infolist() if not entry.is_dir())
+        """Give the path of each file in the tree, with ``/`` between its parts, in any order."""
+        if self._zip is not None:
+            yield from (entry.filename for entry in self._zip.infolist() if not entry.is_dir())
+            return
+        for parent, _, names in os.walk(self.origin, followlinks=True):
+            relative = Path(parent).relative_to(self.origin)
+            yield from ((relative / name).as_posix() for name in names)
 
     def read(self, path: str) -> bytes:
-        """Return a file's bytes."""
-        return self._zip.read(path)
+        """Return a file's bytes; called from several threads."""
+        return (self.origin / path).read_bytes() if self._zip is None else self._zip.read(path)
 
 
 @dataclass(frozen=True)
@@ -111,15 +89,16 @@ class ImageSet:
             with pillow.open(io.BytesIO(self.tree.read(path))) as image:
                 return image.convert("RGB")
         except Exception as error:  # Pillow's decoders and zlib raise errors of many kinds
+            [reason, *_] = str(error).splitlines() or [type(error).__name__]
             raise DataError(
-                f"{self.tree.origin}: {path}: cannot be read as an image "
-                f"({_first_line(error)}); repair or remove it"
+                f"{self.tree.origin}: {path}: cannot be read as an image ({reason}); repair or "
+                "remove it"
             ) from error
 
     def subset(self, numbers: np.ndarray, name: str) -> "ImageSet":
         """Return the images of these numbers, in this order, as a set called ``name``."""
         paths = [self.paths[number] for number in numbers]
-        return ImageSet(self.tree, name, paths, self.labels[numbers], self.classes)
+        return replace(self, name=name, paths=paths, labels=self.labels[numbers], num_ignored=0)
 
 
 def open_images(path: str | os.PathLike[str]) -> dict[str, ImageSet]:
@@ -151,7 +130,7 @@ def open_images(path: str | os.PathLike[str]) -> dict[str, ImageSet]:
     source = Path(path)
     if not source.exists():
         raise DataError(f"{source}: no such folder or zip file of images")
-    tree: FileTree = FolderTree(source) if source.is_dir() else ZipTree(source)
+    tree = FileTree(source)
     files = sorted(tree.paths())
     tops = {file.partition("/")[0] for file in files}
     if TRAIN_FOLDER not in tops:
@@ -205,9 +184,7 @@ def with_classes_of(images: ImageSet, training: ImageSet) -> ImageSet:
             )
     own_to_theirs = np.array([number[label] for label in images.classes], dtype=np.int64)
     labels = own_to_theirs[images.labels]
-    return ImageSet(
-        images.tree, images.name, images.paths, labels, training.classes, images.num_ignored
-    )
+    return replace(images, labels=labels, classes=training.classes)
 
 
 def hold_out(images: ImageSet, fraction: float, name: str) -> tuple[ImageSet, ImageSet]:
@@ -245,10 +222,6 @@ def add_set(sets: Mapping[str, ImageSet], images: ImageSet) -> dict[str, ImageSe
         number += 1
         name = f"{images.name}{number}"
     return {**sets, name: images}
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _pillow():  # noqa: ANN202 - a module

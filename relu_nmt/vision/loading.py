@@ -9,7 +9,7 @@ import torch
 
 from relu_nmt.config import from_dict, to_dict
 from relu_nmt.errors import CheckpointError, ConfigError
-from relu_nmt.training.checkpoint import fill_model, load_checkpoint
+from relu_nmt.training.checkpoint import load_checkpoint, load_weights
 from relu_nmt.vision.augmentation import ImageTransform
 from relu_nmt.vision.config import PreprocessingConfig, VisionTransformerConfig
 from relu_nmt.vision.vision_transformer import VisionTransformer
@@ -82,7 +82,7 @@ class ImageClassifier:
             model = VisionTransformer(config, len(classes))
         except ConfigError as error:  # such as an attention that a file of the user's registers
             raise CheckpointError(f"{path}: {error}") from error
-        fill_model(model, checkpoint, path)
+        load_weights(model, checkpoint.model_tensors, path)
         return cls(model, classes, ImageTransform(preprocessing, config.image_size))
 
     @torch.inference_mode()

@@ -87,10 +87,9 @@ class VisionTransformer(nn.Module):
             x = torch.cat([self.class_token.expand(x.size(0), -1, -1), x], dim=1)
         x = self.dropout(x + self.positions)
         visibility = Visibility(x.size(1), x.size(1), device=x.device)
-        recompute = self.config.checkpoint_activations and self.training
         intermediate = {}
         for index, block in enumerate(self.blocks):
-            x = run_layer(block, (x, visibility, grid), recompute)
+            x = run_layer(block, (x, visibility, grid), self.config.checkpoint_activations)
             if index in blocks:
                 patches = x[:, -grid.height * grid.width :]
                 intermediate[index] = patches.transpose(1, 2).unflatten(2, grid)

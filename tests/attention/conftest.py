@@ -4,6 +4,8 @@ import torch
 from relu_nmt.attention import attentions
 from tests.attention.helpers import VARIANTS
 
+collect_ignore = ["own_map.py"]  # registers a map, which a test does itself
+
 
 @pytest.fixture(params=[*attentions.names(), *VARIANTS])
 def name(request) -> str:

@@ -15,7 +15,7 @@ from relu_nmt.config import to_dict
 from relu_nmt.corpus.preprocess import build_data_folder
 from relu_nmt.corpus.preprocess_config import PreprocessConfig
 from relu_nmt.corpus.translation import TranslationTask
-from relu_nmt.evaluation.bleu import corpus_bleu
+from relu_nmt.evaluation.bleu import MetricConfig
 from relu_nmt.loading import build_model
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.recipes import translate_documents, translate_lines, translate_split
@@ -154,7 +154,7 @@ def test_the_score_is_of_raw_text_and_ignores_case_for_lowercased_data(generated
     assert "tok:13a" in last
     texts = [text for _, [_, text] in lines_of(generated, "D")]
     references = (folder / "test.en").read_text(encoding="utf-8").split("\n")[:NUM_TEST]
-    score = corpus_bleu(texts, [references], lowercase=True)
+    score = MetricConfig(lowercase=True).score(texts, [references])
     assert str(score) in last
     assert re.search(rf"Translated {NUM_TEST} sentences \([\d,]+ tokens\) in ", generated)
 
@@ -311,7 +311,8 @@ def test_interactive_tells_which_outputs_were_cut(folder):
         if cut:
             named = "lines " if len(cut) > 1 else "line "
             named += ", ".join(map(str, cut))
-            assert notes[0] == f"NOTE: {caught[0].message} ({named})"
+            assert notes[0].endswith(f"--max-len-b change it ({named})")
+            assert f"{len(cut)} of 4 translations reached" in str(caught[0].message)
             assert f"{len(cut)} translations reached the longest output" in notes[0]
         if longest == 1:
             assert cut == [1, 3, 4]
@@ -424,9 +425,9 @@ def test_score(tmp_path):
     output = run("score", "--sys", tmp_path / "sys", "--ref", tmp_path / "ref").stdout
     assert "nrefs:1|case:mixed" in output
     assert not output.startswith("BLEU = 100")
-    flags = ["--ref", tmp_path / "ref", "--ignore-case", "--metrics", "bleu,chrf"]
+    flags = ["--ref", tmp_path / "ref", "--ignore-case"]
     text = (tmp_path / "sys").read_text(encoding="utf-8")
-    both = run("score", *flags, stdin=text).stdout.split("\n")
+    both = run("score", *flags, "--metrics", "bleu,chrf", stdin=text).stdout.split("\n")
     assert both[0].startswith("BLEU = 100.00")
     assert both[1].startswith("chrF2 = 100.00")
     by_line = run("score", *flags, "--sentence-bleu", "-s", tmp_path / "sys").stdout.split("\n")

@@ -70,8 +70,8 @@ def test_translation_trains_goes_on_and_is_averaged(folder, tmp_path):
         settings = tiny(folder, tmp_path / "parts", max_update=updates, save_interval_updates=2)
         result = train_translation.run(settings, progress=False)
     whole = train_translation.run(tiny(folder, tmp_path / "whole", max_update=7), progress=False)
-    assert result.course.num_updates == whole.course.num_updates == 7
-    validated = [one["num_updates"] for one in result.course.valid["valid"]]
+    assert result.num_updates == whole.num_updates == 7
+    validated = [one["num_updates"] for one in result.valid["valid"]]
     assert validated == sorted(set(validated)) and {2, 4, 6, 7} <= set(validated)
     weights = [load_checkpoint(each.last_checkpoint).model_tensors for each in (result, whole)]
     for name, own in weights[0].items():
@@ -103,7 +103,7 @@ def test_images_train_and_are_classified(tmp_path):
         **shape,
     )
     result = train_images.run(settings, progress=False)
-    accuracies = [one["accuracy"] for one in result.course.valid["valid"]]
+    accuracies = [one["accuracy"] for one in result.valid["valid"]]
     assert result.best_score == max(accuracies)
     assert load_classifier(result.best_checkpoint).classes == ("blue", "green", "red")
 
@@ -135,6 +135,6 @@ def test_the_readme_trains_goes_on_and_translates(folder, tmp_path, monkeypatch,
     exec(code, namespace)
     printed = capfd.readouterr()
     assert printed.err == ""
-    assert namespace["result"].course.num_updates == 5
+    assert namespace["result"].num_updates == 5
     assert str(namespace["result"].best_score) in printed.out
     assert re.search(r"^BLEU = [\d.]+ .* signature: nrefs:1", printed.out, re.MULTILINE)

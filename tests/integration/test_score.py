@@ -14,7 +14,7 @@ from relu_nmt.cli.score import main
 from relu_nmt.config import to_dict
 from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.evaluation.bleu import corpus_bleu
+from relu_nmt.evaluation.bleu import MetricConfig
 from relu_nmt.loading import build_model
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.tokenization.pipeline import TextPipeline
@@ -62,7 +62,7 @@ def error_of(capsys, *arguments):
 @pytest.mark.parametrize("system", ["sys", "groups", "sep"])
 def test_documents_score_the_same_however_their_boundaries_are_given(files, capsys, system):
     joined = [[" ".join(lines) for lines in side] for side in (SENTENCES, REFERENCES)]
-    expected = corpus_bleu(joined[0], [joined[1]])
+    expected = MetricConfig().score(joined[0], [joined[1]])
     separator = ["--sentence-separator"] if system == "sep" else []
     for kind, flags in (
         ("blank", ["--document-separator", "blank"]),
@@ -76,7 +76,7 @@ def test_documents_score_the_same_however_their_boundaries_are_given(files, caps
         if system == "groups":
             assert shown[1] == "s-BLEU: none, no document has as many lines as its reference"
         else:
-            by_lines = corpus_bleu(flat(SENTENCES), [flat(REFERENCES)])
+            by_lines = MetricConfig().score(flat(SENTENCES), [flat(REFERENCES)])
             assert shown[1].startswith(f"s-{by_lines.text} segments = 5 mismatched documents = 0/2")
         assert len(shown) == 2
 

@@ -21,6 +21,7 @@ from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.groups import DocumentConfig
 from relu_nmt.decoding.hypotheses import Hypothesis
 from relu_nmt.decoding.translations import Translation
+from relu_nmt.evaluation.significance import SegmentStatistics
 from relu_nmt.loading import build_model
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
@@ -103,9 +104,7 @@ def copying(monkeypatch):
             ids = np.array([wrong.get(i, i) for i in source.ids[len(source.context) :].tolist()])
             hypothesis = Hypothesis(ids, -1.0, -np.ones(len(ids), dtype=np.float32))
             tokens = dictionary.symbols_of(ids)
-            found.append(
-                [Translation(self.task.target_text.decode(tokens), tokens, -1, hypothesis)]
-            )
+            found.append([Translation(self.task.target_text.decode(tokens), tokens, hypothesis)])
         return found
 
     monkeypatch.setattr(Translator, "translate_sentences", copy)
@@ -141,6 +140,9 @@ def test_d_bleu_of_the_same_translations_is_the_same_whatever_the_groups(
     assert 0 < results["d_bleu"]["score"] < 100
     assert f"d-BLEU = {results['d_bleu']['score']:.2f}" in output
     assert results["d_bleu"]["signature"] in output
+    statistics = SegmentStatistics.from_json(results["document_statistics"])
+    assert len(statistics.counts) == results["documents"]
+    assert statistics.score() == pytest.approx(results["d_bleu"]["score"])
 
     arguments = ["--sys", folder / f"{model}.out", "--ref", folder / "test.en"]
     run(score, *arguments, "--document-separator", "blank", *AS_JSON)
@@ -329,10 +331,13 @@ def test_python_is_told_what_the_command_tells(folder, capsys, recwarn):
         assert f"{found.num_repeated} translated again in halves" in err
         messages = [str(warning.message) for warning in recwarn]
         assert len(messages) == bool(found.num_at_limit)
-        assert all(f"NOTE: {message}\n" in err for message in messages)
+        told = f"NOTE: {found.num_at_limit} translations reached the longest output"
+        assert (told in err) == bool(messages)
         assert all(warning.filename == __file__ for warning in recwarn)
         if not flags:
-            assert messages[0].startswith(f"{found.num_at_limit} translations reached the longest")
+            number = f"{found.num_at_limit} of {len(found.windows)}"
+            assert messages[0].startswith(f"{number} translations reached the longest output")
+            assert "0.5 * source + 4 tokens" in messages[0]
 
 
 def test_python_is_told_that_a_mismatch_cannot_be_told(folder, copying):

@@ -67,14 +67,16 @@ def test_n_lines_in_n_lines_out_and_blank_lines_stay_blank(translator):
 
 
 def test_what_was_cut_at_the_longest_output_is_told(translator):
-    with pytest.warns(UserWarning, match="4 translations reached the longest output"):
+    with pytest.warns(
+        UserWarning, match=r"4 of 5 translations reached the longest output \(1 token\) and"
+    ):
         found = translator.translate(["ein Haus", "", "das", "Haus", "gross"], beam=2, max_len_b=1)
     assert found.at_limit == (0, 2, 3, 4)
     assert found == list(found)
-    with pytest.warns(UserWarning, match="1 translations reached"):
+    with pytest.warns(UserWarning, match="1 of 1 translations reached"):
         ((best,),) = translator.translate_nbest(["das"], beam=2, max_len_b=1)
     assert best.reached_limit
-    with pytest.warns(UserWarning, match="1 translations reached"):
+    with pytest.warns(UserWarning, match="1 of 2 translations reached"):
         lines = translator.translate_document(["", "das"], beam=2, max_len_a=0, max_len_b=1)
     assert lines.at_limit == (1,)
 
@@ -211,9 +213,7 @@ def test_without_separators_a_group_gives_a_line(translator, monkeypatch):
     assert translator.translate_document(lines, beam=2) == translator.translate(
         lines, beam=2, max_len_a=1.5, max_len_b=50
     )
-    copy = [
-        Translation("all of it", ["all"], -1.0, Hypothesis(np.array([4, 2]), -1.0, -np.ones(2)))
-    ]
+    copy = [Translation("all of it", ["all"], Hypothesis(np.array([4, 2]), -1.0, -np.ones(2)))]
     monkeypatch.setattr(
         translator, "translate_sentences", lambda sources, *_: [copy for _ in sources]
     )

@@ -200,7 +200,7 @@ def test_length_limits_are_those_of_the_own_source():
     model.out[:, EOS] = 0
     model.out[:, 4] = 9 * torch.sign(model.out[:, 4])
     for batch in (sources, sources[:1]):
-        [shortest] = generate(model, batch, max_len_a=0.5, max_len_b=1.0, stop_rule="exact")[0]
+        [shortest] = generate(model, batch, max_len_a=0.5, max_len_b=1, stop_rule="exact")[0]
         # 0.5 * 3 + 1 = 2.5 tokens, rounded down, and the end symbol
         assert len(shortest.tokens) <= 3
 
@@ -247,7 +247,7 @@ def test_unkpen_is_part_of_the_score():
 
 
 def test_unnormalized_compares_totals():
-    for [found] in generate(ToyModel(seed=6), SOURCES, unnormalized=True, lenpen=3.0, max_len_b=7):
+    for [found] in generate(ToyModel(seed=6), SOURCES, unnormalized=True, max_len_b=7):
         assert found.score == pytest.approx(found.positional_scores.sum(), abs=1e-5)
 
 

@@ -74,9 +74,10 @@ class WordByWord:
         rest = self.fault(words[len(source.context) :])
         reached = self.limit is not None and len(rest) > self.limit
         tokens = np.array([*rest[: self.limit], EOS])
-        hypothesis = Hypothesis(tokens, -1.0, -np.ones(len(tokens), dtype=np.float32))
+        scores = -np.ones(len(tokens), dtype=np.float32)
+        hypothesis = Hypothesis(tokens, -1.0, scores, reached_limit=reached)
         names = [name(token) for token in tokens[:-1]]
-        return Translation(decode(names), names, -1.0, hypothesis, reached)
+        return Translation(decode(names), names, hypothesis)
 
 
 def translate(documents, search, separated=True, config=ROOM, **windows):
@@ -85,7 +86,9 @@ def translate(documents, search, separated=True, config=ROOM, **windows):
 
 
 def texts_of(found, documents):
-    return [[line.text for line in lines] for lines in found.lines(len(documents))]
+    assert len(found) == len(documents)
+    assert list(found) == [[line.text for line in lines] for lines in found.lines]
+    return list(found)
 
 
 def expected(documents):
@@ -98,7 +101,7 @@ def test_every_line_has_its_own_translation_whatever_the_windows(documents, limi
     found = translate(documents, search, max_doc_tokens=limit, window_overlap=overlap)
     assert texts_of(found, documents) == expected(documents)
     assert found.num_mismatched == found.num_repeated == found.num_at_limit == 0
-    assert len(found.windows) == found.num_planned
+    assert len(found.windows) == found.num_groups
     for source in itertools.chain.from_iterable(search.asked):
         assert len(source.ids) <= limit or (source.ids == SOURCE_SEPARATOR).sum() == 1
         # The context is the translation of what the source begins with.
@@ -145,11 +148,11 @@ def test_repaired_every_line_has_one_line_whatever_the_separators(documents, lim
 def test_unrepaired_a_mismatched_group_is_one_line(documents, limit, seed):
     search = WordByWord(fault_of(seed))
     found = translate(documents, search, max_doc_tokens=limit)
-    assert found.num_mismatched == sum(own.lines is None for own in found.windows)
+    assert found.num_mismatched == sum(not own.divided for own in found.windows)
     assert len(search.asked) <= 1
     assert found.num_repeated == 0
     for own in found.windows:
-        assert own.lines is None or len(own.lines) == own.window.num_new
+        assert len(own.lines) == (own.window.num_new if own.divided else 1)
     joined = [" ".join(filter(None, own)) for own in texts_of(found, documents)]
     assert joined == [" ".join(filter(None, own)) for own in expected(documents)]
 
@@ -188,7 +191,7 @@ def quote(sources):
         names = ["<sep>" if word == SOURCE_SEPARATOR else QUOTED[word - 10] for word in words]
         ids = [TARGET_SEPARATOR if own == "<sep>" else 100 for own in names]
         hypothesis = Hypothesis(np.array([*ids, EOS]), -1.0, -np.ones(len(ids) + 1))
-        found.append([Translation(MOSES.decode(names), names, -1.0, hypothesis)])
+        found.append([Translation(MOSES.decode(names), names, hypothesis)])
     return found
 
 
@@ -224,7 +227,7 @@ def test_mismatched_groups_are_asked_again_in_halves():
     found = translate(documents, search, max_doc_tokens=50, repair=True)
     assert calls == [8, 4, 4]
     assert [len(batch) for batch in search.asked] == [1, 2]  # both halves in one batch
-    assert (found.num_planned, found.num_mismatched, found.num_repeated) == (1, 1, 1)
+    assert (found.num_groups, found.num_mismatched, found.num_repeated) == (1, 1, 1)
     assert texts_of(found, documents) == expected(documents)
 
 

@@ -7,7 +7,8 @@ from toy_models import EOS, ToyModel
 
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.decoding.config import GenerationConfig
-from relu_nmt.decoding.generator import Generator, generate_in_order, plan_decoding_batches
+from relu_nmt.decoding.generator import Generator, plan_decoding_batches
+from relu_nmt.decoding.translations import SourceSentence
 
 
 @pytest.mark.parametrize(
@@ -42,9 +43,7 @@ def test_results_come_in_the_order_of_the_sources_whatever_the_batches():
     for batch_size in (1, 7, 40):
         config = GenerationConfig(beam=3, nbest=2, max_len_b=6, batch_size=batch_size)
         generator = Generator([ToyModel()], config, Dictionary())
-        found = generate_in_order(
-            generator, sources, 7, torch.device("cpu"), on_progress=counts.append
-        )
+        found = generator.translate(list(map(SourceSentence, sources)), on_progress=counts.append)
         results[batch_size] = [[h.tokens.tolist() for h in hypotheses] for hypotheses in found]
     assert results[1] == results[7] == results[40]
     assert sum(counts) == 3 * sum(len(s) > 1 for s in sources)
@@ -54,12 +53,12 @@ def test_results_come_in_the_order_of_the_sources_whatever_the_batches():
 
 
 def test_sampling_numbers_sentences_through_the_whole_input():
-    sources = [np.array([4, 5, 2])] * 6
+    sources = [SourceSentence(np.array([4, 5, 2]))] * 6
     config = GenerationConfig(sampling=True, beam=1, max_len_b=9, batch_size=2)
     generator = Generator([ToyModel(sharpness=0.5)], config, Dictionary())
 
     def sample(sources, first_id):
-        found = generate_in_order(generator, sources, 7, torch.device("cpu"), first_id=first_id)
+        found = generator.translate(sources, first_id)
         return [h[0].tokens.tolist() for h in found]
 
     whole = sample(sources, 0)
@@ -76,7 +75,7 @@ def test_references_are_scored_in_order():
     config = GenerationConfig(score_reference=True, batch_size=4)
     generator = Generator([ToyModel()], config, Dictionary())
     sources, targets = map(list, zip(*pairs, strict=True))
-    found = generate_in_order(generator, sources, 7, torch.device("cpu"), targets)
+    found = generator.translate([SourceSentence(own, reference=target) for own, target in pairs])
     for source, target, [h] in zip(sources, targets, found, strict=True):
         assert h.tokens.tolist() == target.tolist()
         [[alone]] = generator.score(torch.tensor(source)[None], torch.tensor(target)[None])

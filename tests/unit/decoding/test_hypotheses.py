@@ -17,7 +17,7 @@ def test_the_two_forms_rank_the_hand_made_hypotheses_differently():
 
 
 def test_unnormalized_is_exponent_0():
-    assert LengthPenalty.of(GenerationConfig(unnormalized=True, lenpen=2.0))(7) == 1.0
+    assert LengthPenalty.of(GenerationConfig(unnormalized=True))(7) == 1.0
     assert LengthPenalty.of(GenerationConfig(lenpen=2.0))(7) == 49.0
 
 

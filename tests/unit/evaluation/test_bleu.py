@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from relu_nmt.errors import ConfigError, DataError
-from relu_nmt.evaluation.bleu import corpus_bleu, corpus_chrf, sentence_bleu
+from relu_nmt.evaluation.bleu import MetricConfig
 from relu_nmt.evaluation.config import ScoringConfig
 
 
@@ -42,42 +42,47 @@ def random_pairs(count, seed):
 def test_bleu_equals_its_definition(smooth):
     for seed in range(5):
         hypotheses, references = random_pairs(20, seed)
-        score = corpus_bleu(hypotheses, [references], tokenize="none", smooth=smooth)
+        score = MetricConfig(tokenize="none", smooth=smooth).score(hypotheses, [references])
         assert score.value == pytest.approx(plain_bleu(hypotheses, references), abs=1e-6)
 
 
 def test_the_signature_tells_the_settings():
-    score = corpus_bleu(["A big dog."], [["a big dog."]], lowercase=True)
+    score = MetricConfig(lowercase=True).score(["A big dog."], [["a big dog."]])
     assert score.value == pytest.approx(100)
     assert "case:lc" in score.signature
     assert "tok:13a" in score.signature
     assert str(score).endswith("signature: " + score.signature)
-    assert corpus_bleu(["A big dog."], [["a big dog."]]).value < 100
-    assert "smooth:none" in corpus_bleu(["a"], [["a"]], smooth="none", tokenize="none").signature
+    assert MetricConfig().score(["A big dog."], [["a big dog."]]).value < 100
+    assert (
+        "smooth:none"
+        in MetricConfig(smooth="none", tokenize="none").score(["a"], [["a"]]).signature
+    )
 
 
 def test_several_references():
-    score = corpus_bleu(["a b c d"], [["x y z w"], ["a b c d"]])
+    score = MetricConfig().score(["a b c d"], [["x y z w"], ["a b c d"]])
     assert score.value == pytest.approx(100)
     assert "nrefs:2" in score.signature
 
 
 def test_chrf_and_sentence_bleu():
-    assert corpus_chrf(["a dog is"], [["a dog is"]]).value == pytest.approx(100)
-    assert "nw:2" in corpus_chrf(["a dog"], [["a cat"]], word_order=2).signature
-    assert sentence_bleu("a dog", ["a dog"]).value == pytest.approx(100)
-    assert 0 < sentence_bleu("a dog is here now", ["a dog is there now"]).value < 100
+    assert MetricConfig("chrf").score(["a dog is"], [["a dog is"]]).value == pytest.approx(100)
+    assert "nw:2" in MetricConfig("chrf", word_order=2).score(["a dog"], [["a cat"]]).signature
+    assert MetricConfig().sentence_score("a dog", ["a dog"]).value == pytest.approx(100)
+    assert (
+        0 < MetricConfig().sentence_score("a dog is here now", ["a dog is there now"]).value < 100
+    )
 
 
 def test_mistakes_are_named():
     with pytest.raises(DataError, match=r"2 translations, but 1 references"):
-        corpus_bleu(["a", "b"], [["a"]])
+        MetricConfig().score(["a", "b"], [["a"]])
     with pytest.raises(DataError, match="no lines"):
-        corpus_bleu([], [[]])
+        MetricConfig().score([], [[]])
     with pytest.raises(ConfigError, match="choose one of"):
-        corpus_bleu(["a"], [["a"]], tokenize="moses")
+        MetricConfig(tokenize="moses").score(["a"], [["a"]])
     with pytest.raises(ConfigError, match="order 0"):
-        corpus_bleu(["a"], [["a"]], order=0)
+        MetricConfig(order=0).score(["a"], [["a"]])
 
 
 def test_scoring_flags_that_contradict_each_other():

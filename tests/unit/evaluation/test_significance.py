@@ -1,8 +1,10 @@
+import json
+
 import numpy as np
 import pytest
 
 from relu_nmt.errors import ConfigError, DataError
-from relu_nmt.evaluation.bleu import MetricConfig, corpus_bleu
+from relu_nmt.evaluation.bleu import MetricConfig
 from relu_nmt.evaluation.significance import (
     SegmentStatistics,
     mean_interval,
@@ -29,11 +31,11 @@ def test_resamples_are_of_whole_segments():
     lots = np.random.default_rng(12345).choice(6, size=(30, 6), replace=True)
     for lines, estimate in ((better, found.system), (worse, found.baseline)):
         scores = [
-            corpus_bleu([lines[i] for i in row], [[references[i] for i in row]]).value
+            MetricConfig().score([lines[i] for i in row], [[references[i] for i in row]]).value
             for row in lots
         ]
         assert estimate.mean == pytest.approx(np.mean(scores), abs=1e-3)
-        assert estimate.value == pytest.approx(corpus_bleu(lines, [references]).value)
+        assert estimate.value == pytest.approx(MetricConfig().score(lines, [references]).value)
     assert found.metric == "d-BLEU"
     assert found.num_segments == 6
     assert "bs:30|seed:12345" in found.signature
@@ -106,7 +108,7 @@ def test_several_systems_are_resampled_alike():
     assert (scores[0] > scores[1]).all()
     assert (resampled_scores(found[1:], samples=50) == scores[1]).all()
     assert found[0].score([2, 5]) == pytest.approx(
-        corpus_bleu([better[2], better[5]], [[references[2], references[5]]]).value
+        MetricConfig().score([better[2], better[5]], [[references[2], references[5]]]).value
     )
 
 
@@ -122,3 +124,13 @@ def test_the_interval_of_a_mean_is_students():
     assert mean_interval([29.0, 30.0, 31.0]) == pytest.approx(4.303 / 3**0.5)
     many = [float(i % 2) for i in range(100)]
     assert mean_interval(many) == pytest.approx(1.96 * np.std(many, ddof=1) / 10)
+
+
+def test_statistics_come_back_from_json():
+    texts = ["a dog is here .", "it barks"], [["a dog was here .", "it sleeps"]]
+    found = SegmentStatistics.of(MetricConfig(smooth="none", lowercase=True), *texts)
+    again = SegmentStatistics.from_json(json.loads(json.dumps(found.to_json())))
+    assert again.metric == found.metric
+    assert again.counts.tolist() == found.counts.tolist()
+    with pytest.raises(DataError, match="compute it again"):
+        SegmentStatistics.from_json({"metric": {"name": "rouge"}, "counts": []})

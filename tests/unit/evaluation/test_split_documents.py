@@ -5,9 +5,9 @@ from relu_nmt.corpus.preprocess import build_data_folder
 from relu_nmt.corpus.preprocess_config import PreprocessConfig
 from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.documents import write_documents
-from relu_nmt.evaluation.bleu import corpus_bleu, corpus_chrf
+from relu_nmt.evaluation.bleu import MetricConfig
 from relu_nmt.evaluation.config import ScoringConfig
-from relu_nmt.evaluation.split_score import score_documents
+from relu_nmt.evaluation.split_score import SplitScorer
 
 REFERENCES = ["A dog isn't here, is it?", "The xylophone is big.", "A house is here."]
 COUNTS = np.array([2, 1])
@@ -40,13 +40,10 @@ def line(task, text):
 
 
 def scores_of(task, documents, groups, group_counts, **scoring):
-    return score_documents(
-        task,
-        task.load_split("test"),
+    return SplitScorer(task, task.load_split("test"), ScoringConfig(**scoring)).document_scores(
         [[line(task, text) for text in texts] for texts in documents],
         [line(task, text) for text in groups],
         np.array(group_counts),
-        ScoringConfig(**scoring),
     )
 
 
@@ -56,13 +53,16 @@ def test_segments_are_documents_sentences_and_groups(task):
     lowered = [text.lower() for text in texts]
     joined = [" ".join(lowered[:2]), lowered[2]]
     references = [" ".join(REFERENCES[:2]), REFERENCES[2]]
-    d_bleu = corpus_bleu(joined, [references], lowercase=True)
-    s_bleu = corpus_bleu(lowered, [REFERENCES], lowercase=True)
-    assert (scores.d_bleu.value, scores.d_bleu.signature) == (d_bleu.value, d_bleu.signature)
-    assert scores.s_bleu.value == s_bleu.value == scores.group_bleu.value
-    assert scores.chrf.value == corpus_chrf(joined, [references], lowercase=True).value
-    names = [score.name for score in (scores.d_bleu, scores.s_bleu, scores.group_bleu)]
-    assert [*names, scores.chrf.name] == ["d-BLEU", "s-BLEU", "group BLEU", "d-chrF2"]
+    d_bleu = MetricConfig(lowercase=True).score(joined, [references])
+    s_bleu = MetricConfig(lowercase=True).score(lowered, [REFERENCES])
+    assert (scores["d_bleu"].value, scores["d_bleu"].signature) == (d_bleu.value, d_bleu.signature)
+    assert scores["s_bleu"].value == s_bleu.value == scores["group_bleu"].value
+    assert (
+        scores["chrf"].value
+        == MetricConfig("chrf", lowercase=True).score(joined, [references]).value
+    )
+    names = [score.name for score in (scores["d_bleu"], scores["s_bleu"], scores["group_bleu"])]
+    assert [*names, scores["chrf"].name] == ["d-BLEU", "s-BLEU", "group BLEU", "d-chrF2"]
 
 
 def test_a_group_that_is_not_cut_changes_no_d_bleu(task):
@@ -72,13 +72,13 @@ def test_a_group_that_is_not_cut_changes_no_d_bleu(task):
     uncut = ([whole[:1], whole[1:]], whole, [2, 1])
     for scoring in ("sacrebleu", "bleu", "chrf"):
         one, other = (scores_of(task, *each, scoring=scoring) for each in (cut, uncut))
-        assert one.d_bleu == other.d_bleu
-        assert one.chrf == other.chrf
-        assert ("tok:none" in one.d_bleu.signature) == (scoring == "bleu")
-        assert one.group_bleu.value != other.group_bleu.value
-        assert "mismatched documents = 1/2" in other.s_bleu.text
+        assert one["d_bleu"] == other["d_bleu"]
+        assert one["chrf"] == other["chrf"]
+        assert ("tok:none" in one["d_bleu"].signature) == (scoring == "bleu")
+        assert one["group_bleu"].value != other["group_bleu"].value
+        assert "mismatched documents = 1/2" in other["s_bleu"].text
 
 
 def test_there_is_no_s_bleu_without_an_aligned_document(task):
     texts = [" ".join(REFERENCES[:2]), f"{REFERENCES[2]} And more."]
-    assert scores_of(task, [texts[:1], ["A", "house"]], texts, [2, 1]).s_bleu is None
+    assert "s_bleu" not in scores_of(task, [texts[:1], ["A", "house"]], texts, [2, 1])

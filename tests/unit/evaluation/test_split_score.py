@@ -7,9 +7,9 @@ from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.decoding.translations import Line
 from relu_nmt.errors import DataError
-from relu_nmt.evaluation.bleu import corpus_bleu, corpus_chrf
+from relu_nmt.evaluation.bleu import MetricConfig
 from relu_nmt.evaluation.config import ScoringConfig
-from relu_nmt.evaluation.split_score import score_split
+from relu_nmt.evaluation.split_score import SplitScorer
 
 REFERENCES = ["A dog isn't here, is it?", "The xylophone is big.", "A house is here."]
 WORDS = ["a dog isn &apos;t here , is it ?", "the xylophone is big .", "a house is here ."]
@@ -39,7 +39,7 @@ def folder(corpus, **settings):
 
 def scored(task, texts, tokens, config, counts=None):
     lines = [Line(*line) for line in zip(texts, tokens, strict=True)]
-    return score_split(task, task.load_split("test"), lines, config, counts)
+    return SplitScorer(task, task.load_split("test"), config).score(lines, counts)
 
 
 def test_raw_text_is_compared_with_the_raw_references(corpus):
@@ -61,7 +61,7 @@ def test_raw_text_is_compared_with_the_raw_references(corpus):
     other = ScoringConfig(sacrebleu_tokenizer="char")
     assert "tok:char" in scored(task, texts, tokens, other).signature
     chrf = scored(task, texts, tokens, ScoringConfig(scoring="chrf"))
-    assert chrf == corpus_chrf(texts, [REFERENCES], lowercase=True)
+    assert chrf == MetricConfig("chrf", lowercase=True).score(texts, [REFERENCES])
 
 
 def test_whole_documents_are_compared_with_joined_references(corpus):
@@ -86,7 +86,7 @@ def test_tokenised_text_is_compared_with_tokenised_references(corpus):
     tokens[0] = tokens[0][:-1]
     score = scored(task, REFERENCES, tokens, ScoringConfig(scoring="bleu"))
     words = [WORDS[0].removesuffix(" ?"), *WORDS[1:]]
-    expected = corpus_bleu(words, [WORDS], lowercase=True, tokenize="none", smooth="none")
+    expected = MetricConfig(lowercase=True, tokenize="none", smooth="none").score(words, [WORDS])
     assert score == expected
     assert "tok:none|smooth:none" in score.signature
 
@@ -105,7 +105,7 @@ def test_without_raw_references_unknown_words_never_match(corpus):
         assert "tok:none" in score.signature
         assert score.value < 100
         known = [line for line in texts if "<unk>" not in line]
-        assert corpus_bleu(known, [known], tokenize="none").value == pytest.approx(100)
+        assert MetricConfig(tokenize="none").score(known, [known]).value == pytest.approx(100)
 
 
 def test_source_only_data_has_no_score(corpus):
@@ -125,7 +125,7 @@ def test_source_only_data_has_no_score(corpus):
     for scoring in ("sacrebleu", "bleu"):
         config = ScoringConfig(scoring=scoring)
         with pytest.raises(DataError, match="source-only"):
-            score_split(task, task.load_split("test"), [("", [])] * 3, config)
+            SplitScorer(task, task.load_split("test"), config)
 
 
 def _dictionary(corpus):

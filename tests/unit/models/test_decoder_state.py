@@ -120,7 +120,7 @@ def test_what_all_beams_share_is_stored_once():
     for i in range(length):
         m.step(torch.randint(4, VOCAB, (3, beam_size)), state)
         state.reorder(torch.full((3, beam_size), i % beam_size))
-        seen.append(max(cache.num_slots for cache in state.caches))
+        seen.append(max(cache.target[0].size(2) for cache in state.caches))
     unshared = beam_size * decoder_state.MOST_ROOM
     assert max(seen) <= length + 2 * unshared < beam_size * length
 

@@ -2,6 +2,7 @@ import math
 
 import pytest
 import torch
+from torch import nn
 
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.config import AttentionRegularizerConfig
@@ -13,6 +14,7 @@ from relu_nmt.models.encoder_decoder import EncoderDecoder
 from relu_nmt.models.objective import TranslationObjective
 
 PAD, EOS = 1, 2
+OFF = AttentionRegularizerConfig()
 
 
 def tiny_model(attention="reluformer"):
@@ -57,6 +59,44 @@ def test_loss_is_the_sum_over_real_target_tokens_plus_the_mean_regulariser():
     torch.testing.assert_close(result.loss, smooth + 8 * penalty)
     torch.testing.assert_close(result.metrics["nll_loss"].total, nll.detach())
     torch.testing.assert_close(result.metrics["loss"].total, smooth.detach())
+
+
+class Adapter(nn.Module):
+    """The projection that it stands for, frozen, plus a product of two thin matrices."""
+
+    def __init__(self, projection):
+        super().__init__()
+        self.projection = projection.requires_grad_(False)
+        self.down = nn.Parameter(torch.randn(2, projection.in_features, dtype=torch.float64))
+        self.up = nn.Parameter(torch.zeros(projection.out_features, 2, dtype=torch.float64))
+
+    def forward(self, x):
+        return self.projection(x) + x @ self.down.T @ self.up.T
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_an_adapter_around_the_output_projection_is_called_and_trained(smoothing):
+    plain = TranslationObjective(tiny_model(), smoothing, OFF)(batch())
+    model = tiny_model()
+    model.output_projection = adapter = Adapter(model.output_projection)
+    objective = TranslationObjective(model, smoothing, OFF)
+    adapted = objective(batch())  # the adapter starts at zero; the logits are float32
+    for name, metric in plain.metrics.items():
+        total = adapted.metrics[name].total
+        torch.testing.assert_close(total.double(), metric.total, rtol=1e-5, atol=0)
+    adapted.loss.backward()
+    assert adapter.up.grad.any() and adapter.projection.weight.grad is None
+    with torch.no_grad():
+        adapter.up.sub_(0.01 * adapter.up.grad)
+    assert objective(batch()).loss < adapted.loss
+
+
+def test_a_bias_of_the_output_projection_counts():
+    model = tiny_model()
+    before = TranslationObjective(model, 0.1, OFF)(batch()).loss
+    bias = torch.arange(20, dtype=torch.float64)
+    model.output_projection.bias = nn.Parameter(bias)
+    assert TranslationObjective(model, 0.1, OFF)(batch()).loss > before
 
 
 def test_outside_training_there_is_no_regulariser():

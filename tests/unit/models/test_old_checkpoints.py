@@ -10,7 +10,7 @@ from relu_nmt.config import from_dict, to_dict
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.encoder_decoder import EncoderDecoder
 from relu_nmt.training.checkpoint import load_checkpoint, read_metadata
-from relu_nmt.training.resume import optimizer_tensors
+from relu_nmt.training.state import optimizer_tensors
 from relu_nmt.vision.config import VisionTransformerConfig
 from relu_nmt.vision.vision_transformer import VisionTransformer
 

@@ -8,7 +8,12 @@ from relu_nmt.attention.spec import AttentionSpec
 from relu_nmt.dropout import dropout
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.encoder_decoder import EncoderDecoder
-from relu_nmt.modules.cross_entropy import BLOCK_TOKENS, CPU_CHUNK_TOKENS, projected_cross_entropy
+from relu_nmt.modules.cross_entropy import (
+    BLOCK_TOKENS,
+    CPU_CHUNK_TOKENS,
+    projected_cross_entropy,
+    smoothed_cross_entropy,
+)
 from relu_nmt.modules.multihead import CrossAttention, SelfAttention
 
 
@@ -30,6 +35,8 @@ def test_cross_entropy_equals_the_textbook_loss_and_gradient(smoothing, tokens):
     ours, theirs = (torch.autograd.grad(3 * x, (h, w)) for x in (loss, expected))
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a, b)
+    whole = smoothed_cross_entropy(h @ w.T, target, smoothing)
+    torch.testing.assert_close(whole, (expected, nll))
 
 
 def test_cross_entropy_survives_large_logits_and_half_precision():
@@ -92,7 +99,7 @@ def test_multihead_softmax_equals_pytorchs_own():
     cross, own = cross_attention(8, 2).double(), self_attention(8, 2).double()
     weight = torch.cat([cross.q.weight, cross.kv.weight])
     theirs = pytorchs_own(weight, torch.cat([cross.q.bias, cross.kv.bias]), cross.out_proj)
-    output = cross(x, *cross.keys_values(memory), Visibility(4, 5, key_mask=mask))
+    output = cross(x, Visibility(4, 5, key_mask=mask), memory)
     torch.testing.assert_close(output, theirs(x, memory, memory, key_padding_mask=~mask)[0])
     theirs = pytorchs_own(own.qkv.weight, own.qkv.bias, own.out_proj)
     torch.testing.assert_close(own(x, Visibility(4, 4)), theirs(x, x, x)[0])

@@ -100,8 +100,7 @@ def test_feed_forward_networks_are_position_wise_and_have_all_their_width(name):
     network = feed_forwards.get(name)(8, 12, 0.0).double()
     x = torch.randn(2, 3, 8, dtype=torch.float64)
     torch.testing.assert_close(network(x)[:, 1], network(x[:, 1]))
-    hidden = network.activate(network.inner(x))
-    assert hidden.shape == (2, 3, 12)
+    assert network.outer.in_features == 12 and network.inner.out_features in (12, 24)
 
 
 def test_gated_networks_multiply_by_the_activation():

@@ -38,8 +38,7 @@ def test_a_decoder_layer_is_its_formula(before):
 
     def sublayers():
         yield layer.self_attention_residual.norm, lambda y: own(y, causal)
-        keys, values = cross.keys_values(memory)
-        yield layer.cross_attention_residual.norm, lambda y: cross(y, keys, values, full)
+        yield layer.cross_attention_residual.norm, lambda y: cross(y, full, memory)
         yield layer.feed_forward_residual.norm, layer.feed_forward
 
     expected = x

@@ -67,15 +67,14 @@ def test_without_progress_nothing_is_printed_and_the_result_tells_all(tmp_path, 
     log = tmp_path / "log"
     own = {"log_format": "json", "log_interval": 2}
     first = run_training(ToyTraining, toy(tmp_path, max_update=5, **own), False)
-    assert first.course.num_updates == 5
+    assert first.num_updates == 5
     second = run_training(ToyTraining, toy(tmp_path, max_update=9, log_file=log, **own), False)
     captured = capsys.readouterr()
     assert captured.out == captured.err == ""
-    course = second.course
-    assert [one["num_updates"] for one in course.train] == [2, 4, 6, 8]
-    assert course.ended == "9 updates are made (--max-update 9)"
-    losses = [one["loss"] for one in course.valid["valid"]]
-    assert second.best_score == course.best["value"] == min(losses)
+    assert [one["num_updates"] for one in second.train] == [2, 4, 6, 8]
+    assert second.ended == "9 updates are made (--max-update 9)"
+    losses = [one["loss"] for one in second.valid["valid"]]
+    assert second.best_score == second.best["value"] == min(losses)
     assert second.best_checkpoint == tmp_path / "checkpoint_best.safetensors"
     assert json.loads((tmp_path / "results.json").read_text())["num_updates"] == 9
     # What is asked for is written all the same.
@@ -90,7 +89,7 @@ def test_without_checkpoints_there_are_no_paths(tmp_path):
 
 def test_the_exit_code_is_that_of_the_signal(tmp_path):
     result = run_training(ToyTraining, toy(tmp_path, max_update=1), False)
-    result.course.signal = 15
+    result.signal = 15
     assert result.exit_code == 143
 
 

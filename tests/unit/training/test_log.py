@@ -1,3 +1,4 @@
+import contextlib
 import io
 import json
 import math
@@ -6,26 +7,31 @@ import pytest
 
 from relu_nmt.errors import ConfigError
 from relu_nmt.training.config import LoggingConfig
-from relu_nmt.training.log import LogWriter
+from relu_nmt.training.log import TrainingLog
 from relu_nmt.training.meters import (
     Meters,
-    UpdateResult,
     format_value,
     metric_averages,
     perplexity,
     rounded,
 )
+from relu_nmt.training.update import UpdatePlan, UpdateResult
 
 
 def result(loss, count, tokens):
-    return UpdateResult(1, 1, 0.1, {"nll_loss": (loss, count)}, tokens, 2, 0.5, clipped=True)
+    plan = UpdatePlan(1, epoch=1, lr=0.1, seed=1)
+    return UpdateResult(plan, {"nll_loss": (loss, count)}, tokens, 2, 0.5, clipped=True)
 
 
 def test_losses_are_shown_in_bits_and_averaged_over_tokens():
     meters = Meters()
     meters.add(result(8 * math.log(2), 2, 10), 1.0)
     meters.add(result(0.0, 6, 30), 3.0)
-    averages = meters.averages()
+    averages = meters.stats(2, lr=0.1, loss_scale=None, wall=5.0)
+    assert list(averages) == [
+        *("nll_loss", "ppl", "wps", "ups", "wpb", "bsz", "num_updates", "lr", "gnorm", "clip"),
+        *("train_wall", "wall"),
+    ]
     assert averages["nll_loss"] == pytest.approx(1.0)
     assert averages["ppl"] == pytest.approx(2.0)
     assert (averages["wps"], averages["ups"], averages["wpb"]) == (10.0, 0.5, 20.0)
@@ -60,15 +66,15 @@ STATS = {"loss": 3.14159, "ppl": 8.8249, "num_updates": 100, "lr": 1.25e-05}
 
 
 def lines_of(log_format, **settings):
-    stream = io.StringIO()
-    writer = LogWriter(LoggingConfig(log_format=log_format, **settings), stream=stream)
-    writer.begin_epoch(1, 0, 1102)
-    writer.advance()
-    writer.updates(1, 100, 1102, STATS)
-    writer.end_epoch(1, STATS)
-    writer.validation(1, "valid", STATS)
-    writer.message("a remark")
-    writer.close()
+    with contextlib.redirect_stdout(io.StringIO()) as stream:
+        log = TrainingLog(LoggingConfig(log_format=log_format, **settings))
+        log.begin_epoch(1, 0, 1102)
+        log.advance()
+        log.updates(1, 100, 1102, STATS)
+        log.end_epoch(1, STATS)
+        log.validation(1, "valid", STATS)
+        log.say("a remark")
+        log.close()
     return stream.getvalue().splitlines()
 
 
@@ -94,17 +100,15 @@ def test_json_lines():
     assert remark == {"message": "a remark"}
 
 
-def test_json_has_no_infinity():
-    stream = io.StringIO()
-    LogWriter(LoggingConfig(log_format="json"), stream=stream).validation(1, "v", {"ppl": math.inf})
-    assert json.loads(stream.getvalue()) == {"epoch": 1, "v_ppl": None}
+def test_json_has_no_infinity(capsys):
+    TrainingLog(LoggingConfig(log_format="json")).validation(1, "v", {"ppl": math.inf})
+    assert json.loads(capsys.readouterr().out) == {"epoch": 1, "v_ppl": None}
 
 
-def test_telemetry_keeps_small_numbers():
-    stream = io.StringIO()
-    writer = LogWriter(LoggingConfig(log_format="json"), stream=stream)
-    writer.telemetry(2, 300, {"a/b": 0.000123456, "a/c": math.nan})
-    assert json.loads(stream.getvalue()) == {
+def test_telemetry_keeps_small_numbers(capsys):
+    log = TrainingLog(LoggingConfig(log_format="json"))
+    log.telemetry(2, 300, {"a/b": 0.000123456, "a/c": math.nan})
+    assert json.loads(capsys.readouterr().out) == {
         **{"epoch": 2, "num_updates": 300},
         "telemetry": {"a/b": 0.0001235, "a/c": None},
     }
@@ -131,15 +135,15 @@ def test_the_log_file_gets_what_the_screen_gets(tmp_path):
     lines_of("simple", log_file=str(path))
     assert len(path.read_text().splitlines()) == 2 * len(shown)
     with pytest.raises(ConfigError, match=r"--log-file .* cannot be written"):
-        LogWriter(LoggingConfig(log_file=str(tmp_path)))
+        TrainingLog(LoggingConfig(log_file=str(tmp_path)))
 
 
 def test_a_quiet_process_prints_nothing(tmp_path, capsys):
-    writer = LogWriter(LoggingConfig(log_format="tqdm", log_file=str(tmp_path / "x")), quiet=True)
-    writer.begin_epoch(1, 0, 10)
-    writer.updates(1, 1, 10, STATS)
-    writer.validation(1, "valid", STATS)
-    writer.message("x")
+    log = TrainingLog(LoggingConfig(log_format="tqdm", log_file=str(tmp_path / "x")), quiet=True)
+    log.begin_epoch(1, 0, 10)
+    log.updates(1, 1, 10, STATS)
+    log.validation(1, "valid", STATS)
+    log.say("x")
     assert capsys.readouterr() == ("", "")
     assert not (tmp_path / "x").exists()
 
@@ -147,9 +151,9 @@ def test_a_quiet_process_prints_nothing(tmp_path, capsys):
 @pytest.mark.parametrize("log_format", ["json", "tqdm"])
 def test_a_log_that_is_not_shown_goes_to_its_file_only(tmp_path, capsys, log_format):
     config = LoggingConfig(log_format=log_format, log_file=str(tmp_path / "x"))
-    writer = LogWriter(config, shown=False)
-    writer.begin_epoch(1, 0, 10)
-    writer.validation(1, "valid", STATS)
-    writer.close()
+    log = TrainingLog(config, shown=False)
+    log.begin_epoch(1, 0, 10)
+    log.validation(1, "valid", STATS)
+    log.close()
     assert capsys.readouterr() == ("", "")
     assert "3.142" in (tmp_path / "x").read_text()

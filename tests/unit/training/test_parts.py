@@ -1,6 +1,8 @@
 """Settings, averaged weights, signals and the names of checkpoints."""
 
 import argparse
+import json
+import math
 import signal
 
 import pytest
@@ -11,7 +13,7 @@ from relu_nmt.config import add_settings, from_flat, read_settings
 from relu_nmt.errors import ConfigError
 from relu_nmt.training.averaging import WeightAverage
 from relu_nmt.training.checkpoint import SUFFIX, Checkpoint, load_checkpoint
-from relu_nmt.training.checkpoint_manager import CheckpointFolder, Moment
+from relu_nmt.training.checkpoint_manager import CheckpointFolder
 from relu_nmt.training.config import (
     CheckpointConfig,
     EmaConfig,
@@ -20,6 +22,7 @@ from relu_nmt.training.config import (
     TrainerConfig,
     ValidationConfig,
 )
+from relu_nmt.training.state import TrainingState
 from relu_nmt.training.stopping import SignalWatch
 
 
@@ -118,15 +121,30 @@ def test_a_second_interrupt_is_not_held_back():
     assert signal.getsignal(signal.SIGINT) == before
 
 
+def test_validations_without_a_better_score_are_counted():
+    state = TrainingState()
+    scores = (1.0, 3.0, 3.0, 2.0, math.nan, 4.0)
+    found = [(state.add_score(score, maximize=True), state.bad_validations) for score in scores]
+    assert found == [(True, 0), (True, 0), (True, 1), (False, 2), (False, 3), (True, 0)]
+    assert state.best_score == 4.0
+    assert not TrainingState().add_score(math.nan, maximize=False)
+    assert TrainingState(best_score=1.0).add_score(0.5, maximize=False)
+
+
+def test_the_count_of_earlier_checkpoints_is_understood():
+    state = TrainingState(epoch=3, best_score=2.0, bad_validations=4)
+    stored = json.loads(json.dumps(state.to_dict()))
+    assert TrainingState.from_dict(stored, "x") == state
+    del stored["bad_validations"]
+    stored["patience"] = {"best": 2.0, "bad_validations": 4}
+    assert TrainingState.from_dict(stored, "x") == state
+
+
 def folder_at(path, metric="bleu", **settings):
     return CheckpointFolder(
         CheckpointConfig(save_dir=str(path), **settings),
         ValidationConfig(best_checkpoint_metric=metric),
     )
-
-
-def moment(epoch=3, num_updates=300, end_of_epoch=True, score=None, is_best=False):
-    return Moment(epoch, num_updates, end_of_epoch, score, is_best)
 
 
 def stems(names):
@@ -136,27 +154,26 @@ def stems(names):
 @pytest.mark.parametrize(
     ("settings", "at", "expected"),
     [
-        ({}, moment(), ["checkpoint3", "checkpoint_last"]),
-        ({"no_epoch_checkpoints": True}, moment(), ["checkpoint_last"]),
-        ({"save_interval": 2}, moment(), ["checkpoint_last"]),
-        ({"no_last_checkpoints": True}, moment(), ["checkpoint3"]),
-        ({"no_save": True}, moment(score=1.0, is_best=True), []),
-        ({}, moment(score=1.0), ["checkpoint3", "checkpoint_last"]),
+        ({}, (3, 300, True), ["checkpoint3", "checkpoint_last"]),
+        ({"no_epoch_checkpoints": True}, (3, 300, True), ["checkpoint_last"]),
+        ({"save_interval": 2}, (3, 300, True), ["checkpoint_last"]),
+        ({"no_last_checkpoints": True}, (3, 300, True), ["checkpoint3"]),
+        ({"no_save": True}, (3, 300, True, 1.0), []),
         (
             {"keep_best_checkpoints": 3},
-            moment(score=27.308, is_best=True),
+            (3, 300, True, 27.308),
             ["checkpoint3", "checkpoint_best", "checkpoint.best_bleu_27.31", "checkpoint_last"],
         ),
         (
             {"save_interval_updates": 100},
-            moment(end_of_epoch=False),
+            (3, 300, False),
             ["checkpoint_3_300", "checkpoint_last"],
         ),
-        ({"save_interval_updates": 70}, moment(end_of_epoch=False), ["checkpoint_last"]),
+        ({"save_interval_updates": 70}, (3, 300, False), ["checkpoint_last"]),
     ],
 )
 def test_names(tmp_path, settings, at, expected):
-    assert stems(folder_at(tmp_path, **settings).names(at)) == expected
+    assert stems(folder_at(tmp_path, **settings).names(*at)) == expected
 
 
 def test_a_checkpoint_under_several_names_is_whole_under_each(tmp_path):

@@ -9,7 +9,7 @@ import signal
 import pytest
 
 from relu_nmt.errors import DataError, TrainingError
-from relu_nmt.training.results import TrainingResults
+from relu_nmt.training.results import TrainingResult
 from tests.unit.training.test_trainer import Interrupting
 from tests.unit.training.toy import Toy, ToyScorer, ToySource, json_lines
 
@@ -28,7 +28,7 @@ def entry(num_updates, updates, tokens, seconds, **more):
 def test_the_file_agrees_with_the_log_and_with_what_is_returned(tmp_path, capsys):
     toy = Toy(tmp_path, {"max_epoch": 3}, validation=BLEU, scorers={"valid": ToyScorer()})
     results = toy.trainer().train()
-    assert TrainingResults.load(tmp_path) == results
+    assert TrainingResult.load(tmp_path) == results
     found = stored(tmp_path)
     lines = json_lines(capsys.readouterr().out)
     inner = [line for line in lines if "update" in line]
@@ -56,7 +56,7 @@ def test_the_file_agrees_with_the_log_and_with_what_is_returned(tmp_path, capsys
 
 
 def test_speed_is_that_of_all_intervals_but_the_first():
-    results = TrainingResults()
+    results = TrainingResult()
     assert results.tokens_per_second is None
     results.add_epoch(1, entry(40, 40, 4000, 8.0))
     assert results.tokens_per_second == 500.0
@@ -162,9 +162,9 @@ def test_nothing_is_written_with_no_save(tmp_path):
 
 
 def test_no_infinity_in_the_file(tmp_path):
-    results = TrainingResults()
+    results = TrainingResult(tmp_path)
     results.add_validation("valid", 1, {"num_updates": 3, "ppl": math.inf, "loss": math.nan})
-    results.write(tmp_path)
+    results.write()
     assert stored(tmp_path)["valid"] == {
         "valid": [{"epoch": 1, "num_updates": 3, "ppl": None, "loss": None}]
     }
@@ -174,17 +174,17 @@ def test_no_infinity_in_the_file(tmp_path):
 def test_a_damaged_file_is_one_line(tmp_path, text):
     (tmp_path / "results.json").write_text(text, encoding="latin-1")
     with pytest.raises(DataError, match=r"results\.json: damaged") as caught:
-        TrainingResults.load(tmp_path)
+        TrainingResult.load(tmp_path)
     assert "\n" not in str(caught.value)
 
 
 def test_other_files(tmp_path):
     with pytest.raises(DataError, match="cannot be read"):
-        TrainingResults.load(tmp_path)
+        TrainingResult.load(tmp_path)
     (tmp_path / "results.json").write_text('{"format": 2}')
     with pytest.raises(DataError, match="format 2"):
-        TrainingResults.load(tmp_path)
+        TrainingResult.load(tmp_path)
     if os.geteuid():
         tmp_path.chmod(0o500)
     with pytest.raises(DataError, match="cannot be written"):
-        TrainingResults().write(tmp_path / "results.json")
+        TrainingResult(tmp_path / "results.json").write()

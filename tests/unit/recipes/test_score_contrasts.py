@@ -4,14 +4,13 @@ import torch
 
 from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.decoding.config import GenerationConfig
-from relu_nmt.decoding.generator import Generator
 from relu_nmt.errors import ConfigError
-from relu_nmt.evaluation.contrastive_scoring import ContrastScorer
 from relu_nmt.evaluation.contrasts import Contrast
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.encoder_decoder import EncoderDecoder
+from relu_nmt.recipes.score_contrasts import contrast_scores
 from relu_nmt.tokenization.pipeline import TextPipeline
+from relu_nmt.translator import Translator
 
 WORDS = Dictionary(
     ["it", "is", "red", "here", "a", "hat", "er", "es", "rot", "ist", "ein", "Hut", "hier"]
@@ -37,15 +36,14 @@ class Separating(TextPipeline):
 
 
 @pytest.fixture(scope="module")
-def scorer():
+def translator():
     torch.manual_seed(0)
     sides = {"layers": 1, "embed_dim": 16, "ffn_embed_dim": 16, "attention_heads": 2}
     shape = {f"{side}_{k}": v for side in ("encoder", "decoder") for k, v in sides.items()}
     config = TransformerConfig(attention="reluformer", **shape)
     model = EncoderDecoder(config, len(WORDS), len(WORDS), pad_index=1).eval()
     task = TranslationTask(TextPipeline("en"), TextPipeline("de"), WORDS, WORDS)
-    generator = Generator([model], GenerationConfig(score_reference=True), WORDS)
-    return ContrastScorer(generator, task, "cpu"), model
+    return Translator([model], task, "cpu")
 
 
 @torch.no_grad()
@@ -60,9 +58,11 @@ def log_prob(model, source, before, target):
 
 
 @pytest.mark.parametrize("context", [None, 0, 1, 2, 9])
-def test_scores_are_those_of_the_continuation_given_the_context(scorer, context):
-    scorer, model = scorer
-    for contrast, scores in zip(CONTRASTS, scorer.scores(CONTRASTS, context), strict=True):
+def test_scores_are_those_of_the_continuation_given_the_context(translator, context):
+    [model] = translator.models
+    for contrast, scores in zip(
+        CONTRASTS, contrast_scores(translator, CONTRASTS, context), strict=True
+    ):
         first = {None: 0, 0: None, 1: -1, 2: -2, 9: 0}[context]
         sides = contrast.source_context, contrast.reference_context
         before = [" ".join([] if first is None else side[first:]) for side in sides]
@@ -73,34 +73,25 @@ def test_scores_are_those_of_the_continuation_given_the_context(scorer, context)
         np.testing.assert_allclose(scores, expected, atol=1e-4)
 
 
-def test_context_matters_and_progress_is_told(scorer):
-    scorer, _ = scorer
+def test_context_matters_and_progress_is_told(translator):
     done = []
-    with_context = scorer.scores(CONTRASTS, None, done.append)
-    without = scorer.scores(CONTRASTS, 0)
+    with_context = contrast_scores(translator, CONTRASTS, on_progress=done.append)
+    without = contrast_scores(translator, CONTRASTS, 0)
     assert sum(done) == 5
     assert not np.allclose(with_context[0], without[0], atol=1e-3)
-    assert scorer.scores([]) == []
+    assert contrast_scores(translator, []) == []
 
 
-def test_separators_of_the_model_stand_between_the_sentences(scorer):
-    plain, model = scorer
+def test_separators_of_the_model_stand_between_the_sentences(translator):
+    [model] = translator.models
     task = TranslationTask(Separating("en"), Separating("de"), WORDS, WORDS)
-    generator = Generator([model], GenerationConfig(score_reference=True), WORDS)
-    [scores] = ContrastScorer(generator, task, "cpu").scores(CONTRASTS[1:])
+    [scores] = contrast_scores(Translator([model], task, "cpu"), CONTRASTS[1:])
     expected = [
         log_prob(model, "red hier a hat hier", "rot hier", f"{text} hier")
         for text in ("ein Hut", "Hut")
     ]
     np.testing.assert_allclose(scores, expected, atol=1e-4)
-    assert not np.allclose(scores, plain.scores(CONTRASTS[1:])[0], atol=1e-3)
-
-
-def test_a_generator_that_searches_is_refused(scorer):
-    _, model = scorer
-    task = TranslationTask(TextPipeline("en"), TextPipeline("de"), WORDS, WORDS)
-    with pytest.raises(ConfigError, match="score_reference"):
-        ContrastScorer(Generator([model], GenerationConfig(), WORDS), task, "cpu")
+    assert not np.allclose(scores, contrast_scores(translator, CONTRASTS[1:])[0], atol=1e-3)
 
 
 def test_scores_that_are_not_finite_are_an_error():
@@ -109,6 +100,5 @@ def test_scores_that_are_not_finite_are_an_error():
     with torch.no_grad():
         model.output_projection.weight.fill_(float("nan"))
     task = TranslationTask(TextPipeline("en"), TextPipeline("de"), WORDS, WORDS)
-    generator = Generator([model], GenerationConfig(score_reference=True), WORDS)
     with pytest.raises(ConfigError, match="not finite"):
-        ContrastScorer(generator, task, "cpu").scores(CONTRASTS)
+        contrast_scores(Translator([model], task, "cpu"), CONTRASTS)
