@@ -37,18 +37,38 @@ class ScoreBias:
     key_codes: Tensor
     zero: int
 
-    def block(self, rows: slice, num_keys: int) -> "ScoreBias":
-        """Return the bias of these queries for the first ``num_keys`` keys."""
-        codes = self.query_codes[:, rows], self.key_codes[:, :num_keys]
+    def block(self, rows: slice, keys: slice | Tensor) -> "ScoreBias":
+        """Return the bias of these queries for these keys, a range or their indices."""
+        codes = self.query_codes[:, rows], self.key_codes[:, keys]
         return ScoreBias(self.table, *codes, self.zero)
+
+    def part(self, sample: int, heads: slice) -> "ScoreBias":
+        """Return the bias of one sample's scores in some heads."""
+        queries, keys = (
+            codes if len(codes) == 1 else codes[sample : sample + 1]
+            for codes in (self.query_codes, self.key_codes)
+        )
+        return ScoreBias(self.table[heads], queries, keys, self.zero)
 
     def values(self) -> Tensor:
         """Return b, [B or 1, H, Nq, Nk] in the dtype of the table."""
-        index = self.zero + self.query_codes[:, :, None] - self.key_codes[:, None, :]
-        heads = self.table.size(0)
+        index = self._columns()
         # Of all ways to look up, this one has a fast and deterministic gradient.
-        found = self.table.gather(1, index.flatten().expand(heads, -1))
-        return found.view(heads, *index.shape).transpose(0, 1)
+        found = self.table.gather(1, index.flatten().expand(len(self.table), -1))
+        return found.view(-1, *index.shape).transpose(0, 1)
+
+    def add_gradient(self, grad_scores: Tensor, grad_table: Tensor) -> None:
+        """Add to the table's gradient [H, R] that of the scores [B, H, Nq, Nk]."""
+        index = self._columns()
+        by_head = grad_scores.transpose(0, 1)
+        if len(index) == 1:
+            by_head = by_head.sum(1)
+        by_head = by_head.reshape(len(grad_table), -1)
+        grad_table.scatter_add_(1, index.flatten().expand_as(by_head), by_head)
+
+    def _columns(self) -> Tensor:
+        """Return which column of the table each score gets, [B or 1, Nq, Nk]."""
+        return self.zero + self.query_codes[:, :, None] - self.key_codes[:, None, :]
 
 
 def biased(scores: Tensor, bias: ScoreBias | None) -> Tensor:

@@ -89,8 +89,8 @@ class FeatureAttention(Attention):
         self, queries: Tensor, keys: Tensor, visibility: Visibility, bias: ScoreBias | None
     ) -> Tensor:
         weights = queries @ keys.transpose(-1, -2)  # [B, H, Nq, Nk]
-        if visibility.mask is not None:
-            weights = weights.masked_fill(~visibility.mask, 0.0)
+        if visibility.hidden is not None:
+            weights = weights.masked_fill(visibility.hidden, 0.0)
         return weights / self._divisor(weights.sum(-1, keepdim=True), visibility)
 
 

@@ -6,17 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from relu_nmt.attention import attentions
-from relu_nmt.attention.base import (
-    NOTHING,
-    Attention,
-    AttentionConfig,
-    AttentionOutput,
-    Capabilities,
-    Need,
-)
-from relu_nmt.attention.bias import ScoreBias
+from relu_nmt.attention.base import AttentionConfig, Capabilities
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.token_axis import exact, without_padding
+from relu_nmt.attention.token_axis import TokenAxisAttention, without_padding
 from relu_nmt.config import option, settings
 from relu_nmt.errors import ConfigError
 
@@ -30,7 +22,7 @@ class LinformerConfig(AttentionConfig):
 
 
 @attentions.register("linformer")
-class LinformerAttention(Attention):
+class LinformerAttention(TokenAxisAttention):
     """out = softmax(q (E k)^T / sqrt(d)) (F v), with learnt E and F, [rank, length].
 
     E and F belong to one layer and are shared by its heads. Padded rows of k and v are 0, so they
@@ -72,33 +64,21 @@ class LinformerAttention(Attention):
         """Return ``length``."""
         return self.config.length
 
-    def forward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        visibility: Visibility,
-        *,
-        bias: ScoreBias | None = None,
-        need: Need = NOTHING,
-    ) -> AttentionOutput:
-        """See :meth:`Attention.forward`.
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility) -> Tensor:
+        """See :meth:`TokenAxisAttention.attend`.
 
         Raises:
-            ConfigError: more keys than ``length``, or weights are asked for.
+            ConfigError: more keys than ``length``.
         """
-        self.check_request(bias, need)
         num_keys = k.size(2)
         if num_keys > self.config.length:
             raise ConfigError(
                 f"linformer: {num_keys} keys, but it was made for length={self.config.length}; "
                 f"train with the attention option length={num_keys} or more"
             )
-        with torch.autocast(q.device.type, enabled=False):
-            clean_k, clean_v = (without_padding(exact(x), visibility) for x in (k, v))
-            keys = self.keys_projection[:, :num_keys] @ clean_k  # [B, H, rank, d]
-            mixtures = self.values_projection[:, :num_keys] @ clean_v
-            scores = exact(q) @ keys.transpose(-1, -2) / math.sqrt(self.head_dim)
-            # Without keys all mixtures are 0, and so is the output.
-            values = scores.softmax(-1) @ mixtures
-        return AttentionOutput(values.to(v.dtype))
+        k, v = (without_padding(x, visibility) for x in (k, v))
+        keys = self.keys_projection[:, :num_keys] @ k  # [B, H, rank, d]
+        mixtures = self.values_projection[:, :num_keys] @ v
+        scores = q @ keys.transpose(-1, -2) / math.sqrt(self.head_dim)
+        # Without keys all mixtures are 0, and so is the output.
+        return scores.softmax(-1) @ mixtures

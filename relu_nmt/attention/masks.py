@@ -73,6 +73,11 @@ class Visibility:
         return mask
 
     @cached_property
+    def hidden(self) -> Tensor | None:
+        """The inverse of ``mask``."""
+        return None if self.mask is None else ~self.mask
+
+    @cached_property
     def counts(self) -> Tensor:
         """[B or 1, 1, Nq or 1] float32: n, the number of visible keys of each query row."""
         # Not from the mask, which would be Nq x Nk where a linear-memory back end needs none.
@@ -88,6 +93,11 @@ class Visibility:
         return visible_before[:, ends].float()[:, None]
 
     @cached_property
+    def positive_counts(self) -> Tensor:
+        """As ``counts``, but 1 where a row sees no key, for what divides by n."""
+        return self.counts.clamp_min(1)
+
+    @cached_property
     def empty_rows(self) -> Tensor | None:
         """[B, 1, Nq or 1, 1] bool: rows that see no key; ``None`` if there can be none."""
         return None if self.key_mask is None else (self.counts == 0)[..., None]
@@ -98,7 +108,9 @@ class Visibility:
 
         Their output is to be set to 0 afterwards; so neither it nor its gradient is NaN.
         """
-        return self.mask if self.empty_rows is None else self.mask | self.empty_rows
+        if self.mask is None or self.empty_rows is None:
+            return self.mask
+        return self.mask | self.empty_rows
 
     @cached_property
     def key_bounds(self) -> Tensor | None:
@@ -164,6 +176,8 @@ class TreeVisibility(Visibility):
             its tokens, among keys of others; the last Nq keys are the queries' own.
         length: tokens of every hypothesis, so visible keys of every query.
     """
+
+    ancestry: Tensor
 
     def __init__(self, ancestry: Tensor, length: int) -> None:
         num_queries, num_keys = ancestry.shape[1:]

@@ -4,20 +4,12 @@ import torch
 from torch import Tensor
 
 from relu_nmt.attention import attentions
-from relu_nmt.attention.base import (
-    NOTHING,
-    Attention,
-    AttentionConfig,
-    AttentionOutput,
-    Capabilities,
-    Need,
-)
-from relu_nmt.attention.bias import ScoreBias
+from relu_nmt.attention.base import AttentionConfig, Capabilities
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.token_axis import (
+    TokenAxisAttention,
     TokenConvolution,
     check_width,
-    exact,
     lengths,
     without_padding,
 )
@@ -41,7 +33,7 @@ class NystromformerConfig(AttentionConfig):
 
 
 @attentions.register("nystromformer")
-class NystromformerAttention(Attention):
+class NystromformerAttention(TokenAxisAttention):
     """out = K(q, k_l) K(q_l, k_l)^+ K(q_l, k) v, q and k each times d^(-1/4); l are landmarks.
 
     Of the n real tokens, each ceil(n / m) consecutive ones give one landmark of the queries and
@@ -79,27 +71,16 @@ class NystromformerAttention(Attention):
         super().__init__(config, num_heads, head_dim, dropout)
         self.convolution = TokenConvolution(num_heads, config.conv) if config.conv else None
 
-    def forward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        visibility: Visibility,
-        *,
-        bias: ScoreBias | None = None,
-        need: Need = NOTHING,
-    ) -> AttentionOutput:
-        """See :meth:`Attention.forward`."""
-        self.check_request(bias, need)
-        with torch.autocast(q.device.type, enabled=False):
-            clean_q, clean_k, clean_v = (without_padding(exact(x), visibility) for x in (q, k, v))
-            scale = self.head_dim**-0.25
-            values = self._attend(clean_q * scale, clean_k * scale, clean_v, visibility)
-            if self.convolution is not None:
-                values = values + self.convolution(clean_v)
-            if visibility.empty_rows is not None:
-                values = values.masked_fill(visibility.empty_rows, 0.0)
-        return AttentionOutput(values.to(v.dtype))
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility) -> Tensor:
+        """See :meth:`TokenAxisAttention.attend`."""
+        q, k, v = (without_padding(x, visibility) for x in (q, k, v))
+        scale = self.head_dim**-0.25
+        values = self._attend(q * scale, k * scale, v, visibility)
+        if self.convolution is not None:
+            values = values + self.convolution(v)
+        if visibility.empty_rows is not None:
+            values = values.masked_fill(visibility.empty_rows, 0.0)
+        return values
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility) -> Tensor:
         num_tokens = k.size(2)

@@ -87,8 +87,10 @@ class PointwiseAttention(Attention):
         need: Need = NOTHING,
     ) -> AttentionOutput:
         """See :meth:`Attention.forward`."""
-        exact = torch.promote_types(q.dtype, torch.float32)
-        row_scale = self.row_scale(visibility.counts.to(exact).clamp_min(1))
+        counts = visibility.positive_counts
+        if q.dtype == torch.float64:
+            counts = counts.to(q.dtype)
+        row_scale = self.row_scale(counts)
         problem = PointwiseProblem(
             q / math.sqrt(self.head_dim),
             k,
@@ -111,6 +113,8 @@ class PointwiseAttention(Attention):
         rows = None
         if result.sums is not None:
             rows = row_statistics(result.sums, visibility, row_scale)
+            if not self.capabilities.non_negative:  # g may be negative, though h is not
+                rows.entropy = None
         return AttentionOutput(values, weights, rows)
 
 

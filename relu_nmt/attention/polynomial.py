@@ -4,9 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from relu_nmt.attention import attentions
-from relu_nmt.attention.base import NOTHING, AttentionConfig, AttentionOutput, Capabilities, Need
-from relu_nmt.attention.bias import ScoreBias
-from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.base import AttentionConfig, Capabilities
 from relu_nmt.attention.pointwise import PointwiseAttention
 from relu_nmt.attention.pointwise_maps import power_map
 from relu_nmt.config import option, settings
@@ -87,19 +85,3 @@ class PolynomialAttention(PointwiseAttention):
         if self.scale is None or self.config.length is None:
             return self.scale
         return self.scale * self.config.length**0.5
-
-    def forward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        visibility: Visibility,
-        *,
-        bias: ScoreBias | None = None,
-        need: Need = NOTHING,
-    ) -> AttentionOutput:
-        """See :meth:`Attention.forward`."""
-        output = super().forward(q, k, v, visibility, bias=bias, need=need)
-        if output.rows is not None and not self.capabilities.non_negative:
-            output.rows.entropy = None
-        return output

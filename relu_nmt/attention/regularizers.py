@@ -37,12 +37,13 @@ def regularizer_terms(
 
     Reference: ReLUFormer, Eq. 7, read with the bars that its text explains.
     """
+    assert rows.entropy is not None, "signed weights have no entropy"
     batch, heads, _ = rows.total.shape
     real = visibility.real_rows(batch)  # [B, 1, Nq]
     num_rows = (real.sum() * heads).clamp_min(1)
     is_null = rows.total <= NULL_SUM
     log_total = torch.where(is_null, 1.0, rows.total).log().abs()
-    excess = (rows.entropy - margin * visibility.counts.clamp_min(1).log()).clamp_min(0)
+    excess = (rows.entropy - margin * visibility.positive_counts.log()).clamp_min(0)
     excess = excess.masked_fill(is_null, 0.0)
     return RegularizerTerms((log_total * real).sum() / num_rows, (excess * real).sum() / num_rows)
 
@@ -82,7 +83,7 @@ class AttentionRegularizer:
     def terms(self, records: list[AttentionRecord]) -> RegularizerTerms:
         """Return the means of both terms over all modules."""
         margin = self.config.attention_entropy_margin
-        terms = [regularizer_terms(r.rows, r.visibility, margin) for r in records]
+        terms = [regularizer_terms(r.rows, r.visibility, margin) for r in records if r.rows]
         return RegularizerTerms(
             torch.stack([t.normalisation for t in terms]).mean(),
             torch.stack([t.entropy for t in terms]).mean(),

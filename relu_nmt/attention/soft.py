@@ -1,24 +1,15 @@
 """SOFT: softmax-free attention by a Gaussian kernel and a low-rank inverse."""
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from relu_nmt.attention import attentions
-from relu_nmt.attention.base import (
-    NOTHING,
-    Attention,
-    AttentionConfig,
-    AttentionOutput,
-    Capabilities,
-    Need,
-)
-from relu_nmt.attention.bias import ScoreBias
+from relu_nmt.attention.base import AttentionConfig, Capabilities
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.token_axis import (
+    TokenAxisAttention,
     TokenConvolution,
     check_width,
-    exact,
     without_padding,
 )
 from relu_nmt.config import option, settings
@@ -39,7 +30,7 @@ class SOFTConfig(AttentionConfig):
 
 
 @attentions.register("soft")
-class SOFTAttention(Attention):
+class SOFTAttention(TokenAxisAttention):
     """out = g(q, l) g(l, l)^(-1) g(k, l)^T v, g(x, y) = exp(-|x - y|^2 / 2), k = q, times d^(-1/4).
 
     The landmarks l are GELU(LayerNorm(convolution(q))) of each ``stride`` tokens, the same for all
@@ -52,6 +43,7 @@ class SOFTAttention(Attention):
     single one always is; half of it takes one more step.
 
     Example:
+        >>> import torch
         >>> config = SOFTConfig(stride=2)
         >>> attend = SOFTAttention(config, num_heads=1, head_dim=1, dropout=0.0)
         >>> zero, v = torch.zeros(1, 1, 2, 1), torch.tensor([[[[1.0], [3.0]]]])
@@ -77,39 +69,28 @@ class SOFTAttention(Attention):
         self.norm = nn.LayerNorm(head_dim)
         self.convolution = TokenConvolution(num_heads, config.conv) if config.conv else None
 
-    def forward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        visibility: Visibility,
-        *,
-        bias: ScoreBias | None = None,
-        need: Need = NOTHING,
-    ) -> AttentionOutput:
-        """See :meth:`Attention.forward`."""
-        self.check_request(bias, need)
-        with torch.autocast(q.device.type, enabled=False):
-            clean_q, clean_k, clean_v = (without_padding(exact(x), visibility) for x in (q, k, v))
-            scale = self.head_dim**-0.25
-            clean_q, clean_k = clean_q * scale, clean_k * scale
-            landmarks = self._landmarks(clean_q)  # [B, H, m, d]
-            from_queries = gaussian(clean_q, landmarks)  # [B, H, N, m]
-            from_keys = gaussian(clean_k, landmarks)
-            core = gaussian(landmarks, landmarks)  # [B, H, m, m]
-            present = self._present(visibility)
-            if present is not None:  # landmarks of padding only have neither row nor column
-                from_queries = from_queries * present
-                core = core * (present & present.transpose(-1, -2))
-            inverse = newton_inverse(core, self.config.iterations)
-            if self.config.normalized:
-                totals = core.sum(-1)
-                roots = totals.masked_fill(totals == 0, 1.0).rsqrt()
-                inverse = roots[..., :, None] * inverse * roots[..., None, :]
-            values = from_queries @ (inverse @ (from_keys.transpose(-1, -2) @ clean_v))
-            if self.convolution is not None:
-                values = values + self.convolution(clean_v)
-        return AttentionOutput(values.to(v.dtype))
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility) -> Tensor:
+        """See :meth:`TokenAxisAttention.attend`."""
+        q, k, v = (without_padding(x, visibility) for x in (q, k, v))
+        scale = self.head_dim**-0.25
+        q, k = q * scale, k * scale
+        landmarks = self._landmarks(q)  # [B, H, m, d]
+        from_queries = gaussian(q, landmarks)  # [B, H, N, m]
+        from_keys = gaussian(k, landmarks)
+        core = gaussian(landmarks, landmarks)  # [B, H, m, m]
+        present = self._present(visibility)
+        if present is not None:  # landmarks of padding only have neither row nor column
+            from_queries = from_queries * present
+            core = core * (present & present.transpose(-1, -2))
+        inverse = newton_inverse(core, self.config.iterations)
+        if self.config.normalized:
+            totals = core.sum(-1)
+            roots = totals.masked_fill(totals == 0, 1.0).rsqrt()
+            inverse = roots[..., :, None] * inverse * roots[..., None, :]
+        values = from_queries @ (inverse @ (from_keys.transpose(-1, -2) @ v))
+        if self.convolution is not None:
+            values = values + self.convolution(v)
+        return values
 
     def _landmarks(self, q: Tensor) -> Tensor:
         stride = self.config.stride

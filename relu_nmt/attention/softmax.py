@@ -43,7 +43,7 @@ def fused_supports(problem: RowsProblem) -> bool:
 def fused_is_faster(problem: RowsProblem) -> bool:
     """Whether it is worth its overhead."""
     q = problem.q
-    is_half_on_cpu = q.device.type == "cpu" and q.dtype.itemsize == 2
+    is_half_on_cpu = q.is_cpu and q.dtype.itemsize == 2
     return not is_half_on_cpu or problem.k.size(2) >= CPU_HALF_FUSED_LENGTH
 
 

@@ -1,6 +1,8 @@
 """Row statistics of attention weights: sum, entropy, exact zeros and the largest weight."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,6 +30,16 @@ class RowSums:
     weighted_logs: Tensor | None = None
     nonzero: Tensor | None = None
     largest: Tensor | None = None
+
+    @staticmethod
+    def joined(parts: "Sequence[RowSums]") -> "RowSums":
+        """Return the sums of all rows of parts that hold some rows each."""
+
+        def all_rows(name: str) -> Any:
+            found = [getattr(part, name) for part in parts]
+            return None if found[0] is None else torch.cat(found, 2)
+
+        return RowSums(*(all_rows(each.name) for each in fields(RowSums)))
 
 
 def row_sums(weights: Tensor, need: Need, non_negative: bool = True) -> RowSums:
@@ -72,7 +84,7 @@ def row_statistics(
         statistics.entropy = entropy.masked_fill(is_null, 0.0)
     if sums.nonzero is not None and sums.largest is not None:
         with torch.no_grad():
-            statistics.zero_fraction = 1 - sums.nonzero / visibility.counts.clamp_min(1)
+            statistics.zero_fraction = 1 - sums.nonzero / visibility.positive_counts
             scale = row_scale.abs() if isinstance(row_scale, Tensor) else abs(row_scale)
             statistics.largest = sums.largest * scale
     return statistics

@@ -62,8 +62,8 @@ def attention_sums(records: Sequence[AttentionRecord]) -> list[ModuleSums]:
     if not found:
         return []
     # One transfer from the device for all modules.
-    values = torch.cat([_packed(record, tables) for record, tables in found])
-    values = values.cpu().double().numpy()
+    packed = torch.cat([_packed(record, tables) for record, tables in found])
+    values = packed.cpu().double().numpy()
     sums, start = [], 0
     for record, tables in found:
         num_heads = next(iter(tables.values())).size(1)
@@ -137,7 +137,7 @@ def _packed(record: AttentionRecord, tables: dict[str, Tensor]) -> Tensor:
     table = torch.stack([each.float() for each in tables.values()])  # [S, B, H, Nq]
     batch, num_queries = table.size(1), table.size(3)
     real = record.visibility.real_rows(batch)[:, 0]  # [B, Nq]
-    counts = record.visibility.counts[:, 0].clamp_min(1).expand(batch, num_queries)
+    counts = record.visibility.positive_counts[:, 0].expand(batch, num_queries)
     # Not by multiplication with 0: padded rows may hold anything.
     table = table.masked_fill(real[None, :, None] == 0, 0.0)
     parts = [real.sum()[None], (counts.log() * real).sum()[None], table.sum((1, 3)).flatten()]

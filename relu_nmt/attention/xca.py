@@ -4,25 +4,17 @@ import torch
 from torch import Tensor, nn
 
 from relu_nmt.attention import attentions
-from relu_nmt.attention.base import (
-    NOTHING,
-    Attention,
-    AttentionConfig,
-    AttentionOutput,
-    Capabilities,
-    Need,
-)
-from relu_nmt.attention.bias import ScoreBias
+from relu_nmt.attention.base import AttentionConfig, Capabilities
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.token_axis import (
-    exact,
+    TokenAxisAttention,
     normalized_over_tokens,
     without_padding,
 )
 
 
 @attentions.register("xca")
-class CrossCovarianceAttention(Attention):
+class CrossCovarianceAttention(TokenAxisAttention):
     """out^T = softmax(t q'^T k') v^T, with the channels of q' and k' of l2 norm 1 over the tokens.
 
     The matrix is [d, d]; t is a learnt temperature per head that starts at 1.
@@ -54,23 +46,11 @@ class CrossCovarianceAttention(Attention):
         self.temperature = nn.Parameter(torch.ones(num_heads))
         self.temperature.no_weight_decay = True  # type: ignore[attr-defined]
 
-    def forward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        visibility: Visibility,
-        *,
-        bias: ScoreBias | None = None,
-        need: Need = NOTHING,
-    ) -> AttentionOutput:
-        """See :meth:`Attention.forward`."""
-        self.check_request(bias, need)
-        with torch.autocast(q.device.type, enabled=False):
-            clean_q, clean_k, clean_v = (without_padding(exact(x), visibility) for x in (q, k, v))
-            queries = normalized_over_tokens(clean_q, 2)
-            keys = normalized_over_tokens(clean_k, 2)
-            covariance = queries.transpose(-1, -2) @ keys  # [B, H, d, d]
-            weights = (self.temperature[:, None, None] * covariance).softmax(-1)
-            values = clean_v @ weights.transpose(-1, -2)
-        return AttentionOutput(values.to(v.dtype))
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility) -> Tensor:
+        """See :meth:`TokenAxisAttention.attend`."""
+        q, k, v = (without_padding(x, visibility) for x in (q, k, v))
+        queries = normalized_over_tokens(q, 2)
+        keys = normalized_over_tokens(k, 2)
+        covariance = queries.transpose(-1, -2) @ keys  # [B, H, d, d]
+        weights = (self.temperature[:, None, None] * covariance).softmax(-1)
+        return v @ weights.transpose(-1, -2)

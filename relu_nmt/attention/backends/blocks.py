@@ -46,18 +46,29 @@ class Part:
     """Heads that are computed together: few on a CPU, all on a GPU.
 
     Args:
-        index: what to index [B, H, ...] by.
+        sample: which one; ``None`` for all.
+        heads: which of its heads.
         number: counts the parts.
         num_keys: keys from here on are hidden from all queries.
         hidden: [Nk] or [B, 1, 1, Nk] bool, further hidden keys.
         block_rows: queries of a block.
     """
 
-    index: tuple[int | slice, ...]
+    sample: int | None
+    heads: slice
     number: int
     num_keys: int
     hidden: Tensor | None
     block_rows: int
+
+    @property
+    def index(self) -> tuple[int | slice, ...]:
+        """What to index [B, H, ...] by."""
+        if self.sample is None:
+            return ()
+        first, is_single = self.heads.start, self.heads.stop - self.heads.start == 1
+        # A single head as a matrix, not as a batch of one: its products are faster.
+        return self.sample, first if is_single else self.heads
 
 
 @dataclass
@@ -78,6 +89,11 @@ class Block:
     seed: int
     kept: Tensor | None = None
 
+    @property
+    def keys(self) -> slice | Tensor:
+        """The keys whose weights are made: a range or their indices."""
+        return slice(self.num_keys) if self.live is None else self.live
+
 
 def parts(plan: Plan, q: Tensor, k: Tensor) -> list[Part]:
     """Return how the heads are divided."""
@@ -87,7 +103,7 @@ def parts(plan: Plan, q: Tensor, k: Tensor) -> list[Part]:
         # Looking at the mask's values would make the CPU wait for the GPU.
         hidden = None if mask is None else ~mask[:, None, None, :]
         rows = GPU_BLOCK_WEIGHTS // max(1, batch * heads * num_keys)
-        return [Part((), 0, num_keys, hidden, max(GPU_LEAST_ROWS, rows))]
+        return [Part(None, slice(None), 0, num_keys, hidden, max(GPU_LEAST_ROWS, rows))]
     weights = CPU_BLOCK_BYTES // q.element_size()
     rows = max(CPU_LEAST_ROWS, weights // max(1, num_keys))
     if plan.offset is not None:
@@ -101,9 +117,8 @@ def parts(plan: Plan, q: Tensor, k: Tensor) -> list[Part]:
             length = int(visible[-1]) + 1 if len(visible) else 0
             hidden = ~mask[sample, :length] if len(visible) < length else None
         for head in range(0, heads, together):
-            # A single head as a matrix, not as a batch of one: its products are faster.
-            chosen = head if together == 1 else slice(head, head + together)
-            found.append(Part((sample, chosen), len(found), length, hidden, rows))
+            some = slice(head, head + together)
+            found.append(Part(sample, some, len(found), length, hidden, rows))
     return found
 
 
@@ -117,52 +132,6 @@ def blocks(plan: Plan, part: Part, num_queries: int) -> Iterator[Block]:
         if plan.offset is not None:
             num_keys = max(0, min(num_keys, plan.offset + stop))
         yield Block(slice(start, stop), num_keys, None, plan.seed + part.number * per_part + number)
-
-
-class PartBias:
-    """The bias of the scores of one part, made for a block at a time.
-
-    Args:
-        bias: of all samples and heads.
-        part: says which are computed together.
-    """
-
-    def __init__(self, bias: ScoreBias, part: Part) -> None:
-        sample, self._heads = part.index or (slice(None), slice(None))
-        self._is_matrix = isinstance(self._heads, int)
-        self._table = bias.table[self._heads].view(-1, bias.table.size(1))  # [h, R]
-        self._zero = bias.zero
-        self._queries, self._keys = (
-            codes if sample == slice(None) else codes[sample if len(codes) > 1 else 0][None]
-            for codes in (bias.query_codes, bias.key_codes)
-        )  # [B or 1, N]
-        self._batch = sample == slice(None)
-
-    def values(self, block: Block) -> Tensor:
-        """Return the bias of a block's scores, [rows, n], [h, rows, n] or [B or 1, H, rows, n]."""
-        index = self._index(block)
-        found = self._table.gather(1, index.flatten().expand(len(self._table), -1))
-        found = found.view(-1, *index.shape)  # [h, B or 1, rows, n]
-        if self._batch:
-            return found.transpose(0, 1)
-        return found[0, 0] if self._is_matrix else found[:, 0]
-
-    def add_gradient(self, dz: Tensor, block: Block, grad_table: Tensor) -> None:
-        """Add the gradient dz of a block's scores to that of the whole table [H, R]."""
-        index = self._index(block)
-        if self._batch:
-            dz = dz.transpose(0, 1)  # [H, B, rows, n]
-            dz = dz if len(index) > 1 else dz.sum(1)
-        dz = dz.reshape(len(self._table), -1)
-        target = grad_table[self._heads].view(-1, grad_table.size(1))
-        target.scatter_add_(1, index.flatten().expand_as(dz), dz)
-
-    def _index(self, block: Block) -> Tensor:
-        """Return where in the table the bias of each score is, [B or 1, rows, n]."""
-        keys = self._keys[:, : block.num_keys]
-        if block.live is not None:
-            keys = keys.index_select(1, block.live)
-        return self._zero + self._queries[:, block.rows, None] - keys[:, None]
 
 
 class Workspace:

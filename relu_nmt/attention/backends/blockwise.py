@@ -14,7 +14,6 @@ from torch.autograd.function import once_differentiable
 from relu_nmt.attention.backends.blocks import (
     Block,
     Part,
-    PartBias,
     Plan,
     Workspace,
     blocks,
@@ -83,7 +82,7 @@ class _Blockwise(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, table: Tensor | None, plan: Plan
-    ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
+    ) -> tuple[Tensor | None, ...]:
         exact = torch.promote_types(q.dtype, torch.float32)
         values = _heads_inside(v, q.size(2))
         wanted = (plan.rows, plan.rows and plan.map.non_negative, plan.telemetry, plan.telemetry)
@@ -170,7 +169,9 @@ class _Step:
         # Unscaled sums over many keys would overflow in float16; else the scale is cheaper on
         # the outputs.
         self.scale_first = v.dtype == torch.float16
-        self.bias = None if plan.bias is None else PartBias(plan.bias, part)
+        self.bias = plan.bias
+        if plan.bias is not None and part.sample is not None:
+            self.bias = plan.bias.part(part.sample, part.heads)
         self.skips = plan.map.rectifies and q.device.type == "cpu"
 
     def forward(self, block: Block, values: Tensor, sums: list[Tensor | None]) -> None:
@@ -189,7 +190,7 @@ class _Step:
                 return
         w = self._weights(z, block)
         for target, value in zip(sums, self._sums(w, sums), strict=True):
-            if target is not None:
+            if target is not None and value is not None:
                 target[..., block.rows] = value
         factors = self._dropout_factors(w, block)
         if factors is not None:
@@ -205,7 +206,8 @@ class _Step:
         self.grad = grad if self.scale_first else (grad * self.scale).to(grad.dtype)
         self.grad = self.grad.contiguous()
         self.grad_total, self.grad_logs = grad_sums
-        self.grad_keys = self.grad_values = None
+        self.grad_keys: Tensor | None = None
+        self.grad_values: Tensor | None = None
 
     def backward(self, block: Block, grad_queries: Tensor, grad_table: Tensor | None) -> None:
         """Write the rows of ``block`` in the queries' gradient; add to the others.
@@ -235,8 +237,10 @@ class _Step:
             dw.mul_(factors)
         self._add_gradient_of_sums(dw, w, rows)
         dz = self._times_derivative(dw, z, block)
-        if grad_table is not None:
-            self.bias.add_gradient(dz.to(grad_table.dtype), block, grad_table)
+        if grad_table is not None and self.bias is not None:
+            bias = self.bias.block(rows, block.keys)
+            by_sample = dz.to(grad_table.dtype)[(None,) * (4 - dz.dim())]  # [B, H, rows, n]
+            bias.add_gradient(by_sample, grad_table[self.part.heads])
         dz = dz.to(dtype)
         grad_queries[..., rows, :] = self.workspace.product("dq", dz, k)
         self.grad_keys = self._added("dk", self.grad_keys, dz, self.q[..., rows, :], block)
@@ -246,7 +250,8 @@ class _Step:
         k = self._picked(self.k, block)
         z = self.workspace.product("z", self.q[..., block.rows, :], k.transpose(-1, -2))
         if self.bias is not None:
-            z.add_(self.bias.values(block))
+            bias = self.bias.block(block.rows, block.keys).values()
+            z.add_(bias.view(bias.shape[-z.dim() :]))
         if self.plan.map.rectifies:
             self._hide(z.relu_(), block)
         elif z.dtype == torch.float16:

@@ -65,17 +65,17 @@ def choose_backend(attention: "Attention", problem: Any) -> Callable[[Any], Any]
         ConfigError: the mechanism has no such back end, or it cannot run here.
         MissingExtraError: it is not installed.
     """
-    names, name = list(attention.backends), attention.backend
-    if name != "auto":
+    name, backends = attention.backend, attention.backends
+    reached = name == "auto"
+    if not reached:
         check_backend(attention, name)
-        attention.backends[name].require(problem.q.device)
-        names = names[names.index(name) :]
-    for each in names:
-        backend = attention.backends[each]
+        backends[name].require(problem.q.device)
+    for each, backend in backends.items():
+        reached = reached or each == name
         # Whether one can solve it takes longer to tell than whether it is wanted.
-        if (name != "auto" or backend.preferred(problem)) and backend.supports(problem):
-            return backend.solve
-    return attention.backends[names[-1]].solve
+        if reached and (name != "auto" or backend.preferred(problem)) and backend.supports(problem):
+            break
+    return backend.solve
 
 
 def check_backend(attention: "Attention", name: str) -> None:
@@ -107,14 +107,13 @@ def set_attention_backend(model: nn.Module, name: str) -> None:
 
 def many_pairs(problem: Any) -> bool:
     """Whether a matrix of weights is too large for the caches, so that blocks are faster."""
-    pairs = problem.q.size(2) * problem.k.size(2)
-    least = CPU_LEAST_PAIRS if problem.q.device.type == "cpu" else GPU_LEAST_PAIRS
-    return pairs >= least
+    q, k = problem.q, problem.k
+    return q.size(2) * k.size(2) >= (CPU_LEAST_PAIRS if q.is_cpu else GPU_LEAST_PAIRS)
 
 
 def prefers_triton(problem: Any) -> bool:
     """Whether Triton's kernels are the fastest for a problem."""
-    return many_pairs(problem) and problem.q.device.type == "cuda"
+    return problem.q.is_cuda and many_pairs(problem)
 
 
 def require_triton(device: torch.device | None) -> None:

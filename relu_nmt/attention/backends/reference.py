@@ -13,7 +13,7 @@ from relu_nmt.attention.stats import RowSums, row_sums
 from relu_nmt.dropout import dropout
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class PointwiseProblem:
     """out_i = c_i sum_j h(z_ij) m_ij v_j and the row sums of h(z_ij) m_ij, z_ij = q_i k_j + b_ij.
 
@@ -42,7 +42,7 @@ class PointwiseProblem:
     need: Need
 
 
-@dataclass
+@dataclass(slots=True)
 class PointwiseResult:
     """The answer.
 
@@ -62,9 +62,9 @@ def pointwise(problem: PointwiseProblem) -> PointwiseResult:
     q, k, v, need = problem.q, problem.k, problem.v, problem.need
     scores = biased(q @ k.transpose(-1, -2), problem.bias)  # [B, H, Nq, Nk]
     weights = problem.map.value(scores)
-    if problem.visibility.mask is not None:
+    if problem.visibility.hidden is not None:
         # After the map: softplus(0) and sigmoid(0) are not 0.
-        weights = weights.masked_fill(~problem.visibility.mask, 0.0)
+        weights = weights.masked_fill(problem.visibility.hidden, 0.0)
     sums = row_sums(weights, need, problem.map.non_negative) if need.rows else None
     scale = problem.row_scale[..., None]
     if v.dtype == torch.float16:

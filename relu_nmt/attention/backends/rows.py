@@ -24,7 +24,7 @@ LEAST_ROWS = 16
 Weights = Callable[[Tensor, Tensor, Visibility, ScoreBias | None], Tensor]
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class RowsProblem:
     """out_i = sum_j w_ij v_j, with rows of weights w of which each depends on one query.
 
@@ -77,14 +77,11 @@ def blockwise(problem: RowsProblem) -> AttentionOutput:
     num_queries = problem.q.size(2)
     size = max(LEAST_ROWS, BLOCK_WEIGHTS * num_queries // max(1, problem.num_weights))
 
-    def block(q: Tensor, k: Tensor, v: Tensor, rows: slice) -> tuple[Tensor | None, ...]:
-        some_bias = None if bias is None else bias.block(rows, k.size(2))
+    def block(q: Tensor, k: Tensor, v: Tensor, rows: slice) -> tuple[Tensor, RowSums | None]:
+        some_bias = None if bias is None else bias.block(rows, slice(k.size(2)))
         weights = problem.weights(q, k, visibility.block(rows), some_bias)
         values = dropout(weights, problem.dropout).to(v.dtype) @ v
-        if not need.rows:
-            return (values,)
-        sums = row_sums(weights, need, problem.non_negative)
-        return values, sums.total, sums.weighted_logs, sums.nonzero, sums.largest
+        return values, row_sums(weights, need, problem.non_negative) if need.rows else None
 
     parts = []
     for start in range(0, num_queries, size):
@@ -95,11 +92,9 @@ def blockwise(problem: RowsProblem) -> AttentionOutput:
             parts.append(checkpoint(block, *inputs, use_reentrant=False))
         else:
             parts.append(block(*inputs))
-    values, *sums = (
-        None if each[0] is None else torch.cat(each, 2) for each in zip(*parts, strict=True)
-    )
-    statistics = row_statistics(RowSums(*sums), visibility) if need.rows else None
-    return AttentionOutput(values, None, statistics)
+    sums = [some for _, some in parts if some is not None]
+    statistics = row_statistics(RowSums.joined(sums), visibility) if sums else None
+    return AttentionOutput(torch.cat([values for values, _ in parts], 2), None, statistics)
 
 
 def solve(problem: RowsProblem) -> AttentionOutput:

@@ -253,16 +253,12 @@ class _Backward:
         """Write the gradient of q; return that of the table of the bias [H, R], if asked for."""
         from relu_nmt.attention.backends.triton_kernels import rows_kernel
 
-        q, k, v, do, task = self.q, self.k, self.v, self.do, self.task
-        grad_table = None
-        if bias_grad:  # one of each sample, so that fewer threads wait for the same entry
-            grad_table = task.bias.table.new_zeros(q.size(0), *task.bias.table.shape)
-        tensors = (q, k, v, do, task.scale, task.key_mask, task.key_bounds, *_bias(task))
-        tensors = (*tensors, *self.grad_sums, dq, grad_table)
-        strides = (*_strides(q), *_strides(k), *_strides(v), *_strides(do), *_strides(dq))
-        varying = any(g is not None for g in self.grad_sums)
-        constants = {**self._constants(scale_first=varying), "BIAS_GRAD": bias_grad}
-        arguments = (*tensors, *strides, *_common(q, k, task))
+        q, bias, grad_table = self.q, self.task.bias, None
+        if bias_grad and bias is not None:
+            # One of each sample, so that fewer threads wait for the same entry.
+            grad_table = bias.table.new_zeros(q.size(0), *bias.table.shape)
+        arguments = self._arguments((dq, grad_table), (dq,))
+        constants = {**self._constants(varying=False), "BIAS_GRAD": bias_grad}
         _run(rows_kernel, q.size(2), blocks.rows, arguments, constants, blocks, q)
         return None if grad_table is None else grad_table.sum(0)
 
@@ -270,28 +266,36 @@ class _Backward:
         """Write the gradients of k and v, and add that of q to ``dq`` [B, H, Nq, d], float32."""
         from relu_nmt.attention.backends.triton_kernels import columns_kernel
 
-        q, k, v, do, task = self.q, self.k, self.v, self.do, self.task
-        tensors = (q, k, v, do, task.scale, task.key_mask, task.key_bounds, *_bias(task))
-        tensors = (*tensors, *self.grad_sums)
-        strides = (*_strides(q), *_strides(k), *_strides(v), *_strides(do))
-        strides = (*strides, *_strides(dk), *_strides(dv))
-        varying = task.scale.size(2) > 1 or any(g is not None for g in self.grad_sums)
-        constants = {**self._constants(scale_first=varying), "FUSED": dq is not None}
-        arguments = (*tensors, dq, dk, dv, *strides, *_common(q, k, task))
-        _run(columns_kernel, k.size(2), blocks.columns, arguments, constants, blocks, q)
+        arguments = self._arguments((dq, dk, dv), (dk, dv))
+        varying = self.task.scale.size(2) > 1
+        constants = {**self._constants(varying), "FUSED": dq is not None}
+        length = self.k.size(2)
+        _run(columns_kernel, length, blocks.columns, arguments, constants, blocks, self.q)
 
-    def _constants(self, scale_first: bool) -> dict[str, Any]:
-        total, logs = self.grad_sums
+    def _arguments(
+        self, outputs: tuple[Tensor | None, ...], strided: tuple[Tensor, ...]
+    ) -> tuple[Any, ...]:
+        """Return a kernel's arguments: inputs, outputs, strides of both, numbers."""
+        q, k, v, do, task = self.q, self.k, self.v, self.do, self.task
+        inputs = (q, k, v, do, task.scale, task.key_mask, task.key_bounds, *_bias(task))
+        strides = (stride for x in (q, k, v, do, *strided) for stride in _strides(x))
+        return (*inputs, *self.grad_sums, *outputs, *strides, *_common(q, k, task))
+
+    def _constants(self, varying: bool) -> dict[str, Any]:
+        """Return what a kernel is compiled for; ``varying``: the scale does within its block."""
+        has_total, has_logs = (grad is not None for grad in self.grad_sums)
+        half = self.v.dtype == torch.float16
         return {
             **_constants(self.q, self.v, self.task),
-            "TOTAL_GRAD": total is not None,
-            "LOGS_GRAD": logs is not None,
-            "SCALE_FIRST": scale_first or self.v.dtype == torch.float16,
+            "TOTAL_GRAD": has_total,
+            "LOGS_GRAD": has_logs,
+            "SCALE_FIRST": varying or has_total or has_logs or half,
         }
 
 
 def _constants(q: Tensor, v: Tensor, task: _Task) -> dict[str, Any]:
     """Return what all kernels are compiled for."""
+    assert task.map.kernels is not None, "supports() leaves such maps to others"
     value, slope = task.map.kernels()
     return {
         "VALUE": value,
