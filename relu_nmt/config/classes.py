@@ -278,7 +278,7 @@ def _built(config_class: type[ConfigT], values: Mapping[str, Any]) -> ConfigT:
     for name, entry in options.items():
         if values[name] is REQUIRED:
             raise ConfigError(f"{entry.label} is missing: {entry.help}")
-    arguments: dict[str, Any] = {name: values[name] for name in options}
+    found: dict[str, Any] = {name: values[name] for name in options}
     for name, (_, kind) in groups_of(config_class).items():
-        arguments[name] = _built(kind, values)
-    return config_class(**arguments)
+        found[name] = _built(kind, values)
+    return config_class(**found)

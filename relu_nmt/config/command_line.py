@@ -114,25 +114,25 @@ def read_settings(config_class: type[ConfigT], namespace: argparse.Namespace) ->
         ConfigError: a missing, unknown or wrong value, or a flag that does nothing.
     """
     options = all_options(config_class)
-    typed = {name: value for name, value in vars(namespace).items() if name in options}
+    given = {name: value for name, value in vars(namespace).items() if name in options}
     base = {}
     if namespace.config is not None:
         base = read_settings_file(config_class, namespace.config)
-    config = merged(config_class, typed, base)
-    _note_no_effect(config, typed)
+    config = merged(config_class, given, base)
+    _note_no_effect(config, given)
     if namespace.dump_config:
         print(to_yaml(config), end="")
         raise SystemExit(0)
     return config
 
 
-def _note_no_effect(config: Any, typed: Mapping[str, Any]) -> None:
+def _note_no_effect(config: Any, given: Mapping[str, Any]) -> None:
     """Tell which flags of fairseq do nothing here; in the first of several processes."""
     if os.environ.get("RANK", "0") != "0":
         return
-    idle = {option.name for option, _ in idle_options(type(config), flat(to_dict(config)), typed)}
+    idle = {option.name for option, _ in idle_options(type(config), flat(to_dict(config)), given)}
     for name, entry in all_options(type(config)).items():
-        if name in typed and entry.no_effect and (name in idle or not entry.needs):
+        if name in given and entry.no_effect and (name in idle or not entry.needs):
             reason = entry.no_effect() if callable(entry.no_effect) else entry.no_effect
             if reason:
                 print(f"note: {entry.label} has no effect: {reason}", file=sys.stderr)

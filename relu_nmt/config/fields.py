@@ -214,26 +214,26 @@ class Option:
                 raise ConfigError(f"{self.label}: {error}") from error
         if not self.is_sequence:
             return self._read_element(value, value)
-        found = tuple(self._read_element(element, value) for element in _elements(value))
-        if not found and self.default:
+        values = tuple(self._read_element(element, value) for element in _elements(value))
+        if not values and self.default:
             raise self._error(value, f"expected {self._expected}")
-        return found
+        return values
 
     @property
     def _expected(self) -> str:
         text = EXPECTED.get(self.kind, f"a {getattr(self.kind, '__name__', self.kind)}")
         return text.removeprefix("a ") + "s with commas" if self.is_sequence else text
 
-    def _read_element(self, element: Any, whole: Any) -> Any:
+    def _read_element(self, value: Any, whole: Any) -> Any:
         try:
-            element = _converted(element, self.kind)
+            value = _converted(value, self.kind)
         except (TypeError, ValueError):
             raise self._error(whole, f"expected {self._expected}") from None
         if self.choices is not None:
-            self._check_choice(element, whole)
-        if isinstance(element, (int, float)) and self.kind is not bool:
-            self._check_range(element, whole)
-        return element
+            self._check_choice(value, whole)
+        if isinstance(value, (int, float)) and self.kind is not bool:
+            self._check_range(value, whole)
+        return value
 
     def _check_choice(self, value: str, whole: Any) -> None:
         names = self.choices.names() if isinstance(self.choices, Registry) else self.choices or ()
