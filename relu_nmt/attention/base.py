@@ -271,7 +271,7 @@ def build_attention(
             f"--attention-dropout {dropout:g}: {spec.name} has no weights to drop; set it to 0"
         )
     try:
-        config: Any = configuration.from_strings(kind.Config, spec.options)
+        config: Any = configuration.from_flat(kind.Config, spec.options)
         attention = kind(config, num_heads, head_dim, dropout)
     except ConfigError as error:
         raise ConfigError(f"--{slot}-attention {spec}: {error}") from error

@@ -1,10 +1,8 @@
 """relu-nmt-generate: translate a split of a data folder and score it."""
 
-import argparse
 from collections.abc import Sequence
 
-from relu_nmt.cli.command import make_parser, run_command
-from relu_nmt.config import add_settings, read_settings
+from relu_nmt.cli.command import make_parser, run_recipe
 from relu_nmt.recipes.translation_settings import TranslateSplitSettings
 
 DESCRIPTION = """\
@@ -23,18 +21,11 @@ their BLEU that of tokenised text; chrF is always given.
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    return run_command(generate_parser(), _run, argv)
-
-
-def generate_parser() -> argparse.ArgumentParser:
-    """Return the parser of the command."""
     parser = make_parser("relu-nmt-generate", DESCRIPTION, user_modules=True)
-    add_settings(parser, TranslateSplitSettings)
-    return parser
+    return run_recipe(parser, TranslateSplitSettings, _run, argv)
 
 
-def _run(arguments: argparse.Namespace) -> None:
-    settings = read_settings(TranslateSplitSettings, arguments)
+def _run(settings: TranslateSplitSettings) -> None:
     from relu_nmt.recipes import translate_split
 
     translate_split.run(settings)

@@ -1,10 +1,8 @@
 """relu-nmt-interactive: translate raw lines from standard input or a file."""
 
-import argparse
 from collections.abc import Sequence
 
-from relu_nmt.cli.command import make_parser, run_command
-from relu_nmt.config import add_settings, read_settings
+from relu_nmt.cli.command import make_parser, run_recipe
 from relu_nmt.recipes.translation_settings import TranslateLinesSettings
 
 DESCRIPTION = """\
@@ -19,12 +17,10 @@ Every line gives one line (with --nbest N: N lines); an empty line gives an empt
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     parser = make_parser("relu-nmt-interactive", DESCRIPTION, user_modules=True)
-    add_settings(parser, TranslateLinesSettings)
-    return run_command(parser, _run, argv)
+    return run_recipe(parser, TranslateLinesSettings, _run, argv)
 
 
-def _run(arguments: argparse.Namespace) -> None:
-    settings = read_settings(TranslateLinesSettings, arguments)
+def _run(settings: TranslateLinesSettings) -> None:
     from relu_nmt.recipes import translate_lines
 
     translate_lines.run(settings)

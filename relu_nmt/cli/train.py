@@ -1,10 +1,8 @@
 """relu-nmt-train: train a translation model on a data folder."""
 
-import argparse
 from collections.abc import Sequence
 
-from relu_nmt.cli.command import make_parser, run_command
-from relu_nmt.config import add_settings, read_settings
+from relu_nmt.cli.command import make_parser, run_recipe
 from relu_nmt.recipes.training_settings import TranslationTrainingSettings
 
 DESCRIPTION = """\
@@ -21,18 +19,11 @@ torchrun --nproc-per-node N -m relu_nmt.cli.train ... (the batch size is that of
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    return run_command(train_parser(), _run, argv)
-
-
-def train_parser() -> argparse.ArgumentParser:
-    """Return the parser of the command."""
     parser = make_parser("relu-nmt-train", DESCRIPTION, user_modules=True)
-    add_settings(parser, TranslationTrainingSettings)
-    return parser
+    return run_recipe(parser, TranslationTrainingSettings, _run, argv)
 
 
-def _run(arguments: argparse.Namespace) -> int:
-    settings = read_settings(TranslationTrainingSettings, arguments)
+def _run(settings: TranslationTrainingSettings) -> int:
     from relu_nmt.recipes import train_translation
 
     return train_translation.run(settings).exit_code

@@ -1,10 +1,8 @@
 """relu-nmt-translate-document: translate a text of whole documents."""
 
-import argparse
 from collections.abc import Sequence
 
-from relu_nmt.cli.command import make_parser, run_command
-from relu_nmt.config import add_settings, read_settings
+from relu_nmt.cli.command import make_parser, run_recipe
 from relu_nmt.recipes.translation_settings import TranslateDocumentsSettings
 
 DESCRIPTION = """\
@@ -24,12 +22,10 @@ group of lines; --max-doc-tokens 1 translates line by line with any model.
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     parser = make_parser("relu-nmt-translate-document", DESCRIPTION, user_modules=True)
-    add_settings(parser, TranslateDocumentsSettings)
-    return run_command(parser, _run, argv)
+    return run_recipe(parser, TranslateDocumentsSettings, _run, argv)
 
 
-def _run(arguments: argparse.Namespace) -> None:
-    settings = read_settings(TranslateDocumentsSettings, arguments)
+def _run(settings: TranslateDocumentsSettings) -> None:
     from relu_nmt.recipes import translate_documents
 
     translate_documents.run(settings)

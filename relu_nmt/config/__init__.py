@@ -2,31 +2,25 @@
 
 A component's settings are a class made by :func:`settings`, its fields by :func:`option`; a
 command's are a class of groups of them (:func:`group`). :mod:`~relu_nmt.config.fields` checks
-values, :mod:`~relu_nmt.config.classes` whole instances; :mod:`~relu_nmt.config.trees` makes
-settings from values by name, :mod:`~relu_nmt.config.command_line` from flags and files.
+values, :mod:`~relu_nmt.config.classes` whole instances, which it makes from values by name, and
+:mod:`~relu_nmt.config.command_line` from flags and files.
 """
 
-from relu_nmt.config.classes import settings
+from relu_nmt.config.classes import from_dict, from_flat, settings, to_dict
 from relu_nmt.config.command_line import (
-    add_options,
     add_settings,
-    from_namespace,
     read_settings,
     read_settings_file,
     to_yaml,
 )
 from relu_nmt.config.fields import REQUIRED, flag_of, group, like, option, shown
-from relu_nmt.config.trees import from_dict, from_flat, from_strings, to_dict
 
 __all__ = [
     "REQUIRED",
-    "add_options",
     "add_settings",
     "flag_of",
     "from_dict",
     "from_flat",
-    "from_namespace",
-    "from_strings",
     "group",
     "like",
     "option",

@@ -1,15 +1,20 @@
-"""Settings classes: frozen dataclasses whose values are checked whenever one is made."""
+"""Settings classes: frozen dataclasses that check their values, made from values by name, and back.
+
+What is given goes before a file, a file before presets, presets before the defaults.
+"""
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from relu_nmt.config.fields import (
-    Entry,
-    all_entries,
-    entries_of,
+    REQUIRED,
+    Option,
+    all_options,
+    close_names,
     groups_of,
+    options_of,
     shown,
 )
 from relu_nmt.errors import ConfigError
@@ -25,6 +30,8 @@ else:
 
 
 ClassT = TypeVar("ClassT", bound=type)
+ConfigT = TypeVar("ConfigT")
+MOST_SHOWN_NAMES = 20
 
 
 @dataclass_transform(frozen_default=True)
@@ -58,11 +65,13 @@ or leave it out
     def decorate(cls: Any) -> Any:
         if "__post_init__" in vars(cls):
             raise TypeError(f"{cls.__name__}: a settings class defines check(), not __post_init__")
-        cls.__post_init__ = _check_fields
+        cls.__post_init__ = _check
         cls.named_by_flags = flags
-        cls.of = classmethod(_from_keywords)
+        cls.of = classmethod(lambda made, **values: from_flat(made, values))
         cls = dataclass(frozen=True)(cls)
-        names = list(_option_names(cls))
+        names = list(options_of(cls))
+        for _, kind in groups_of(cls).values():
+            names += all_options(kind)
         if twice := {name for name in names if names.count(name) > 1}:
             raise TypeError(f"{cls.__name__}: two fields called {', '.join(sorted(twice))}")
         return cls
@@ -70,70 +79,53 @@ or leave it out
     return decorate if config_class is None else decorate(config_class)
 
 
-def _option_names(cls: type) -> Iterator[str]:
-    yield from (f.name for f in dataclasses.fields(cls) if "option" in f.metadata)
-    for _, kind in groups_of(cls).values():
-        yield from _option_names(kind)
-
-
-def _from_keywords(cls: type, **values: Any) -> Any:
-    from relu_nmt.config.trees import from_flat
-
-    return from_flat(cls, values)
-
-
-def _check_fields(self: Any) -> None:
+def _check(self: Any) -> None:
     """Read every field, then compare them: what ``__post_init__`` of all settings is."""
-    for entry in entries_of(type(self)).values():
-        object.__setattr__(self, entry.name, entry.read(getattr(self, entry.name)))
+    for name, entry in options_of(type(self)).items():
+        object.__setattr__(self, name, entry.read(getattr(self, name)))
     for name, (_, kind) in groups_of(type(self)).items():
         if not isinstance(getattr(self, name), kind):
             raise ConfigError(f"{name}: expected an instance of {kind.__name__}")
-    check_needs(self)
+    for entry, text in idle_options(type(self), flat(to_dict(self))):
+        if not entry.no_effect:  # otherwise a note is enough
+            raise ConfigError(text)
     if hasattr(self, "check"):
         self.check()
 
 
-def values_of(config: Any) -> dict[str, Any]:
-    """Return all values of settings and their groups by field name."""
-    values = {name: getattr(config, name) for name in entries_of(type(config))}
-    for name in groups_of(type(config)):
-        values |= values_of(getattr(config, name))
-    return values
-
-
 def idle_options(
-    entries: Iterable[Entry], values: Mapping[str, Any], given: Collection[str] = ()
-) -> Iterator[tuple[Entry, str]]:
+    config_class: type, values: Mapping[str, Any], given: Collection[str] = ()
+) -> Iterator[tuple[Option, str]]:
     """Yield the options that are set but do nothing, each with what to tell of it.
 
     Args:
-        entries: options of a class and its groups.
-        values: of all of them, by name.
+        config_class: their class; options of its groups count.
+        values: of all options, by name.
         given: fields that were given in so many words, even if with their default.
     """
-    by_name = {entry.name: entry for entry in entries}
-    for entry in by_name.values():
-        value = values[entry.name]
-        is_given = entry.name in given and value is not None and value is not False
+    options = all_options(config_class)
+    for name, entry in options.items():
+        value = values[name]
+        is_given = name in given and value is not None and value is not False
         if value == entry.default and not is_given:
             continue
-        for name, *allowed in entry.declared.needs:
-            if name in by_name and not _is_met(by_name[name], values[name], allowed):
-                yield entry, _need_text(entry, value, by_name[name], values[name], allowed)
+        for needed, *allowed in entry.needs:
+            if needed in options and values[needed] is None:
+                needed = options[needed].otherwise or needed
+            if needed in options and not _is_met(options[needed], values[needed], allowed):
+                yield entry, _need_text(entry, value, options[needed], values[needed], allowed)
                 break
 
 
-def _is_met(needed: Entry, value: Any, allowed: Sequence[Any]) -> bool:
-    choices = needed.declared.choices
-    if isinstance(choices, Registry) and not choices.is_built_in(value):
+def _is_met(needed: Option, value: Any, allowed: Sequence[Any]) -> bool:
+    if isinstance(needed.choices, Registry) and not needed.choices.is_built_in(value):
         return True  # the user's own may read anything
     if allowed:
         return value in allowed
     return value > 0 if isinstance(value, (int, float)) else bool(value)
 
 
-def _need_text(entry: Entry, value: Any, needed: Entry, current: Any, allowed: list[Any]) -> str:
+def _need_text(entry: Option, value: Any, needed: Option, current: Any, allowed: list[Any]) -> str:
     text = f"{entry.with_value(value)} does nothing "
     if not allowed or allowed == [True]:
         return text + f"without {needed.label}; give both, or leave it out"
@@ -143,12 +135,150 @@ def _need_text(entry: Entry, value: Any, needed: Entry, current: Any, allowed: l
     return text + f"with {needed.with_value(current)}; it needs {ways}"
 
 
-def check_needs(config: Any, given: Collection[str] = ()) -> None:
-    """See that every option that is set does something.
+def from_flat(config_class: type[ConfigT], values: Mapping[str, Any]) -> ConfigT:
+    """Return settings with these fields, of the class itself or of any of its groups.
+
+    Args:
+        config_class: a settings class.
+        values: by field name; a field with presets chooses the defaults of others.
 
     Raises:
-        ConfigError: one does not; the message tells what it needs.
+        ConfigError: an unknown or missing field, a wrong value, or one that does nothing.
     """
-    for entry, text in idle_options(all_entries(type(config)), values_of(config), given):
-        if not entry.declared.no_effect:  # otherwise a note is enough
+    return merged(config_class, known_fields(config_class, values))
+
+
+def from_dict(config_class: type[ConfigT], values: Mapping[str, Any]) -> ConfigT:
+    """Return the settings that :func:`to_dict` described, of this version or an earlier one.
+
+    Groups may be divided otherwise; values that did nothing, as earlier versions accepted them,
+    are left out.
+
+    Raises:
+        ConfigError: a field that ``config_class`` does not have, or a wrong value.
+    """
+    try:
+        known = known_fields(config_class, flat(values))
+    except ConfigError as error:
+        raise ConfigError(f"{error}; it was written by another version of relu_nmt") from error
+    return merged(config_class, {}, known)
+
+
+def to_dict(config: Any, *, stored_only: bool = False) -> dict[str, Any]:
+    """Return settings as plain values that JSON can hold, nested as the groups are.
+
+    Args:
+        config: the settings.
+        stored_only: without the groups that checkpoints do not keep.
+    """
+    found = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if not dataclasses.is_dataclass(value):
+            found[field.name] = value
+        elif field.metadata.get("stored", True) or not stored_only:
+            found[field.name] = to_dict(value, stored_only=stored_only)
+    return found
+
+
+def flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested values by the names of their fields alone.
+
+    Raises:
+        ConfigError: a field that stands in two places.
+    """
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        inner = flat(value) if isinstance(value, Mapping) else {name: value}
+        if twice := found.keys() & inner.keys():
+            raise ConfigError(f"setting '{min(twice)}' is given twice")
+        found |= inner
+    return found
+
+
+def known_fields(config_class: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values by the fields' own names; they may be given by other spellings.
+
+    Raises:
+        ConfigError: a name that no field has.
+    """
+    names: dict[str, str] = {}
+    constants: dict[str, tuple[str, Any]] = {}
+    for entry in all_options(config_class).values():
+        spellings = [entry.name, *(flag[2:] for flag in entry.flags if flag.startswith("--"))]
+        names |= {spelling.replace("-", "_"): entry.name for spelling in spellings}
+        for flag, constant in entry.constants.items():
+            constants[flag[2:].replace("-", "_")] = entry.name, constant
+    found = {}
+    for name, value in values.items():
+        key = name.replace("-", "_")
+        if key in names:
+            found[names[key]] = value
+        elif key in constants:
+            found |= dict([constants[key]]) if value else {}
+        else:
+            known = "see --help for what there is"
+            if len(names) <= MOST_SHOWN_NAMES:
+                known = f"known: {', '.join(names) or 'none'}"
+            raise ConfigError(f"unknown option '{name}': {close_names(key, names) or known}")
+    return found
+
+
+def merged(
+    config_class: type[ConfigT], given: Mapping[str, Any], base: Mapping[str, Any] | None = None
+) -> ConfigT:
+    """Return settings: what is given, then ``base`` (a file), then presets, then the defaults.
+
+    A preset that is given, and is another than that of ``base``, goes before ``base``. What
+    ``base`` and presets say is left out where it would do nothing beside what is given.
+
+    Args:
+        config_class: the class of the whole.
+        given: values by field name, typed by the user.
+        base: the same from a file.
+
+    Raises:
+        ConfigError: a missing or wrong value, or a given one that does nothing.
+    """
+    values = all_values(config_class, given, base or {})
+    for entry, text in list(idle_options(config_class, values, given)):
+        if entry.name not in given:
+            values[entry.name] = entry.default
+        elif not entry.no_effect:
             raise ConfigError(text)
+    return _built(config_class, values)
+
+
+def all_values(
+    config_class: type, given: Mapping[str, Any], base: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the value of every option by name, each checked; see :func:`merged`.
+
+    One preset may choose another, further down.
+    """
+    options = all_options(config_class)
+    defaults = {name: entry.default for name, entry in options.items()}
+    by_preset: dict[str, Any] = {}
+    by_given: dict[str, Any] = {}
+    for name, entry in options.items():
+        if entry.presets is None:
+            continue
+        value = entry.read({**defaults, **by_preset, **base, **by_given, **given}[name])
+        is_new = (name in given or name in by_given) and base.get(name) != value
+        (by_given if is_new else by_preset).update(entry.presets[value])
+    values = {**by_preset, **base, **by_given, **given}
+    return {
+        name: entry.read(values[name]) if name in values else entry.default
+        for name, entry in options.items()
+    }
+
+
+def _built(config_class: type[ConfigT], values: Mapping[str, Any]) -> ConfigT:
+    options = options_of(config_class)
+    for name, entry in options.items():
+        if values[name] is REQUIRED:
+            raise ConfigError(f"{entry.label} is missing: {entry.help}")
+    found: dict[str, Any] = {name: values[name] for name in options}
+    for name, (_, kind) in groups_of(config_class).items():
+        found[name] = _built(kind, values)
+    return config_class(**found)

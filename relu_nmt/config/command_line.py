@@ -9,16 +9,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from relu_nmt.config.classes import idle_options, values_of
-from relu_nmt.config.fields import (
-    Entry,
-    all_entries,
-    entries_of,
-    flag_of,
-    groups_of,
-    shown,
+from relu_nmt.config.classes import (
+    all_values,
+    flat,
+    idle_options,
+    known_fields,
+    merged,
+    to_dict,
 )
-from relu_nmt.config.trees import flat, known_fields, merged, to_dict
+from relu_nmt.config.fields import Option, all_options, flag_of, groups_of, options_of, shown
 from relu_nmt.errors import ConfigError
 from relu_nmt.registry import Registry
 
@@ -34,19 +33,7 @@ def add_settings(parser: argparse.ArgumentParser, config_class: type) -> None:
     Flags that were not typed are absent from the parsed namespace, and typed ones are still text:
     :func:`read_settings` makes the settings of it.
     """
-    for name, entry in entries_of(config_class).items():
-        if entry.declared.positional:
-            parser.add_argument(
-                name,
-                nargs="?",
-                default=argparse.SUPPRESS,
-                metavar=entry.declared.metavar,
-                help=_help_text(entry),
-            )
-    own = [e for e in entries_of(config_class).values() if not e.declared.positional]
-    if own:
-        _add_flags(parser.add_argument_group("settings"), own)
-    _add_groups(parser, config_class)
+    _add_flags(parser, config_class, "settings")
     files = parser.add_argument_group("settings file")
     files.add_argument(
         "--config",
@@ -58,63 +45,62 @@ def add_settings(parser: argparse.ArgumentParser, config_class: type) -> None:
     )
 
 
-def _add_groups(parser: argparse.ArgumentParser, config_class: type) -> None:
-    for title, kind in groups_of(config_class).values():
-        add_options(parser, kind, title)
-        _add_groups(parser, kind)
-
-
-def add_options(parser: argparse.ArgumentParser, config_class: type, title: str) -> None:
-    """Add a group of flags for the options of one class.
+def _add_flags(parser: argparse.ArgumentParser, config_class: type, title: str) -> None:
+    """Add the flags of one class and its groups.
 
     A ``bool`` field gets ``--name`` and ``--no-name`` (only ``--no-name`` if its name starts with
     ``no_``, as in fairseq).
     """
-    if entries := list(entries_of(config_class).values()):
-        _add_flags(parser.add_argument_group(title), entries)
-
-
-def _add_flags(group: Any, entries: list[Entry]) -> None:
-    for entry in entries:
-        declared = entry.declared
-        names = [*declared.flags, flag_of(entry.name)]
-        common = {"dest": entry.name, "default": argparse.SUPPRESS, "help": _help_text(entry)}
-        if entry.kind is bool:
+    group = parser.add_argument_group(title)
+    for entry in options_of(config_class).values():
+        names = [*entry.flags, flag_of(entry.name)]
+        common: Any = {"default": argparse.SUPPRESS, "help": _help_text(entry)}
+        if entry.positional:
+            parser.add_argument(entry.name, nargs="?", metavar=entry.metavar, **common)
+        elif entry.kind is bool:
             is_negative = entry.name.startswith("no_")
             action: Any = "store_true" if is_negative else argparse.BooleanOptionalAction
-            group.add_argument(*names, action=action, **common)
+            group.add_argument(*names, dest=entry.name, action=action, **common)
         else:
-            nargs = "+" if declared.several else None if declared.bare is None else "?"
-            group.add_argument(
-                *names, metavar=_metavar(entry), nargs=nargs, const=declared.bare, **common
-            )
-        for flag, value in declared.constants.items():
+            common |= {"dest": entry.name, "metavar": _metavar(entry), "const": entry.bare}
+            nargs = "+" if entry.several else None if entry.bare is None else "?"
+            group.add_argument(*names, nargs=nargs, **common)
+        for flag, value in entry.constants.items():
             text = f"the same as {flag_of(entry.name)} {shown(value)}"
-            group.add_argument(flag, action="store_const", const=value, **{**common, "help": text})
+            group.add_argument(
+                flag,
+                dest=entry.name,
+                action="store_const",
+                const=value,
+                default=argparse.SUPPRESS,
+                help=text,
+            )
+    for title, kind in groups_of(config_class).values():
+        _add_flags(parser, kind, title)
 
 
-def _metavar(entry: Entry) -> str | None:
-    choices = entry.declared.choices
-    if entry.declared.metavar or choices is None or isinstance(choices, Registry):
-        return entry.declared.metavar
+def _metavar(entry: Option) -> str | None:
+    choices = entry.choices
+    if entry.metavar or choices is None or isinstance(choices, Registry):
+        return entry.metavar
     return f"{{{','.join(choices)}}}" if len(choices) <= MOST_SHOWN_CHOICES else "NAME"
 
 
-def _help_text(entry: Entry) -> str:
+def _help_text(entry: Option) -> str:
     """Return the help with default and needs, as argparse takes it."""
-    text, default = entry.declared.help, entry.default
+    text, default = entry.help, entry.default
     needs = [
         " ".join([flag_of(name), *(["/".join(map(shown, values))] if values else [])])
-        for name, *values in entry.declared.needs
+        for name, *values in entry.needs
         if values not in ([False], [None])
     ]
     if needs:
         text += f"; needs {' and '.join(needs)}"
-    if isinstance(entry.declared.no_effect, str) and not entry.declared.needs:
-        text += f"; no effect here: {entry.declared.no_effect}"
+    if isinstance(entry.no_effect, str) and not entry.needs:
+        text += f"; no effect here: {entry.no_effect}"
     if default is True:
         text += " (on by default)"
-    elif default not in (None, "", (), False) and not entry.declared.positional:
+    elif default not in (None, "", (), False) and not entry.positional:
         text += f" (default: {shown(default)})"
     return text.replace("%", "%%")
 
@@ -127,39 +113,27 @@ def read_settings(config_class: type[ConfigT], namespace: argparse.Namespace) ->
     Raises:
         ConfigError: a missing, unknown or wrong value, or a flag that does nothing.
     """
-    names = {entry.name for entry in all_entries(config_class)}
-    typed = {name: value for name, value in vars(namespace).items() if name in names}
-    path = getattr(namespace, "config", None)
-    base = {} if path is None else read_settings_file(config_class, path)
-    config = merged(config_class, typed, base)
-    _note_no_effect(config, typed)
-    if getattr(namespace, "dump_config", False):
+    options = all_options(config_class)
+    given = {name: value for name, value in vars(namespace).items() if name in options}
+    base = {}
+    if namespace.config is not None:
+        base = read_settings_file(config_class, namespace.config)
+    config = merged(config_class, given, base)
+    _note_no_effect(config, given)
+    if namespace.dump_config:
         print(to_yaml(config), end="")
         raise SystemExit(0)
     return config
 
 
-def from_namespace(
-    config_class: type[ConfigT],
-    namespace: argparse.Namespace,
-    base: Mapping[str, Any] | None = None,
-) -> ConfigT:
-    """Return the settings of one class: typed flags, then ``base`` (a preset), then defaults."""
-    names = {entry.name for entry in all_entries(config_class)}
-    typed = {name: value for name, value in vars(namespace).items() if name in names}
-    return merged(config_class, typed, base)
-
-
-def _note_no_effect(config: Any, typed: Mapping[str, Any]) -> None:
+def _note_no_effect(config: Any, given: Mapping[str, Any]) -> None:
     """Tell which flags of fairseq do nothing here; in the first of several processes."""
     if os.environ.get("RANK", "0") != "0":
         return
-    entries = list(all_entries(type(config)))
-    idle = {entry.name for entry, _ in idle_options(entries, values_of(config), typed)}
-    for entry in entries:
-        reason = entry.declared.no_effect
-        if entry.name in typed and reason and (entry.name in idle or not entry.declared.needs):
-            reason = reason() if callable(reason) else reason
+    idle = {option.name for option, _ in idle_options(type(config), flat(to_dict(config)), given)}
+    for name, entry in all_options(type(config)).items():
+        if name in given and entry.no_effect and (name in idle or not entry.needs):
+            reason = entry.no_effect() if callable(entry.no_effect) else entry.no_effect
             if reason:
                 print(f"note: {entry.label} has no effect: {reason}", file=sys.stderr)
 
@@ -174,27 +148,15 @@ def read_settings_file(config_class: type, path: str | os.PathLike[str]) -> dict
     """
     nested, is_stored = _nested_values(Path(path))
     try:
-        values = known_fields(config_class, flat(nested))
+        found = known_fields(config_class, flat(nested))
+        if not is_stored:
+            for entry, text in idle_options(config_class, all_values(config_class, found, {})):
+                if entry.name in found and not entry.no_effect:
+                    raise ConfigError(text)
     except ConfigError as error:
         another = ", or another version or command of relu_nmt wrote it" if is_stored else ""
         raise ConfigError(f"{path}: {error}{another}") from error
-    if not is_stored:
-        _check_needs_of_file(config_class, values, path)
-    return values
-
-
-def _check_needs_of_file(
-    config_class: type, values: Mapping[str, Any], path: str | os.PathLike[str]
-) -> None:
-    entries = {entry.name: entry for entry in all_entries(config_class)}
-    try:
-        read = {name: entries[name].read(value) for name, value in values.items()}
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from error
-    whole = {name: read.get(name, entry.default) for name, entry in entries.items()}
-    for entry, text in idle_options(entries.values(), whole):
-        if entry.name in values and not entry.declared.no_effect:
-            raise ConfigError(f"{path}: {text}")
+    return found
 
 
 def _nested_values(path: Path) -> tuple[Mapping[str, Any], bool]:
@@ -243,10 +205,10 @@ def _yaml_lines(config: Any, indent: str) -> str:
 
     values, groups = to_dict(config), groups_of(type(config))
     text = ""
-    for name, entry in entries_of(type(config)).items():
+    for name, entry in options_of(type(config)).items():
         value = list(values[name]) if isinstance(values[name], tuple) else values[name]
         shown_value = yaml.safe_dump([value], default_flow_style=True, width=10**6).strip()[1:-1]
-        comment = textwrap.wrap(entry.declared.help, 96 - len(indent))
+        comment = textwrap.wrap(entry.help, 96 - len(indent))
         text += "".join(f"{indent}# {part}\n" for part in comment)
         text += f"{indent}{name}: {shown_value}\n"
     for name, (title, _) in groups.items():

@@ -1,7 +1,7 @@
 """The fields of settings classes: what one declares, and the check that every value passes.
 
 A field made with :func:`option` declares its type (by its annotation), choices, range and what it
-needs, once. :meth:`Entry.read` checks a value, wherever it comes from: a flag, a preset, a file,
+needs, once. :meth:`Option.read` checks a value, wherever it comes from: a flag, a preset, a file,
 JSON, an option as ``gamma=2`` or a Python keyword.
 """
 
@@ -13,7 +13,7 @@ import numbers
 import os
 import types
 import typing
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from typing import Any
 
@@ -26,28 +26,6 @@ REQUIRED: Any = MISSING
 Choices = Sequence[str] | Registry[Any]
 Needs = str | tuple[Any, ...] | list[str | tuple[Any, ...]]
 EXPECTED = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
-
-
-@dataclass(frozen=True)
-class Declared:
-    """What an option declares besides its name, type and default; see :func:`option`."""
-
-    help: str
-    choices: Choices | None = None
-    least: float | None = None
-    most: float | None = None
-    above: float | None = None
-    below: float | None = None
-    needs: tuple[tuple[Any, ...], ...] = ()
-    flags: tuple[str, ...] = ()
-    constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    metavar: str | None = None
-    parse: Callable[[str], Any] | None = None
-    bare: Any = None
-    presets: Mapping[str, Mapping[str, Any]] | None = None
-    no_effect: str | Callable[[], str] | None = None
-    positional: bool = False
-    several: bool = False
 
 
 def option(
@@ -69,6 +47,7 @@ def option(
     no_effect: str | Callable[[], str] | None = None,
     positional: bool = False,
     several: bool = False,
+    otherwise: str = "",
 ) -> Any:
     """Return a field of a settings class; ``max_tokens`` is the flag ``--max-tokens``.
 
@@ -100,24 +79,26 @@ def option(
             needs are not met; typing it prints a note and is no error. A function may return it.
         positional: an argument of the command instead of a flag.
         several: the flag takes the elements of a sequence as words, not with commas.
+        otherwise: the field whose value counts where this is None.
     """
-    declared = Declared(
-        help,
-        tuple(presets) if presets is not None else choices,
-        least,
-        most,
-        above,
-        below,
-        _conditions(needs),
-        tuple(flags),
-        dict(constants or {}),
-        metavar,
-        parse,
-        bare,
-        presets,
-        no_effect,
-        positional,
-        several,
+    declared = Option(
+        help=help,
+        choices=tuple(presets) if presets is not None else choices,
+        least=least,
+        most=most,
+        above=above,
+        below=below,
+        needs=_conditions(needs),
+        flags=tuple(flags),
+        constants=constants or {},
+        metavar=metavar,
+        parse=parse,
+        bare=bare,
+        presets=presets,
+        no_effect=no_effect,
+        positional=positional,
+        several=several,
+        otherwise=otherwise,
     )
     return dataclasses.field(
         default=default, kw_only=default is REQUIRED, metadata={"option": declared}
@@ -139,12 +120,12 @@ def like(
     no_effect: str | None = None,
 ) -> Any:
     """Return the option ``name`` of another class with another default, and perhaps the rest."""
-    declared = entries_of(config_class)[name].declared
+    other = options_of(config_class)[name]
     declared = dataclasses.replace(
-        declared,
-        help=declared.help if help is None else help,
-        needs=_conditions(needs) or declared.needs,
-        no_effect=no_effect or declared.no_effect,
+        other,
+        help=other.help if help is None else help,
+        needs=_conditions(needs) or other.needs,
+        no_effect=no_effect or other.no_effect,
     )
     return dataclasses.field(default=default, metadata={"option": declared})
 
@@ -167,9 +148,9 @@ def flag_of(field_name: str) -> str:
     return "--" + field_name.replace("_", "-")
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One option of a settings class.
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """One field of a settings class: what :func:`option` declares, and where it stands.
 
     Args:
         name: of the field.
@@ -177,23 +158,38 @@ class Entry:
         kind: its type without None; of the elements, if it is a sequence.
         is_sequence: whether the value is a tuple.
         is_optional: whether it may be None.
-        declared: the rest.
-        as_flag: how messages call it.
+        as_flag: whether messages call it by its flag.
     """
 
-    name: str
-    default: Any
-    kind: Any
-    is_sequence: bool
-    is_optional: bool
-    declared: Declared
-    as_flag: bool
+    name: str = ""
+    default: Any = None
+    kind: Any = str
+    is_sequence: bool = False
+    is_optional: bool = False
+    as_flag: bool = True
+    help: str
+    choices: Choices | None
+    least: float | None
+    most: float | None
+    above: float | None
+    below: float | None
+    needs: tuple[tuple[Any, ...], ...]
+    flags: tuple[str, ...]
+    constants: Mapping[str, Any]
+    metavar: str | None
+    parse: Callable[[str], Any] | None
+    bare: Any
+    presets: Mapping[str, Mapping[str, Any]] | None
+    no_effect: str | Callable[[], str] | None
+    positional: bool
+    several: bool
+    otherwise: str
 
     @property
     def label(self) -> str:
         """What messages call it."""
-        if self.declared.positional:
-            return self.declared.metavar or self.name
+        if self.positional:
+            return self.metavar or self.name
         return flag_of(self.name) if self.as_flag else self.name
 
     def with_value(self, value: Any) -> str:
@@ -211,59 +207,67 @@ class Entry:
         if value is None and self.is_optional:
             return None
         value = os.fspath(value) if isinstance(value, os.PathLike) else value
-        if isinstance(value, str) and self.declared.parse is not None:
+        if isinstance(value, str) and self.parse is not None:
             try:
-                value = self.declared.parse(value)
+                value = self.parse(value)
             except (ValueError, ConfigError) as error:
                 raise ConfigError(f"{self.label}: {error}") from error
         if not self.is_sequence:
             return self._read_element(value, value)
-        found = tuple(self._read_element(element, value) for element in _elements(value))
-        if not found and self.default:
+        values = tuple(self._read_element(element, value) for element in _elements(value))
+        if not values and self.default:
             raise self._error(value, f"expected {self._expected}")
-        return found
+        return values
 
     @property
     def _expected(self) -> str:
         text = EXPECTED.get(self.kind, f"a {getattr(self.kind, '__name__', self.kind)}")
         return text.removeprefix("a ") + "s with commas" if self.is_sequence else text
 
-    def _read_element(self, element: Any, whole: Any) -> Any:
+    def _read_element(self, value: Any, whole: Any) -> Any:
         try:
-            element = _converted(element, self.kind)
+            value = _converted(value, self.kind)
         except (TypeError, ValueError):
             raise self._error(whole, f"expected {self._expected}") from None
-        if self.declared.choices is not None:
-            self._check_choice(element, whole)
-        if isinstance(element, (int, float)) and self.kind is not bool:
-            self._check_range(element, whole)
-        return element
+        if self.choices is not None:
+            self._check_choice(value, whole)
+        if isinstance(value, (int, float)) and self.kind is not bool:
+            self._check_range(value, whole)
+        return value
 
     def _check_choice(self, value: str, whole: Any) -> None:
-        choices = self.declared.choices
-        is_registry = isinstance(choices, Registry)
-        names = choices.names() if isinstance(choices, Registry) else list(choices or ())
+        names = self.choices.names() if isinstance(self.choices, Registry) else self.choices or ()
         if value in names:
             return
         text = f"expected one of {', '.join(names)}"
-        if is_registry:
+        if isinstance(self.choices, Registry):
             text += ", or your own: --user-module FILE"
         if hint := close_names(value, names):
             text += f"; {hint}"
         raise self._error(whole, text)
 
     def _check_range(self, value: float, whole: Any) -> None:
-        d = self.declared
         inside = (
-            (d.least is None or value >= d.least)
-            and (d.most is None or value <= d.most)
-            and (d.above is None or value > d.above)
-            and (d.below is None or value < d.below)
+            (self.least is None or value >= self.least)
+            and (self.most is None or value <= self.most)
+            and (self.above is None or value > self.above)
+            and (self.below is None or value < self.below)
         )
         if not inside:
-            raise self._error(whole, f"expected {_range_text(d)}")
-        if not math.isfinite(value) and not (value > 0 and d.most == math.inf):
+            raise self._error(whole, f"expected {self._range_text}")
+        if not math.isfinite(value) and not (value > 0 and self.most == math.inf):
             raise self._error(whole, "expected a number")
+
+    @property
+    def _range_text(self) -> str:
+        low = self.least if self.above is None else self.above
+        high = self.most if self.below is None else self.below
+        if low is None:
+            return f"below {high:g}" if self.below is not None else f"{high:g} or less"
+        if high is None or high == math.inf:
+            return f"more than {low:g}" if self.above is not None else f"{low:g} or more"
+        from_low = f"above {low:g}" if self.above is not None else f"{low:g}"
+        return f"{from_low} to {'below ' if self.below is not None else ''}{high:g}"
 
     def _error(self, value: Any, text: str) -> ConfigError:
         return ConfigError(f"{self.label}{' ' if self.as_flag else '='}{shown(value)}: {text}")
@@ -284,7 +288,6 @@ def _converted(value: Any, kind: Any) -> Any:
         TypeError: it is not of this kind.
         ValueError: its text is not.
     """
-    value = os.fspath(value) if isinstance(value, os.PathLike) else value
     if kind is bool:
         if isinstance(value, str):
             value = {"true": True, "false": False}.get(value.lower())
@@ -295,23 +298,12 @@ def _converted(value: Any, kind: Any) -> Any:
             return int(value)
     elif kind is float:
         if isinstance(value, (str, numbers.Real)) and not isinstance(value, bool):
-            number = float(value)
-            if not math.isnan(number):
-                return number
+            value = float(value)
+            if not math.isnan(value):
+                return value
     elif isinstance(value, kind):
         return value
     raise TypeError
-
-
-def _range_text(d: Declared) -> str:
-    low = d.least if d.above is None else d.above
-    high = d.most if d.below is None else d.below
-    if low is None:
-        return f"below {high:g}" if d.below is not None else f"{high:g} or less"
-    if high is None or high == math.inf:
-        return f"more than {low:g}" if d.above is not None else f"{low:g} or more"
-    from_low = f"above {low:g}" if d.above is not None else f"{low:g}"
-    return f"{from_low} to {'below ' if d.below is not None else ''}{high:g}"
 
 
 def shown(value: Any) -> str:
@@ -329,15 +321,7 @@ def close_names(name: Any, known: Collection[str]) -> str:
     return f"did you mean {' or '.join(close)}?" if close else ""
 
 
-def entries_of(config_class: Any, as_flags: bool | None = None) -> dict[str, Entry]:
-    """Return the options of a class, without those of its groups, by name."""
-    return _entries_of(config_class, as_flags)
-
-
-@functools.cache
-def _entries_of(config_class: Any, as_flags: bool | None) -> dict[str, Entry]:
-    if as_flags is None:
-        as_flags = getattr(config_class, "named_by_flags", True)
+def _options_of(config_class: Any) -> dict[str, Option]:
     annotations = typing.get_type_hints(config_class)
     found = {}
     for field in dataclasses.fields(config_class):
@@ -349,11 +333,20 @@ def _entries_of(config_class: Any, as_flags: bool | None) -> dict[str, Entry]:
             kind = next(a for a in typing.get_args(kind) if a is not type(None))
         if typing.get_origin(kind) is tuple:
             kind, is_sequence = typing.get_args(kind)[0], True
-        declared = field.metadata["option"]
-        found[field.name] = Entry(
-            field.name, field.default, kind, is_sequence, is_optional, declared, as_flags
+        found[field.name] = dataclasses.replace(
+            field.metadata["option"],
+            name=field.name,
+            default=field.default,
+            kind=kind,
+            is_sequence=is_sequence,
+            is_optional=is_optional,
+            as_flag=config_class.named_by_flags,
         )
     return found
+
+
+options_of: Callable[[Any], dict[str, Option]] = functools.cache(_options_of)
+"""Return the options of a settings class, without those of its groups, by name."""
 
 
 def groups_of(config_class: Any) -> dict[str, tuple[str, type]]:
@@ -365,8 +358,9 @@ def groups_of(config_class: Any) -> dict[str, tuple[str, type]]:
     }
 
 
-def all_entries(config_class: type) -> Iterator[Entry]:
-    """Yield the options of a class and of all its groups."""
-    yield from entries_of(config_class).values()
+def all_options(config_class: type) -> dict[str, Option]:
+    """Return the options of a class and of all its groups, by name."""
+    found = dict(options_of(config_class))
     for _, kind in groups_of(config_class).values():
-        yield from all_entries(kind)
+        found |= all_options(kind)
+    return found

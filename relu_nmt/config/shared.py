@@ -67,16 +67,3 @@ class SeedOptions:
     """Where random numbers begin."""
 
     seed: int = option(1, "seed of weights, dropout and order of the data", least=0, metavar="N")
-
-
-@settings
-class DocumentLengthOptions:
-    """How long the groups of sentences of a document are."""
-
-    max_doc_tokens: int | None = option(
-        None,
-        "join consecutive sentences of a document up to N tokens, </s> included; 1: single "
-        "sentences",
-        least=1,
-        metavar="N",
-    )

@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from relu_nmt.config import like, option, settings
-from relu_nmt.config.shared import DocumentLengthOptions
+from relu_nmt.config import option, settings
 from relu_nmt.errors import ConfigError
 
 SINGLE_SENTENCES = 1
@@ -27,7 +26,7 @@ LENGTHS_FILE = "document_lengths.json"
 
 
 @settings
-class DocumentConfig(DocumentLengthOptions):
+class DocumentConfig:
     """Whether and how consecutive sentences of a document are joined.
 
     Raises:
@@ -39,12 +38,12 @@ class DocumentConfig(DocumentLengthOptions):
         (True, (1, 128, 512), 512)
     """
 
-    max_doc_tokens: int | None = like(
-        DocumentLengthOptions,
-        "max_doc_tokens",
+    max_doc_tokens: int | None = option(
         None,
         "join consecutive sentences of a document while both sides have at most N tokens, </s> "
         f"included; {SINGLE_SENTENCES}: single sentences. With --doc-mixture, the N of validation",
+        least=1,
+        metavar="N",
     )
     doc_mixture: tuple[int, ...] = option(
         (),

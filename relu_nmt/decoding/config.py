@@ -8,22 +8,18 @@ from relu_nmt.errors import ConfigError
 
 STOP_RULES = ("ahead", "full", "exact")
 LENGTH_PENALTY_FORMS = ("power", "gnmt")
+SEARCHED = ("score_reference", False)
+"""What options of the search need: that there is one."""
 
 
 @settings
-class GenerationConfig(BatchSizeOptions, SeedOptions):
-    """How translations are searched for; the defaults are fairseq's.
+class SearchOptions(BatchSizeOptions):
+    """How translations are searched for, but for the longest output."""
 
-    A finished hypothesis with T tokens (the end symbol included) and total log-probability s
-    scores s / T**lenpen. Length limits are those of each sentence's own source, so the result
-    does not depend on what else is in the batch.
-
-    Raises:
-        ConfigError: a value out of range, or settings that contradict each other.
-    """
-
-    beam: int = option(5, "beam size; 1 is greedy search", least=1, metavar="K")
-    nbest: int = option(1, "number of hypotheses to output for each sentence", least=1, metavar="N")
+    beam: int = option(5, "beam size; 1 is greedy search", least=1, metavar="K", needs=SEARCHED)
+    nbest: int = option(
+        1, "number of hypotheses to output for each sentence", least=1, metavar="N", needs=SEARCHED
+    )
     lenpen: float = option(
         1.0,
         "length penalty: below 1 favours short outputs, above 1 long ones",
@@ -43,24 +39,28 @@ class GenerationConfig(BatchSizeOptions, SeedOptions):
         above=-math.inf,
         most=math.inf,
         metavar="U",
+        needs=SEARCHED,
     )
-    max_len_a: float = option(
-        0.0, "longest output: a * (source tokens) + b tokens", least=0, metavar="A"
+    min_len: int = option(
+        1, "fewest output tokens before the end symbol", least=0, metavar="N", needs=SEARCHED
     )
-    max_len_b: int = option(
-        200, "longest output: a * (source tokens) + b tokens", least=0, metavar="B"
-    )
-    min_len: int = option(1, "fewest output tokens before the end symbol", least=0, metavar="N")
     no_repeat_ngram_size: int = option(
-        0, "no n-gram of this size twice in a hypothesis; 0 allows all", least=0, metavar="N"
+        0,
+        "no n-gram of this size twice in a hypothesis; 0 allows all",
+        least=0,
+        metavar="N",
+        needs=SEARCHED,
     )
     stop_rule: str = option(
         "ahead",
         "when K hypotheses have ended, stop at once (full, as fairseq) or when no open one scores "
         "better so far (ahead); exact: stop when none ever can. A beam of 1 stops at once",
         choices=STOP_RULES,
+        needs=SEARCHED,
     )
-    sampling: bool = option(False, "draw K hypotheses from the model instead of beam search")
+    sampling: bool = option(
+        False, "draw K hypotheses from the model instead of beam search", needs=SEARCHED
+    )
     sampling_topk: int = option(
         -1, "draw from the k likeliest tokens; -1 from all", least=-1, needs="sampling", metavar="K"
     )
@@ -71,9 +71,14 @@ class GenerationConfig(BatchSizeOptions, SeedOptions):
         needs="sampling",
         metavar="P",
     )
-    temperature: float = option(1.0, "divides the logits; below 1 is sharper", above=0, metavar="T")
+    temperature: float = option(
+        1.0, "divides the logits; below 1 is sharper", above=0, metavar="T", needs=SEARCHED
+    )
     diverse_beam_groups: int = option(
-        -1, "number of groups of diverse beam search; -1 is plain beam search", metavar="N"
+        -1,
+        "number of groups of diverse beam search; -1 is plain beam search",
+        metavar="N",
+        needs=SEARCHED,
     )
     diverse_beam_strength: float = option(
         0.5,
@@ -81,7 +86,9 @@ class GenerationConfig(BatchSizeOptions, SeedOptions):
         needs="diverse_beam_groups",
         metavar="S",
     )
-    prefix_size: int = option(0, "begin with so many tokens of the reference", least=0, metavar="N")
+    prefix_size: int = option(
+        0, "begin with so many tokens of the reference", least=0, metavar="N", needs=SEARCHED
+    )
     score_reference: bool = option(False, "do not search, score the reference")
     replace_unk: str | None = option(
         None,
@@ -89,12 +96,14 @@ class GenerationConfig(BatchSizeOptions, SeedOptions):
         "'source target')",
         metavar="FILE",
         bare="",
+        needs=SEARCHED,
     )
     print_alignment: str | None = option(
         None,
         "also give the source position that each output token attends to most",
         choices=("hard",),
         bare="hard",
+        needs=SEARCHED,
     )
     seed: int = like(
         SeedOptions,
@@ -115,10 +124,6 @@ class GenerationConfig(BatchSizeOptions, SeedOptions):
         """Compare the settings with each other."""
         if self.nbest > self.beam:
             raise ConfigError(f"--nbest {self.nbest} is more than --beam {self.beam}")
-        if self.max_len_a == 0 and self.max_len_b < self.min_len:
-            raise ConfigError(
-                f"--min-len {self.min_len} is more than --max-len-b {self.max_len_b} allows"
-            )
         if self.sampling_topk == 0 or -1 < self.sampling_topp <= 0:
             raise ConfigError(
                 f"--sampling-topk {self.sampling_topk} --sampling-topp {self.sampling_topp}: "
@@ -135,6 +140,34 @@ class GenerationConfig(BatchSizeOptions, SeedOptions):
     def wants_alignment(self) -> bool:
         """Whether hypotheses need their alignment."""
         return self.print_alignment is not None or self.replace_unk is not None
+
+
+@settings
+class GenerationConfig(SearchOptions):
+    """How translations are searched for; the defaults are fairseq's.
+
+    A finished hypothesis with T tokens (the end symbol included) and total log-probability s
+    scores s / T**lenpen. Length limits are those of each sentence's own source, so the result
+    does not depend on what else is in the batch.
+
+    Raises:
+        ConfigError: a value out of range, or settings that contradict each other.
+    """
+
+    max_len_a: float = option(
+        0.0, "longest output: a * (source tokens) + b tokens", least=0, metavar="A", needs=SEARCHED
+    )
+    max_len_b: int = option(
+        200, "longest output: a * (source tokens) + b tokens", least=0, metavar="B", needs=SEARCHED
+    )
+
+    def check(self) -> None:
+        """Compare the settings with each other."""
+        super().check()
+        if self.max_len_a == 0 and self.max_len_b < self.min_len:
+            raise ConfigError(
+                f"--min-len {self.min_len} is more than --max-len-b {self.max_len_b} allows"
+            )
 
 
 @settings

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from relu_nmt.config import like, option, settings
-from relu_nmt.config.shared import DocumentLengthOptions
-from relu_nmt.data.groups import SINGLE_SENTENCES, Groups, plan_groups
+from relu_nmt.data.groups import SINGLE_SENTENCES, DocumentConfig, Groups, plan_groups
 from relu_nmt.errors import ConfigError
 
 
@@ -26,7 +25,7 @@ class WindowConfig:
     """
 
     max_doc_tokens: int = like(
-        DocumentLengthOptions,
+        DocumentConfig,
         "max_doc_tokens",
         SINGLE_SENTENCES,
         "most tokens of a window, context and its one </s> included; "

@@ -72,11 +72,13 @@ class TransformerConfig:
     encoder_positions: str | None = _positions(
         None,
         "positions of the encoder, if others than --positions",
+        otherwise="positions",
         constants={"--encoder-learned-pos": "learned"},
     )
     decoder_positions: str | None = _positions(
         None,
         "positions of the decoder, if others than --positions",
+        otherwise="positions",
         constants={"--decoder-learned-pos": "learned"},
     )
     checkpoint_activations: bool = option(
@@ -85,10 +87,14 @@ class TransformerConfig:
     no_scale_embedding: bool = option(False, "do not multiply embeddings by sqrt(width)")
     layernorm_embedding: bool = option(False, "LayerNorm on the embeddings")
     max_source_positions: int = _size(
-        1024, "longest source with learned positions; others have no limit"
+        1024,
+        "longest source with learned positions; others have no limit",
+        needs=("encoder_positions", "learned"),
     )
     max_target_positions: int = _size(
-        1024, "longest target with learned positions; others have no limit"
+        1024,
+        "longest target with learned positions; others have no limit",
+        needs=("decoder_positions", "learned"),
     )
 
     def check(self) -> None:

@@ -70,7 +70,7 @@ def run(settings: Settings, *, progress: bool = True) -> ScoreResult:
         DataError: lines or documents of the files do not fit.
         CheckpointError: the model of a contrastive test cannot be read.
     """
-    as_lines = progress and settings.output.format == "text"
+    as_lines = progress and settings.format == "text"
     entries = []
     with hidden_progress(not progress):
         for entry in _entries(settings):

@@ -3,7 +3,8 @@
 import dataclasses
 from typing import Any
 
-from relu_nmt.config import flag_of, group, option, settings
+from relu_nmt.config import flag_of, group, like, option, settings
+from relu_nmt.config.shared import BatchSizeOptions, PrecisionOptions
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR
 from relu_nmt.data.documents import SEPARATORS
 from relu_nmt.errors import ConfigError
@@ -150,12 +151,12 @@ class ContrastOptions:
         least=1,
         needs="contrastive",
     )
-    cpu: bool = option(False, "use the CPU even if there is a GPU", needs="contrastive")
-    batch_size: int | None = option(
+    cpu: bool = like(PrecisionOptions, "cpu", False, needs="contrastive")
+    batch_size: int | None = like(
+        BatchSizeOptions,
+        "batch_size",
         None,
         "most translations in a batch; by default what suits the device",
-        metavar="N",
-        least=1,
         needs="contrastive",
     )
 
@@ -163,13 +164,6 @@ class ContrastOptions:
         """Compare the settings with each other."""
         if self.contrastive and not self.path:
             raise ConfigError("--contrastive needs a model: give its checkpoint with --path")
-
-
-@settings
-class OutputOptions:
-    """How results are printed."""
-
-    format: str = option("text", "a line for each score, or JSON", choices=("text", "json"))
 
 
 @settings
@@ -183,7 +177,7 @@ class ScoreSettings:
     texts: ScoreOptions = group("score", ScoreOptions)
     segments: DocumentOptions = group("documents", DocumentOptions)
     contrasts: ContrastOptions = group("contrastive test of a model", ContrastOptions)
-    output: OutputOptions = group("output", OutputOptions)
+    format: str = option("text", "a line for each score, or JSON", choices=("text", "json"))
 
     def check(self) -> None:
         """Compare the groups with each other."""

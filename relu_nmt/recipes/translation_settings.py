@@ -6,14 +6,13 @@ from relu_nmt.analysis.places import AttentionPlace
 from relu_nmt.attention.config import AttentionBackendConfig
 from relu_nmt.config import REQUIRED, group, like, option, settings, to_dict
 from relu_nmt.config.shared import (
-    DocumentLengthOptions,
     FairseqOptions,
     LanguageOptions,
     PrecisionOptions,
 )
 from relu_nmt.data.documents import SEPARATORS
-from relu_nmt.data.groups import SINGLE_SENTENCES
-from relu_nmt.decoding.config import DocumentGenerationConfig, GenerationConfig
+from relu_nmt.data.groups import SINGLE_SENTENCES, DocumentConfig
+from relu_nmt.decoding.config import DocumentGenerationConfig, GenerationConfig, SearchOptions
 from relu_nmt.decoding.windows import WindowConfig
 from relu_nmt.errors import ConfigError
 from relu_nmt.evaluation.config import ScoringConfig
@@ -64,7 +63,7 @@ class SplitOptions:
 
 
 @settings
-class SplitDocumentOptions(DocumentLengthOptions):
+class SplitDocumentOptions:
     """How documents of a data folder are translated, and where the results go.
 
     Raises:
@@ -72,7 +71,7 @@ class SplitDocumentOptions(DocumentLengthOptions):
     """
 
     max_doc_tokens: int | None = like(
-        DocumentLengthOptions,
+        DocumentConfig,
         "max_doc_tokens",
         None,
         "translate documents: join their consecutive sentences as in training, up to N tokens, "
@@ -122,7 +121,7 @@ class SplitDocumentOptions(DocumentLengthOptions):
 
 
 @settings
-class SplitSearchOptions(GenerationConfig):
+class SplitSearchOptions(SearchOptions):
     """The search, whose longest output by default depends on what is translated."""
 
     max_len_a: float | None = like(
@@ -139,9 +138,6 @@ class SplitSearchOptions(GenerationConfig):
         "longest output: a * (source tokens) + b tokens (default: "
         f"{GenerationConfig.max_len_b}, of documents {DocumentGenerationConfig.max_len_b})",
     )
-
-    def check(self) -> None:
-        """Leave the comparison of the settings to :meth:`of_kind`, which knows them all."""
 
     def of_kind(self, documents: bool) -> GenerationConfig:
         """Return the settings of the search for documents, or for sentences.
@@ -214,11 +210,11 @@ class TranslateSplitSettings:
 
 
 @settings
-class TextDocumentOptions(DocumentLengthOptions):
+class TextDocumentOptions:
     """How much of a document to translate at once."""
 
     max_doc_tokens: int | None = like(
-        DocumentLengthOptions,
+        DocumentConfig,
         "max_doc_tokens",
         None,
         "join lines of a document up to N source tokens, </s> included; by default the longest "

@@ -48,7 +48,7 @@ def _look(attentions: Sequence[str], user_modules: Sequence[str]) -> dict[str, A
 
     from relu_nmt.attention import attentions as registry
     from relu_nmt.attention.spec import AttentionSpec
-    from relu_nmt.config import from_strings
+    from relu_nmt.config import from_flat
 
     for path in user_modules:
         import_user_module(path)
@@ -57,7 +57,7 @@ def _look(attentions: Sequence[str], user_modules: Sequence[str]) -> dict[str, A
         spec = AttentionSpec.parse(name)
         kinds[name] = registry.get(spec.name)
         try:
-            from_strings(kinds[name].Config, spec.options)
+            from_flat(kinds[name].Config, spec.options)
         except ConfigError as error:
             raise ConfigError(f"{name}: {error}") from error
     return {

@@ -222,7 +222,7 @@ def test_half_precision_stays_finite_at_4096_tokens(name, dtype):
 def test_unknown_names_and_options_are_one_line_errors():
     with pytest.raises(ConfigError, match="did you mean reluformer"):
         attentions.get("reluforner")
-    with pytest.raises(ConfigError, match=r"unknown option 'gama' .*gamma"):
+    with pytest.raises(ConfigError, match=r"unknown option 'gama': .*gamma"):
         make_attention("reluformer:gama=2")
     with pytest.raises(ConfigError, match="gamma=-1"):
         make_attention("reluformer:gamma=-1")

@@ -145,10 +145,12 @@ def translate(path: str) -> list[list]:
     return [[t.text, t.score] for of_line in found for t in of_line]
 
 
-def generate(data: str, path: str, flags: str = "") -> list[str]:
+LIMITS = "--max-len-b 40 --max-len-a 1"
+
+
+def generate(data: str, path: str, flags: str = LIMITS) -> list[str]:
     """Return what generate prints of the test split, but for the line with the seconds."""
-    common = "--cpu --no-progress-bar --max-len-b 40 --max-len-a 1"
-    lines = run_command("generate", f"{data} {common} {flags}", "--path", path)
+    lines = run_command("generate", f"{data} --cpu --no-progress-bar {flags}", "--path", path)
     return [line for line in lines if not line.startswith("Translated ")]
 
 
@@ -163,7 +165,7 @@ def outputs_of_model(name: str) -> dict[str, list]:
     case, path = CASES.get(name, Case("")), checkpoint(name)
     return {
         "translate": translate(path),
-        "generate": generate(case.data, path, f"--beam 5 --nbest 2 {case.generate}"),
+        "generate": generate(case.data, path, f"{LIMITS} --beam 5 --nbest 2 {case.generate}"),
         "references": score_references(case.data, path),
     }
 

@@ -200,13 +200,13 @@ def test_remove_bpe_nbest_alignment_and_results_path(folder, tmp_path):
 
 
 def test_score_reference_and_prefix(folder):
-    arguments = [folder / "raw-bin", "--path", folder / "checkpoint1.safetensors", *SHORT]
+    arguments = [folder / "raw-bin", "--path", folder / "checkpoint1.safetensors", "--cpu"]
     scored = run("generate", *arguments, "--score-reference").stdout
     assert [fields for _, [_, *fields] in lines_of(scored, "H")] == [
         fields for _, fields in lines_of(scored, "T")
     ]
     assert "BLEU" not in scored
-    forced = run("generate", *arguments, "--prefix-size", 2).stdout
+    forced = run("generate", *arguments, "--max-len-b", 8, "--prefix-size", 2).stdout
     for (_, [target]), (_, [_, tokens]) in zip(
         lines_of(forced, "T"), lines_of(forced, "H"), strict=True
     ):

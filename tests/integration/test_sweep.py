@@ -178,7 +178,7 @@ def test_documents_start_from_a_sweep_of_sentences(data, tmp_path, capsys):
         (
             "--budget 4u --attentions softmax,reluformer:gama=2",
             "",
-            "error: --attentions reluformer:gama=2: unknown option 'gama' (known: ",
+            "error: --attentions reluformer:gama=2: unknown option 'gama': did you mean ",
         ),
         ("--budget 4u", "--lr-scheduler fast", "--lr-scheduler fast: expected one of"),
         ("--budget 4u", "--disable-validation", "add --checkpoint last"),

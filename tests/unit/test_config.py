@@ -99,7 +99,7 @@ def ways(name, text):
         "json": lambda tmp: in_file(tmp / "own.json", json.dumps({"data": "d", name: value})),
         "dict": lambda tmp: c.from_dict(Command, {"data": "d", "x": {name: value}}),
         "keyword": lambda tmp: Command.of(data="d", **{name: value}),
-        "string": lambda tmp: c.from_strings(class_of(name), {name: text}),
+        "string": lambda tmp: c.from_flat(class_of(name), {name: text}),
         "constructor": lambda tmp: class_of(name)(**{name: value}),
         "preset": lambda tmp: with_preset({name: value}),
     }
@@ -111,7 +111,7 @@ def in_file(path, text):
 
 
 def class_of(name):
-    return next(k for k in (Model, Training, Extra) if name in c.fields.entries_of(k))
+    return next(k for k in (Model, Training, Extra) if name in c.fields.options_of(k))
 
 
 def with_preset(values):
@@ -168,7 +168,7 @@ def test_every_way_in_refuses_a_wrong_value(way, name, text, expected, tmp_path)
 )
 def test_every_way_in_reads_a_right_value(way, name, text, read, tmp_path):
     config = ways(name, text)[way](tmp_path)
-    values = c.classes.values_of(config)
+    values = c.classes.flat(c.to_dict(config))
     assert values[name] == read and type(values[name]) is type(read)
 
 
@@ -186,8 +186,8 @@ def test_a_misspelt_name_is_told_the_right_one(name, tmp_path):
     assert "version" not in str(error.value)
     with pytest.raises(ConfigError, match=r"did you mean max_tokens.* another version"):
         c.from_dict(Command, {"data": "d", name: 3})
-    with pytest.raises(ConfigError, match=r"unknown option 'widht' \(known: .*did you mean width"):
-        c.from_strings(Model, {"widht": "3"})
+    with pytest.raises(ConfigError, match="unknown option 'widht': did you mean width"):
+        c.from_flat(Model, {"widht": "3"})
 
 
 def test_further_spellings_name_a_field_in_files_too():
@@ -282,9 +282,9 @@ def test_flags_of_fairseq_that_do_nothing_print_a_note(capsys):
 
 
 def test_settings_take_whole_groups_and_paths(tmp_path):
-    config = Command.of(data=tmp_path, model=Model(width=3), max_tokens=5)
+    config = Command(data=tmp_path, model=Model(width=3))
     assert (config.data, config.model.width) == (str(tmp_path), 3)
-    assert config.training.max_tokens == 5
+    assert Command.of(data=tmp_path, max_tokens=5).training.max_tokens == 5
     with pytest.raises(ConfigError, match="model: expected an instance of Model"):
         Command(data="d", model=3)
 
@@ -325,3 +325,15 @@ def test_help_tells_defaults_needs_and_choices():
     text = " ".join(parser.format_help().split())
     assert "--schedule {fixed,cosine,linear}" in text
     assert "decay; needs --store-ema (default: 0.9999)" in text
+
+
+def test_a_file_may_set_what_only_a_preset_makes_useful(tmp_path):
+    @c.settings
+    class Chosen(Training):
+        arch: str = c.option("averaged", "preset", presets={"averaged": {"store_ema": True}})
+
+    parser = argparse.ArgumentParser()
+    c.add_settings(parser, Chosen)
+    path = tmp_path / "own.yaml"
+    path.write_text("ema_decay: 0.5\n")
+    assert c.read_settings(Chosen, parser.parse_args(["--config", str(path)])).ema_decay == 0.5

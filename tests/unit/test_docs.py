@@ -11,7 +11,7 @@ from relu_nmt.attention.backends.choice import CPU_LEAST_PAIRS, GPU_LEAST_PAIRS
 from relu_nmt.attention.base import build_attention
 from relu_nmt.attention.softmax import CPU_HALF_FUSED_LENGTH
 from relu_nmt.attention.spec import AttentionSpec
-from relu_nmt.config import from_strings
+from relu_nmt.config import from_flat
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs/attention.md").read_text("utf-8")
@@ -88,7 +88,7 @@ def test_the_options_and_defaults_are_those_of_the_settings():
         if not config().qk_norm:  # every mechanism's option, which the guide tells once
             fields.remove("qk_norm")
         assert told.keys() == fields, name
-        assert from_strings(config, {k: v for k, v in told.items() if v}) == config(), name
+        assert from_flat(config, {k: v for k, v in told.items() if v}) == config(), name
 
 
 def test_the_limits_of_auto_are_those_of_the_code():

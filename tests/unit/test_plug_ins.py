@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from relu_nmt.cli.command import make_parser, run_command
-from relu_nmt.config import add_options, from_namespace
+from relu_nmt.config import add_settings, read_settings
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.encoder_decoder import EncoderDecoder
 from relu_nmt.modules import feed_forwards, norms, position_schemes
@@ -79,9 +79,9 @@ def user_file(tmp_path):
 
 def settings_of(config_class, flags):
     parser = make_parser("relu-nmt-x", "", user_modules=True)
-    add_options(parser, config_class, "model")
+    add_settings(parser, config_class)
     found = []
-    run_command(parser, lambda typed: found.append(from_namespace(config_class, typed)) or 0, flags)
+    run_command(parser, lambda typed: found.append(read_settings(config_class, typed)) or 0, flags)
     return found[0]
 
 

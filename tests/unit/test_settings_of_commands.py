@@ -37,7 +37,7 @@ def ways(settings_class, own_class, name, value, folder):
     yield lambda: settings_class.of(**base, **{name: value})
     yield lambda: settings_class.of(**base, **{name: str(value)})
     yield lambda: c.from_dict(settings_class, {**base, "group": {name: value}})
-    yield lambda: c.from_strings(own_class, {name: str(value)})
+    yield lambda: c.from_flat(own_class, {name: str(value)})
     yield lambda: own_class(**{name: value})
 
 
@@ -116,6 +116,9 @@ def test_typed_attention_options_go_before_the_preset():
         ("--disable-validation --patience 3", "--disable-validation"),
         ("--min-lr 0.1", "--lr-scheduler cosine"),
         ("--total-num-update 9", "--lr-scheduler polynomial_decay"),
+        ("--max-source-positions 80", "--positions learned"),
+        ("--decoder-learned-pos --max-source-positions 80", "--positions learned"),
+        ("--positions learned --encoder-positions none --max-source-positions 80", "--encoder-pos"),
     ],
 )
 def test_a_flag_that_does_nothing_says_what_it_needs(flags, needed):
@@ -123,6 +126,12 @@ def test_a_flag_that_does_nothing_says_what_it_needs(flags, needed):
     with pytest.raises(ConfigError, match="does nothing") as error:
         parsed(TranslationTrainingSettings, *model, *flags.split())
     assert needed in str(error.value)
+
+
+@pytest.mark.parametrize("flags", ["--positions learned", "--encoder-learned-pos"])
+def test_longest_source_with_learned_positions(flags):
+    typed = ["d", "--max-tokens", "9", *flags.split(), "--max-source-positions", "80"]
+    assert parsed(TranslationTrainingSettings, *typed).model.max_source_positions == 80
 
 
 def test_settings_dumped_or_stored_give_the_same_settings(tmp_path):

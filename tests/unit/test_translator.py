@@ -150,7 +150,7 @@ def test_bfloat16_is_near_float32(translator):
 
 
 def test_wrong_settings_are_refused(translator):
-    with pytest.raises(ConfigError, match="unknown setting 'beams': did you mean beam"):
+    with pytest.raises(ConfigError, match="unknown option 'beams': did you mean beam"):
         translator.translate(["a"], beams=3)
     with pytest.raises(ConfigError, match=r"--stop-rule fulll: .*did you mean full\?"):
         translator.translate(["a"], stop_rule="fulll")

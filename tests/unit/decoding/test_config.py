@@ -3,15 +3,15 @@ import math
 
 import pytest
 
-from relu_nmt.config import add_options, from_dict, from_namespace, to_dict
+from relu_nmt.config import add_settings, from_dict, read_settings, to_dict
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.errors import ConfigError
 
 
 def parse(*flags):
     parser = argparse.ArgumentParser()
-    add_options(parser, GenerationConfig, "generation")
-    return from_namespace(GenerationConfig, parser.parse_args(flags))
+    add_settings(parser, GenerationConfig)
+    return read_settings(GenerationConfig, parser.parse_args(flags))
 
 
 def test_fairseqs_flags_and_defaults():
@@ -23,7 +23,7 @@ def test_fairseqs_flags_and_defaults():
     typed = (
         "--beam 4 --nbest 2 --lenpen 0.6 --unkpen 1 --max-len-a 1.2 --max-len-b 10 --min-len 2 "
         "--no-repeat-ngram-size 3 --max-sentences 8 --print-alignment --replace-unk "
-        "--score-reference --prefix-size 1"
+        "--prefix-size 1"
     )
     config = parse(*typed.split())
     assert (config.max_len_a, config.max_len_b, config.batch_size) == (1.2, 10, 8)
@@ -49,6 +49,9 @@ def test_fairseqs_flags_and_defaults():
         ({"seed": 2}, "--seed 2 does nothing without --sampling"),
         ({"diverse_beam_strength": 1}, "does nothing without --diverse-beam-groups"),
         ({"unnormalized": True, "lenpen": 2}, "--lenpen 2 does nothing with --unnormalized"),
+        ({"score_reference": True, "beam": 4}, "--beam 4 does nothing with --score-reference"),
+        ({"score_reference": True, "sampling": True}, "--sampling does nothing with --score-ref"),
+        ({"score_reference": True, "max_len_b": 9}, "--max-len-b 9 does nothing with --score"),
         ({"stop_rule": "fulll"}, "--stop-rule fulll: expected one of ahead, full, exact; did you"),
         ({"lenpen_form": "powr"}, "--lenpen-form powr: expected one of power, gnmt"),
         ({"max_len_b": -1}, "--max-len-b -1"),

@@ -2,15 +2,15 @@ import argparse
 
 import pytest
 
-from relu_nmt.config import add_options, from_namespace
+from relu_nmt.config import add_settings, read_settings
 from relu_nmt.errors import ConfigError
 from relu_nmt.optim.config import SCHEDULES, OptimizerConfig, ScheduleConfig
 
 
 def parse(config_class, *argv):
     parser = argparse.ArgumentParser()
-    add_options(parser, config_class, "group")
-    return from_namespace(config_class, parser.parse_args(argv))
+    add_settings(parser, config_class)
+    return read_settings(config_class, parser.parse_args(argv))
 
 
 @pytest.mark.parametrize("text", ["(0.9, 0.98)", "0.9,0.98", "[0.9,0.98]", " ( 0.9 , 0.98 ) "])

@@ -2,8 +2,8 @@
 
 import pytest
 
-from relu_nmt.cli.train import train_parser
-from relu_nmt.config import read_settings
+from relu_nmt.cli.command import make_parser
+from relu_nmt.config import add_settings, read_settings
 from relu_nmt.recipes.training_settings import TranslationTrainingSettings
 from relu_nmt.sweep.plan import SweepPlan, attention_flags, shown_command
 from relu_nmt.sweep.settings import SweepSettings
@@ -121,7 +121,9 @@ def test_only_reluformers_get_gamma_and_regulariser_of_the_preset(arch, attentio
     assert attention_flags(attention) == expected
     flags = ["--arch", arch, "--max-tokens", "512"]
     command = make_plan(flags, attentions=(attention,)).steps()[0].commands[0]
-    arguments = train_parser().parse_args(command[3:])
+    parser = make_parser("relu-nmt-train", "", user_modules=True)
+    add_settings(parser, TranslationTrainingSettings)
+    arguments = parser.parse_args(command[3:])
     settings = read_settings(TranslationTrainingSettings, arguments)
     names = {"softmax": "softmax", "reluformer": "reluformer:gamma=2"}
     assert settings.model.attention == names.get(attention, attention)

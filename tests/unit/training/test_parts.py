@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from relu_nmt.config import add_options, from_flat, from_namespace
+from relu_nmt.config import add_settings, from_flat, read_settings
 from relu_nmt.errors import ConfigError
 from relu_nmt.training.averaging import WeightAverage
 from relu_nmt.training.checkpoint import SUFFIX, Checkpoint, load_checkpoint
@@ -28,8 +28,8 @@ from relu_nmt.training.stopping import SignalWatch
 
 def parse(config_class, *argv):
     parser = argparse.ArgumentParser()
-    add_options(parser, config_class, "group")
-    return from_namespace(config_class, parser.parse_args(argv))
+    add_settings(parser, config_class)
+    return read_settings(config_class, parser.parse_args(argv))
 
 
 def test_update_freq():
