@@ -5,7 +5,6 @@ import dataclasses
 import shlex
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from relu_nmt.cli.command import make_parser, run_command
 from relu_nmt.config import add_settings, read_settings
@@ -54,9 +53,6 @@ def _run(arguments: argparse.Namespace, words: list[str]) -> int:
     settings = dataclasses.replace(settings, user_modules=modules, command=tuple(words))
     from relu_nmt.recipes import sweep
 
-    if settings.running.report_only:
-        print(f"report: {sweep.write_report(Path(settings.sweep.save_dir)).report}")
-        return 0
     return sweep.run(settings).exit_code
 
 

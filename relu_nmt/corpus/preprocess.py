@@ -18,7 +18,7 @@ import relu_nmt
 from relu_nmt.config import to_dict
 from relu_nmt.corpus.preprocess_config import PreprocessConfig
 from relu_nmt.corpus.text_steps import SideKey, TextSteps
-from relu_nmt.data.binarize import BinarizedSide, Side, binarize, count_words
+from relu_nmt.data.binarize import Side, binarize, count_words
 from relu_nmt.data.data_folder import (
     MANIFEST_NAME,
     dictionary_path,
@@ -212,24 +212,15 @@ class _Builder:
         self, journal: Journal, texts: Mapping[SideKey, TextFile]
     ) -> dict[str, Dictionary]:
         """Build or copy the dictionaries of all languages into the folder."""
-        config = self.config
-        languages = config.languages
-        paths = {language: dictionary_path(self.folder, language) for language in languages}
+        paths = {
+            language: dictionary_path(self.folder, language) for language in self.config.languages
+        }
 
         def make() -> bool:
-            if config.joined_dictionary:
-                given = config.srcdict or config.tgtdict
-                joined = self._dictionary(given, languages, texts, "src")
-                made = dict.fromkeys(languages, joined)
-            else:
-                made = {
-                    language: self._dictionary(given, (language,), texts, side)
-                    for language, given, side in zip(
-                        languages, (config.srcdict, config.tgtdict), ("src", "tgt"), strict=False
-                    )
-                }
-            for language, dictionary in made.items():
-                dictionary.save(paths[language])
+            for languages, side in zip(self.config.sharing, ("src", "tgt"), strict=False):
+                dictionary = self._dictionary(languages, side, texts)
+                for language in languages:
+                    dictionary.save(paths[language])
             return True
 
         journal.finish("dictionaries", make, tuple(paths.values()))
@@ -239,13 +230,12 @@ class _Builder:
         return dictionaries
 
     def _dictionary(
-        self,
-        given: str | None,
-        languages: tuple[str, ...],
-        texts: Mapping[SideKey, TextFile],
-        side: str,
+        self, languages: tuple[str, ...], side: str, texts: Mapping[SideKey, TextFile]
     ) -> Dictionary:
-        """Return the dictionary of one language, or of both if joined."""
+        """Return the dictionary that these languages share, by the settings of a side."""
+        given = getattr(self.config, f"{side}dict")
+        if self.config.joined_dictionary:
+            given = given or self.config.tgtdict
         if given is not None:
             return Dictionary.load(given)
         files = [texts["train", language] for language in languages]
@@ -280,7 +270,7 @@ class _Builder:
             total = sum(side.text.num_bytes for side in sides)
             with ProgressBar("binarise", total) as progress:
                 results = binarize(sides, dictionaries, self.workers, progress.advance)
-                for ((split, language), side), (_, done) in zip(todo, results, strict=True):
+                for ((split, language), side), done in zip(todo, results, strict=True):
                     paths = (bin_path(side.prefix), idx_path(side.prefix))
                     files = {path: done.checksums[path.name] for path in paths}
                     finished[split, language] = vars(done)
@@ -290,10 +280,9 @@ class _Builder:
         return finished
 
     def _report(self, path: str, language: str, result: Mapping[str, Any]) -> None:
-        side = BinarizedSide(**result)
-        share = 100 * side.unknown / side.tokens
+        share = 100 * result["unknown"] / result["tokens"]
         self.say(
-            f"[{language}] {path}: {side.sentences} sents, {side.tokens} tokens, "
+            f"[{language}] {path}: {result['sentences']} sents, {result['tokens']} tokens, "
             f"{share:.3}% replaced (by {UNK})"
         )
 

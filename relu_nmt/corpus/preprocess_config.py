@@ -170,6 +170,13 @@ class PreprocessConfig:
         return tuple(language for language in both if language)
 
     @property
+    def sharing(self) -> tuple[tuple[str, ...], ...]:
+        """The languages that share a dictionary and a subword model: all of them, or each alone."""
+        if self.joined_dictionary:
+            return (self.languages,)
+        return tuple((language,) for language in self.languages)
+
+    @property
     def pair(self) -> str:
         """The middle of the file names, "de-en"."""
         return pair_name(self.languages[0], None if self.only_source else self.target_lang)

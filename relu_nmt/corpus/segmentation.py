@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -130,12 +130,7 @@ def convert_texts(
     """
     states = {language: pipeline.to_state() for language, pipeline in pipelines.items()}
     # The list of chunks stays here: sending it along with every task would cost much.
-    light = [
-        Conversion(
-            c.name, TextFile(c.text.path), c.language, c.step, c.separator, c.output, c.raw_output
-        )
-        for c in conversions
-    ]
+    light = [replace(c, text=TextFile(c.text.path)) for c in conversions]
     tasks = (
         (i, light[i], chunk)
         for i, conversion in enumerate(conversions)
@@ -149,13 +144,10 @@ def convert_texts(
             files = {path: stack.enter_context(safe_writer(path)) for path in paths}
             hashes = {path: hashlib.sha256() for path in paths}
             for (_, _, chunk), piece in pieces:
-                for path, data in (
-                    (conversion.output, piece.output),
-                    (conversion.raw_output, piece.raw),
-                ):
-                    if path is not None:
-                        files[path].write(data)
-                        hashes[path].update(data)
+                parts = {conversion.output: piece.output, conversion.raw_output: piece.raw}
+                for path in paths:
+                    files[path].write(parts[path])
+                    hashes[path].update(parts[path])
                 done.boundaries += [(done.sentences + n, line) for n, line in piece.boundaries]
                 done.sentences += piece.sentences
                 advance(chunk.end - chunk.start)

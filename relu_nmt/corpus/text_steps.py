@@ -72,15 +72,15 @@ class TextSteps:
         todo = {key: text for key, text in inputs.items() if key[0] == "train"}
         done: dict[SideKey, TextFile] = {}
         if config.learns_subwords:
-            words = self._through(todo, self._pipelines(), "words")
+            words = self._through(todo, "words")
             self._model_paths = self._learn(words)
-            done = self._through(words, self._pipelines(), "pieces")
+            done = self._through(words, "pieces")
             todo = {}
         elif config.subword_model is not None:
             self._model_paths = self._copy_model(config.subword_model)
         if not config.dict_only:
             todo = {key: text for key, text in inputs.items() if key not in done}
-        done |= self._through(todo, self._pipelines(), "tokens")
+        done |= self._through(todo, "tokens")
         return done
 
     def kept_files(self) -> list[Path]:
@@ -124,10 +124,10 @@ class TextSteps:
     def _through(
         self,
         texts: Mapping[SideKey, TextFile],
-        pipelines: Mapping[str, TextPipeline],
         step: str,
     ) -> dict[SideKey, TextFile]:
         """Take texts through a step; those that it would not change stay where they are."""
+        pipelines = self._pipelines()
         result: dict[SideKey, TextFile] = {}
         planned: dict[SideKey, Conversion] = {}
         for key, text in texts.items():
@@ -221,15 +221,9 @@ class TextSteps:
 
     def _learn(self, words: Mapping[SideKey, TextFile]) -> dict[str, Path | None]:
         """Learn the subword models on the tokenised training text: joint, or one a language."""
-        languages = self._config.languages
-        groups: list[tuple[str | None, tuple[str, ...]]] = [
-            (language, (language,)) for language in languages
-        ]
-        if self._config.joined_dictionary:
-            groups = [(None, languages)]
         paths: dict[str, Path | None] = {}
-        for name, group in groups:
-            path = self._model_path(name)
+        for group in self._config.sharing:
+            path = self._model_path(None if self._config.joined_dictionary else group[0])
             texts = [words["train", language] for language in group]
             self._journal.finish(
                 f"subword model {path.name}",

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ ESCAPED_UNK = f"<{UNK}>"
 """An unknown word in a reference, so that no unknown word of a translation matches it."""
 
 
+@dataclass(frozen=True, eq=False)
 class TranslationTask:
     """What is known about a language pair apart from the model.
 
@@ -45,19 +47,11 @@ class TranslationTask:
         'ein Haus'
     """
 
-    def __init__(
-        self,
-        source_text: TextPipeline,
-        target_text: TextPipeline,
-        source_dictionary: Dictionary,
-        target_dictionary: Dictionary,
-        folder: str | os.PathLike[str] | None = None,
-    ) -> None:
-        self.source_text = source_text
-        self.target_text = target_text
-        self.source_dictionary = source_dictionary
-        self.target_dictionary = target_dictionary
-        self.folder = None if folder is None else Path(folder)
+    source_text: TextPipeline
+    target_text: TextPipeline
+    source_dictionary: Dictionary
+    target_dictionary: Dictionary
+    folder: Path | None = None
 
     @property
     def source_lang(self) -> str:
@@ -93,31 +87,26 @@ class TranslationTask:
         """
         manifest = read_manifest(path)
         if source_lang is None or target_lang is None:
-            inferred = infer_languages(path)
-            if source_lang is None and target_lang is None:
-                source_lang, target_lang = inferred
-            else:
-                # One language is given: the other one is the pair's other.
-                given = source_lang or target_lang
-                if given not in inferred:
-                    raise DataError(f"{path}: holds {'-'.join(inferred)}, not the language {given}")
-                other = inferred[1] if given == inferred[0] else inferred[0]
-                source_lang, target_lang = source_lang or other, target_lang or other
-        pipelines = [
-            TextPipeline(language) if manifest is None else load_pipeline(path, manifest, language)
-            for language in (source_lang, target_lang)
-        ]
-        dictionaries = [
-            Dictionary.load(dictionary_path(path, language))
-            for language in (source_lang, target_lang)
-        ]
-        for language, dictionary in zip((source_lang, target_lang), dictionaries, strict=True):
-            if not dictionary.num_words:
+            first, second = infer_languages(path)
+            given = source_lang or target_lang
+            if given not in (None, first, second):
+                raise DataError(f"{path}: holds {first}-{second}, not the language {given}")
+            swapped = second == source_lang or first == target_lang
+            source_lang, target_lang = (second, first) if swapped else (first, second)
+        texts, dictionaries = [], []
+        for language in (source_lang, target_lang):
+            texts.append(
+                TextPipeline(language)
+                if manifest is None
+                else load_pipeline(path, manifest, language)
+            )
+            dictionaries.append(Dictionary.load(dictionary_path(path, language)))
+            if not dictionaries[-1].num_words:
                 raise DataError(
                     f"{dictionary_path(path, language)}: no words in it; was the training text "
                     "empty? run relu-nmt-preprocess again"
                 )
-        return cls(*pipelines, *dictionaries, folder=path)
+        return cls(texts[0], texts[1], dictionaries[0], dictionaries[1], Path(path))
 
     def with_post_processing(
         self, remove_bpe: str | None = None, detokenizer: str | None = None
@@ -133,12 +122,10 @@ class TranslationTask:
         Raises:
             ConfigError: the data was segmented here, so that it is undone anyway.
         """
-        return TranslationTask(
-            self.source_text.with_post_processing(remove_bpe, detokenizer),
-            self.target_text.with_post_processing(remove_bpe, detokenizer),
-            self.source_dictionary,
-            self.target_dictionary,
-            self.folder,
+        return replace(
+            self,
+            source_text=self.source_text.with_post_processing(remove_bpe, detokenizer),
+            target_text=self.target_text.with_post_processing(remove_bpe, detokenizer),
         )
 
     def with_sentence_separator(self) -> "TranslationTask":
@@ -162,11 +149,12 @@ class TranslationTask:
                     "text and run relu-nmt-preprocess again, or leave --sentence-separator out"
                 )
             dictionaries.append(dictionary.with_symbol(SENTENCE_SEPARATOR))
-        return TranslationTask(
-            self.source_text.with_sentence_separator(SENTENCE_SEPARATOR),
-            self.target_text.with_sentence_separator(SENTENCE_SEPARATOR),
-            *dictionaries,
-            self.folder,
+        return replace(
+            self,
+            source_text=replace(self.source_text, sentence_separator=SENTENCE_SEPARATOR),
+            target_text=replace(self.target_text, sentence_separator=SENTENCE_SEPARATOR),
+            source_dictionary=dictionaries[0],
+            target_dictionary=dictionaries[1],
         )
 
     @property
@@ -182,18 +170,15 @@ class TranslationTask:
         source, target = self.source_dictionary, self.target_dictionary
         return source.index(SENTENCE_SEPARATOR), target.index(SENTENCE_SEPARATOR)
 
-    def _folder(self) -> Path:
-        if self.folder is None:
-            raise DataError("this task comes from a checkpoint and has no data folder; give one")
-        return self.folder
-
     def load_split(self, split: str) -> Split:
         """Open ``train``, ``valid``, ``test``, ``test1``...
 
         Raises:
             DataError: the split is missing, damaged or not parallel.
         """
-        folder = self._folder()
+        folder = self.folder
+        if folder is None:
+            raise DataError("this task comes from a checkpoint and has no data folder; give one")
         pair = find_pair(folder, split, self.source_lang, self.target_lang)
         source = IndexedDataset(split_prefix(folder, split, pair, self.source_lang))
         target = None
@@ -273,13 +258,6 @@ class TranslationTask:
             ) from error
         return cls(source_text, target_text, source, target)
 
-    def _in_folder(self, path: Path) -> Dictionary:
-        """Return a folder's dictionary as this task uses it."""
-        dictionary = Dictionary.load(path)
-        if self.has_sentence_separator and SENTENCE_SEPARATOR not in dictionary:
-            return dictionary.with_symbol(SENTENCE_SEPARATOR)
-        return dictionary
-
     def at_folder(self, path: str | os.PathLike[str]) -> "TranslationTask":
         """Return this task, reading splits from ``path``, after comparing the dictionaries.
 
@@ -294,17 +272,14 @@ class TranslationTask:
             (self.target_dictionary, self.target_lang, "--tgtdict"),
         ):
             file = dictionary_path(path, language)
-            # Source-only data has no target dictionary.
-            source_only = language == self.target_lang and not file.exists()
-            if not source_only and self._in_folder(file) != own:
+            if language == self.target_lang and not file.exists():  # source-only data
+                continue
+            dictionary = Dictionary.load(file)
+            if self.has_sentence_separator and SENTENCE_SEPARATOR not in dictionary:
+                dictionary = dictionary.with_symbol(SENTENCE_SEPARATOR)
+            if dictionary != own:
                 raise DataError(
                     f"{file}: not the dictionary of the checkpoint; preprocess with {flag} and "
                     "the dictionary of its training data"
                 )
-        return TranslationTask(
-            self.source_text,
-            self.target_text,
-            self.source_dictionary,
-            self.target_dictionary,
-            path,
-        )
+        return replace(self, folder=Path(path))

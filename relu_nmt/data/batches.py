@@ -4,15 +4,15 @@ A row of a batch is a group of consecutive sentences. Single sentences are group
 several lengths are mixed, the groups are planned anew each epoch.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from relu_nmt.data.batching import BatchLimits, EpochBatches, find_too_long, plan_batches
+from relu_nmt.data.batching import BatchLimits, find_too_long, plan_batches
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.groups import describe_lengths
 from relu_nmt.data.split import Pair, Split
@@ -46,21 +46,16 @@ class TranslationBatch:
 
     def to(self, device: torch.device | str) -> "TranslationBatch":
         """Return the batch on ``device``; from pinned memory the copy does not block."""
-        tensors = {
-            field.name: value.to(device, non_blocking=True)
-            for field in fields(self)
-            if isinstance(value := getattr(self, field.name), Tensor)
-        }
-        return replace(self, **tensors)
+        return self._with_each(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pin_memory(self) -> "TranslationBatch":
         """Return the batch in page-locked memory, from which a GPU copies faster."""
-        tensors = {
-            field.name: value.pin_memory()
-            for field in fields(self)
-            if isinstance(value := getattr(self, field.name), Tensor)
-        }
-        return replace(self, **tensors)
+        return self._with_each(Tensor.pin_memory)
+
+    def _with_each(self, moved: Callable[[Tensor], Tensor]) -> "TranslationBatch":
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        tensors = {name: moved(one) for name, one in values.items() if isinstance(one, Tensor)}
+        return TranslationBatch(**{**values, **tensors})
 
 
 def pad_rows(rows: Sequence[np.ndarray], pad_index: int) -> Tensor:
@@ -173,7 +168,7 @@ class TranslationBatches:
         self._lengths = lengths
         self._seed = seed
         self._skip_too_long = skip_too_long
-        self._plan: EpochBatches | None = None
+        self._plan: list[np.ndarray] | None = None
         self._divide(FIRST_EPOCH)
 
     def _divide(self, epoch: int) -> None:
@@ -189,16 +184,14 @@ class TranslationBatches:
                     f"{max(self._lengths)} tokens; raise --max-doc-tokens"
                 )
         source_sizes, target_sizes = self.split.group_sizes(used)
-        self.num_skipped = 0
-        if self._skip_too_long:
-            too_long = find_too_long(source_sizes, target_sizes, self._limits.max_tokens)
-            self.num_skipped = len(too_long)
+        most = self._limits.max_tokens if self._skip_too_long else None
+        too_long = find_too_long(source_sizes, target_sizes, most)
+        self.num_skipped = len(too_long)
         if self.num_skipped:
             kept = np.ones(len(used), dtype=bool)
             kept[too_long] = False
             used = used.select(kept)
-            source_sizes = source_sizes[kept]
-            target_sizes = None if target_sizes is None else target_sizes[kept]
+            source_sizes, target_sizes = self.split.group_sizes(used)
         if not len(used):
             longer = f"; all {self.num_skipped:,} are longer than --max-tokens"
             reason = longer if self.num_skipped else ""

@@ -75,43 +75,16 @@ class BatchLimits:
     multiple: int = 1
 
 
-class EpochBatches:
-    """The batches of one epoch; batch ``i`` is an array of sentence numbers.
-
-    Only the plan is kept (8 bytes a sentence), so an epoch is resumed by going on at a batch
-    number.
-
-    Args:
-        order: int64 [N], sentence numbers, batch after batch.
-        starts: int64 [batches + 1], where each batch begins in ``order``.
-        visit: int64 [batches], the order in which the batches are used.
-
-    Example:
-        >>> plan = plan_batches(np.array([3, 5, 4]), None, BatchLimits(max_tokens=10))
-        >>> [plan[i].tolist() for i in range(len(plan))]
-        [[0, 2], [1]]
-    """
-
-    def __init__(self, order: np.ndarray, starts: np.ndarray, visit: np.ndarray) -> None:
-        self._order = order
-        self._starts = starts
-        self._visit = visit
-
-    def __len__(self) -> int:
-        return len(self._visit)
-
-    def __getitem__(self, index: int) -> np.ndarray:
-        batch = self._visit[index]
-        return self._order[self._starts[batch] : self._starts[batch + 1]]
-
-
 def plan_batches(
     source_sizes: np.ndarray,
     target_sizes: np.ndarray | None,
     limits: BatchLimits,
     shuffle_seed: tuple[int, int] | None = None,
-) -> EpochBatches:
-    """Group sentences of like lengths into batches.
+) -> list[np.ndarray]:
+    """Return the batches of an epoch, each the numbers of sentences of like lengths, int64.
+
+    Only this plan is kept (8 bytes a sentence), so an epoch is resumed by going on at a batch
+    number.
 
     Sentences are sorted by the longer side, then source, then target length, so that neither side
     is padded much. A sentence longer than ``max_tokens`` gets a batch of its own; see
@@ -123,6 +96,10 @@ def plan_batches(
         limits: what a batch may hold.
         shuffle_seed: (seed, epoch) for the order of the batches and of equally long sentences;
             None keeps batches and sentences in order of length.
+
+    Example:
+        >>> [one.tolist() for one in plan_batches(np.array([3, 5, 4]), None, BatchLimits(10))]
+        [[0, 2], [1]]
     """
     count = len(source_sizes)
     targets = source_sizes if target_sizes is None else target_sizes
@@ -140,7 +117,8 @@ def plan_batches(
     visit = np.arange(len(starts) - 1)
     if generator is not None:
         generator.shuffle(visit)
-    return EpochBatches(order.astype(np.int64, copy=False), starts, visit)
+    order = order.astype(np.int64, copy=False)
+    return [order[starts[batch] : starts[batch + 1]] for batch in visit]
 
 
 def _cut(sorted_sizes: np.ndarray, limits: BatchLimits) -> np.ndarray:

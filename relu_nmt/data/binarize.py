@@ -126,8 +126,8 @@ class BinarizedSide:
 
 def binarize(
     sides: Sequence[Side], dictionaries: dict[str, Dictionary], workers: int, advance: Advance
-) -> Iterator[tuple[Side, BinarizedSide]]:
-    """Write the ``.bin`` and ``.idx`` of each side; yield each when its files are complete.
+) -> Iterator[BinarizedSide]:
+    """Write the ``.bin`` and ``.idx`` of each side; yield what was written as it is complete.
 
     Args:
         sides: what to binarise; none of them empty.
@@ -155,4 +155,4 @@ def binarize(
                 done.unknown += unknown
                 advance(chunk.end - chunk.start)
         done.checksums = {path.name: checksum for path, checksum in writer.checksums.items()}
-        yield side, done
+        yield done

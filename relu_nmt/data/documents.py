@@ -15,19 +15,12 @@ from relu_nmt.errors import DataError
 from relu_nmt.io.safe_write import write_text
 
 DOCUMENT_TAG = "<d>"
-SEPARATORS = ("none", "blank", "tag")
-
-
-def _never(line: str) -> bool:
-    return False
-
-
-def _is_blank(line: str) -> bool:
-    return not line or line.isspace()
-
-
-def _is_tag(line: str) -> bool:
-    return line.strip() == DOCUMENT_TAG
+_SEPARATES: dict[str, Callable[[str], bool]] = {
+    "none": lambda line: False,
+    "blank": lambda line: not line.strip(),
+    "tag": lambda line: line.strip() == DOCUMENT_TAG,
+}
+SEPARATORS = tuple(_SEPARATES)
 
 
 def separator_test(separator: str) -> Callable[[str], bool]:
@@ -37,7 +30,7 @@ def separator_test(separator: str) -> Callable[[str], bool]:
         separator: ``none``; ``blank``, an empty line between documents (several count as one);
             or ``tag``, a line ``<d>`` before each document.
     """
-    return {"none": _never, "blank": _is_blank, "tag": _is_tag}[separator]
+    return _SEPARATES[separator]
 
 
 def read_documents(path: str | os.PathLike[str], num_sentences: int | None = None) -> np.ndarray:

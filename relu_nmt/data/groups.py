@@ -8,7 +8,7 @@ the dictionary, a sentence counts as the longer of its two sides, ``</s>`` count
 and a separator, if any, once per sentence.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -160,13 +160,7 @@ class Groups:
         Args:
             chosen: bool [groups].
         """
-        return Groups(
-            self.first[chosen],
-            self.count[chosen],
-            self.document[chosen],
-            self.limit[chosen],
-            self.tokens[chosen],
-        )
+        return Groups(*(getattr(self, one.name)[chosen] for one in fields(self)))
 
 
 def single_sentences(sizes: np.ndarray) -> Groups:
@@ -207,20 +201,11 @@ def plan_groups(sizes: np.ndarray, documents: np.ndarray, limit: int | np.ndarra
         begin += count
     first = np.array(starts, dtype=np.int64)
     document = np.repeat(np.arange(len(documents)), documents)[first]
-    return Groups(
-        first,
-        np.diff(np.append(first, len(sizes))),
-        document,
-        limits[document],
-        _sums(sizes, first),
-    )
-
-
-def _sums(sizes: np.ndarray, first: np.ndarray) -> np.ndarray:
-    """Return the tokens of each of the groups that together hold all sentences, one ``</s>``."""
-    if not len(first):
-        return np.zeros(0, dtype=np.int64)
-    return np.add.reduceat(sizes.astype(np.int64) - 1, first) + 1
+    totals = np.zeros(0, dtype=np.int64)
+    if len(first):
+        totals = np.add.reduceat(sizes.astype(np.int64) - 1, first) + 1
+    counts = np.diff(np.append(first, len(sizes)))
+    return Groups(first, counts, document, limits[document], totals)
 
 
 def deal_lengths(

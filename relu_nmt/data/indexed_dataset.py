@@ -16,13 +16,14 @@ import hashlib
 import mmap
 import os
 import struct
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
 import numpy as np
 
 from relu_nmt.errors import DataError
-from relu_nmt.io.safe_write import temporary_path
+from relu_nmt.io.safe_write import safe_writer
 
 MAGIC = b"MMIDIDX\x00\x00"
 VERSION = 1
@@ -190,9 +191,13 @@ class IndexedDatasetWriter:
         self._tokens_written = 0
         self._bin_hash = hashlib.sha256()
         self.checksums: dict[Path, str] = {}
-        self._bin = open(temporary_path(self._paths[0]), "wb")  # noqa: SIM115
-        self._idx = open(temporary_path(self._paths[1]), "w+b")  # noqa: SIM115
-        self._idx.write(HEADER.pack(MAGIC, VERSION, self._code, 0))
+        with ExitStack() as files:
+            # Closed the other way round: nobody finds an index before its data.
+            self._idx, self._bin = (
+                files.enter_context(safe_writer(path)) for path in reversed(self._paths)
+            )
+            self._idx.write(HEADER.pack(MAGIC, VERSION, self._code, 0))
+            self._files = files.pop_all()
 
     def __enter__(self) -> "IndexedDatasetWriter":
         return self
@@ -241,17 +246,8 @@ class IndexedDatasetWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        try:
-            if kind is None:
-                self._finish_index()
-                self.checksums[self._paths[0]] = self._bin_hash.hexdigest()
-            self._bin.close()
-            self._idx.close()
-            if kind is None:
-                for path in self._paths:
-                    os.replace(temporary_path(path), path)
-        finally:
-            self._bin.close()
-            self._idx.close()
-            for path in self._paths:
-                temporary_path(path).unlink(missing_ok=True)
+        with self._files:  # renames both files, or removes them if the block raises
+            if error is not None:
+                raise error
+            self._finish_index()
+            self.checksums[self._paths[0]] = self._bin_hash.hexdigest()

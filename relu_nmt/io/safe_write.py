@@ -9,16 +9,30 @@ from typing import BinaryIO
 TEMPORARY_SUFFIX = ".tmp"
 
 
-def temporary_path(path: Path) -> Path:
-    """Return the name under which ``path`` is written until it is complete."""
-    return path.with_name(f"{path.name}{TEMPORARY_SUFFIX}")
+@contextmanager
+def replacing(path: str | os.PathLike[str], *, unique: bool = True) -> Iterator[Path]:
+    """Give a name beside ``path`` to write to, and rename it to ``path`` when the block succeeds.
+
+    If the block raises, what was written is removed and ``path`` stays as it was.
+
+    Args:
+        path: the file.
+        unique: several processes may replace a file at once, also on several machines: one of
+            them is the last. Otherwise what a killed process left is written over.
+    """
+    final = Path(path)
+    part = f".{os.urandom(4).hex()}" if unique else ""
+    temporary = final.with_name(f"{final.name}{part}{TEMPORARY_SUFFIX}")
+    try:
+        yield temporary
+        os.replace(temporary, final)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 @contextmanager
 def safe_writer(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Open a temporary file beside ``path`` and rename it to ``path`` when the block succeeds.
-
-    If the block raises, the temporary file is removed and ``path`` stays as it was.
+    """Open a file that :func:`replacing` renames to ``path``; it can be read within the block.
 
     Example:
         >>> import tempfile
@@ -28,32 +42,11 @@ def safe_writer(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         ...     (Path(folder) / "a.txt").read_bytes()
         b'whole'
     """
-    temporary = temporary_path(Path(path))
-    try:
-        with open(temporary, "wb") as file:
-            yield file
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-@contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Give a name beside ``path`` to write to, and rename it to ``path`` when the block succeeds.
-
-    If the block raises, what was written is removed and ``path`` stays as it was. Several processes
-    may replace a file at once, also on several machines: one of them is the last.
-    """
-    final = Path(path)
-    temporary = temporary_path(final.with_name(f"{final.name}.{os.urandom(4).hex()}"))
-    try:
-        yield temporary
-        os.replace(temporary, final)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path, unique=False) as temporary, open(temporary, "w+b") as file:
+        yield file
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write ``text`` as UTF-8 with the line ends it has, whole or not at all: :func:`replacing`."""
+    """Write ``text`` as UTF-8 with the line ends it has: :func:`replacing`."""
     with replacing(path) as temporary:
         temporary.write_bytes(text.encode("utf-8"))

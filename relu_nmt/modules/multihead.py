@@ -23,27 +23,25 @@ class MultiheadAttention(nn.Module):
         self.num_heads = attention.num_heads
         self.out_proj = nn.Linear(embed_dim, embed_dim)
 
-    def make_projection(self, parts: int) -> nn.Linear:
-        """Return projections to ``parts`` of queries, keys and values as one module.
+    def draw_projections(self, *parts: int) -> list[nn.Linear]:
+        """Draw the output projection, and before it those that are returned.
 
         They are drawn as in fairseq: as if the three projections were one, which halves their
         variance.
-        """
-        linear = nn.utils.skip_init(
-            nn.Linear,
-            self.embed_dim,
-            parts * self.embed_dim,
-            device=self.out_proj.weight.device,
-        )
-        for weight in linear.weight.chunk(parts):
-            nn.init.xavier_uniform_(weight, gain=2**-0.5)
-        nn.init.zeros_(linear.bias)
-        return linear
 
-    def draw_output_projection(self) -> None:
-        """Draw the weights of the output projection; the last of the projections."""
+        Args:
+            parts: how many of queries, keys and values each module makes.
+        """
+        dim, device, made = self.embed_dim, self.out_proj.weight.device, []
+        for count in parts:
+            linear = nn.utils.skip_init(nn.Linear, dim, count * dim, device=device)
+            for weight in linear.weight.chunk(count):
+                nn.init.xavier_uniform_(weight, gain=2**-0.5)
+            made.append(linear)
         nn.init.xavier_uniform_(self.out_proj.weight)
-        nn.init.zeros_(self.out_proj.bias)
+        for linear in (*made, self.out_proj):
+            nn.init.zeros_(linear.bias)
+        return made
 
     def split(self, x: Tensor) -> Tensor:
         """Return the heads [B, H, N, d] of x [B, N, D]."""
@@ -73,8 +71,7 @@ class SelfAttention(MultiheadAttention):
     def __init__(self, embed_dim: int, attention: Attention) -> None:
         super().__init__(embed_dim, attention)
         self.parts = 2 if attention.shares_queries_and_keys else 3
-        self.qkv = self.make_projection(self.parts)
-        self.draw_output_projection()
+        [self.qkv] = self.draw_projections(self.parts)
 
     def forward(
         self,
@@ -125,9 +122,7 @@ class CrossAttention(MultiheadAttention):
 
     def __init__(self, embed_dim: int, attention: Attention) -> None:
         super().__init__(embed_dim, attention)
-        self.q = self.make_projection(1)
-        self.kv = self.make_projection(2)
-        self.draw_output_projection()
+        self.q, self.kv = self.draw_projections(1, 2)
 
     def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Return keys and values, each [B, H, S, d], of memory [B, S, D]."""

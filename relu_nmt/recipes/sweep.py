@@ -10,11 +10,10 @@ from relu_nmt.recipes.sweep_flags import check_generate_flags, check_train_flags
 from relu_nmt.sweep.environment import describe_environment, probe
 from relu_nmt.sweep.folder import SweepDescription, read_description, write_description
 from relu_nmt.sweep.plan import SweepPlan
-from relu_nmt.sweep.progress import SweepProgress
-from relu_nmt.sweep.report import ReportData, SweepReport
+from relu_nmt.sweep.report import REPORT_NAME, ReportData, write_report
 from relu_nmt.sweep.runner import StepRunner
 from relu_nmt.sweep.settings import SweepSettings as Settings
-from relu_nmt.sweep.steps import DONE, Step, read_state
+from relu_nmt.sweep.steps import DONE, Step
 from relu_nmt.user_modules import import_user_module
 
 SIGNAL_EXIT_CODE = 128
@@ -48,17 +47,20 @@ class SweepResult:
 def run(settings: Settings, *, progress: bool = True) -> SweepResult:
     """Train and evaluate what is not done yet, and write the report after every step.
 
-    Each training and each evaluation is a process of its own.
+    Each training and each evaluation is a process of its own. With ``report_only`` nothing is run.
 
     Args:
         settings: what is varied, and how it is run.
         progress: print a line per event.
 
     Raises:
-        ConfigError: the folder holds other results, or a step was run with another command.
+        ConfigError: the folder holds other results, or none with ``report_only``, or a step was
+            run with another command.
         DataError: the data folder lacks boundaries, or a file is damaged.
     """
     config, folder = settings.sweep, Path(settings.sweep.save_dir)
+    if settings.running.report_only:
+        return _report_only(folder, progress)
     for path in settings.user_modules:
         import_user_module(path)
     plan = SweepPlan(settings, frozenset(config.attentions))
@@ -73,30 +75,23 @@ def run(settings: Settings, *, progress: bool = True) -> SweepResult:
         plan = SweepPlan(settings, frozenset(found["without_weights"]))
     environment = describe_environment(found["gpus"])
     steps = plan.steps()
-    jobs, seconds = settings.running.jobs, config.time.seconds or None
-    events = SweepProgress(steps, jobs, seconds, quiet=not progress)
     # The steps are compared with what was run before anything is written.
-    runner = StepRunner(steps, settings.running, events, environment)
-    description = write_description(folder, SweepDescription(settings, environment, languages))
-    report = SweepReport(folder, description)
-    runner.run(report.write)
-    data = report.write()
-    events.say(f"report: {report.path}")
-    return SweepResult(report.path, data, runner.failed, runner.signal)
+    runner = StepRunner(steps, settings.running, environment, config.time.seconds or None, progress)
+    description = write_description(folder, SweepDescription(settings, environment))
+    runner.run(lambda: write_report(folder, description))
+    data = write_report(folder, description)
+    runner.say(f"report: {folder / REPORT_NAME}")
+    return SweepResult(folder / REPORT_NAME, data, runner.failed, runner.signal)
 
 
-def write_report(folder: Path) -> SweepResult:
-    """Write the report of what is there, and run nothing.
-
-    Raises:
-        ConfigError: no sweep is in the folder.
-        DataError: a file of it is damaged.
-    """
+def _report_only(folder: Path, progress: bool) -> SweepResult:
     description = read_description(folder)
     if description is None:
         raise ConfigError(f"--report-only: {folder} holds no sweep; give its --save-dir")
-    report = SweepReport(folder, description)
-    return SweepResult(report.path, report.write())
+    result = SweepResult(folder / REPORT_NAME, write_report(folder, description))
+    if progress:
+        print(f"report: {result.report}")
+    return result
 
 
 def _check_start(folder: str | None, train: Step) -> None:
@@ -113,7 +108,7 @@ def _check_start(folder: str | None, train: Step) -> None:
             "--lengths 1 and the same --attentions, --seeds and --checkpoint"
         )
     sentences = Step(train.model, None, train.start.parent.parent)
-    state = read_state(sentences)
+    state = sentences.state
     if state is not None and state.status != DONE:
         raise ConfigError(
             f"--start-from {folder}: the training of {sentences.folder} is not done, but "

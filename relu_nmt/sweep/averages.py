@@ -39,41 +39,33 @@ class Average:
     resampled: dict[int, np.ndarray] = field(default_factory=dict)
 
 
-def average_cells(cells: Sequence[Cell], attentions: Sequence[str]) -> list[Average]:
-    """Return an average for each system and length.
+def average_cells(cells: Sequence[Cell], baseline: str) -> list[Average]:
+    """Return an average for each system and length, in the order of the cells.
 
     A mean is over the seeds whose training converged; the record says how many did not. Its
     columns are those of the cells and
 
     * ``d_bleu_seed_interval``, ``d_bleu_document_interval``: half widths of 95% intervals;
     * ``gain``, ``gain_seed_interval``, ``gain_document_interval``, ``p_value``: d-BLEU against
-      the first attention, over the seeds that converged with both, ``gain_seeds``;
+      the baseline, over the seeds that converged with both, ``gain_seeds``;
     * ``seeds``, and the numbers of seeds by status.
 
     Args:
-        cells: all cells.
-        attentions: in the order of the report, the baseline first.
+        cells: all cells; those of a system and length in the order of their seeds.
+        baseline: the attention that the others are compared with.
     """
     groups: dict[tuple[System, int], list[Cell]] = {}
     for cell in cells:
-        groups.setdefault((System.of(cell.model), cell.length), []).append(cell)
-    rank = {name: number for number, name in enumerate(attentions)}
-
-    def order(key: tuple[System, int]) -> tuple[object, ...]:
-        system, length = key
-        return system.mixture, rank.get(system.attention, len(rank)), system.attention, length
-
-    averages = [
-        _average(system, length, groups[system, length])
-        for system, length in sorted(groups, key=order)
-    ]
-    for average in averages:
-        _add_gain(average, averages, attentions)
-    return averages
+        groups.setdefault((cell.system, cell.length), []).append(cell)
+    averages = {key: _average(*key, own) for key, own in groups.items()}
+    for (system, length), average in averages.items():
+        other = averages.get((System(baseline, system.mixture), length))
+        if other is not None and other is not average:
+            _add_gain(average, other)
+    return list(averages.values())
 
 
 def _average(system: System, length: int, cells: list[Cell]) -> Average:
-    cells = sorted(cells, key=lambda cell: cell.model.seed)
     converged = [cell for cell in cells if cell.status == DONE]
     average = Average(system, length, cells)
     record = average.record
@@ -104,30 +96,23 @@ def _average(system: System, length: int, cells: list[Cell]) -> Average:
     return average
 
 
-def _add_gain(average: Average, averages: Sequence[Average], attentions: Sequence[str]) -> None:
-    """Compare with the first attention, trained in the same way, on the seeds that both have."""
-    record, wanted = average.record, System(attentions[0], average.system.mixture)
-    for other in averages:
-        if (other.system, other.length) != (wanted, average.length) or other is average:
-            continue
-        seeds = sorted(average.resampled.keys() & other.resampled.keys())
-        if not seeds:
-            continue
-        own, base = (
-            np.mean([side.resampled[seed] for seed in seeds], axis=0) for side in (average, other)
-        )
-        gains = [_score(average, seed) - _score(other, seed) for seed in seeds]
-        gain = sum(gains) / len(gains)
-        record["gain"] = gain
-        interval = mean_interval(gains)
-        if interval is not None:
-            record["gain_seed_interval"] = interval
-        record["gain_document_interval"] = resampling_interval(own - base)
-        record["p_value"] = p_value(own, base, gain)
-        record["gain_seeds"] = ",".join(map(str, seeds))
-
-
-def _score(average: Average, seed: int) -> float:
-    """Return the d-BLEU of a seed."""
-    [found] = [cell.record["d_bleu"] for cell in average.cells if cell.model.seed == seed]
-    return found
+def _add_gain(average: Average, other: Average) -> None:
+    """Compare with the baseline, trained in the same way, on the seeds that both have."""
+    seeds = sorted(average.resampled.keys() & other.resampled.keys())
+    if not seeds:
+        return
+    sides = (average, other)
+    own, base = (np.mean([side.resampled[seed] for seed in seeds], axis=0) for side in sides)
+    scores = [
+        {cell.model.seed: cell.record["d_bleu"] for cell in side.cells if cell.status == DONE}
+        for side in sides
+    ]
+    gains = [scores[0][seed] - scores[1][seed] for seed in seeds]
+    record, gain = average.record, sum(gains) / len(gains)
+    record["gain"] = gain
+    interval = mean_interval(gains)
+    if interval is not None:
+        record["gain_seed_interval"] = interval
+    record["gain_document_interval"] = resampling_interval(own - base)
+    record["p_value"] = p_value(own, base, gain)
+    record["gain_seeds"] = ",".join(map(str, seeds))

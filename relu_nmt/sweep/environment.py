@@ -11,7 +11,7 @@ from typing import Any
 
 import relu_nmt
 from relu_nmt.errors import ConfigError, ReluNmtError
-from relu_nmt.sweep.settings import available_cores
+from relu_nmt.io.worker_pool import available_cores
 from relu_nmt.user_modules import import_user_module
 
 PACKAGES = ("torch", "numpy", "sacrebleu", "sentencepiece", "subword-nmt", "matplotlib")

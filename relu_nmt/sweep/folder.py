@@ -14,7 +14,7 @@ from relu_nmt.config import from_dict
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.sweep.plan import MODELS, SweepPlan
-from relu_nmt.sweep.settings import JobsConfig, SweepConfig, SweepSettings
+from relu_nmt.sweep.settings import SweepSettings
 from relu_nmt.sweep.steps import (
     EVALUATE,
     FAILED,
@@ -35,13 +35,11 @@ class SweepDescription:
     Args:
         settings: of the last run.
         environment: machine and versions of the last run.
-        languages: source and target language.
         attentions: of all runs, in the order of the report; the first is the baseline.
     """
 
     settings: SweepSettings
     environment: dict[str, Any]
-    languages: tuple[str, ...]
     attentions: tuple[str, ...] = ()
 
 
@@ -54,13 +52,12 @@ def read_description(folder: Path) -> SweepDescription | None:
     path = folder / SWEEP_FILE
     try:
         found = json.loads(path.read_text("utf-8"))
-        values: dict[str, Any] = found["settings"]
-        values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
-        values["sweep"] = from_dict(SweepConfig, values["sweep"])
-        values["running"] = from_dict(JobsConfig, values["running"])
-        settings = SweepSettings(**values)
-        texts = (tuple(found[name]) for name in ("languages", "attentions"))
-        return SweepDescription(settings, found["environment"], *texts)
+        values = found["settings"]
+        typed: dict[str, Any] = {
+            name: tuple(values.pop(name)) for name in ("user_modules", "command")
+        }
+        settings = dataclasses.replace(from_dict(SweepSettings, values), **typed)
+        return SweepDescription(settings, found["environment"], tuple(found["attentions"]))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError, ConfigError) as error:

@@ -138,7 +138,7 @@ class SweepPlan:
         return [word for path in self.settings.user_modules for word in ("--user-module", path)]
 
 
-def model_folder(save_dir: str, model: SweepModel) -> Path:
+def model_folder(save_dir: str | Path, model: SweepModel) -> Path:
     """Return the folder of a model."""
     return Path(save_dir) / MODELS / model.name
 

@@ -5,13 +5,13 @@ import io
 import math
 import shlex
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from relu_nmt.errors import DataError
-from relu_nmt.evaluation.length_buckets import DEFAULT_EDGES
 from relu_nmt.evaluation.significance import DEFAULT_SAMPLES, DEFAULT_SEED
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.sweep.averages import Average, average_cells
@@ -23,10 +23,9 @@ from relu_nmt.sweep.results import (
     SCORES,
     SLOTS,
     Cell,
-    CellReader,
     Record,
     System,
-    reference_documents,
+    read_cells,
 )
 from relu_nmt.sweep.steps import DIVERGED, DONE, FAILED, STARTED
 
@@ -107,11 +106,8 @@ class ReportData:
 
     def statuses(self) -> dict[str, int]:
         """Return how many evaluations there are by status."""
-        counts = {word: self._count(status) for status, word in WORDS.items()}
-        return {word: number for word, number in counts.items() if number}
-
-    def _count(self, status: str) -> int:
-        return sum(cell.status == status for cell in self.cells)
+        counts = Counter(cell.status for cell in self.cells)
+        return {word: counts[status] for status, word in WORDS.items() if counts[status]}
 
     def went_wrong(self) -> dict[str, Cell]:
         """Return the models, or models at a length, that came to grief."""
@@ -134,14 +130,13 @@ class ReportData:
 
     def buckets(self) -> dict[str, float]:
         """Return the length buckets that hold documents, the shortest first, with how many."""
-        edges = [0, *(edge + 1 for edge in DEFAULT_EDGES)]
-        names = [f"{low}-{high}" for low, high in zip(edges, DEFAULT_EDGES, strict=False)]
-        found = {}
-        for name in (*names, f">{DEFAULT_EDGES[-1]}"):
-            for average in self.averages:
-                if f"documents[{name}]" in average.record:
-                    found[name] = average.record[f"documents[{name}]"]
-        return found
+        found = {
+            column[len("documents[") : -1]: value
+            for average in self.averages
+            for column, value in average.record.items()
+            if column.startswith("documents[")
+        }
+        return dict(sorted(found.items(), key=lambda one: int(one[0].strip(">").split("-")[0])))
 
     def realised_lengths(self) -> Iterator[tuple[int, str, str, Record]]:
         """Yield limit, split, prefix of the columns and record that has them."""
@@ -218,63 +213,40 @@ def trouble(average: Average) -> str:
     return ", ".join(parts)
 
 
-class SweepReport:
-    """Writes the report of a folder again and again, as results come.
+def read_report(folder: Path, description: SweepDescription) -> ReportData:
+    """Return the results that a sweep's folder holds now.
 
     Args:
         folder: of the sweep.
         description: what it is about.
 
-    Attributes:
-        path: of the page.
+    Raises:
+        DataError: a file of the folder is damaged.
+    """
+    attentions = description.attentions
+    rank = {name: position for position, name in enumerate(attentions)}
+
+    def order(cell: Cell) -> tuple[object, ...]:
+        name, mixture = cell.system
+        return mixture, rank.get(name, len(rank)), name, cell.length, cell.model.seed
+
+    cells = sorted(read_cells(folder, models_in(folder, description.settings)), key=order)
+    return ReportData(description, cells, average_cells(cells, attentions[0]))
+
+
+def write_report(folder: Path, description: SweepDescription) -> ReportData:
+    """Write report.html and results.csv; return what is in them.
 
     Raises:
-        DataError: the references of the data folder are damaged.
+        DataError: a file of the folder is damaged, or cannot be written.
     """
-
-    def __init__(self, folder: Path, description: SweepDescription) -> None:
-        self.path = folder / REPORT_NAME
-        self._folder = folder
-        self._description = description
-        settings = description.settings
-        self._references = reference_documents(
-            settings.data, settings.sweep.gen_subset, description.languages
-        )
-
-    def read(self) -> ReportData:
-        """Return the results that are there now.
-
-        Raises:
-            DataError: a file of the folder is damaged.
-        """
-        attentions = self._description.attentions
-        models = models_in(self._folder, self._description.settings)
-        cells = CellReader(self._folder, self._references).read(models)
-        rank = {name: position for position, name in enumerate(attentions)}
-        cells.sort(
-            key=lambda cell: (
-                cell.model.is_mixture,
-                rank.get(cell.model.attention, len(rank)),
-                cell.model.attention,
-                cell.length,
-                cell.model.seed,
-            )
-        )
-        return ReportData(self._description, cells, average_cells(cells, attentions))
-
-    def write(self) -> ReportData:
-        """Write both files; return what is in them.
-
-        Raises:
-            DataError: a file is damaged, or cannot be written.
-        """
-        data = self.read()
-        try:
-            write_text(self._folder / CSV_NAME, csv_text(data))
-            write_text(self.path, page(data))
-        except OSError as error:
-            raise DataError(f"{self.path}: cannot be written: {error.strerror}") from error
-        return data
+    data = read_report(folder, description)
+    try:
+        write_text(folder / CSV_NAME, csv_text(data))
+        write_text(folder / REPORT_NAME, page(data))
+    except OSError as error:
+        raise DataError(f"{folder / REPORT_NAME}: cannot be written: {error.strerror}") from error
+    return data
 
 
 def csv_text(data: ReportData) -> str:

@@ -1,43 +1,30 @@
 """All numbers of a sweep as records: one for each model and length, the only source of reports."""
 
 import json
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
-
-from relu_nmt.data.data_folder import documents_path, find_pair, infer_languages, raw_path
-from relu_nmt.data.documents import read_documents
 from relu_nmt.data.groups import LENGTHS_FILE
 from relu_nmt.errors import DataError, ReluNmtError
-from relu_nmt.evaluation import document_scores as docs
-from relu_nmt.evaluation.bleu import MetricConfig
 from relu_nmt.evaluation.length_buckets import DEFAULT_EDGES, length_buckets
 from relu_nmt.evaluation.significance import SegmentStatistics
-from relu_nmt.io.safe_write import write_text
-from relu_nmt.io.text_lines import read_lines
-from relu_nmt.sweep.plan import MODELS, OUTPUT_SEPARATOR, shown_command
-from relu_nmt.sweep.steps import (
-    DONE,
-    FAILED,
-    STARTED,
-    Step,
-    StepState,
-    SweepModel,
-    read_state,
-)
+from relu_nmt.sweep.plan import model_folder, shown_command
+from relu_nmt.sweep.steps import DONE, FAILED, STARTED, Step, StepState, SweepModel
 from relu_nmt.training.results import TrainingResult
 
 PENDING, NOT_CONVERGED = "pending", "not converged"
 LOWEST_CONVERGED_BLEU = 1.0
 """A model below it at every length counts as one that does not converge."""
-ROUNDING = 1e-6
-"""Largest difference between two ways to compute the same BLEU."""
 SCORES = ("d_bleu", "s_bleu", "group_bleu", "chrf")
+# Columns, and what ``--results`` calls them.
+RESULTS = {name: name for name in ("mismatch_rate", "groups", "sentences", "tokens", "at_limit")}
+RESULTS |= {
+    f"decode_{name}": name
+    for name in ("tokens_per_second", "seconds", "memory_bytes", "gpu_memory_bytes")
+}
 SLOTS = ("encoder", "decoder", "cross")
 STATISTICS = {
     "entropy": "entropy",
@@ -54,22 +41,14 @@ LENGTH_FIELDS = (
 Record = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class System:
+class System(NamedTuple):
     """What has a row in the tables: an attention, and how the models learn lengths.
 
-    Args:
-        attention: as ``--attention`` takes it.
-        mixture: lengths of the ``--doc-mixture``; none for a model per length.
+    ``mixture`` holds the lengths of the ``--doc-mixture``; none for a model per length.
     """
 
     attention: str
     mixture: tuple[int, ...] = ()
-
-    @classmethod
-    def of(cls, model: SweepModel) -> "System":
-        """Return the system that a model belongs to."""
-        return cls(model.attention, model.lengths if model.is_mixture else ())
 
 
 @dataclass
@@ -93,95 +72,79 @@ class Cell:
         """done, pending, started, failed, diverged, or not converged."""
         return self.record["status"]
 
+    @property
+    def system(self) -> System:
+        """What it belongs to, with other lengths and seeds."""
+        return System(self.model.attention, self.model.lengths if self.model.is_mixture else ())
 
-class CellReader:
-    """Reads what the steps of a sweep have left.
+
+def read_cells(folder: Path, models: Mapping[SweepModel, Sequence[int]]) -> list[Cell]:
+    """Return a cell for each model and length of its evaluation, done or not.
 
     Args:
-        folder: of the sweep.
-        references: reference sentences of each document; None: there are none.
+        folder: of the sweep, with what its steps have left.
+        models: with their lengths in tokens.
     """
-
-    def __init__(self, folder: Path, references: docs.Documents | None) -> None:
-        self._models = folder / MODELS
-        self._references = references
-
-    def read(self, everything: Mapping[SweepModel, Sequence[int]]) -> list[Cell]:
-        """Return a cell for each model and length, done or not."""
-        return [cell for model, lengths in everything.items() for cell in self._of(model, lengths)]
-
-    def _of(self, model: SweepModel, lengths: Sequence[int]) -> list[Cell]:
-        folder = self._models / model.name
-        train = Step(model, None, folder)
-        state = read_state(train)
-        shared = {**_identity(model), **_training_record(train, state)}
-        cells = []
-        for length in lengths:
-            step = Step(model, length, folder)
-            cells.append(self._evaluated(Cell(model, length, dict(shared)), step, state))
+    cells = []
+    for model, lengths in models.items():
+        home = model_folder(folder, model)
+        train = Step(model, None, home)
+        state = train.state
+        shared = {
+            "attention": model.attention,
+            "trained_on": model.trained_on,
+            "mixture": int(model.is_mixture),
+            "seed": model.seed,
+            **_training_record(train, state),
+        }
+        own = [_evaluated(Step(model, length, home), length, state, shared) for length in lengths]
         # A model that translates at one length has learnt, however weak it is at another.
-        scored = [cell for cell in cells if cell.status == DONE]
+        scored = [cell for cell in own if cell.status == DONE]
         if scored and all(cell.record["d_bleu"] < LOWEST_CONVERGED_BLEU for cell in scored):
             for cell in scored:
                 cell.record["status"] = NOT_CONVERGED
                 cell.record["note"] = f"d-BLEU below {LOWEST_CONVERGED_BLEU:g}"
-        return cells
-
-    def _evaluated(self, cell: Cell, step: Step, train: StepState | None) -> Cell:
-        """Add what is known of an evaluation."""
-        record, state = cell.record, read_state(step)
-        record["length"] = step.length
-        status, note = _status(train, state)
-        if state is not None:
-            record["evaluate_command"] = _shown(state)
-        if status == DONE and state is not None:
-            try:
-                self._add_scores(cell, step, state)
-            except (ReluNmtError, OSError, ValueError, KeyError, TypeError) as error:
-                status, note = FAILED, f"the results cannot be read: {error}"
-        record["status"] = status
-        record["note"] = note or record.get("note", "")
-        return cell
-
-    def _add_scores(self, cell: Cell, step: Step, state: StepState) -> None:
-        record = cell.record
-        results = json.loads(step.path(".results.json").read_text("utf-8"))
-        if not results["d_bleu"]:
-            raise ValueError("no d-BLEU; are there references?")
-        for name in SCORES:
-            if results.get(name):
-                record[name] = float(results[name]["score"])
-                record[f"{name}_signature"] = results[name]["signature"]
-        for name in ("mismatch_rate", "groups", "sentences", "tokens", "at_limit"):
-            if results.get(name) is not None:
-                record[name] = results[name]
-        record |= {
-            "decode_tokens_per_second": results["tokens_per_second"],
-            "decode_seconds": results["seconds"],
-        }
-        for name in ("memory_bytes", "gpu_memory_bytes"):
-            if results.get(name):
-                record[f"decode_{name}"] = results[name]
-        _add_lengths(record, "test", results.get("lengths"))
-        _add_statistics(record, step.path(".attention.json"))
-        if self._references is not None:
-            path, signature = step.path(".txt"), record["d_bleu_signature"]
-            found = document_statistics(path, self._references, signature, state.started)
-            if abs(found.score() - record["d_bleu"]) > ROUNDING:
-                record["note"] = "no intervals: the score is not that of the raw text"
-                return
-            cell.statistics = found
-            record["documents"] = len(found.counts)
-            _add_buckets(record, found)
+        cells += own
+    return cells
 
 
-def _identity(model: SweepModel) -> Record:
-    return {
-        "attention": model.attention,
-        "trained_on": model.trained_on,
-        "mixture": int(model.is_mixture),
-        "seed": model.seed,
-    }
+def _evaluated(step: Step, length: int, train: StepState | None, shared: Record) -> Cell:
+    """Return the cell of an evaluation."""
+    state = step.state
+    cell = Cell(step.model, length, {**shared, "length": length})
+    status, note = _status(train, state)
+    if state is not None:
+        cell.record["evaluate_command"] = _shown(state)
+    if status == DONE:
+        try:
+            _add_scores(cell, step)
+        except (ReluNmtError, OSError, ValueError, KeyError, TypeError) as error:
+            status, note = FAILED, f"the results cannot be read: {error}"
+    cell.record |= {"status": status, "note": note}
+    return cell
+
+
+def _add_scores(cell: Cell, step: Step) -> None:
+    record = cell.record
+    results = json.loads(step.path(".results.json").read_text("utf-8"))
+    if not results["d_bleu"]:
+        raise ValueError("no d-BLEU; are there references?")
+    for name in SCORES:
+        if results.get(name):
+            record[name] = float(results[name]["score"])
+            record[f"{name}_signature"] = results[name]["signature"]
+    for column, name in RESULTS.items():
+        if results.get(name) is not None:
+            record[column] = results[name]
+    _add_lengths(record, "test", results.get("lengths"))
+    _add_statistics(record, step.path(".attention.json"))
+    if results.get("document_statistics"):  # earlier versions did not write them
+        found = cell.statistics = SegmentStatistics.from_json(results["document_statistics"])
+        record["documents"] = len(found.counts)
+        # By the length of the reference document, the second of BLEU's counts.
+        for bucket in length_buckets(found.counts[:, 1].tolist(), DEFAULT_EDGES):
+            record[f"d_bleu[{bucket}]"] = found.score(bucket.members)
+            record[f"documents[{bucket}]"] = len(bucket.members)
 
 
 def _status(train: StepState | None, evaluation: StepState | None) -> tuple[str, str]:
@@ -272,63 +235,3 @@ def _add_statistics(record: Record, path: Path) -> None:
         for column, name in STATISTICS.items():
             if name in slots.get(slot, {}):
                 record[f"{slot}_{column}"] = slots[slot][name]
-
-
-def _add_buckets(record: Record, documents: SegmentStatistics) -> None:
-    """Add d-BLEU by the length of the reference document, the second of BLEU's counts."""
-    for bucket in length_buckets(documents.counts[:, 1].tolist(), DEFAULT_EDGES):
-        record[f"d_bleu[{bucket}]"] = documents.score(bucket.members)
-        record[f"documents[{bucket}]"] = len(bucket.members)
-
-
-def reference_documents(
-    data: str, split: str, languages: Sequence[str] = ()
-) -> docs.Documents | None:
-    """Return the raw reference sentences of each document of a split; None if there are none.
-
-    Args:
-        data: the data folder.
-        split: ``test``...
-        languages: source and target language; by default those of the folder's only pair.
-
-    Raises:
-        DataError: files of the folder are missing or do not fit.
-    """
-    source, target = languages or infer_languages(data)
-    pair = find_pair(data, split, source, target)
-    raw, counts = raw_path(data, split, pair, target), documents_path(data, split, pair)
-    if not raw.exists() or not counts.exists():
-        return None
-    return docs.cut_by_counts(read_lines(raw), read_documents(counts), f"{raw} with {counts}")
-
-
-def document_statistics(
-    translation: Path, references: docs.Documents, signature: str, run: str
-) -> SegmentStatistics:
-    """Return what d-BLEU is computed from; counted once, then read from beside the translation.
-
-    Args:
-        translation: text with a line ``<d>`` before each document.
-        references: lines of each document.
-        signature: sacreBLEU's, of the score to take apart.
-        run: identifies the run that made the translation.
-
-    Raises:
-        DataError: the file cannot be read, or has other documents than the reference.
-    """
-    parts = dict(part.split(":", 1) for part in signature.split("|") if ":" in part)
-    metric = MetricConfig(lowercase=parts.get("case") == "lc", tokenize=parts.get("tok", "13a"))
-    path = translation.with_suffix(".statistics.json")
-    key = [run, re.sub(r"\|version:.*", "", signature), len(references)]
-    try:
-        stored = json.loads(path.read_text("utf-8"))
-        if stored["key"] == key:
-            return SegmentStatistics(metric, np.array(stored["counts"], dtype=np.int64))
-    except (OSError, ValueError, TypeError, KeyError):
-        pass  # counted anew
-    hypotheses = docs.split_at_separators(read_lines(translation), OUTPUT_SEPARATOR)
-    docs.check_same_documents(hypotheses, [references], ["the translation", "the reference"])
-    joined = docs.join_lines(hypotheses), [docs.join_lines(references)]
-    found = SegmentStatistics.of(metric, *joined)
-    write_text(path, json.dumps({"key": key, "counts": found.counts.tolist()}) + "\n")
-    return found

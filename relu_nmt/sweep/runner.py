@@ -5,7 +5,7 @@ import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
@@ -14,7 +14,6 @@ from typing import Any, BinaryIO
 from relu_nmt.errors import DataError, ReluNmtError
 from relu_nmt.peak_memory import MAXRSS_UNIT
 from relu_nmt.sweep.plan import shown_command
-from relu_nmt.sweep.progress import SweepProgress, in_words
 from relu_nmt.sweep.settings import JobsConfig
 from relu_nmt.sweep.steps import (
     DIVERGED,
@@ -24,10 +23,9 @@ from relu_nmt.sweep.steps import (
     STARTED,
     Command,
     Step,
-    StepLock,
     StepState,
+    acquire_lock,
     check_same_commands,
-    read_state,
 )
 from relu_nmt.training.results import TrainingResult
 
@@ -45,7 +43,7 @@ class RunningStep:
     Args:
         step: what is run.
         place: which of the places for processes it has.
-        lock: held until the step ends.
+        lock: descriptor that holds the step's lock, until the step ends.
         log: open file that all its commands write to.
         state: as stored when it began.
         process: of the command that runs.
@@ -56,7 +54,7 @@ class RunningStep:
 
     step: Step
     place: int
-    lock: StepLock
+    lock: int
     log: BinaryIO
     state: StepState
     process: subprocess.Popen[bytes]
@@ -76,8 +74,9 @@ class StepRunner:
     Args:
         steps: all of them; a training comes before the evaluations of its model.
         config: how many at once, and where.
-        progress: prints events.
         environment: of the report, stored with every step.
+        training_seconds: the budget of a training, if it is one of time.
+        progress: print a line per event.
 
     Attributes:
         signal: number of the signal that stopped it, if one did.
@@ -91,14 +90,18 @@ class StepRunner:
         self,
         steps: Sequence[Step],
         config: JobsConfig,
-        progress: SweepProgress,
         environment: dict[str, Any],
+        training_seconds: float | None = None,
+        progress: bool = True,
     ) -> None:
         self._steps = list(steps)
         self._config = config
         self._progress = progress
         self._environment = environment
         self._ended: dict[Step, str] = {}
+        # Of the trainings (True) and the evaluations (False) that are done.
+        self._seconds: dict[bool, list[float]] = {True: [], False: []}
+        self._training_seconds = training_seconds
         self._running: list[RunningStep] = []
         self._not_before: dict[Step, float] = {}
         self.signal: int | None = None
@@ -121,7 +124,7 @@ class StepRunner:
         self._after_step = after_step
         before = {number: signal.signal(number, self._note_signal) for number in SIGNALS}
         try:
-            self._progress.say(self._greeting())
+            self.say(self._greeting())
             while self._running or (self._open_steps() and self.signal is None):
                 self._reap()
                 if self.signal is None:
@@ -138,7 +141,7 @@ class StepRunner:
 
     def _look(self, step: Step, first: bool = False) -> bool:
         """Read whether a step is done, here or by another sweep; return that."""
-        state = read_state(step)
+        state = step.state
         check_same_commands(step, state)
         if state is None or state.status not in FINAL:
             return False
@@ -147,12 +150,12 @@ class StepRunner:
 
     def _end(self, step: Step, status: str, seconds: float | None) -> None:
         self._ended[step] = status
-        self._progress.finished(step, seconds if status == DONE else None)
+        if status == DONE and seconds is not None:
+            self._seconds[step.is_training].append(seconds)
         if step.is_training and status != DONE:
             for other in self._steps:
                 if other.model == step.model and other not in self._ended:
                     self._ended[other] = status if status == DIVERGED else LEFT_OUT
-                    self._progress.finished(other)
 
     def _open_steps(self) -> list[Step]:
         running = {running.step for running in self._running}
@@ -180,20 +183,20 @@ class StepRunner:
                 return
             if step in self._ended:  # its training has just turned out to have diverged elsewhere
                 continue
-            lock = StepLock(step.path(".lock"))
-            if not lock.acquire():
+            lock = acquire_lock(step.path(".lock"))
+            if lock is None:
                 self._not_before[step] = time.monotonic() + RETRY_LOCK_SECONDS
                 continue
             if self._look(step):
-                lock.release()
-                self._progress.say(f"{step}: done by another sweep")
+                os.close(lock)
+                self.say(f"{step}: done by another sweep")
                 self._delete_checkpoints(step)
                 continue
             self._start(step, lock)
 
     # ------------------------------------------------------------------- running one step
 
-    def _start(self, step: Step, lock: StepLock) -> None:
+    def _start(self, step: Step, lock: int) -> None:
         places = {running.place for running in self._running}
         place = min(set(range(self._config.jobs)) - places)
         variables = self._config.environment(place)
@@ -203,7 +206,7 @@ class StepRunner:
         state = StepState(
             STARTED, step.commands, step.model, started=started, environment=environment
         )
-        earlier = read_state(step)
+        earlier = step.state
         if step.is_training and earlier is not None and earlier.commands == step.commands:
             # It goes on with what it had reached.
             state = replace(state, peak_memory=earlier.peak_memory)
@@ -215,10 +218,10 @@ class StepRunner:
             raise DataError(f"{step.path('.log')}: cannot be written: {error.strerror}") from error
         process = self._spawn(step.commands[0], place, lock, log)
         self._running.append(RunningStep(step, place, lock, log, state, process))
-        self._progress.say(f"{step}: begins", self._times())
+        self.say(f"{step}: begins")
 
     def _spawn(
-        self, command: Command, place: int, lock: StepLock, log: BinaryIO
+        self, command: Command, place: int, lock: int, log: BinaryIO
     ) -> subprocess.Popen[bytes]:
         log.write(f"$ {shlex.join(shown_command(command))}\n".encode())
         log.flush()
@@ -231,7 +234,7 @@ class StepRunner:
             # Ctrl-C reaches the sweep alone, which passes it on once.
             start_new_session=True,
             # The command holds the lock, too: it may outlive a sweep that is killed.
-            pass_fds=[lock.descriptor],
+            pass_fds=[lock],
         )
 
     def _reap(self) -> None:
@@ -262,23 +265,23 @@ class StepRunner:
         if exit_code != 0 or not complete:
             if self.signal is not None:
                 running.state.write(step)
-                running.lock.release()
-                self._progress.say(f"{step}: stopped after {in_words(seconds)}", self._times())
+                os.close(running.lock)
+                self.say(f"{step}: stopped after {in_words(seconds)}")
                 return
             status, note = DIVERGED if _has_diverged(step) else FAILED, last_line(log)
         state = replace(
             running.state, status=status, note=note, seconds=seconds, exit_code=exit_code
         )
         state.write(step)
-        running.lock.release()
+        os.close(running.lock)
         self._end(step, status, seconds)
         word = f"{status} (exit code {exit_code}): {note}" if note else status
-        self._progress.say(f"{step}: {word} after {in_words(seconds)}", self._times())
+        self.say(f"{step}: {word} after {in_words(seconds)}")
         self._delete_checkpoints(step)
         try:
             self._after_step()
         except ReluNmtError as error:  # what still runs is worth more; the last report tells it
-            self._progress.say(f"no report: {error}")
+            self.say(f"no report: {error}")
 
     def _delete_checkpoints(self, step: Step) -> None:
         """Delete the checkpoints that a model does not need when everything with it is done."""
@@ -309,8 +312,18 @@ class StepRunner:
             running.is_told = True
             os.kill(running.process.pid, signal.SIGTERM)
 
-    def _times(self) -> list[tuple[Step, float]]:
-        return [(running.step, running.seconds) for running in self._running]
+    def say(self, text: str) -> None:
+        """Print an event, with the time left."""
+        if not self._progress:
+            return
+        left = [step for step in self._steps if step not in self._ended]
+        known = dict(self._seconds)
+        if not known[True] and self._training_seconds is not None:
+            known[True] = [self._training_seconds]
+        spent = {running.step: running.seconds for running in self._running}
+        estimate = time_left(left, known, spent, self._config.jobs)
+        clock, done = time.strftime("%H:%M:%S"), len(self._ended)
+        print(f"{clock} | {done}/{len(self._steps)} | {estimate} | {text}", flush=True)
 
     def _greeting(self) -> str:
         left = len(self._open_steps())
@@ -323,7 +336,7 @@ class StepRunner:
         if self._running or not waiting or self._told_waiting:
             return
         self._told_waiting = True
-        self._progress.say(f"{waiting[0]}: another sweep is at it; waiting (Ctrl-C stops)")
+        self.say(f"{waiting[0]}: another sweep is at it; waiting (Ctrl-C stops)")
 
 
 def _has_diverged(step: Step) -> bool:
@@ -343,3 +356,44 @@ def last_line(path: Path) -> str:
     except OSError:
         return ""
     return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+def time_left(
+    left: Collection[Step],
+    known: Mapping[bool, Sequence[float]],
+    spent: Mapping[Step, float],
+    jobs: int,
+) -> str:
+    """Return in words how long a sweep will still take.
+
+    Args:
+        left: the steps that are not done.
+        known: seconds of other trainings (True) and evaluations (False); those of a kind of which
+            nothing is known are not counted.
+        spent: seconds that the steps under way have run.
+        jobs: how many run at once.
+    """
+    if not left:
+        return "nothing left"
+    total, is_all = 0.0, True
+    for step in left:
+        others = known[step.is_training]
+        is_all = is_all and bool(others)
+        if others:
+            total += max(0.0, sum(others) / len(others) - spent.get(step, 0.0))
+    if not total:
+        return "time left unknown"
+    return f"{'about' if is_all else 'over'} {in_words(total / min(jobs, len(left)))} left"
+
+
+def in_words(seconds: float) -> str:
+    """Return a duration for people.
+
+    Example:
+        >>> in_words(42), in_words(600), in_words(9000)
+        ('42 s', '10 min', '2 h 30 min')
+    """
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"

@@ -9,6 +9,7 @@ from pathlib import Path
 from relu_nmt.attention.spec import known_attention
 from relu_nmt.config import flag_of, group, option, settings
 from relu_nmt.errors import ConfigError
+from relu_nmt.io.worker_pool import available_cores
 
 SECONDS = {"s": 1, "m": 60, "h": 3600}
 BUDGET_EXAMPLES = "4000u (or 4000) for updates, 90s, 15m or 2h for time"
@@ -270,10 +271,3 @@ class SweepSettings:
             message = "DATA is missing: give the data folder, as relu-nmt-preprocess made it"
             raise ConfigError(message)
         self.sweep.time  # noqa: B018
-
-
-def available_cores() -> int:
-    """Return how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

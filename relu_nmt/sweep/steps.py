@@ -82,6 +82,15 @@ class Step:
         return self.folder / f"{TRAIN if self.is_training else f'{EVALUATE}-{self.length}'}{ending}"
 
     @property
+    def state(self) -> "StepState | None":
+        """How it ended, read from its file; None if it was never begun.
+
+        Raises:
+            DataError: the file is damaged or cannot be read.
+        """
+        return StepState.read(self.path(STATE_ENDING))
+
+    @property
     def checkpoints(self) -> Path:
         """The folder of the model's checkpoints."""
         return self.folder / "checkpoints"
@@ -142,7 +151,9 @@ class StepState:
         try:
             values = json.loads(path.read_text("utf-8"))
             values["commands"] = tuple(map(tuple, values["commands"]))
-            return cls(**{**values, "model": model_from(values["model"])})
+            model = values["model"]
+            values["model"] = SweepModel(**{**model, "lengths": tuple(model["lengths"])})
+            return cls(**values)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -162,20 +173,6 @@ class StepState:
             write_text(path, json.dumps(asdict(self), indent=1) + "\n")
         except OSError as error:
             raise DataError(f"{path}: cannot write it: {error.strerror}") from error
-
-
-def model_from(values: dict[str, Any]) -> SweepModel:
-    """Return the model that JSON describes."""
-    return SweepModel(**{**values, "lengths": tuple(values["lengths"])})
-
-
-def read_state(step: Step) -> StepState | None:
-    """Return the state of a step, None if it was never begun.
-
-    Raises:
-        DataError: the file is damaged or cannot be read.
-    """
-    return StepState.read(step.path(STATE_ENDING))
 
 
 def check_same_commands(step: Step, state: StepState | None) -> None:
@@ -233,59 +230,34 @@ def _num_alike(old: Sequence[str], new: Sequence[str]) -> int:
     return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
-class StepLock:
-    """An exclusive lock on a file, so that several sweeps of a folder do not run the same step.
+def acquire_lock(path: Path) -> int | None:
+    """Lock a file, so that several sweeps of a folder do not run the same step.
 
-    It belongs to the operating system: it is gone when the last process that holds it ends, however
-    that happens. The commands of a step hold it too, so a step whose sweep was killed stays locked
-    while its command still runs.
+    The lock belongs to the operating system: it is gone when the last process that holds it ends,
+    however that happens. The commands of a step hold it too, so a step whose sweep was killed
+    stays locked while its command still runs.
 
     Args:
         path: the file; it is made, and stays.
 
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     first, second = (StepLock(Path(folder) / "train.lock") for _ in range(2))
-        ...     print(first.acquire(), second.acquire())
-        ...     first.release()
-        ...     print(second.acquire())
-        ...     second.release()
-        True False
-        True
+    Returns:
+        An open descriptor, which holds the lock until it is closed; None if another process does.
+
+    Raises:
+        DataError: the file cannot be made, or its file system has no locks.
     """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.descriptor = -1
-
-    def acquire(self) -> bool:
-        """Take the lock if it is free; return whether it was.
-
-        Raises:
-            DataError: the file cannot be made, or its file system has no locks.
-        """
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
-        except OSError as error:
-            raise DataError(f"{self._path}: cannot be made: {error.strerror}") from error
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            return False
-        except OSError as error:
-            os.close(descriptor)
-            raise DataError(
-                f"{self._path}: this file system has no locks ({error.strerror}); choose another "
-                "--save-dir"
-            ) from error
-        self.descriptor = descriptor
-        return True
-
-    def release(self) -> None:
-        """Give the lock back, as far as this process holds it."""
-        if self.descriptor >= 0:
-            os.close(self.descriptor)
-            self.descriptor = -1
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be made: {error.strerror}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        if isinstance(error, BlockingIOError):
+            return None
+        raise DataError(
+            f"{path}: this file system has no locks ({error.strerror}); choose another --save-dir"
+        ) from error
+    return descriptor

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from relu_nmt.tokenization.post_process import JoinedPieces
 AGAIN = "run relu-nmt-preprocess again"
 
 
+@dataclass(eq=False)
 class TextPipeline:
     """All steps for one language: tokenise, lower-case, split into subwords; and the way back.
 
@@ -44,36 +46,25 @@ class TextPipeline:
         "it's a dog."
     """
 
-    def __init__(
-        self,
-        language: str,
-        tokenizer: str = "none",
-        lowercase: bool = False,
-        subword: SubwordModel | None = None,
-        detokenizer: str | None = None,
-        sentence_separator: str | None = None,
-    ) -> None:
-        self.language = language
-        self.sentence_separator = sentence_separator
-        self.tokenizer = tokenizer
-        self.lowercase = lowercase
-        self.subword = WholeWords() if subword is None else subword
-        self.detokenizer = detokenizer or tokenizer
-        self._tokenizer = tokenizers.get(tokenizer)(language)
-        self._detokenizer = (
-            self._tokenizer
-            if self.detokenizer == tokenizer
-            else tokenizers.get(self.detokenizer)(language)
-        )
+    language: str
+    tokenizer: str = "none"
+    lowercase: bool = False
+    subword: SubwordModel = field(default_factory=WholeWords)
+    detokenizer: str = ""
+    sentence_separator: str | None = None
+
+    def __post_init__(self) -> None:
+        self.detokenizer = self.detokenizer or self.tokenizer
+        self._tokenizer = tokenizers.get(self.tokenizer)(self.language)
+        self._detokenizer = self._tokenizer
+        if self.detokenizer != self.tokenizer:
+            self._detokenizer = tokenizers.get(self.detokenizer)(self.language)
 
     @property
     def keeps_text(self) -> bool:
         """Whether tokens are simply what stands between spaces: the text comes prepared."""
-        return (
-            self.tokenizer == "none"
-            and not self.lowercase
-            and isinstance(self.subword, WholeWords | JoinedPieces)
-        )
+        is_whole = isinstance(self.subword, WholeWords)
+        return self.tokenizer == "none" and not self.lowercase and is_whole
 
     def words(self, raw: str) -> list[str]:
         """Return the words of a raw sentence, tokenised and lower-cased, before subwords."""
@@ -127,7 +118,7 @@ class TextPipeline:
         """
         subword = self.subword
         if remove_bpe is not None:
-            if not isinstance(subword, WholeWords | JoinedPieces):
+            if not isinstance(subword, WholeWords):
                 raise ConfigError(
                     f"--remove-bpe {remove_bpe!r}: the data was split by "
                     f"{subword.to_state()['name']}, which is undone anyway; leave the flag out"
@@ -135,18 +126,7 @@ class TextPipeline:
             subword = JoinedPieces(remove_bpe)
         if detokenizer == "space":
             detokenizer = "none"
-        return TextPipeline(
-            self.language,
-            self.tokenizer,
-            self.lowercase,
-            subword,
-            self.detokenizer if detokenizer is None else detokenizer,
-            self.sentence_separator,
-        )
-
-    def with_sentence_separator(self, symbol: str) -> "TextPipeline":
-        """Return the same pipeline that ends each sentence with ``symbol``."""
-        return TextPipeline.from_state({**self.to_state(), "sentence_separator": symbol})
+        return replace(self, subword=subword, detokenizer=detokenizer or self.detokenizer)
 
     def to_state(self) -> dict[str, Any]:
         """Return the whole pipeline, subword model included, as JSON values."""
@@ -173,7 +153,7 @@ class TextPipeline:
             state["tokenizer"],
             state["lowercase"],
             subword,
-            state.get("detokenizer"),
+            state.get("detokenizer") or "",
             state.get("sentence_separator"),
         )
 

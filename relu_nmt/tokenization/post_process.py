@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from relu_nmt.errors import ConfigError
-from relu_nmt.tokenization.base import SubwordModel
+from relu_nmt.tokenization.base import WholeWords
 
 # Symbols whose joining is: drop all spaces, then this mark becomes the space between words.
 WORD_MARKS = {"sentencepiece": "\u2581", "wordpiece": "_", "letter": "|", "_EOW": "_EOW"}
@@ -37,7 +37,7 @@ def join_pieces(text: str, symbol: str | None) -> str:
     return (text + " ").replace(symbol, "").rstrip()
 
 
-class JoinedPieces(SubwordModel):
+class JoinedPieces(WholeWords):
     """For text that arrives segmented: pieces pass through, and are joined on the way back.
 
     Args:
@@ -59,10 +59,6 @@ class JoinedPieces(SubwordModel):
         if symbol not in POST_PROCESS_NAMES:
             names = ", ".join(repr(name) for name in POST_PROCESS_NAMES)
             raise ConfigError(f"--remove-bpe {symbol!r}: expected one of {names}")
-
-    def split(self, words: Sequence[str]) -> list[str]:
-        """Return the words: they are pieces already."""
-        return list(words)
 
     def join(self, pieces: Sequence[str]) -> list[str]:
         """Return the words."""

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relu_nmt.data.batching import BatchLimits, EpochBatches, plan_batches
+from relu_nmt.data.batching import BatchLimits, plan_batches
 from relu_nmt.vision.augmentation import ImageTransform, sample_generator
 from relu_nmt.vision.images import ImageSet
 
@@ -67,7 +67,7 @@ class ImageBatches:
         self._batch_size = batch_size
         self._seed = seed
         self._epoch = 0
-        self._plan: EpochBatches | None = None
+        self._plan: list[np.ndarray] | None = None
 
     @property
     def num_batches(self) -> int:

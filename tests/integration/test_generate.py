@@ -327,7 +327,7 @@ def test_recipes_give_what_the_commands_print(folder, capfd):
     )
     texts = [text for _, [_, text] in lines_of(printed, "D")]
     assert [line.text for line in found.groups] == texts
-    (score,) = found.scores
+    (score,) = found.scores.values()
     assert printed.rstrip().endswith(f"with beam=5: {score}")
     assert found.counts == [1] * NUM_TEST
     assert f"{found.num_at_limit} translations reached" in printed or not found.num_at_limit

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import random
 
-from relu_nmt.data.documents import write_documents
 from relu_nmt.sweep.environment import describe_environment
 from relu_nmt.sweep.folder import SweepDescription, write_description
 from relu_nmt.sweep.plan import SweepPlan
@@ -13,23 +12,18 @@ from relu_nmt.sweep.settings import SweepSettings
 from relu_nmt.sweep.steps import DIVERGED, DONE, FAILED, StepState
 from relu_nmt.training.results import TrainingResult
 
-SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
 # Share of the words that a made-up translation has right, by attention.
 SKILL = {"softmax": 0.86, "reluformer": 0.88, "sparsemax": 0.84}
 SLOWNESS = {"softmax": 1.0, "reluformer": 0.97, "sparsemax": 1.7}
 
 
-def make_references(folder, documents=14, seed=1):
-    """Write what the report needs of a data folder."""
+def make_references(documents=14, seed=1):
+    """Return the sentences of each document, and all of them."""
     rng = random.Random(seed)
-    folder.mkdir(parents=True, exist_ok=True)
     counts = [rng.randint(2, 24) for _ in range(documents)]
-    lines = [" ".join(f"w{rng.randint(0, 400)}" for _ in range(12)) for _ in range(sum(counts))]
-    (folder / "test.de-en.en.raw").write_text("\n".join(lines) + "\n")
-    for language in ("de", "en"):
-        (folder / f"test.de-en.{language}.idx").touch()
-    write_documents(folder / "test.de-en.documents", counts)
-    return counts, lines
+    return counts, [
+        " ".join(f"w{rng.randint(0, 400)}" for _ in range(12)) for _ in range(sum(counts))
+    ]
 
 
 def make_sweep(folder, *, lengths=(128, 256, 512), seeds=(1, 2, 3), mixture=(), trouble=True):
@@ -37,10 +31,9 @@ def make_sweep(folder, *, lengths=(128, 256, 512), seeds=(1, 2, 3), mixture=(), 
 
     With trouble, sparsemax has diverged from 256 on and a softmax crashed.
     """
-    data = folder / "data"
-    counts, lines = make_references(data)
+    counts, lines = make_references()
     settings = SweepSettings.of(
-        data=str(data),
+        data=str(folder / "data"),
         lengths=lengths,
         attentions=tuple(SKILL),
         seeds=seeds,
@@ -52,7 +45,7 @@ def make_sweep(folder, *, lengths=(128, 256, 512), seeds=(1, 2, 3), mixture=(), 
     typed = ("data", "--budget", "4000u", "--", "--max-tokens", "4096")
     settings = dataclasses.replace(settings, command=typed)
     plan = SweepPlan(settings)
-    description = SweepDescription(settings, describe_environment(), ("de", "en"))
+    description = SweepDescription(settings, describe_environment())
     for model in plan.models():
         train, *evaluations = plan.steps_of(model)
         train.checkpoints.mkdir(parents=True)
@@ -142,6 +135,7 @@ def _write_evaluation(step, counts, lines):
 def make_scores(path, counts, lines, length):
     from relu_nmt.evaluation import document_scores as docs
     from relu_nmt.evaluation.bleu import MetricConfig
+    from relu_nmt.evaluation.significance import SegmentStatistics
 
     references = docs.cut_by_counts(lines, counts, "lines")
     hypotheses = docs.split_at_separators(path.read_text().split("\n")[:-1], "tag")
@@ -149,7 +143,9 @@ def make_scores(path, counts, lines, length):
     of_sentences = docs.sentence_score(
         MetricConfig(), docs.align_sentences(hypotheses, [references])
     )
+    joined = docs.join_lines(hypotheses), [docs.join_lines(references)]
     return {
+        "document_statistics": SegmentStatistics.of(MetricConfig(), *joined).to_json(),
         "sentences": len(lines),
         "groups": 200,
         "tokens": 20_000,

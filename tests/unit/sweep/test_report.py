@@ -13,9 +13,11 @@ from html.parser import HTMLParser
 import pytest
 
 from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.recipes.sweep import run
 from relu_nmt.sweep.folder import models_in, read_description, write_description
-from relu_nmt.sweep.report import SweepReport
+from relu_nmt.sweep.report import read_report, write_report
 from relu_nmt.sweep.results import PENDING
+from relu_nmt.sweep.settings import SweepSettings
 from tests.unit.sweep.made_results import make_sweep
 
 
@@ -55,9 +57,8 @@ class Tables(HTMLParser):
 
 
 def page_of(folder, description):
-    report = SweepReport(folder, description)
-    report.write()
-    return report.path.read_text("utf-8")
+    write_report(folder, description)
+    return (folder / "report.html").read_text("utf-8")
 
 
 def varied(description, **values):
@@ -222,7 +223,7 @@ def test_mixtures_have_one_model_for_all_lengths(tmp_path):
 def test_what_is_not_there_yet_is_pending(tmp_path):
     description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
     wider = varied(description, seeds=(1, 2))
-    data = SweepReport(tmp_path, wider).read()
+    data = read_report(tmp_path, wider)
     assert [cell.status for cell in data.cells] == ["done", PENDING] * 3
     page = page_of(tmp_path, wider)
     assert "1 of 2 not begun" in page
@@ -280,7 +281,7 @@ def test_a_model_that_is_weak_at_one_length_has_converged(tmp_path):
     results = json.loads(path.with_suffix(".results.json").read_text())
     results["d_bleu"]["score"] = 0.0
     path.with_suffix(".results.json").write_text(json.dumps(results))
-    data = SweepReport(tmp_path, description).read()
+    data = read_report(tmp_path, description)
     assert {cell.status for cell in data.cells} == {"done"}
     weak = next(a for a in data.averages if (a.system.attention, a.length) == ("softmax", 128))
     [strong] = [c.record["d_bleu"] for c in weak.cells if c.model.seed == 1]
@@ -289,11 +290,9 @@ def test_a_model_that_is_weak_at_one_length_has_converged(tmp_path):
 
 def test_an_evaluation_without_references_is_a_failed_cell(tmp_path):
     description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
-    for name in ("test.de-en.en.raw", "test.de-en.documents"):
-        (tmp_path / "data" / name).unlink()
     path = next((tmp_path / "models").glob("softmax*/evaluate-128.results.json"))
     path.write_text(json.dumps({**json.loads(path.read_text()), "d_bleu": None}))
-    cells = SweepReport(tmp_path, description).read().cells
+    cells = read_report(tmp_path, description).cells
     assert [cell.status for cell in cells] == ["failed", "done", "done"]
     assert "no d-BLEU" in cells[0].record["note"]
 
@@ -312,13 +311,47 @@ def test_gains_have_an_interval_over_seeds(made):
     assert float(row["gain_seed_interval"]) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("ending", [".results.json", ".txt", ".attention.json"])
+@pytest.mark.parametrize("ending", [".results.json", ".attention.json"])
 def test_damaged_results_are_a_failed_cell(tmp_path, ending):
     description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
     next((tmp_path / "models").glob(f"softmax*/evaluate-128{ending}")).write_text("{")
-    data = SweepReport(tmp_path, description).read()
+    data = read_report(tmp_path, description)
     assert [cell.status for cell in data.cells] == ["failed", "done", "done"]
     assert "cannot be read" in data.cells[0].record["note"]
+
+
+def test_from_python_too_report_only_runs_nothing(tmp_path, capsys):
+    make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
+    settings = SweepSettings.of(save_dir=str(tmp_path), report_only=True)
+    result = run(settings)
+    assert result.exit_code == 0
+    assert len(result.data.cells) == 3
+    assert capsys.readouterr().out == f"report: {tmp_path / 'report.html'}\n"
+    assert run(settings, progress=False).report.exists()
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("found", [[], {"metric": {}}, {"metric": {}, "counts": "x"}])
+def test_damaged_statistics_are_a_failed_cell(tmp_path, found):
+    description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
+    path = next((tmp_path / "models").glob("softmax*/evaluate-128.results.json"))
+    results = json.loads(path.read_text())
+    path.write_text(json.dumps({**results, "document_statistics": found or [1]}))
+    cells = read_report(tmp_path, description).cells
+    assert [cell.status for cell in cells] == ["failed", "done", "done"]
+
+
+def test_results_of_earlier_versions_have_scores_but_no_intervals(tmp_path):
+    description = make_sweep(tmp_path, lengths=(128,), seeds=(1, 2), trouble=False)
+    for path in (tmp_path / "models").glob("*/evaluate-128.results.json"):
+        results = json.loads(path.read_text())
+        del results["document_statistics"]
+        path.write_text(json.dumps(results))
+    data = write_report(tmp_path, description)
+    assert {cell.status for cell in data.cells} == {"done"}
+    for average in data.averages:
+        assert average.record["d_bleu_seed_interval"] > 0
+        assert not {"d_bleu_document_interval", "gain", "documents"} & average.record.keys()
 
 
 def test_a_damaged_state_of_a_model_costs_nothing_but_itself(tmp_path):
@@ -326,9 +359,9 @@ def test_a_damaged_state_of_a_model_costs_nothing_but_itself(tmp_path):
     path = next((tmp_path / "models").glob("softmax*/train.json"))
     path.write_text("{")
     with pytest.raises(DataError, match=r"train\.json: damaged .*; delete it to run the step"):
-        SweepReport(tmp_path, description).read()
+        read_report(tmp_path, description)
     path.unlink()
-    data = SweepReport(tmp_path, description).read()
+    data = read_report(tmp_path, description)
     assert [cell.status for cell in data.cells] == ["pending", "done", "done"]
 
 

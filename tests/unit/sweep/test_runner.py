@@ -5,13 +5,13 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
 from relu_nmt.errors import DataError
 from relu_nmt.sweep.folder import models_in
-from relu_nmt.sweep.progress import SweepProgress
-from relu_nmt.sweep.runner import StepRunner, last_line
+from relu_nmt.sweep.runner import StepRunner, in_words, last_line, time_left
 from relu_nmt.sweep.settings import JobsConfig
 from relu_nmt.sweep.steps import (
     DIVERGED,
@@ -19,10 +19,9 @@ from relu_nmt.sweep.steps import (
     FAILED,
     STARTED,
     Step,
-    StepLock,
     StepState,
     SweepModel,
-    read_state,
+    acquire_lock,
 )
 
 NOTE_RUN = "import os, sys; open('ran', 'a').write(sys.argv[1] + chr(10)); "
@@ -54,7 +53,7 @@ def make_steps(folder, *codes, lengths=(8, 16), checkpoint=None):
 def run(steps, reports=None, **config):
     config = JobsConfig(**config)
     after_step = (lambda: None) if reports is None else (lambda: reports.append(1))
-    runner = StepRunner(steps, config, SweepProgress(steps, config.jobs), {"torch": "x"})
+    runner = StepRunner(steps, config, {"torch": "x"})
     runner.run(after_step)
     return runner
 
@@ -65,7 +64,7 @@ def runs(folder):
 
 
 def statuses(steps):
-    states = [read_state(step) for step in steps]
+    states = [step.state for step in steps]
     return [state and state.status for state in states]
 
 
@@ -87,7 +86,7 @@ def test_everything_runs_once_and_is_not_repeated(tmp_path, capsys):
 def test_the_state_tells_time_memory_and_environment(tmp_path):
     steps = make_steps(tmp_path, "x = bytes(50_000_000); print(len(x))", lengths=())
     run(steps)
-    state = read_state(steps[0])
+    state = steps[0].state
     assert state.peak_memory > 50_000_000
     assert state.seconds > 0
     assert state.environment["torch"] == "x"
@@ -117,7 +116,7 @@ def test_a_training_that_goes_on_keeps_its_peak_of_memory(tmp_path):
     thread.join()
     assert statuses(steps) == [STARTED]
     assert run(steps).failed == 0
-    assert read_state(steps[0]).peak_memory > 90_000_000
+    assert steps[0].state.peak_memory > 90_000_000
 
 
 def test_a_crash_and_a_divergence_stop_nothing_else(tmp_path, capsys):
@@ -132,8 +131,8 @@ def test_a_crash_and_a_divergence_stop_nothing_else(tmp_path, capsys):
     runner = run(steps)
     assert runner.failed == 1
     assert statuses(steps) == [FAILED, None, DIVERGED, None, DONE, DONE]
-    assert read_state(steps[0]).note == "ValueError: a crash"
-    assert read_state(steps[2]).exit_code == 1
+    assert steps[0].state.note == "ValueError: a crash"
+    assert steps[2].state.exit_code == 1
     assert "diverged (exit code 1): error: update 3" in capsys.readouterr().out
     # What failed is tried again, what diverged is not.
     assert run(steps).failed == 1
@@ -143,7 +142,7 @@ def test_a_crash_and_a_divergence_stop_nothing_else(tmp_path, capsys):
 def test_a_process_killed_from_outside_is_a_failure(tmp_path):
     steps = make_steps(tmp_path, "os.kill(os.getpid(), 9)", lengths=())
     assert run(steps).failed == 1
-    assert read_state(steps[0]).exit_code == -signal.SIGKILL
+    assert steps[0].state.exit_code == -signal.SIGKILL
 
 
 def test_processes_run_side_by_side(tmp_path):
@@ -188,7 +187,7 @@ def test_a_signal_does_not_lose_a_step_that_has_just_ended(tmp_path):
         time.sleep(0.5)  # the second command exits, and nobody has looked yet
         os.kill(os.getpid(), signal.SIGTERM)
 
-    runner = StepRunner(steps, JobsConfig(jobs=2), SweepProgress(steps, 2), {})
+    runner = StepRunner(steps, JobsConfig(jobs=2), {})
     runner.run(after_step)
     assert runner.signal == signal.SIGTERM
     assert statuses(steps) == [DONE, DONE]
@@ -200,7 +199,7 @@ def test_a_report_that_fails_stops_nothing(tmp_path, capsys):
     def after_step():
         raise DataError("report.html: cannot be written")
 
-    runner = StepRunner(steps, JobsConfig(), SweepProgress(steps, 1), {})
+    runner = StepRunner(steps, JobsConfig(), {})
     runner.run(after_step)
     assert runner.failed == 0
     assert statuses(steps) == [DONE, DONE]
@@ -209,13 +208,12 @@ def test_a_report_that_fails_stops_nothing(tmp_path, capsys):
 
 def test_a_step_that_another_sweep_runs_is_waited_for(tmp_path, capsys):
     steps = make_steps(tmp_path, "", lengths=(8,))
-    lock = StepLock(steps[0].path(".lock"))
-    assert lock.acquire()
+    lock = acquire_lock(steps[0].path(".lock"))
 
     def other_sweep():
         while "waiting" not in printed():
             time.sleep(0.02)
-        lock.release()
+        os.close(lock)
 
     texts = []
 
@@ -239,7 +237,6 @@ def test_two_sweeps_at_once_share_the_work(tmp_path):
         "run(make_steps(Path.cwd(), *['import time; time.sleep(0.1)'] * 4, lengths=(8,)))"
     )
     import subprocess
-    from pathlib import Path
 
     command = [sys.executable, "-c", code, str(Path(__file__).parent)]
     other = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -254,7 +251,7 @@ def test_several_commands_of_a_step_stop_at_the_first_that_fails(tmp_path):
     good, bad = ((sys.executable, "-c", NOTE_RUN + c, c) for c in ("", "sys.exit(3)"))
     step = Step(model, None, tmp_path / "m", (good, bad, good))
     assert run([step]).failed == 1
-    assert read_state(step).exit_code == 3
+    assert step.state.exit_code == 3
     assert runs(tmp_path) == ["", "sys.exit(3)"]
 
 
@@ -276,14 +273,13 @@ def test_checkpoints_are_deleted_by_the_sweep_that_learns_last_that_all_is_done(
     for name in ("best.safetensors", "last.safetensors"):
         (steps[0].checkpoints / name).touch()
     run(steps[:1])
-    lock = StepLock(steps[1].path(".lock"))
-    assert lock.acquire()
+    lock = acquire_lock(steps[1].path(".lock"))
 
     def other_sweep():
         while len(runs(tmp_path)) < 2:
             time.sleep(0.02)
         StepState(DONE, steps[1].commands, steps[1].model).write(steps[1])
-        lock.release()
+        os.close(lock)
 
     thread = threading.Thread(target=other_sweep)
     thread.start()
@@ -297,3 +293,38 @@ def test_the_last_line_of_a_log(tmp_path):
     assert last_line(path) == ""
     path.write_text("x" * 20_000 + "\nerror: update 3\n\n \n")
     assert last_line(path) == "error: update 3"
+
+
+def test_the_time_left_comes_from_the_steps_that_are_done():
+    models = [SweepModel("softmax", seed, (8,)) for seed in range(4)]
+    trains = [Step(model, None, Path("x")) for model in models]
+    steps = [*trains, *(Step(model, 8, Path("x")) for model in models)]
+    assert time_left([], {True: [], False: []}, {}, 2) == "nothing left"
+    assert time_left(steps, {True: [], False: []}, {}, 2) == "time left unknown"
+    # Three trainings of 600 s by two processes, and evaluations of which nothing is known.
+    assert time_left(steps[1:], {True: [600.0], False: []}, {}, 2) == "over 15 min left"
+    left, known = [*trains[1:], *steps[5:]], {True: [600.0], False: [60.0]}
+    assert time_left(left, known, {trains[1]: 300.0}, 2) == "about 14 min left"
+    # A process works longer than was thought: nothing is negative.
+    assert time_left(trains[:2], known, {trains[0]: 5000.0}, 1) == "about 10 min left"
+
+
+def test_a_budget_of_time_tells_before_anything_is_done(tmp_path, capsys):
+    steps = [step for step in make_steps(tmp_path, "", "") if step.is_training]
+    StepRunner(steps, JobsConfig(), {}, training_seconds=900.0).say("an event")
+    expected = ["0/2", "about 30 min left", "an event\n"]
+    assert capsys.readouterr().out.split(" | ")[1:] == expected
+
+
+def test_a_quiet_sweep_prints_nothing(capsys):
+    StepRunner([], JobsConfig(), {}, progress=False).say("an event")
+    assert capsys.readouterr().out == ""
+
+
+def test_durations():
+    assert [in_words(x) for x in (99.4, 100, 5999, 86_400)] == [
+        "99 s",
+        "2 min",
+        "1 h 40 min",
+        "24 h 0 min",
+    ]

@@ -1,6 +1,7 @@
 """What is kept of a step, and what may change before it is run again."""
 
 import dataclasses
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,11 +16,10 @@ from relu_nmt.sweep.steps import (
     STARTED,
     TRAIN,
     Step,
-    StepLock,
     StepState,
     SweepModel,
+    acquire_lock,
     check_same_commands,
-    read_state,
 )
 
 OLD = ("python", "-m", "relu_nmt.cli.train", "data", "--max-update", "4000", "--seed", "1")
@@ -34,10 +34,10 @@ def make_step(folder, kind=TRAIN, command=NEW):
 
 def test_a_state_survives_its_file(tmp_path):
     step = make_step(tmp_path)
-    assert read_state(step) is None
+    assert step.state is None
     state = StepState(DONE, step.commands, MODEL, "note", "2026", 1.5, 7, 0, {"torch": "2.13"})
     state.write(step)
-    assert read_state(step) == state
+    assert step.state == state
     assert [path.name for path in tmp_path.iterdir()] == ["train.json"]
 
 
@@ -45,13 +45,13 @@ def test_a_state_survives_its_file(tmp_path):
 def test_a_damaged_state(tmp_path, text):
     (tmp_path / "train.json").write_text(text)
     with pytest.raises(DataError, match=r"train\.json: damaged .*; delete it to run the step"):
-        read_state(make_step(tmp_path))
+        _ = make_step(tmp_path).state
 
 
 def test_a_state_that_cannot_be_read_is_not_to_be_deleted(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match=r"train\.json: cannot be read: Not a directory$"):
-        read_state(make_step(tmp_path / "file"))
+        _ = make_step(tmp_path / "file").state
 
 
 @pytest.mark.parametrize("status", [DONE, STARTED])
@@ -90,21 +90,21 @@ def test_a_failed_step_may_change_unless_it_left_a_checkpoint(tmp_path):
 
 
 def test_a_command_keeps_the_lock_when_its_sweep_is_gone(tmp_path):
-    first, second = StepLock(tmp_path / "a.lock"), StepLock(tmp_path / "a.lock")
-    assert first.acquire()
+    path = tmp_path / "a.lock"
+    first = acquire_lock(path)
+    assert acquire_lock(path) is None
     command = [sys.executable, "-c", "input()"]
-    child = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[first.descriptor])
-    first.release()
-    assert not second.acquire()
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[first])
+    os.close(first)
+    assert acquire_lock(path) is None
     child.communicate(b"\n")
-    assert second.acquire()
-    second.release()
+    again = acquire_lock(path)
+    assert again is not None
+    os.close(again)
 
 
 def test_the_folder_is_made_or_its_lack_reported(tmp_path):
-    lock = StepLock(tmp_path / "new/a.lock")
-    assert lock.acquire()
-    lock.release()
+    os.close(acquire_lock(tmp_path / "new/a.lock"))
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match="cannot be made"):
-        StepLock(tmp_path / "file/a.lock").acquire()
+        acquire_lock(tmp_path / "file/a.lock")

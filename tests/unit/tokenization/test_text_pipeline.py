@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relu_nmt.errors import ConfigError
+from relu_nmt.tokenization.base import WholeWords
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.tokenization.sentencepiece import learn_model
 from relu_nmt.tokenization.subword_nmt import SubwordNmt, learn_codes
@@ -85,7 +86,9 @@ def test_blank_lines(text):
 
 @pytest.mark.parametrize("kind", ["none", "subword-nmt", "sentencepiece"])
 def test_state(kind, sentencepiece):
-    subword = {"none": None, "subword-nmt": SubwordNmt(CODES.encode())}.get(kind, sentencepiece)
+    subword = {"none": WholeWords(), "subword-nmt": SubwordNmt(CODES.encode())}.get(
+        kind, sentencepiece
+    )
     pipeline = TextPipeline("en", "moses", lowercase=True, subword=subword)
     again = TextPipeline.from_state(pipeline.to_state())
     assert again.to_state() == pipeline.to_state()
@@ -135,8 +138,8 @@ def test_unknown_names():
         TextPipeline("en").with_post_processing("##", None)
 
 
-SEPARATED = TextPipeline("en", "moses", subword=SubwordNmt(CODES.encode())).with_sentence_separator(
-    "<sep>"
+SEPARATED = TextPipeline(
+    "en", "moses", subword=SubwordNmt(CODES.encode()), sentence_separator="<sep>"
 )
 
 
