@@ -54,26 +54,27 @@ class FeatureAttention(Attention):
         self.check_request(bias, need)
         with torch.autocast(q.device.type, enabled=False):
             queries, keys = self.features(exact(q), exact(k), visibility)
+            exact_v = exact(v)
             real = key_column(visibility)
             if real is not None:
                 keys = keys.masked_fill(~real, 0.0)
             if need.rows or need.weights or self.active_dropout > 0:
-                output = rows.solve(
-                    rows.RowsProblem(
-                        queries,
-                        keys,
-                        exact(v),
-                        visibility,
-                        None,
-                        self._weights,
-                        self.capabilities.non_negative,
-                        self.active_dropout,
-                        need,
-                    )
+                positive, dropout = self.capabilities.non_negative, self.active_dropout
+                problem = rows.RowsProblem(
+                    queries,
+                    keys,
+                    exact(v),
+                    visibility,
+                    None,
+                    self._weights,
+                    positive,
+                    dropout,
+                    need,
                 )
+                output = rows.solve(problem)
                 output.values = output.values.to(v.dtype)
                 return output
-            extended = F.pad(exact(v), (0, 1), value=1.0)  # a column of ones sums the weights
+            extended = F.pad(exact_v, (0, 1), value=1.0)  # a column of ones sums the weights
             sums = masked_sums(queries, keys, extended, visibility)
             values = sums[..., :-1] / self._divisor(sums[..., -1:], visibility)
             if visibility.empty_rows is not None:

@@ -91,17 +91,9 @@ class PointwiseAttention(Attention):
         if q.dtype == torch.float64:
             counts = counts.to(q.dtype)
         row_scale = self.row_scale(counts)
-        problem = PointwiseProblem(
-            q / math.sqrt(self.head_dim),
-            k,
-            v,
-            self.map,
-            visibility,
-            bias,
-            row_scale,
-            self.active_dropout,
-            need,
-        )
+        q = q / math.sqrt(self.head_dim)
+        dropout = self.active_dropout
+        problem = PointwiseProblem(q, k, v, self.map, visibility, bias, row_scale, dropout, need)
         result = choose_backend(self, problem)(problem)
         values, weights = result.values, result.weights
         gain = self.gain()

@@ -69,21 +69,12 @@ class SimAAttention(Attention):
             q, k = (
                 normalized_over_tokens(without_padding(exact(x), visibility), order) for x in (q, k)
             )
-            need_matrix = need.rows or need.weights or self.active_dropout > 0
-            if need_matrix or q.size(2) < self.head_dim:
-                output = rows.solve(
-                    rows.RowsProblem(
-                        q,
-                        k,
-                        exact(v),
-                        visibility,
-                        None,
-                        _products,
-                        False,
-                        self.active_dropout,
-                        need,
-                    )
+            dropout = self.active_dropout
+            if need.rows or need.weights or dropout > 0 or q.size(2) < self.head_dim:
+                problem = rows.RowsProblem(
+                    q, k, exact(v), visibility, None, _products, False, dropout, need
                 )
+                output = rows.solve(problem)
             else:
                 output = AttentionOutput(q @ (k.transpose(-1, -2) @ exact(v)))
         output.values = output.values.to(v.dtype)

@@ -100,9 +100,9 @@ def option(
         several=several,
         otherwise=otherwise,
     )
-    return dataclasses.field(
-        default=default, kw_only=default is REQUIRED, metadata={"option": declared}
-    )
+    # MISSING leaves it to a class's ``_: KW_ONLY``, which False would silently undo.
+    keyword_only: Any = True if default is REQUIRED else dataclasses.MISSING
+    return dataclasses.field(default=default, kw_only=keyword_only, metadata={"option": declared})
 
 
 def _conditions(needs: Needs) -> tuple[tuple[Any, ...], ...]:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from relu_nmt.attention.base import Need
-from relu_nmt.attention.entmax import entmax
+from relu_nmt.attention.entmax import EntmaxConfig, entmax
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.errors import ConfigError
 from tests.attention.helpers import make_attention, random_qkv
@@ -173,3 +173,7 @@ def test_scores_that_are_not_finite_pass_on_as_nan(alpha, bad):
     torch.testing.assert_close(p[[0, 2]], entmax(z[[0, 2]], alpha))
     (gradient,) = torch.autograd.grad(p.square().sum(), z)
     assert gradient[1].isnan().all()
+
+
+def test_the_option_all_attentions_share_takes_no_place_before_their_own():
+    assert EntmaxConfig(1.3) == EntmaxConfig(alpha=1.3, qk_norm=False)

@@ -91,14 +91,15 @@ class _Blockwise(torch.autograd.Function):
         ctx.save_for_backward(q, k, v)
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*(x for x in sums[2:] if x is not None))
-        q, k, v, scale = q.contiguous(), k.contiguous(), v.contiguous(), _row_scale(plan, q)
+        q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
+        row_scale = _row_scale(plan, q)
         keeps = q.device.type == "cpu" and any(ctx.needs_input_grad)
         keeps = keeps and q[..., 0].numel() * k.size(2) <= KEPT_WEIGHTS
         workspace = Workspace()
         with torch.autocast(q.device.type, enabled=False):
             for part in ctx.parts:
                 at = part.index
-                step = _Step(plan, part, q[at], k[at], v[at], scale[at], workspace, keeps)
+                step = _Step(plan, part, q[at], k[at], v[at], row_scale[at], workspace, keeps)
                 for block in blocks(plan, part, q.size(2)):
                     step.forward(block, values[at], [x if x is None else x[at] for x in sums])
                     ctx.blocks.append(block)
@@ -114,7 +115,7 @@ class _Blockwise(torch.autograd.Function):
         if grad_values is None:
             grad_values = v.new_zeros(*q.shape[:3], v.size(3))
         grads = [_heads_inside(x, x.size(2)) for x in (q, k, v)]
-        scale = _row_scale(plan, q)
+        row_scale = _row_scale(plan, q)
         grad_table = None
         if ctx.needs_input_grad[3]:
             grad_table = torch.zeros_like(plan.bias.table)
@@ -123,7 +124,7 @@ class _Blockwise(torch.autograd.Function):
         with torch.autocast(q.device.type, enabled=False):
             for part in ctx.parts:
                 at = part.index
-                step = _Step(plan, part, q[at], k[at], v[at], scale[at], workspace)
+                step = _Step(plan, part, q[at], k[at], v[at], row_scale[at], workspace)
                 step.begin_backward(
                     grad_values[at], [x if x is None else x[at][..., None] for x in grad_sums[:2]]
                 )
@@ -159,12 +160,12 @@ class _Step:
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        scale: Tensor,
+        row_scale: Tensor,
         workspace: Workspace,
         keeps: bool = False,
     ) -> None:
-        self.plan, self.part, self.workspace, self.scale = plan, part, workspace, scale
-        self.q, self.k, self.v, self.keeps = q, k, v, keeps
+        self.plan, self.part, self.workspace, self.keeps = plan, part, workspace, keeps
+        self.q, self.k, self.v, self.row_scale = q, k, v, row_scale
         self.exact = torch.promote_types(q.dtype, torch.float32)
         # Unscaled sums over many keys would overflow in float16; else the scale is cheaper on
         # the outputs.
@@ -195,15 +196,15 @@ class _Step:
         factors = self._dropout_factors(w, block)
         if factors is not None:
             w = w * factors
-        scale = self.scale[..., block.rows, :]
+        row_scale = self.row_scale[..., block.rows, :]
         if self.scale_first:
-            w = w * scale
+            w = w * row_scale
         product = self.workspace.product("out", w.to(self.v.dtype), self._picked(self.v, block))
-        values[..., block.rows, :] = product if self.scale_first else product.mul_(scale)
+        values[..., block.rows, :] = product if self.scale_first else product.mul_(row_scale)
 
     def begin_backward(self, grad: Tensor, grad_sums: list[Tensor | None]) -> None:
         """Take the gradients of outputs [..., Nq, dv] and of total and logs [..., Nq, 1]."""
-        self.grad = grad if self.scale_first else (grad * self.scale).to(grad.dtype)
+        self.grad = grad if self.scale_first else (grad * self.row_scale).to(grad.dtype)
         self.grad = self.grad.contiguous()
         self.grad_total, self.grad_logs = grad_sums
         self.grad_keys: Tensor | None = None
@@ -226,13 +227,13 @@ class _Step:
         factors = self._dropout_factors(w, block)
         dropped = w if factors is None else w * factors
         if self.scale_first:
-            dropped = dropped * self.scale[..., rows, :]
+            dropped = dropped * self.row_scale[..., rows, :]
         grad = self.grad[..., rows, :]
         dropped = dropped.to(dtype)
         self.grad_values = self._added("dv", self.grad_values, dropped, grad, block)
         dw = self.workspace.product("dw", grad, v.transpose(-1, -2))
         if self.scale_first:
-            dw = dw.float() * self.scale[..., rows, :]
+            dw = dw.float() * self.row_scale[..., rows, :]
         if factors is not None:
             dw.mul_(factors)
         self._add_gradient_of_sums(dw, w, rows)
