@@ -7,6 +7,7 @@ a file of the user's (``--user-module``).
 
 import base64
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -15,7 +16,7 @@ from relu_nmt.errors import DataError
 from relu_nmt.registry import Registry
 
 
-class Tokenizer:
+class Tokenizer(ABC):
     """Raw sentence to words and back.
 
     One of one's own is registered with ``@tokenizers.register("name")``.
@@ -32,13 +33,13 @@ class Tokenizer:
     def __init__(self, language: str) -> None:
         self.language = language
 
+    @abstractmethod
     def split(self, text: str) -> list[str]:
         """Return the words of ``text``."""
-        raise NotImplementedError
 
+    @abstractmethod
     def join(self, words: Sequence[str]) -> str:
         """Return the raw sentence of which :meth:`split` made ``words``."""
-        raise NotImplementedError
 
 
 class LearningText(Protocol):
@@ -51,7 +52,7 @@ class LearningText(Protocol):
         """Return how often each word occurs; counted by all cores."""
 
 
-class SubwordModel:
+class SubwordModel(ABC):
     """Words to pieces of words and back.
 
     A model of one's own overrides :meth:`learn`, :meth:`load`, :meth:`split`, :meth:`join` and
@@ -84,7 +85,7 @@ class SubwordModel:
         Raises:
             ConfigError: the text does not suit ``size``.
         """
-        raise NotImplementedError
+        raise TypeError(f"{cls.__name__} must define learn")
 
     @classmethod
     def load(cls, content: bytes) -> "SubwordModel":
@@ -95,13 +96,13 @@ class SubwordModel:
         """
         return cls(content)
 
+    @abstractmethod
     def split(self, words: Sequence[str]) -> list[str]:
         """Return the pieces of ``words``."""
-        raise NotImplementedError
 
+    @abstractmethod
     def join(self, pieces: Sequence[str]) -> list[str]:
         """Return the words of which :meth:`split` made ``pieces``."""
-        raise NotImplementedError
 
     def to_state(self) -> dict[str, Any]:
         """Return the model with its name, as JSON values: what a checkpoint stores."""
