@@ -34,7 +34,11 @@ class MultiheadAttention(nn.Module):
         """
         dim, device, made = self.embed_dim, self.out_proj.weight.device, []
         for count in parts:
-            linear = nn.utils.skip_init(nn.Linear, dim, count * dim, device=device)
+            # What a linear map draws itself is drawn anew here, and must not move the generator.
+            # (skip_init would import SymPy, 35 MB and a third of a second.)
+            state = torch.get_rng_state()
+            linear = nn.Linear(dim, count * dim, device=device)
+            torch.set_rng_state(state)
             for weight in linear.weight.chunk(count):
                 nn.init.xavier_uniform_(weight, gain=2**-0.5)
             made.append(linear)

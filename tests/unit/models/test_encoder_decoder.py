@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from dataclasses import fields
 
 import pytest
@@ -147,3 +149,14 @@ def test_the_longest_texts_are_those_of_positions_and_attentions():
 def test_contradictions_are_named(changes, message):
     with pytest.raises(ConfigError, match=message):
         config(**changes)
+
+
+def test_making_a_model_imports_no_sympy():
+    code = (
+        "import sys, torch; had = 'sympy' in sys.modules\n"
+        "from relu_nmt.models.config import TransformerConfig\n"
+        "from relu_nmt.models.encoder_decoder import EncoderDecoder\n"
+        "EncoderDecoder(TransformerConfig(encoder_layers=1, decoder_layers=1), 9, 9, pad_index=1)\n"
+        "sys.exit(not had and 'sympy' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
