@@ -17,10 +17,9 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.decoder_state import DecoderState
 from relu_nmt.modules import position_schemes
-from relu_nmt.modules.activation_checkpointing import run_layer
 from relu_nmt.modules.multihead import CrossAttention, LayerCache, SelfAttention
 from relu_nmt.modules.positions import PositionConfig, PositionScheme
-from relu_nmt.modules.transformer_layer import LayerConfig, TransformerLayer
+from relu_nmt.modules.transformer_layer import LayerConfig, TransformerLayer, run_layer
 
 
 @dataclass

@@ -4,12 +4,19 @@ Read from the top: :class:`TransformerLayer` says what happens, :class:`Residual
 each of its parts, and :mod:`relu_nmt.modules.multihead` what attention is.
 """
 
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
+from relu_nmt.attention.base import NOTHING, Attention, Need
 from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.records import without_records
 from relu_nmt.dropout import Dropout
 from relu_nmt.modules import feed_forwards, norms
 from relu_nmt.modules.multihead import CrossAttention, LayerCache, SelfAttention
@@ -163,19 +170,12 @@ class Residual(nn.Module):
         return x if self.normalize_before else self.norm(x)
 
 
-class DropPath(nn.Module):
+class DropPath(Dropout):
     """Stochastic depth: in training zero a whole sample's branch, and scale the others up.
-
-    Args:
-        probability: 0 to below 1.
 
     Reference: Huang et al. 2016, "Deep networks with stochastic depth", section 3; the scale is
     applied in training instead of its inverse in evaluation.
     """
-
-    def __init__(self, probability: float) -> None:
-        super().__init__()
-        self.probability = probability
 
     def forward(self, x: Tensor) -> Tensor:
         """Drop from x [B, ...]."""
@@ -185,6 +185,60 @@ class DropPath(nn.Module):
         scale = kept.to(x.dtype) / (1 - self.probability)
         return x * scale.view(-1, *[1] * (x.dim() - 1))
 
-    def extra_repr(self) -> str:
-        """Return what ``print(model)`` shows."""
-        return str(self.probability)
+
+norms.register("layer")(nn.LayerNorm)  # Ba et al. 2016, "Layer normalization", Eq. 4
+
+
+@norms.register("rms")
+class RMSNorm(nn.RMSNorm):
+    """x / sqrt(mean(x^2) + eps) * gain.
+
+    Reference: Zhang and Sennrich 2019, "Root mean square layer normalization", Eq. 4.
+
+    Example:
+        >>> RMSNorm(2, 0.0)(torch.tensor([3.0, -3.0])).tolist()
+        [1.0, -1.0]
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [..., D] to [..., D]; under autocast to float32, as LayerNorm does."""
+        return F.rms_norm(x.to(self.weight.dtype), self.normalized_shape, self.weight, self.eps)
+
+
+def run_layer(layer: nn.Module, inputs: tuple[Any, ...], recompute: bool) -> Tensor:
+    """Return the layer's output; with ``recompute`` its inputs are all that backward keeps.
+
+    Dropout repeats its random numbers. What attention records, such as the differentiable row
+    statistics of the regulariser, is recorded in the first pass, and computed once more with the
+    rest, since the second pass must ask for what the first one asked for.
+
+    Args:
+        layer: gives one tensor.
+        inputs: its arguments.
+        recompute: save memory at the price of a second pass; only in training, with gradients.
+
+    Reference: Chen et al. 2016, "Training deep nets with sublinear memory cost", section 3.
+    """
+    if not (recompute and layer.training and torch.is_grad_enabled()):
+        return layer(*inputs)
+    needs: dict[Attention, Need] = {}
+
+    def same_need(
+        module: Attention, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Note in the first pass, after the recorders' hooks, what to ask for in the second."""
+        return args, {**kwargs, "need": needs.setdefault(module, kwargs.get("need", NOTHING))}
+
+    @contextmanager
+    def hooked(recording: AbstractContextManager[None]) -> Iterator[None]:
+        with ExitStack() as hooks, recording:
+            for module in layer.modules():
+                if isinstance(module, Attention):
+                    hook = module.register_forward_pre_hook(same_need, with_kwargs=True)
+                    hooks.enter_context(hook)
+            yield
+
+    def passes() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+        return hooked(nullcontext()), hooked(without_records())
+
+    return checkpoint(layer, *inputs, use_reentrant=False, context_fn=passes)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.dropout import Dropout
 from relu_nmt.modules import norms
-from relu_nmt.modules.activation_checkpointing import run_layer
+from relu_nmt.modules.transformer_layer import run_layer
 from relu_nmt.vision import vision_blocks
 from relu_nmt.vision.blocks import NORM_EPS, PatchEmbedding, initialize
 from relu_nmt.vision.config import VisionTransformerConfig
