@@ -14,8 +14,7 @@ from relu_nmt.data.batching import BatchingConfig
 from relu_nmt.data.groups import DocumentConfig
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.errors import ConfigError
-from relu_nmt.models.architectures import architectures
-from relu_nmt.models.config import TransformerConfig
+from relu_nmt.models.config import TransformerConfig, architectures
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.vision.config import (
     ImageTaskOptions,

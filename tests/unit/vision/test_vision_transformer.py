@@ -7,9 +7,8 @@ from relu_nmt.attention.base import Need
 from relu_nmt.attention.records import record_attention
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.transformer_layer import DropPath
-from relu_nmt.vision.architectures import architectures
 from relu_nmt.vision.blocks import PatchEmbedding
-from relu_nmt.vision.config import ImageTaskOptions, VisionTransformerConfig
+from relu_nmt.vision.config import ImageTaskOptions, VisionTransformerConfig, architectures
 from relu_nmt.vision.vision_transformer import VisionTransformer
 
 SMALL = {"image_size": 8, "patch_size": 4, "embed_dim": 16, "layers": 2, "heads": 2}
