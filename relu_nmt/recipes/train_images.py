@@ -10,12 +10,10 @@ from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint import read_metadata
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.results import TrainingResult
-from relu_nmt.vision.augmentation import ImageTransform
-from relu_nmt.vision.batches import ImageBatches
+from relu_nmt.vision.batches import ImageBatches, ImageTransform
 from relu_nmt.vision.images import ImageSet, add_set, hold_out, open_images, with_classes_of
 from relu_nmt.vision.loading import classes_of, describe_task
-from relu_nmt.vision.objective import ImageObjective
-from relu_nmt.vision.vision_transformer import VisionTransformer
+from relu_nmt.vision.vision_transformer import ImageObjective, VisionTransformer
 
 
 def run(settings: Settings, *, progress: bool = True) -> TrainingResult:

@@ -17,8 +17,7 @@ from relu_nmt.modules.transformer_layer import LayerConfig, Residual, Transforme
 from relu_nmt.vision import vision_blocks
 from relu_nmt.vision.batches import ImageBatch
 from relu_nmt.vision.config import VisionTransformerConfig
-from relu_nmt.vision.objective import ImageObjective
-from relu_nmt.vision.vision_transformer import VisionTransformer
+from relu_nmt.vision.vision_transformer import ImageObjective, VisionTransformer
 
 PAD, EOS = 1, 2
 
