@@ -17,7 +17,7 @@ MAY_IMPORT = {
     "dropout": set(),
     "objective": set(),
     "peak_memory": set(),
-    "attention": BASE | {"dropout", "objective"},
+    "attention": BASE | {"dropout"},
     "modules": BASE | {"dropout", "objective", "attention"},
     "models": BASE | {"dropout", "objective", "attention", "modules", "data"},
     "data": BASE,
