@@ -300,13 +300,10 @@ def _least(limits: list[int | None]) -> int | None:
 
 def _layer_config(config: TransformerConfig, side: str) -> LayerConfig:
     return LayerConfig(
+        config,
         embed_dim=getattr(config, f"{side}_embed_dim"),
         ffn_dim=getattr(config, f"{side}_ffn_embed_dim"),
-        feed_forward=config.feed_forward,
-        norm=config.norm,
         normalize_before=getattr(config, f"{side}_normalize_before"),
-        dropout=config.dropout,
-        activation_dropout=config.activation_dropout,
     )
 
 

@@ -19,6 +19,7 @@ from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.records import without_records
 from relu_nmt.dropout import Dropout
 from relu_nmt.modules import feed_forwards, norms
+from relu_nmt.modules.config import TransformerOptions
 from relu_nmt.modules.multihead import CrossAttention, LayerCache, SelfAttention
 from relu_nmt.modules.positions import RelativePositions
 
@@ -28,32 +29,26 @@ class LayerConfig:
     """Shape and placement of the parts of a layer.
 
     Args:
+        options: of the model: feed-forward network, norm and dropout.
         embed_dim: width D.
         ffn_dim: inner width of the feed-forward network.
-        feed_forward: its registered name.
-        norm: registered name of the normalisation.
-        norm_eps: added to the variance in it.
+        norm_eps: added to the variance in the norms.
         normalize_before: norms before the sublayers (pre-norm), not after the sums.
-        dropout: probability on the sublayers' outputs.
-        activation_dropout: probability inside the feed-forward network.
         drop_path: probability that a sample skips a sublayer.
         layer_scale: initial value of a gain a channel on the sublayers' outputs; 0: no gains.
     """
 
+    options: TransformerOptions
     embed_dim: int
     ffn_dim: int
-    feed_forward: str = "relu"
-    norm: str = "layer"
     norm_eps: float = 1e-5
     normalize_before: bool = False
-    dropout: float = 0.0
-    activation_dropout: float = 0.0
     drop_path: float = 0.0
     layer_scale: float = 0.0
 
     def make_norm(self) -> nn.Module:
         """Return a new normalisation of the states."""
-        return norms.get(self.norm)(self.embed_dim, self.norm_eps)
+        return norms.get(self.options.norm)(self.embed_dim, self.norm_eps)
 
 
 class TransformerLayer(nn.Module):
@@ -74,7 +69,8 @@ class TransformerLayer(nn.Module):
         >>> from relu_nmt.attention.base import build_attention
         >>> from relu_nmt.attention.spec import AttentionSpec
         >>> attention = build_attention(AttentionSpec("reluformer"), "encoder", 0, 2, 4, 0.0)
-        >>> layer = TransformerLayer(LayerConfig(8, 16), SelfAttention(8, attention))
+        >>> config = LayerConfig(TransformerOptions(), embed_dim=8, ffn_dim=16)
+        >>> layer = TransformerLayer(config, SelfAttention(8, attention))
         >>> tuple(layer(torch.zeros(1, 3, 8), Visibility(3, 3)).shape)
         (1, 3, 8)
     """
@@ -91,9 +87,9 @@ class TransformerLayer(nn.Module):
         self.cross_attention = cross_attention
         if cross_attention is not None:
             self.cross_attention_residual = Residual(config)
-        make_feed_forward = feed_forwards.get(config.feed_forward)
+        make_feed_forward = feed_forwards.get(config.options.feed_forward)
         self.feed_forward = make_feed_forward(
-            config.embed_dim, config.ffn_dim, config.activation_dropout
+            config.embed_dim, config.ffn_dim, config.options.activation_dropout
         )
         self.feed_forward_residual = Residual(config)
 
@@ -141,7 +137,8 @@ class Residual(nn.Module):
     transformers", Eq. 4.
 
     Example:
-        >>> residual = Residual(LayerConfig(2, 8, normalize_before=True))
+        >>> config = LayerConfig(TransformerOptions(dropout=0.0), 2, 8, normalize_before=True)
+        >>> residual = Residual(config)
         >>> x = torch.tensor([[[1.0, 3.0]]])
         >>> [round(value, 3) for value in residual.add(x, residual.before(x)).flatten().tolist()]
         [0.0, 4.0]
@@ -151,7 +148,7 @@ class Residual(nn.Module):
         super().__init__()
         self.norm = config.make_norm()
         self.normalize_before = config.normalize_before
-        self.dropout = Dropout(config.dropout)
+        self.dropout = Dropout(config.options.dropout)
         self.drop_path = DropPath(config.drop_path)
         scale = config.layer_scale
         self.gain = nn.Parameter(torch.full((config.embed_dim,), scale)) if scale else None
@@ -179,10 +176,10 @@ class DropPath(Dropout):
 
     def forward(self, x: Tensor) -> Tensor:
         """Drop from x [B, ...]."""
-        if self.probability == 0.0 or not self.training:
+        if self.p == 0.0 or not self.training:
             return x
-        kept = torch.rand(x.size(0), device=x.device) >= self.probability
-        scale = kept.to(x.dtype) / (1 - self.probability)
+        kept = torch.rand(x.size(0), device=x.device) >= self.p
+        scale = kept.to(x.dtype) / (1 - self.p)
         return x * scale.view(-1, *[1] * (x.dim() - 1))
 
 

@@ -69,14 +69,11 @@ class PatchEmbedding(nn.Module):
 def layer_config(config: VisionTransformerConfig, index: int) -> LayerConfig:
     """Return shape and placement of the parts of a pre-norm block."""
     return LayerConfig(
-        embed_dim=config.embed_dim,
-        ffn_dim=config.ffn_dim,
-        feed_forward=config.feed_forward,
-        norm=config.norm,
+        config,
+        config.embed_dim,
+        config.ffn_dim,
         norm_eps=NORM_EPS,
         normalize_before=True,
-        dropout=config.dropout,
-        activation_dropout=config.activation_dropout,
         drop_path=config.drop_path * index / max(1, config.layers - 1),
         layer_scale=config.layer_scale,
     )

@@ -92,14 +92,9 @@ class VisionTransformerConfig(TransformerOptions):
         return round(self.ffn_ratio * self.embed_dim)
 
     @property
-    def num_patches(self) -> int:
-        """The number of patches of an image."""
-        return (self.image_size // self.patch_size) ** 2
-
-    @property
     def num_tokens(self) -> int:
         """The number of tokens of an image, the class token included: n of every query."""
-        return self.num_patches + (self.pooling == "class")
+        return (self.image_size // self.patch_size) ** 2 + (self.pooling == "class")
 
 
 @settings

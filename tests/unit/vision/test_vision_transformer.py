@@ -154,7 +154,7 @@ def test_drop_path_skips_whole_images_and_keeps_the_mean():
 
 def test_the_rate_of_drop_path_grows_linearly_over_the_blocks():
     model = small_model(layers=3, drop_path=0.2)
-    rates = [block.layer.self_attention_residual.drop_path.probability for block in model.blocks]
+    rates = [block.layer.self_attention_residual.drop_path.p for block in model.blocks]
     assert rates == pytest.approx([0, 0.1, 0.2])
 
 
