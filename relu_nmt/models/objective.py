@@ -106,14 +106,8 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_loss: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        grad_h, grad_w = ctx.saved_tensors
-        feature_dtype, weight_dtype = ctx.dtypes
-        return (
-            (grad_h * grad_loss).to(feature_dtype),
-            (grad_w * grad_loss).to(weight_dtype),
-            None,
-            None,
-        )
+        (grad_h, grad_w), (h_dtype, w_dtype) = ctx.saved_tensors, ctx.dtypes
+        return (grad_h * grad_loss).to(h_dtype), (grad_w * grad_loss).to(w_dtype), None, None
 
 
 class _Blocks:
@@ -142,15 +136,8 @@ class _Blocks:
             h = self.h[start : start + BLOCK_TOKENS]
             target = self.targets[start : start + BLOCK_TOKENS, None]
             slopes = self.slopes[: h.size(0)]
-            denominators = [
-                self._chunk(*rows)
-                for rows in zip(
-                    h.split(self.chunk),
-                    target.split(self.chunk),
-                    slopes.split(self.chunk),
-                    strict=True,
-                )
-            ]
+            chunks = zip(*(x.split(self.chunk) for x in (h, target, slopes)), strict=True)
+            denominators = [self._chunk(*rows) for rows in chunks]
             if self.grad_h is not None and self.grad_w is not None:
                 denominator = torch.cat(denominators)
                 self.grad_h[start : start + h.size(0)] = (slopes @ self.w) / denominator

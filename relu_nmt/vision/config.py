@@ -1,5 +1,6 @@
 """Settings of vision models, image data and their training."""
 
+from functools import partial
 from typing import Any
 
 from relu_nmt.attention.config import AttentionPresetOptions
@@ -11,6 +12,8 @@ from relu_nmt.modules.config import TransformerOptions, probability_option, size
 from relu_nmt.optim.config import OptimizerConfig, ScheduleConfig
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.vision import vision_blocks
+
+_share = partial(option, above=0, most=1, metavar="P")
 
 LARGEST_PADDED = 96
 """Up to this image size ``--train-crop auto`` pads and crops; above it crops and resizes."""
@@ -118,22 +121,16 @@ class PreprocessingConfig:
         needs=("train_crop", "auto", "padded"),
         metavar="N",
     )
-    crop_min_area: float = option(
+    crop_min_area: float = _share(
         0.08,
         "smallest share of the picture in a resized crop",
-        above=0,
-        most=1,
         needs=("train_crop", "auto", "resized"),
-        metavar="P",
     )
     flip: bool = option(True, "mirror half of the training images")
-    eval_crop_ratio: float | None = option(
+    eval_crop_ratio: float | None = _share(
         None,
         "share of a side that the centre crop of validation keeps "
         "(default: 0.875 where training crops are resized, otherwise 1)",
-        above=0,
-        most=1,
-        metavar="P",
     )
     pixel_mean: tuple[float, ...] = option(
         IMAGENET_MEAN,
