@@ -34,10 +34,7 @@ class RegularizedObjective(nn.Module):
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        label_smoothing: float,
-        regularizer: AttentionRegularizerConfig,
+        self, model: nn.Module, label_smoothing: float, regularizer: AttentionRegularizerConfig
     ) -> None:
         super().__init__()
         self.model = model
