@@ -1,6 +1,8 @@
 """Settings that transformers of every kind have; it imports no PyTorch, for the flags."""
 
+from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 from relu_nmt.attention.spec import known_attention
 from relu_nmt.config import option, settings
@@ -9,6 +11,12 @@ from relu_nmt.modules import feed_forwards, norms
 attention_option = partial(option, metavar="NAME", parse=known_attention)
 probability_option = partial(option, least=0, below=1, metavar="P")
 size_option = partial(option, least=1, metavar="N")
+
+
+def arch_option(default: str, presets: Mapping[str, Mapping[str, Any]], names: str) -> Any:
+    """Return the option ``arch``; for ``--help``, ``names`` lists those of the presets."""
+    text = f"shape of the model: {names}; other model flags go before it"
+    return option(default, text, flags=("-a",), metavar="NAME", presets=presets)
 
 
 @settings

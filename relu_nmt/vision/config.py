@@ -8,7 +8,7 @@ from relu_nmt.config import flag_of, group, like, option, settings, shown
 from relu_nmt.config.shared import BatchSizeOptions
 from relu_nmt.data.batching import BatchingConfig
 from relu_nmt.errors import ConfigError
-from relu_nmt.modules.config import TransformerOptions, probability_option, size_option
+from relu_nmt.modules.config import TransformerOptions, arch_option, probability_option, size_option
 from relu_nmt.optim.config import OptimizerConfig, ScheduleConfig
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.vision import vision_blocks
@@ -167,22 +167,18 @@ class PreprocessingConfig:
 
 
 @settings
-class ImageTaskOptions:
+class ImageTaskOptions(AttentionPresetOptions):
     """What is learnt from which images.
 
     Raises:
         ConfigError: a value out of range.
     """
 
-    arch: str = option(
+    arch: str = arch_option(
         "vit_ti",
-        "shape of the model: vit_ti, vit_s, vit_b, vit_l (deit_ti, deit_s, deit_b are other names "
-        "for the same); other model flags go before it",
-        flags=("-a",),
-        metavar="NAME",
-        presets=architectures,
+        architectures,
+        "vit_ti, vit_s, vit_b, vit_l (deit_ti, deit_s, deit_b are other names for the same)",
     )
-    attention_preset: str = like(AttentionPresetOptions, "attention_preset", "none")
     label_smoothing: float = probability_option(
         0.0, "probability taken from the right class and spread over all; in training"
     )
