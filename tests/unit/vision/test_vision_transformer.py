@@ -6,6 +6,7 @@ from relu_nmt.attention import attentions
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.records import record_attention
 from relu_nmt.errors import ConfigError
+from relu_nmt.modules.config import TransformerOptions
 from relu_nmt.modules.transformer_layer import DropPath
 from relu_nmt.vision.blocks import PatchEmbedding
 from relu_nmt.vision.config import ImageTaskOptions, VisionTransformerConfig, architectures
@@ -53,6 +54,15 @@ def test_every_preset_makes_a_model_and_an_unknown_one_is_an_error():
         VisionTransformerConfig(**values)
     with pytest.raises(ConfigError, match=r"--arch vit_x: expected one of .* did you mean vit_s"):
         ImageTaskOptions(arch="vit_x")
+
+
+def test_the_options_of_all_transformers_have_the_spellings_of_translation():
+    config = VisionTransformerConfig.of(
+        activation_fn="silu", relu_dropout=0.2, encoder_attention="reluformer"
+    )
+    assert isinstance(config, TransformerOptions)
+    assert (config.feed_forward, config.activation_dropout) == ("silu", 0.2)
+    assert (config.attention, config.dropout) == ("reluformer", 0.0)
 
 
 def test_the_patch_embedding_is_a_convolution():
