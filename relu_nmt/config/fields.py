@@ -116,6 +116,7 @@ def like(
     default: Any,
     help: str | None = None,
     *,
+    flags: Sequence[str] = (),
     needs: Needs = (),
     no_effect: str | None = None,
 ) -> Any:
@@ -124,6 +125,7 @@ def like(
     declared = dataclasses.replace(
         other,
         help=other.help if help is None else help,
+        flags=tuple(flags) or other.flags,
         needs=_conditions(needs) or other.needs,
         no_effect=no_effect or other.no_effect,
     )

@@ -32,7 +32,6 @@ from relu_nmt.evaluation.bleu import Score
 from relu_nmt.evaluation.significance import SegmentStatistics
 from relu_nmt.evaluation.split_score import SplitScorer
 from relu_nmt.io.safe_write import safe_writer
-from relu_nmt.peak_memory import peak_gpu_bytes, peak_resident_bytes
 from relu_nmt.recipes.attention_report import AttentionReport
 from relu_nmt.recipes.translation import (
     LineFormat,
@@ -46,6 +45,7 @@ from relu_nmt.recipes.translation import (
     write_file,
 )
 from relu_nmt.recipes.translation_settings import TranslateSplitSettings as Settings
+from relu_nmt.training.results import peak_gpu_bytes, peak_resident_bytes
 from relu_nmt.translator import Translator
 
 DOCUMENT_SCORES = ("d_bleu", "s_bleu", "group_bleu", "chrf")

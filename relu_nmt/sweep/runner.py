@@ -12,7 +12,6 @@ from types import FrameType
 from typing import Any, BinaryIO
 
 from relu_nmt.errors import DataError, ReluNmtError
-from relu_nmt.peak_memory import MAXRSS_UNIT
 from relu_nmt.sweep.plan import shown_command
 from relu_nmt.sweep.settings import JobsConfig
 from relu_nmt.sweep.steps import (
@@ -27,7 +26,7 @@ from relu_nmt.sweep.steps import (
     acquire_lock,
     check_same_commands,
 )
-from relu_nmt.training.results import TrainingResult
+from relu_nmt.training.results import MAXRSS_UNIT, TrainingResult
 
 POLL_SECONDS = 0.2
 RETRY_LOCK_SECONDS = 3.0
