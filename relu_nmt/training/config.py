@@ -9,6 +9,7 @@ from relu_nmt.optim.config import OptimizerConfig, ScheduleConfig
 
 LOG_FORMATS = ("tqdm", "json", "simple", "none")
 DDP_BACKENDS = ("pytorch_ddp", "c10d", "legacy_ddp", "no_c10d")
+SECONDS_PER_HOUR = 3600
 # Metrics of which more is better; for the others, losses, less is.
 MAXIMIZED_METRICS = ("bleu", "chrf", "accuracy", "acc", "top1", "top5")
 
@@ -60,6 +61,26 @@ class RunConfig(PrecisionOptions, SeedOptions):
     def update_freq_of(self, epoch: int) -> int:
         """Return the batches per update and process in ``epoch`` (from 1)."""
         return self.update_freq[min(epoch, len(self.update_freq)) - 1]
+
+    def time_is_up(self, seconds: float) -> bool:
+        """Say whether ``seconds`` of running have used up ``--stop-time-hours``."""
+        return 0 < self.stop_time_hours * SECONDS_PER_HOUR <= seconds
+
+    def limit_reached(self, num_updates: int, epoch: int, out_of_time: bool) -> str | None:
+        """Return why training must not go on, or None.
+
+        Args:
+            num_updates: updates made.
+            epoch: the epoch that the next update belongs to, from 1.
+            out_of_time: the processes have found that :meth:`time_is_up`.
+        """
+        if self.max_update and num_updates >= self.max_update:
+            return f"{num_updates} updates are made (--max-update {self.max_update})"
+        if self.max_epoch and epoch > self.max_epoch:
+            return f"epoch {epoch - 1} is finished (--max-epoch {self.max_epoch})"
+        if out_of_time:
+            return f"the time is up (--stop-time-hours {self.stop_time_hours:g})"
+        return None
 
 
 @settings

@@ -1,6 +1,9 @@
-"""The processes that train together: one, or those that torchrun started."""
+"""The processes that train together, one or those of torchrun, and the signals to them."""
 
 import os
+import signal
+import threading
+from types import FrameType, TracebackType
 from typing import Any
 
 import torch
@@ -115,3 +118,41 @@ def _environment_number(name: str, default: int | None) -> int:
             f"WORLD_SIZE is set, but {name} is '{text or ''}'; start several processes with "
             "torchrun --nproc-per-node N"
         ) from None
+
+
+class SignalWatch:
+    """Notes SIGINT and SIGTERM, so that the update can be finished and a checkpoint written.
+
+    A second SIGINT interrupts at once. Only the main thread of a program can receive signals;
+    elsewhere nothing is changed.
+
+    Example:
+        >>> with SignalWatch() as watch:
+        ...     signal.raise_signal(signal.SIGTERM)
+        ...     print(watch.received)
+        15
+    """
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self._old: dict[int, Any] = {}
+
+    def __enter__(self) -> "SignalWatch":
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._old[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for number, handler in self._old.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.received == signal.SIGINT == number:
+            raise KeyboardInterrupt
+        self.received = number

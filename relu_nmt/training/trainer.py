@@ -13,12 +13,10 @@ from relu_nmt.errors import DataError, TrainingError
 from relu_nmt.training.batches import Batch, Share, TrainingData, load_ahead
 from relu_nmt.training.checkpoint_manager import CheckpointFolder
 from relu_nmt.training.config import TrainerConfig
-from relu_nmt.training.distributed import ProcessGroup
-from relu_nmt.training.log import TrainingLog
-from relu_nmt.training.meters import Meters
-from relu_nmt.training.results import TrainingResult
+from relu_nmt.training.distributed import ProcessGroup, SignalWatch
+from relu_nmt.training.log import Meters, TrainingLog
+from relu_nmt.training.results import TrainingResult, entry
 from relu_nmt.training.state import Components, TrainingState, restore, snapshot
-from relu_nmt.training.stopping import SignalWatch, limit_reached, time_is_up
 from relu_nmt.training.update import LaunchedUpdate, UpdatePlan, Updater, UpdateResult, update_seed
 from relu_nmt.training.validation import Validator
 
@@ -164,7 +162,7 @@ class Trainer:
     def _check_before_start(self) -> None:
         """Find the mistakes that would otherwise show after hours."""
         if self._process.is_first:
-            self._folder.check(self.result.parameters, self.parts.average is not None)
+            self._folder.check(self.result.parameters, self.config.ema.store_ema)
         if self._data.valid and not self.config.validation.disable_validation:
             self._validator.check(self.config.validation)
 
@@ -215,7 +213,7 @@ class Trainer:
             seed=update_seed(self.config.run.seed, number, self._process.rank),
             telemetry=self.log.wants_telemetry(number),
             interrupt_vote=self._watch.received is not None,
-            time_vote=time_is_up(self.config.run, self._wall()),
+            time_vote=self.config.run.time_is_up(self._wall()),
         )
         launched = self._updater.run(batches, plan)
         # While a GPU works on this update, look at the numbers of the one before.
@@ -229,8 +227,7 @@ class Trainer:
             )
             return False
         state.num_updates = number
-        if self.parts.average is not None:
-            self.parts.average.update(number)
+        self.parts.average.update(number)
         self._launched = launched
         if not self._reads_late or number % self.config.logging.log_interval == 0:
             self._read_launched()
@@ -238,25 +235,25 @@ class Trainer:
 
     def _read_launched(self) -> None:
         """Wait for the numbers of the last update, if they are not read yet."""
-        if self._launched is None:
+        launched, self._launched = self._launched, None
+        if launched is None:
             return
-        result = self._launched.read(self.config.run.clip_norm, self._process)
-        self._launched, self._last = None, result
+        self._last = result = launched.read(self.config.run.clip_norm, self._process)
         now = time.monotonic()
-        state, plan = self.state, result.plan
+        state, plan = self.state, launched.plan
         for meters in (state.inner, state.epoch_meters):
             meters.add(result, now - self._lap)
         self._lap = now
         self.result.epoch = plan.epoch
         self.log.advance()
-        if result.telemetry:
-            self.log.telemetry(plan.epoch, plan.num_updates, result.telemetry)
+        if launched.telemetry:
+            self.log.telemetry(plan.epoch, plan.num_updates, launched.telemetry)
         if plan.num_updates % self.config.logging.log_interval == 0:
-            stats = state.inner.stats(plan.num_updates, plan.lr, result.loss_scale, self._wall())
+            stats = state.inner.stats(plan.num_updates, plan.lr, launched.loss_scale, self._wall())
             state.inner = Meters()
             position = self._share.updates_done(state.batch_offset)
             self.log.updates(plan.epoch, position, self._share.num_updates, stats)
-            self.result.add_updates(plan.epoch, stats)
+            self.result.train.append(entry(plan.epoch, stats))
 
     def _between_updates(self) -> None:
         """Stop, validate or save if it is time; the end of the epoch is not treated here."""
@@ -275,7 +272,7 @@ class Trainer:
         rate = self._learning_rate(state.num_updates)
         stats = state.epoch_meters.stats(state.num_updates, rate, scale, self._wall())
         self.log.end_epoch(state.epoch, stats)
-        self.result.add_epoch(state.epoch, stats)
+        self.result.epochs.append(entry(state.epoch, stats))
         self._reason = self._limit_reached(state.epoch + 1)
         self._validate_and_save(end_of_epoch=True)
 
@@ -335,7 +332,7 @@ class Trainer:
                 score = stats[metric]
                 stats[f"best_{metric}"] = score if best is None else choose(score, best)
             self.log.validation(self.state.epoch, subset, stats)
-            self.result.add_validation(subset, self.state.epoch, stats)
+            self.result.valid.setdefault(subset, []).append(entry(self.state.epoch, stats))
             scores.append(stats.get(metric, math.nan))
         self._lap = time.monotonic()
         return scores[0]
@@ -370,11 +367,11 @@ class Trainer:
     def _limit_reached(self, epoch: int) -> str | None:
         """Return why training must not go on with an update in ``epoch``, or None."""
         if self._process.world_size == 1:
-            out_of_time = time_is_up(self.config.run, self._wall())
+            out_of_time = self.config.run.time_is_up(self._wall())
         else:
             # Processes must agree, so they use the vote that came with the last update.
             out_of_time = self._last is not None and self._last.time_is_up
-        return limit_reached(self.config.run, self.state.num_updates, epoch, out_of_time)
+        return self.config.run.limit_reached(self.state.num_updates, epoch, out_of_time)
 
     def _signalled(self) -> bool:
         if self._process.world_size == 1:

@@ -7,9 +7,9 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.training.batches import TrainingData, load_ahead
 from relu_nmt.training.config import ValidationConfig
 from relu_nmt.training.distributed import ProcessGroup
-from relu_nmt.training.meters import add_metrics, metric_averages
+from relu_nmt.training.log import metric_averages
 from relu_nmt.training.state import Components
-from relu_nmt.training.update import all_metrics
+from relu_nmt.training.update import add_metrics, all_metrics
 
 
 class Validator:
@@ -49,27 +49,27 @@ class Validator:
         if max_batches is not None:
             count = min(count, max_batches)
         mine = range(self._process.rank, count, self._process.world_size)
-        totals: dict[str, Tensor] = {}
-        counts: dict[str, float] = {}
+        sums: dict[str, tuple[Tensor, float]] = {}
         self._objective.eval()
-        with self._parts.decoding_weights(), torch.no_grad():
+        with self._parts.average.applied(), torch.no_grad():
             pinned = self._process.device.type == "cuda"
             for batch in load_ahead(source.load, mine, self._num_workers, pinned):
                 with self._parts.precision.autocast():
                     output = self._objective(batch.to(self._process.device))
+                metrics = all_metrics(output)
                 # The totals stay on the device, so that a GPU need not wait for each batch.
-                for name, (total, weight) in all_metrics(output).items():
-                    totals[name] = totals.get(name, 0) + total.double()
-                    counts[name] = counts.get(name, 0) + weight
-            sums = {name: (float(total), counts[name]) for name, total in totals.items()}
+                add_metrics(
+                    sums, {name: (t.double(), count) for name, (t, count) in metrics.items()}
+                )
             over_processes: dict[str, tuple[float, float]] = {}
-            for one in self._process.gather(sums):
+            read = {name: (float(total), count) for name, (total, count) in sums.items()}
+            for one in self._process.gather(read):
                 add_metrics(over_processes, one)
-            metrics = metric_averages(over_processes)
+            averages = metric_averages(over_processes)
             if subset in self._data.scorers and max_batches is None:
-                metrics |= self._data.scorers[subset].score()
+                averages |= self._data.scorers[subset].score()
         self._objective.train()
-        return metrics
+        return averages
 
     def check(self, config: ValidationConfig) -> None:
         """Validate on little data, and see that the metric of the best checkpoint exists.

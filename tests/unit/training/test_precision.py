@@ -10,8 +10,7 @@ from relu_nmt.optim.config import OptimizerConfig
 from relu_nmt.optim.optimizers import build_optimizer
 from relu_nmt.training.config import RunConfig
 from relu_nmt.training.distributed import ProcessGroup
-from relu_nmt.training.precision import Precision
-from relu_nmt.training.update import UpdatePlan, Updater
+from relu_nmt.training.update import Precision, UpdatePlan, Updater
 from tests.unit.training.toy import Toy, ToyBatch
 
 CPU = torch.device("cpu")
