@@ -1,7 +1,7 @@
 """Train a translation model on a data folder, or go on with its training."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -22,13 +22,15 @@ from relu_nmt.loading import build_model
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.encoder_decoder import EncoderDecoder
 from relu_nmt.models.objective import TranslationObjective
-from relu_nmt.recipes.training import Training, TrainingParts, run_training
+from relu_nmt.recipes.training import Training, run_training
 from relu_nmt.recipes.training_settings import TranslationTrainingSettings as Settings
 from relu_nmt.recipes.training_settings import search_settings
 from relu_nmt.training.batches import Scorer, TrainingData
 from relu_nmt.training.checkpoint import read_metadata
 from relu_nmt.training.distributed import ProcessGroup
+from relu_nmt.training.log import TrainingLog
 from relu_nmt.training.results import TrainingResult
+from relu_nmt.training.trainer import Trainer
 
 
 def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
@@ -52,10 +54,8 @@ class TranslationTraining(Training):
 
     settings: Settings
 
-    def __init__(
-        self, settings: Settings, process: ProcessGroup, say: Callable[[str], None]
-    ) -> None:
-        super().__init__(settings, process, say)
+    def __init__(self, settings: Settings, process: ProcessGroup, log: TrainingLog) -> None:
+        super().__init__(settings, process, log)
         options, bleu = settings.task, settings.bleu
         task = TranslationTask.from_data_folder(
             settings.data, options.source_lang, options.target_lang
@@ -66,12 +66,8 @@ class TranslationTraining(Training):
             task = task.with_sentence_separator()
         self.task = task
 
-    def parts(self) -> TrainingParts:
-        """Return the parts of a new training; what is in them is printed.
-
-        Raises:
-            ReluNmtError: the data, or the checkpoint to go on from, do not fit the settings.
-        """
+    def trainer(self) -> Trainer:
+        """Return the trainer of a new training; what its parts are is printed."""
         settings, batching = self.settings, self.settings.batching
         model = self._model()
         self._check_checkpoint()
@@ -81,14 +77,13 @@ class TranslationTraining(Training):
         if settings.bleu.eval_bleu and valid:
             first = next(iter(valid))
             scorers[first] = self._bleu_of(model, valid[first])
-        return TrainingParts(
-            model,
+        return self.trainer_of(
             objective,
             TrainingData(train, valid, scorers),
-            settings.trainer,
             self.task.to_state(),
             f"max tokens per device = {batching.max_tokens} and max sentences per "
             f"device = {batching.batch_size}",
+            settings.trainer,
         )
 
     def _model(self) -> EncoderDecoder:
@@ -104,8 +99,10 @@ class TranslationTraining(Training):
                 f"--share-all-embeddings: {self.settings.data} has two dictionaries; preprocess "
                 "with --joined-dictionary, or use --share-decoder-input-output-embed"
             )
-        name = f"{self.settings.task.arch}, attention {_attention_names(config)}"
-        return self.new_model(lambda: build_model(config, task), name)
+        model = self.new_model(lambda: build_model(config, task))
+        self.say(f"model: {self.settings.task.arch}, attention {_attention_names(config)}")
+        self.say_size(model)
+        return model
 
     def _check_checkpoint(self) -> None:
         """Compare the checkpoint to go on from with this model and data.

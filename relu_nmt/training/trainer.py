@@ -25,8 +25,8 @@ class Trainer:
     """Trains a model.
 
     Args:
-        model: the model whose weights are trained and stored.
-        objective: a module around it: ``objective(batch, telemetry=False) -> LossOutput``.
+        objective: gives the loss, ``objective(batch, telemetry=False) -> LossOutput``; its module
+            ``model`` is what is trained and stored.
         data: batches for training and validation.
         config: all settings.
         description: what a checkpoint tells about the model, as JSON can hold it
@@ -56,7 +56,6 @@ class Trainer:
         ...         self.model = model
         ...     def forward(self, batch, telemetry=False):
         ...         return LossOutput(self.model(torch.ones(1)).square().sum(), sample_size=1)
-        >>> model = nn.Linear(1, 1)
         >>> config = TrainerConfig(
         ...     run=RunConfig(max_epoch=2),
         ...     checkpoint=CheckpointConfig(no_save=True),
@@ -64,7 +63,7 @@ class Trainer:
         ... )
         >>> data = TrainingData(Batches(), valid={}, scorers={})
         >>> process = ProcessGroup(0, 1, torch.device("cpu"))
-        >>> trainer = Trainer(model, Square(model), data, config, {}, process)
+        >>> trainer = Trainer(Square(nn.Linear(1, 1)), data, config, {}, process)
         >>> trainer.train().num_updates  # doctest: +ELLIPSIS
         {...
         10
@@ -72,7 +71,6 @@ class Trainer:
 
     def __init__(
         self,
-        model: nn.Module,
         objective: nn.Module,
         data: TrainingData,
         config: TrainerConfig,
@@ -84,7 +82,7 @@ class Trainer:
         self.state = TrainingState()
         self.result = TrainingResult()
         objective.to(process.device).train()
-        self.parts = Components(model.to(process.device), config, process)
+        self.parts = Components(objective.get_submodule("model"), config, process)
         self.log = log or TrainingLog(config.logging, quiet=not process.is_first)
         self._description = description
         self._process = process
