@@ -11,7 +11,6 @@ from typing import Any, TextIO
 
 from relu_nmt.errors import ConfigError, MissingExtraError
 from relu_nmt.training.config import LoggingConfig
-from relu_nmt.training.update import UpdateResult, add_metrics
 
 UPDATES_TAG = "train_inner"
 EPOCH_TAG = "train"
@@ -50,7 +49,7 @@ class Meters:
 
     Example:
         >>> meters = Meters()
-        >>> meters.add(UpdateResult({"loss": (6.0, 3.0)}, 3, 1, 0.25, clipped=False), 2.0)
+        >>> meters.add(Meters({"loss": (6.0, 3.0)}, tokens=3, updates=1, seconds=2.0))
         >>> stats = meters.stats(1, 0.5, None, 2.0)
         >>> stats["wps"], round(stats["loss"], 3)
         (1.5, 2.885)
@@ -64,15 +63,15 @@ class Meters:
     clips: int = 0
     seconds: float = 0.0
 
-    def add(self, result: UpdateResult, seconds: float) -> None:
-        """Take in an update that took ``seconds``."""
-        add_metrics(self.sums, result.metrics)
-        self.tokens += result.num_tokens
-        self.sentences += result.num_sentences
-        self.updates += 1
-        self.gradient_norms += result.gradient_norm
-        self.clips += result.clipped
-        self.seconds += seconds
+    def add(self, other: "Meters") -> None:
+        """Take in the sums over further updates."""
+        add_metrics(self.sums, other.sums)
+        self.tokens += other.tokens
+        self.sentences += other.sentences
+        self.updates += other.updates
+        self.gradient_norms += other.gradient_norms
+        self.clips += other.clips
+        self.seconds += other.seconds
 
     def stats(
         self, num_updates: int, lr: float, loss_scale: float | None, wall: float
@@ -306,6 +305,13 @@ def _json_values(stats: Stats) -> dict[str, float | None]:
 
 def _stamped(name: str, text: str) -> str:
     return f"{time.strftime('%Y-%m-%d %H:%M:%S')} | INFO | {name} | {text}"
+
+
+def add_metrics(sums: dict[str, tuple[Any, float]], more: Mapping[str, tuple[Any, float]]) -> None:
+    """Add (sum, count) pairs by name, in place; sums on a device stay there."""
+    for name, (total, count) in more.items():
+        old_total, old_count = sums.get(name, (0, 0))
+        sums[name] = (old_total + total, old_count + count)
 
 
 def metric_averages(sums: Mapping[str, tuple[float, float]]) -> dict[str, float]:

@@ -204,7 +204,7 @@ def snapshot(
         with_optimizer: store the optimiser's tensors too.
     """
     state.schedule = parts.schedule.state()
-    state.precision = parts.precision.state()
+    state.precision = parts.precision.scaler.state_dict()
     metadata = {**description, "training_state": dataclasses.asdict(state)}
     training = optimizer_tensors(parts.model, parts.optimizer) if with_optimizer else {}
     with parts.average.applied() as raw:
@@ -263,7 +263,8 @@ def restore(
     if not config.reset_optimizer:
         tensors = _without_prefix(checkpoint.training_tensors, OPTIMIZER_PREFIX)
         _load_optimizer(parts.model, parts.optimizer, tensors, path)
-        parts.precision.load_state(state.precision)
+        if state.precision:  # empty without float16
+            parts.precision.scaler.load_state_dict(state.precision)
         if not config.reset_lr_scheduler:
             parts.schedule.load_state(state.schedule)
     _reset(state, config, best_metric)

@@ -237,11 +237,11 @@ class Trainer:
         if launched is None:
             return
         self._last = result = launched.read(self.config.run.clip_norm, self._process)
-        now = time.monotonic()
         state, plan = self.state, launched.plan
+        now = time.monotonic()
+        result.meters.seconds, self._lap = now - self._lap, now
         for meters in (state.inner, state.epoch_meters):
-            meters.add(result, now - self._lap)
-        self._lap = now
+            meters.add(result.meters)
         self.result.epoch = plan.epoch
         self.log.advance()
         if launched.telemetry:

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +18,7 @@ from relu_nmt.optim.optimizers import set_learning_rate
 from relu_nmt.training.batches import Batch
 from relu_nmt.training.config import RunConfig
 from relu_nmt.training.distributed import ProcessGroup
+from relu_nmt.training.log import Meters, add_metrics
 
 FAIRSEQ_SCALE_WINDOW = 2**14
 SHOWN_IDS = 20
@@ -53,22 +54,14 @@ class UpdateResult:
     """What one update did, over all its batches and processes.
 
     Args:
-        metrics: (sum, count) by name; losses in nats.
-        num_tokens: tokens without padding.
-        num_sentences: sentences (images).
-        gradient_norm: before clipping, of the mean loss per token.
-        clipped: whether the gradient was clipped.
+        meters: its numbers, but for the time.
         interrupted: a process received a signal.
         time_is_up: a process found that the time is up.
     """
 
-    metrics: dict[str, tuple[float, float]]
-    num_tokens: float
-    num_sentences: float
-    gradient_norm: float
-    clipped: bool
-    interrupted: bool = False
-    time_is_up: bool = False
+    meters: Meters
+    interrupted: bool
+    time_is_up: bool
 
 
 @dataclass(frozen=True)
@@ -106,12 +99,10 @@ class LaunchedUpdate:
         metrics = {name: (pairs[2 * i], pairs[2 * i + 1]) for i, name in enumerate(self.names)}
         if not self.skipped:
             self._check_finite(gradient_norm, metrics, pairs[2 * len(self.names) :], process)
+        clips = int(0 < clip_norm < gradient_norm)
+        tokens, sentences = head["num_tokens"], head["num_sentences"]
         return UpdateResult(
-            metrics,
-            head["num_tokens"],
-            head["num_sentences"],
-            gradient_norm,
-            clipped=0 < clip_norm < gradient_norm,
+            Meters(metrics, tokens, sentences, 1, gradient_norm, clips),
             interrupted=head["interrupt_votes"] > 0,
             time_is_up=head["time_votes"] > 0,
         )
@@ -173,10 +164,9 @@ class Precision:
         window = config.fp16_scale_window or max(
             1, FAIRSEQ_SCALE_WINDOW // world_size // config.update_freq[0]
         )
-        self.scaler = (
-            torch.amp.GradScaler("cuda", config.fp16_init_scale, growth_interval=window)
-            if config.fp16
-            else None
+        # Without float16 it leaves losses, gradients and steps as they are.
+        self.scaler = torch.amp.GradScaler(
+            "cuda", config.fp16_init_scale, growth_interval=window, enabled=config.fp16
         )
 
     def autocast(self) -> AbstractContextManager:
@@ -185,24 +175,12 @@ class Precision:
             return nullcontext()
         return torch.autocast(self._device_type, self._dtype)
 
-    def backward(self, loss: Tensor) -> None:
-        """Compute the gradients of the loss, scaled if the format needs it."""
-        (self.scaler.scale(loss) if self.scaler else loss).backward()
-
-    def unscale(self, optimizer: torch.optim.Optimizer) -> None:
-        """Take the loss scale out of the gradients."""
-        if self.scaler:
-            self.scaler.unscale_(optimizer)
-
     def step(self, optimizer: torch.optim.Optimizer) -> bool:
         """Make the optimiser's step; return False if gradients overflowed and it was left out.
 
         Raises:
             TrainingError: the loss scale fell below ``--min-loss-scale``.
         """
-        if not self.scaler:
-            optimizer.step()
-            return True
         before = self.scaler.get_scale()
         self.scaler.step(optimizer)
         self.scaler.update()
@@ -218,16 +196,7 @@ class Precision:
     @property
     def loss_scale(self) -> float | None:
         """The current loss scale; None without loss scaling."""
-        return self.scaler.get_scale() if self.scaler else None
-
-    def state(self) -> dict[str, float]:
-        """Return what a resumed run must know, as plain values."""
-        return self.scaler.state_dict() if self.scaler else {}
-
-    def load_state(self, state: dict[str, float]) -> None:
-        """Go on from :meth:`state`; nothing happens if either run has no loss scaling."""
-        if self.scaler and state:
-            self.scaler.load_state_dict(state)
+        return self.scaler.get_scale() if self.scaler.is_enabled() else None
 
 
 class Updater:
@@ -321,7 +290,7 @@ class Updater:
                 output: LossOutput = self._objective(
                     batch.to(self._process.device), telemetry=telemetry
                 )
-            self._precision.backward(output.loss * weight)
+            self._precision.scaler.scale(output.loss * weight).backward()
         return output
 
     @torch.no_grad()
@@ -331,7 +300,7 @@ class Updater:
         The backward pass of several processes has averaged their sums, which ``world_size``
         undoes.
         """
-        self._precision.unscale(self._optimizer)
+        self._precision.scaler.unscale_(self._optimizer)
         gradients = [p.grad for p in self._parameters if p.grad is not None]
         factor = (self._process.world_size / sample_size.clamp(min=1)).to(gradients[0].dtype)
         norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients))) * factor
@@ -339,13 +308,6 @@ class Updater:
             factor = factor * (self._clip_norm / (norm + 1e-6)).clamp(max=1.0)
         torch._foreach_mul_(gradients, factor)
         return norm
-
-
-def add_metrics(sums: dict[str, tuple[Any, float]], more: Mapping[str, tuple[Any, float]]) -> None:
-    """Add (sum, count) pairs by name, in place; sums on a device stay there."""
-    for name, (total, count) in more.items():
-        old_total, old_count = sums.get(name, (0, 0))
-        sums[name] = (old_total + total, old_count + count)
 
 
 def all_metrics(output: LossOutput) -> dict[str, tuple[Tensor, float]]:

@@ -7,9 +7,9 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.training.batches import TrainingData, load_ahead
 from relu_nmt.training.config import ValidationConfig
 from relu_nmt.training.distributed import ProcessGroup
-from relu_nmt.training.log import metric_averages
+from relu_nmt.training.log import add_metrics, metric_averages
 from relu_nmt.training.state import Components
-from relu_nmt.training.update import add_metrics, all_metrics
+from relu_nmt.training.update import all_metrics
 
 
 class Validator:

@@ -8,17 +8,16 @@ import pytest
 from relu_nmt.errors import ConfigError
 from relu_nmt.training.config import LoggingConfig
 from relu_nmt.training.log import Meters, TrainingLog, format_value, metric_averages, rounded
-from relu_nmt.training.update import UpdateResult
 
 
-def result(loss, count, tokens):
-    return UpdateResult({"nll_loss": (loss, count)}, tokens, 2, 0.5, clipped=True)
+def meters_of(loss, count, tokens, seconds):
+    return Meters({"nll_loss": (loss, count)}, tokens, 2, 1, 0.5, clips=1, seconds=seconds)
 
 
 def test_losses_are_shown_in_bits_and_averaged_over_tokens():
     meters = Meters()
-    meters.add(result(8 * math.log(2), 2, 10), 1.0)
-    meters.add(result(0.0, 6, 30), 3.0)
+    meters.add(meters_of(8 * math.log(2), 2, 10, 1.0))
+    meters.add(meters_of(0.0, 6, 30, 3.0))
     averages = meters.stats(2, lr=0.1, loss_scale=None, wall=5.0)
     assert list(averages) == [
         *("nll_loss", "ppl", "wps", "ups", "wpb", "bsz", "num_updates", "lr", "gnorm", "clip"),
