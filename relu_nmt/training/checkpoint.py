@@ -85,7 +85,12 @@ def save_checkpoint(path: str | os.PathLike[str], checkpoint: Checkpoint) -> Non
         target.parent.mkdir(parents=True, exist_ok=True)
         with replacing(target) as temporary:
             save_file(stored, temporary, metadata=text)
-            _make_durable(temporary)
+            # An ordinary new file's permissions, and all of it on the disk.
+            mask = os.umask(0)
+            os.umask(mask)
+            temporary.chmod(0o666 & ~mask)
+            with open(temporary, "rb") as file:
+                os.fsync(file.fileno())
     except (OSError, SafetensorError) as error:
         raise CheckpointError(
             f"{target}: cannot write the checkpoint ({error}); free some space or choose another "
@@ -254,15 +259,6 @@ def _check_tensors(path: Path, tensors: Mapping[str, Tensor], checksums: Mapping
     for name, tensor in tensors.items():
         if checksums.get(name) != _checksum(tensor):
             raise _damaged(path, f"the tensor {name} does not fit its checksum")
-
-
-def _make_durable(path: Path) -> None:
-    """Give a file of safetensors an ordinary new file's permissions and force it to the disk."""
-    mask = os.umask(0)
-    os.umask(mask)
-    path.chmod(0o666 & ~mask)
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
 
 
 def _check_is_safetensors(path: Path) -> None:

@@ -3,7 +3,8 @@
 import os
 import signal
 import threading
-from types import FrameType, TracebackType
+from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from relu_nmt.errors import ConfigError
 
 
+@dataclass
 class ProcessGroup:
     """This process among those that train together, and its device.
 
@@ -28,10 +30,9 @@ class ProcessGroup:
         (True, ['a share'])
     """
 
-    def __init__(self, rank: int, world_size: int, device: torch.device) -> None:
-        self.rank = rank
-        self.world_size = world_size
-        self.device = device
+    rank: int
+    world_size: int
+    device: torch.device
 
     @property
     def is_first(self) -> bool:
@@ -143,12 +144,7 @@ class SignalWatch:
                 self._old[number] = signal.signal(number, self._note)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for number, handler in self._old.items():
             signal.signal(number, handler)
 

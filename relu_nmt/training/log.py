@@ -127,7 +127,8 @@ class TrainingLog:
     def __init__(self, config: LoggingConfig, quiet: bool = False, shown: bool = True) -> None:
         self._config = config
         self._shown = shown and not quiet
-        self._format = config.log_format or _default_format(config)
+        default = "tqdm" if sys.stderr.isatty() and not config.no_progress_bar else "simple"
+        self._format = config.log_format or default
         self._bar: Any = None
         self._file = _open_file(config.log_file) if config.log_file and not quiet else None
         self._board = None if quiet else config.tensorboard_logdir or None
@@ -172,7 +173,7 @@ class TrainingLog:
         """
         if self._format == "json":
             done = round(epoch - 1 + position / total, 3)
-            self._write_json({"epoch": epoch, "update": done, **_json_values(stats)})
+            self._write(json.dumps({"epoch": epoch, "update": done, **_json_values(stats)}))
         elif self._format == "simple":
             values = ", ".join(f"{n}={format_value(n, v)}" for n, v in stats.items())
             text = f"epoch {epoch:03d}:  {position:5d} / {total:d} {values}"
@@ -197,7 +198,8 @@ class TrainingLog:
                 name: float(f"{value:.{TELEMETRY_DIGITS}g}") if math.isfinite(value) else None
                 for name, value in scalars.items()
             }
-            self._write_json({"epoch": epoch, "num_updates": num_updates, "telemetry": values})
+            line = {"epoch": epoch, "num_updates": num_updates, "telemetry": values}
+            self._write(json.dumps(line))
         self._add_curves(UPDATES_TAG, {**scalars, "num_updates": num_updates})
 
     @property
@@ -231,7 +233,7 @@ class TrainingLog:
     def _summary(self, epoch: int, name: str, title: str, stats: Stats) -> None:
         if self._format == "json":
             named = {f"{name}_{key}": value for key, value in _json_values(stats).items()}
-            self._write_json({"epoch": epoch, **named})
+            self._write(json.dumps({"epoch": epoch, **named}))
         elif self._format != "none":
             told = " | ".join(f"{n} {format_value(n, v)}" for n, v in stats.items())
             self._write(_stamped(name, f"epoch {epoch:03d} | {title}{told}"))
@@ -248,9 +250,6 @@ class TrainingLog:
             if name != "num_updates" and math.isfinite(value):
                 self._writers[tag].add_scalar(name, value, int(values["num_updates"]))
         self._writers[tag].flush()
-
-    def _write_json(self, values: Mapping[str, Any]) -> None:
-        self._write(json.dumps(values))
 
     def _write(self, line: str) -> None:
         if self._bar is not None:
@@ -292,10 +291,6 @@ def _open_file(path: str) -> TextIO:
         return open(path, "a", encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"--log-file {path}: cannot be written ({error.strerror})") from error
-
-
-def _default_format(config: LoggingConfig) -> str:
-    return "tqdm" if sys.stderr.isatty() and not config.no_progress_bar else "simple"
 
 
 def _json_values(stats: Stats) -> dict[str, float | None]:

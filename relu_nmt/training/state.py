@@ -12,13 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from relu_nmt.errors import CheckpointError
+from relu_nmt.optim.config import SCHEDULES
 from relu_nmt.optim.optimizers import build_optimizer
-from relu_nmt.optim.schedules import build_schedule
+from relu_nmt.optim.schedules import Schedule
+from relu_nmt.training.batches import BatchSource, Scorer, load_ahead
 from relu_nmt.training.checkpoint import Checkpoint, check_fit, load_checkpoint, load_weights
 from relu_nmt.training.config import CheckpointConfig, EmaConfig, TrainerConfig
 from relu_nmt.training.distributed import ProcessGroup
-from relu_nmt.training.log import Meters
-from relu_nmt.training.update import Precision
+from relu_nmt.training.log import Meters, add_metrics, metric_averages
+from relu_nmt.training.update import Precision, all_metrics
 
 OPTIMIZER_PREFIX = "optimizer."
 RAW_PREFIX = "train.model."
@@ -169,7 +171,7 @@ class Components:
     """Model and optimiser with everything that steers them.
 
     Args:
-        model: the model whose weights are trained and stored, on its device already.
+        objective: gives the loss, on its device already; its module ``model`` is trained.
         config: settings of optimiser, schedule, precision and average.
         process: this process.
 
@@ -177,13 +179,51 @@ class Components:
         ConfigError: settings that contradict each other or the device.
     """
 
-    def __init__(self, model: nn.Module, config: TrainerConfig, process: ProcessGroup) -> None:
-        self.model = model
+    def __init__(self, objective: nn.Module, config: TrainerConfig, process: ProcessGroup) -> None:
+        self.objective = objective
+        self.model = model = objective.get_submodule("model")
+        self.process = process
+        self.num_workers = config.run.num_workers
         self.optimizer = build_optimizer(model, config.optimizer)
         maximize = config.validation.maximize
-        self.schedule = build_schedule(config.schedule, config.run.max_update, maximize)
+        make_schedule = SCHEDULES.get(config.schedule.lr_scheduler)
+        self.schedule: Schedule = make_schedule(config.schedule, config.run.max_update, maximize)
         self.precision = Precision(config.run, process.device, process.world_size)
         self.average = WeightAverage(model, config.ema)
+
+    def validate(
+        self, source: BatchSource, scorer: Scorer | None = None, max_batches: int | None = None
+    ) -> dict[str, float]:
+        """Return the metrics of a validation set; losses in bits. Back to training mode afterwards.
+
+        Args:
+            source: its batches, which are shared out to the processes.
+            scorer: computes further metrics.
+            max_batches: only so many batches.
+        """
+        count = source.begin_epoch(1)
+        if max_batches is not None:
+            count = min(count, max_batches)
+        mine = range(self.process.rank, count, self.process.world_size)
+        sums: dict[str, tuple[Tensor, float]] = {}
+        self.objective.eval()
+        with self.average.applied(), torch.no_grad():
+            pinned = self.process.device.type == "cuda"
+            for batch in load_ahead(source.load, mine, self.num_workers, pinned):
+                with self.precision.autocast():
+                    output = self.objective(batch.to(self.process.device))
+                metrics = all_metrics(output)
+                # The totals stay on the device, so that a GPU need not wait for each batch.
+                add_metrics(sums, {name: (t.double(), n) for name, (t, n) in metrics.items()})
+            over_processes: dict[str, tuple[float, float]] = {}
+            read = {name: (float(total), count) for name, (total, count) in sums.items()}
+            for one in self.process.gather(read):
+                add_metrics(over_processes, one)
+            averages = metric_averages(over_processes)
+            if scorer is not None:
+                averages |= scorer.score()
+        self.objective.train()
+        return averages
 
 
 @contextmanager

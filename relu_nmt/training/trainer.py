@@ -3,13 +3,13 @@
 import math
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
 from torch import nn
 
-from relu_nmt.errors import DataError, TrainingError
+from relu_nmt.errors import ConfigError, DataError, TrainingError
 from relu_nmt.training.batches import Batch, Share, TrainingData, load_ahead
 from relu_nmt.training.checkpoint_manager import CheckpointFolder
 from relu_nmt.training.config import TrainerConfig
@@ -18,7 +18,6 @@ from relu_nmt.training.log import Meters, TrainingLog
 from relu_nmt.training.results import TrainingResult, entry
 from relu_nmt.training.state import Components, TrainingState, restore, snapshot
 from relu_nmt.training.update import LaunchedUpdate, UpdatePlan, Updater, UpdateResult, update_seed
-from relu_nmt.training.validation import Validator
 
 
 class Trainer:
@@ -82,7 +81,7 @@ class Trainer:
         self.state = TrainingState()
         self.result = TrainingResult()
         objective.to(process.device).train()
-        self.parts = Components(objective.get_submodule("model"), config, process)
+        self.parts = Components(objective, config, process)
         self.log = log or TrainingLog(config.logging, quiet=not process.is_first)
         self._description = description
         self._process = process
@@ -94,7 +93,6 @@ class Trainer:
             config.run.clip_norm,
             process,
         )
-        self._validator = Validator(objective, data, self.parts, process, config.run.num_workers)
         self._folder = CheckpointFolder(config.checkpoint, config.validation)
         # A GPU works on its own: waiting for each update's numbers would leave it idle.
         self._reads_late = process.device.type != "cpu"
@@ -161,13 +159,26 @@ class Trainer:
         """Find the mistakes that would otherwise show after hours."""
         if self._process.is_first:
             self._folder.check(self.result.parameters, self.config.ema.store_ema)
-        if self._data.valid and not self.config.validation.disable_validation:
-            self._validator.check(self.config.validation)
+        if not self._data.valid or self.config.validation.disable_validation:
+            return
+        subset, source = next(iter(self._data.valid.items()))
+        names = list(self.parts.validate(source, max_batches=self._process.world_size))
+        if (scorer := self._data.scorers.get(subset)) is not None:
+            names += scorer.metric_names
+            self.parts.objective.eval()
+            scorer.check()
+            self.parts.objective.train()
+        metric = self.config.validation.best_checkpoint_metric
+        if metric not in names:
+            raise ConfigError(
+                f"--best-checkpoint-metric {metric}: the validation set '{subset}' has only "
+                f"{', '.join(names)}{'; bleu needs --eval-bleu' * (metric == 'bleu')}"
+            )
 
     def _train_epoch(self) -> None:
         """Train from the stored position to the end of the epoch, or until a reason to stop."""
-        state, config = self.state, self.config.run
-        if state.begin_epoch(self._data.train.begin_epoch(state.epoch)):
+        state, config, source = self.state, self.config.run, self._data.train
+        if state.begin_epoch(source.begin_epoch(state.epoch)):
             self.log.say(
                 f"the epoch now has {state.num_batches} batches; the position in it is carried "
                 "over in proportion"
@@ -182,20 +193,19 @@ class Trainer:
         updates = share.updates()
         wanted = [index for update in updates for index in update if index is not None]
         on_gpu = self._process.device.type == "cuda"
-        batches = load_ahead(self._data.train.load, wanted, config.num_workers, on_gpu)
+        batches = load_ahead(source.load, wanted, config.num_workers, on_gpu)
         self.log.begin_epoch(state.epoch, share.updates_done(share.offset), share.num_updates)
         self._lap = time.monotonic()
         for update in updates:
-            if self._update([self._batch(index, batches) for index in update]):
+            # Where this process has no batch, another one counts with weight 0.
+            if self._update(
+                [(next(batches), 1) if i is not None else (source.load(0), 0) for i in update]
+            ):
                 self._between_updates()
             if self._reason:
                 batches.close()
                 return
         self._end_epoch()
-
-    def _batch(self, index: int | None, batches: Iterator[Batch]) -> tuple[Batch, int]:
-        """Return the next batch with weight 1; where this process has none, another with 0."""
-        return (self._data.train.load(0), 0) if index is None else (next(batches), 1)
 
     def _update(self, batches: list[tuple[Batch, int]]) -> bool:
         """Make an update; return False if float16 gradients overflowed and it was left out.
@@ -320,9 +330,9 @@ class Trainer:
         self._read_launched()
         scores: list[float] = []
         metric = self.config.validation.best_checkpoint_metric
-        for subset in self._data.valid:
+        for subset, source in self._data.valid.items():
             self.log.say(f"begin validation on '{subset}' subset", subset)
-            stats = self._validator.run(subset)
+            stats = self.parts.validate(source, self._data.scorers.get(subset))
             stats["num_updates"] = self.state.num_updates
             if not scores and metric in stats:
                 choose = max if self.config.validation.maximize else min

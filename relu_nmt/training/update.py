@@ -97,8 +97,15 @@ class LaunchedUpdate:
         head = dict(zip(HEAD, values, strict=False))
         pairs = values[len(HEAD) :]
         metrics = {name: (pairs[2 * i], pairs[2 * i + 1]) for i, name in enumerate(self.names)}
-        if not self.skipped:
-            self._check_finite(gradient_norm, metrics, pairs[2 * len(self.names) :], process)
+        bad = [name for name, (total, _) in metrics.items() if not math.isfinite(total)]
+        if not self.skipped and (bad or not math.isfinite(gradient_norm)):
+            what = f"{' and '.join(bad)} became" if bad else "the gradient is"
+            raise TrainingError(
+                f"update {self.plan.num_updates} (epoch {self.plan.epoch}): {what} not finite "
+                f"(gradient norm {gradient_norm:g}); samples "
+                f"{self._suspects(pairs[2 * len(self.names) :], process)}. Lower --lr, lengthen "
+                "--warmup-updates or set --clip-norm; earlier checkpoints are unharmed"
+            )
         clips = int(0 < clip_norm < gradient_norm)
         tokens, sentences = head["num_tokens"], head["num_sentences"]
         return UpdateResult(
@@ -107,30 +114,16 @@ class LaunchedUpdate:
             time_is_up=head["time_votes"] > 0,
         )
 
-    def _check_finite(
-        self,
-        gradient_norm: float,
-        metrics: dict[str, tuple[float, float]],
-        losses: list[float],
-        process: ProcessGroup,
-    ) -> None:
-        bad = [name for name, (total, _) in metrics.items() if not math.isfinite(total)]
-        if math.isfinite(gradient_norm) and not bad:
-            return
+    def _suspects(self, losses: list[float], process: ProcessGroup) -> str:
+        """Return the samples of the batches whose losses are not finite, otherwise of all."""
         pairs = list(zip(self.ids, losses, strict=True))
         # Every process sees the same sums, so all of them come here.
         suspects = process.gather([ids.tolist() for ids, loss in pairs if not math.isfinite(loss)])
         if not any(suspects):
             suspects = process.gather([ids.tolist() for ids, _ in pairs])
-        what = f"{' and '.join(bad)} became" if bad else "the gradient is"
         ids = [str(number) for lists in suspects for batch in lists for number in batch]
-        shown = ", ".join(ids[:SHOWN_IDS])
         more = f" and {len(ids) - SHOWN_IDS} more" if len(ids) > SHOWN_IDS else ""
-        raise TrainingError(
-            f"update {self.plan.num_updates} (epoch {self.plan.epoch}): {what} not finite "
-            f"(gradient norm {gradient_norm:g}); samples {shown}{more}. Lower --lr, lengthen "
-            "--warmup-updates or set --clip-norm; earlier checkpoints are unharmed"
-        )
+        return ", ".join(ids[:SHOWN_IDS]) + more
 
 
 class Precision:
@@ -157,9 +150,7 @@ class Precision:
         if config.bf16 and device.type == "cuda" and not torch.cuda.is_bf16_supported():
             raise ConfigError("this GPU has no bfloat16; use --fp16 or neither")
         self._device_type = device.type
-        self._dtype = {(True, False): torch.float16, (False, True): torch.bfloat16}.get(
-            (config.fp16, config.bf16)
-        )
+        self._dtype = torch.float16 if config.fp16 else torch.bfloat16 if config.bf16 else None
         self._min_scale = config.min_loss_scale
         window = config.fp16_scale_window or max(
             1, FAIRSEQ_SCALE_WINDOW // world_size // config.update_freq[0]
