@@ -68,17 +68,6 @@ class TaskOptions(LanguageOptions, FairseqOptions):
         return self.label_smoothing if self.criterion == LABEL_SMOOTHED else 0.0
 
 
-def parse_search(text: str) -> str:
-    """Return the JSON text if it describes a search.
-
-    Raises:
-        ValueError: no JSON object.
-        ConfigError: a field that the search does not have.
-    """
-    search_settings(text)
-    return text
-
-
 def search_settings(text: str) -> GenerationConfig:
     """Return the search that JSON with fields of :class:`GenerationConfig` describes.
 
@@ -95,6 +84,12 @@ def search_settings(text: str) -> GenerationConfig:
     return from_flat(GenerationConfig, values)
 
 
+def _checked_search(text: str) -> str:
+    """Return the text if :func:`search_settings` can read it."""
+    search_settings(text)
+    return text
+
+
 @settings
 class EvalBleuOptions:
     """BLEU of the validation set during training."""
@@ -104,7 +99,7 @@ class EvalBleuOptions:
         DEFAULT_SEARCH,
         "settings of the search as JSON",
         metavar="JSON",
-        parse=parse_search,
+        parse=_checked_search,
         needs="eval_bleu",
     )
     eval_bleu_remove_bpe: str | None = option(

@@ -72,8 +72,9 @@ class TrainingResult:
 
     Example:
         >>> result = TrainingResult(num_updates=20)
-        >>> result.add_updates(1, {"num_updates": 10, "wps": 100.0, "ups": 2.0, "train_wall": 5.0})
-        >>> result.add_updates(1, {"num_updates": 20, "wps": 200.0, "ups": 4.0, "train_wall": 2.5})
+        >>> for updates, wps, seconds in ((10, 100.0, 5.0), (20, 200.0, 2.5)):
+        ...     stats = {"num_updates": updates, "wps": wps, "ups": wps / 50, "train_wall": seconds}
+        ...     result.train.append(entry(1, stats))
         >>> result.tokens_per_second, result.updates_per_second
         (200.0, 4.0)
     """
@@ -133,18 +134,6 @@ class TrainingResult:
         pairs = [(one[name] or 0.0, one["train_wall"] or 0.0) for one in parts[1:] or parts]
         seconds = sum(duration for _, duration in pairs)
         return sum(speed * duration for speed, duration in pairs) / seconds if seconds else None
-
-    def add_updates(self, epoch: int, stats: Mapping[str, float]) -> None:
-        """Take in the averages since the log interval before."""
-        self.train.append({"epoch": epoch, **_storable(stats)})
-
-    def add_epoch(self, epoch: int, stats: Mapping[str, float]) -> None:
-        """Take in the averages of a finished epoch."""
-        self.epochs.append({"epoch": epoch, **_storable(stats)})
-
-    def add_validation(self, subset: str, epoch: int, stats: Mapping[str, float]) -> None:
-        """Take in the metrics of a validation set."""
-        self.valid.setdefault(subset, []).append({"epoch": epoch, **_storable(stats)})
 
     def measure(self, num_updates: int, seconds: float) -> None:
         """Note how far the training is, and the memory that it has taken."""
@@ -239,5 +228,7 @@ class TrainingResult:
         return result
 
 
-def _storable(stats: Mapping[str, float]) -> Stats:
-    return {name: value if math.isfinite(value) else None for name, value in stats.items()}
+def entry(epoch: int, stats: Mapping[str, float]) -> Stats:
+    """Return averages or metrics of an epoch as the result keeps them."""
+    found = {name: value if math.isfinite(value) else None for name, value in stats.items()}
+    return {"epoch": epoch, **found}

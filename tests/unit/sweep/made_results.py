@@ -10,7 +10,7 @@ from relu_nmt.sweep.plan import SweepPlan
 from relu_nmt.sweep.results import SLOTS
 from relu_nmt.sweep.settings import SweepSettings
 from relu_nmt.sweep.steps import DIVERGED, DONE, FAILED, StepState
-from relu_nmt.training.results import TrainingResult
+from relu_nmt.training.results import TrainingResult, entry
 
 # Share of the words that a made-up translation has right, by attention.
 SKILL = {"softmax": 0.86, "reluformer": 0.88, "sparsemax": 0.84}
@@ -79,8 +79,9 @@ def _write_results(step, model):
     results = TrainingResult(step.checkpoints, ended="done", num_updates=4000, seconds=1012.5)
     for number, loss, wps in ((50, 7.1, speed / 2), (100, 6.0, speed)):
         stats = {"loss": loss, "wps": wps, "ups": wps / 9, "train_wall": 450 / wps}
-        results.add_updates(1, {"num_updates": number, **stats})
-    results.add_validation("valid", 1, {"num_updates": 4000, "loss": 5.5, "nll_loss": 4.321})
+        results.train.append(entry(1, {"num_updates": number, **stats}))
+    valid = {"num_updates": 4000, "loss": 5.5, "nll_loss": 4.321}
+    results.valid["valid"] = [entry(1, valid)]
     results.write()
 
 
