@@ -5,7 +5,7 @@ from pathlib import Path
 from relu_nmt.config import like, option, settings
 from relu_nmt.config.shared import FairseqOptions, LanguageOptions, SeedOptions
 from relu_nmt.data.data_folder import pair_name
-from relu_nmt.data.documents import SEPARATORS
+from relu_nmt.data.groups import SEPARATORS
 from relu_nmt.errors import ConfigError
 from relu_nmt.tokenization.base import subword_models, tokenizers
 

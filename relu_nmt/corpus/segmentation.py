@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from relu_nmt.data.documents import separator_test
+from relu_nmt.data.groups import separator_test
 from relu_nmt.errors import DataError
 from relu_nmt.io.safe_write import safe_writer
 from relu_nmt.io.text_lines import Chunk, TextFile, read_chunk
@@ -29,7 +29,7 @@ class Conversion:
         step: ``words`` (tokenise and lower-case), ``pieces`` (split words into subwords),
             ``tokens`` (both) or ``keep``.
         separator: which lines separate documents and are left out, see
-            :func:`relu_nmt.data.documents.separator_test`.
+            :func:`relu_nmt.data.groups.separator_test`.
         output: where the result goes, one sentence per line; None for nowhere.
         raw_output: where the sentences as they were go; None for nowhere.
     """

@@ -14,7 +14,7 @@ from relu_nmt.corpus.preprocess_config import PreprocessConfig
 from relu_nmt.corpus.segmentation import Conversion, convert_texts, document_sizes
 from relu_nmt.data.binarize import count_words
 from relu_nmt.data.data_folder import documents_path, raw_path
-from relu_nmt.data.documents import DOCUMENT_TAG, write_documents
+from relu_nmt.data.groups import DOCUMENT_TAG, write_documents
 from relu_nmt.data.journal import Journal
 from relu_nmt.data.split import check_parallel
 from relu_nmt.errors import DataError

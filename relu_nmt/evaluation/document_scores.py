@@ -20,7 +20,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from relu_nmt.data.documents import sentence_slices, separator_test
+from relu_nmt.data.groups import separator_test
+from relu_nmt.data.split import sentence_slices
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation.bleu import MetricConfig, Score
 

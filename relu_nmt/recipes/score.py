@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from relu_nmt.data.documents import DOCUMENT_TAG, SEPARATORS, read_documents, separator_test
+from relu_nmt.data.groups import DOCUMENT_TAG, SEPARATORS, read_documents, separator_test
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation import document_scores as docs
 from relu_nmt.evaluation.bleu import MetricConfig, Score

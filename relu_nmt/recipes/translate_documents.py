@@ -5,8 +5,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from relu_nmt.data.documents import separator_test
-from relu_nmt.data.groups import SINGLE_SENTENCES
+from relu_nmt.data.groups import SINGLE_SENTENCES, separator_test
 from relu_nmt.decoding.document_search import (
     SourceDocuments,
     TranslatedDocuments,

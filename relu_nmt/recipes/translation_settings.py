@@ -10,8 +10,7 @@ from relu_nmt.config.shared import (
     LanguageOptions,
     PrecisionOptions,
 )
-from relu_nmt.data.documents import SEPARATORS
-from relu_nmt.data.groups import SINGLE_SENTENCES, DocumentConfig
+from relu_nmt.data.groups import SEPARATORS, SINGLE_SENTENCES, DocumentConfig
 from relu_nmt.decoding.config import DocumentGenerationConfig, GenerationConfig, SearchOptions
 from relu_nmt.decoding.windows import WindowConfig
 from relu_nmt.errors import ConfigError

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from relu_nmt.data.data_folder import file_record
-from relu_nmt.data.documents import sentence_slices
+from relu_nmt.data.split import sentence_slices
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.tokenization.base import (
     SubwordModel,

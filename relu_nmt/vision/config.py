@@ -3,8 +3,7 @@
 from relu_nmt.attention.config import AttentionPresetOptions
 from relu_nmt.attention.spec import known_attention
 from relu_nmt.config import flag_of, group, like, option, settings, shown
-from relu_nmt.config.shared import BatchSizeOptions
-from relu_nmt.data.batching import BatchingConfig
+from relu_nmt.config.shared import BatchingConfig, BatchSizeOptions
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules import feed_forwards, norms
 from relu_nmt.optim.config import OptimizerConfig, ScheduleConfig

@@ -17,7 +17,7 @@ from relu_nmt.corpus.preprocess_config import PreprocessConfig
 from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.data_folder import read_manifest
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.data.documents import read_documents, write_documents
+from relu_nmt.data.groups import read_documents, write_documents
 from relu_nmt.data.indexed_dataset import IndexedDataset, IndexedDatasetWriter
 from relu_nmt.data.split import Split
 from relu_nmt.errors import ReluNmtError
