@@ -14,7 +14,7 @@ from relu_nmt.data.data_folder import (
     infer_languages,
     pair_name,
     read_manifest,
-    split_prefix,
+    split_path,
 )
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR, UNK, Dictionary
 from relu_nmt.data.indexed_dataset import IndexedDataset
@@ -180,10 +180,10 @@ class TranslationTask:
         if folder is None:
             raise DataError("this task comes from a checkpoint and has no data folder; give one")
         pair = find_pair(folder, split, self.source_lang, self.target_lang)
-        source = IndexedDataset(split_prefix(folder, split, pair, self.source_lang))
+        source = IndexedDataset(split_path(folder, split, pair, self.source_lang))
         target = None
         if pair != pair_name(self.source_lang, None):
-            target = IndexedDataset(split_prefix(folder, split, pair, self.target_lang))
+            target = IndexedDataset(split_path(folder, split, pair, self.target_lang))
         sizes = len(self.source_dictionary), len(self.target_dictionary)
         return Split(source, target, *sizes, self.separators)
 
