@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 
 from relu_nmt.corpus.preprocess_config import PreprocessConfig
-from relu_nmt.data.binarize import count_words
+from relu_nmt.data.binarize import Advance, count_words
 from relu_nmt.data.data_folder import Journal, split_path
 from relu_nmt.data.groups import DOCUMENT_TAG, separator_test, write_documents
 from relu_nmt.data.split import check_parallel
 from relu_nmt.errors import DataError
-from relu_nmt.io.progress_bar import ProgressBar
+from relu_nmt.io.progress_bar import progress_bar
 from relu_nmt.io.safe_write import safe_writer
 from relu_nmt.io.text_lines import Chunk, TextFile, read_chunk, scan_text
 from relu_nmt.io.worker_pool import ordered_map
@@ -107,7 +107,7 @@ def convert_texts(
     conversions: Sequence[Conversion],
     pipelines: Mapping[str, TextPipeline],
     workers: int,
-    advance: Callable[[int], None],
+    advance: Advance,
 ) -> Iterator[tuple[Conversion, dict[str, Any], dict[Path, str]]]:
     """Convert text files; yield each when its results are complete.
 
@@ -314,9 +314,9 @@ class TextSteps:
         if todo:
             label = {"words": "tokenise", "pieces": "split", "keep": "copy"}
             total = sum(c.text.num_bytes for c in todo)
-            with ProgressBar(label.get(todo[0].step, "convert"), total) as progress:
+            with progress_bar(label.get(todo[0].step, "convert"), total) as advance:
                 for conversion, found, checksums in convert_texts(
-                    todo, pipelines, self.workers, progress.advance
+                    todo, pipelines, self.workers, advance
                 ):
                     self.journal.note(conversion.name, found, checksums)
                     known[conversion.side] = found
@@ -394,5 +394,5 @@ class _TrainingText:
     def word_counts(self) -> Mapping[str, int]:
         """Return how often each word occurs."""
         total = sum(text.num_bytes for text in self.texts)
-        with ProgressBar("count words", total) as progress:
-            return count_words(self.texts, self.workers, progress.advance)
+        with progress_bar("count words", total) as advance:
+            return count_words(self.texts, self.workers, advance)

@@ -34,7 +34,7 @@ from relu_nmt.data.dictionary import UNK, Dictionary
 from relu_nmt.data.indexed_dataset import bin_path, idx_path
 from relu_nmt.data.split import check_parallel
 from relu_nmt.errors import DataError
-from relu_nmt.io.progress_bar import ProgressBar, hidden_progress
+from relu_nmt.io.progress_bar import hidden_progress, progress_bar
 from relu_nmt.io.text_lines import TextFile, find_text, scan_text
 from relu_nmt.io.worker_pool import available_cores, ordered_map
 from relu_nmt.tokenization.base import subword_models, tokenizers
@@ -129,10 +129,10 @@ class _Builder:
         scanned = {}
         distinct = list(dict.fromkeys(paths.values()))
         total = sum(os.path.getsize(path) for path in distinct)
-        with ProgressBar("scan", total) as progress:
+        with progress_bar("scan", total) as advance:
             for path, text in ordered_map(scan_text, distinct, self.workers):
                 scanned[path] = text
-                progress.advance(os.path.getsize(path))
+                advance(os.path.getsize(path))
         inputs = {key: scanned[path] for key, path in paths.items()}
         for text in inputs.values():
             if text.num_lines == 0:
@@ -245,8 +245,8 @@ class _Builder:
             return Dictionary.load(given)
         files = [texts["train", language] for language in languages]
         label = f"count {'+'.join(languages)}"
-        with ProgressBar(label, sum(file.num_bytes for file in files)) as progress:
-            counts = count_words(files, self.workers, progress.advance)
+        with progress_bar(label, sum(file.num_bytes for file in files)) as advance:
+            counts = count_words(files, self.workers, advance)
         threshold = getattr(self.config, f"threshold{side}")
         nwords = getattr(self.config, f"nwords{side}")
         dictionary = Dictionary.from_counts(counts, threshold, nwords, self.config.padding_factor)
@@ -273,13 +273,13 @@ class _Builder:
         if todo:
             sides = [side for _, side in todo]
             total = sum(side.text.num_bytes for side in sides)
-            with ProgressBar("binarise", total) as progress:
-                results = binarize(sides, dictionaries, self.workers, progress.advance)
+            with progress_bar("binarise", total) as advance:
+                results = binarize(sides, dictionaries, self.workers, advance)
                 for ((split, language), side), done in zip(todo, results, strict=True):
                     paths = (bin_path(side.prefix), idx_path(side.prefix))
-                    files = {path: done.checksums[path.name] for path in paths}
-                    finished[split, language] = vars(done)
-                    journal.note(f"{split}.{language}.binarized", vars(done), files)
+                    files = {path: done["checksums"][path.name] for path in paths}
+                    finished[split, language] = done
+                    journal.note(f"{split}.{language}.binarized", done, files)
         for (split, language), result in finished.items():
             share = 100 * result["unknown"] / result["tokens"]
             self.say(
