@@ -19,7 +19,7 @@ import numpy as np
 from relu_nmt.corpus.preprocess_config import PreprocessConfig
 from relu_nmt.data.binarize import Advance, count_words
 from relu_nmt.data.data_folder import Journal, split_path
-from relu_nmt.data.groups import DOCUMENT_TAG, separator_test, write_documents
+from relu_nmt.data.groups import DOCUMENT_TAG, SEPARATOR_TESTS, write_documents
 from relu_nmt.data.split import check_parallel
 from relu_nmt.errors import DataError
 from relu_nmt.io.progress_bar import progress_bar
@@ -45,7 +45,7 @@ class Conversion:
         step: ``words`` (tokenise and lower-case), ``pieces`` (split words into subwords),
             ``tokens`` (both) or ``keep``.
         separator: which lines separate documents and are left out, see
-            :func:`relu_nmt.data.groups.separator_test`.
+            :data:`relu_nmt.data.groups.SEPARATOR_TESTS`.
         output: where the result goes, one sentence per line; None for nowhere.
         raw_output: where the sentences as they were go; None for nowhere.
     """
@@ -87,7 +87,7 @@ def _convert_chunk(
 ) -> tuple[int, Boundaries, dict[Path, bytes]]:
     """Return the number of sentences in a chunk, its boundaries, and what goes into each file."""
     _, conversion, chunk = task
-    separates = separator_test(conversion.separator)
+    separates = SEPARATOR_TESTS[conversion.separator]
     sentences: list[str] = []
     boundaries: Boundaries = []
     for number, line in enumerate(read_chunk(chunk), chunk.first_line):

@@ -113,14 +113,8 @@ class TranslationTask:
     ) -> "TranslationTask":
         """Return the task for text that arrives segmented, which is undone on the way back.
 
-        For folders that fairseq-preprocess made, or that were made here from segmented text.
-
-        Args:
-            remove_bpe: how the words were split: ``@@ ``, ``sentencepiece``...; None as before.
-            detokenizer: ``moses``, or ``none``/``space``; None as before.
-
-        Raises:
-            ConfigError: the data was segmented here, so that it is undone anyway.
+        For folders that fairseq-preprocess made, or that were made here from segmented text; see
+        :meth:`relu_nmt.tokenization.pipeline.TextPipeline.with_post_processing`.
         """
         return replace(
             self,

@@ -5,7 +5,7 @@ several lengths are mixed, the groups are planned anew each epoch.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -53,9 +53,9 @@ class TranslationBatch:
         return self._with_each(Tensor.pin_memory)
 
     def _with_each(self, moved: Callable[[Tensor], Tensor]) -> "TranslationBatch":
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        tensors = {name: moved(one) for name, one in values.items() if isinstance(one, Tensor)}
-        return TranslationBatch(**{**values, **tensors})
+        values = vars(self).items()
+        tensors: dict[str, Any] = {k: moved(one) for k, one in values if isinstance(one, Tensor)}
+        return replace(self, **tensors)
 
 
 def pad_rows(rows: Sequence[np.ndarray], pad_index: int) -> Tensor:

@@ -27,12 +27,14 @@ SINGLE_SENTENCES = 1
 """The limit that stands for single sentences, however long."""
 
 DOCUMENT_TAG = "<d>"
-_SEPARATES: dict[str, Callable[[str], bool]] = {
+SEPARATOR_TESTS: dict[str, Callable[[str], bool]] = {
     "none": lambda line: False,
     "blank": lambda line: not line.strip(),
     "tag": lambda line: line.strip() == DOCUMENT_TAG,
 }
-SEPARATORS = tuple(_SEPARATES)
+"""Whether a line separates documents and is no sentence itself: nothing does; ``blank``, an empty
+line between documents (several count as one); or ``tag``, a line ``<d>`` before each document."""
+SEPARATORS = tuple(SEPARATOR_TESTS)
 BUCKETS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 QUANTILES = (0.1, 0.5, 0.9)
 LENGTHS_FILE = "document_lengths.json"
@@ -115,16 +117,6 @@ class DocumentConfig:
                 f"{flag} {longest} is more than --max-tokens {max_tokens}: such a group does not "
                 f"fit into a batch; raise --max-tokens to {longest} or more"
             )
-
-
-def separator_test(separator: str) -> Callable[[str], bool]:
-    """Return the test whether a line separates documents and is no sentence itself.
-
-    Args:
-        separator: ``none``; ``blank``, an empty line between documents (several count as one);
-            or ``tag``, a line ``<d>`` before each document.
-    """
-    return _SEPARATES[separator]
 
 
 def read_documents(path: str | os.PathLike[str], num_sentences: int | None = None) -> np.ndarray:

@@ -115,8 +115,8 @@ class _Builder:
     def _scan_inputs(self) -> dict[SideKey, TextFile]:
         """Read through all input files: are they there, UTF-8 and parallel?"""
         paths = {
-            (split, language): find_text(self.config.input_path(split, language))
-            for split in self.config.splits()
+            (split, language): find_text(str(Path(f"{prefix}.{language}")))
+            for split, prefix in self.config.splits().items()
             for language in self.config.languages
         }
         for (split, language), path in paths.items():
@@ -297,12 +297,8 @@ class _Builder:
     ) -> dict[str, Any]:
         """Return the manifest."""
         config = self.config
-        files = {}
-        for language in config.languages:
-            path = dictionary_path(self.folder, language)
-            files[path.name] = file_record(path)
-        for path in steps.kept_files():
-            files[path.name] = file_record(path)
+        own = [dictionary_path(self.folder, language) for language in config.languages]
+        files = {path.name: file_record(path) for path in [*own, *steps.kept_files()]}
         for result in sides.values():
             for name, checksum in result["checksums"].items():
                 files[name] = file_record(self.folder / name, checksum)

@@ -52,19 +52,10 @@ class SentencePiece(SubwordModel):
 
     @classmethod
     def learn(cls, text: LearningText, size: int, seed: int) -> bytes:
-        """Learn a unigram model that leaves the text's characters as they are.
+        """Learn a unigram model of at most ``size`` pieces; the characters stay as they are.
 
-        Args:
-            text: the training text; if it has more than :data:`LEARNING_SENTENCES`, a random
-                sample of so many is used, which bounds the memory.
-            size: pieces in the model; fewer if the text does not hold so many.
-            seed: of the random sample.
-
-        Returns:
-            The bytes of a model file.
-
-        Raises:
-            ConfigError: the text does not suit ``size``.
+        Of a text of more than :data:`LEARNING_SENTENCES` sentences a random sample of so many is
+        used, which bounds the memory.
         """
         model = io.BytesIO()
         sentencepiece.set_random_generator_seed(seed)

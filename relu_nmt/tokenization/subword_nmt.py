@@ -82,16 +82,7 @@ class SubwordNmt(SubwordModel):
 
     @classmethod
     def learn(cls, text: LearningText, size: int, seed: int) -> bytes:
-        """Learn byte-pair encoding and return the codes file; nothing is random.
-
-        Args:
-            text: the training text.
-            size: merges; fewer if no pair of symbols occurs twice any more.
-            seed: not used.
-
-        Raises:
-            ConfigError: the text is so small that no pair of letters occurs twice.
-        """
+        """Learn ``size`` merges, fewer if no pair of symbols occurs twice; nothing is random."""
         counts = text.word_counts()
         codes = io.StringIO()
         if any(len(word) > 1 for word in counts):

@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relu_nmt.data.groups import (
+    SEPARATOR_TESTS,
     SINGLE_SENTENCES,
     DocumentConfig,
     deal_lengths,
@@ -11,7 +12,6 @@ from relu_nmt.data.groups import (
     lengths_in_words,
     plan_groups,
     read_documents,
-    separator_test,
     single_sentences,
     write_documents,
 )
@@ -278,7 +278,7 @@ def test_groups_must_fit_into_a_batch():
     ],
 )
 def test_which_lines_separate(separator, lines, expected):
-    assert [separator_test(separator)(line) for line in lines] == expected
+    assert [SEPARATOR_TESTS[separator](line) for line in lines] == expected
 
 
 def test_write_and_read(tmp_path):
