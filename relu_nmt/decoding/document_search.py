@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from relu_nmt.data.documents import sentence_slices
-from relu_nmt.data.split import join_sentences
+from relu_nmt.data.split import join_sentences, sentence_slices
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.decoding.constraints import length_limits
 from relu_nmt.decoding.translations import Line, SourceSentence, TranslatedLines, Translation

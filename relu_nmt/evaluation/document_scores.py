@@ -20,7 +20,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from relu_nmt.data.documents import sentence_slices, separator_test
+from relu_nmt.data.groups import SEPARATOR_TESTS
+from relu_nmt.data.split import sentence_slices
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation.bleu import MetricConfig, Score
 
@@ -38,7 +39,7 @@ def split_at_separators(lines: Sequence[str], separator: str) -> Documents:
         lines: the text.
         separator: ``blank``, an empty line between documents; ``tag``, a line ``<d>`` before each.
     """
-    runs = itertools.groupby(lines, separator_test(separator))
+    runs = itertools.groupby(lines, SEPARATOR_TESTS[separator])
     return [list(run) for is_separator, run in runs if not is_separator]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from relu_nmt.data.documents import DOCUMENT_TAG, SEPARATORS, read_documents, separator_test
+from relu_nmt.data.groups import DOCUMENT_TAG, SEPARATOR_TESTS, SEPARATORS, read_documents
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation import document_scores as docs
 from relu_nmt.evaluation.bleu import MetricConfig, Score
@@ -194,7 +194,7 @@ class _DocumentTexts:
         lines = _read(path)
         if counts is None:
             separator = self._documents.document_separator
-            if separator == "tag" and lines and not any(map(separator_test("tag"), lines)):
+            if separator == "tag" and lines and not any(map(SEPARATOR_TESTS["tag"], lines)):
                 raise DataError(
                     f"{_name(path)}: no line {DOCUMENT_TAG} in it, but --document-separator tag "
                     "expects one before each document, in all files"
@@ -202,7 +202,7 @@ class _DocumentTexts:
             return docs.split_at_separators(lines, separator)
         sizes = read_documents(counts)
         for separator in SEPARATORS[1:]:
-            between = sum(map(separator_test(separator), lines))
+            between = sum(map(SEPARATOR_TESTS[separator], lines))
             if between and len(lines) == sizes.sum() + between:
                 raise DataError(
                     f"{_name(path)} with {counts}: there are separators in the text itself; give "

@@ -13,7 +13,7 @@ from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.decoding.translations import SourceSentence
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.evaluation.contrasts import Contrast, accuracies, read_contrasts
-from relu_nmt.io.progress_bar import ProgressBar
+from relu_nmt.io.progress_bar import progress_bar
 from relu_nmt.recipes.score import Entry
 from relu_nmt.recipes.scoring_settings import ContrastOptions
 from relu_nmt.translator import Translator
@@ -110,8 +110,8 @@ def _accuracies(
 ) -> Iterator[Entry]:
     shown = "all" if context is None else str(context)
     total = sum(1 + len(contrast.contrasts) for contrast in contrasts)
-    with ProgressBar(f"score with context {shown}", total, "translations") as progress:
-        scores = contrast_scores(translator, contrasts, context, batch_size, progress.advance)
+    with progress_bar(f"score with context {shown}", total, "translations") as advance:
+        scores = contrast_scores(translator, contrasts, context, batch_size, advance)
     # A tie is not right: the model did not prefer it.
     is_right = [bool(own[0] > own[1:].max()) for own in scores]
     version = f"relu_nmt-{relu_nmt.__version__}"

@@ -6,7 +6,7 @@ from typing import Any
 from relu_nmt.config import flag_of, group, like, option, settings
 from relu_nmt.config.shared import BatchSizeOptions, PrecisionOptions
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR
-from relu_nmt.data.documents import SEPARATORS
+from relu_nmt.data.groups import SEPARATORS
 from relu_nmt.errors import ConfigError
 from relu_nmt.evaluation.bleu import METRICS
 from relu_nmt.evaluation.length_buckets import DEFAULT_EDGES, length_buckets

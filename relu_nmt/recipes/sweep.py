@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from relu_nmt.data.data_folder import documents_path, find_pair, infer_languages
+from relu_nmt.data.data_folder import find_pair, infer_languages, split_path
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.recipes.sweep_flags import check_generate_flags, check_train_flags
 from relu_nmt.sweep.environment import describe_environment, probe
@@ -124,7 +124,7 @@ def _check_boundaries(settings: Settings, languages: Sequence[str]) -> None:
     """
     for split in ("train", settings.sweep.gen_subset):
         pair = find_pair(settings.data, split, *languages)
-        path = documents_path(settings.data, split, pair)
+        path = split_path(settings.data, split, pair, "documents")
         if not path.exists():
             raise DataError(
                 f"{path}: no such file, but a sweep is about documents; run relu-nmt-preprocess "

@@ -9,8 +9,7 @@ from relu_nmt.attention.config import (
     AttentionRegularizerConfig,
 )
 from relu_nmt.config import REQUIRED, from_flat, group, like, option, settings
-from relu_nmt.config.shared import FairseqOptions, LanguageOptions
-from relu_nmt.data.batching import BatchingConfig
+from relu_nmt.config.shared import BatchingConfig, FairseqOptions, LanguageOptions
 from relu_nmt.data.groups import DocumentConfig
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.errors import ConfigError

@@ -5,8 +5,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from relu_nmt.data.documents import separator_test
-from relu_nmt.data.groups import SINGLE_SENTENCES
+from relu_nmt.data.groups import SEPARATOR_TESTS, SINGLE_SENTENCES
 from relu_nmt.decoding.document_search import (
     SourceDocuments,
     TranslatedDocuments,
@@ -22,7 +21,7 @@ from relu_nmt.recipes.translation import (
 )
 from relu_nmt.recipes.translation_settings import TranslateDocumentsSettings as Settings
 
-is_blank = separator_test("blank")
+is_blank = SEPARATOR_TESTS["blank"]
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from relu_nmt.data.documents import DOCUMENT_TAG
-from relu_nmt.data.groups import describe_lengths, lengths_in_words
+from relu_nmt.data.groups import DOCUMENT_TAG, describe_lengths, lengths_in_words
 from relu_nmt.data.split import longer_side
 from relu_nmt.decoding.document_search import (
     SourceDocuments,

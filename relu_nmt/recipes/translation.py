@@ -15,7 +15,7 @@ from relu_nmt.data.split import Split
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.decoding.translations import SourceSentence, Translation
 from relu_nmt.errors import ConfigError, DataError
-from relu_nmt.io.progress_bar import ProgressBar
+from relu_nmt.io.progress_bar import progress_bar
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.recipes.translation_settings import ModelOptions
 from relu_nmt.tokenization.pipeline import TextPipeline
@@ -183,12 +183,12 @@ def progress_of(
     if not show:
         yield None
         return
-    with ProgressBar(label, total, unit) as progress:
+    with progress_bar(label, total, unit) as add:
         left = total
 
         def advance(number: int) -> None:
             nonlocal left
-            progress.advance(min(number, left))
+            add(min(number, left))
             left -= min(number, left)
 
         yield advance

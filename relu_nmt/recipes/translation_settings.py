@@ -6,8 +6,7 @@ from relu_nmt.analysis.places import AttentionPlace
 from relu_nmt.attention.config import AttentionBackendConfig
 from relu_nmt.config import REQUIRED, group, like, option, settings, to_dict
 from relu_nmt.config.shared import FairseqOptions, LanguageOptions, PrecisionOptions
-from relu_nmt.data.documents import SEPARATORS
-from relu_nmt.data.groups import SINGLE_SENTENCES, DocumentConfig
+from relu_nmt.data.groups import SEPARATORS, SINGLE_SENTENCES, DocumentConfig
 from relu_nmt.decoding.config import DocumentGenerationConfig, GenerationConfig, SearchOptions
 from relu_nmt.decoding.windows import WindowConfig
 from relu_nmt.errors import ConfigError

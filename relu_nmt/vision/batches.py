@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relu_nmt.data.batching import BatchLimits, plan_batches
+from relu_nmt.config.shared import BatchLimits
+from relu_nmt.data.batches import plan_batches
 from relu_nmt.vision.config import PreprocessingConfig
 from relu_nmt.vision.images import ImageSet
 

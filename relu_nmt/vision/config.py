@@ -5,8 +5,7 @@ from typing import Any
 
 from relu_nmt.attention.config import AttentionPresetOptions
 from relu_nmt.config import flag_of, group, like, option, settings, shown
-from relu_nmt.config.shared import BatchSizeOptions
-from relu_nmt.data.batching import BatchingConfig
+from relu_nmt.config.shared import BatchingConfig, BatchSizeOptions
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import TransformerOptions, arch_option, probability_option, size_option
 from relu_nmt.optim.config import OptimizerConfig, ScheduleConfig

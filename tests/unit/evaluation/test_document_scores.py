@@ -5,7 +5,7 @@ import sacrebleu
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relu_nmt.corpus.segmentation import document_sizes
+from relu_nmt.corpus.text_steps import document_sizes
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation.bleu import MetricConfig
 from relu_nmt.evaluation.document_scores import (

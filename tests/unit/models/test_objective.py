@@ -39,8 +39,6 @@ def batch():
     return collate(
         [tuple(torch.tensor(side).numpy() for side in pair) for pair in pairs],
         ids=[0, 1],
-        pad_index=PAD,
-        eos_index=EOS,
     )
 
 

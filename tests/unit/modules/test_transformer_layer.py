@@ -65,7 +65,7 @@ def translation(attention, **settings):
     objective = TranslationObjective(EncoderDecoder(config, 20, 20, PAD), 0.1, regularizer)
     pairs = [([5, 6, 7, EOS], [8, 9, EOS]), ([10, EOS], [11, 12, 13, 14, EOS])]
     sides = [tuple(torch.tensor(side).numpy() for side in pair) for pair in pairs]
-    return objective, collate(sides, ids=[0, 1], pad_index=PAD, eos_index=EOS)
+    return objective, collate(sides, ids=[0, 1])
 
 
 def images(attention, **settings):
