@@ -156,11 +156,6 @@ class SentenceAlignment:
     num_documents: int
     num_mismatched: int
 
-    @property
-    def mismatch_rate(self) -> float:
-        """Share of the documents that could not be aligned, 0 to 1."""
-        return self.num_mismatched / max(1, self.num_documents)
-
 
 def align_sentences(hypotheses: Documents, references: Sequence[Documents]) -> SentenceAlignment:
     """Return the sentences beside their references.
@@ -206,5 +201,5 @@ def sentence_score(metric: MetricConfig, alignment: SentenceAlignment) -> Score 
     return score.labelled(
         "s-",
         f"segments = {len(alignment.hypotheses)} "
-        f"mismatched documents = {wrong}/{total} ({alignment.mismatch_rate:.2%})",
+        f"mismatched documents = {wrong}/{total} ({wrong / total:.2%})",
     )

@@ -10,8 +10,7 @@ from typing import Any
 from relu_nmt.data.documents import DOCUMENT_TAG, SEPARATORS, read_documents, separator_test
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation import document_scores as docs
-from relu_nmt.evaluation.bleu import MetricConfig, Score
-from relu_nmt.evaluation.length_buckets import length_buckets
+from relu_nmt.evaluation.bleu import MetricConfig, Score, length_buckets
 from relu_nmt.evaluation.significance import paired_bootstrap
 from relu_nmt.io.progress_bar import hidden_progress
 from relu_nmt.io.text_lines import decode_lines, read_lines
@@ -243,16 +242,15 @@ class _DocumentTexts:
 def _by_length(
     metric: MetricConfig, texts: _LineTexts | _DocumentTexts, edges: Sequence[int]
 ) -> Iterator[Entry]:
-    for bucket in length_buckets(metric.reference_lengths(texts.references[0]), edges):
-        size = len(bucket.members)
+    buckets = length_buckets(metric.reference_lengths(texts.references[0]), edges)
+    for bucket, members in buckets.items():
         own, *others = (
-            [lines[i] for i in bucket.members] for lines in (texts.hypotheses, *texts.references)
+            [lines[i] for i in members] for lines in (texts.hypotheses, *texts.references)
         )
+        size = len(members)
         score = metric.score(own, others).labelled(texts.prefix, f"{texts.counted} = {size}")
-        score = dataclasses.replace(
-            score, text=score.text.replace(score.name, f"{score.name}[{bucket}]", 1)
-        )
-        yield _entry(score, bucket=str(bucket), segments=size)
+        text = score.text.replace(score.name, f"{score.name}[{bucket}]", 1)
+        yield _entry(dataclasses.replace(score, text=text), bucket=bucket, segments=size)
 
 
 def _entry(score: Score, **more: object) -> Entry:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from relu_nmt.data.groups import LENGTHS_FILE
 from relu_nmt.errors import DataError, ReluNmtError
-from relu_nmt.evaluation.length_buckets import DEFAULT_EDGES, length_buckets
+from relu_nmt.evaluation.bleu import DEFAULT_EDGES, length_buckets
 from relu_nmt.evaluation.significance import SegmentStatistics
 from relu_nmt.sweep.plan import model_folder, shown_command
 from relu_nmt.sweep.steps import DONE, FAILED, STARTED, Step, StepState, SweepModel
@@ -141,9 +141,10 @@ def _add_scores(cell: Cell, step: Step) -> None:
     found = cell.statistics = SegmentStatistics.from_json(results["document_statistics"])
     record["documents"] = len(found.counts)
     # By the length of the reference document, the second of BLEU's counts.
-    for bucket in length_buckets(found.counts[:, 1].tolist(), DEFAULT_EDGES):
-        record[f"d_bleu[{bucket}]"] = found.score(bucket.members)
-        record[f"documents[{bucket}]"] = len(bucket.members)
+    buckets = length_buckets(found.counts[:, 1].tolist(), DEFAULT_EDGES)
+    for bucket, members in buckets.items():
+        record[f"d_bleu[{bucket}]"] = found.score(members)
+        record[f"documents[{bucket}]"] = len(members)
 
 
 def _status(train: StepState | None, evaluation: StepState | None) -> tuple[str, str]:

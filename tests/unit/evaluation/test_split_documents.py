@@ -5,8 +5,7 @@ from relu_nmt.corpus.preprocess import build_data_folder
 from relu_nmt.corpus.preprocess_config import PreprocessConfig
 from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.documents import write_documents
-from relu_nmt.evaluation.bleu import MetricConfig
-from relu_nmt.evaluation.config import ScoringConfig
+from relu_nmt.evaluation.bleu import MetricConfig, ScoringConfig
 from relu_nmt.evaluation.split_score import SplitScorer
 
 REFERENCES = ["A dog isn't here, is it?", "The xylophone is big.", "A house is here."]
