@@ -12,7 +12,6 @@ Moses takes for open can then change the spaces in the next sentence, and with t
 """
 
 import itertools
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -88,28 +87,6 @@ def split_sentences(documents: Documents, separator: str) -> Documents:
 def join_lines(documents: Documents) -> list[str]:
     """Return each document as one line; how it was divided into lines leaves no trace."""
     return [" ".join(" ".join(lines).split()) for lines in documents]
-
-
-def check_same_documents(
-    hypotheses: Documents, references: Sequence[Documents], names: Sequence[str | os.PathLike[str]]
-) -> None:
-    """See that all texts have as many documents.
-
-    Args:
-        hypotheses: the translations.
-        references: one or more sets.
-        names: of the translations and of each set, for the message.
-
-    Raises:
-        DataError: the numbers differ.
-    """
-    for name, documents in zip(names[1:], references, strict=True):
-        if len(documents) != len(hypotheses):
-            raise DataError(
-                f"{name}: {len(documents):,} documents, but {names[0]} has {len(hypotheses):,}; "
-                "both need the same documents in the same order (an empty translation looks like "
-                "a blank separator: use --documents or <d> lines)"
-            )
 
 
 def document_score(

@@ -10,7 +10,6 @@ from relu_nmt.errors import DataError
 from relu_nmt.evaluation.bleu import MetricConfig
 from relu_nmt.evaluation.document_scores import (
     align_sentences,
-    check_same_documents,
     cut_by_counts,
     document_score,
     join_lines,
@@ -94,12 +93,6 @@ def test_documents_by_their_numbers_of_lines():
     assert cut_by_counts(["a", "", "c"], [1, 2], "sys") == [["a"], ["", "c"]]
     with pytest.raises(DataError, match=r"sys: 3 lines, but the documents have 4"):
         cut_by_counts(["a", "b", "c"], [2, 2], "sys")
-
-
-def test_other_numbers_of_documents_are_an_error():
-    check_same_documents(HYPOTHESES, [REFERENCES], ["sys", "ref"])
-    with pytest.raises(DataError, match=r"ref: 2 documents, but sys has 1"):
-        check_same_documents(HYPOTHESES[:1], [REFERENCES], ["sys", "ref"])
 
 
 def test_lines_are_cut_at_separators():
