@@ -12,8 +12,13 @@ from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.recipes.training_settings import TranslationTrainingSettings
 from relu_nmt.recipes.translation_settings import TranslateSplitSettings
 from relu_nmt.sweep.environment import describe_environment, probe
-from relu_nmt.sweep.folder import SweepDescription, read_description, write_description
-from relu_nmt.sweep.plan import SweepPlan, shown_command
+from relu_nmt.sweep.plan import (
+    SweepDescription,
+    SweepPlan,
+    read_description,
+    shown_command,
+    write_description,
+)
 from relu_nmt.sweep.report import REPORT_NAME, ReportData, write_report
 from relu_nmt.sweep.runner import StepRunner
 from relu_nmt.sweep.settings import SweepConfig
@@ -218,14 +223,15 @@ def _check_start(folder: str | None, train: Step) -> None:
     Raises:
         ConfigError: it is not.
     """
-    if train.start is None:
+    start = train.checkpoint_of("--finetune-from-model")
+    if start is None:
         return
-    if not train.start.exists():
+    if not start.exists():
         raise ConfigError(
-            f"--start-from {folder}: has no {train.start}; train the sentence models first, with "
+            f"--start-from {folder}: has no {start}; train the sentence models first, with "
             "--lengths 1 and the same --attentions, --seeds and --checkpoint"
         )
-    sentences = Step(train.model, None, train.start.parent.parent)
+    sentences = Step(train.model, None, start.parent.parent)
     state = sentences.state
     if state is not None and state.status != DONE:
         raise ConfigError(

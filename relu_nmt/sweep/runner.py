@@ -32,7 +32,6 @@ from relu_nmt.training.results import TrainingResult
 POLL_SECONDS = 0.2
 RETRY_LOCK_SECONDS = 3.0
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-TAIL_BYTES = 8192
 LEFT_OUT = "left out"
 
 
@@ -286,10 +285,9 @@ class StepRunner:
     def _delete_checkpoints(self, step: Step) -> None:
         """Delete the checkpoints that a model does not need when everything with it is done."""
         own = [other for other in self._steps if other.model == step.model]
-        if not self._config.delete_checkpoints:
-            return
-        if all(self._ended.get(other) in FINAL for other in own):
-            kept = {other.evaluated_checkpoint for other in own}
+        is_done = all(self._ended.get(other) in FINAL for other in own)
+        if self._config.delete_checkpoints and is_done:
+            kept = {other.checkpoint_of("--path") for other in own}
             for path in step.checkpoints.glob("*.safetensors"):
                 if path not in kept:
                     path.unlink(missing_ok=True)
@@ -350,9 +348,7 @@ def _has_diverged(step: Step) -> bool:
 def last_line(path: Path) -> str:
     """Return the last line of a log that is not empty: what a command says that fails."""
     try:
-        with open(path, "rb") as file:
-            file.seek(max(0, path.stat().st_size - TAIL_BYTES))
-            lines = file.read().decode("utf-8", errors="replace").split("\n")
+        lines = path.read_text("utf-8", errors="replace").split("\n")
     except OSError:
         return ""
     return next((line.strip() for line in reversed(lines) if line.strip()), "")

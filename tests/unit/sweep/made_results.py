@@ -5,8 +5,7 @@ import json
 import random
 
 from relu_nmt.sweep.environment import describe_environment
-from relu_nmt.sweep.folder import SweepDescription, write_description
-from relu_nmt.sweep.plan import SweepPlan
+from relu_nmt.sweep.plan import SweepDescription, SweepPlan, write_description
 from relu_nmt.sweep.results import SLOTS
 from relu_nmt.sweep.settings import SweepSettings
 from relu_nmt.sweep.steps import DIVERGED, DONE, FAILED, StepState
