@@ -133,6 +133,18 @@ class SentenceAlignment:
     num_documents: int
     num_mismatched: int
 
+    def score(self, metric: MetricConfig) -> Score | None:
+        """Return s-BLEU or s-chrF; None if no document could be aligned."""
+        total, wrong = self.num_documents, self.num_mismatched
+        if wrong == total:
+            return None
+        score = metric.score(self.hypotheses, self.references)
+        return score.labelled(
+            "s-",
+            f"segments = {len(self.hypotheses)} "
+            f"mismatched documents = {wrong}/{total} ({wrong / total:.2%})",
+        )
+
 
 def align_sentences(hypotheses: Documents, references: Sequence[Documents]) -> SentenceAlignment:
     """Return the sentences beside their references.
@@ -162,21 +174,3 @@ def align_sentences(hypotheses: Documents, references: Sequence[Documents]) -> S
         for target, lines in zip(aligned, texts[1:], strict=True):
             target += lines
     return SentenceAlignment(segments, aligned, len(hypotheses), mismatched)
-
-
-def sentence_score(metric: MetricConfig, alignment: SentenceAlignment) -> Score | None:
-    """Return s-BLEU or s-chrF; None if no document could be aligned.
-
-    Args:
-        metric: metric and its settings.
-        alignment: of :func:`align_sentences`; its mismatched documents count as one segment each.
-    """
-    total, wrong = alignment.num_documents, alignment.num_mismatched
-    if wrong == total:
-        return None
-    score = metric.score(alignment.hypotheses, alignment.references)
-    return score.labelled(
-        "s-",
-        f"segments = {len(alignment.hypotheses)} "
-        f"mismatched documents = {wrong}/{total} ({wrong / total:.2%})",
-    )

@@ -21,7 +21,6 @@ from relu_nmt.evaluation.document_scores import (
     cut_by_counts,
     document_score,
     join_lines,
-    sentence_score,
 )
 from relu_nmt.evaluation.significance import SegmentStatistics
 
@@ -113,7 +112,7 @@ class SplitScorer:
             raw = self._cut(self._task.references(self._split))
         scores = {
             "d_bleu": document_score(self._bleu, shown, [references]),
-            "s_bleu": sentence_score(self._bleu, align_sentences(shown, [references])),
+            "s_bleu": align_sentences(shown, [references]).score(self._bleu),
             "group_bleu": self._score(self._bleu, groups, counts).labelled(
                 "group ", f"groups = {len(groups)}"
             ),

@@ -226,7 +226,7 @@ class _Texts:
         number, alignment = len(self.hypotheses), self._alignment
         yield _entry(whole.labelled("d-", f"documents = {number}"), documents=number)
         mismatch = {"documents": number, "mismatched_documents": alignment.num_mismatched}
-        score = docs.sentence_score(metric, alignment)
+        score = alignment.score(metric)
         if score is not None:
             yield _entry(score, **mismatch)
             return

@@ -13,7 +13,6 @@ from relu_nmt.evaluation.document_scores import (
     cut_by_counts,
     document_score,
     join_lines,
-    sentence_score,
     split_at_separators,
     split_sentences,
 )
@@ -107,7 +106,7 @@ def test_sentences_are_aligned_where_their_numbers_agree():
     assert aligned.hypotheses == [*HYPOTHESES[0], *HYPOTHESES[1], "One line too many ."]
     assert aligned.references == [[*REFERENCES[0], *REFERENCES[1], "One line too many ."]]
     assert (aligned.num_mismatched, aligned.num_documents) == (1, 3)
-    score = sentence_score(MetricConfig(), aligned)
+    score = aligned.score(MetricConfig())
     expected = sacrebleu.corpus_bleu(aligned.hypotheses, aligned.references)
     assert score.value == expected.score
     assert score.text == f"s-{expected} segments = 5 mismatched documents = 1/3 (33.33%)"
@@ -115,7 +114,7 @@ def test_sentences_are_aligned_where_their_numbers_agree():
 
 def test_without_an_aligned_document_there_is_no_score_of_sentences():
     aligned = align_sentences([["a b c d"]], [[["a b", "c d"]]])
-    assert sentence_score(MetricConfig(), aligned) is None
+    assert aligned.score(MetricConfig()) is None
     assert document_score(MetricConfig(), [["a b c d"]], [[["a b", "c d"]]]).value > 99
 
 

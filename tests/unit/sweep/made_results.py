@@ -139,9 +139,7 @@ def make_scores(path, counts, lines, length):
     references = docs.cut_by_counts(lines, counts, "lines")
     hypotheses = docs.split_at_separators(path.read_text().split("\n")[:-1], "tag")
     score = docs.document_score(MetricConfig(), hypotheses, [references])
-    of_sentences = docs.sentence_score(
-        MetricConfig(), docs.align_sentences(hypotheses, [references])
-    )
+    of_sentences = docs.align_sentences(hypotheses, [references]).score(MetricConfig())
     joined = docs.join_lines(hypotheses), [docs.join_lines(references)]
     return {
         "document_statistics": SegmentStatistics.of(MetricConfig(), *joined).to_json(),
