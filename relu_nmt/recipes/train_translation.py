@@ -14,8 +14,8 @@ from relu_nmt.data.groups import LENGTHS_FILE, SINGLE_SENTENCES, lengths_in_word
 from relu_nmt.data.split import Split
 from relu_nmt.decoding.generator import Generator
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
-from relu_nmt.evaluation.config import ScoringConfig
-from relu_nmt.evaluation.validation_bleu import SAMPLES, ValidationBleu
+from relu_nmt.evaluation.bleu import ScoringConfig
+from relu_nmt.evaluation.split_score import SAMPLES, ValidationBleu
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.loading import build_model
 from relu_nmt.models.config import TransformerConfig

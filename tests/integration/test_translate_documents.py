@@ -205,7 +205,9 @@ def test_mismatches_are_counted_and_keep_the_group_in_one_line(folder, capsys):
 
 
 def test_the_longest_output_and_no_s_bleu_are_told(folder, capsys, monkeypatch):
-    monkeypatch.setattr("relu_nmt.evaluation.split_score.sentence_score", lambda *_: None)
+    monkeypatch.setattr(
+        "relu_nmt.evaluation.document_scores.SentenceAlignment.score", lambda *_: None
+    )
     output, results = generate_documents(folder, capsys, "sep", 24, "--max-len-b", 1)
     assert results["at_limit"] > 0
     assert f"NOTE: {results['at_limit']} translations reached the longest output" in output
