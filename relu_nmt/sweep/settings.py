@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from relu_nmt.attention.spec import known_attention
-from relu_nmt.config import flag_of, group, option, settings
+from relu_nmt.config import flag_of, group, like, option, settings
+from relu_nmt.config.shared import SubsetOptions
+from relu_nmt.data.groups import DocumentConfig
 from relu_nmt.errors import ConfigError
 from relu_nmt.io.worker_pool import available_cores
 
@@ -86,7 +88,7 @@ def parse_attentions(text: str) -> tuple[str, ...]:
 
 
 @settings
-class SweepConfig:
+class SweepConfig(SubsetOptions):
     """What is trained and evaluated."""
 
     lengths: tuple[int, ...] = option(
@@ -112,12 +114,12 @@ class SweepConfig:
         metavar="N[u|s|m|h]",
         parse=lambda text: TrainingBudget.parse(text) and text,
     )
-    doc_mixture: tuple[int, ...] = option(
+    doc_mixture: tuple[int, ...] = like(
+        DocumentConfig,
+        "doc_mixture",
         (),
         "train one model per attention and seed on this mixture of lengths, as 1,128,512, and "
         "evaluate it at every one of --lengths; by default a model for each length",
-        metavar="N,N,...",
-        least=1,
     )
     start_from: str | None = option(
         None,
@@ -125,7 +127,6 @@ class SweepConfig:
         "sentence model with the same attention and seed; by default from random weights",
         metavar="DIR",
     )
-    gen_subset: str = option("test", "split to evaluate on", metavar="SPLIT")
     checkpoint: str = option(
         "best",
         "checkpoint to evaluate: best, last, or average:N, the mean of the last N that "

@@ -32,15 +32,6 @@ AS_JSON = ["--tokenize", "none", "--format", "json"]
 SHORT = ["--beam", "2", "--max-len-a", "0.5", "--max-len-b", "4", "--cpu", "--no-progress-bar"]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Tiny models are fastest on one thread, and the full test run uses the cores elsewhere."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def save_model(path, task, **settings):
     """Save an untrained model, as if trained with these settings of documents."""
     torch.manual_seed(1)
