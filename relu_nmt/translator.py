@@ -16,7 +16,7 @@ from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.dictionary import UNK
 from relu_nmt.data.groups import SINGLE_SENTENCES
 from relu_nmt.data.split import Split
-from relu_nmt.decoding.config import DocumentGenerationConfig, GenerationConfig
+from relu_nmt.decoding.config import DocumentGenerationConfig, GenerationConfig, WindowConfig
 from relu_nmt.decoding.document_search import (
     DocumentSearch,
     SourceDocuments,
@@ -31,9 +31,9 @@ from relu_nmt.decoding.translations import (
     Translation,
     as_lines,
     check_lengths,
+    load_translations,
+    replace_unknown_words,
 )
-from relu_nmt.decoding.unknown_words import load_translations, replace_unknown_words
-from relu_nmt.decoding.windows import WindowConfig
 from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.loading import load_model
 from relu_nmt.models.encoder_decoder import EncoderDecoder

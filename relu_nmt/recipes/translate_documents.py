@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from relu_nmt.data.documents import separator_test
 from relu_nmt.data.groups import SINGLE_SENTENCES
+from relu_nmt.decoding.config import WindowConfig
 from relu_nmt.decoding.document_search import (
     SourceDocuments,
     TranslatedDocuments,
+    WindowPlan,
 )
-from relu_nmt.decoding.windows import WindowConfig, WindowPlan
 from relu_nmt.io.text_lines import decode_lines, read_lines
 from relu_nmt.recipes.translation import (
     length_note,

@@ -23,10 +23,10 @@ from relu_nmt.data.split import longer_side
 from relu_nmt.decoding.document_search import (
     SourceDocuments,
     TranslatedDocuments,
+    WindowPlan,
     WindowTranslation,
 )
 from relu_nmt.decoding.translations import Line, SourceSentence
-from relu_nmt.decoding.windows import WindowPlan
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation.bleu import Score
 from relu_nmt.evaluation.significance import SegmentStatistics

@@ -12,8 +12,12 @@ from relu_nmt.config.shared import (
 )
 from relu_nmt.data.documents import SEPARATORS
 from relu_nmt.data.groups import SINGLE_SENTENCES, DocumentConfig
-from relu_nmt.decoding.config import DocumentGenerationConfig, GenerationConfig, SearchOptions
-from relu_nmt.decoding.windows import WindowConfig
+from relu_nmt.decoding.config import (
+    DocumentGenerationConfig,
+    GenerationConfig,
+    SearchOptions,
+    WindowConfig,
+)
 from relu_nmt.errors import ConfigError
 from relu_nmt.evaluation.config import ScoringConfig
 
