@@ -4,13 +4,13 @@ Without overlap the windows are the groups that training uses. With overlap, eac
 the last sentences of the one before as context; only what follows them is new. No sentence is ever
 left out or cut: one that is longer than the limit is a window of its own.
 
-The sentences before the new ones are part of the source, and their translations,
-which were kept from earlier windows, are forced as the beginning of the target. So the new
-sentences follow what the reader really has before him, as in training, where the target of a group
-is one text too; a second translation of the context, thrown away afterwards, could differ from the
-one that was kept, and a separator too many in it would shift all that follows. Hypotheses are
-ranked by the new sentences alone, else a long context would favour short ones. The price is that
-the windows of a document wait for each other; those of different documents share batches.
+The sentences before the new ones are part of the source, and their translations, which were kept
+from earlier windows, are forced as the beginning of the target. So the new sentences follow what
+the reader really has before him, as in training, where the target of a group is one text too; a
+second translation of the context, thrown away afterwards, could differ from the one that was kept,
+and a separator too many in it would shift all that follows. Hypotheses are ranked by the new
+sentences alone, else a long context would favour short ones. The price is that the windows of a
+document wait for each other; those of different documents share batches.
 """
 
 import bisect
@@ -76,7 +76,8 @@ class WindowPlan:
     """
 
     def __init__(self, sizes: np.ndarray, documents: np.ndarray, config: WindowConfig) -> None:
-        self._config = config
+        self._limit = config.max_doc_tokens
+        self._overlap = config.window_overlap
         self._begins = np.append(0, np.cumsum(documents)).tolist()
         self._totals = np.append(0, np.cumsum(sizes.astype(np.int64) - 1)).tolist()
         if config.window_overlap:
@@ -103,10 +104,6 @@ class WindowPlan:
                 first = last
         return windows
 
-    @property
-    def _limit(self) -> int:
-        return self._config.max_doc_tokens
-
     def tokens(self, begin: int, end: int) -> int:
         """Return the tokens of sentences ``begin`` to ``end - 1`` with one ``</s>``."""
         return 1 + self._totals[end] - self._totals[begin]
@@ -114,7 +111,7 @@ class WindowPlan:
     def with_context(self, window: Window) -> Window:
         """Return the window with as much context as overlap and limit allow."""
         first = window.first
-        context = max(self._begins[window.document], first - self._config.window_overlap)
+        context = max(self._begins[window.document], first - self._overlap)
         # The first sentence from which on the tokens are within the limit.
         least = 1 + self._totals[window.end] - self._limit
         context = bisect.bisect_left(self._totals, least, context, first)
@@ -285,6 +282,7 @@ class DocumentSearch:
 
     def run(self, search: Search) -> TranslatedDocuments:
         """Translate everything; ``search`` gets all windows that need not wait for others."""
+        documents = self._documents
         waiting: dict[int, deque[Window]] = {}
         for window in self.plan.windows:
             waiting.setdefault(window.document, deque()).append(window)
@@ -296,29 +294,28 @@ class DocumentSearch:
             found = search([source for _, source in asked])
             for (window, source), translations in zip(asked, found, strict=True):
                 result = self._result(window, source, translations)
-                mismatched = not result.divided and self._documents.separators is not None
+                mismatched = not result.divided and documents.separators is not None
                 num_mismatched += mismatched and (window.first, window.end) in planned
-                failed = mismatched or result.reached_limit
-                parts = self._parts(window) if failed else ()
-                if parts:
+                failed = self._windows.repair and (mismatched or result.reached_limit)
+                if failed and len(documents.with_words(window.first, window.end)) > 1:
                     num_repeated += 1
                     later = waiting.setdefault(window.document, deque())
-                    later.extendleft(reversed(parts))
+                    later.extendleft(reversed(window.halves()))
                 else:
                     done.append(result)
         done.sort(key=lambda result: result.window.first)
-        num_documents = len(self._documents.counts)
-        return TranslatedDocuments(done, num_documents, len(planned), num_mismatched, num_repeated)
+        return TranslatedDocuments(
+            done, len(documents.counts), len(planned), num_mismatched, num_repeated
+        )
 
     def _next(self, waiting: dict[int, deque[Window]]) -> list[Window]:
         """Take the windows that can be translated now: with overlap, the next of each document."""
-        if not self._windows.window_overlap:
-            ready = [window for windows in waiting.values() for window in windows]
-            waiting.clear()
-            return ready
-        ready = [windows.popleft() for windows in waiting.values()]
-        for document in [document for document, windows in waiting.items() if not windows]:
-            del waiting[document]
+        ready = []
+        for document, windows in list(waiting.items()):
+            number = 1 if self._windows.window_overlap else len(windows)
+            ready += [windows.popleft() for _ in range(number)]
+            if not windows:
+                del waiting[document]
         return ready
 
     def _ask(self, window: Window) -> tuple[Window, SourceSentence]:
@@ -350,43 +347,24 @@ class DocumentSearch:
     def _result(
         self, window: Window, source: SourceSentence, translations: list[Translation]
     ) -> WindowTranslation:
-        """Cut the best translation into sentences."""
-        best = translations[0]
-        slices = self._slices(window, best.hypothesis.tokens[:-1])
-        whole = [Line(best.text, best.tokens)]
-        if slices is None:
-            return WindowTranslation(window, source, translations, whole, divided=False)
-        rest = dict(zip(self._documents.with_words(window.first, window.end), slices, strict=True))
-        self._keep(rest, best)
-        if window.num_new == 1:
-            return WindowTranslation(window, source, translations, whole, divided=True)
-        tokens = [
-            best.tokens[rest[number]] if number in rest else []
-            for number in range(window.first, window.end)
-        ]
-        lines = [Line(self._decode(own), own) for own in tokens]
-        return WindowTranslation(window, source, translations, lines, divided=True)
-
-    def _slices(self, window: Window, tokens: np.ndarray) -> list[slice] | None:
-        """Return where each new sentence with words stands; None if that cannot be told."""
-        count = len(self._documents.with_words(window.first, window.end))
-        if count < 2:  # alone, a sentence has all of it, whatever separators there are
-            return [slice(0, len(tokens))] * count
-        if self._documents.separators is None:
-            return None
-        found = sentence_slices(tokens, self._documents.separators[1])
-        return found if len(found) == count else None
-
-    def _keep(self, slices: dict[int, slice], best: Translation) -> None:
-        """Remember the translation of each sentence, as context of the next windows."""
-        if self._documents.separators is None:
-            return
-        separator = self._documents.separators[1]
-        for number, where in slices.items():
-            words = best.hypothesis.tokens[:-1][where]
-            self._kept[number] = np.append(words[words != separator], separator)
-
-    def _parts(self, window: Window) -> tuple[Window, ...]:
-        """Return the parts to translate again; none if that is not wanted or not possible."""
-        words = self._documents.with_words(window.first, window.end)
-        return window.halves() if self._windows.repair and len(words) > 1 else ()
+        """Cut the best translation into sentences, and remember them for the next windows."""
+        best, separators = translations[0], self._documents.separators
+        tokens = best.hypothesis.tokens[:-1]
+        numbers = self._documents.with_words(window.first, window.end)
+        # Alone, a sentence has all of it, whatever separators there are.
+        slices = [slice(0, len(tokens))] * len(numbers)
+        if len(numbers) > 1:
+            slices = [] if separators is None else sentence_slices(tokens, separators[1])
+        lines = [Line(best.text, best.tokens)]
+        divided = len(slices) == len(numbers)
+        if divided:
+            where = dict(zip(numbers, slices, strict=True))
+            if separators is not None:
+                for number, own in where.items():
+                    words = tokens[own][tokens[own] != separators[1]]
+                    self._kept[number] = np.append(words, separators[1])
+            if window.num_new > 1:
+                every = range(window.first, window.end)
+                shown = [best.tokens[where[i]] if i in where else [] for i in every]
+                lines = [Line(self._decode(own), own) for own in shown]
+        return WindowTranslation(window, source, translations, lines, divided)

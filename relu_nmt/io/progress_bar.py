@@ -66,7 +66,8 @@ class ProgressBar:
         return self
 
     def advance(self, number: int) -> None:
-        """Add ``number`` to what is done."""
+        """Add ``number`` to what is done; what is done again beyond the total does not count."""
+        number = min(number, self._total - self._done)
         self._done += number
         if self._bar is not None:
             self._bar.update(number)

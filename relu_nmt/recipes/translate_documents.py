@@ -13,12 +13,12 @@ from relu_nmt.decoding.document_search import (
     TranslatedDocuments,
     WindowPlan,
 )
+from relu_nmt.io.progress_bar import ProgressBar, hidden_progress
 from relu_nmt.io.text_lines import decode_lines, read_lines
 from relu_nmt.recipes.translation import (
     length_note,
     limit_note,
     load_translator,
-    progress_of,
     share,
 )
 from relu_nmt.recipes.translation_settings import TranslateDocumentsSettings as Settings
@@ -63,10 +63,13 @@ def run(settings: Settings, *, progress: bool = True) -> TextTranslation:
     documents = [run for blank, run in runs if not blank]
     sources = translator.encode_documents(documents)
     plan = WindowPlan(sources.sizes, sources.counts, windows)
-    show = progress and not settings.documents.no_progress_bar
-    with progress_of("translate", len(plan.windows), "groups", show) as advance:
+    hidden = settings.documents.no_progress_bar or not progress
+    with (
+        hidden_progress(hidden),
+        ProgressBar("translate", len(plan.windows), "groups") as shown,
+    ):
         found = translator.translate_in_windows(
-            sources, windows, settings.search, on_progress=advance
+            sources, windows, settings.search, on_progress=shown.advance
         )
     rest = iter(found)
     text = [line for blank, run in runs for line in ([""] * len(run) if blank else next(rest))]
