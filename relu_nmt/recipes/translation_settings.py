@@ -13,8 +13,12 @@ from relu_nmt.config.shared import (
     SubsetOptions,
 )
 from relu_nmt.data.groups import SEPARATORS, SINGLE_SENTENCES, DocumentConfig
-from relu_nmt.decoding.config import DocumentGenerationConfig, GenerationConfig, SearchOptions
-from relu_nmt.decoding.windows import WindowConfig
+from relu_nmt.decoding.config import (
+    DocumentGenerationConfig,
+    GenerationConfig,
+    SearchOptions,
+    WindowConfig,
+)
 from relu_nmt.errors import ConfigError
 from relu_nmt.evaluation.bleu import ScoringConfig
 

@@ -318,8 +318,8 @@ def test_recipes_give_what_the_commands_print(folder, capfd):
         ),
         progress=False,
     )
-    assert text.documents == [[lines.texts[0]], [lines.texts[2]]]
-    assert text.lines[1] == lines.texts[1] == ""
+    assert text.documents == [[lines[0]], [lines[2]]]
+    assert text.lines[1] == lines[1] == ""
     assert capfd.readouterr() == ("", "")
 
 
