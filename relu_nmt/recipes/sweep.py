@@ -94,7 +94,13 @@ def run(settings: Settings, *, progress: bool = True) -> SweepResult:
     """
     config, folder = settings.sweep, Path(settings.sweep.save_dir)
     if settings.running.report_only:
-        return _report_only(folder, progress)
+        known = read_description(folder)
+        if known is None:
+            raise ConfigError(f"--report-only: {folder} holds no sweep; give its --save-dir")
+        result = SweepResult(folder / REPORT_NAME, write_report(folder, known))
+        if progress:
+            print(f"report: {result.report}")
+        return result
     for path in settings.user_modules:
         import_user_module(path)
     plan = SweepPlan(settings, frozenset(config.attentions))
@@ -135,16 +141,6 @@ def run(settings: Settings, *, progress: bool = True) -> SweepResult:
     data = write_report(folder, description)
     runner.say(f"report: {folder / REPORT_NAME}")
     return SweepResult(folder / REPORT_NAME, data, runner.failed, runner.signal)
-
-
-def _report_only(folder: Path, progress: bool) -> SweepResult:
-    description = read_description(folder)
-    if description is None:
-        raise ConfigError(f"--report-only: {folder} holds no sweep; give its --save-dir")
-    result = SweepResult(folder / REPORT_NAME, write_report(folder, description))
-    if progress:
-        print(f"report: {result.report}")
-    return result
 
 
 class _FlagParser(argparse.ArgumentParser):

@@ -256,12 +256,9 @@ def number(value: float | None, decimals: int = 2, signed: bool = False) -> str:
 
 def trouble(average: Average) -> str:
     """Return in words what became of the seeds without a result; empty if all have one."""
-    parts = []
-    for status, word in WORDS.items():
-        count = sum(cell.status == status for cell in average.cells)
-        if count and status != DONE:
-            all_of_them = count == len(average.cells)
-            parts.append(word if all_of_them else f"{count} of {len(average.cells)} {word}")
+    counts, total = Counter(cell.status for cell in average.cells), len(average.cells)
+    bad = {word: counts[status] for status, word in WORDS.items() if status != DONE}
+    parts = [word if n == total else f"{n} of {total} {word}" for word, n in bad.items() if n]
     return ", ".join(parts)
 
 
@@ -326,22 +323,19 @@ def page(data: ReportData) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {"number": number, "length_name": length_name}
-    constants: dict[str, Any] = {
-        "WORDS": WORDS,
-        "BAD": BAD,
-        "SLOTS": SLOTS,
-        "SAMPLES": DEFAULT_SAMPLES,
-        "SEED": DEFAULT_SEED,
-        "CSV_NAME": CSV_NAME,
-        "trouble": trouble,
-    }
     return environment.get_template(REPORT_NAME).render(
         data=data,
         settings=data.description.settings,
         start=_start_in_words(data.description.settings.sweep.start_from),
         command=shlex.join(["relu-nmt-sweep", *data.description.settings.command]),
         now=time.strftime("%d %B %Y, %H:%M"),
-        **constants,
+        trouble=trouble,
+        WORDS=WORDS,
+        BAD=BAD,
+        SLOTS=SLOTS,
+        SAMPLES=DEFAULT_SAMPLES,
+        SEED=DEFAULT_SEED,
+        CSV_NAME=CSV_NAME,
     )
 
 
