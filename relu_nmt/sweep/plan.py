@@ -243,11 +243,7 @@ def write_description(folder: Path, description: SweepDescription) -> SweepDescr
 
 
 def _check_same_setting(folder: Path, old: SweepSettings, new: SweepSettings) -> None:
-    """See that one report is of one setting.
-
-    Raises:
-        ConfigError: it would not be.
-    """
+    """See that one report is of one setting."""
     for flag, was, now in (
         ("data", old.data, new.data),
         ("gen-subset", old.sweep.gen_subset, new.sweep.gen_subset),

@@ -206,10 +206,13 @@ class ReportData:
                 continue
             # Systems stand side by side, so that their intervals can be told apart.
             shift = SPREAD * (number - (len(self.systems) - 1) / 2)
-            intervals = [_interval(a) if column == "d_bleu" else None for a in means.values()]
+            # Over seeds or, with one seed, over documents; only d-BLEU has them.
+            names = (f"{column}_seed_interval", f"{column}_document_interval")
+            records = [average.record for average in means.values()]
+            intervals = [record.get(names[0], record.get(names[1])) for record in records]
             axes.errorbar(
                 [place + shift for place in means],
-                [average.record[column] / scale for average in means.values()],
+                [record[column] / scale for record in records],
                 [interval or 0.0 for interval in intervals] if any(intervals) else None,
                 label=self.label(system),
                 color=COLOURS[number % len(COLOURS)],
@@ -226,12 +229,6 @@ class ReportData:
         axes.grid(axis="y", color="#dfe2e5", linewidth=0.8)
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
-
-
-def _interval(average: Average) -> float | None:
-    """Return half the width of the interval over seeds or, with one seed, over documents."""
-    over_documents = average.record.get("d_bleu_document_interval")
-    return average.record.get("d_bleu_seed_interval", over_documents)
 
 
 def length_name(length: int) -> str:
