@@ -135,3 +135,17 @@ class SeedOptions:
     """Where random numbers begin."""
 
     seed: int = option(1, "seed of weights, dropout and order of the data", least=0, metavar="N")
+
+
+@settings
+class ProgressBarOptions:
+    """Whether a command shows on a terminal how far it is."""
+
+    no_progress_bar: bool = option(False, "no progress bar on a terminal")
+
+
+@settings
+class SubsetOptions:
+    """Which split of a data folder is translated."""
+
+    gen_subset: str = option("test", "split to translate: test, valid, train...", metavar="SPLIT")

@@ -43,32 +43,37 @@ def progress_bar(label: str, total: int, unit: str = "B") -> Iterator[Callable[[
         unit: what is counted: bytes (``B``, shown in MB) or anything else by its plural.
 
     Returns:
-        Gives a function that adds a number to what is done.
+        Gives a function that adds a number to what is done, up to the total.
 
     Example:
         >>> with progress_bar("count", 100) as advance:
         ...     advance(100)
     """
-    if bars_are_drawn():
-        is_bytes = unit == "B"
-        with tqdm(total=total, desc=label, unit=unit, unit_scale=is_bytes, file=sys.stderr) as bar:
-            yield bar.update
-        return
     is_hidden, done = _hidden.get(), 0
     started = last_line = time.monotonic()
+    bar = None
+    if bars_are_drawn():
+        bar = tqdm(total=total, desc=label, unit=unit, unit_scale=unit == "B", file=sys.stderr)
 
     def print_line() -> None:
-        if not is_hidden:
+        if bar is None and not is_hidden:
             share, seconds = done / max(1, total), time.monotonic() - started
             size = f"{total:,} {unit}" if unit != "B" else f"{total / 1e6:,.1f} MB"
             print(f"{label}: {share:.0%} of {size}, {seconds:.1f} s", file=sys.stderr, flush=True)
 
     def advance(number: int) -> None:
         nonlocal done, last_line
+        number = min(number, total - done)  # what is done again counts no more
         done += number
-        if time.monotonic() - last_line >= SECONDS_BETWEEN_LINES:
+        if bar is not None:
+            bar.update(number)
+        elif time.monotonic() - last_line >= SECONDS_BETWEEN_LINES:
             last_line = time.monotonic()
             print_line()
 
-    yield advance
+    try:
+        yield advance
+    finally:
+        if bar is not None:
+            bar.close()
     print_line()

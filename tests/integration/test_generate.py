@@ -20,32 +20,11 @@ from relu_nmt.models.config import TransformerConfig
 from relu_nmt.recipes import preprocess, translate_documents, translate_lines, translate_split
 from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from relu_nmt.translator import Translator
+from tests.commands import run_here as run
 
 NUM_TEST = 12
 BLANK = 4  # number of the empty test sentence
 SHORT = ["--max-len-b", "8", "--cpu"]
-
-
-def run(command, *arguments, stdin=None, check=True):
-    """Run a command; return the finished process with its output as text."""
-    # The full test run uses all cores elsewhere; tiny models are fastest on one thread.
-    code = (
-        "import sys, torch; torch.set_num_threads(1); "
-        f"from relu_nmt.cli.{command} import main; sys.exit(main(sys.argv[1:]))"
-    )
-    if command == "score":
-        code = code.replace("import sys, torch; torch.set_num_threads(1)", "import sys")
-    done = subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        check=False,
-    )
-    if check:
-        assert done.returncode == 0, done.stderr
-    return done
 
 
 def lines_of(output, kind):
@@ -339,18 +318,15 @@ def test_recipes_give_what_the_commands_print(folder, capfd):
         ),
         progress=False,
     )
-    assert text.documents == [[lines.texts[0]], [lines.texts[2]]]
-    assert text.lines[1] == lines.texts[1] == ""
+    assert text.documents == [[lines[0]], [lines[2]]]
+    assert text.lines[1] == lines[1] == ""
     assert capfd.readouterr() == ("", "")
 
 
 def test_interactive_answers_each_line_at_once(folder):
-    code = (
-        "import torch; torch.set_num_threads(1); from relu_nmt.cli.interactive import main; main()"
-    )
     arguments = ["--path", str(folder / "checkpoint1.safetensors"), *SHORT]
     with subprocess.Popen(
-        [sys.executable, "-c", code, *arguments],
+        [sys.executable, "-m", "relu_nmt.cli.interactive", *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

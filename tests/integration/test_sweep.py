@@ -22,11 +22,6 @@ TRAIN = "--arch transformer_tiny --cpu --max-tokens 64 --warmup-updates 4 --sent
 GENERATE = "--beam 2 --max-len-b 8 --max-len-a 0.5 --cpu"
 
 
-@pytest.fixture(autouse=True)
-def one_thread(monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-
-
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     """Documents of one to six lines of digits, and their copies."""

@@ -34,15 +34,6 @@ FAIRSEQ_COMMAND = """
 """
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Tiny models are fastest on one thread, and the full test run uses the cores elsewhere."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Digits to be copied and ended: a folder with raw text, and one as fairseq makes it."""

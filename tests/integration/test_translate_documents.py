@@ -32,15 +32,6 @@ AS_JSON = ["--tokenize", "none", "--format", "json"]
 SHORT = ["--beam", "2", "--max-len-a", "0.5", "--max-len-b", "4", "--cpu", "--no-progress-bar"]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Tiny models are fastest on one thread, and the full test run uses the cores elsewhere."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def save_model(path, task, **settings):
     """Save an untrained model, as if trained with these settings of documents."""
     torch.manual_seed(1)
@@ -205,7 +196,9 @@ def test_mismatches_are_counted_and_keep_the_group_in_one_line(folder, capsys):
 
 
 def test_the_longest_output_and_no_s_bleu_are_told(folder, capsys, monkeypatch):
-    monkeypatch.setattr("relu_nmt.evaluation.split_score.sentence_score", lambda *_: None)
+    monkeypatch.setattr(
+        "relu_nmt.evaluation.document_scores.SentenceAlignment.score", lambda *_: None
+    )
     output, results = generate_documents(folder, capsys, "sep", 24, "--max-len-b", 1)
     assert results["at_limit"] > 0
     assert f"NOTE: {results['at_limit']} translations reached the longest output" in output

@@ -4,8 +4,7 @@ import pytest
 from relu_nmt.corpus.preprocess_config import PreprocessConfig
 from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.groups import write_documents
-from relu_nmt.evaluation.bleu import MetricConfig
-from relu_nmt.evaluation.config import ScoringConfig
+from relu_nmt.evaluation.bleu import MetricConfig, ScoringConfig
 from relu_nmt.evaluation.split_score import SplitScorer
 from relu_nmt.recipes import preprocess
 

@@ -6,8 +6,7 @@ from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.decoding.translations import Line
 from relu_nmt.errors import DataError
-from relu_nmt.evaluation.bleu import MetricConfig
-from relu_nmt.evaluation.config import ScoringConfig
+from relu_nmt.evaluation.bleu import MetricConfig, ScoringConfig
 from relu_nmt.evaluation.split_score import SplitScorer
 from relu_nmt.recipes import preprocess
 
