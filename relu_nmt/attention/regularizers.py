@@ -1,31 +1,20 @@
 """The regularisation loss on attention weights: normalisation and entropy margin."""
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 
-from relu_nmt.attention.base import Attention, RowStatistics
-from relu_nmt.attention.config import AttentionRegularizerConfig
+from relu_nmt.attention.base import NULL_SUM, Attention, RowStatistics
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.records import AttentionRecord
-from relu_nmt.attention.stats import NULL_SUM
+from relu_nmt.attention.spec import AttentionRegularizerConfig
 from relu_nmt.errors import ConfigError
 from relu_nmt.objective import LossOutput, Metric
 
 
-@dataclass
-class RegularizerTerms:
-    """Both terms of one attention module, scalars: means over samples, heads and real rows."""
-
-    normalisation: Tensor
-    entropy: Tensor
-
-
 def regularizer_terms(
     rows: RowStatistics, visibility: Visibility, margin: float
-) -> RegularizerTerms:
-    """Return the means of |log S| and max(H - margin log n, 0) over the real query rows.
+) -> tuple[Tensor, Tensor]:
+    """Return the means of |log S| and max(H - margin log n, 0) over samples, heads and real rows.
 
     Null rows (S <= 1e-6) contribute nothing but stay in the denominator: |log 0| is infinite
     and has no gradient.
@@ -45,7 +34,7 @@ def regularizer_terms(
     log_total = torch.where(is_null, 1.0, rows.total).log().abs()
     excess = (rows.entropy - margin * visibility.positive_counts.log()).clamp_min(0)
     excess = excess.masked_fill(is_null, 0.0)
-    return RegularizerTerms((log_total * real).sum() / num_rows, (excess * real).sum() / num_rows)
+    return (log_total * real).sum() / num_rows, (excess * real).sum() / num_rows
 
 
 class AttentionRegularizer:
@@ -57,6 +46,9 @@ class AttentionRegularizer:
         config: the weights of the terms and the margin.
         model: has the attentions.
 
+    Attributes:
+        active: whether any term has a weight.
+
     Raises:
         ConfigError: it is on and an attention has no weights, or signed ones.
 
@@ -65,37 +57,14 @@ class AttentionRegularizer:
 
     def __init__(self, config: AttentionRegularizerConfig, model: nn.Module) -> None:
         self.config = config
-        if not config.active:
-            return
-        for module in model.modules():
+        self.active = config.active
+        for module in model.modules() if self.active else ():
             if isinstance(module, Attention) and not module.capabilities.non_negative:
                 raise ConfigError(
                     "--attention-norm-weight and --attention-entropy-weight need weights that "
                     f"are never negative, which {type(module).__name__} does not give; set them "
                     "to 0"
                 )
-
-    @property
-    def active(self) -> bool:
-        """Whether any term has a weight."""
-        return self.config.active
-
-    def terms(self, records: list[AttentionRecord]) -> RegularizerTerms:
-        """Return the means of both terms over all modules."""
-        margin = self.config.attention_entropy_margin
-        terms = [regularizer_terms(r.rows, r.visibility, margin) for r in records if r.rows]
-        return RegularizerTerms(
-            torch.stack([t.normalisation for t in terms]).mean(),
-            torch.stack([t.entropy for t in terms]).mean(),
-        )
-
-    def penalty(self, terms: RegularizerTerms) -> Tensor:
-        """Return the weighted sum of both terms, to be added to the loss per unit."""
-        config = self.config
-        return (
-            config.attention_norm_weight * terms.normalisation
-            + config.attention_entropy_weight * terms.entropy
-        )
 
     def regularize(self, output: LossOutput, records: list[AttentionRecord]) -> None:
         """Add the penalty, once for each unit, and metrics of both terms to a summed loss.
@@ -104,7 +73,11 @@ class AttentionRegularizer:
             output: the loss of a batch; it is changed.
             records: row statistics of all modules.
         """
-        terms, count = self.terms(records), output.sample_size
-        for name, value in (("norm", terms.normalisation), ("entropy", terms.entropy)):
+        config, count = self.config, output.sample_size
+        margin = config.attention_entropy_margin
+        terms = [regularizer_terms(r.rows, r.visibility, margin) for r in records if r.rows]
+        norm, entropy = (torch.stack(each).mean() for each in zip(*terms, strict=True))
+        for name, value in (("norm", norm), ("entropy", entropy)):
             output.metrics[f"attention_{name}"] = Metric(value.detach() * count, count)
-        output.loss = output.loss + self.penalty(terms) * count
+        penalty = config.attention_norm_weight * norm + config.attention_entropy_weight * entropy
+        output.loss = output.loss + penalty * count

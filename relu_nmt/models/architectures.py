@@ -6,7 +6,7 @@ with the attention preset ``reluformer``.
 
 from typing import Any
 
-from relu_nmt.attention.config import ATTENTION_PRESETS
+from relu_nmt.attention.spec import ATTENTION_PRESETS
 
 
 def _both_sides(embed_dim: int, ffn_dim: int, layers: int, heads: int) -> dict[str, Any]:

@@ -5,10 +5,9 @@ from typing import Any
 from torch import nn
 
 from relu_nmt.attention.base import Need
-from relu_nmt.attention.config import AttentionRegularizerConfig
-from relu_nmt.attention.records import record_attention
+from relu_nmt.attention.records import attention_telemetry, record_attention
 from relu_nmt.attention.regularizers import AttentionRegularizer
-from relu_nmt.attention.telemetry import attention_telemetry
+from relu_nmt.attention.spec import AttentionRegularizerConfig
 from relu_nmt.objective import LossOutput
 
 

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from relu_nmt.attention.config import ATTENTION_PRESETS
-from relu_nmt.attention.spec import AttentionSpec
+from relu_nmt.attention.spec import ATTENTION_PRESETS, AttentionSpec
 from relu_nmt.sweep.settings import SweepSettings
 from relu_nmt.sweep.steps import Command, Step, SweepModel
 

@@ -1,7 +1,6 @@
 """Settings of vision models, image data and their training."""
 
-from relu_nmt.attention.config import AttentionPresetOptions
-from relu_nmt.attention.spec import known_attention
+from relu_nmt.attention.spec import AttentionPresetOptions, known_attention
 from relu_nmt.config import flag_of, group, like, option, settings, shown
 from relu_nmt.config.shared import BatchSizeOptions
 from relu_nmt.data.batching import BatchingConfig

@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 from relu_nmt.attention.base import Need
-from relu_nmt.attention.config import AttentionRegularizerConfig
 from relu_nmt.attention.records import record_attention
 from relu_nmt.attention.regularizers import regularizer_terms
+from relu_nmt.attention.spec import AttentionRegularizerConfig
 from relu_nmt.data.batches import collate
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.encoder_decoder import EncoderDecoder
@@ -54,7 +54,7 @@ def test_loss_is_the_sum_over_real_target_tokens_plus_the_mean_regulariser():
                 smooth -= 0.9 * scores[target] + 0.1 / 19 * (scores.sum() - scores[target])
     terms = [regularizer_terms(r.rows, r.visibility, 0.1) for r in records]
     assert len(terms) == 6
-    penalty = sum(0.3 * t.normalisation + 0.2 * t.entropy for t in terms) / 6
+    penalty = sum(0.3 * norm + 0.2 * entropy for norm, entropy in terms) / 6
     assert result.sample_size == 8
     torch.testing.assert_close(result.loss, smooth + 8 * penalty)
     torch.testing.assert_close(result.metrics["nll_loss"].total, nll.detach())
