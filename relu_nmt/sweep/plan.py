@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from relu_nmt.attention.config import ATTENTION_PRESETS
-from relu_nmt.attention.spec import AttentionSpec
+from relu_nmt.attention.spec import ATTENTION_PRESETS, AttentionSpec
 from relu_nmt.config import from_dict
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.safe_write import write_text
