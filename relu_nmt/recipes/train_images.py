@@ -11,12 +11,10 @@ from relu_nmt.training.checkpoint import read_metadata
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.results import TrainingResult
 from relu_nmt.training.trainer import Trainer
-from relu_nmt.vision.augmentation import ImageTransform
-from relu_nmt.vision.batches import ImageBatches
+from relu_nmt.vision.batches import ImageBatches, ImageTransform
 from relu_nmt.vision.images import ImageSet, add_set, hold_out, open_images, with_classes_of
 from relu_nmt.vision.loading import classes_of, describe_task
-from relu_nmt.vision.objective import ImageObjective
-from relu_nmt.vision.vision_transformer import VisionTransformer
+from relu_nmt.vision.vision_transformer import ImageObjective, VisionTransformer
 
 
 def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
@@ -87,18 +85,16 @@ class ImageTraining(Training):
                     "--valid-fraction 0.1, or --disable-validation"
                 )
         for name, images in sets.items():
-            self._report_images(name, images)
-        return train, {name: images for name, images in sets.items() if images is not train}
-
-    def _report_images(self, name: str, images: ImageSet) -> None:
-        self.say(
-            f"{images.tree.origin}: {name}: {len(images):,} images of {len(images.classes)} classes"
-        )
-        if images.num_ignored:
             self.say(
-                f"{images.num_ignored:,} other files there are left out: no image by their names, "
-                "or not in a class folder"
+                f"{images.tree.origin}: {name}: {len(images):,} images of "
+                f"{len(images.classes)} classes"
             )
+            if images.num_ignored:
+                self.say(
+                    f"{images.num_ignored:,} other files there are left out: no image by their "
+                    "names, or not in a class folder"
+                )
+        return train, {name: images for name, images in sets.items() if images is not train}
 
     def _model(self, num_classes: int) -> VisionTransformer:
         """Return a new model; its size is printed."""
@@ -118,9 +114,7 @@ class ImageTraining(Training):
             CheckpointError: it tells other classes apart.
         """
         path = self.checkpoint_to_continue()
-        if path is None:
-            return
-        if classes_of(read_metadata(path), path) != tuple(images.classes):
+        if path is not None and classes_of(read_metadata(path), path) != tuple(images.classes):
             raise CheckpointError(
                 f"{path}: trained with other classes than those of {self.settings.data}; choose "
                 "another --save-dir for a fresh start"

@@ -8,15 +8,14 @@ import torch
 
 from relu_nmt.config import to_dict
 from relu_nmt.corpus.translation import TranslationTask
-from relu_nmt.data.batches import TranslationBatches
-from relu_nmt.data.batching import refuse_too_long
+from relu_nmt.data.batches import TranslationBatches, refuse_too_long
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR
 from relu_nmt.data.groups import LENGTHS_FILE, SINGLE_SENTENCES, lengths_in_words
 from relu_nmt.data.split import Split
 from relu_nmt.decoding.generator import Generator
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
-from relu_nmt.evaluation.config import ScoringConfig
-from relu_nmt.evaluation.validation_bleu import SAMPLES, ValidationBleu
+from relu_nmt.evaluation.bleu import ScoringConfig
+from relu_nmt.evaluation.split_score import SAMPLES, ValidationBleu
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.loading import build_model
 from relu_nmt.models.config import TransformerConfig
@@ -167,8 +166,7 @@ class TranslationTraining(Training):
         split = self._open(name)
         skip = batching.skip_invalid_size_inputs
         if not skip and (not lengths or SINGLE_SENTENCES in lengths):
-            sizes = split.source_sizes, split.target_sizes
-            refuse_too_long(*sizes, batching.max_tokens, str(split.source.prefix))
+            refuse_too_long(split, batching.max_tokens)
         seed = self.settings.trainer.run.seed
         batches = TranslationBatches(split, batching.training_limits, lengths, seed, skip)
         self._tell_lengths(batches)

@@ -10,14 +10,13 @@ from torch import nn
 
 from relu_nmt.attention.backends.choice import set_attention_backend
 from relu_nmt.config import to_dict
-from relu_nmt.peak_memory import peak_gpu_bytes
 from relu_nmt.recipes.training_settings import TrainingSettings
 from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint_manager import CheckpointFolder
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.distributed import ProcessGroup, join_processes
 from relu_nmt.training.log import TrainingLog
-from relu_nmt.training.results import TrainingResult
+from relu_nmt.training.results import TrainingResult, peak_gpu_bytes
 from relu_nmt.training.trainer import Trainer
 
 ModelT = TypeVar("ModelT", bound=nn.Module)

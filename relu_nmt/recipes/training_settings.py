@@ -9,13 +9,12 @@ from relu_nmt.attention.config import (
     AttentionRegularizerConfig,
 )
 from relu_nmt.config import REQUIRED, from_flat, group, like, option, settings
-from relu_nmt.config.shared import FairseqOptions, LanguageOptions
-from relu_nmt.data.batching import BatchingConfig
+from relu_nmt.config.shared import BatchingConfig, FairseqOptions, LanguageOptions
 from relu_nmt.data.groups import DocumentConfig
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.errors import ConfigError
-from relu_nmt.models.architectures import architectures
-from relu_nmt.models.config import TransformerConfig
+from relu_nmt.models.config import TransformerConfig, architectures
+from relu_nmt.modules.config import arch_option
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.vision.config import (
     ImageTaskOptions,
@@ -36,13 +35,10 @@ class TaskOptions(LanguageOptions, FairseqOptions):
         ConfigError: a value out of range.
     """
 
-    arch: str = option(
+    arch: str = arch_option(
         "reluformer",
-        "shape of the model: transformer*; reluformer* is the same with --attention-preset "
-        "reluformer; other model flags go before it",
-        flags=("-a",),
-        metavar="NAME",
-        presets=architectures,
+        architectures,
+        "transformer*; reluformer* is the same with --attention-preset reluformer",
     )
     attention_preset: str = like(AttentionPresetOptions, "attention_preset", "none")
     criterion: str = option(

@@ -5,13 +5,22 @@ from pathlib import Path
 from relu_nmt.analysis.places import AttentionPlace
 from relu_nmt.attention.config import AttentionBackendConfig
 from relu_nmt.config import REQUIRED, group, like, option, settings, to_dict
-from relu_nmt.config.shared import FairseqOptions, LanguageOptions, PrecisionOptions
-from relu_nmt.data.documents import SEPARATORS
-from relu_nmt.data.groups import SINGLE_SENTENCES, DocumentConfig
-from relu_nmt.decoding.config import DocumentGenerationConfig, GenerationConfig, SearchOptions
-from relu_nmt.decoding.windows import WindowConfig
+from relu_nmt.config.shared import (
+    FairseqOptions,
+    LanguageOptions,
+    PrecisionOptions,
+    ProgressBarOptions,
+    SubsetOptions,
+)
+from relu_nmt.data.groups import SEPARATORS, SINGLE_SENTENCES, DocumentConfig
+from relu_nmt.decoding.config import (
+    DocumentGenerationConfig,
+    GenerationConfig,
+    SearchOptions,
+    WindowConfig,
+)
 from relu_nmt.errors import ConfigError
-from relu_nmt.evaluation.config import ScoringConfig
+from relu_nmt.evaluation.bleu import ScoringConfig
 
 
 @settings
@@ -44,10 +53,9 @@ class ModelOptions(LanguageOptions, FairseqOptions, PrecisionOptions, AttentionB
 
 
 @settings
-class SplitOptions:
+class SplitOptions(SubsetOptions, ProgressBarOptions):
     """What to translate, and where the lines go."""
 
-    gen_subset: str = option("test", "split to translate: test, valid, train...", metavar="SPLIT")
     results_path: str | None = option(
         None, "write to generate-SPLIT.txt in this folder instead of standard output", metavar="DIR"
     )
@@ -55,7 +63,6 @@ class SplitOptions:
     skip_invalid_size_inputs_valid_test: bool = option(
         False, "leave sentences untranslated that are longer than the model can read"
     )
-    no_progress_bar: bool = option(False, "no progress bar")
 
 
 @settings
@@ -206,7 +213,7 @@ class TranslateSplitSettings:
 
 
 @settings
-class TextDocumentOptions:
+class TextDocumentOptions(ProgressBarOptions):
     """How much of a document to translate at once."""
 
     max_doc_tokens: int | None = like(
@@ -217,7 +224,6 @@ class TextDocumentOptions:
         f"that the model was trained on ({SINGLE_SENTENCES}, line by line, for one of sentences)",
     )
     window_overlap: int = like(WindowConfig, "window_overlap", 0)
-    no_progress_bar: bool = option(False, "no progress bar")
 
     def check(self) -> None:
         """See that windows can be made, before the model is loaded."""

@@ -3,7 +3,7 @@
 import os
 
 from relu_nmt.config import group, option, settings
-from relu_nmt.config.shared import PrecisionOptions, SeedOptions
+from relu_nmt.config.shared import PrecisionOptions, ProgressBarOptions, SeedOptions
 from relu_nmt.errors import ConfigError
 from relu_nmt.optim.config import OptimizerConfig, ScheduleConfig
 
@@ -196,14 +196,15 @@ class CheckpointConfig:
 
 
 @settings
-class LoggingConfig:
+class LoggingConfig(ProgressBarOptions):
     """What is printed and logged."""
 
     log_interval: int = option(100, "updates between two log lines", least=1, metavar="N")
     log_format: str | None = option(
-        None, "form of the log (default: tqdm on a terminal, otherwise simple)", choices=LOG_FORMATS
+        None,
+        "form of the log (default: tqdm on a terminal; simple elsewhere or with --no-progress-bar)",
+        choices=LOG_FORMATS,
     )
-    no_progress_bar: bool = option(False, "no progress bar on a terminal: --log-format simple")
     log_file: str | None = option(None, "write the log to this file too", metavar="FILE")
     tensorboard_logdir: str | None = option(
         None,

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,6 @@ from typing import Any
 
 from relu_nmt.errors import DataError
 from relu_nmt.io.safe_write import write_text
-from relu_nmt.peak_memory import peak_gpu_bytes, peak_resident_bytes
 
 FILE_NAME = "results.json"
 # Names under which the best and the newest checkpoint lie beside it.
@@ -23,6 +23,25 @@ SIGNAL_EXIT_CODE = 128
 
 Stats = dict[str, Any]
 """Values by name; None stands for infinity and NaN, which JSON does not have."""
+
+MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
+"""Bytes of what the system counts in: Linux in KiB, macOS in bytes."""
+
+
+def peak_resident_bytes() -> int | None:
+    """Return the most memory that this process has had resident; None where it is not counted."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * MAXRSS_UNIT
+
+
+def peak_gpu_bytes() -> int | None:
+    """Return the most memory that tensors took on the GPU; None without one."""
+    import torch
+
+    return torch.cuda.max_memory_allocated() if torch.cuda.is_initialized() else None
 
 
 @dataclass

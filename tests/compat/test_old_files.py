@@ -7,21 +7,11 @@ import json
 import math
 
 import pytest
-import torch
 
 from tests.compat import cases
 
 CLOSE = 1e-5
 """Relative. Weights that are wrong by 1e-7 change the scores after five updates by 3e-6."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Tiny models are fastest on one thread, and the full test run uses the cores elsewhere."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def expected(name):

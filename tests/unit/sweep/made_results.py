@@ -5,8 +5,7 @@ import json
 import random
 
 from relu_nmt.sweep.environment import describe_environment
-from relu_nmt.sweep.folder import SweepDescription, write_description
-from relu_nmt.sweep.plan import SweepPlan
+from relu_nmt.sweep.plan import SweepDescription, SweepPlan, write_description
 from relu_nmt.sweep.results import SLOTS
 from relu_nmt.sweep.settings import SweepSettings
 from relu_nmt.sweep.steps import DIVERGED, DONE, FAILED, StepState
@@ -141,9 +140,7 @@ def make_scores(path, counts, lines, length):
     references = docs.cut_by_counts(lines, counts, "lines")
     hypotheses = docs.split_at_separators(path.read_text().split("\n")[:-1], "tag")
     score = docs.document_score(MetricConfig(), hypotheses, [references])
-    of_sentences = docs.sentence_score(
-        MetricConfig(), docs.align_sentences(hypotheses, [references])
-    )
+    of_sentences = docs.align_sentences(hypotheses, [references]).score(MetricConfig())
     joined = docs.join_lines(hypotheses), [docs.join_lines(references)]
     return {
         "document_statistics": SegmentStatistics.of(MetricConfig(), *joined).to_json(),
