@@ -15,8 +15,7 @@ from relu_nmt.config import from_flat
 from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.dictionary import UNK
 from relu_nmt.data.groups import SINGLE_SENTENCES
-from relu_nmt.data.split import Split
-from relu_nmt.decoding.config import DocumentGenerationConfig, GenerationConfig
+from relu_nmt.decoding.config import DocumentGenerationConfig, GenerationConfig, WindowConfig
 from relu_nmt.decoding.document_search import (
     DocumentSearch,
     SourceDocuments,
@@ -24,16 +23,15 @@ from relu_nmt.decoding.document_search import (
 )
 from relu_nmt.decoding.ensemble import Ensemble
 from relu_nmt.decoding.generator import Generator
-from relu_nmt.decoding.hypotheses import Hypothesis
 from relu_nmt.decoding.translations import (
     SourceSentence,
     TranslatedLines,
     Translation,
     as_lines,
     check_lengths,
+    load_translations,
+    replace_unknown_words,
 )
-from relu_nmt.decoding.unknown_words import load_translations, replace_unknown_words
-from relu_nmt.decoding.windows import WindowConfig
 from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.loading import load_model
 from relu_nmt.models.encoder_decoder import EncoderDecoder
@@ -81,7 +79,8 @@ class Translator:
         self.models = [model.to(self.device) for model in models]
         self.dtype = None if dtype == torch.float32 else dtype
         self.max_doc_tokens = max_doc_tokens
-        self.max_source_positions = Ensemble(self.models).max_source_positions
+        self.ensemble = Ensemble(self.models, dtype=self.dtype)
+        self.max_source_positions = self.ensemble.max_source_positions
 
     @classmethod
     def from_checkpoint(
@@ -200,52 +199,22 @@ class Translator:
         Raises:
             ConfigError: the settings need references that the sentences do not have.
         """
-        translations = load_translations(config.replace_unk) if config.replace_unk else {}
+        words = load_translations(config.replace_unk) if config.replace_unk else {}
         found = self.generator(config).translate(sources, first_id, on_progress)
-        return [
-            [self._translation(hypothesis, source, translations, config) for hypothesis in own]
-            for source, own in zip(sources, found, strict=True)
-        ]
+        results: list[list[Translation]] = []
+        for source, hypotheses in zip(sources, found, strict=True):
+            results.append([])
+            for own in hypotheses:
+                tokens = self.task.target_dictionary.symbols_of(own.tokens)
+                if config.replace_unk is not None and own.alignment is not None:
+                    tokens = replace_unknown_words(tokens, source.tokens, own.alignment, UNK, words)
+                text = self.task.target_text.decode(tokens)
+                results[-1].append(Translation(text, tokens, own))
+        return results
 
     def generator(self, config: GenerationConfig) -> Generator:
         """Return what searches, or scores references, with the models."""
         return Generator(self.models, config, self.task.target_dictionary, self.dtype)
-
-    def _translation(
-        self,
-        hypothesis: Hypothesis,
-        source: SourceSentence,
-        translations: dict[str, str],
-        config: GenerationConfig,
-    ) -> Translation:
-        tokens = self.task.target_dictionary.symbols_of(hypothesis.tokens)
-        if config.replace_unk is not None and hypothesis.alignment is not None:
-            tokens = replace_unknown_words(
-                tokens, source.tokens, hypothesis.alignment, UNK, translations
-            )
-        text = self.task.target_text.decode(tokens)
-        return Translation(text, tokens, hypothesis)
-
-    def read_sentences(
-        self, split: Split, numbers: range, raw_words: bool = False
-    ) -> list[SourceSentence]:
-        """Return sentences of a split, with their references if it has them.
-
-        Args:
-            split: the split.
-            numbers: which of its sentences.
-            raw_words: take the words from the raw source where it is kept, as unknown words are
-                only there (``--replace-unk``).
-        """
-        raw = split.raw_source if raw_words else None
-        sentences = []
-        for i in numbers:
-            source, target = split.pair(i)
-            tokens = self.task.source_dictionary.symbols_of(source)
-            if raw is not None:
-                tokens = self.task.source_text.encode(raw[i])
-            sentences.append(SourceSentence(source, tokens, target))
-        return sentences
 
     def translate_documents(
         self,
@@ -379,11 +348,6 @@ class Translator:
             [*source.tokens, end],
             [dictionary[int(number)] for number in target],
         )
-
-    @property
-    def ensemble(self) -> Ensemble:
-        """The models as one, in the number format to compute in."""
-        return Ensemble(self.models, dtype=self.dtype)
 
     @staticmethod
     def _config(

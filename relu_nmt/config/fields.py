@@ -199,6 +199,7 @@ def like(
     default: Any,
     help: str | None = None,
     *,
+    flags: Sequence[str] = (),
     needs: Needs = (),
     no_effect: str | None = None,
 ) -> Any:
@@ -208,6 +209,7 @@ def like(
         other,
         default=default,
         help=other.help if help is None else help,
+        flags=flags or other.flags,
         needs=needs or other.needs,
         no_effect=no_effect or other.no_effect,
     )

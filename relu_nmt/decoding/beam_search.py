@@ -6,18 +6,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.decoding.constraints import TokenConstraints
-from relu_nmt.decoding.ensemble import Ensemble, EnsembleState
+from relu_nmt.decoding.ensemble import Ensemble
 from relu_nmt.decoding.hypotheses import (
     FinishedHypotheses,
     Hypothesis,
-    HypothesisCollector,
     LengthPenalty,
     SearchHistory,
-    SymbolIndices,
 )
 from relu_nmt.decoding.selectors import Candidates, Selector
+from relu_nmt.models.decoder_state import DecoderState
 
 
 @dataclass(frozen=True)
@@ -41,19 +41,15 @@ class _Batch:
 
     Args:
         sentences: number of the sentence of each row, [B].
-        limits: largest number of tokens before the end symbol, [B].
-        context_sizes: first tokens that are context, so that no score counts them, [B].
         not_words: special symbols of the sources, [B, S] bool.
-        state: what the models remember.
-        constraints: which tokens are allowed.
+        states: what each model remembers.
+        constraints: which tokens are allowed, and how many.
         finished: hypotheses that have ended.
     """
 
     sentences: np.ndarray
-    limits: np.ndarray
-    context_sizes: np.ndarray
     not_words: Tensor
-    state: EnsembleState
+    states: list[DecoderState]
     constraints: TokenConstraints
     finished: FinishedHypotheses
 
@@ -64,15 +60,14 @@ class _Batch:
 
     def lengths(self, num_tokens: int | np.ndarray) -> np.ndarray:
         """Return how many of so many tokens a score counts, [B]: at least the end symbol."""
-        return np.maximum(num_tokens - self.context_sizes, 1)
+        return np.maximum(num_tokens - self.constraints.context_sizes, 1)
 
     def keep(self, mask: np.ndarray) -> Tensor:
         """Drop all sentences outside the mask [B]; return the rows that stay."""
         self.sentences, rows = self.these(mask)
-        self.limits = self.limits[mask]
-        self.context_sizes = self.context_sizes[mask]
         self.not_words = self.not_words.index_select(0, rows)
-        self.state.keep(rows)
+        for state in self.states:
+            state.keep(rows)
         self.constraints.keep(rows, mask)
         self.finished.keep(rows)
         return rows
@@ -87,7 +82,7 @@ class BeamSearch:
     Args:
         ensemble: the models.
         config: settings of the search.
-        symbols: numbers of the special symbols.
+        symbols: the target dictionary.
         selector: how continuations are chosen.
 
     Reference: Huang, Zhao and Ma 2017, "When to finish? Optimal beam search for neural text
@@ -99,7 +94,7 @@ class BeamSearch:
         self,
         ensemble: Ensemble,
         config: GenerationConfig,
-        symbols: SymbolIndices,
+        symbols: Dictionary,
         selector: Selector,
     ) -> None:
         self._ensemble = ensemble
@@ -113,30 +108,34 @@ class BeamSearch:
         self,
         src_tokens: Tensor,
         limits: np.ndarray,
-        prefixes: Tensor | None = None,
-        context_sizes: np.ndarray | None = None,
+        context_sizes: np.ndarray,
+        prefixes: Tensor | None,
     ) -> list[list[Hypothesis]]:
         """Return the n best hypotheses of each sentence, with their prefixes.
 
         Args:
             src_tokens: [B, S] int64, right-padded, each ending in the end symbol.
             limits: largest number of tokens before the end symbol, int64 [B].
+            context_sizes: how many forced tokens are context, int64 [B]: hypotheses are ranked by
+                what follows, as if that were all; the rest of the prefix counts.
             prefixes: forced first tokens [B, P] int64, padded on the right; None for none.
-            context_sizes: how many of them are context, int64 [B]: hypotheses are ranked by what
-                follows, as if that were all. None for none: the whole prefix counts.
         """
-        config, eos = self._config, self._symbols.eos_index
-        if context_sizes is None:
-            context_sizes = np.zeros_like(limits)
-        batch = self._start(src_tokens, limits, prefixes, context_sizes)
-        history = SearchHistory(len(limits))
-        collector = HypothesisCollector(history, config.nbest, eos)
-        live = self._first_beams(len(limits), src_tokens.device)
+        config, symbols, device = self._config, self._symbols, src_tokens.device
+        num_groups, eos = self._selector.num_groups, symbols.eos_index
+        batch = _Batch(
+            sentences=np.arange(len(limits)),
+            not_words=(src_tokens == symbols.pad_index) | (src_tokens == eos),
+            states=self._ensemble.start(src_tokens),
+            constraints=TokenConstraints(config, symbols, limits, context_sizes, device, prefixes),
+            finished=FinishedHypotheses(len(limits), num_groups, config.beam, device),
+        )
+        history = SearchHistory(len(limits), config, eos)
+        live = self._first_beams(len(limits), device)
         has_ended = False
         for step in range(int(limits.max(initial=0)) + 1):
             # All beams are equal before the first token: the model sees one of them.
             tokens = live.tokens if step else live.tokens[:, :1]
-            log_probs, weights = self._ensemble.step(tokens, batch.state, config.wants_alignment)
+            log_probs, weights = self._ensemble.step(tokens, batch.states, config.wants_alignment)
             batch.constraints.apply(log_probs, step)
             log_probs = log_probs.expand(-1, config.beam, -1)
             candidates = self._selector.select(log_probs, live.totals, step)
@@ -156,37 +155,17 @@ class BeamSearch:
             if has_ended:
                 done = self._done(batch, live.totals, step).cpu().numpy()
                 if num_done := np.count_nonzero(done):
-                    collector.take(*batch.these(done), batch.finished)
+                    history.take(*batch.these(done), batch.finished)
                     if num_done == len(done):
                         break
                     live = self._drop(batch, live, done)
-            if step == 0:
-                batch.state.spread(config.beam, self._selector.num_groups)
-            elif live.parents is not None:
-                batch.state.reorder(live.parents)
+            for state in batch.states:
+                if step == 0:
+                    state.spread(config.beam, num_groups)
+                elif live.parents is not None:
+                    state.reorder(live.parents)
             batch.constraints.advance(live.parents, live.tokens)
-        return collector.results(len(limits), config.beam)
-
-    def _start(
-        self,
-        src_tokens: Tensor,
-        limits: np.ndarray,
-        prefixes: Tensor | None,
-        context_sizes: np.ndarray,
-    ) -> _Batch:
-        config, symbols, device = self._config, self._symbols, src_tokens.device
-        special = (src_tokens == symbols.pad_index) | (src_tokens == symbols.eos_index)
-        return _Batch(
-            sentences=np.arange(len(limits)),
-            limits=limits,
-            context_sizes=context_sizes,
-            not_words=special,
-            state=self._ensemble.start(src_tokens),
-            constraints=TokenConstraints(config, symbols, limits, device, prefixes, context_sizes),
-            finished=FinishedHypotheses(
-                len(limits), self._selector.num_groups, config.beam, device
-            ),
-        )
+        return history.results()
 
     def _drop(self, batch: _Batch, live: _Live, done: np.ndarray) -> _Live:
         """Let the sentences that are done leave the batch."""
@@ -255,7 +234,7 @@ class BeamSearch:
         if self._config.unkpen >= 0:  # a bonus for <unk> could raise a score without bound
             # A total only falls, so no open hypothesis ever scores more than it would now with
             # the kindest length that it can still have.
-            shortest, longest = batch.lengths(step + 2), batch.lengths(batch.limits + 1)
+            shortest, longest = batch.lengths(step + 2), batch.lengths(batch.constraints.limits + 1)
             divisors = torch.from_numpy(self._penalty.kindest(shortest, longest)).to(best_open)
             done |= best_open / divisors[:, None] <= to_beat
         full = batch.finished.count >= self._group_size

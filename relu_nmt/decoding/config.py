@@ -1,9 +1,10 @@
-"""Settings of the search, under fairseq's names."""
+"""Settings of the search, under fairseq's names, and of the windows of documents."""
 
 import math
 
 from relu_nmt.config import like, option, settings
 from relu_nmt.config.shared import BatchSizeOptions, SeedOptions
+from relu_nmt.data.groups import SINGLE_SENTENCES, DocumentConfig
 from relu_nmt.errors import ConfigError
 
 STOP_RULES = ("ahead", "full", "exact")
@@ -176,3 +177,42 @@ class DocumentGenerationConfig(GenerationConfig):
 
     max_len_a: float = like(GenerationConfig, "max_len_a", 1.5)
     max_len_b: int = like(GenerationConfig, "max_len_b", 50)
+
+
+@settings
+class WindowConfig:
+    """How documents are divided for decoding.
+
+    Raises:
+        ConfigError: a number out of range, or an overlap of single sentences.
+    """
+
+    max_doc_tokens: int = like(
+        DocumentConfig,
+        "max_doc_tokens",
+        SINGLE_SENTENCES,
+        "most tokens of a window, context and its one </s> included; "
+        f"{SINGLE_SENTENCES}: single sentences",
+    )
+    window_overlap: int = option(
+        0,
+        "give the N sentences before as context, within --max-doc-tokens, to the sentences that "
+        "are translated: the source of each window begins with theirs, its translation is made to "
+        "begin with what they were translated to, which no score counts. For documents longer than "
+        "the model was trained on; needs a model trained with --sentence-separator",
+        metavar="SENTENCES",
+        least=0,
+    )
+    repair: bool = option(
+        False,
+        "translate a window again in halves, and these in halves, as long as its translation "
+        "cannot be cut into its sentences or reached the longest output",
+    )
+
+    def check(self) -> None:
+        """Compare overlap and limit."""
+        if self.window_overlap and self.max_doc_tokens == SINGLE_SENTENCES:
+            raise ConfigError(
+                f"--window-overlap {self.window_overlap}: --max-doc-tokens {SINGLE_SENTENCES} "
+                "translates single sentences, without context; give more tokens"
+            )

@@ -4,8 +4,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.decoding.config import GenerationConfig
-from relu_nmt.decoding.hypotheses import SymbolIndices
 from relu_nmt.errors import ConfigError
 
 
@@ -39,32 +39,32 @@ class TokenConstraints:
 
     Args:
         config: settings of the search.
-        symbols: ids of the special symbols.
+        symbols: the target dictionary.
         limits: largest number of tokens before the end symbol, int64 [B].
+        context_sizes: how many forced tokens are context, int64 [B]: these cost nothing, and
+            ``min_len`` counts what follows them.
         device: where the search runs.
         prefixes: forced first tokens [B, P] int64, padded on the right; None for none.
-        context_sizes: how many of them are context, int64 [B]: these cost nothing, and
-            ``min_len`` counts what follows them; None for none.
     """
 
     def __init__(
         self,
         config: GenerationConfig,
-        symbols: SymbolIndices,
+        symbols: Dictionary,
         limits: np.ndarray,
+        context_sizes: np.ndarray,
         device: torch.device,
-        prefixes: Tensor | None = None,
-        context_sizes: np.ndarray | None = None,
+        prefixes: Tensor | None,
     ) -> None:
         self._config = config
         self._symbols = symbols
-        self._limits = limits
+        self.limits = limits
+        self.context_sizes = context_sizes
         self._device = device
         self._prefixes = prefixes
-        self._context_sizes = np.zeros_like(limits) if context_sizes is None else context_sizes
         self._history: Tensor | None = None  # [B, K, t], only where n-grams are blocked
         # Steps before and from which no sentence needs to be looked at.
-        self._last_too_short = int(self._context_sizes.max(initial=0)) + config.min_len
+        self._last_too_short = int(context_sizes.max(initial=0)) + config.min_len
         self._first_limit = int(limits.min())
 
     def apply(self, log_probs: Tensor, step: int) -> None:
@@ -81,7 +81,7 @@ class TokenConstraints:
         end = log_probs[:, :, symbols.eos_index].clone()
         forced = self._forced_by_prefix(log_probs, step)
         if step < self._last_too_short:
-            too_short = self._rows(step < self._context_sizes + config.min_len)
+            too_short = self._rows(step < self.context_sizes + config.min_len)
             log_probs[too_short, :, symbols.eos_index] = -torch.inf
         if self._history is not None:
             size = config.no_repeat_ngram_size
@@ -90,7 +90,7 @@ class TokenConstraints:
             rows, values = forced
             log_probs[rows] = values
         if step >= self._first_limit:
-            rows = self._rows(step >= self._limits)
+            rows = self._rows(step >= self.limits)
             log_probs[rows] = -torch.inf
             log_probs[rows, :, symbols.eos_index] = end[rows]
 
@@ -102,7 +102,7 @@ class TokenConstraints:
         rows = (tokens != self._symbols.pad_index).nonzero()[:, 0]
         values = torch.full_like(log_probs[rows], -torch.inf)
         index = tokens[rows, None, None].expand(-1, log_probs.size(1), 1)
-        in_context = torch.from_numpy(step < self._context_sizes).to(self._device)[rows]
+        in_context = torch.from_numpy(step < self.context_sizes).to(self._device)[rows]
         own = log_probs[rows].gather(2, index).masked_fill(in_context[:, None, None], 0.0)
         values.scatter_(2, index, own)
         return rows, values
@@ -126,8 +126,8 @@ class TokenConstraints:
 
     def keep(self, rows: Tensor, mask: np.ndarray) -> None:
         """Keep only these rows [B'], which are those of the mask [B]."""
-        self._limits = self._limits[mask]
-        self._context_sizes = self._context_sizes[mask]
+        self.limits = self.limits[mask]
+        self.context_sizes = self.context_sizes[mask]
         if self._prefixes is not None:
             self._prefixes = self._prefixes.index_select(0, rows)
         if self._history is not None:

@@ -1,27 +1,131 @@
 """Translations of whole documents, window by window, and the lines of their sentences.
 
-With overlap, the sentences before the new ones are part of the source, and their translations,
-which were kept from earlier windows, are forced as the beginning of the target. So the new
-sentences follow what the reader really has before him, as in training, where the target of a group
-is one text too; a second translation of the context, thrown away afterwards, could differ from the
-one that was kept, and a separator too many in it would shift all that follows. Hypotheses are
-ranked by the new sentences alone, else a long context would favour short ones. The price is that
-the windows of a document wait for each other; those of different documents share batches.
+Without overlap the windows are the groups that training uses. With overlap, each window also holds
+the last sentences of the one before as context; only what follows them is new. No sentence is ever
+left out or cut: one that is longer than the limit is a window of its own.
+
+The sentences before the new ones are part of the source, and their translations, which were kept
+from earlier windows, are forced as the beginning of the target. So the new sentences follow what
+the reader really has before him, as in training, where the target of a group is one text too; a
+second translation of the context, thrown away afterwards, could differ from the one that was kept,
+and a separator too many in it would shift all that follows. Hypotheses are ranked by the new
+sentences alone, else a long context would favour short ones. The price is that the windows of a
+document wait for each other; those of different documents share batches.
 """
 
+import bisect
+import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from relu_nmt.data.documents import sentence_slices
-from relu_nmt.data.split import join_sentences
-from relu_nmt.decoding.config import GenerationConfig
+from relu_nmt.data.groups import Groups, plan_groups
+from relu_nmt.data.split import join_sentences, sentence_slices
+from relu_nmt.decoding.config import GenerationConfig, WindowConfig
 from relu_nmt.decoding.constraints import length_limits
 from relu_nmt.decoding.translations import Line, SourceSentence, TranslatedLines, Translation
-from relu_nmt.decoding.windows import Window, WindowConfig, WindowPlan
 from relu_nmt.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Window:
+    """Consecutive sentences of a document that the model reads at once.
+
+    Args:
+        document: the document.
+        context: number of the first sentence; those before ``first`` are translated already.
+        first: number of the first new sentence.
+        end: number behind the last.
+    """
+
+    document: int
+    context: int
+    first: int
+    end: int
+
+    @property
+    def num_new(self) -> int:
+        """Sentences that it translates."""
+        return self.end - self.first
+
+    def halves(self) -> tuple["Window", "Window"]:
+        """Return two windows without context for the new sentences."""
+        middle = (self.first + self.end) // 2
+        return (
+            Window(self.document, self.first, self.first, middle),
+            Window(self.document, middle, middle, self.end),
+        )
+
+
+class WindowPlan:
+    """Divides documents into windows, from the lengths of their sentences alone.
+
+    Args:
+        sizes: tokens of each sentence with its ``</s>``, int [N].
+        documents: sentences of each document, int [documents].
+        config: limit and overlap.
+
+    Example:
+        >>> sizes, documents = np.array([4, 4, 4, 4]), np.array([4])
+        >>> plan = WindowPlan(sizes, documents, WindowConfig(10, window_overlap=1))
+        >>> [(window.context, window.first, window.end) for window in plan.windows]
+        [(0, 0, 3), (2, 3, 4)]
+    """
+
+    def __init__(self, sizes: np.ndarray, documents: np.ndarray, config: WindowConfig) -> None:
+        self._limit = config.max_doc_tokens
+        self._overlap = config.window_overlap
+        self._begins = np.append(0, np.cumsum(documents)).tolist()
+        self._totals = np.append(0, np.cumsum(sizes.astype(np.int64) - 1)).tolist()
+        if config.window_overlap:
+            self.windows = self._overlapping()
+        else:
+            groups = plan_groups(sizes, documents, config.max_doc_tokens)
+            columns = (groups.document, groups.first, groups.count)
+            self.windows = [
+                Window(document, first, first, first + count)
+                for document, first, count in zip(*map(np.ndarray.tolist, columns), strict=True)
+            ]
+
+    def _overlapping(self) -> list[Window]:
+        windows = []
+        for document, (begin, end) in enumerate(itertools.pairwise(self._begins)):
+            first = begin
+            while first < end:
+                # As much context as the first new sentence leaves room for; then more sentences.
+                window = self.with_context(Window(document, first, first, first + 1))
+                last = first + 1
+                while last < end and self.tokens(window.context, last + 1) <= self._limit:
+                    last += 1
+                windows.append(Window(document, window.context, first, last))
+                first = last
+        return windows
+
+    def tokens(self, begin: int, end: int) -> int:
+        """Return the tokens of sentences ``begin`` to ``end - 1`` with one ``</s>``."""
+        return 1 + self._totals[end] - self._totals[begin]
+
+    def with_context(self, window: Window) -> Window:
+        """Return the window with as much context as overlap and limit allow."""
+        first = window.first
+        context = max(self._begins[window.document], first - self._overlap)
+        # The first sentence from which on the tokens are within the limit.
+        least = 1 + self._totals[window.end] - self._limit
+        context = bisect.bisect_left(self._totals, least, context, first)
+        return Window(window.document, context, first, window.end)
+
+    def groups(self) -> Groups:
+        """Return the new sentences of each window; ``tokens`` are those of the whole window."""
+        first = np.array([window.first for window in self.windows], dtype=np.int64)
+        return Groups(
+            first,
+            np.array([window.num_new for window in self.windows], dtype=np.int64),
+            np.array([window.document for window in self.windows], dtype=np.int64),
+            np.full(len(first), self._limit, dtype=np.int64),
+            np.array([self.tokens(w.context, w.end) for w in self.windows], dtype=np.int64),
+        )
 
 
 @dataclass(frozen=True)
@@ -177,6 +281,7 @@ class DocumentSearch:
 
     def run(self, search: Search) -> TranslatedDocuments:
         """Translate everything; ``search`` gets all windows that need not wait for others."""
+        documents = self._documents
         waiting: dict[int, deque[Window]] = {}
         for window in self.plan.windows:
             waiting.setdefault(window.document, deque()).append(window)
@@ -188,29 +293,28 @@ class DocumentSearch:
             found = search([source for _, source in asked])
             for (window, source), translations in zip(asked, found, strict=True):
                 result = self._result(window, source, translations)
-                mismatched = not result.divided and self._documents.separators is not None
+                mismatched = not result.divided and documents.separators is not None
                 num_mismatched += mismatched and (window.first, window.end) in planned
-                failed = mismatched or result.reached_limit
-                parts = self._parts(window) if failed else ()
-                if parts:
+                failed = self._windows.repair and (mismatched or result.reached_limit)
+                if failed and len(documents.with_words(window.first, window.end)) > 1:
                     num_repeated += 1
                     later = waiting.setdefault(window.document, deque())
-                    later.extendleft(reversed(parts))
+                    later.extendleft(reversed(window.halves()))
                 else:
                     done.append(result)
         done.sort(key=lambda result: result.window.first)
-        num_documents = len(self._documents.counts)
-        return TranslatedDocuments(done, num_documents, len(planned), num_mismatched, num_repeated)
+        return TranslatedDocuments(
+            done, len(documents.counts), len(planned), num_mismatched, num_repeated
+        )
 
     def _next(self, waiting: dict[int, deque[Window]]) -> list[Window]:
         """Take the windows that can be translated now: with overlap, the next of each document."""
-        if not self._windows.window_overlap:
-            ready = [window for windows in waiting.values() for window in windows]
-            waiting.clear()
-            return ready
-        ready = [windows.popleft() for windows in waiting.values()]
-        for document in [document for document, windows in waiting.items() if not windows]:
-            del waiting[document]
+        ready = []
+        for document, windows in list(waiting.items()):
+            number = 1 if self._windows.window_overlap else len(windows)
+            ready += [windows.popleft() for _ in range(number)]
+            if not windows:
+                del waiting[document]
         return ready
 
     def _ask(self, window: Window) -> tuple[Window, SourceSentence]:
@@ -242,43 +346,24 @@ class DocumentSearch:
     def _result(
         self, window: Window, source: SourceSentence, translations: list[Translation]
     ) -> WindowTranslation:
-        """Cut the best translation into sentences."""
-        best = translations[0]
-        slices = self._slices(window, best.hypothesis.tokens[:-1])
-        whole = [Line(best.text, best.tokens)]
-        if slices is None:
-            return WindowTranslation(window, source, translations, whole, divided=False)
-        rest = dict(zip(self._documents.with_words(window.first, window.end), slices, strict=True))
-        self._keep(rest, best)
-        if window.num_new == 1:
-            return WindowTranslation(window, source, translations, whole, divided=True)
-        tokens = [
-            best.tokens[rest[number]] if number in rest else []
-            for number in range(window.first, window.end)
-        ]
-        lines = [Line(self._decode(own), own) for own in tokens]
-        return WindowTranslation(window, source, translations, lines, divided=True)
-
-    def _slices(self, window: Window, tokens: np.ndarray) -> list[slice] | None:
-        """Return where each new sentence with words stands; None if that cannot be told."""
-        count = len(self._documents.with_words(window.first, window.end))
-        if count < 2:  # alone, a sentence has all of it, whatever separators there are
-            return [slice(0, len(tokens))] * count
-        if self._documents.separators is None:
-            return None
-        found = sentence_slices(tokens, self._documents.separators[1])
-        return found if len(found) == count else None
-
-    def _keep(self, slices: dict[int, slice], best: Translation) -> None:
-        """Remember the translation of each sentence, as context of the next windows."""
-        if self._documents.separators is None:
-            return
-        separator = self._documents.separators[1]
-        for number, where in slices.items():
-            words = best.hypothesis.tokens[:-1][where]
-            self._kept[number] = np.append(words[words != separator], separator)
-
-    def _parts(self, window: Window) -> tuple[Window, ...]:
-        """Return the parts to translate again; none if that is not wanted or not possible."""
-        words = self._documents.with_words(window.first, window.end)
-        return window.halves() if self._windows.repair and len(words) > 1 else ()
+        """Cut the best translation into sentences, and remember them for the next windows."""
+        best, separators = translations[0], self._documents.separators
+        tokens = best.hypothesis.tokens[:-1]
+        numbers = self._documents.with_words(window.first, window.end)
+        # Alone, a sentence has all of it, whatever separators there are.
+        slices = [slice(0, len(tokens))] * len(numbers)
+        if len(numbers) > 1:
+            slices = [] if separators is None else sentence_slices(tokens, separators[1])
+        lines = [Line(best.text, best.tokens)]
+        divided = len(slices) == len(numbers)
+        if divided:
+            where = dict(zip(numbers, slices, strict=True))
+            if separators is not None:
+                for number, own in where.items():
+                    words = tokens[own][tokens[own] != separators[1]]
+                    self._kept[number] = np.append(words, separators[1])
+            if window.num_new > 1:
+                every = range(window.first, window.end)
+                shown = [best.tokens[where[i]] if i in where else [] for i in every]
+                lines = [Line(self._decode(own), own) for own in shown]
+        return WindowTranslation(window, source, translations, lines, divided)

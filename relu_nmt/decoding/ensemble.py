@@ -12,28 +12,6 @@ from relu_nmt.models.decoder_state import DecoderState
 from relu_nmt.models.encoder_decoder import EncoderDecoder
 
 
-class EnsembleState:
-    """The decoding states of all models of an ensemble."""
-
-    def __init__(self, states: list[DecoderState]) -> None:
-        self.states = states
-
-    def spread(self, beam_size: int, num_groups: int) -> None:
-        """Let K beams, in groups that never mix, go on from every sentence's only one."""
-        for state in self.states:
-            state.spread(beam_size, num_groups)
-
-    def reorder(self, beam_index: Tensor) -> None:
-        """Let hypothesis k of sentence b go on from hypothesis ``beam_index[b, k]``, [B, K]."""
-        for state in self.states:
-            state.reorder(beam_index)
-
-    def keep(self, rows: Tensor) -> None:
-        """Keep only the sentences with these rows [B']."""
-        for state in self.states:
-            state.keep(rows)
-
-
 class Ensemble:
     """Models whose probabilities are averaged at every step.
 
@@ -93,18 +71,18 @@ class Ensemble:
             for model, was_training in zip(self.models, were_training, strict=True):
                 model.train(was_training)
 
-    def start(self, src_tokens: Tensor) -> EnsembleState:
-        """Encode src_tokens [B, S]; return the state before the first token, with one beam each."""
-        return EnsembleState([model.start(model.encode(src_tokens)) for model in self.models])
+    def start(self, src_tokens: Tensor) -> list[DecoderState]:
+        """Encode src_tokens [B, S]; return each model's state before the first token: one beam."""
+        return [model.start(model.encode(src_tokens)) for model in self.models]
 
     def step(
-        self, tokens: Tensor, state: EnsembleState, want_weights: bool = False
+        self, tokens: Tensor, states: Sequence[DecoderState], want_weights: bool = False
     ) -> tuple[Tensor, Tensor | None]:
         """Advance every beam by its newest token.
 
         Args:
             tokens: [B, K] int64.
-            state: advanced in place.
+            states: those of the models, advanced in place.
             want_weights: also return cross-attention weights.
 
         Returns:
@@ -112,8 +90,8 @@ class Ensemble:
             [B, K, S], mean over the models.
         """
         outputs = [
-            model.step(tokens, model_state, want_weights)
-            for model, model_state in zip(self.models, state.states, strict=True)
+            model.step(tokens, state, want_weights)
+            for model, state in zip(self.models, states, strict=True)
         ]
         log_probs = self.average([output.logits for output in outputs])
         weights = [output.cross_weights for output in outputs if output.cross_weights is not None]

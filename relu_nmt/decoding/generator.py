@@ -7,16 +7,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relu_nmt.data.batches import pad_rows
+from relu_nmt.data.batches import pad_rows, shift_right
+from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.decoding.beam_search import BeamSearch
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.decoding.constraints import length_limits
 from relu_nmt.decoding.ensemble import Ensemble
-from relu_nmt.decoding.hypotheses import Hypothesis, SymbolIndices
-from relu_nmt.decoding.reference_scoring import score_references
+from relu_nmt.decoding.hypotheses import Hypothesis, LengthPenalty
 from relu_nmt.decoding.selectors import (
     BeamSelector,
-    DiverseSelector,
     SamplingSelector,
     Selector,
     draw_uniforms,
@@ -29,6 +28,8 @@ DEFAULT_MAX_TOKENS = 12000
 MAX_LOGITS = {"cpu": 2**22, "cuda": 2**26}
 """Entries of the [B, K, V] logits of a step where no batch size is given: 16 MB on a CPU, near
 the size of its caches, and 256 MB on a GPU."""
+CHUNK = 1024
+"""Target tokens of references whose logits exist at a time; 128 MB for 32,000 symbols."""
 
 
 class Generator:
@@ -41,7 +42,6 @@ class Generator:
         dtype: ``torch.float16`` or ``torch.bfloat16`` to compute in; scores stay in float32.
 
     Example:
-        >>> from relu_nmt.data.dictionary import Dictionary
         >>> from relu_nmt.models.config import TransformerConfig
         >>> config = TransformerConfig(encoder_layers=1, decoder_layers=1)
         >>> model = EncoderDecoder(config, 10, 12, pad_index=1)
@@ -55,12 +55,10 @@ class Generator:
         self,
         models: Sequence[EncoderDecoder],
         config: GenerationConfig,
-        symbols: SymbolIndices,
+        symbols: Dictionary,
         dtype: torch.dtype | None = None,
     ) -> None:
-        # The temperature shapes the search; a reference's score is the model's own.
-        temperature = 1.0 if config.score_reference else config.temperature
-        self.ensemble = Ensemble(models, temperature, dtype)
+        self.ensemble = Ensemble(models, config.temperature, dtype)
         self.config = config
         self.symbols = symbols
 
@@ -153,7 +151,7 @@ class Generator:
         with self.ensemble.evaluating():
             selector = self._selector(ids, limits, src_tokens.device)
             search = BeamSearch(self.ensemble, config, self.symbols, selector)
-            results = search.search(src_tokens, limits, prefix_tokens, context_sizes)
+            results = search.search(src_tokens, limits, context_sizes, prefix_tokens)
         for sentence, hypotheses in zip(ids, results, strict=True):
             if not hypotheses:
                 raise ConfigError(f"sentence {sentence}: no possible output; {self._reason()}")
@@ -173,11 +171,39 @@ class Generator:
         return "the model's scores are not finite (training diverged)"
 
     def score(self, src_tokens: Tensor, tgt_tokens: Tensor) -> list[list[Hypothesis]]:
-        """Return the references [B, T], right-padded, as hypotheses with their scores."""
+        """Return each reference as the only hypothesis of its sentence, scored like one.
+
+        There is no search, only one forward pass (``--score-reference``).
+
+        Args:
+            src_tokens: [B, S] int64, right-padded, ending in the end symbol.
+            tgt_tokens: [B, T] int64, right-padded, ending in the end symbol.
+        """
+        pad, models = self.symbols.pad_index, self.ensemble.models
+        prev_output_tokens = shift_right(tgt_tokens, pad, self.symbols.eos_index)
+        real = tgt_tokens != pad
+        targets = tgt_tokens[real]  # [N]
+        chosen = []
         with self.ensemble.evaluating():
-            return score_references(
-                self.ensemble, self.config, self.symbols, src_tokens, tgt_tokens
-            )
+            features = [model(src_tokens, prev_output_tokens)[real] for model in models]
+            for start in range(0, len(targets), CHUNK):
+                chunk = slice(start, start + CHUNK)
+                log_probs = self.ensemble.average(
+                    [model.logits(own[chunk]) for model, own in zip(models, features, strict=True)]
+                )  # [C, V]
+                chosen.append(log_probs.gather(1, targets[chunk, None])[:, 0])
+        scores = torch.cat(chosen).split(real.sum(1).tolist())
+        penalty = LengthPenalty.of(self.config)
+        return [
+            [
+                Hypothesis(
+                    tokens=row[mask].cpu().numpy(),
+                    score=float(own.double().sum()) / penalty(len(own)),
+                    positional_scores=own.cpu().numpy(),
+                )
+            ]
+            for row, mask, own in zip(tgt_tokens, real, scores, strict=True)
+        ]
 
     def _selector(self, ids: np.ndarray, limits: np.ndarray, device: torch.device) -> Selector:
         config = self.config
@@ -187,9 +213,7 @@ class Generator:
             return SamplingSelector(
                 torch.from_numpy(uniforms).to(device), config.sampling_topk, config.sampling_topp
             )
-        if config.diverse_beam_groups > 0:
-            return DiverseSelector(config.diverse_beam_groups, config.diverse_beam_strength)
-        return BeamSelector()
+        return BeamSelector(max(1, config.diverse_beam_groups), config.diverse_beam_strength)
 
 
 def plan_decoding_batches(

@@ -1,25 +1,13 @@
 """Finished hypotheses, how they are compared, and the back-pointers they are read from."""
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from relu_nmt.decoding.config import GenerationConfig
-
-
-class SymbolIndices(Protocol):
-    """A target :class:`Dictionary`: the ids of its special symbols, and how many it has in all."""
-
-    bos_index: int
-    pad_index: int
-    eos_index: int
-    unk_index: int
-
-    def __len__(self) -> int:
-        """Return the number of symbols."""
 
 
 @dataclass(frozen=True)
@@ -109,13 +97,20 @@ class _Step:
 class SearchHistory:
     """Back-pointers of all steps, so that no step has to copy the hypotheses so far.
 
+    What has ended is taken from it as sentences are done, and read out when all are.
+
     Args:
         num_sentences: N, sentences in the batch at the start.
+        config: ``nbest`` and ``beam``.
+        eos_index: id of the end symbol.
     """
 
-    def __init__(self, num_sentences: int) -> None:
+    def __init__(self, num_sentences: int, config: GenerationConfig, eos_index: int) -> None:
         self._steps: list[_Step] = []
         self._num_sentences = num_sentences
+        self._config = config
+        self._eos_index = eos_index
+        self._ended: list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]] = []
 
     def append(
         self,
@@ -130,7 +125,7 @@ class SearchHistory:
         row_of[sentences] = np.arange(len(sentences))
         self._steps.append(_Step(row_of, parents, tokens, totals, alignment))
 
-    def trace(
+    def _trace(
         self, sentences: np.ndarray, steps: np.ndarray, beams: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         """Follow hypotheses back to their beginnings.
@@ -165,6 +160,42 @@ class SearchHistory:
                 rows = record.row_of[sentences[reached]]
                 alignment[reached, t] = _numpy(record.alignment)[rows, beams[reached]]
         return tokens, totals, alignment
+
+    def take(self, sentences: np.ndarray, rows: Tensor, finished: "FinishedHypotheses") -> None:
+        """Store what is finished of the given rows [M], which are these sentences [M]."""
+        scores, best = finished.scores[rows].flatten(1).sort(dim=1, descending=True, stable=True)
+        best = best[:, : self._config.nbest]
+        totals = finished.totals[rows].flatten(1).gather(1, best)
+        origins = finished.origins[rows].flatten(1).gather(1, best)
+        scores = scores[:, : self._config.nbest]
+        self._ended.append((sentences, _numpy(scores), _numpy(totals), _numpy(origins)))
+
+    def results(self) -> list[list[Hypothesis]]:
+        """Return for each sentence its hypotheses, best first."""
+        results: list[list[Hypothesis]] = [[] for _ in range(self._num_sentences)]
+        if not self._ended:
+            return results
+        columns = zip(*self._ended, strict=True)
+        sentences, scores, totals, origins = (np.concatenate(column) for column in columns)
+        sentences = np.repeat(sentences, scores.shape[1])
+        scores, totals, origins = scores.ravel(), totals.ravel(), origins.ravel()
+        real = scores > -np.inf
+        sentences, scores, totals, origins = (
+            values[real] for values in (sentences, scores, totals, origins)
+        )
+        steps, beams = np.divmod(origins, self._config.beam)
+        tokens, partial, alignment = self._trace(sentences, steps, beams)
+        for i, (sentence, end) in enumerate(zip(sentences, steps, strict=True)):
+            all_totals = np.append(partial[i, :end], totals[i])
+            results[sentence].append(
+                Hypothesis(
+                    tokens=np.append(tokens[i, :end], self._eos_index),
+                    score=float(scores[i]),
+                    positional_scores=np.diff(all_totals, prepend=np.float32(0)),
+                    alignment=None if alignment is None else alignment[i, : end + 1],
+                )
+            )
+        return results
 
 
 class FinishedHypotheses:
@@ -209,58 +240,6 @@ class FinishedHypotheses:
         """Keep only the sentences with these rows [B']."""
         for name in ("scores", "totals", "origins", "count"):
             setattr(self, name, getattr(self, name).index_select(0, rows))
-
-
-class HypothesisCollector:
-    """Gathers the n best hypotheses of sentences as they are done, and reads them out at the end.
-
-    Args:
-        history: back-pointers of the search.
-        nbest: hypotheses to return for each sentence.
-        eos_index: id of the end symbol.
-    """
-
-    def __init__(self, history: SearchHistory, nbest: int, eos_index: int) -> None:
-        self._history = history
-        self._nbest = nbest
-        self._eos_index = eos_index
-        self._parts: list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]] = []
-
-    def take(self, sentences: np.ndarray, rows: Tensor, finished: FinishedHypotheses) -> None:
-        """Store what is finished of the given rows [M], which are these sentences [M]."""
-        scores, best = finished.scores[rows].flatten(1).sort(dim=1, descending=True, stable=True)
-        best = best[:, : self._nbest]
-        totals = finished.totals[rows].flatten(1).gather(1, best)
-        origins = finished.origins[rows].flatten(1).gather(1, best)
-        scores = scores[:, : self._nbest]
-        self._parts.append((sentences, _numpy(scores), _numpy(totals), _numpy(origins)))
-
-    def results(self, num_sentences: int, beam_size: int) -> list[list[Hypothesis]]:
-        """Return for each sentence its hypotheses, best first."""
-        results: list[list[Hypothesis]] = [[] for _ in range(num_sentences)]
-        if not self._parts:
-            return results
-        columns = zip(*self._parts, strict=True)
-        sentences, scores, totals, origins = (np.concatenate(column) for column in columns)
-        sentences = np.repeat(sentences, scores.shape[1])
-        scores, totals, origins = scores.ravel(), totals.ravel(), origins.ravel()
-        real = scores > -np.inf
-        sentences, scores, totals, origins = (
-            values[real] for values in (sentences, scores, totals, origins)
-        )
-        steps, beams = np.divmod(origins, beam_size)
-        tokens, partial, alignment = self._history.trace(sentences, steps, beams)
-        for i, (sentence, end) in enumerate(zip(sentences, steps, strict=True)):
-            all_totals = np.append(partial[i, :end], totals[i])
-            results[sentence].append(
-                Hypothesis(
-                    tokens=np.append(tokens[i, :end], self._eos_index),
-                    score=float(scores[i]),
-                    positional_scores=np.diff(all_totals, prepend=np.float32(0)),
-                    alignment=None if alignment is None else alignment[i, : end + 1],
-                )
-            )
-        return results
 
 
 def _numpy(tensor: Tensor) -> np.ndarray:

@@ -1,7 +1,6 @@
 """Which continuations of the beams are taken: beam search, diverse beam search, sampling."""
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -30,48 +29,15 @@ class Candidates:
     parents: Tensor | None
 
 
-class Selector(Protocol):
-    """A way of choosing continuations: beam search, diverse beam search, sampling.
-
-    Args:
-        num_groups: G; the K beams are divided evenly.
-    """
-
-    num_groups: int
-
-    def select(self, log_probs: Tensor, totals: Tensor, step: int) -> Candidates:
-        """Return the candidates after log_probs [B, K, V] of beams with totals [B, K]."""
-
-    def keep(self, rows: Tensor) -> None:
-        """Forget all sentences but these rows [B']."""
-
-
 class BeamSelector:
-    """Plain beam search: the 2K best continuations of a sentence.
+    """Beam search: each group of k beams is extended by its 2k best continuations.
 
-    At most K of them are the end symbol, so at least K can be continued.
-    """
-
-    num_groups = 1
-
-    def select(self, log_probs: Tensor, totals: Tensor, step: int) -> Candidates:
-        """Return the candidates after log_probs [B, K, V] of beams with totals [B, K]."""
-        beam_size, vocab_size = log_probs.shape[1:]
-        best, columns = top_continuations(log_probs, totals, 2 * beam_size)
-        parents = columns // vocab_size
-        return Candidates(best[:, None], (columns % vocab_size)[:, None], parents[:, None])
-
-    def keep(self, rows: Tensor) -> None:
-        """Nothing to forget."""
-
-
-class DiverseSelector:
-    """Groups are extended one after the other; each pays for tokens that earlier ones chose.
-
-    The penalty only steers the choice: the scores reported are the model's own.
+    At most k of them are the end symbol, so at least k can be continued. Groups are extended one
+    after the other; each pays for tokens that earlier ones chose. The penalty only steers the
+    choice: the scores reported are the model's own.
 
     Args:
-        num_groups: G, a divisor of the beam size.
+        num_groups: G, a divisor of the beam size; 1 is plain beam search.
         strength: lambda, taken from a token's log-probability for each time that an earlier group
             chose it at this step.
 
@@ -79,7 +45,7 @@ class DiverseSelector:
     neighbours here; fairseq interleaves the groups and adds the penalty to the score.
     """
 
-    def __init__(self, num_groups: int, strength: float) -> None:
+    def __init__(self, num_groups: int = 1, strength: float = 0.0) -> None:
         self.num_groups = num_groups
         self._strength = strength
 
@@ -87,21 +53,22 @@ class DiverseSelector:
         """Return the candidates after log_probs [B, K, V] of beams with totals [B, K]."""
         batch, beam_size, vocab_size = log_probs.shape
         size = beam_size // self.num_groups
-        chosen_before = torch.zeros(batch, vocab_size, device=log_probs.device)
-        groups = []
+        groups: list[tuple[Tensor, Tensor, Tensor]] = []
         for first in range(0, beam_size, size):
             own_probs = log_probs[:, first : first + size]  # [B, k, V]
             own_totals = totals[:, first : first + size]  # [B, k]
-            steered = own_probs - self._strength * chosen_before[:, None]
+            steered = own_probs
+            if groups:
+                chosen = torch.cat([tokens[:, :size] for _, tokens, _ in groups], dim=1)
+                times = log_probs.new_zeros(batch, vocab_size)
+                times.scatter_add_(1, chosen, torch.ones_like(chosen, dtype=times.dtype))
+                steered = own_probs - self._strength * times[:, None]
             _, columns = top_continuations(steered, own_totals, 2 * size)  # [B, 2k]
             parents, tokens = columns // vocab_size, columns % vocab_size
             gains = own_probs.flatten(1).gather(1, columns)
             groups.append((own_totals.gather(1, parents) + gains, tokens, parents + first))
-            picked = tokens[:, :size]
-            chosen_before.scatter_add_(1, picked, torch.ones_like(picked, dtype=torch.float))
         columns_of_groups = zip(*groups, strict=True)
-        new_totals, new_tokens, new_parents = (torch.stack(c, dim=1) for c in columns_of_groups)
-        return Candidates(new_totals, new_tokens, new_parents)
+        return Candidates(*(torch.stack(column, dim=1) for column in columns_of_groups))
 
     def keep(self, rows: Tensor) -> None:
         """Nothing to forget."""
@@ -156,6 +123,9 @@ class SamplingSelector:
     def keep(self, rows: Tensor) -> None:
         """Forget all sentences but these rows [B']."""
         self._uniforms = self._uniforms.index_select(0, rows)
+
+
+Selector = BeamSelector | SamplingSelector
 
 
 def top_continuations(log_probs: Tensor, totals: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -8,8 +8,7 @@ from relu_nmt.config.shared import BatchSizeOptions, PrecisionOptions
 from relu_nmt.corpus.preprocess_config import PreprocessConfig
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR
 from relu_nmt.errors import ConfigError
-from relu_nmt.evaluation.bleu import METRICS
-from relu_nmt.evaluation.length_buckets import DEFAULT_EDGES, length_buckets
+from relu_nmt.evaluation.bleu import DEFAULT_EDGES, METRICS, length_buckets
 from relu_nmt.evaluation.significance import DEFAULT_SAMPLES
 
 

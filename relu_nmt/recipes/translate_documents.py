@@ -5,24 +5,24 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from relu_nmt.data.documents import separator_test
-from relu_nmt.data.groups import SINGLE_SENTENCES
+from relu_nmt.data.groups import SEPARATOR_TESTS, SINGLE_SENTENCES
+from relu_nmt.decoding.config import WindowConfig
 from relu_nmt.decoding.document_search import (
     SourceDocuments,
     TranslatedDocuments,
+    WindowPlan,
 )
-from relu_nmt.decoding.windows import WindowConfig, WindowPlan
+from relu_nmt.io.progress_bar import hidden_progress, progress_bar
 from relu_nmt.io.text_lines import decode_lines, read_lines
 from relu_nmt.recipes.translation import (
     length_note,
     limit_note,
     load_translator,
-    progress_of,
     share,
 )
 from relu_nmt.recipes.translation_settings import TranslateDocumentsSettings as Settings
 
-is_blank = separator_test("blank")
+is_blank = SEPARATOR_TESTS["blank"]
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,11 @@ def run(settings: Settings, *, progress: bool = True) -> TextTranslation:
     documents = [run for blank, run in runs if not blank]
     sources = translator.encode_documents(documents)
     plan = WindowPlan(sources.sizes, sources.counts, windows)
-    show = progress and not settings.documents.no_progress_bar
-    with progress_of("translate", len(plan.windows), "groups", show) as advance:
+    hidden = settings.documents.no_progress_bar or not progress
+    with (
+        hidden_progress(hidden),
+        progress_bar("translate", len(plan.windows), "groups") as advance,
+    ):
         found = translator.translate_in_windows(
             sources, windows, settings.search, on_progress=advance
         )

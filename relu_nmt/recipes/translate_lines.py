@@ -3,9 +3,8 @@
 import io
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
-from relu_nmt.decoding.config import GenerationConfig
+from relu_nmt.decoding.translations import TranslatedLines
 from relu_nmt.errors import DataError
 from relu_nmt.io.text_lines import decode_lines, open_text, reading
 from relu_nmt.recipes.translation import LineFormat, limit_note, load_translator
@@ -15,32 +14,8 @@ READ_BYTES = 1 << 16
 MAX_NAMED_LINES = 10
 
 
-@dataclass
-class LinesTranslation:
-    """The translation of each line.
-
-    Args:
-        texts: the best translation of each.
-        at_limit: numbers of the lines, from 1, whose translation reached the longest output and
-            may be cut off.
-    """
-
-    texts: list[str] = field(default_factory=list)
-    at_limit: list[int] = field(default_factory=list)
-
-    def limit_note(self, config: GenerationConfig) -> str:
-        """Return the line that tells of outputs that were cut off; empty if none was."""
-        if not self.at_limit:
-            return ""
-        named = ", ".join(map(str, self.at_limit[:MAX_NAMED_LINES]))
-        others = len(self.at_limit) - MAX_NAMED_LINES
-        named += f" and {others:,} more" if others > 0 else ""
-        lines = "line" if len(self.at_limit) == 1 else "lines"
-        return f"{limit_note(len(self.at_limit), config)} ({lines} {named})"
-
-
-def run(settings: Settings, *, progress: bool = True) -> LinesTranslation:
-    """Translate lines, and print each translation as soon as it is found.
+def run(settings: Settings, *, progress: bool = True) -> TranslatedLines:
+    """Translate lines, print each translation as soon as it is found, and return the best ones.
 
     Args:
         settings: model, input and search.
@@ -51,7 +26,9 @@ def run(settings: Settings, *, progress: bool = True) -> LinesTranslation:
         CheckpointError: a checkpoint is missing or damaged.
         DataError: the input cannot be read, is not UTF-8 or too long for the model.
     """
-    options, config, found = settings.lines, settings.search, LinesTranslation()
+    options, config = settings.lines, settings.search
+    texts: list[str] = []
+    at_limit: list[int] = []
     with _opened(options.input) as file:
         translator = load_translator(settings.model, settings.data)
         formatted = LineFormat(
@@ -62,13 +39,12 @@ def run(settings: Settings, *, progress: bool = True) -> LinesTranslation:
         try:
             for lines in read_buffers(file, options.input, options.buffer_size):
                 sources = [translator.encode(line) for line in lines]
-                first = len(found.texts)
-                translated = translator.translate_sentences(sources, config, first)
+                translated = translator.translate_sentences(sources, config, len(texts))
                 for source, translations in zip(sources, translated, strict=True):
-                    number = len(found.texts)
-                    found.texts.append(translations[0].text)
+                    number = len(texts)
+                    texts.append(translations[0].text)
                     if translations[0].reached_limit:
-                        found.at_limit.append(number + 1)
+                        at_limit.append(number)
                     if not progress:
                         continue
                     if options.format == "fairseq":
@@ -76,15 +52,20 @@ def run(settings: Settings, *, progress: bool = True) -> LinesTranslation:
                         for translation in translations:
                             print("\n".join(formatted.hypothesis(number, translation)))
                         continue
-                    texts = [translation.text for translation in translations]
+                    shown = [translation.text for translation in translations]
                     # A line without words has one translation, but a constant number is promised.
-                    print("\n".join(texts + [""] * (config.nbest - len(texts))))
+                    print("\n".join(shown + [""] * (config.nbest - len(shown))))
                 if progress:
                     sys.stdout.flush()
         finally:  # also where someone who types lines ends it with Ctrl-C
-            if progress and found.at_limit:
-                print(found.limit_note(config), file=sys.stderr)
-    return found
+            if progress and at_limit:
+                named = ", ".join(str(number + 1) for number in at_limit[:MAX_NAMED_LINES])
+                others = len(at_limit) - MAX_NAMED_LINES
+                named += f" and {others:,} more" if others > 0 else ""
+                noun = "line" if len(at_limit) == 1 else "lines"
+                note = limit_note(len(at_limit), config)
+                print(f"{note} ({noun} {named})", file=sys.stderr)
+    return TranslatedLines(texts, at_limit)
 
 
 def _opened(path: str) -> io.BufferedReader:

@@ -17,35 +17,33 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from relu_nmt.data.documents import DOCUMENT_TAG
-from relu_nmt.data.groups import describe_lengths, lengths_in_words
+from relu_nmt.data.groups import DOCUMENT_TAG, describe_lengths, lengths_in_words
 from relu_nmt.data.split import longer_side
 from relu_nmt.decoding.document_search import (
     SourceDocuments,
     TranslatedDocuments,
+    WindowPlan,
     WindowTranslation,
 )
 from relu_nmt.decoding.translations import Line, SourceSentence
-from relu_nmt.decoding.windows import WindowPlan
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation.bleu import Score
 from relu_nmt.evaluation.significance import SegmentStatistics
 from relu_nmt.evaluation.split_score import SplitScorer
+from relu_nmt.io.progress_bar import hidden_progress, progress_bar
 from relu_nmt.io.safe_write import safe_writer
-from relu_nmt.peak_memory import peak_gpu_bytes, peak_resident_bytes
 from relu_nmt.recipes.attention_report import AttentionReport
 from relu_nmt.recipes.translation import (
     LineFormat,
-    SourceLimit,
     check_writable,
     length_note,
     limit_note,
     load_translator,
-    progress_of,
     share,
     write_file,
 )
 from relu_nmt.recipes.translation_settings import TranslateSplitSettings as Settings
+from relu_nmt.training.results import peak_gpu_bytes, peak_resident_bytes
 from relu_nmt.translator import Translator
 
 DOCUMENT_SCORES = ("d_bleu", "s_bleu", "group_bleu", "chrf")
@@ -189,9 +187,7 @@ class _SplitTranslator:
 
     def run(self, progress: bool) -> SplitTranslation:
         """Translate everything."""
-        options, split, found = self._settings.split, self._split, self._found
-        skip = options.skip_invalid_size_inputs_valid_test
-        limit = SourceLimit(self._translator.max_source_positions, split, skip)
+        split, found, note = self._split, self._found, self._over_long()
         num_windows, unit = len(split), "sentences"
         if self._has_documents:
             plan = WindowPlan(self._sizes, self._counts, self._windows)
@@ -199,12 +195,13 @@ class _SplitTranslator:
             max_doc_tokens = self._windows.max_doc_tokens
             found.lengths = describe_lengths(plan.groups(), max_doc_tokens, keep_over_long=True)
         else:
-            self._print(limit.note)
-        show = progress and not options.no_progress_bar
-        with progress_of(f"translate {split.name}", num_windows, unit, show) as advance:
+            self._print(note)
+        hidden = self._settings.split.no_progress_bar or not progress
+        label = f"translate {split.name}"
+        with hidden_progress(hidden), progress_bar(label, num_windows, unit) as advance:
             for documents, numbers in _document_ranges(self._counts):
                 sources = SourceDocuments(
-                    self._read(numbers, limit),
+                    self._read(numbers),
                     self._counts[documents.start : documents.stop],
                     self._sizes[numbers.start : numbers.stop],
                     self._task.separators,
@@ -219,13 +216,37 @@ class _SplitTranslator:
         if found.num_undivided and self._task.separators is None:
             found.num_mismatched = None
         self._score()
-        self._summarise(limit)
+        self._summarise(note)
         return found
 
-    def _read(self, numbers: range, limit: SourceLimit) -> list[SourceSentence]:
-        raw_words = self._config.replace_unk is not None
-        sentences = self._translator.read_sentences(self._split, numbers, raw_words)
-        return [limit.shortened(sentence) for sentence in sentences]
+    def _over_long(self) -> str:
+        """Refuse sentences that the model cannot read, or return a note that they stay empty."""
+        limit, sizes = self._translator.max_source_positions, self._split.source_sizes
+        too_long = sizes > (np.inf if limit is None else limit)
+        number = int(too_long.sum())
+        if number and not self._settings.split.skip_invalid_size_inputs_valid_test:
+            raise DataError(
+                f"split {self._split.name}: sentence {int(too_long.argmax())} has more than the "
+                f"{limit} tokens that the model can read ({number} such sentences); "
+                "--skip-invalid-size-inputs-valid-test leaves them empty"
+            )
+        return f"NOTE: {number} sentences of more than {limit} tokens stay empty" if number else ""
+
+    def _read(self, numbers: range) -> list[SourceSentence]:
+        """Return sentences with their references, without words if the model cannot read them."""
+        task, limit = self._task, self._translator.max_source_positions
+        # Unknown words are only in the raw source.
+        raw = self._split.raw_source if self._config.replace_unk is not None else None
+        sentences = []
+        for i in numbers:
+            ids, reference = self._split.pair(i)
+            tokens = task.source_dictionary.symbols_of(ids)
+            if raw is not None:
+                tokens = task.source_text.encode(raw[i])
+            if limit is not None and len(ids) > limit:
+                ids, tokens = ids[-1:], []
+            sentences.append(SourceSentence(ids, tokens, reference))
+        return sentences
 
     def _take(self, translated: TranslatedDocuments) -> None:
         """Print the groups of some documents and note what the summary needs."""
@@ -273,11 +294,11 @@ class _SplitTranslator:
         if self._settings.documents.results is not None:
             found.statistics = scorer.document_statistics(found.documents)
 
-    def _summarise(self, limit: SourceLimit) -> None:
+    def _summarise(self, over_long: str) -> None:
         """Print the last lines, and write the files."""
         split, found = self._split, self._found
         if self._has_documents:
-            self._print(limit.note)
+            self._print(over_long)
             trained = self._translator.max_doc_tokens
             self._print(length_note(self._windows.max_doc_tokens, trained))
         self._print("NOTE: hypothesis and token scores are output in base 2")

@@ -2,20 +2,15 @@
 
 import math
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.groups import SINGLE_SENTENCES
-from relu_nmt.data.split import Split
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.decoding.translations import SourceSentence, Translation
 from relu_nmt.errors import ConfigError, DataError
-from relu_nmt.io.progress_bar import ProgressBar
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.recipes.translation_settings import ModelOptions
 from relu_nmt.tokenization.pipeline import TextPipeline
@@ -102,43 +97,6 @@ class LineFormat:
         return " ".join(pipeline.join_words(tokens) if self._join_subwords else tokens)
 
 
-class SourceLimit:
-    """Refuses sentences that are too long, or leaves them untranslated.
-
-    Args:
-        limit: most tokens, ``</s>`` included; None for any number.
-        split: the sentences.
-        skip: leave such sentences untranslated.
-
-    Raises:
-        DataError: there are such sentences, and they are not to be skipped.
-    """
-
-    def __init__(self, limit: int | None, split: Split, skip: bool) -> None:
-        self._limit = limit
-        sizes = split.source_sizes
-        self.num_skipped = 0 if limit is None else int((sizes > limit).sum())
-        if self.num_skipped and not skip:
-            raise DataError(
-                f"split {split.name}: sentence {int((sizes > limit).argmax())} has more than the "
-                f"{limit} tokens that the model can read ({self.num_skipped} such sentences); "
-                "--skip-invalid-size-inputs-valid-test leaves them empty"
-            )
-
-    @property
-    def note(self) -> str:
-        """What was left out, in a line; empty if nothing was."""
-        if not self.num_skipped:
-            return ""
-        return f"NOTE: {self.num_skipped} sentences of more than {self._limit} tokens stay empty"
-
-    def shortened(self, sentence: SourceSentence) -> SourceSentence:
-        """Return the sentence, without words if the model cannot read it."""
-        if self._limit is None or len(sentence.ids) <= self._limit:
-            return sentence
-        return replace(sentence, ids=sentence.ids[-1:], tokens=[])
-
-
 def limit_note(number: int, config: GenerationConfig) -> str:
     """Return the line that tells how many translations were cut off; empty if none."""
     if not number:
@@ -168,32 +126,6 @@ def share(number: int, total: int) -> str:
     return f"{number:,} of {total:,} ({number / max(1, total):.2%})"
 
 
-@contextmanager
-def progress_of(
-    label: str, total: int, unit: str, show: bool = True
-) -> Iterator[Callable[[int], object] | None]:
-    """Show how many groups are done; those that are translated again count no more.
-
-    Args:
-        label: what is being done.
-        total: of sentences or groups.
-        unit: "sentences" or "groups".
-        show: None is yielded instead if this is false.
-    """
-    if not show:
-        yield None
-        return
-    with ProgressBar(label, total, unit) as progress:
-        left = total
-
-        def advance(number: int) -> None:
-            nonlocal left
-            progress.advance(min(number, left))
-            left -= min(number, left)
-
-        yield advance
-
-
 def check_writable(flag: str, path: str | None) -> None:
     """See that a file can be written before hours are spent, and make its folder.
 
@@ -204,8 +136,10 @@ def check_writable(flag: str, path: str | None) -> None:
     """
     if path is None:
         return
-    folder = Path(path).parent
-    if _is_special(Path(path)):
+    file, folder = Path(path), Path(path).parent
+    # What a process has open, as /dev/stdout is, may lead to a plain file; its own folder tells.
+    is_device = file.is_symlink() and file.absolute().parent.resolve() == Path("/dev")
+    if is_device or (file.exists() and not file.is_file() and not file.is_dir()):
         raise DataError(f"{flag} {path}: is no plain file; give the name of a file")
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -213,18 +147,8 @@ def check_writable(flag: str, path: str | None) -> None:
             pass
     except OSError as error:
         raise DataError(f"{flag} {path}: cannot write it: {error.strerror}") from error
-    if Path(path).is_dir():
+    if file.is_dir():
         raise DataError(f"{flag} {path}: is a folder; give the name of a file")
-
-
-def _is_special(path: Path) -> bool:
-    """Return whether a path is a device, a pipe or what a process has open, as /dev/stdout is.
-
-    That may lead to a plain file, so its own folder tells, not what it leads to.
-    """
-    if path.exists() and not path.is_file() and not path.is_dir():
-        return True
-    return path.is_symlink() and path.absolute().parent.resolve() == Path("/dev")
 
 
 def write_file(flag: str, path: str | None, text: str) -> None:

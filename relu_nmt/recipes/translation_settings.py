@@ -12,12 +12,15 @@ from relu_nmt.config.shared import (
     ProgressBarOptions,
     SubsetOptions,
 )
-from relu_nmt.data.documents import SEPARATORS
-from relu_nmt.data.groups import SINGLE_SENTENCES, DocumentConfig
-from relu_nmt.decoding.config import DocumentGenerationConfig, GenerationConfig, SearchOptions
-from relu_nmt.decoding.windows import WindowConfig
+from relu_nmt.data.groups import SEPARATORS, SINGLE_SENTENCES, DocumentConfig
+from relu_nmt.decoding.config import (
+    DocumentGenerationConfig,
+    GenerationConfig,
+    SearchOptions,
+    WindowConfig,
+)
 from relu_nmt.errors import ConfigError
-from relu_nmt.evaluation.config import ScoringConfig
+from relu_nmt.evaluation.bleu import ScoringConfig
 
 
 @settings

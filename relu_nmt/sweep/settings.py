@@ -15,9 +15,6 @@ from relu_nmt.io.worker_pool import available_cores
 
 SECONDS = {"s": 1, "m": 60, "h": 3600}
 BUDGET_EXAMPLES = "4000u (or 4000) for updates, 90s, 15m or 2h for time"
-DEFAULT_LENGTHS = (128, 256, 512, 1024, 2048)
-DEFAULT_ATTENTIONS = ("softmax", "reluformer", "sparsemax")
-DEFAULT_SEEDS = (1, 2, 3)
 
 
 @dataclass(frozen=True)
@@ -95,13 +92,13 @@ class SweepConfig(SubsetOptions):
     """What is trained and evaluated."""
 
     lengths: tuple[int, ...] = option(
-        DEFAULT_LENGTHS,
+        (128, 256, 512, 1024, 2048),
         "document lengths in tokens; 1: single sentences",
         metavar="N,N,...",
         least=1,
     )
     attentions: tuple[str, ...] = option(
-        DEFAULT_ATTENTIONS,
+        ("softmax", "reluformer", "sparsemax"),
         "attentions, the first (of the first sweep of a --save-dir) is what the others are "
         "compared with. A bare name with a preset, such as reluformer, takes gamma and regulariser "
         "of it; NAME:option=value sets options",
@@ -109,7 +106,7 @@ class SweepConfig(SubsetOptions):
         parse=parse_attentions,
     )
     seeds: tuple[int, ...] = option(
-        DEFAULT_SEEDS, "a model for each of these seeds", metavar="N,N,...", least=0
+        (1, 2, 3), "a model for each of these seeds", metavar="N,N,...", least=0
     )
     budget: str | None = option(
         None,

@@ -12,13 +12,12 @@ import pytest
 import torch
 
 from relu_nmt.config import to_dict
-from relu_nmt.corpus.preprocess import build_data_folder
 from relu_nmt.corpus.preprocess_config import PreprocessConfig
 from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.evaluation.bleu import MetricConfig
 from relu_nmt.loading import build_model
 from relu_nmt.models.config import TransformerConfig
-from relu_nmt.recipes import translate_documents, translate_lines, translate_split
+from relu_nmt.recipes import preprocess, translate_documents, translate_lines, translate_split
 from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from relu_nmt.translator import Translator
 from tests.commands import run_here as run
@@ -75,8 +74,8 @@ def folder(tmp_path_factory):
         "joined_dictionary": True,
     }
     raw = {"tokenizer": "moses", "lowercase": True, "subword": "subword-nmt", "subword_size": 20}
-    build_data_folder(PreprocessConfig(**shared, **raw, destdir=str(folder / "raw-bin")))
-    build_data_folder(PreprocessConfig(**shared, destdir=str(folder / "plain-bin")))
+    preprocess.run(PreprocessConfig(**shared, **raw, destdir=str(folder / "raw-bin")))
+    preprocess.run(PreprocessConfig(**shared, destdir=str(folder / "plain-bin")))
     for kept in [*(folder / "plain-bin").glob("*.raw"), folder / "plain-bin/manifest.json"]:
         kept.unlink()  # what is left is what fairseq-preprocess makes
     task = TranslationTask.from_data_folder(folder / "raw-bin")
@@ -319,8 +318,8 @@ def test_recipes_give_what_the_commands_print(folder, capfd):
         ),
         progress=False,
     )
-    assert text.documents == [[lines.texts[0]], [lines.texts[2]]]
-    assert text.lines[1] == lines.texts[1] == ""
+    assert text.documents == [[lines[0]], [lines[2]]]
+    assert text.lines[1] == lines[1] == ""
     assert capfd.readouterr() == ("", "")
 
 

@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from relu_nmt.cli import train
-from relu_nmt.corpus.preprocess import build_data_folder
 from relu_nmt.corpus.preprocess_config import PreprocessConfig
+from relu_nmt.recipes import preprocess
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.translator import Translator
 
@@ -44,7 +44,7 @@ def folder(tmp_path_factory):
         (folder / f"{split}.de").write_text("".join(f"{line}\n" for line in lines))
         (folder / f"{split}.en").write_text("".join(f"{line} .\n" for line in lines))
     for name, joined in (("joined", True), ("apart", False)):
-        build_data_folder(
+        preprocess.run(
             PreprocessConfig(
                 source_lang="de",
                 target_lang="en",
@@ -53,7 +53,7 @@ def folder(tmp_path_factory):
                 destdir=str(folder / name),
                 joined_dictionary=joined,
             ),
-            say=lambda _: None,
+            progress=False,
         )
     for kept in [*(folder / "apart").glob("*.raw"), folder / "apart/manifest.json"]:
         kept.unlink()  # what is left is what fairseq-preprocess makes
@@ -265,7 +265,7 @@ def test_a_checkpoint_with_another_dictionary_is_refused(folder, tmp_path, capsy
         validpref=str(tmp_path / "valid"),
         destdir=str(other),
     )
-    build_data_folder(config, say=lambda _: None)
+    preprocess.run(config, progress=False)
     assert train.main([str(other), *f"{flags} --max-update 2".split()]) == 2
     assert "another source dictionary" in capsys.readouterr().err
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from relu_nmt.cli import generate, train
-from relu_nmt.corpus.preprocess import build_data_folder
 from relu_nmt.corpus.preprocess_config import PreprocessConfig
+from relu_nmt.recipes import preprocess
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.translator import Translator
 
@@ -32,7 +32,7 @@ def folder(tmp_path_factory):
             flat = text.replace("\n\n", "\n")
             (folder / f"{split}-flat.{language}").write_text(flat + "\n")
     for name, ending, separator in (("data", "", "blank"), ("flat", "-flat", "none")):
-        build_data_folder(
+        preprocess.run(
             PreprocessConfig(
                 source_lang="de",
                 target_lang="en",
@@ -42,7 +42,7 @@ def folder(tmp_path_factory):
                 document_separator=separator,
                 joined_dictionary=True,
             ),
-            say=lambda _: None,
+            progress=False,
         )
     return folder
 

@@ -7,9 +7,8 @@ import torch
 from relu_nmt.config import to_dict
 from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.decoding.config import DocumentGenerationConfig, GenerationConfig
+from relu_nmt.decoding.config import DocumentGenerationConfig, GenerationConfig, WindowConfig
 from relu_nmt.decoding.hypotheses import Hypothesis
-from relu_nmt.decoding.windows import WindowConfig
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.loading import build_model
 from relu_nmt.models.config import TransformerConfig

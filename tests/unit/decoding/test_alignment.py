@@ -5,7 +5,7 @@ from toy_models import EOS, ToyModel
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.decoding.generator import Generator
-from relu_nmt.decoding.unknown_words import load_translations, replace_unknown_words
+from relu_nmt.decoding.translations import load_translations, replace_unknown_words
 
 
 def test_each_token_is_aligned_by_the_step_that_chose_it():

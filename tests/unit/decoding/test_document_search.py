@@ -8,12 +8,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from relu_nmt.data.documents import sentence_slices
-from relu_nmt.decoding.config import GenerationConfig
+from relu_nmt.data.split import sentence_slices
+from relu_nmt.decoding.config import GenerationConfig, WindowConfig
 from relu_nmt.decoding.document_search import DocumentSearch, SourceDocuments
 from relu_nmt.decoding.hypotheses import Hypothesis
 from relu_nmt.decoding.translations import SourceSentence, Translation
-from relu_nmt.decoding.windows import WindowConfig
 from relu_nmt.errors import ConfigError
 from relu_nmt.evaluation.bleu import MetricConfig
 from relu_nmt.evaluation.document_scores import document_score, join_lines

@@ -10,7 +10,7 @@ from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.decoding.generator import Generator
 from relu_nmt.decoding.selectors import (
     BLOCK,
-    DiverseSelector,
+    BeamSelector,
     SamplingSelector,
     draw_uniforms,
     top_continuations,
@@ -178,7 +178,7 @@ def test_groups_pay_once_for_every_earlier_choice():
     # Tokens 0, 1, 2 with gaps of 0.4: the second group pays 0.5 for token 0 and takes 1; the
     # third pays for both and takes 2 (-0.8), since 0 costs -0.5 ... and 1 costs -0.9.
     log_probs = torch.tensor([[[0.0, -0.4, -0.8, -9.0, -9.0]] * 3])
-    candidates = DiverseSelector(3, 0.9).select(log_probs, torch.zeros(1, 3), step=0)
+    candidates = BeamSelector(3, 0.9).select(log_probs, torch.zeros(1, 3), step=0)
     assert candidates.tokens[0, :, 0].tolist() == [0, 1, 2]
     torch.testing.assert_close(candidates.totals[0, :, 0], torch.tensor([0.0, -0.4, -0.8]))
     assert candidates.parents[0, :, 0].tolist() == [0, 1, 2]

@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relu_nmt.data.groups import plan_groups
-from relu_nmt.decoding.windows import Window, WindowConfig, WindowPlan
+from relu_nmt.decoding.config import WindowConfig
+from relu_nmt.decoding.document_search import Window, WindowPlan
 from relu_nmt.errors import ConfigError
 
 DOCUMENTS = st.lists(st.lists(st.integers(1, 20), max_size=7), max_size=5)
