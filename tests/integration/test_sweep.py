@@ -16,6 +16,7 @@ from relu_nmt.cli import score, sweep
 from relu_nmt.corpus.preprocess_config import PreprocessConfig
 from relu_nmt.recipes import preprocess
 from relu_nmt.recipes.sweep import SweepResult
+from relu_nmt.sweep import environment
 from relu_nmt.sweep.plan import SweepPlan
 
 TRAIN = "--arch transformer_tiny --cpu --max-tokens 64 --warmup-updates 4 --sentence-separator"
@@ -140,7 +141,8 @@ def test_a_mixture_that_is_stopped_goes_on_and_a_divergence_is_a_result(data, tm
 
 
 @pytest.mark.slow
-def test_documents_start_from_a_sweep_of_sentences(data, tmp_path, capsys):
+def test_documents_start_from_a_sweep_of_sentences(data, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("relu_nmt.recipes.sweep.probe", environment._look)  # PyTorch is here
     sentences, documents = tmp_path / "sentences", tmp_path / "documents"
     flags = "--attentions softmax --budget 4u --lengths"
     assert sweep.main(words(data, sentences, f"{flags} 1", "--lr-scheduler fixed --lr 0.01")) == 0
