@@ -26,10 +26,15 @@ Documents are learnt sooner by models that know sentences: train these first, an
   relu-nmt-sweep data-bin --lengths 1 --save-dir sentences ...
   relu-nmt-sweep data-bin --lengths 128,512 --save-dir documents --start-from sentences ...
 
-What stands behind -- goes to relu-nmt-train. DATA needs document boundaries (relu-nmt-preprocess
---document-separator). The same command goes on where it was stopped; steps that are done are not
-run again, failed ones are. Several sweeps may work on one --save-dir at once, also on several
-machines that share it. Exit code 1: a step failed (one that diverged is a result).
+Models may differ in more than the attention:
+
+  relu-nmt-sweep data-bin --lengths 1 --attentions softmax --variants \\
+      "pre: --encoder-normalize-before" "sharp: --attention reluformer:gamma=8 --lr 2e-3" ...
+
+What stands behind -- goes to relu-nmt-train. To join sentences, DATA needs document boundaries
+(relu-nmt-preprocess --document-separator). The same command goes on where it was stopped; steps
+that are done are not run again, failed ones are. Several sweeps may work on one --save-dir at once,
+also on several machines that share it. Exit code 1: a step failed (one that diverged is a result).
 """
 USAGE = "relu-nmt-sweep DATA --budget N[u|s|m|h] [options] [-- flags of relu-nmt-train]"
 

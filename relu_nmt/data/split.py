@@ -8,7 +8,14 @@ from typing import Any
 import numpy as np
 
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.data.groups import Groups, deal_lengths, plan_groups, read_documents, single_sentences
+from relu_nmt.data.groups import (
+    SINGLE_SENTENCES,
+    Groups,
+    deal_lengths,
+    plan_groups,
+    read_documents,
+    single_sentences,
+)
 from relu_nmt.data.indexed_dataset import IndexedDataset
 from relu_nmt.errors import DataError
 from relu_nmt.io.text_lines import read_lines
@@ -99,15 +106,20 @@ class Split:
         path = Path(f"{self.stem}.documents")
         return read_documents(path, len(self)) if path.exists() else None
 
-    def require_documents(self, purpose: str) -> np.ndarray:
+    def require_documents(self, purpose: str, length: int) -> np.ndarray:
         """Return the sentences of each document, int64 [documents].
+
+        For single sentences boundaries need not be known: each is then a document.
 
         Args:
             purpose: the flag that needs them.
+            length: the longest groups to be made, in tokens; 1: single sentences.
 
         Raises:
             DataError: they are unknown, or the side file is damaged.
         """
+        if self.documents is None and length == SINGLE_SENTENCES:
+            return np.ones(len(self), dtype=np.int64)
         if self.documents is None:
             raise DataError(
                 f"{self.stem}.documents: no such file, but {purpose} needs the document "
@@ -158,7 +170,7 @@ class Split:
         sizes = longer_side(self.source_sizes, self.target_sizes)
         if not lengths:
             return single_sentences(sizes)
-        documents = self.require_documents("joining sentences")
+        documents = self.require_documents("joining sentences", max(lengths))
         return plan_groups(sizes, documents, deal_lengths(documents, lengths, seed))
 
     def group_sizes(self, groups: Groups) -> tuple[np.ndarray, np.ndarray | None]:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from relu_nmt.corpus.translation import ESCAPED_UNK, TranslationTask
-from relu_nmt.data.groups import Groups
+from relu_nmt.data.groups import SINGLE_SENTENCES, Groups
 from relu_nmt.data.split import Split
 from relu_nmt.decoding.generator import Generator
 from relu_nmt.decoding.translations import Line, SourceSentence
@@ -134,7 +134,8 @@ class SplitScorer:
         return shown, self._cut(self._references)
 
     def _cut(self, references: Sequence[str]) -> list[list[str]]:
-        counts = self._split.require_documents("a score of documents")
+        # Who translated groups of sentences has found the boundaries.
+        counts = self._split.require_documents("a score of documents", SINGLE_SENTENCES)
         return cut_by_counts(references, counts, self._split.name)
 
     def _shown(self, line: Line) -> str:

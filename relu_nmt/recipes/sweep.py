@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
+from relu_nmt.attention.spec import SLOTS
 from relu_nmt.config import add_settings, flag_of, read_settings
 from relu_nmt.data.data_folder import find_pair, infer_languages, split_path
+from relu_nmt.data.groups import SINGLE_SENTENCES
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.recipes.training_settings import TranslationTrainingSettings
 from relu_nmt.recipes.translation_settings import TranslateSplitSettings
@@ -31,6 +33,7 @@ from relu_nmt.user_modules import FLAG, import_user_module
 SettingsT = TypeVar("SettingsT")
 
 STEPS_FAILED = 1
+ATTENTION_FIELDS = ("attention", "attention_preset")
 # Flags of the two commands that the sweep sets, and what sets them.
 TRAIN_OWN_FLAGS = {
     "max_doc_tokens": "--lengths",
@@ -94,32 +97,33 @@ def run(settings: Settings, *, progress: bool = True) -> SweepResult:
     """
     config, folder = settings.sweep, Path(settings.sweep.save_dir)
     if settings.running.report_only:
-        known = read_description(folder)
-        if known is None:
+        earlier = read_description(folder)
+        if earlier is None:
             raise ConfigError(f"--report-only: {folder} holds no sweep; give its --save-dir")
-        result = SweepResult(folder / REPORT_NAME, write_report(folder, known))
+        result = SweepResult(folder / REPORT_NAME, write_report(folder, earlier))
         if progress:
             print(f"report: {result.report}")
         return result
     for path in settings.user_modules:
         import_user_module(path)
-    plan = SweepPlan(settings, frozenset(config.attentions))
+    plan = SweepPlan(settings, frozenset(config.systems))
     budget = config.time.flags[0].removeprefix("--").replace("-", "_")
     own = {**TRAIN_OWN_FLAGS, budget: "--budget"}
     if "--no-save" in config.train_flags:
         raise ConfigError("--no-save: there is no checkpoint to evaluate; leave it out")
     trainings = [plan.steps_of(model)[0] for model in plan.models()]
-    train, *_ = _settings_of(
-        trainings, TranslationTrainingSettings, "behind the --", config.train_flags, own
+    _refuse(TranslationTrainingSettings, "behind the --", config.train_flags, own)
+    for name, flags in config.variant_flags.items():
+        fixed = {field: by for field, by in own.items() if field not in ATTENTION_FIELDS}
+        _refuse(TranslationTrainingSettings, f"in --variants {name}", flags, fixed)
+    trained = _settings_of(trainings, TranslationTrainingSettings, "relu-nmt-train")
+    train = trained[0]
+    for found in trained:
+        _check_checkpoint(config, found.trainer)
+    _refuse(
+        TranslateSplitSettings, "in --generate-flags", config.generate_flags, GENERATE_OWN_FLAGS
     )
-    _check_checkpoint(config, train.trainer)
-    [generate] = _settings_of(
-        plan.steps()[1:2],
-        TranslateSplitSettings,
-        "in --generate-flags",
-        config.generate_flags,
-        GENERATE_OWN_FLAGS,
-    )
+    [generate] = _settings_of(plan.steps()[1:2], TranslateSplitSettings, "relu-nmt-generate")
     if generate.generation.score_reference:
         raise ConfigError(
             "--score-reference in --generate-flags: translations are scored; leave it out"
@@ -129,10 +133,15 @@ def run(settings: Settings, *, progress: bool = True) -> SweepResult:
     _check_boundaries(settings, languages)
     for step in trainings:
         _check_start(config.start_from, step)
-    found = probe(config.attentions, settings.user_modules)
+    used = {
+        step.model.attention: {found.model.attention_of(slot) for slot in SLOTS}
+        for step, found in zip(trainings, trained, strict=True)
+    }
+    known = probe(sorted(set().union(*used.values())), settings.user_modules)
     if not generate.documents.window_overlap:  # of windows that overlap there are no statistics
-        plan = SweepPlan(settings, frozenset(found["without_weights"]))
-    environment = describe_environment(found["gpus"])
+        without = set(known["without_weights"])
+        plan = SweepPlan(settings, frozenset(name for name in used if used[name] & without))
+    environment = describe_environment(known["gpus"])
     steps = plan.steps()
     # The steps are compared with what was run before anything is written.
     runner = StepRunner(steps, settings.running, environment, config.time.seconds or None, progress)
@@ -148,30 +157,36 @@ class _FlagParser(argparse.ArgumentParser):
         raise ConfigError(f"{self.prog}: {message}")
 
 
-def _settings_of(
-    steps: Sequence[Step],
-    settings_class: type[SettingsT],
-    where: str,
-    typed: Sequence[str],
-    own: Mapping[str, str],
-) -> list[SettingsT]:
-    """Return the settings of the first command of each step.
-
-    Args:
-        steps: trainings, or evaluations.
-        settings_class: of their command.
-        where: in which the user types its flags, for messages.
-        typed: what was typed there.
-        own: fields that the sweep sets itself, and what sets them.
-    """
-    parser = _FlagParser(prog=where, add_help=False)
+def _parser(settings_class: type[SettingsT], name: str) -> argparse.ArgumentParser:
+    parser = _FlagParser(prog=name, add_help=False)
     parser.add_argument("--debug", action="store_true")
     parser.add_argument(FLAG, action="append", default=[])
     add_settings(parser, settings_class)
-    found = parser.parse_args(typed)
+    return parser
+
+
+def _refuse(
+    settings_class: type[SettingsT], where: str, typed: Sequence[str], own: Mapping[str, str]
+) -> None:
+    """See that flags exist and set nothing that the sweep sets.
+
+    Args:
+        settings_class: of their command.
+        where: in which the user types them, for messages.
+        typed: the flags.
+        own: fields that the sweep sets itself, and what sets them.
+    """
+    found = _parser(settings_class, where).parse_args(typed)
     for name, setter in own.items():
         if getattr(found, name, None) not in (None, []):
             raise ConfigError(f"{flag_of(name)} {where}: it is set by {setter}")
+
+
+def _settings_of(
+    steps: Sequence[Step], settings_class: type[SettingsT], command: str
+) -> list[SettingsT]:
+    """Return the settings of the first command of each step, a training or an evaluation."""
+    parser = _parser(settings_class, command)
     commands = [shown_command(step.commands[0])[1:] for step in steps]
     return [read_settings(settings_class, parser.parse_args(words)) for words in commands]
 
@@ -225,7 +240,9 @@ def _check_start(folder: str | None, train: Step) -> None:
 
 
 def _check_boundaries(settings: Settings, languages: Sequence[str]) -> None:
-    """See that training and evaluation will find documents."""
+    """See that training and evaluation will find documents, if they join sentences."""
+    if max(*settings.sweep.lengths, *settings.sweep.doc_mixture, 1) == SINGLE_SENTENCES:
+        return
     for split in ("train", settings.sweep.gen_subset):
         pair = find_pair(settings.data, split, *languages)
         path = split_path(settings.data, split, pair, "documents")

@@ -193,8 +193,10 @@ class TranslationTraining(Training):
             raise DataError(f"{split.source.prefix}: has no target side to learn from")
         self.say(f"{split.source.prefix}: {len(split):,} sentence pairs")
         if self.settings.documents.active:
-            given = self.settings.documents.max_doc_tokens
-            split.require_documents("--max-doc-tokens" if given else "--doc-mixture")
+            documents = self.settings.documents
+            flag = "--doc-mixture" if documents.doc_mixture else "--max-doc-tokens"
+            longest = max(*documents.training_lengths, documents.validation_length)
+            split.require_documents(flag, longest)
         return split
 
     def _tell_lengths(self, batches: TranslationBatches) -> None:

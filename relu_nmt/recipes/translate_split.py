@@ -175,7 +175,8 @@ class _SplitTranslator:
         self._split = self._task.load_split(settings.split.gen_subset)
         self._has_documents = settings.documents.max_doc_tokens is not None
         if self._has_documents:
-            self._counts = self._split.require_documents("--max-doc-tokens")
+            length = self._windows.max_doc_tokens
+            self._counts = self._split.require_documents("--max-doc-tokens", length)
         else:  # each sentence is a document
             self._counts = np.ones(len(self._split), dtype=np.int64)
         by_source = settings.documents.count_source_only

@@ -68,7 +68,7 @@ class SweepPlan:
             SweepModel(attention, seed, lengths, bool(config.doc_mixture))
             for seed in config.seeds
             for lengths in learnt
-            for attention in config.attentions
+            for attention in config.systems
         ]
 
     def evaluated_lengths(self, model: SweepModel) -> tuple[int, ...]:
@@ -102,7 +102,7 @@ class SweepPlan:
             *TRAIN_DEFAULTS,
             *(() if config.averaged else ("--no-epoch-checkpoints",)),
             *config.train_flags,
-            *attention_flags(model.attention),
+            *(config.variant_flags.get(model.attention) or attention_flags(model.attention)),
             "--doc-mixture" if model.is_mixture else "--max-doc-tokens",
             model.trained_on,
             *config.time.flags,
@@ -184,7 +184,8 @@ class SweepDescription:
     Args:
         settings: of the last run.
         environment: machine and versions of the last run.
-        attentions: of all runs, in the order of the report; the first is the baseline.
+        attentions: and variants of all runs, in the order of the report; the first is the
+            baseline.
     """
 
     settings: SweepSettings
@@ -230,7 +231,7 @@ def write_description(folder: Path, description: SweepDescription) -> SweepDescr
     known = () if earlier is None else earlier.attentions
     if earlier is not None:
         _check_same_setting(folder, earlier.settings, description.settings)
-    attentions = tuple(dict.fromkeys([*known, *description.settings.sweep.attentions]))
+    attentions = tuple(dict.fromkeys([*known, *description.settings.sweep.systems]))
     description = dataclasses.replace(description, attentions=attentions)
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -105,6 +105,13 @@ class SweepConfig(SubsetOptions):
         metavar="NAME,NAME,...",
         parse=parse_attentions,
     )
+    variants: tuple[str, ...] = option(
+        (),
+        "models that differ in more than the attention, compared after those of --attentions: a "
+        "text 'NAME: flags of relu-nmt-train' for each, which go before those behind --",
+        metavar="'NAME: FLAGS'",
+        several=True,
+    )
     seeds: tuple[int, ...] = option(
         (1, 2, 3), "a model for each of these seeds", metavar="N,N,...", least=0
     )
@@ -160,10 +167,26 @@ class SweepConfig(SubsetOptions):
             if not values or len(set(values)) < len(values):
                 shown = ",".join(map(str, values))
                 raise ConfigError(f"{flag_of(name)} {shown}: expected different ones, at least one")
+        for text in self.variants:
+            if not re.fullmatch(r"[\w.+-]+:\s.*\S", text):
+                raise ConfigError(f"--variants '{text}': expected 'NAME: flags of relu-nmt-train'")
+        if len(set(self.systems)) < len(self.attentions) + len(self.variants):
+            raise ConfigError("--variants: a name stands there twice, or is one of --attentions")
         if self.checkpoint not in ("best", "last") and self.averaged is None:
             raise ConfigError(
                 f"--checkpoint {self.checkpoint}: expected best, last or average:N, N from 2"
             )
+
+    @property
+    def variant_flags(self) -> dict[str, tuple[str, ...]]:
+        """The flags of each variant, by name."""
+        parts = (text.partition(":") for text in self.variants)
+        return {name: tuple(shlex.split(flags)) for name, _, flags in parts}
+
+    @property
+    def systems(self) -> tuple[str, ...]:
+        """What is compared: the attentions, then the variants."""
+        return (*self.attentions, *self.variant_flags)
 
     @property
     def time(self) -> TrainingBudget:

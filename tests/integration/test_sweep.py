@@ -26,14 +26,17 @@ GENERATE = "--beam 2 --max-len-b 8 --max-len-a 0.5 --cpu"
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     """Documents of one to six lines of digits, and their copies."""
-    folder = tmp_path_factory.mktemp("digits")
+    return make_data(tmp_path_factory.mktemp("digits"), "\n\n", document_separator="blank")
+
+
+def make_data(folder, between, **options):
     rng = random.Random(0)
     for split, count in (("train", 20), ("valid", 3), ("test", 4)):
         documents = [
             [" ".join(rng.choices("0123456789", k=rng.randint(1, 9))) for _ in range(1 + i % 6)]
             for i in range(count)
         ]
-        text = "\n\n".join("\n".join(document) for document in documents)
+        text = between.join("\n".join(document) for document in documents)
         for language in ("de", "en"):
             (folder / f"{split}.{language}").write_text(text + "\n")
     preprocess.run(
@@ -44,8 +47,8 @@ def data(tmp_path_factory):
             validpref=str(folder / "valid"),
             testpref=str(folder / "test"),
             destdir=str(folder / "data"),
-            document_separator="blank",
             joined_dictionary=True,
+            **options,
         ),
         progress=False,
     )
@@ -248,3 +251,26 @@ def test_a_folder_without_documents_and_no_folder(data, tmp_path, capsys):
             (copy / path.name).write_bytes(path.read_bytes())
     assert sweep.main(words(copy, tmp_path / "out", flags)) == 2
     assert "train.de-en.documents: no such file" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_variants_are_compared_on_sentences_without_boundaries(tmp_path, capsys):
+    folder = make_data(tmp_path, "\n")
+    user = tmp_path / "mine.py"
+    user.write_text(
+        "from relu_nmt.attention import attentions\n"
+        "from relu_nmt.attention.reluformer import ReLUFormerAttention\n"
+        "attentions.register('mine')(ReLUFormerAttention)\n"
+    )
+    variant = "pre: --encoder-normalize-before --cross-attention mine"
+    flags = f"--user-module {user} --lengths 1 --attentions softmax --budget 4u --variants"
+    command = words(folder, tmp_path / "out", flags)
+    place = command.index("--variants") + 1
+    assert sweep.main([*command[:place], "fixed: --seed 3", *command[place:]]) == 2
+    assert "--seed in --variants fixed: it is set by --seeds" in capsys.readouterr().err
+    assert sweep.main([*command[:place], variant, *command[place:]]) == 0
+    cells = [row for row in records(tmp_path / "out") if row["row"] == "cell"]
+    assert [row["attention"] for row in cells] == ["softmax", "pre"]
+    lines = (folder / "test.de-en.de.raw").read_text("utf-8").splitlines()
+    assert [row["documents"] for row in cells] == [str(len(lines))] * 2
+    assert "cross mine" in (tmp_path / "out/models/pre-L1-seed1/train.log").read_text("utf-8")

@@ -79,10 +79,18 @@ def test_missing_boundaries_name_the_file_and_the_way_out(side, tmp_path):
     split = Split(side("train.de-en.de", [[4, 2], [5, 2]]))
     assert (split.stem, split.name) == (str(tmp_path / "train.de-en"), "train")
     with pytest.raises(DataError, match=r"train.de-en.documents: .*--max-doc-tokens.*--document-"):
-        split.require_documents("--max-doc-tokens")
+        split.require_documents("--max-doc-tokens", 9)
     (tmp_path / "train.de-en.documents").write_text("2\n")
-    found = Split(side("train.de-en.de", [[4, 2], [5, 2]])).require_documents("--max-doc-tokens")
+    found = Split(side("train.de-en.de", [[4, 2], [5, 2]])).require_documents("--max-doc-tokens", 9)
     assert found.tolist() == [2]
+
+
+def test_single_sentences_are_documents_where_boundaries_are_unknown(side):
+    split = Split(side("train.de-en.de", [[4, 2], [5, 2]]))
+    assert split.require_documents("--max-doc-tokens", 1).tolist() == [1, 1]
+    assert split.groups((1,)).count.tolist() == [1, 1]
+    with pytest.raises(DataError, match="joining sentences needs the document boundaries"):
+        split.groups((1, 9))
 
 
 def test_only_one_end_symbol_stays():

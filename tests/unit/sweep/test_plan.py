@@ -134,6 +134,22 @@ def test_only_reluformers_get_gamma_and_regulariser_of_the_preset(arch, attentio
     assert settings.regularizer.attention_norm_weight == (0.0 if attention == "softmax" else 0.1)
 
 
+def test_variants_are_compared_after_the_attentions_with_flags_of_their_own():
+    variants = ("wide: --attention relu:x=1 --lr '1e-3'", "pre: --encoder-normalize-before")
+    plan = make_plan(("--lr", "5e-4"), variants=variants, seeds=(1,), lengths=(1,))
+    assert [model.name for model in plan.models()] == [
+        "softmax-L1-seed1",
+        "reluformer-L1-seed1",
+        "wide-L1-seed1",
+        "pre-L1-seed1",
+    ]
+    wide, pre = (plan.steps_of(model)[0].commands[0] for model in plan.models()[2:])
+    begin = wide.index("--lr")
+    assert wide[begin : begin + 6] == ("--lr", "5e-4", "--attention", "relu:x=1", "--lr", "1e-3")
+    assert "--encoder-normalize-before" in pre
+    assert "--attention" not in pre
+
+
 def test_folder_names_are_plain():
     plan = make_plan(attentions=("reluformer:gamma=2,learnable=true", "pointwise:h=relu"))
     names = {model.name for model in plan.models()}

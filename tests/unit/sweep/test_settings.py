@@ -69,6 +69,10 @@ def test_lists():
         ({"seeds": "1,-2"}, "--seeds 1,-2: expected 0 or more"),
         ({"seeds": "one"}, "--seeds one: expected whole numbers"),
         ({"generate_flags": "--beam '4"}, "--generate-flags: No closing quotation"),
+        ({"variants": ("wide",)}, "--variants 'wide': expected 'NAME: flags of relu-nmt-train'"),
+        ({"variants": ("a/b: --lr 1",)}, "--variants 'a/b: --lr 1': expected"),
+        ({"variants": ("a: --lr 1", "a: --lr 2")}, "--variants: a name stands there twice"),
+        ({"variants": ("softmax: --lr 1",)}, "or is one of --attentions"),
         ({"budget": "10.5u"}, "--budget: '10.5u': updates are whole numbers"),
     ],
 )
