@@ -214,7 +214,8 @@ class Translator:
 
     def generator(self, config: GenerationConfig) -> Generator:
         """Return what searches, or scores references, with the models."""
-        return Generator(self.models, config, self.task.target_dictionary, self.dtype)
+        task = self.task
+        return Generator(self.models, config, task.target_dictionary, self.dtype, task.separators)
 
     def translate_documents(
         self,
