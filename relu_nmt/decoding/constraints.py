@@ -128,7 +128,7 @@ class TokenConstraints:
         log_probs[:, :, symbols.bos_index] = -torch.inf
         if config.unkpen:
             log_probs[:, :, symbols.unk_index] -= config.unkpen
-        special = {symbols.eos_index} | ({sentences.separator} if sentences is not None else set())
+        special = [symbols.eos_index] + ([] if sentences is None else [sentences.separator])
         before = {token: log_probs[:, :, token].clone() for token in special}
         forced = self._forced_by_prefix(log_probs, step)
         if self._history is not None:
@@ -229,8 +229,9 @@ def _allow_only(token: int, before: dict[int, Tensor], log_probs: Tensor, where:
         where: beams, bool [B, K] or, for all of a sentence, [B, 1].
     """
     sentence, beam = where.expand(before[token].shape).nonzero(as_tuple=True)
-    log_probs[sentence, beam] = -torch.inf
-    log_probs[sentence, beam, token] = before[token][sentence, beam]
+    if len(sentence):
+        log_probs[sentence, beam] = -torch.inf
+        log_probs[sentence, beam, token] = before[token][sentence, beam]
 
 
 def block_repeated_ngrams(log_probs: Tensor, history: Tensor, size: int, spare_index: int) -> None:

@@ -177,6 +177,18 @@ def test_where_there_is_room_for_separators_only_the_output_is_longer():
     assert own.reached_limit
 
 
+def test_a_context_costs_nothing_where_separators_are_all_there_is_room_for():
+    context = np.array([5, 6, SEPARATOR])
+    source = SourceSentence(source_of([2, 1, 1]), context=context)
+    model = ToyModel(seed=1)
+    [[own]] = generator_of([model], beam=3, max_len_b=1).translate([source])
+    assert own.tokens.tolist() == [SEPARATOR, SEPARATOR, EOS]
+    assert own.reached_limit
+    whole = log_prob_of(model, torch.from_numpy(source.ids), np.append(context, own.tokens))
+    np.testing.assert_allclose(own.positional_scores, whole[len(context) :], atol=1e-5)
+    assert own.score == pytest.approx(float(whole[len(context) :].mean()), abs=1e-5)
+
+
 def test_repeated_ngrams_do_not_keep_sentences_from_ending():
     source = torch.from_numpy(source_of([1] * 6))[None]
     for size in (1, 2, 3):
