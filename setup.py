@@ -42,6 +42,7 @@ setup(
         "matplotlib>=3.8",
         "jinja2>=3.1",
         "pyyaml>=6",
+        "typing_extensions>=4.5",
     ],
     extras_require={
         "triton": ["triton>=3.6"],

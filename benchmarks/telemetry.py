@@ -34,7 +34,7 @@ def made_batch(sentences: int, length: int) -> TranslationBatch:
         return np.append(rng.integers(4, VOCABULARY, rng.integers(length // 2, length)), EOS)
 
     pairs = [(sentence(), sentence()) for _ in range(sentences)]
-    return collate(pairs, ids=list(range(sentences)), pad_index=PAD, eos_index=EOS)
+    return collate(pairs, ids=list(range(sentences)))
 
 
 def made_objective(arguments: argparse.Namespace) -> TranslationObjective:

@@ -47,21 +47,9 @@ def dropout_factors(
     return keep.mul_(_LEVELS / (_LEVELS - dropped))
 
 
-class Dropout(nn.Module):
-    """:func:`dropout` in training, nothing otherwise.
-
-    Args:
-        probability: 0 to below 1.
-    """
-
-    def __init__(self, probability: float) -> None:
-        super().__init__()
-        self.probability = probability
+class Dropout(nn.Dropout):
+    """:func:`dropout` in training, nothing otherwise; made with the probability, 0 to below 1."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Drop entries of ``x`` of any shape."""
-        return dropout(x, self.probability if self.training else 0.0)
-
-    def extra_repr(self) -> str:
-        """Return what ``print(model)`` shows."""
-        return str(self.probability)
+        return dropout(x, self.p if self.training else 0.0)

@@ -2,12 +2,18 @@
 
 import difflib
 import importlib
-from collections.abc import Callable, Mapping
-from typing import Generic, TypeVar
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Generic, TypeVar
 
 from relu_nmt.errors import ConfigError
 
 T = TypeVar("T")
+
+
+def close_names(name: Any, known: Collection[str]) -> str:
+    """Return ``did you mean ...?`` if known names are close to ``name``, otherwise nothing."""
+    close = difflib.get_close_matches(str(name), known, n=3, cutoff=0.7)
+    return f"did you mean {' or '.join(close)}?" if close else ""
 
 
 class Registry(Generic[T]):
@@ -67,8 +73,7 @@ class Registry(Generic[T]):
         if name not in self._entries and name in self._modules:
             importlib.import_module(self._modules[name])
         if name not in self._entries:
-            close = difflib.get_close_matches(name, self.names(), n=3)
-            hint = f"did you mean {' or '.join(close)}?" if close else "choose one of:"
+            hint = close_names(name, self.names()) or "choose one of:"
             raise ConfigError(
                 f"unknown {self.kind} '{name}'; {hint} ({', '.join(self.names())}); "
                 "one of your own: --user-module FILE (in Python: import it before)"

@@ -10,8 +10,10 @@ from relu_nmt.errors import ConfigError
 FLAG = "--user-module"
 
 
-def import_user_module(path: str) -> None:
+def import_user_module(path: str) -> str:
     """Import a Python file, so that what it registers can be used; a second time does nothing.
+
+    Returns ``path``, as a type of argparse does.
 
     The file is run as it is: it is the user's own code.
 
@@ -27,7 +29,7 @@ def import_user_module(path: str) -> None:
     # Two files may have the same name in different folders.
     name = f"relu_nmt_user_{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
     if name in sys.modules:
-        return
+        return path
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -41,3 +43,4 @@ def import_user_module(path: str) -> None:
         raise ConfigError(
             f"{FLAG} {path}: running it fails: {type(error).__name__}: {reason}"
         ) from error
+    return path

@@ -89,6 +89,29 @@ NOTHING = Need()
 
 
 @dataclass
+class AttentionProblem:
+    """What a mechanism is given: out_i = sum_j w_ij v_j, and what else is wanted.
+
+    Args:
+        q: [B, H, Nq, d].
+        k: [B, H, Nk, d].
+        v: [B, H, Nk, dv].
+        visibility: which keys each query may see.
+        bias: of the scores, perhaps.
+        dropout: probability of dropping a weight; statistics are those before dropout.
+        need: what to return besides the output.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    visibility: Visibility
+    bias: ScoreBias | None
+    dropout: float
+    need: Need
+
+
+@dataclass
 class RowStatistics:
     """Statistics of the weights of each query row, before dropout, float32, [B, H, Nq].
 
@@ -132,7 +155,7 @@ class AttentionConfig:
 class Attention(nn.Module):
     """One attention mechanism, for all heads of one multi-head module.
 
-    A mechanism subclasses this in a file of its own, registers itself with
+    A mechanism subclasses this in a file of its own, defines :meth:`attend`, registers itself with
     ``@attentions.register("name")`` and is listed in ``relu_nmt/attention/__init__.py`` (or in a
     file of the user's). Query scaling by d^(-1/2) belongs to the mechanism.
 
@@ -156,6 +179,8 @@ class Attention(nn.Module):
     its code is the only one, which answers to ``reference``."""
     shares_queries_and_keys: ClassVar[bool] = False
     """Whether keys are made by the projection of the queries."""
+    exact: ClassVar[bool] = False
+    """Whether it gets float32 or float64 even under autocast: half precision would underflow."""
 
     def __init__(self, config: Any, num_heads: int, head_dim: int, dropout: float) -> None:
         super().__init__()
@@ -193,7 +218,27 @@ class Attention(nn.Module):
         Raises:
             ConfigError: the mechanism cannot use the bias, or has not what is needed.
         """
-        raise TypeError(f"{type(self).__name__} must define forward")
+        if bias is not None and not self.capabilities.scores:
+            raise ConfigError(
+                f"{self.name} attention has no scores to add a position bias to; choose another "
+                "position scheme or attention"
+            )
+        if need.weights and not self.capabilities.weights:
+            raise ConfigError(f"{self.name} attention has no weights [queries, keys] to show")
+        dropout = self.dropout if self.training else 0.0
+        problem = AttentionProblem(q, k, v, visibility, bias, dropout, need)
+        if not self.exact:
+            return self.attend(problem)
+        with torch.autocast(q.device.type, enabled=False):
+            dtype = torch.promote_types(v.dtype, torch.float32)
+            problem.q, problem.k, problem.v = q.to(dtype), k.to(dtype), v.to(dtype)
+            output = self.attend(problem)
+            output.values = output.values.to(v.dtype)
+        return output
+
+    def attend(self, problem: AttentionProblem) -> AttentionOutput:
+        """Return the outputs and what else the problem asks for; see :meth:`forward`."""
+        raise TypeError(f"{type(self).__name__} must define attend")
 
     def map_queries(self, q: Tensor) -> Tensor:
         """Map projected queries [B, H, Nq, d], each on its own, before anything else.
@@ -223,21 +268,6 @@ class Attention(nn.Module):
             causal: whether it is the decoder's self-attention.
         """
         return None
-
-    def check_request(self, bias: ScoreBias | None, need: Need) -> None:
-        """Raise a ConfigError if the mechanism cannot use a bias or has no weights to return."""
-        if bias is not None and not self.capabilities.scores:
-            raise ConfigError(
-                f"{self.name} attention has no scores to add a position bias to; choose another "
-                "position scheme or attention"
-            )
-        if need.weights and not self.capabilities.weights:
-            raise ConfigError(f"{self.name} attention has no weights [queries, keys] to show")
-
-    @property
-    def active_dropout(self) -> float:
-        """The dropout probability now: 0 outside training."""
-        return self.dropout if self.training else 0.0
 
 
 def build_attention(

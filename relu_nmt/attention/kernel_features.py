@@ -9,10 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from relu_nmt.attention.backends import rows
-from relu_nmt.attention.base import NOTHING, Attention, AttentionOutput, Need
-from relu_nmt.attention.bias import ScoreBias
+from relu_nmt.attention.base import Attention, AttentionOutput, AttentionProblem
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.token_axis import exact, key_column
+from relu_nmt.attention.token_axis import without_padding
 
 CHUNK = 128
 """Positions whose causal weights are computed as a block; before it, only sums are needed."""
@@ -25,6 +24,8 @@ class FeatureAttention(Attention):
     weights is made only if weights or statistics are asked for, or dropout acts on them; of long
     sequences a block of queries at a time.
     """
+
+    exact = True
 
     def features(self, q: Tensor, k: Tensor, visibility: Visibility) -> tuple[Tensor, Tensor]:
         """Return f(q) [B, H, Nq, R] and g(k) [B, H, Nk, R]; padded keys may have any.
@@ -40,56 +41,32 @@ class FeatureAttention(Attention):
         """Return D of the sums of the rows, of the same shape."""
         return totals
 
-    def forward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        visibility: Visibility,
-        *,
-        bias: ScoreBias | None = None,
-        need: Need = NOTHING,
-    ) -> AttentionOutput:
-        """See :meth:`Attention.forward`."""
-        self.check_request(bias, need)
-        with torch.autocast(q.device.type, enabled=False):
-            queries, keys = self.features(exact(q), exact(k), visibility)
-            exact_v = exact(v)
-            real = key_column(visibility)
-            if real is not None:
-                keys = keys.masked_fill(~real, 0.0)
-            if need.rows or need.weights or self.active_dropout > 0:
-                positive, dropout = self.capabilities.non_negative, self.active_dropout
-                problem = rows.RowsProblem(
-                    queries,
-                    keys,
-                    exact(v),
-                    visibility,
-                    None,
-                    self._weights,
-                    positive,
-                    dropout,
-                    need,
-                )
-                output = rows.solve(problem)
-                output.values = output.values.to(v.dtype)
-                return output
-            extended = F.pad(exact_v, (0, 1), value=1.0)  # a column of ones sums the weights
-            sums = masked_sums(queries, keys, extended, visibility)
-            values = sums[..., :-1] / self._divisor(sums[..., -1:], visibility)
-            if visibility.empty_rows is not None:
-                values = values.masked_fill(visibility.empty_rows, 0.0)
-            return AttentionOutput(values.to(v.dtype))
+    def attend(self, problem: AttentionProblem) -> AttentionOutput:
+        """See :meth:`Attention.attend`."""
+        visibility = problem.visibility
+        queries, keys = self.features(problem.q, problem.k, visibility)
+        keys = without_padding(keys, visibility)
+        if problem.need.rows or problem.need.weights or problem.dropout > 0:
+            problem.q, problem.k = queries, keys
+            positive = self.capabilities.non_negative
+            return rows.solve(
+                rows.RowsProblem(**vars(problem), weights=self._weights, non_negative=positive)
+            )
+        extended = F.pad(problem.v, (0, 1), value=1.0)  # a column of ones sums the weights
+        sums = masked_sums(queries, keys, extended, visibility)
+        values = sums[..., :-1] / self._divisor(sums[..., -1:], visibility)
+        if visibility.empty_rows is not None:
+            values = values.masked_fill(visibility.empty_rows, 0.0)
+        return AttentionOutput(values)
 
     def _divisor(self, totals: Tensor, visibility: Visibility) -> Tensor:
         if visibility.empty_rows is not None:
             totals = totals.masked_fill(visibility.empty_rows, 1.0)
         return self.divisor(totals)
 
-    def _weights(
-        self, queries: Tensor, keys: Tensor, visibility: Visibility, bias: ScoreBias | None
-    ) -> Tensor:
-        weights = queries @ keys.transpose(-1, -2)  # [B, H, Nq, Nk]
+    def _weights(self, problem: AttentionProblem) -> Tensor:
+        visibility = problem.visibility
+        weights = problem.q @ problem.k.transpose(-1, -2)  # of features, [B, H, Nq, Nk]
         if visibility.hidden is not None:
             weights = weights.masked_fill(visibility.hidden, 0.0)
         return weights / self._divisor(weights.sum(-1, keepdim=True), visibility)

@@ -1,14 +1,14 @@
 """Linformer: softmax attention over learnt mixtures of the tokens."""
 
 import math
+from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from relu_nmt.attention import attentions
-from relu_nmt.attention.base import AttentionConfig, Capabilities
-from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.token_axis import TokenAxisAttention, without_padding
+from relu_nmt.attention.base import Attention, AttentionConfig, AttentionOutput, AttentionProblem
+from relu_nmt.attention.token_axis import MIXES_TOKENS, without_padding
 from relu_nmt.config import option, settings
 from relu_nmt.errors import ConfigError
 
@@ -22,7 +22,7 @@ class LinformerConfig(AttentionConfig):
 
 
 @attentions.register("linformer")
-class LinformerAttention(TokenAxisAttention):
+class LinformerAttention(Attention):
     """out = softmax(q (E k)^T / sqrt(d)) (F v), with learnt E and F, [rank, length].
 
     E and F belong to one layer and are shared by its heads. Padded rows of k and v are 0, so they
@@ -33,6 +33,7 @@ class LinformerAttention(TokenAxisAttention):
     gives none.
 
     Example:
+        >>> from relu_nmt.attention.masks import Visibility
         >>> config = LinformerConfig(length=2, rank=1)
         >>> attend = LinformerAttention(config, num_heads=1, head_dim=1, dropout=0.0)
         >>> ones = torch.ones(1, 1, 2, 1)
@@ -42,12 +43,11 @@ class LinformerAttention(TokenAxisAttention):
     """
 
     Config = LinformerConfig
-    capabilities = Capabilities(
-        causal=False,
-        weights=False,
-        non_negative=False,
+    exact = True
+    capabilities = replace(
+        MIXES_TOKENS,
+        cross=True,
         fixed_length=True,
-        permutation_invariant=False,
         reason="its keys and values are mixtures of all tokens",
     )
 
@@ -64,21 +64,21 @@ class LinformerAttention(TokenAxisAttention):
         """Return ``length``."""
         return self.config.length
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility) -> Tensor:
-        """See :meth:`TokenAxisAttention.attend`.
+    def attend(self, problem: AttentionProblem) -> AttentionOutput:
+        """See :meth:`Attention.attend`.
 
         Raises:
             ConfigError: more keys than ``length``.
         """
-        num_keys = k.size(2)
+        num_keys = problem.k.size(2)
         if num_keys > self.config.length:
             raise ConfigError(
                 f"linformer: {num_keys} keys, but it was made for length={self.config.length}; "
                 f"train with the attention option length={num_keys} or more"
             )
-        k, v = (without_padding(x, visibility) for x in (k, v))
+        k, v = (without_padding(x, problem.visibility) for x in (problem.k, problem.v))
         keys = self.keys_projection[:, :num_keys] @ k  # [B, H, rank, d]
         mixtures = self.values_projection[:, :num_keys] @ v
-        scores = q @ keys.transpose(-1, -2) / math.sqrt(self.head_dim)
+        scores = problem.q @ keys.transpose(-1, -2) / math.sqrt(self.head_dim)
         # Without keys all mixtures are 0, and so is the output.
-        return scores.softmax(-1) @ mixtures
+        return AttentionOutput(scores.softmax(-1) @ mixtures)

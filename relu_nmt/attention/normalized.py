@@ -8,9 +8,8 @@ from torch import Tensor
 
 from relu_nmt.attention.backends import rows
 from relu_nmt.attention.backends.choice import Backend, choose_backend
-from relu_nmt.attention.base import NOTHING, Attention, AttentionOutput, Capabilities, Need
-from relu_nmt.attention.bias import ScoreBias, biased
-from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.base import Attention, AttentionOutput, AttentionProblem, Capabilities
+from relu_nmt.attention.bias import biased
 
 
 def _needs_blocks(problem: rows.RowsProblem) -> bool:
@@ -42,26 +41,14 @@ class NormalizedAttention(Attention):
         """
         raise TypeError(f"{type(self).__name__} must define normalize")
 
-    def forward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        visibility: Visibility,
-        *,
-        bias: ScoreBias | None = None,
-        need: Need = NOTHING,
-    ) -> AttentionOutput:
-        """See :meth:`Attention.forward`."""
-        problem = rows.RowsProblem(
-            q, k, v, visibility, bias, self._weights, True, self.active_dropout, need
-        )
-        return choose_backend(self, problem)(problem)
+    def attend(self, problem: AttentionProblem) -> AttentionOutput:
+        """See :meth:`Attention.attend`."""
+        asked = rows.RowsProblem(**vars(problem), weights=self._weights, non_negative=True)
+        return choose_backend(self, asked)(asked)
 
-    def _weights(
-        self, q: Tensor, k: Tensor, visibility: Visibility, bias: ScoreBias | None
-    ) -> Tensor:
-        scores = biased((q / math.sqrt(self.head_dim)) @ k.transpose(-1, -2), bias)
+    def _weights(self, problem: AttentionProblem) -> Tensor:
+        q, k, visibility = problem.q, problem.k, problem.visibility
+        scores = biased((q / math.sqrt(self.head_dim)) @ k.transpose(-1, -2), problem.bias)
         if visibility.normalizable_mask is not None:
             scores = scores.masked_fill(~visibility.normalizable_mask, -math.inf)
         weights = self.normalize(scores)

@@ -1,13 +1,15 @@
 """Nystromformer: attention through landmarks, the means of segments of tokens."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from relu_nmt.attention import attentions
-from relu_nmt.attention.base import AttentionConfig, Capabilities
+from relu_nmt.attention.base import Attention, AttentionConfig, AttentionOutput, AttentionProblem
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.token_axis import (
-    TokenAxisAttention,
+    MIXES_TOKENS,
     TokenConvolution,
     check_width,
     lengths,
@@ -33,7 +35,7 @@ class NystromformerConfig(AttentionConfig):
 
 
 @attentions.register("nystromformer")
-class NystromformerAttention(TokenAxisAttention):
+class NystromformerAttention(Attention):
     """out = K(q, k_l) K(q_l, k_l)^+ K(q_l, k) v, q and k each times d^(-1/4); l are landmarks.
 
     Of the n real tokens, each ceil(n / m) consecutive ones give one landmark of the queries and
@@ -56,13 +58,9 @@ class NystromformerAttention(TokenAxisAttention):
     """
 
     Config = NystromformerConfig
-    capabilities = Capabilities(
-        causal=False,
-        cross=False,
-        weights=False,
-        non_negative=False,
-        permutation_invariant=False,
-        reason="its landmarks are means over all tokens of one sequence",
+    exact = True
+    capabilities = replace(
+        MIXES_TOKENS, reason="its landmarks are means over all tokens of one sequence"
     )
 
     def __init__(
@@ -71,16 +69,17 @@ class NystromformerAttention(TokenAxisAttention):
         super().__init__(config, num_heads, head_dim, dropout)
         self.convolution = TokenConvolution(num_heads, config.conv) if config.conv else None
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility) -> Tensor:
-        """See :meth:`TokenAxisAttention.attend`."""
-        q, k, v = (without_padding(x, visibility) for x in (q, k, v))
+    def attend(self, problem: AttentionProblem) -> AttentionOutput:
+        """See :meth:`Attention.attend`."""
+        visibility = problem.visibility
+        q, k, v = (without_padding(x, visibility) for x in (problem.q, problem.k, problem.v))
         scale = self.head_dim**-0.25
         values = self._attend(q * scale, k * scale, v, visibility)
         if self.convolution is not None:
             values = values + self.convolution(v)
         if visibility.empty_rows is not None:
             values = values.masked_fill(visibility.empty_rows, 0.0)
-        return values
+        return AttentionOutput(values)
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility) -> Tensor:
         num_tokens = k.size(2)

@@ -25,15 +25,12 @@ from relu_nmt.attention.backends.choice import (
 )
 from relu_nmt.attention.backends.reference import PointwiseProblem
 from relu_nmt.attention.base import (
-    NOTHING,
     Attention,
     AttentionConfig,
     AttentionOutput,
+    AttentionProblem,
     Capabilities,
-    Need,
 )
-from relu_nmt.attention.bias import ScoreBias
-from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.pointwise_maps import PointwiseMap, pointwise_maps
 from relu_nmt.attention.stats import row_statistics
 from relu_nmt.config import option, settings
@@ -76,25 +73,15 @@ class PointwiseAttention(Attention):
         """Return the learnable factor g, [1] or [H], if there is one."""
         return None
 
-    def forward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        visibility: Visibility,
-        *,
-        bias: ScoreBias | None = None,
-        need: Need = NOTHING,
-    ) -> AttentionOutput:
-        """See :meth:`Attention.forward`."""
-        counts = visibility.positive_counts
-        if q.dtype == torch.float64:
-            counts = counts.to(q.dtype)
+    def attend(self, problem: AttentionProblem) -> AttentionOutput:
+        """See :meth:`Attention.attend`."""
+        counts = problem.visibility.positive_counts
+        if problem.q.dtype == torch.float64:
+            counts = counts.to(torch.float64)
         row_scale = self.row_scale(counts)
-        q = q / math.sqrt(self.head_dim)
-        dropout = self.active_dropout
-        problem = PointwiseProblem(q, k, v, self.map, visibility, bias, row_scale, dropout, need)
-        result = choose_backend(self, problem)(problem)
+        problem.q = problem.q / math.sqrt(self.head_dim)
+        asked = PointwiseProblem(**vars(problem), map=self.map, row_scale=row_scale)
+        result = choose_backend(self, asked)(asked)
         values, weights = result.values, result.weights
         gain = self.gain()
         if gain is not None:
@@ -104,7 +91,7 @@ class PointwiseAttention(Attention):
             row_scale = row_scale * gain[..., 0]
         rows = None
         if result.sums is not None:
-            rows = row_statistics(result.sums, visibility, row_scale)
+            rows = row_statistics(result.sums, problem.visibility, row_scale)
             if not self.capabilities.non_negative:  # g may be negative, though h is not
                 rows.entropy = None
         return AttentionOutput(values, weights, rows)
@@ -136,7 +123,7 @@ class ScaledPointwiseAttention(PointwiseAttention):
     Reference: Wortsman et al. 2023, "Replacing softmax with ReLU in vision transformers",
     section 3 and Figs. 1-4; relu with alpha = 1 is its main model. What its Fig. 4 calls gated is
     read as an output gate here; the other reading is
-    :class:`relu_nmt.modules.gated_attention_unit.GatedAttentionUnit`.
+    :class:`relu_nmt.vision.blocks.GatedAttentionUnit`.
 
     Example:
         >>> from relu_nmt.attention.masks import Visibility

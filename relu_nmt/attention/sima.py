@@ -1,21 +1,17 @@
 """SimA: softmax-free attention with queries and keys normalised over the tokens."""
 
-import torch
 from torch import Tensor
 
 from relu_nmt.attention import attentions
 from relu_nmt.attention.backends import rows
 from relu_nmt.attention.base import (
-    NOTHING,
     Attention,
     AttentionConfig,
     AttentionOutput,
+    AttentionProblem,
     Capabilities,
-    Need,
 )
-from relu_nmt.attention.bias import ScoreBias
-from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.token_axis import exact, normalized_over_tokens, without_padding
+from relu_nmt.attention.token_axis import normalized_over_tokens, without_padding
 from relu_nmt.config import option, settings
 
 
@@ -38,6 +34,8 @@ class SimAAttention(Attention):
     Transformers", Eq. 4-6; the order of the products is that of its algorithm 1.
 
     Example:
+        >>> import torch
+        >>> from relu_nmt.attention.masks import Visibility
         >>> attend = SimAAttention(SimAConfig(), num_heads=1, head_dim=1, dropout=0.0)
         >>> ones = torch.ones(1, 1, 2, 1)
         >>> attend(ones, ones, ones, Visibility(2, 2)).values.flatten().tolist()
@@ -45,6 +43,7 @@ class SimAAttention(Attention):
     """
 
     Config = SimAConfig
+    exact = True
     capabilities = Capabilities(
         causal=False,
         cross=False,
@@ -52,34 +51,20 @@ class SimAAttention(Attention):
         reason="it normalises each channel of queries and keys over the whole token axis",
     )
 
-    def forward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        visibility: Visibility,
-        *,
-        bias: ScoreBias | None = None,
-        need: Need = NOTHING,
-    ) -> AttentionOutput:
-        """See :meth:`Attention.forward`."""
-        self.check_request(bias, need)
-        order = int(self.config.norm[1])
-        with torch.autocast(q.device.type, enabled=False):
-            q, k = (
-                normalized_over_tokens(without_padding(exact(x), visibility), order) for x in (q, k)
+    def attend(self, problem: AttentionProblem) -> AttentionOutput:
+        """See :meth:`Attention.attend`."""
+        order, need = int(self.config.norm[1]), problem.need
+        q, k = (
+            normalized_over_tokens(without_padding(x, problem.visibility), order)
+            for x in (problem.q, problem.k)
+        )
+        if need.rows or need.weights or problem.dropout > 0 or q.size(2) < self.head_dim:
+            problem.q, problem.k = q, k
+            return rows.solve(
+                rows.RowsProblem(**vars(problem), weights=_products, non_negative=False)
             )
-            dropout = self.active_dropout
-            if need.rows or need.weights or dropout > 0 or q.size(2) < self.head_dim:
-                problem = rows.RowsProblem(
-                    q, k, exact(v), visibility, None, _products, False, dropout, need
-                )
-                output = rows.solve(problem)
-            else:
-                output = AttentionOutput(q @ (k.transpose(-1, -2) @ exact(v)))
-        output.values = output.values.to(v.dtype)
-        return output
+        return AttentionOutput(q @ (k.transpose(-1, -2) @ problem.v))
 
 
-def _products(q: Tensor, k: Tensor, visibility: Visibility, bias: ScoreBias | None) -> Tensor:
-    return q @ k.transpose(-1, -2)  # 0 for padded keys
+def _products(problem: AttentionProblem) -> Tensor:
+    return problem.q @ problem.k.transpose(-1, -2)  # 0 for padded keys

@@ -1,13 +1,15 @@
 """SOFT: softmax-free attention by a Gaussian kernel and a low-rank inverse."""
 
+from dataclasses import replace
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from relu_nmt.attention import attentions
-from relu_nmt.attention.base import AttentionConfig, Capabilities
+from relu_nmt.attention.base import Attention, AttentionConfig, AttentionOutput, AttentionProblem
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.token_axis import (
-    TokenAxisAttention,
+    MIXES_TOKENS,
     TokenConvolution,
     check_width,
     without_padding,
@@ -30,7 +32,7 @@ class SOFTConfig(AttentionConfig):
 
 
 @attentions.register("soft")
-class SOFTAttention(TokenAxisAttention):
+class SOFTAttention(Attention):
     """out = g(q, l) g(l, l)^(-1) g(k, l)^T v, g(x, y) = exp(-|x - y|^2 / 2), k = q, times d^(-1/4).
 
     The landmarks l are GELU(LayerNorm(convolution(q))) of each ``stride`` tokens, the same for all
@@ -53,13 +55,9 @@ class SOFTAttention(TokenAxisAttention):
 
     Config = SOFTConfig
     shares_queries_and_keys = True
-    capabilities = Capabilities(
-        causal=False,
-        cross=False,
-        weights=False,
-        non_negative=False,
-        permutation_invariant=False,
-        reason="queries and keys are the same and its landmarks come from all tokens",
+    exact = True
+    capabilities = replace(
+        MIXES_TOKENS, reason="queries and keys are the same and its landmarks come from all tokens"
     )
 
     def __init__(self, config: SOFTConfig, num_heads: int, head_dim: int, dropout: float) -> None:
@@ -69,9 +67,10 @@ class SOFTAttention(TokenAxisAttention):
         self.norm = nn.LayerNorm(head_dim)
         self.convolution = TokenConvolution(num_heads, config.conv) if config.conv else None
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility) -> Tensor:
-        """See :meth:`TokenAxisAttention.attend`."""
-        q, k, v = (without_padding(x, visibility) for x in (q, k, v))
+    def attend(self, problem: AttentionProblem) -> AttentionOutput:
+        """See :meth:`Attention.attend`."""
+        visibility = problem.visibility
+        q, k, v = (without_padding(x, visibility) for x in (problem.q, problem.k, problem.v))
         scale = self.head_dim**-0.25
         q, k = q * scale, k * scale
         landmarks = self._landmarks(q)  # [B, H, m, d]
@@ -90,7 +89,7 @@ class SOFTAttention(TokenAxisAttention):
         values = from_queries @ (inverse @ (from_keys.transpose(-1, -2) @ v))
         if self.convolution is not None:
             values = values + self.convolution(v)
-        return values
+        return AttentionOutput(values)
 
     def _landmarks(self, q: Tensor) -> Tensor:
         stride = self.config.stride

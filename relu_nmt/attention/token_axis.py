@@ -3,18 +3,16 @@
 import torch
 from torch import Tensor, nn
 
-from relu_nmt.attention.base import NOTHING, Attention, AttentionOutput, Need
-from relu_nmt.attention.bias import ScoreBias
+from relu_nmt.attention.base import Capabilities
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.errors import ConfigError
 
+MIXES_TOKENS = Capabilities(
+    causal=False, cross=False, weights=False, non_negative=False, permutation_invariant=False
+)
+"""Of mechanisms that mix the tokens of one sequence without a matrix of weights."""
 DEAD_CHANNEL = 1e-12
 """A channel whose norm over the tokens is below this is taken as zero."""
-
-
-def exact(x: Tensor) -> Tensor:
-    """Return ``x`` in float32, or in float64 if it is in float64: half precision underflows."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def key_column(visibility: Visibility) -> Tensor | None:
@@ -51,40 +49,6 @@ def normalized_over_tokens(x: Tensor, order: int) -> Tensor:
     """
     norms = torch.linalg.vector_norm(x, order, dim=2, keepdim=True)  # [B, H, 1, d]
     return x / norms.masked_fill(norms < DEAD_CHANNEL, torch.inf)
-
-
-class TokenAxisAttention(Attention):
-    """Attention without a matrix of weights, computed in float32 or wider.
-
-    A subclass defines :meth:`attend`.
-    """
-
-    def forward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        visibility: Visibility,
-        *,
-        bias: ScoreBias | None = None,
-        need: Need = NOTHING,
-    ) -> AttentionOutput:
-        """See :meth:`Attention.forward`."""
-        self.check_request(bias, need)
-        with torch.autocast(q.device.type, enabled=False):
-            values = self.attend(exact(q), exact(k), exact(v), visibility)
-        return AttentionOutput(values.to(v.dtype))
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility) -> Tensor:
-        """Return the outputs [B, H, Nq, d] of q, k and v, which are float32 or float64.
-
-        Args:
-            q: [B, H, Nq, d].
-            k: [B, H, Nk, d].
-            v: [B, H, Nk, d].
-            visibility: which keys are padding.
-        """
-        raise TypeError(f"{type(self).__name__} must define attend")
 
 
 class TokenConvolution(nn.Module):

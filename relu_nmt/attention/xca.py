@@ -1,20 +1,17 @@
 """Cross-covariance attention: attention between channels instead of tokens."""
 
+from dataclasses import replace
+
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from relu_nmt.attention import attentions
-from relu_nmt.attention.base import AttentionConfig, Capabilities
-from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.token_axis import (
-    TokenAxisAttention,
-    normalized_over_tokens,
-    without_padding,
-)
+from relu_nmt.attention.base import Attention, AttentionConfig, AttentionOutput, AttentionProblem
+from relu_nmt.attention.token_axis import MIXES_TOKENS, normalized_over_tokens, without_padding
 
 
 @attentions.register("xca")
-class CrossCovarianceAttention(TokenAxisAttention):
+class CrossCovarianceAttention(Attention):
     """out^T = softmax(t q'^T k') v^T, with the channels of q' and k' of l2 norm 1 over the tokens.
 
     The matrix is [d, d]; t is a learnt temperature per head that starts at 1.
@@ -23,6 +20,7 @@ class CrossCovarianceAttention(TokenAxisAttention):
     transpose, as in the public code).
 
     Example:
+        >>> from relu_nmt.attention.masks import Visibility
         >>> config = AttentionConfig()
         >>> attend = CrossCovarianceAttention(config, num_heads=1, head_dim=1, dropout=0.0)
         >>> v = torch.tensor([[[[1.0], [3.0]]]])
@@ -30,12 +28,9 @@ class CrossCovarianceAttention(TokenAxisAttention):
         [1.0, 3.0]
     """
 
-    capabilities = Capabilities(
-        causal=False,
-        cross=False,
-        weights=False,
-        non_negative=False,
-        permutation_invariant=False,
+    exact = True
+    capabilities = replace(
+        MIXES_TOKENS,
         reason="it attends between channels, which it normalises over the whole token axis",
     )
 
@@ -46,11 +41,12 @@ class CrossCovarianceAttention(TokenAxisAttention):
         self.temperature = nn.Parameter(torch.ones(num_heads))
         self.temperature.no_weight_decay = True  # type: ignore[attr-defined]
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility) -> Tensor:
-        """See :meth:`TokenAxisAttention.attend`."""
-        q, k, v = (without_padding(x, visibility) for x in (q, k, v))
+    def attend(self, problem: AttentionProblem) -> AttentionOutput:
+        """See :meth:`Attention.attend`."""
+        visibility = problem.visibility
+        q, k, v = (without_padding(x, visibility) for x in (problem.q, problem.k, problem.v))
         queries = normalized_over_tokens(q, 2)
         keys = normalized_over_tokens(k, 2)
         covariance = queries.transpose(-1, -2) @ keys  # [B, H, d, d]
         weights = (self.temperature[:, None, None] * covariance).softmax(-1)
-        return v @ weights.transpose(-1, -2)
+        return AttentionOutput(v @ weights.transpose(-1, -2))

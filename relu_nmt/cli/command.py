@@ -1,15 +1,16 @@
 """What every command shares: its parser, and turning errors into one line and an exit code."""
 
 import argparse
+import importlib
 import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn
 
 from relu_nmt.config import add_settings, read_settings
-from relu_nmt.config.fields import close_names
 from relu_nmt.errors import ConfigError, ReluNmtError
+from relu_nmt.registry import close_names
 from relu_nmt.user_modules import FLAG, import_user_module
 
 KERNEL_CACHE = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
@@ -18,7 +19,6 @@ the first of them. Each is for one shape, and batches of text rarely have the sa
 own 1,024 make up a third of the memory of a small training."""
 
 USER_ERROR = 2
-SettingsT = TypeVar("SettingsT")
 INTERRUPTED = 130
 
 
@@ -55,35 +55,42 @@ def make_parser(prog: str, description: str, user_modules: bool = False) -> argp
             FLAG,
             action="append",
             default=[],
+            type=import_user_module,
             metavar="FILE",
             help="Python file that registers an attention of your own; may be given several times",
         )
     return parser
 
 
-def _import_user_modules(argv: Sequence[str] | None) -> None:
-    """Import the files named in ``argv``, before options are checked against what they register."""
-    parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument(FLAG, action="append", nargs="?", default=[])
-    for path in parser.parse_known_args(argv)[0].user_module:
-        if path is not None:  # the flag without a file: the command's own parser complains
-            import_user_module(path)
+def recipe_command(
+    prog: str,
+    description: str,
+    settings_class: type[Any],
+    recipe: str,
+    user_modules: bool = True,
+) -> Callable[..., int]:
+    """Return the ``main`` of a command: it takes words, and returns the exit code.
 
-
-def run_recipe(
-    parser: argparse.ArgumentParser,
-    settings_class: type[SettingsT],
-    body: Callable[[SettingsT], int | None],
-    argv: Sequence[str] | None = None,
-) -> int:
-    """Give the parser the flags of a settings class, and run ``body`` with what was typed.
-
-    The exit code is that of :func:`run_command`.
+    Args:
+        prog: name of the command.
+        description: what ``--help`` shows first.
+        settings_class: whose flags it has.
+        recipe: module of ``relu_nmt.recipes`` to run with these settings, imported when the flags
+            are read and right. The exit code is that of its result, if it has one.
+        user_modules: as in :func:`make_parser`.
     """
-    add_settings(parser, settings_class)
-    return run_command(
-        parser, lambda arguments: body(read_settings(settings_class, arguments)), argv
-    )
+
+    def body(arguments: argparse.Namespace) -> int:
+        settings = read_settings(settings_class, arguments)
+        result = importlib.import_module(f"relu_nmt.recipes.{recipe}").run(settings)
+        return getattr(result, "exit_code", 0)
+
+    def main(argv: Sequence[str] | None = None) -> int:
+        parser = make_parser(prog, description, user_modules)
+        add_settings(parser, settings_class)
+        return run_command(parser, body, argv)
+
+    return main
 
 
 def run_command(
@@ -99,10 +106,7 @@ def run_command(
     os.environ.setdefault(KERNEL_CACHE, "256")
     debug = "--debug" in (sys.argv[1:] if argv is None else argv)
     try:
-        if parser.get_default("user_module") is not None:
-            _import_user_modules(argv)
-        arguments = parser.parse_args(argv)
-        return body(arguments) or 0
+        return body(parser.parse_args(argv)) or 0
     except ReluNmtError as error:
         if debug:
             raise

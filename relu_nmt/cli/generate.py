@@ -1,8 +1,6 @@
 """relu-nmt-generate: translate a split of a data folder and score it."""
 
-from collections.abc import Sequence
-
-from relu_nmt.cli.command import make_parser, run_recipe
+from relu_nmt.cli.command import recipe_command
 from relu_nmt.recipes.translation_settings import TranslateSplitSettings
 
 DESCRIPTION = """\
@@ -18,18 +16,7 @@ With --max-doc-tokens documents are translated, and these lines are for groups o
 their BLEU that of tokenised text; chrF is always given.
 """
 
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    parser = make_parser("relu-nmt-generate", DESCRIPTION, user_modules=True)
-    return run_recipe(parser, TranslateSplitSettings, _run, argv)
-
-
-def _run(settings: TranslateSplitSettings) -> None:
-    from relu_nmt.recipes import translate_split
-
-    translate_split.run(settings)
-
+main = recipe_command("relu-nmt-generate", DESCRIPTION, TranslateSplitSettings, "translate_split")
 
 if __name__ == "__main__":
     raise SystemExit(main())

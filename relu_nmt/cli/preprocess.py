@@ -1,8 +1,6 @@
 """relu-nmt-preprocess: from text files to a data folder."""
 
-from collections.abc import Sequence
-
-from relu_nmt.cli.command import make_parser, run_recipe
+from relu_nmt.cli.command import recipe_command
 from relu_nmt.corpus.preprocess_config import PreprocessConfig
 
 DESCRIPTION = """\
@@ -17,18 +15,7 @@ wants it; the folder is then the same as fairseq's) or raw:
 A run that was interrupted goes on where it was when it is started again.
 """
 
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    parser = make_parser("relu-nmt-preprocess", DESCRIPTION, user_modules=True)
-    return run_recipe(parser, PreprocessConfig, _run, argv)
-
-
-def _run(settings: PreprocessConfig) -> None:
-    from relu_nmt.recipes import preprocess
-
-    preprocess.run(settings)
-
+main = recipe_command("relu-nmt-preprocess", DESCRIPTION, PreprocessConfig, "preprocess")
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -1,8 +1,6 @@
 """relu-nmt-score: BLEU and chrF of a file of translations, of lines or of whole documents."""
 
-from collections.abc import Sequence
-
-from relu_nmt.cli.command import make_parser, run_recipe
+from relu_nmt.cli.command import recipe_command
 from relu_nmt.recipes.scoring_settings import ScoreSettings
 
 DESCRIPTION = """\
@@ -23,18 +21,7 @@ Does a model prefer the right translation of sentences that need the ones before
 Every score comes with sacreBLEU's signature. For text that is tokenised already: --tokenize none.
 """
 
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    parser = make_parser("relu-nmt-score", DESCRIPTION, user_modules=True)
-    return run_recipe(parser, ScoreSettings, _run, argv)
-
-
-def _run(settings: ScoreSettings) -> None:
-    from relu_nmt.recipes import score
-
-    score.run(settings)
-
+main = recipe_command("relu-nmt-score", DESCRIPTION, ScoreSettings, "score")
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -1,8 +1,6 @@
 """relu-nmt-translate-document: translate a text of whole documents."""
 
-from collections.abc import Sequence
-
-from relu_nmt.cli.command import make_parser, run_recipe
+from relu_nmt.cli.command import recipe_command
 from relu_nmt.recipes.translation_settings import TranslateDocumentsSettings
 
 DESCRIPTION = """\
@@ -19,18 +17,9 @@ trained without separators give one line for each group of lines; --max-doc-toke
 line by line with any model.
 """
 
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    parser = make_parser("relu-nmt-translate-document", DESCRIPTION, user_modules=True)
-    return run_recipe(parser, TranslateDocumentsSettings, _run, argv)
-
-
-def _run(settings: TranslateDocumentsSettings) -> None:
-    from relu_nmt.recipes import translate_documents
-
-    translate_documents.run(settings)
-
+main = recipe_command(
+    "relu-nmt-translate-document", DESCRIPTION, TranslateDocumentsSettings, "translate_documents"
+)
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -1,8 +1,6 @@
 """relu-nmt-vision-train: train an image classifier on class folders."""
 
-from collections.abc import Sequence
-
-from relu_nmt.cli.command import make_parser, run_recipe
+from relu_nmt.cli.command import recipe_command
 from relu_nmt.recipes.training_settings import ImageTrainingSettings
 
 DESCRIPTION = """\
@@ -18,18 +16,7 @@ bits, and accuracy (top-1) is in percent. Several processes:
 torchrun --nproc-per-node N -m relu_nmt.cli.vision_train ... (the batch size is that of each).
 """
 
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    parser = make_parser("relu-nmt-vision-train", DESCRIPTION, user_modules=True)
-    return run_recipe(parser, ImageTrainingSettings, _run, argv)
-
-
-def _run(settings: ImageTrainingSettings) -> int:
-    from relu_nmt.recipes import train_images
-
-    return train_images.run(settings).exit_code
-
+main = recipe_command("relu-nmt-vision-train", DESCRIPTION, ImageTrainingSettings, "train_images")
 
 if __name__ == "__main__":
     raise SystemExit(main())

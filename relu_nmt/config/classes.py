@@ -4,30 +4,22 @@ What is given goes before a file, a file before presets, presets before the defa
 """
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass
+from typing import Any, TypeVar
+
+from typing_extensions import dataclass_transform
 
 from relu_nmt.config.fields import (
     REQUIRED,
     Option,
     all_options,
-    close_names,
     groups_of,
     options_of,
     shown,
 )
 from relu_nmt.errors import ConfigError
-from relu_nmt.registry import Registry
-
-if TYPE_CHECKING:
-    from typing_extensions import dataclass_transform
-else:
-
-    def dataclass_transform(**_: object) -> Callable[[Any], Any]:
-        """Mark a decorator for type checkers, as in Python 3.11; nothing at run time."""
-        return lambda decorator: decorator
-
+from relu_nmt.registry import Registry, close_names
 
 ClassT = TypeVar("ClassT", bound=type)
 ConfigT = TypeVar("ConfigT")
@@ -65,6 +57,14 @@ or leave it out
     def decorate(cls: Any) -> Any:
         if "__post_init__" in vars(cls):
             raise TypeError(f"{cls.__name__}: a settings class defines check(), not __post_init__")
+        for name, entry in list(vars(cls).items()):
+            if isinstance(entry, Option):
+                # MISSING leaves it to a class's ``_: KW_ONLY``, which False would silently undo.
+                keyword_only = True if entry.default is REQUIRED else MISSING
+                declared = dataclasses.field(
+                    default=entry.default, kw_only=keyword_only, metadata={"option": entry}
+                )
+                setattr(cls, name, declared)
         cls.__post_init__ = _check
         cls.named_by_flags = flags
         cls.of = classmethod(lambda made, **values: from_flat(made, values))
@@ -109,7 +109,7 @@ def idle_options(
         is_given = name in given and value is not None and value is not False
         if value == entry.default and not is_given:
             continue
-        for needed, *allowed in entry.needs:
+        for needed, *allowed in entry.conditions:
             if needed in options and values[needed] is None:
                 needed = options[needed].otherwise or needed
             if needed in options and not _is_met(options[needed], values[needed], allowed):

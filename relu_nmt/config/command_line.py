@@ -17,14 +17,20 @@ from relu_nmt.config.classes import (
     merged,
     to_dict,
 )
-from relu_nmt.config.fields import Option, all_options, flag_of, groups_of, options_of, shown
+from relu_nmt.config.fields import (
+    REQUIRED,
+    Option,
+    all_options,
+    flag_of,
+    groups_of,
+    options_of,
+    shown,
+)
 from relu_nmt.errors import ConfigError
 from relu_nmt.registry import Registry
 
 ConfigT = TypeVar("ConfigT")
 MOST_SHOWN_CHOICES = 6
-MOST_HEADER_BYTES = 100_000_000
-"""The longest header that safetensors allows."""
 
 
 def add_settings(parser: argparse.ArgumentParser, config_class: type) -> None:
@@ -91,7 +97,7 @@ def _help_text(entry: Option) -> str:
     text, default = entry.help, entry.default
     needs = [
         " ".join([flag_of(name), *(["/".join(map(shown, values))] if values else [])])
-        for name, *values in entry.needs
+        for name, *values in entry.conditions
         if values not in ([False], [None])
     ]
     if needs:
@@ -100,7 +106,7 @@ def _help_text(entry: Option) -> str:
         text += f"; no effect here: {entry.no_effect}"
     if default is True:
         text += " (on by default)"
-    elif default not in (None, "", (), False) and not entry.positional:
+    elif default not in (None, "", (), False, REQUIRED) and not entry.positional:
         text += f" (default: {shown(default)})"
     return text.replace("%", "%%")
 
@@ -184,26 +190,26 @@ def _nested_values(path: Path) -> tuple[Mapping[str, Any], bool]:
 
 
 def _checkpoint_settings(path: Path) -> Mapping[str, Any]:
-    """Return what a checkpoint stores as ``args``; its header is JSON after its length."""
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        header = file.read(length) if length <= MOST_HEADER_BYTES else b""
+    """Return what a checkpoint stores as ``args``."""
+    from safetensors import SafetensorError, safe_open
+
     try:
-        values = json.loads(json.loads(header)["__metadata__"]["args"])
-    except (ValueError, KeyError, TypeError) as error:
+        with safe_open(path, framework="np") as file:
+            return json.loads(file.metadata()["args"])
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"--config {path}: no checkpoint with settings in it") from error
-    return values
 
 
-def to_yaml(config: Any) -> str:
-    """Return settings as YAML that ``--config`` reads, with the help of each as a comment."""
-    return _yaml_lines(config, "")
+def to_yaml(config: Any, indent: str = "") -> str:
+    """Return settings as YAML that ``--config`` reads, with the help of each as a comment.
 
-
-def _yaml_lines(config: Any, indent: str) -> str:
+    Args:
+        config: the settings.
+        indent: spaces before each line.
+    """
     import yaml
 
-    values, groups = to_dict(config), groups_of(type(config))
+    values = to_dict(config)
     text = ""
     for name, entry in options_of(type(config)).items():
         value = list(values[name]) if isinstance(values[name], tuple) else values[name]
@@ -211,7 +217,7 @@ def _yaml_lines(config: Any, indent: str) -> str:
         comment = textwrap.wrap(entry.help, 96 - len(indent))
         text += "".join(f"{indent}# {part}\n" for part in comment)
         text += f"{indent}{name}: {shown_value}\n"
-    for name, (title, _) in groups.items():
+    for name, (title, _) in groups_of(type(config)).items():
         text += f"\n{indent}# {title}\n{indent}{name}:\n"
-        text += _yaml_lines(getattr(config, name), indent + "  ")
+        text += to_yaml(getattr(config, name), indent + "  ")
     return text

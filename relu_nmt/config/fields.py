@@ -6,19 +6,18 @@ JSON, an option as ``gamma=2`` or a Python keyword.
 """
 
 import dataclasses
-import difflib
 import functools
 import math
 import numbers
 import os
 import types
 import typing
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from typing import Any
 
 from relu_nmt.errors import ConfigError
-from relu_nmt.registry import Registry
+from relu_nmt.registry import Registry, close_names
 
 REQUIRED: Any = MISSING
 """The default of an option that must be given."""
@@ -28,28 +27,9 @@ Needs = str | tuple[Any, ...] | list[str | tuple[Any, ...]]
 EXPECTED = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
 
-def option(
-    default: Any,
-    help: str,
-    *,
-    choices: Choices | None = None,
-    least: float | None = None,
-    most: float | None = None,
-    above: float | None = None,
-    below: float | None = None,
-    needs: Needs = (),
-    flags: Sequence[str] = (),
-    constants: Mapping[str, Any] | None = None,
-    metavar: str | None = None,
-    parse: Callable[[str], Any] | None = None,
-    bare: Any = None,
-    presets: Mapping[str, Mapping[str, Any]] | None = None,
-    no_effect: str | Callable[[], str] | None = None,
-    positional: bool = False,
-    several: bool = False,
-    otherwise: str = "",
-) -> Any:
-    """Return a field of a settings class; ``max_tokens`` is the flag ``--max-tokens``.
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """One field of a settings class; ``max_tokens`` is the flag ``--max-tokens``.
 
     Numbers are finite unless ``most`` is infinity. A sequence is ``tuple[int, ...]``, whose flag
     takes ``1,2,3``; choices and range are then those of each element, and it may be empty only if
@@ -80,110 +60,46 @@ def option(
         positional: an argument of the command instead of a flag.
         several: the flag takes the elements of a sequence as words, not with commas.
         otherwise: the field whose value counts where this is None.
-    """
-    declared = Option(
-        help=help,
-        choices=tuple(presets) if presets is not None else choices,
-        least=least,
-        most=most,
-        above=above,
-        below=below,
-        needs=_conditions(needs),
-        flags=tuple(flags),
-        constants=constants or {},
-        metavar=metavar,
-        parse=parse,
-        bare=bare,
-        presets=presets,
-        no_effect=no_effect,
-        positional=positional,
-        several=several,
-        otherwise=otherwise,
-    )
-    # MISSING leaves it to a class's ``_: KW_ONLY``, which False would silently undo.
-    keyword_only: Any = True if default is REQUIRED else dataclasses.MISSING
-    return dataclasses.field(default=default, kw_only=keyword_only, metadata={"option": declared})
-
-
-def _conditions(needs: Needs) -> tuple[tuple[Any, ...], ...]:
-    conditions = needs if isinstance(needs, list) else [needs] if needs else []
-    return tuple((c,) if isinstance(c, str) else c for c in conditions)
-
-
-def like(
-    config_class: type,
-    name: str,
-    default: Any,
-    help: str | None = None,
-    *,
-    needs: Needs = (),
-    no_effect: str | None = None,
-) -> Any:
-    """Return the option ``name`` of another class with another default, and perhaps the rest."""
-    other = options_of(config_class)[name]
-    declared = dataclasses.replace(
-        other,
-        help=other.help if help is None else help,
-        needs=_conditions(needs) or other.needs,
-        no_effect=no_effect or other.no_effect,
-    )
-    return dataclasses.field(default=default, metadata={"option": declared})
-
-
-def group(title: str, config_class: type, *, stored: bool = True) -> Any:
-    """Return a field that holds other settings; the title heads its flags in ``--help``.
-
-    Args:
-        title: heading, in lower case.
-        config_class: a settings class; the field's name may not be that of an option's value.
-        stored: False leaves it out of checkpoints and results.
-    """
-    return dataclasses.field(
-        default_factory=config_class, metadata={"group": title, "stored": stored}
-    )
-
-
-def flag_of(field_name: str) -> str:
-    """Return the flag that sets the field: ``max_tokens`` gives ``--max-tokens``."""
-    return "--" + field_name.replace("_", "-")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Option:
-    """One field of a settings class: what :func:`option` declares, and where it stands.
-
-    Args:
-        name: of the field.
-        default: of the field.
-        kind: its type without None; of the elements, if it is a sequence.
+        name: of the field; this and what follows is told by the class.
+        kind: the field's type without None; of the elements, if it is a sequence.
         is_sequence: whether the value is a tuple.
         is_optional: whether it may be None.
         as_flag: whether messages call it by its flag.
     """
 
+    default: Any = dataclasses.field(kw_only=False)
+    help: str = dataclasses.field(kw_only=False)
+    choices: Choices | None = None
+    least: float | None = None
+    most: float | None = None
+    above: float | None = None
+    below: float | None = None
+    needs: Needs = ()
+    flags: Sequence[str] = ()
+    constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    metavar: str | None = None
+    parse: Callable[[str], Any] | None = None
+    bare: Any = None
+    presets: Mapping[str, Mapping[str, Any]] | None = None
+    no_effect: str | Callable[[], str] | None = None
+    positional: bool = False
+    several: bool = False
+    otherwise: str = ""
     name: str = ""
-    default: Any = None
     kind: Any = str
     is_sequence: bool = False
     is_optional: bool = False
     as_flag: bool = True
-    help: str
-    choices: Choices | None
-    least: float | None
-    most: float | None
-    above: float | None
-    below: float | None
-    needs: tuple[tuple[Any, ...], ...]
-    flags: tuple[str, ...]
-    constants: Mapping[str, Any]
-    metavar: str | None
-    parse: Callable[[str], Any] | None
-    bare: Any
-    presets: Mapping[str, Mapping[str, Any]] | None
-    no_effect: str | Callable[[], str] | None
-    positional: bool
-    several: bool
-    otherwise: str
+
+    def __post_init__(self) -> None:
+        if self.presets is not None:
+            object.__setattr__(self, "choices", tuple(self.presets))
+
+    @property
+    def conditions(self) -> list[tuple[Any, ...]]:
+        """Each of ``needs`` as a field's name and the values that it may have."""
+        needs = self.needs if isinstance(self.needs, list) else [self.needs] if self.needs else []
+        return [(need,) if isinstance(need, str) else need for need in needs]
 
     @property
     def label(self) -> str:
@@ -273,6 +189,50 @@ class Option:
         return ConfigError(f"{self.label}{' ' if self.as_flag else '='}{shown(value)}: {text}")
 
 
+option: Any = Option
+"""Declares a field: ``gamma: int = option(1, "the power")``; see :class:`Option`."""
+
+
+def like(
+    config_class: type,
+    name: str,
+    default: Any,
+    help: str | None = None,
+    *,
+    flags: Sequence[str] = (),
+    needs: Needs = (),
+    no_effect: str | None = None,
+) -> Any:
+    """Return the option ``name`` of another class with another default, and perhaps the rest."""
+    other = options_of(config_class)[name]
+    return dataclasses.replace(
+        other,
+        default=default,
+        help=other.help if help is None else help,
+        flags=flags or other.flags,
+        needs=needs or other.needs,
+        no_effect=no_effect or other.no_effect,
+    )
+
+
+def group(title: str, config_class: type, *, stored: bool = True) -> Any:
+    """Return a field that holds other settings; the title heads its flags in ``--help``.
+
+    Args:
+        title: heading, in lower case.
+        config_class: a settings class; the field's name may not be that of an option's value.
+        stored: False leaves it out of checkpoints and results.
+    """
+    return dataclasses.field(
+        default_factory=config_class, metadata={"group": title, "stored": stored}
+    )
+
+
+def flag_of(field_name: str) -> str:
+    """Return the flag that sets the field: ``max_tokens`` gives ``--max-tokens``."""
+    return "--" + field_name.replace("_", "-")
+
+
 def _elements(value: Any) -> Iterable[Any]:
     """Return the elements of a sequence: ``1,2``, ``(1, 2)`` and ``[1, 2]`` as texts, too."""
     if isinstance(value, str):
@@ -315,12 +275,6 @@ def shown(value: Any) -> str:
     return (f"{value:g}" if isinstance(value, float) else str(value)) or "''"
 
 
-def close_names(name: Any, known: Collection[str]) -> str:
-    """Return ``did you mean ...?`` if known names are close to ``name``, otherwise nothing."""
-    close = difflib.get_close_matches(str(name), known, n=3, cutoff=0.7)
-    return f"did you mean {' or '.join(close)}?" if close else ""
-
-
 def _options_of(config_class: Any) -> dict[str, Option]:
     annotations = typing.get_type_hints(config_class)
     found = {}
@@ -336,7 +290,6 @@ def _options_of(config_class: Any) -> dict[str, Option]:
         found[field.name] = dataclasses.replace(
             field.metadata["option"],
             name=field.name,
-            default=field.default,
             kind=kind,
             is_sequence=is_sequence,
             is_optional=is_optional,

@@ -1,5 +1,7 @@
 """Options that several components and commands have: each name is declared once."""
 
+from dataclasses import dataclass
+
 from relu_nmt.config.classes import settings
 from relu_nmt.config.fields import option
 from relu_nmt.errors import ConfigError
@@ -44,6 +46,72 @@ class BatchSizeOptions:
     )
 
 
+@dataclass(frozen=True)
+class BatchLimits:
+    """What a batch may hold; None is no limit.
+
+    Args:
+        max_tokens: longest sentence of the batch (either side) x sentences.
+        max_sentences: number of sentences.
+        multiple: more sentences than this come in multiples of it.
+    """
+
+    max_tokens: int | None = None
+    max_sentences: int | None = None
+    multiple: int = 1
+
+
+@settings
+class BatchingConfig(BatchSizeOptions):
+    """Limits of a batch, per process and accumulation step.
+
+    Raises:
+        ConfigError: no limit, or one below 1.
+    """
+
+    required_batch_size_multiple: int = option(
+        1, "make batches larger than N sentences a multiple of N", least=1, metavar="N"
+    )
+    max_tokens_valid: int | None = option(
+        None,
+        "--max-tokens for validation, if another",
+        least=1,
+        needs=("disable_validation", False),
+        metavar="N",
+    )
+    batch_size_valid: int | None = option(
+        None,
+        "--batch-size for validation, if another",
+        least=1,
+        needs=("disable_validation", False),
+        metavar="N",
+        flags=("--max-sentences-valid",),
+    )
+    skip_invalid_size_inputs: bool = option(
+        False,
+        "leave out training sentences longer than --max-tokens (they are counted), "
+        "instead of stopping",
+        flags=("--skip-invalid-size-inputs-valid-test",),
+    )
+
+    def check(self) -> None:
+        """See that there is a limit."""
+        if self.max_tokens is None and self.batch_size is None:
+            raise ConfigError("give --max-tokens or --batch-size (or both): the size of a batch")
+
+    @property
+    def training_limits(self) -> BatchLimits:
+        """The limits of a training batch."""
+        return BatchLimits(self.max_tokens, self.batch_size, self.required_batch_size_multiple)
+
+    @property
+    def validation_limits(self) -> BatchLimits:
+        """The limits of a validation batch."""
+        return BatchLimits(
+            self.max_tokens_valid or self.max_tokens, self.batch_size_valid or self.batch_size
+        )
+
+
 @settings
 class PrecisionOptions:
     """Which device computes, in which format of numbers.
@@ -67,3 +135,17 @@ class SeedOptions:
     """Where random numbers begin."""
 
     seed: int = option(1, "seed of weights, dropout and order of the data", least=0, metavar="N")
+
+
+@settings
+class ProgressBarOptions:
+    """Whether a command shows on a terminal how far it is."""
+
+    no_progress_bar: bool = option(False, "no progress bar on a terminal")
+
+
+@settings
+class SubsetOptions:
+    """Which split of a data folder is translated."""
+
+    gen_subset: str = option("test", "split to translate: test, valid, train...", metavar="SPLIT")

@@ -1,11 +1,9 @@
 """The settings of relu-nmt-preprocess, and which of them go together."""
 
-from pathlib import Path
-
 from relu_nmt.config import like, option, settings
 from relu_nmt.config.shared import FairseqOptions, LanguageOptions, SeedOptions
 from relu_nmt.data.data_folder import pair_name
-from relu_nmt.data.documents import SEPARATORS
+from relu_nmt.data.groups import SEPARATORS
 from relu_nmt.errors import ConfigError
 from relu_nmt.tokenization.base import subword_models, tokenizers
 
@@ -195,7 +193,3 @@ class PreprocessConfig:
             for k, prefix in enumerate(prefixes.split(",") if prefixes else ()):
                 result[f"{name}{k}" if k else name] = prefix
         return result
-
-    def input_path(self, split: str, language: str) -> str:
-        """Return the path of one side of a split."""
-        return str(Path(f"{self.splits()[split]}.{language}"))

@@ -1,34 +1,197 @@
-"""The part of relu-nmt-preprocess between the raw text and the tokens.
+"""The part of relu-nmt-preprocess between the raw text and the tokens, by all cores.
 
 Training text whose subword model is to be learnt goes through two steps, raw text to words and
 words to pieces, with the learning between them; all other text goes through one. Text that comes
 prepared is not copied.
 """
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from relu_nmt.corpus.preprocess_config import PreprocessConfig
-from relu_nmt.corpus.segmentation import Conversion, convert_texts, document_sizes
-from relu_nmt.data.binarize import count_words
-from relu_nmt.data.data_folder import documents_path, raw_path
-from relu_nmt.data.documents import DOCUMENT_TAG, write_documents
-from relu_nmt.data.journal import Journal
+from relu_nmt.data.binarize import Advance, count_words
+from relu_nmt.data.data_folder import Journal, split_path
+from relu_nmt.data.groups import DOCUMENT_TAG, SEPARATOR_TESTS, write_documents
 from relu_nmt.data.split import check_parallel
 from relu_nmt.errors import DataError
-from relu_nmt.io.progress_bar import ProgressBar
+from relu_nmt.io.progress_bar import progress_bar
 from relu_nmt.io.safe_write import safe_writer
-from relu_nmt.io.text_lines import TextFile, read_chunk, scan_text
+from relu_nmt.io.text_lines import Chunk, TextFile, read_chunk, scan_text
 from relu_nmt.io.worker_pool import ordered_map
 from relu_nmt.tokenization.base import load_subword, subword_file_name, subword_models
 from relu_nmt.tokenization.pipeline import TextPipeline
 
 SideKey = tuple[str, str]
 """Split and language: ("train", "de")."""
+Boundaries = list[tuple[int, int]]
+"""For each separator line, the number of sentences before it and its line number in the file."""
 
 
+@dataclass(frozen=True)
+class Conversion:
+    """A text file to be converted.
+
+    Args:
+        side: whose text it is; the language chooses the pipeline.
+        text: the scanned text file.
+        step: ``words`` (tokenise and lower-case), ``pieces`` (split words into subwords),
+            ``tokens`` (both) or ``keep``.
+        separator: which lines separate documents and are left out, see
+            :data:`relu_nmt.data.groups.SEPARATOR_TESTS`.
+        output: where the result goes, one sentence per line; None for nowhere.
+        raw_output: where the sentences as they were go; None for nowhere.
+    """
+
+    side: SideKey
+    text: TextFile
+    step: str
+    separator: str
+    output: Path | None
+    raw_output: Path | None = None
+
+    @property
+    def name(self) -> str:
+        """What the journal calls it: "train.de.words"."""
+        return ".".join((*self.side, self.step))
+
+
+# Set up in every worker by _prepare_pipelines.
+_pipelines: dict[str, TextPipeline] = {}
+
+
+def _prepare_pipelines(states: dict[str, Any]) -> None:
+    _pipelines.clear()
+    _pipelines.update((name, TextPipeline.from_state(state)) for name, state in states.items())
+
+
+def _converter(pipeline: TextPipeline, step: str) -> Callable[[str], str]:
+    steps: dict[str, Callable[[str], str]] = {
+        "words": lambda line: " ".join(pipeline.words(line)),
+        "pieces": lambda line: " ".join(pipeline.subword.split(line.split())),
+        "tokens": lambda line: " ".join(pipeline.encode(line)),
+        "keep": lambda line: line,
+    }
+    return steps[step]
+
+
+def _convert_chunk(
+    task: tuple[int, Conversion, Chunk],
+) -> tuple[int, Boundaries, dict[Path, bytes]]:
+    """Return the number of sentences in a chunk, its boundaries, and what goes into each file."""
+    _, conversion, chunk = task
+    separates = SEPARATOR_TESTS[conversion.separator]
+    sentences: list[str] = []
+    boundaries: Boundaries = []
+    for number, line in enumerate(read_chunk(chunk), chunk.first_line):
+        if separates(line):
+            boundaries.append((len(sentences), number))
+        else:
+            sentences.append(line)
+    parts = {}
+    for path, step in ((conversion.output, conversion.step), (conversion.raw_output, "keep")):
+        if path is not None:
+            convert = _converter(_pipelines[conversion.side[1]], step)
+            parts[path] = "".join(f"{convert(line)}\n" for line in sentences).encode("utf-8")
+    return len(sentences), boundaries, parts
+
+
+def convert_texts(
+    conversions: Sequence[Conversion],
+    pipelines: Mapping[str, TextPipeline],
+    workers: int,
+    advance: Advance,
+) -> Iterator[tuple[Conversion, dict[str, Any], dict[Path, str]]]:
+    """Convert text files; yield each when its results are complete.
+
+    Args:
+        conversions: what to convert; no empty files.
+        pipelines: the pipelines by language.
+        workers: processes; the result does not depend on their number.
+        advance: called with the number of bytes done.
+
+    Returns:
+        Yields the conversion; its ``sentences`` (their number) and ``boundaries``
+        (:data:`Boundaries`), as JSON values; the SHA-256 of the files written, by path.
+
+    Raises:
+        DataError: a text cannot be read any more.
+    """
+    states = {language: pipeline.to_state() for language, pipeline in pipelines.items()}
+    # The list of chunks stays here: sending it along with every task would cost much.
+    light = [replace(c, text=TextFile(c.text.path)) for c in conversions]
+    tasks = (
+        (i, light[i], chunk)
+        for i, conversion in enumerate(conversions)
+        for chunk in conversion.text.readable_chunks()
+    )
+    results = ordered_map(_convert_chunk, tasks, workers, _prepare_pipelines, states)
+    for i, pieces in groupby(results, key=lambda result: result[0][0]):
+        outputs = (conversions[i].output, conversions[i].raw_output)
+        hashes = {path: hashlib.sha256() for path in outputs if path is not None}
+        sentences, boundaries = 0, []
+        with ExitStack() as stack:
+            files = {path: stack.enter_context(safe_writer(path)) for path in hashes}
+            for (_, _, chunk), (count, inner, parts) in pieces:
+                for path, data in parts.items():
+                    files[path].write(data)
+                    hashes[path].update(data)
+                boundaries += [(sentences + before, line) for before, line in inner]
+                sentences += count
+                advance(chunk.end - chunk.start)
+        found = {"sentences": sentences, "boundaries": boundaries}
+        yield conversions[i], found, {path: hashes[path].hexdigest() for path in hashes}
+
+
+def document_sizes(sides: Sequence[tuple[str, int, Boundaries]]) -> np.ndarray:
+    """Return the number of sentences of each document, after comparing the sides.
+
+    Separator lines that follow each other, and those at the beginning and the end, count once or
+    not at all: no document is empty.
+
+    Args:
+        sides: for each side the file's path, its sentences, and for each separator line the
+            sentences before it and its line number.
+
+    Returns:
+        int64 [documents].
+
+    Raises:
+        DataError: the sides differ; the message gives the lines.
+    """
+    inner = []
+    for _, sentences, boundaries in sides:
+        # A later line with the same number of sentences before it replaces an earlier one.
+        lines = {before: line for before, line in boundaries if 0 < before < sentences}
+        inner.append(sorted(lines.items()))
+    (path, sentences, _), first = sides[0], inner[0]
+    for (other_path, _, _), other in zip(sides[1:], inner[1:], strict=True):
+        for number, (mine, theirs) in enumerate(zip(first, other, strict=False), 2):
+            if mine[0] != theirs[0]:
+                raise DataError(
+                    f"{path}:{mine[1]}: document {number} begins after {mine[0]:,} sentences, but "
+                    f"at {other_path}:{theirs[1]} after {theirs[0]:,}; the boundaries of both "
+                    "sides must agree"
+                )
+        if len(first) != len(other):
+            longer = (path, first) if len(first) > len(other) else (other_path, other)
+            extra = longer[1][min(len(first), len(other))]
+            raise DataError(
+                f"{longer[0]}:{extra[1]}: a document boundary after {extra[0]:,} sentences that "
+                "the other side does not have; the boundaries of both sides must agree"
+            )
+    edges = [0, *(before for before, _ in first), sentences]
+    return np.diff(np.array(edges, dtype=np.int64))
+
+
+@dataclass
 class TextSteps:
     """Turns all input texts into tokens between spaces.
 
@@ -38,114 +201,91 @@ class TextSteps:
         workers: processes.
         journal: the finished steps; its folder takes the texts between the steps.
         say: told in one line what was made.
+        inputs: the scanned input texts.
 
     Attributes:
         num_documents: documents of each split whose boundaries are known.
+        model_paths: the subword model of each language, if there is one.
     """
 
-    def __init__(
-        self,
-        config: PreprocessConfig,
-        folder: Path,
-        workers: int,
-        journal: Journal,
-        say: Callable[[str], None],
-    ) -> None:
-        self._config = config
-        self._folder = folder
-        self._workers = workers
-        self._journal = journal
-        self._say = say
-        self._inputs: dict[SideKey, TextFile] = {}
-        self.num_documents: dict[str, int] = {}
-        self._model_paths: dict[str, Path | None] = {}
+    config: PreprocessConfig
+    folder: Path
+    workers: int
+    journal: Journal
+    say: Callable[[str], None]
+    inputs: Mapping[SideKey, TextFile]
+    num_documents: dict[str, int] = field(default_factory=dict, init=False)
+    model_paths: dict[str, Path] = field(default_factory=dict, init=False)
 
-    def run(self, inputs: Mapping[SideKey, TextFile]) -> dict[SideKey, TextFile]:
+    def run(self) -> dict[SideKey, TextFile]:
         """Return the text of each side of each split, tokens between spaces.
 
         Raises:
             DataError: the sides differ in sentences or document boundaries.
             ConfigError: the subword model cannot be learnt as asked for.
         """
-        config = self._config
-        self._inputs = dict(inputs)
-        todo = {key: text for key, text in inputs.items() if key[0] == "train"}
+        config = self.config
+        todo = {key: text for key, text in self.inputs.items() if key[0] == "train"}
         done: dict[SideKey, TextFile] = {}
         if config.learns_subwords:
             words = self._through(todo, "words")
-            self._model_paths = self._learn(words)
+            self._learn(words)
             done = self._through(words, "pieces")
             todo = {}
         elif config.subword_model is not None:
-            self._model_paths = self._copy_model(config.subword_model)
+            self._copy_model(config.subword_model)
         if not config.dict_only:
-            todo = {key: text for key, text in inputs.items() if key not in done}
-        done |= self._through(todo, "tokens")
-        return done
+            todo = {key: text for key, text in self.inputs.items() if key not in done}
+        return done | self._through(todo, "tokens")
 
     def kept_files(self) -> list[Path]:
         """Return the files, other than dictionaries and binarised data, that stay."""
-        kept = [path for path in self._model_paths.values() if path is not None]
-        kept += [self._documents_path(split) for split in self.num_documents]
-        kept += [self._raw_path(key) for key in self._inputs if key[0] != "train"]
+        kept = [*self.model_paths.values()]
+        kept += [self._path(split, "documents") for split in self.num_documents]
+        kept += [self._path(key[0], f"{key[1]}.raw") for key in self.inputs if key[0] != "train"]
         return list(dict.fromkeys(kept))
 
     def descriptions(self) -> dict[str, dict[str, Any]]:
         """Return each language's pipeline as the manifest describes it."""
         return {
             language: {
-                "tokenizer": self._config.tokenizer,
-                "lowercase": self._config.lowercase,
-                "subword": self._config.subword,
-                "subword_file": path.name if (path := self._model_paths.get(language)) else None,
+                "tokenizer": self.config.tokenizer,
+                "lowercase": self.config.lowercase,
+                "subword": self.config.subword,
+                "subword_file": path.name if (path := self.model_paths.get(language)) else None,
             }
-            for language in self._config.languages
+            for language in self.config.languages
         }
 
-    def _documents_path(self, split: str) -> Path:
-        return documents_path(self._folder, split, self._config.pair)
+    def _path(self, split: str, ending: str) -> Path:
+        return split_path(self.folder, split, self.config.pair, ending)
 
-    def _raw_path(self, key: SideKey) -> Path:
-        return raw_path(self._folder, key[0], self._config.pair, key[1])
-
-    def _pipelines(self) -> dict[str, TextPipeline]:
-        """Return the pipelines by language; without subwords before the models are there."""
-        config = self._config
-        return {
+    def _through(self, texts: Mapping[SideKey, TextFile], step: str) -> dict[SideKey, TextFile]:
+        """Take texts through a step; those that it would not change stay where they are."""
+        config = self.config
+        pipelines = {  # without subwords before the models are there
             language: TextPipeline(
                 language,
                 config.tokenizer,
                 config.lowercase,
-                load_subword(config.subword, self._model_paths.get(language)),
+                load_subword(config.subword, self.model_paths.get(language)),
             )
             for language in config.languages
         }
-
-    def _through(
-        self,
-        texts: Mapping[SideKey, TextFile],
-        step: str,
-    ) -> dict[SideKey, TextFile]:
-        """Take texts through a step; those that it would not change stay where they are."""
-        pipelines = self._pipelines()
-        result: dict[SideKey, TextFile] = {}
-        planned: dict[SideKey, Conversion] = {}
+        result = dict(texts)
+        planned = []
         for key, text in texts.items():
             conversion = self._plan(key, text, pipelines[key[1]], step)
-            if conversion is None:
-                result[key] = text
-            else:
-                planned[key] = conversion
-        counts = self._convert(list(planned.values()), pipelines)
-        written = {
-            key: str(conversion.output or conversion.raw_output)
-            for key, conversion in planned.items()
-        }
-        scanned = dict(ordered_map(scan_text, list(written.values()), self._workers))
-        result |= {key: scanned[path] for key, path in written.items()}
+            if conversion is not None:
+                planned.append(conversion)
+        found = self._convert(planned, pipelines)
+        written = [str(conversion.output or conversion.raw_output) for conversion in planned]
+        scanned = ordered_map(scan_text, written, self.workers)
+        for conversion, (_, text) in zip(planned, scanned, strict=True):
+            result[conversion.side] = text
         if step != "pieces":
-            for split in dict.fromkeys(split for split, _ in planned):
-                self._check_sides(split, counts)
+            for split in dict.fromkeys(conversion.side[0] for conversion in planned):
+                self._check_sides(split, found)
         return result
 
     def _plan(
@@ -153,96 +293,87 @@ class TextSteps:
     ) -> Conversion | None:
         """Return what is to be done with a text; None if nothing."""
         split, language = key
-        separator = "none" if step == "pieces" else self._config.document_separator
+        separator = "none" if step == "pieces" else self.config.document_separator
         is_train = split == "train"
         if step != "pieces" and pipeline.keeps_text:
             step = "keep"
             if is_train and separator == "none":
                 return None
-        output: Path | None = self._journal.folder / f"{split}.{language}.{step}"
+        output: Path | None = self.journal.folder / f"{split}.{language}.{step}"
         if step == "keep" and not is_train:
             output = None  # The raw sentences that are kept anyway are the tokens.
-        raw_output = None if is_train else self._raw_path(key)
-        name = f"{split}.{language}"
-        return Conversion(name, text, language, step, separator, output, raw_output)
+        raw_output = None if is_train else self._path(split, f"{language}.raw")
+        return Conversion(key, text, step, separator, output, raw_output)
 
     def _convert(
         self, conversions: Sequence[Conversion], pipelines: Mapping[str, TextPipeline]
-    ) -> dict[str, dict[str, Any]]:
-        """Do the conversions that are not done yet; return sentences and boundaries by name."""
-        known = {c.name: self._journal.result(f"{c.name}.{c.step}") for c in conversions}
-        todo = [c for c in conversions if known[c.name] is None]
+    ) -> dict[SideKey, dict[str, Any]]:
+        """Do the conversions that are not done yet; return sentences and boundaries of each."""
+        known = {c.side: self.journal.result(c.name) for c in conversions}
+        todo = [c for c in conversions if known[c.side] is None]
         if todo:
             label = {"words": "tokenise", "pieces": "split", "keep": "copy"}
             total = sum(c.text.num_bytes for c in todo)
-            with ProgressBar(label.get(todo[0].step, "convert"), total) as progress:
-                for conversion, done in convert_texts(
-                    todo, pipelines, self._workers, progress.advance
+            with progress_bar(label.get(todo[0].step, "convert"), total) as advance:
+                for conversion, found, checksums in convert_texts(
+                    todo, pipelines, self.workers, advance
                 ):
-                    result = {"sentences": done.sentences, "boundaries": done.boundaries}
-                    step = f"{conversion.name}.{conversion.step}"
-                    self._journal.note(step, result, done.checksums)
-                    known[conversion.name] = result
+                    self.journal.note(conversion.name, found, checksums)
+                    known[conversion.side] = found
         return known
 
-    def _check_sides(self, split: str, counts: Mapping[str, Mapping[str, Any]]) -> None:
+    def _check_sides(self, split: str, found: Mapping[SideKey, Mapping[str, Any]]) -> None:
         """Compare sentences and document boundaries of a split; write the latter down."""
-        paths = {
-            language: self._inputs[split, language].path for language in self._config.languages
+        sides = {
+            self.inputs[split, language].path: found[split, language]
+            for language in self.config.languages
         }
-        found = {paths[language]: counts[f"{split}.{language}"] for language in paths}
-        for path, side in found.items():
+        for path, side in sides.items():
             if side["sentences"] == 0:
                 raise DataError(f"{path}: no sentences in it, only document separators")
-            if self._config.document_separator == "tag" and not side["boundaries"]:
+            if self.config.document_separator == "tag" and not side["boundaries"]:
                 raise DataError(
                     f"{path}: no line {DOCUMENT_TAG} in it, but --document-separator tag expects "
                     "one before each document"
                 )
-        if self._config.document_separator != "none":
+        if self.config.document_separator != "none":
             sizes = document_sizes(
-                [(path, side["sentences"], side["boundaries"]) for path, side in found.items()]
+                [(path, side["sentences"], side["boundaries"]) for path, side in sides.items()]
             )
-            write_documents(self._documents_path(split), sizes)
+            write_documents(self._path(split, "documents"), sizes)
             self.num_documents[split] = len(sizes)
-        check_parallel({path: side["sentences"] for path, side in found.items()}, "sentences")
+        check_parallel({path: side["sentences"] for path, side in sides.items()}, "sentences")
 
-    def _model_path(self, language: str | None) -> Path:
-        return self._folder / subword_file_name(self._config.subword, language)
-
-    def _copy_model(self, given: str) -> dict[str, Path | None]:
+    def _copy_model(self, given: str) -> None:
         """Copy the given model into the folder, after checking that it is one."""
-        load_subword(self._config.subword, given)
-        path = self._model_path(None)
+        load_subword(self.config.subword, given)
+        path = self.folder / subword_file_name(self.config.subword, None)
         content = Path(given).read_bytes()
         with safe_writer(path) as file:
             file.write(content)
-        return dict.fromkeys(self._config.languages, path)
+        self.model_paths = dict.fromkeys(self.config.languages, path)
 
-    def _learn(self, words: Mapping[SideKey, TextFile]) -> dict[str, Path | None]:
+    def _learn(self, words: Mapping[SideKey, TextFile]) -> None:
         """Learn the subword models on the tokenised training text: joint, or one a language."""
-        paths: dict[str, Path | None] = {}
-        for group in self._config.sharing:
-            path = self._model_path(None if self._config.joined_dictionary else group[0])
-            texts = [words["train", language] for language in group]
-            self._journal.finish(
-                f"subword model {path.name}",
-                partial(self._learn_one, path, texts),
-                (path,),
-            )
-            paths |= dict.fromkeys(group, path)
-        return paths
+        config = self.config
+        for group in config.sharing:
+            language = None if config.joined_dictionary else group[0]
+            path = self.folder / subword_file_name(config.subword, language)
+            learn = partial(self._learn_one, path, [words["train", one] for one in group])
+            self.journal.finish(f"subword model {path.name}", learn, (path,))
+            self.model_paths |= dict.fromkeys(group, path)
 
     def _learn_one(self, path: Path, texts: Sequence[TextFile]) -> bool:
-        config = self._config
-        self._say(f"learning {config.subword_size} subwords for {path.name}")
-        text = _TrainingText(texts, self._workers)
+        config = self.config
+        self.say(f"learning {config.subword_size} subwords for {path.name}")
+        text = _TrainingText(texts, self.workers)
         content = subword_models.get(config.subword).learn(text, config.subword_size, config.seed)
         with safe_writer(path) as file:
             file.write(content)
         return True
 
 
+@dataclass(frozen=True)
 class _TrainingText:
     """The tokenised training text of one language or of all, for learning.
 
@@ -251,18 +382,17 @@ class _TrainingText:
         workers: processes that count words.
     """
 
-    def __init__(self, texts: Sequence[TextFile], workers: int) -> None:
-        self._texts = texts
-        self._workers = workers
+    texts: Sequence[TextFile]
+    workers: int
 
     def sentences(self) -> Iterator[str]:
         """Yield the sentences that are not empty."""
-        for text in self._texts:
+        for text in self.texts:
             for chunk in text.readable_chunks():
                 yield from filter(str.strip, read_chunk(chunk))
 
     def word_counts(self) -> Mapping[str, int]:
         """Return how often each word occurs."""
-        total = sum(text.num_bytes for text in self._texts)
-        with ProgressBar("count words", total) as progress:
-            return count_words(self._texts, self._workers, progress.advance)
+        total = sum(text.num_bytes for text in self.texts)
+        with progress_bar("count words", total) as advance:
+            return count_words(self.texts, self.workers, advance)

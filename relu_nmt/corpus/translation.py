@@ -14,7 +14,7 @@ from relu_nmt.data.data_folder import (
     infer_languages,
     pair_name,
     read_manifest,
-    split_prefix,
+    split_path,
 )
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR, UNK, Dictionary
 from relu_nmt.data.indexed_dataset import IndexedDataset
@@ -113,14 +113,8 @@ class TranslationTask:
     ) -> "TranslationTask":
         """Return the task for text that arrives segmented, which is undone on the way back.
 
-        For folders that fairseq-preprocess made, or that were made here from segmented text.
-
-        Args:
-            remove_bpe: how the words were split: ``@@ ``, ``sentencepiece``...; None as before.
-            detokenizer: ``moses``, or ``none``/``space``; None as before.
-
-        Raises:
-            ConfigError: the data was segmented here, so that it is undone anyway.
+        For folders that fairseq-preprocess made, or that were made here from segmented text; see
+        :meth:`relu_nmt.tokenization.pipeline.TextPipeline.with_post_processing`.
         """
         return replace(
             self,
@@ -180,10 +174,10 @@ class TranslationTask:
         if folder is None:
             raise DataError("this task comes from a checkpoint and has no data folder; give one")
         pair = find_pair(folder, split, self.source_lang, self.target_lang)
-        source = IndexedDataset(split_prefix(folder, split, pair, self.source_lang))
+        source = IndexedDataset(split_path(folder, split, pair, self.source_lang))
         target = None
         if pair != pair_name(self.source_lang, None):
-            target = IndexedDataset(split_prefix(folder, split, pair, self.target_lang))
+            target = IndexedDataset(split_path(folder, split, pair, self.target_lang))
         sizes = len(self.source_dictionary), len(self.target_dictionary)
         return Split(source, target, *sizes, self.separators)
 

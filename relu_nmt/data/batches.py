@@ -1,21 +1,21 @@
-"""Batches of sentence pairs for training and validation: the plan joined with the data.
+"""Batches of sentence pairs for training and validation, planned from the lengths alone.
 
 A row of a batch is a group of consecutive sentences. Single sentences are groups of one; where
 several lengths are mixed, the groups are planned anew each epoch.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from relu_nmt.data.batching import BatchLimits, find_too_long, plan_batches
+from relu_nmt.config.shared import BatchLimits
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.groups import describe_lengths
-from relu_nmt.data.split import Pair, Split
+from relu_nmt.data.split import Pair, Split, longer_side
 from relu_nmt.errors import DataError
 
 FIRST_EPOCH = 1
@@ -53,9 +53,9 @@ class TranslationBatch:
         return self._with_each(Tensor.pin_memory)
 
     def _with_each(self, moved: Callable[[Tensor], Tensor]) -> "TranslationBatch":
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        tensors = {name: moved(one) for name, one in values.items() if isinstance(one, Tensor)}
-        return TranslationBatch(**{**values, **tensors})
+        values = vars(self).items()
+        tensors: dict[str, Any] = {k: moved(one) for k, one in values if isinstance(one, Tensor)}
+        return replace(self, **tensors)
 
 
 def pad_rows(rows: Sequence[np.ndarray], pad_index: int) -> Tensor:
@@ -85,37 +85,126 @@ def shift_right(tgt_tokens: Tensor, pad_index: int, eos_index: int) -> Tensor:
     return shifted.masked_fill_(tgt_tokens == pad_index, pad_index)
 
 
-def collate(
-    pairs: Sequence[Pair], ids: Sequence[int] | np.ndarray, pad_index: int, eos_index: int
-) -> TranslationBatch:
+def collate(pairs: Sequence[Pair], ids: Sequence[int] | np.ndarray) -> TranslationBatch:
     """Join pairs of one split to a batch.
 
     Args:
         pairs: source and target token ids, both ending in ``</s>``; the target is None in
             source-only data.
         ids: number of each pair's (first) sentence in its split.
-        pad_index: id of the pad symbol, the same in both dictionaries.
-        eos_index: id of ``</s>``, the same in both dictionaries.
 
     Example:
         >>> pair = (np.array([5, 2]), np.array([7, 8, 2]))
-        >>> collate([pair], [0], pad_index=1, eos_index=2).prev_output_tokens
+        >>> collate([pair], [0]).prev_output_tokens
         tensor([[2, 7, 8]])
     """
     sources = [source for source, _ in pairs]
     targets = [target for _, target in pairs if target is not None]
     tgt_tokens = prev_output_tokens = None
     if targets:
-        tgt_tokens = pad_rows(targets, pad_index)
-        prev_output_tokens = shift_right(tgt_tokens, pad_index, eos_index)
+        tgt_tokens = pad_rows(targets, Dictionary.pad_index)
+        prev_output_tokens = shift_right(tgt_tokens, Dictionary.pad_index, Dictionary.eos_index)
     return TranslationBatch(
         ids=torch.tensor(ids, dtype=torch.int64),
-        src_tokens=pad_rows(sources, pad_index),
+        src_tokens=pad_rows(sources, Dictionary.pad_index),
         src_lengths=torch.tensor([len(source) for source in sources], dtype=torch.int64),
         tgt_tokens=tgt_tokens,
         prev_output_tokens=prev_output_tokens,
         num_tokens=sum(map(len, targets)),
         num_sentences=len(pairs),
+    )
+
+
+def plan_batches(
+    source_sizes: np.ndarray,
+    target_sizes: np.ndarray | None,
+    limits: BatchLimits,
+    shuffle_seed: tuple[int, int] | None = None,
+) -> list[np.ndarray]:
+    """Return the batches of an epoch, each the numbers of sentences of like lengths, int64.
+
+    Only this plan is kept (8 bytes a sentence), so an epoch is resumed by going on at a batch
+    number.
+
+    Sentences are sorted by the longer side, then source, then target length, so that neither side
+    is padded much. A sentence longer than ``max_tokens`` gets a batch of its own.
+
+    Args:
+        source_sizes: int [N], tokens of each source sentence.
+        target_sizes: int [N], tokens of each target sentence; None for source-only data.
+        limits: what a batch may hold.
+        shuffle_seed: (seed, epoch) for the order of the batches and of equally long sentences;
+            None keeps batches and sentences in order of length.
+
+    Example:
+        >>> [one.tolist() for one in plan_batches(np.array([3, 5, 4]), None, BatchLimits(10))]
+        [[0, 2], [1]]
+    """
+    count = len(source_sizes)
+    targets = source_sizes if target_sizes is None else target_sizes
+    longer = longer_side(source_sizes, target_sizes)
+    if shuffle_seed is None:
+        generator = None
+        order = np.lexsort((targets, source_sizes, longer))
+    else:
+        generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence(shuffle_seed)))
+        shuffled = generator.permutation(count)
+        # lexsort is stable, so equal lengths stay in the random order.
+        keys = (targets[shuffled], source_sizes[shuffled], longer[shuffled])
+        order = shuffled[np.lexsort(keys)]
+    starts = _cut(longer[order], limits)
+    visit = np.arange(len(starts) - 1)
+    if generator is not None:
+        generator.shuffle(visit)
+    order = order.astype(np.int64, copy=False)
+    return [order[starts[batch] : starts[batch + 1]] for batch in visit]
+
+
+def _cut(sorted_sizes: np.ndarray, limits: BatchLimits) -> np.ndarray:
+    """Return where batches begin, each as large as the limits allow.
+
+    The cost of a batch, its last (longest) sentence x its sentences, only grows with its end, so
+    the end is found by binary search.
+    """
+    count = len(sorted_sizes)
+    sizes = sorted_sizes.tolist()
+    starts = [0]
+    while starts[-1] < count:
+        start = starts[-1]
+        most = count - start
+        if limits.max_sentences is not None:
+            most = min(most, limits.max_sentences)
+        if limits.max_tokens is not None:
+            # Every sentence is at least as long as the first.
+            most = min(most, max(1, limits.max_tokens // max(1, sizes[start])))
+            fits = 1
+            while fits < most:
+                middle = (fits + most + 1) // 2
+                if middle * sizes[start + middle - 1] <= limits.max_tokens:
+                    fits = middle
+                else:
+                    most = middle - 1
+        if limits.multiple < most < count - start:
+            most -= most % limits.multiple
+        starts.append(start + most)
+    return np.array(starts, dtype=np.int64)
+
+
+def refuse_too_long(split: Split, max_tokens: int | None) -> None:
+    """Stop if a sentence does not fit into a batch.
+
+    Raises:
+        DataError: a sentence is longer than ``max_tokens``; names the first one and the count.
+    """
+    longest = longer_side(split.source_sizes, split.target_sizes)
+    if max_tokens is None or longest.max(initial=0) <= max_tokens:
+        return
+    first, *others = np.flatnonzero(longest > max_tokens)
+    more = f" (and {len(others):,} more)" if others else ""
+    raise DataError(
+        f"{split.source.prefix}: sentence {first} has {longest[first]:,} tokens{more}, but "
+        f"--max-tokens is {max_tokens:,}; raise --max-tokens, or leave such sentences out with "
+        "--skip-invalid-size-inputs"
     )
 
 
@@ -183,20 +272,18 @@ class TranslationBatches:
                     f"{self.split.source.prefix}: every sentence is longer than "
                     f"{max(self._lengths)} tokens; raise --max-doc-tokens"
                 )
-        source_sizes, target_sizes = self.split.group_sizes(used)
+        sizes = self.split.group_sizes(used)
         most = self._limits.max_tokens if self._skip_too_long else None
-        too_long = find_too_long(source_sizes, target_sizes, most)
-        self.num_skipped = len(too_long)
+        fits = np.array(True) if most is None else longer_side(*sizes) <= most
+        self.num_skipped = int((~fits).sum())
         if self.num_skipped:
-            kept = np.ones(len(used), dtype=bool)
-            kept[too_long] = False
-            used = used.select(kept)
-            source_sizes, target_sizes = self.split.group_sizes(used)
+            used = used.select(fits)
+            sizes = self.split.group_sizes(used)
         if not len(used):
             longer = f"; all {self.num_skipped:,} are longer than --max-tokens"
             reason = longer if self.num_skipped else ""
             raise DataError(f"{self.split.source.prefix}: no sentence to use{reason}")
-        self._used, self._sizes = used, (source_sizes, target_sizes)
+        self._used, self._sizes = used, sizes
 
     def describe_lengths(self) -> list[dict[str, Any]]:
         """Return the realised lengths of the planned epoch for each limit, as JSON values."""
@@ -220,5 +307,4 @@ class TranslationBatches:
         assert self._plan is not None, "begin_epoch comes first"
         members = self._plan[index]
         pairs = [self.split.joined(self._used.sentences(member)) for member in members.tolist()]
-        ids = self._used.first[members]
-        return collate(pairs, ids, Dictionary.pad_index, Dictionary.eos_index)
+        return collate(pairs, self._used.first[members])

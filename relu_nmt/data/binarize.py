@@ -6,9 +6,10 @@ does not depend on the size of the corpus.
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain, groupby, islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +23,7 @@ CHUNKS_PER_COUNT = 64
 # The chunks of compressed files are sent with their text, which should take little memory.
 SENT_CHUNKS_PER_COUNT = 8
 
-Advance = Callable[[int], None]
+Advance = Callable[[int], object]
 
 
 def _count_run(run: Sequence[Chunk]) -> Counter[str]:
@@ -107,26 +108,9 @@ class Side:
     text: TextFile
 
 
-@dataclass
-class BinarizedSide:
-    """What was written.
-
-    Args:
-        sentences: their number.
-        tokens: their number, ``</s>`` included.
-        unknown: tokens that became ``<unk>``.
-        checksums: SHA-256 of the files written, by name.
-    """
-
-    sentences: int = 0
-    tokens: int = 0
-    unknown: int = 0
-    checksums: dict[str, str] = field(default_factory=dict)
-
-
 def binarize(
     sides: Sequence[Side], dictionaries: dict[str, Dictionary], workers: int, advance: Advance
-) -> Iterator[BinarizedSide]:
+) -> Iterator[dict[str, Any]]:
     """Write the ``.bin`` and ``.idx`` of each side; yield what was written as it is complete.
 
     Args:
@@ -134,6 +118,10 @@ def binarize(
         dictionaries: the dictionaries by name.
         workers: processes; the result does not depend on their number.
         advance: called with the number of bytes done.
+
+    Returns:
+        Yields the number of ``sentences``, of ``tokens`` (``</s>`` included) and of those that
+        are ``unknown``, and the SHA-256 ``checksums`` of the files written by name.
 
     Raises:
         DataError: a text cannot be read any more.
@@ -145,14 +133,15 @@ def binarize(
     )
     results = ordered_map(_binarize_chunk, tasks, workers, _prepare_tables, dictionaries)
     for i, of_side in groupby(results, key=lambda result: result[0][0]):
-        side, done = sides[i], BinarizedSide()
+        side = sides[i]
+        totals = dict.fromkeys(("sentences", "tokens", "unknown"), 0)
         dtype = token_dtype(len(dictionaries[side.dictionary]))
         with IndexedDatasetWriter(side.prefix, dtype) as writer:
             for (_, _, chunk), (tokens, sizes, unknown) in of_side:
                 writer.add(tokens, sizes)
-                done.sentences += len(sizes)
-                done.tokens += len(tokens)
-                done.unknown += unknown
+                totals["sentences"] += len(sizes)
+                totals["tokens"] += len(tokens)
+                totals["unknown"] += unknown
                 advance(chunk.end - chunk.start)
-        done.checksums = {path.name: checksum for path, checksum in writer.checksums.items()}
-        yield done
+        checksums = {path.name: checksum for path, checksum in writer.checksums.items()}
+        yield {**totals, "checksums": checksums}

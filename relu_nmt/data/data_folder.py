@@ -1,5 +1,7 @@
 """The files of a data folder: their names, as fairseq-preprocess gives them, and the manifest.
 
+A journal beside them tells what making them has finished, so that it goes on there.
+
 ======================================  ==========================================================
 ``dict.de.txt``                         dictionary of one language
 ``train.de-en.de.bin``, ``.idx``        token ids and sentence lengths of one side
@@ -13,6 +15,8 @@ import hashlib
 import json
 import os
 import re
+import shutil
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +25,7 @@ from relu_nmt.errors import DataError
 from relu_nmt.io.safe_write import write_text
 
 MANIFEST_NAME = "manifest.json"
+JOURNAL_NAME = "journal.json"
 FORMAT_NAME = "relu_nmt data folder"
 FORMAT_VERSION = 1
 REQUIRED = {"source_lang": str, "text": dict, "splits": dict, "files": dict}
@@ -37,21 +42,17 @@ def pair_name(source_lang: str, target_lang: str | None) -> str:
     return f"{source_lang}-{target_lang}"
 
 
-def split_prefix(
-    folder: str | os.PathLike[str], split: str, pair: str, language: str | None = None
-) -> Path:
-    """Return ``folder/train.de-en`` or, with a language, ``folder/train.de-en.de``."""
-    return Path(folder) / (f"{split}.{pair}" + (f".{language}" if language else ""))
+def split_path(folder: str | os.PathLike[str], split: str, pair: str, ending: str) -> Path:
+    """Return the path of a file of a split: ``folder/train.de-en.documents``.
 
-
-def raw_path(folder: str | os.PathLike[str], split: str, pair: str, language: str) -> Path:
-    """Return the path of the raw sentences of one side of a split."""
-    return Path(f"{split_prefix(folder, split, pair, language)}.raw")
-
-
-def documents_path(folder: str | os.PathLike[str], split: str, pair: str) -> Path:
-    """Return the path of the side file with a split's document boundaries."""
-    return Path(f"{split_prefix(folder, split, pair)}.documents")
+    Args:
+        folder: the data folder.
+        split: ``train``, ``valid``, ``test``...
+        pair: the middle, see :func:`pair_name`.
+        ending: what follows: ``documents``, ``de.raw``, or ``de`` for the path of the binarised
+            text without ``.bin`` and ``.idx``.
+    """
+    return Path(folder) / f"{split}.{pair}.{ending}"
 
 
 def infer_languages(folder: str | os.PathLike[str]) -> tuple[str, str]:
@@ -98,9 +99,9 @@ def find_pair(
         pair_name(source_lang, None),
     ]
     for pair in directions:
-        if idx_path(split_prefix(folder, split, pair, source_lang)).exists():
+        if idx_path(split_path(folder, split, pair, source_lang)).exists():
             return pair
-    wanted = idx_path(split_prefix(folder, split, directions[0], source_lang))
+    wanted = idx_path(split_path(folder, split, directions[0], source_lang))
     names = os.listdir(folder) if os.path.isdir(folder) else []
     splits = {match["split"] for name in names if (match := _INDEX_NAME.fullmatch(name))}
     known = f"; the folder holds: {', '.join(sorted(splits))}" if splits else ""
@@ -180,3 +181,90 @@ def verify_checksums(folder: str | os.PathLike[str], content: dict[str, Any]) ->
                 f"{Path(folder) / name}: changed since it was made (its checksum differs from "
                 f"{MANIFEST_NAME}); run relu-nmt-preprocess again"
             )
+
+
+class Journal:
+    """A working folder and the list of the finished steps of one job.
+
+    A step counts as finished if the job had the same key and all files of the step are there
+    with the same contents. The folder of a job with another key is emptied.
+
+    Args:
+        folder: the working folder; made if need be.
+        key: stands for all settings and inputs of the job.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     for attempt in range(2):
+        ...         journal = Journal(Path(folder) / "work", key="settings")
+        ...         print(journal.finish("sum", lambda: print("adding") or 1 + 1, ()))
+        adding
+        2
+        2
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], key: str) -> None:
+        self.folder = Path(folder)
+        self._content: dict[str, Any] = {"key": key, "steps": {}}
+        known = self.read(folder)
+        if known is not None and known["key"] == key:
+            self._content = known
+        elif self.folder.exists():
+            shutil.rmtree(self.folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._save()
+
+    @staticmethod
+    def read(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
+        """Return the journal of a working folder; None if there is none or it is damaged."""
+        try:
+            content = json.loads((Path(folder) / JOURNAL_NAME).read_bytes())
+        except (OSError, ValueError, RecursionError):
+            return None
+        if not isinstance(content, dict) or not isinstance(content.get("steps"), dict):
+            return None
+        return content if isinstance(content.get("key"), str) else None
+
+    def _save(self) -> None:
+        write_text(self.folder / JOURNAL_NAME, json.dumps(self._content))
+
+    def result(self, step: str) -> Any:
+        """Return what a finished step returned; None if its files are not as they were then."""
+        entry = self._content["steps"].get(step)
+        if not isinstance(entry, dict) or not isinstance(entry.get("files"), dict):
+            return None
+        for path, record in entry["files"].items():
+            if not os.path.isfile(path) or file_record(path) != record:
+                return None
+        return entry.get("result")
+
+    def note(self, step: str, result: Any, files: Mapping[Path, str | None]) -> None:
+        """Write down that a step is finished.
+
+        Args:
+            step: its name.
+            result: what it returned, as JSON values; not None.
+            files: what it wrote: absolute paths and, if known already, their SHA-256.
+        """
+        records = {str(path): file_record(path, checksum) for path, checksum in files.items()}
+        self._content["steps"][step] = {"result": result, "files": records}
+        self._save()
+
+    def finish(self, step: str, make: Callable[[], Any], files: tuple[Path, ...]) -> Any:
+        """Return the result of a step, doing it with ``make`` unless it is finished.
+
+        Args:
+            step: its name.
+            make: does it; returns JSON values, not None.
+            files: absolute paths of what it writes.
+        """
+        result = self.result(step)
+        if result is None:
+            result = make()
+            self.note(step, result, dict.fromkeys(files))
+        return result
+
+    def close(self) -> None:
+        """Remove the working folder: the job is done."""
+        shutil.rmtree(self.folder)

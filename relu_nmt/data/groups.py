@@ -1,4 +1,7 @@
-"""Consecutive sentences, joined to groups of limited length; a sentence is a group of one.
+"""Documents: their boundaries, and consecutive sentences joined to groups of limited length.
+
+The side file ``train.de-en.documents`` has one line per document: its number of sentences. The
+sentences themselves are stored one after the other as usual. A sentence is a group of one.
 
 Groups are planned from the lengths alone, before any token is read, so that one data folder
 serves every length.
@@ -8,17 +11,30 @@ the dictionary, a sentence counts as the longer of its two sides, ``</s>`` count
 and a separator, if any, once per sentence.
 """
 
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from relu_nmt.config import option, settings
-from relu_nmt.errors import ConfigError
+from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.io.safe_write import write_text
 
 SINGLE_SENTENCES = 1
 """The limit that stands for single sentences, however long."""
 
+DOCUMENT_TAG = "<d>"
+SEPARATOR_TESTS: dict[str, Callable[[str], bool]] = {
+    "none": lambda line: False,
+    "blank": lambda line: not line.strip(),
+    "tag": lambda line: line.strip() == DOCUMENT_TAG,
+}
+"""Whether a line separates documents and is no sentence itself: nothing does; ``blank``, an empty
+line between documents (several count as one); or ``tag``, a line ``<d>`` before each document."""
+SEPARATORS = tuple(SEPARATOR_TESTS)
 BUCKETS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 QUANTILES = (0.1, 0.5, 0.9)
 LENGTHS_FILE = "document_lengths.json"
@@ -101,6 +117,45 @@ class DocumentConfig:
                 f"{flag} {longest} is more than --max-tokens {max_tokens}: such a group does not "
                 f"fit into a batch; raise --max-tokens to {longest} or more"
             )
+
+
+def read_documents(path: str | os.PathLike[str], num_sentences: int | None = None) -> np.ndarray:
+    """Read a side file.
+
+    Args:
+        path: the side file.
+        num_sentences: sentences of the split, to check against; None checks nothing.
+
+    Returns:
+        Sentences of each document, int64 [documents].
+
+    Raises:
+        DataError: the file is missing or damaged, or does not fit the split.
+    """
+    try:
+        lines = Path(path).read_bytes().split(b"\n")
+    except OSError as error:
+        raise DataError(f"{path}: cannot read the document boundaries: {error.strerror}") from error
+    if lines[-1] == b"":
+        lines.pop()
+    for number, line in enumerate(lines, 1):
+        if not line.isdigit() or len(line) > 18 or int(line) == 0:
+            raise DataError(
+                f"{path}:{number}: expected a document's number of sentences, found "
+                f"{line[:40]!r}; run relu-nmt-preprocess again"
+            )
+    counts = np.array([int(line) for line in lines], dtype=np.int64)
+    if num_sentences is not None and counts.sum() != num_sentences:
+        raise DataError(
+            f"{path}: {counts.sum():,} sentences in {len(counts):,} documents, but the split has "
+            f"{num_sentences:,}; run relu-nmt-preprocess again"
+        )
+    return counts
+
+
+def write_documents(path: str | os.PathLike[str], counts: Sequence[int] | np.ndarray) -> None:
+    """Write a side file: one line per document, its number of sentences."""
+    write_text(path, "".join(f"{count}\n" for count in counts))
 
 
 @dataclass(frozen=True)

@@ -188,7 +188,6 @@ class IndexedDatasetWriter:
         self._dtype = np.dtype(dtype).newbyteorder("<")
         self._code = next(code for code, known in TYPE_CODES.items() if known is dtype)
         self._count = 0
-        self._tokens_written = 0
         self._bin_hash = hashlib.sha256()
         self.checksums: dict[Path, str] = {}
         with ExitStack() as files:
@@ -215,7 +214,6 @@ class IndexedDatasetWriter:
         self._bin_hash.update(data)
         self._idx.write(sizes.astype("<i4", copy=False).tobytes())
         self._count += len(sizes)
-        self._tokens_written += len(tokens)
 
     def _finish_index(self) -> None:
         """Write the pointers and the count, block by block to keep memory small."""

@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.data.documents import read_documents
-from relu_nmt.data.groups import Groups, deal_lengths, plan_groups, single_sentences
+from relu_nmt.data.groups import Groups, deal_lengths, plan_groups, read_documents, single_sentences
 from relu_nmt.data.indexed_dataset import IndexedDataset
 from relu_nmt.errors import DataError
 from relu_nmt.io.text_lines import read_lines
@@ -167,7 +167,7 @@ class Split:
         return groups.sizes(source), None if target is None else groups.sizes(target)
 
     def targets(self) -> Iterator[np.ndarray]:
-        """Yield the token ids of each target sentence, see :meth:`pair`.
+        """Yield the token ids of each target sentence, see :meth:`joined`.
 
         Raises:
             DataError: source-only data, or damaged.
@@ -177,26 +177,20 @@ class Split:
         for index in range(len(self)):
             yield self._sentence(self.target, index, 1)
 
-    def joined(self, sentences: range) -> Pair:
-        """Return the token ids of consecutive sentences as one pair, see :meth:`pair`."""
-        if len(sentences) == 1:
-            return self.pair(sentences.start)
-        pairs = [self.pair(index) for index in sentences]
-        source = join_sentences([source for source, _ in pairs])
-        if self.target is None:
-            return source, None
-        return source, join_sentences([target for _, target in pairs if target is not None])
-
     def pair(self, index: int) -> Pair:
-        """Return the token ids of pair ``index``: two int64 [n], both ending in ``</s>``.
+        """Return the token ids of pair ``index``, see :meth:`joined`."""
+        return self.joined(range(index, index + 1))
+
+    def joined(self, sentences: range) -> Pair:
+        """Return the token ids of consecutive pairs as one: two int64 [n], ending in ``</s>``.
 
         Raises:
             DataError: a token id is not in the dictionary, or ``</s>`` is missing.
         """
-        source = self._sentence(self.source, index, 0)
+        source = join_sentences([self._sentence(self.source, i, 0) for i in sentences])
         if self.target is None:
             return source, None
-        return source, self._sentence(self.target, index, 1)
+        return source, join_sentences([self._sentence(self.target, i, 1) for i in sentences])
 
     def _sentence(self, side: IndexedDataset, index: int, which: int) -> np.ndarray:
         vocab_size, separator = self._vocab_sizes[which], self._separators[which]
@@ -233,6 +227,27 @@ def join_sentences(sentences: Sequence[np.ndarray]) -> np.ndarray:
         [4, 5, 6, 2]
     """
     return np.concatenate([*(ids[:-1] for ids in sentences), [Dictionary.eos_index]])
+
+
+def sentence_slices(tokens: Sequence[Any] | np.ndarray, separator: Any) -> list[slice]:
+    """Return where the sentences stand, without their separators.
+
+    What follows the last separator is a sentence only if it has tokens.
+
+    Args:
+        tokens: words or token ids [T], without ``</s>``.
+        separator: the token that ends each sentence.
+
+    Example:
+        >>> words = "a b <sep> <sep> c".split()
+        >>> [words[own] for own in sentence_slices(words, "<sep>")]
+        [['a', 'b'], [], ['c']]
+    """
+    ends = [place for place, token in enumerate(tokens) if token == separator]
+    begins = [0, *(end + 1 for end in ends)]
+    if begins[-1] < len(tokens):
+        ends.append(len(tokens))
+    return [slice(begin, end) for begin, end in zip(begins, ends, strict=False)]
 
 
 def longer_side(source_sizes: np.ndarray, target_sizes: np.ndarray | None) -> np.ndarray:

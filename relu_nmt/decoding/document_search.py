@@ -21,9 +21,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from relu_nmt.data.documents import sentence_slices
 from relu_nmt.data.groups import Groups, plan_groups
-from relu_nmt.data.split import join_sentences
+from relu_nmt.data.split import join_sentences, sentence_slices
 from relu_nmt.decoding.config import GenerationConfig, WindowConfig
 from relu_nmt.decoding.constraints import length_limits
 from relu_nmt.decoding.translations import Line, SourceSentence, TranslatedLines, Translation

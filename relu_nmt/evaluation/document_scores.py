@@ -12,7 +12,6 @@ Moses takes for open can then change the spaces in the next sentence, and with t
 """
 
 import itertools
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +19,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from relu_nmt.data.documents import sentence_slices, separator_test
+from relu_nmt.data.groups import SEPARATOR_TESTS
+from relu_nmt.data.split import sentence_slices
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation.bleu import MetricConfig, Score
 
@@ -38,7 +38,7 @@ def split_at_separators(lines: Sequence[str], separator: str) -> Documents:
         lines: the text.
         separator: ``blank``, an empty line between documents; ``tag``, a line ``<d>`` before each.
     """
-    runs = itertools.groupby(lines, separator_test(separator))
+    runs = itertools.groupby(lines, SEPARATOR_TESTS[separator])
     return [list(run) for is_separator, run in runs if not is_separator]
 
 
@@ -90,28 +90,6 @@ def join_lines(documents: Documents) -> list[str]:
     return [" ".join(" ".join(lines).split()) for lines in documents]
 
 
-def check_same_documents(
-    hypotheses: Documents, references: Sequence[Documents], names: Sequence[str | os.PathLike[str]]
-) -> None:
-    """See that all texts have as many documents.
-
-    Args:
-        hypotheses: the translations.
-        references: one or more sets.
-        names: of the translations and of each set, for the message.
-
-    Raises:
-        DataError: the numbers differ.
-    """
-    for name, documents in zip(names[1:], references, strict=True):
-        if len(documents) != len(hypotheses):
-            raise DataError(
-                f"{name}: {len(documents):,} documents, but {names[0]} has {len(hypotheses):,}; "
-                "both need the same documents in the same order (an empty translation looks like "
-                "a blank separator: use --documents or <d> lines)"
-            )
-
-
 def document_score(
     metric: MetricConfig, hypotheses: Documents, references: Sequence[Documents]
 ) -> Score:
@@ -156,10 +134,17 @@ class SentenceAlignment:
     num_documents: int
     num_mismatched: int
 
-    @property
-    def mismatch_rate(self) -> float:
-        """Share of the documents that could not be aligned, 0 to 1."""
-        return self.num_mismatched / max(1, self.num_documents)
+    def score(self, metric: MetricConfig) -> Score | None:
+        """Return s-BLEU or s-chrF; None if no document could be aligned."""
+        total, wrong = self.num_documents, self.num_mismatched
+        if wrong == total:
+            return None
+        score = metric.score(self.hypotheses, self.references)
+        return score.labelled(
+            "s-",
+            f"segments = {len(self.hypotheses)} "
+            f"mismatched documents = {wrong}/{total} ({wrong / total:.2%})",
+        )
 
 
 def align_sentences(hypotheses: Documents, references: Sequence[Documents]) -> SentenceAlignment:
@@ -190,21 +175,3 @@ def align_sentences(hypotheses: Documents, references: Sequence[Documents]) -> S
         for target, lines in zip(aligned, texts[1:], strict=True):
             target += lines
     return SentenceAlignment(segments, aligned, len(hypotheses), mismatched)
-
-
-def sentence_score(metric: MetricConfig, alignment: SentenceAlignment) -> Score | None:
-    """Return s-BLEU or s-chrF; None if no document could be aligned.
-
-    Args:
-        metric: metric and its settings.
-        alignment: of :func:`align_sentences`; its mismatched documents count as one segment each.
-    """
-    total, wrong = alignment.num_documents, alignment.num_mismatched
-    if wrong == total:
-        return None
-    score = metric.score(alignment.hypotheses, alignment.references)
-    return score.labelled(
-        "s-",
-        f"segments = {len(alignment.hypotheses)} "
-        f"mismatched documents = {wrong}/{total} ({alignment.mismatch_rate:.2%})",
-    )

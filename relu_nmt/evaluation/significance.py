@@ -240,14 +240,12 @@ def paired_bootstrap(
         raise ConfigError(f"SACREBLEU_SEED={seed}: expected a number, or none for another each run")
     if samples < 1:
         raise ConfigError(f"--paired-bs-n {samples}: expected 1 or more resamples")
-    if not system:
-        raise DataError("no lines to compare")
-    for lines in (baseline, *references):
-        if len(lines) != len(system):
-            raise DataError(
-                f"{len(system):,} segments of the system, but {len(lines):,} of the baseline or a "
-                "reference; all need the same segments in the same order"
-            )
+    score = metric.score(system, references)
+    if len(baseline) != len(system):
+        raise DataError(
+            f"{len(system):,} segments of the system, but {len(baseline):,} of the baseline; both "
+            "need the same segments in the same order"
+        )
     both = [SegmentStatistics.of(metric, lines, references) for lines in (system, baseline)]
     resampled = resampled_scores(both, samples, None if seed == "none" else int(seed))
     estimates = [
@@ -255,7 +253,6 @@ def paired_bootstrap(
         for found, scores in zip(both, resampled, strict=True)
     ]
     difference = estimates[0].value - estimates[1].value
-    score = metric.score(system, references)
     # Where sacreBLEU has them.
     signature = score.signature.replace("|", f"|bs:{samples}|seed:{seed}|", 1)
     return Comparison(

@@ -1,68 +1,49 @@
-"""Settings of the encoder-decoder transformer, under fairseq's names."""
+"""Settings of the encoder-decoder transformer, under fairseq's names, and its shapes by name."""
 
 from functools import partial
+from typing import Any
 
-from relu_nmt.attention.spec import known_attention
+from relu_nmt.attention.config import ATTENTION_PRESETS
 from relu_nmt.config import option, settings
 from relu_nmt.errors import ConfigError
-from relu_nmt.modules import feed_forwards, norms, position_schemes
+from relu_nmt.modules import position_schemes
+from relu_nmt.modules.config import TransformerOptions, attention_option, size_option
 
-_attention = partial(option, metavar="NAME", parse=known_attention)
 _positions = partial(option, metavar="NAME", choices=position_schemes)
-_probability = partial(option, least=0, below=1, metavar="P")
-_size = partial(option, least=1, metavar="N")
 
 
 @settings
-class TransformerConfig:
+class TransformerConfig(TransformerOptions):
     """Shape of an encoder-decoder; the defaults are the Transformer base model.
 
     Raises:
         ConfigError: settings that contradict each other.
     """
 
-    attention: str = _attention(
-        "softmax", "attention of all three slots: NAME or NAME:option=value,..."
-    )
-    encoder_attention: str | None = _attention(
+    encoder_attention: str | None = attention_option(
         None, "encoder self-attention, if another than --attention"
     )
-    decoder_attention: str | None = _attention(
+    decoder_attention: str | None = attention_option(
         None, "decoder self-attention, if another than --attention"
     )
-    cross_attention: str | None = _attention(
+    cross_attention: str | None = attention_option(
         None, "attention from decoder to encoder, if another than --attention"
     )
-    encoder_embed_dim: int = _size(512, "width of the encoder")
-    encoder_ffn_embed_dim: int = _size(2048, "inner width of the encoder's FFN")
-    encoder_layers: int = _size(6, "number of encoder layers")
-    encoder_attention_heads: int = _size(8, "heads of the encoder")
+    encoder_embed_dim: int = size_option(512, "width of the encoder")
+    encoder_ffn_embed_dim: int = size_option(2048, "inner width of the encoder's FFN")
+    encoder_layers: int = size_option(6, "number of encoder layers")
+    encoder_attention_heads: int = size_option(8, "heads of the encoder")
     encoder_normalize_before: bool = option(False, "pre-norm in the encoder")
-    decoder_embed_dim: int = _size(512, "width of the decoder")
-    decoder_ffn_embed_dim: int = _size(2048, "inner width of the decoder's FFN")
-    decoder_layers: int = _size(6, "number of decoder layers")
-    decoder_attention_heads: int = _size(8, "heads of the decoder")
+    decoder_embed_dim: int = size_option(512, "width of the decoder")
+    decoder_ffn_embed_dim: int = size_option(2048, "inner width of the decoder's FFN")
+    decoder_layers: int = size_option(6, "number of decoder layers")
+    decoder_attention_heads: int = size_option(8, "heads of the decoder")
     decoder_normalize_before: bool = option(False, "pre-norm in the decoder")
     share_decoder_input_output_embed: bool = option(
         False, "tie the decoder's input and output embeddings"
     )
     share_all_embeddings: bool = option(
         False, "tie encoder input, decoder input and output embeddings (one joined dictionary)"
-    )
-    dropout: float = _probability(0.1, "dropout on embeddings and sublayer outputs")
-    attention_dropout: float = _probability(0.0, "dropout on attention weights")
-    activation_dropout: float = _probability(
-        0.0, "dropout inside the FFN", flags=("--relu-dropout",)
-    )
-    feed_forward: str = option(
-        "relu",
-        f"feed-forward network: {', '.join(feed_forwards.names())}",
-        choices=feed_forwards,
-        metavar="NAME",
-        flags=("--activation-fn",),
-    )
-    norm: str = option(
-        "layer", f"normalisation: {', '.join(norms.names())}", choices=norms, metavar="NAME"
     )
     positions: str = _positions(
         "sinusoidal",
@@ -81,17 +62,14 @@ class TransformerConfig:
         otherwise="positions",
         constants={"--decoder-learned-pos": "learned"},
     )
-    checkpoint_activations: bool = option(
-        False, "compute each layer's activations again in the backward pass: less memory, more time"
-    )
     no_scale_embedding: bool = option(False, "do not multiply embeddings by sqrt(width)")
     layernorm_embedding: bool = option(False, "LayerNorm on the embeddings")
-    max_source_positions: int = _size(
+    max_source_positions: int = size_option(
         1024,
         "longest source with learned positions; others have no limit",
         needs=("encoder_positions", "learned"),
     )
-    max_target_positions: int = _size(
+    max_target_positions: int = size_option(
         1024,
         "longest target with learned positions; others have no limit",
         needs=("decoder_positions", "learned"),
@@ -120,3 +98,27 @@ class TransformerConfig:
     def positions_of(self, side: str) -> str:
         """Return the position scheme of the side ``encoder`` or ``decoder``."""
         return getattr(self, f"{side}_positions") or self.positions
+
+
+def _both_sides(embed_dim: int, ffn_dim: int, layers: int, heads: int) -> dict[str, Any]:
+    shape = {"embed_dim": embed_dim, "ffn_embed_dim": ffn_dim, "layers": layers}
+    shape["attention_heads"] = heads
+    return {f"{side}_{name}": n for side in ("encoder", "decoder") for name, n in shape.items()}
+
+
+_SHAPES: dict[str, dict[str, Any]] = {
+    "": _both_sides(512, 2048, 6, 8),
+    "_tiny": _both_sides(64, 128, 2, 2),
+    "_iwslt_de_en": _both_sides(512, 1024, 6, 4),
+    "_wmt_en_de": _both_sides(512, 2048, 6, 8),
+}
+
+architectures: dict[str, dict[str, Any]] = {
+    f"{family}{suffix}": {**shape, **choice}
+    for suffix, shape in _SHAPES.items()
+    for family, choice in (
+        ("transformer", {}),
+        *((name, {"attention_preset": name}) for name in ATTENTION_PRESETS if name != "none"),
+    )
+}
+"""The ``--arch`` presets: ``transformer*`` with softmax, and the like for each attention preset."""

@@ -17,10 +17,9 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.decoder_state import DecoderState
 from relu_nmt.modules import position_schemes
-from relu_nmt.modules.activation_checkpointing import run_layer
 from relu_nmt.modules.multihead import CrossAttention, LayerCache, SelfAttention
 from relu_nmt.modules.positions import PositionConfig, PositionScheme
-from relu_nmt.modules.transformer_layer import LayerConfig, TransformerLayer
+from relu_nmt.modules.transformer_layer import LayerConfig, TransformerLayer, run_layer
 
 
 @dataclass
@@ -301,13 +300,10 @@ def _least(limits: list[int | None]) -> int | None:
 
 def _layer_config(config: TransformerConfig, side: str) -> LayerConfig:
     return LayerConfig(
+        config,
         embed_dim=getattr(config, f"{side}_embed_dim"),
         ffn_dim=getattr(config, f"{side}_ffn_embed_dim"),
-        feed_forward=config.feed_forward,
-        norm=config.norm,
         normalize_before=getattr(config, f"{side}_normalize_before"),
-        dropout=config.dropout,
-        activation_dropout=config.activation_dropout,
     )
 
 

@@ -1,16 +1,24 @@
 """What translation training minimises: cross-entropy plus the attention regulariser."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from relu_nmt.models.encoder_decoder import EncoderDecoder
-from relu_nmt.modules.cross_entropy import projected_cross_entropy, smoothed_cross_entropy
 from relu_nmt.modules.objective import RegularizedObjective
 from relu_nmt.objective import LossOutput, Metric
 
 if TYPE_CHECKING:
     from relu_nmt.data.batches import TranslationBatch
+
+
+BLOCK_TOKENS = 2048
+"""Rows of logits held in the compute dtype at a time; one gradient product each."""
+
+CPU_CHUNK_TOKENS = 256
+"""Rows in float32 at a time on a CPU, where they should stay in the cache from one pass to the
+next (8 MB with a vocabulary of 8,000)."""
 
 
 class TranslationObjective(RegularizedObjective):
@@ -40,3 +48,123 @@ class TranslationObjective(RegularizedObjective):
         count = float(batch.num_tokens)
         metrics = {"loss": Metric(loss.detach(), count), "nll_loss": Metric(nll, count)}
         return LossOutput(loss, batch.num_tokens, metrics)
+
+
+def projected_cross_entropy(
+    features: Tensor, weight: Tensor, targets: Tensor, smoothing: float
+) -> tuple[Tensor, Tensor]:
+    """Return the label-smoothed loss and the negative log-likelihood, summed, in nats.
+
+    The smoothed target gives 1 - smoothing to the right symbol and smoothing / (V - 1) to each
+    other, as fairseq's ``label_smoothed_cross_entropy`` does. The logits are ``features`` times
+    the transposed ``weight``.
+
+    Args:
+        features: [N, D] decoder states of real target positions.
+        weight: [V, D] output projection.
+        targets: [N] int64.
+        smoothing: probability mass taken from the right symbol, 0 to less than 1.
+    """
+    return _ProjectedCrossEntropy.apply(features, weight, targets, smoothing)
+
+
+def smoothed_cross_entropy(
+    logits: Tensor, targets: Tensor, smoothing: float
+) -> tuple[Tensor, Tensor]:
+    """Return what :func:`projected_cross_entropy` does, of logits [N, V] held as a whole."""
+    log_probs = logits.log_softmax(-1)
+    nll = -log_probs.gather(1, targets[:, None]).sum()
+    off_target = smoothing / (logits.size(1) - 1)
+    loss = (1.0 - smoothing - off_target) * nll - off_target * log_probs.sum()
+    return loss, nll.detach()
+
+
+class _ProjectedCrossEntropy(torch.autograd.Function):
+    """Projection, log-softmax, loss and gradient, one chunk of tokens after the other.
+
+    The gradient of the logits is simple (softmax minus the smoothed target), so it is computed
+    while a chunk's logits are in the cache and turned at once into the gradients of the features
+    and the weight; backward only multiplies them by the incoming scalar. What is the same for
+    all symbols (the smoothing mass, a row's softmax denominator) is applied to the D-wide
+    results instead of the V-wide rows.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, features: Tensor, weight: Tensor, targets: Tensor, smoothing: float
+    ) -> tuple[Tensor, Tensor]:
+        device = features.device.type
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+        with torch.autocast(device, enabled=False):
+            h, w = features.to(dtype or features.dtype), weight.to(dtype or weight.dtype)
+            blocks = _Blocks(h, w, targets, smoothing, with_gradient=any(ctx.needs_input_grad))
+            blocks.run()
+        ctx.save_for_backward(blocks.grad_h, blocks.grad_w)
+        ctx.dtypes = features.dtype, weight.dtype
+        ctx.mark_non_differentiable(blocks.nll)
+        return blocks.loss, blocks.nll
+
+    @staticmethod
+    def backward(ctx: Any, grad_loss: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        (grad_h, grad_w), (h_dtype, w_dtype) = ctx.saved_tensors, ctx.dtypes
+        return (grad_h * grad_loss).to(h_dtype), (grad_w * grad_loss).to(w_dtype), None, None
+
+
+class _Blocks:
+    """The loop over blocks of tokens and its buffers; N tokens, V symbols, width D."""
+
+    def __init__(
+        self, h: Tensor, w: Tensor, targets: Tensor, smoothing: float, with_gradient: bool
+    ) -> None:
+        self.h, self.w, self.targets = h, w, targets
+        self.off_target = smoothing / (w.size(0) - 1)
+        self.on_target = 1.0 - smoothing - self.off_target
+        self.exact = torch.promote_types(h.dtype, torch.float32)
+        self.w_sum = w.sum(0, dtype=self.exact)  # [D], for the sum of all logits of a row
+        rows = min(BLOCK_TOKENS, h.size(0))
+        self.chunk = CPU_CHUNK_TOKENS if h.device.type == "cpu" else rows
+        self.slopes = h.new_empty(rows, w.size(0))
+        self.exponentials = h.new_empty(min(self.chunk, rows), w.size(0), dtype=self.exact)
+        self.grad_h = torch.empty_like(h, dtype=self.exact) if with_gradient else None
+        self.grad_w = torch.zeros_like(w, dtype=self.exact) if with_gradient else None
+        self.loss = torch.zeros((), dtype=self.exact, device=h.device)
+        self.nll = torch.zeros_like(self.loss)
+
+    def run(self) -> None:
+        """Sum the loss and the negative log-likelihood; compute the gradients."""
+        for start in range(0, self.h.size(0), BLOCK_TOKENS):
+            h = self.h[start : start + BLOCK_TOKENS]
+            target = self.targets[start : start + BLOCK_TOKENS, None]
+            slopes = self.slopes[: h.size(0)]
+            chunks = zip(*(x.split(self.chunk) for x in (h, target, slopes)), strict=True)
+            denominators = [self._chunk(*rows) for rows in chunks]
+            if self.grad_h is not None and self.grad_w is not None:
+                denominator = torch.cat(denominators)
+                self.grad_h[start : start + h.size(0)] = (slopes @ self.w) / denominator
+                self.grad_w += slopes.T @ (h / denominator).to(h.dtype)
+        if self.off_target and self.grad_h is not None and self.grad_w is not None:
+            self.grad_h -= self.off_target * self.w_sum
+            self.grad_w -= self.off_target * self.h.sum(0, dtype=self.exact)
+
+    def _chunk(self, h: Tensor, target: Tensor, slopes: Tensor) -> Tensor:
+        """Add a chunk's loss, fill its ``slopes`` [C, V], return its denominators [C, 1].
+
+        The slopes are those of the logits, but for the division by the denominator and the
+        smoothing mass.
+        """
+        logits = torch.mm(h, self.w.T, out=slopes)
+        peak = logits.amax(-1, keepdim=True)
+        at_target = logits.gather(1, target).to(self.exact)
+        exponentials = torch.sub(logits, peak, out=self.exponentials[: h.size(0)]).exp_()
+        denominator = exponentials.sum(-1, keepdim=True)
+        log_total = denominator.log() + peak
+        chunk_nll = (log_total - at_target).sum()
+        self.nll += chunk_nll
+        self.loss += self.on_target * chunk_nll
+        if self.off_target:
+            all_logits = h.to(self.exact) @ self.w_sum  # [C], each row's logits summed
+            self.loss += self.off_target * (self.w.size(0) * log_total.sum() - all_logits.sum())
+        if self.grad_h is not None:
+            exponentials.scatter_add_(1, target, -self.on_target * denominator)
+            slopes.copy_(exponentials)
+        return denominator

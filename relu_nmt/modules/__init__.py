@@ -22,7 +22,7 @@ feed_forwards: "Registry[Callable[[int, int, float], nn.Module]]" = Registry(
 """Made with (embed_dim, ffn_dim, dropout); maps [..., D] to [..., D]."""
 
 norms: "Registry[Callable[[int, float], nn.Module]]" = Registry(
-    "norm", dict.fromkeys(("layer", "rms"), "relu_nmt.modules.norm")
+    "norm", dict.fromkeys(("layer", "rms"), "relu_nmt.modules.transformer_layer")
 )
 """Made with (embed_dim, eps); maps [..., D] to [..., D]."""
 

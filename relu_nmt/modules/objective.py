@@ -2,14 +2,17 @@
 
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from relu_nmt.attention.base import Need
+from relu_nmt.attention.base import Attention, Need, RowStatistics
 from relu_nmt.attention.config import AttentionRegularizerConfig
-from relu_nmt.attention.records import record_attention
-from relu_nmt.attention.regularizers import AttentionRegularizer
+from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.records import AttentionRecord, record_attention
+from relu_nmt.attention.stats import NULL_SUM
 from relu_nmt.attention.telemetry import attention_telemetry
-from relu_nmt.objective import LossOutput
+from relu_nmt.errors import ConfigError
+from relu_nmt.objective import LossOutput, Metric
 
 
 class RegularizedObjective(nn.Module):
@@ -22,22 +25,29 @@ class RegularizedObjective(nn.Module):
     Args:
         model: the model.
         label_smoothing: probability mass taken from the right symbol or class.
-        regularizer: weights of the two terms.
+        regularizer: weights of the two terms, and the margin.
 
     Raises:
         ConfigError: the regulariser is on and an attention has no weights, or signed ones.
+
+    Reference: ReLUFormer, Eq. 7; the weights of the terms are ours, the paper prints none.
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        label_smoothing: float,
-        regularizer: AttentionRegularizerConfig,
+        self, model: nn.Module, label_smoothing: float, regularizer: AttentionRegularizerConfig
     ) -> None:
         super().__init__()
         self.model = model
         self.label_smoothing = label_smoothing
-        self.regularizer = AttentionRegularizer(regularizer, model)
+        self.regularizer = regularizer
+        if regularizer.active:
+            for module in model.modules():
+                if isinstance(module, Attention) and not module.capabilities.non_negative:
+                    raise ConfigError(
+                        "--attention-norm-weight and --attention-entropy-weight need weights that "
+                        f"are never negative, which {type(module).__name__} does not give; set "
+                        "them to 0"
+                    )
 
     def loss(self, batch: Any) -> LossOutput:
         """Return the loss of a batch without the regulariser, summed over its units."""
@@ -57,6 +67,43 @@ class RegularizedObjective(nn.Module):
         if telemetry:
             output.telemetry = attention_telemetry(records)
         if regularize:
-            # The log compares losses of the task, so the regulariser has lines of its own.
-            self.regularizer.regularize(output, records)
+            self._regularize(output, records)
         return output
+
+    def _regularize(self, output: LossOutput, records: list[AttentionRecord]) -> None:
+        """Add the penalty to the loss, once for each unit, and metrics of both terms."""
+        config, count = self.regularizer, output.sample_size
+        margin = config.attention_entropy_margin
+        terms = [regularizer_terms(r.rows, r.visibility, margin) for r in records if r.rows]
+        norm, entropy = (torch.stack(values).mean() for values in zip(*terms, strict=True))
+        # The log compares losses of the task, so the regulariser has lines of its own.
+        for name, value in (("norm", norm), ("entropy", entropy)):
+            output.metrics[f"attention_{name}"] = Metric(value.detach() * count, count)
+        penalty = config.attention_norm_weight * norm + config.attention_entropy_weight * entropy
+        output.loss = output.loss + penalty * count
+
+
+def regularizer_terms(
+    rows: RowStatistics, visibility: Visibility, margin: float
+) -> tuple[Tensor, Tensor]:
+    """Return the means of |log S| and max(H - margin log n, 0) over samples, heads and real rows.
+
+    Null rows (S <= 1e-6) contribute nothing but stay in the denominator: |log 0| is infinite
+    and has no gradient.
+
+    Args:
+        rows: row statistics [B, H, Nq] of one attention module.
+        visibility: the slot's visibility; its padded query rows are left out.
+        margin: coefficient of log n.
+
+    Reference: ReLUFormer, Eq. 7, read with the bars that its text explains.
+    """
+    assert rows.entropy is not None, "signed weights have no entropy"
+    batch, heads, _ = rows.total.shape
+    real = visibility.real_rows(batch)  # [B, 1, Nq]
+    num_rows = (real.sum() * heads).clamp_min(1)
+    is_null = rows.total <= NULL_SUM
+    log_total = torch.where(is_null, 1.0, rows.total).log().abs()
+    excess = (rows.entropy - margin * visibility.positive_counts.log()).clamp_min(0)
+    excess = excess.masked_fill(is_null, 0.0)
+    return (log_total * real).sum() / num_rows, (excess * real).sum() / num_rows

@@ -4,14 +4,22 @@ Read from the top: :class:`TransformerLayer` says what happens, :class:`Residual
 each of its parts, and :mod:`relu_nmt.modules.multihead` what attention is.
 """
 
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
+from relu_nmt.attention.base import NOTHING, Attention, Need
 from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.records import without_records
 from relu_nmt.dropout import Dropout
 from relu_nmt.modules import feed_forwards, norms
+from relu_nmt.modules.config import TransformerOptions
 from relu_nmt.modules.multihead import CrossAttention, LayerCache, SelfAttention
 from relu_nmt.modules.positions import RelativePositions
 
@@ -21,32 +29,26 @@ class LayerConfig:
     """Shape and placement of the parts of a layer.
 
     Args:
+        options: of the model: feed-forward network, norm and dropout.
         embed_dim: width D.
         ffn_dim: inner width of the feed-forward network.
-        feed_forward: its registered name.
-        norm: registered name of the normalisation.
-        norm_eps: added to the variance in it.
+        norm_eps: added to the variance in the norms.
         normalize_before: norms before the sublayers (pre-norm), not after the sums.
-        dropout: probability on the sublayers' outputs.
-        activation_dropout: probability inside the feed-forward network.
         drop_path: probability that a sample skips a sublayer.
         layer_scale: initial value of a gain a channel on the sublayers' outputs; 0: no gains.
     """
 
+    options: TransformerOptions
     embed_dim: int
     ffn_dim: int
-    feed_forward: str = "relu"
-    norm: str = "layer"
     norm_eps: float = 1e-5
     normalize_before: bool = False
-    dropout: float = 0.0
-    activation_dropout: float = 0.0
     drop_path: float = 0.0
     layer_scale: float = 0.0
 
     def make_norm(self) -> nn.Module:
         """Return a new normalisation of the states."""
-        return norms.get(self.norm)(self.embed_dim, self.norm_eps)
+        return norms.get(self.options.norm)(self.embed_dim, self.norm_eps)
 
 
 class TransformerLayer(nn.Module):
@@ -67,7 +69,8 @@ class TransformerLayer(nn.Module):
         >>> from relu_nmt.attention.base import build_attention
         >>> from relu_nmt.attention.spec import AttentionSpec
         >>> attention = build_attention(AttentionSpec("reluformer"), "encoder", 0, 2, 4, 0.0)
-        >>> layer = TransformerLayer(LayerConfig(8, 16), SelfAttention(8, attention))
+        >>> config = LayerConfig(TransformerOptions(), embed_dim=8, ffn_dim=16)
+        >>> layer = TransformerLayer(config, SelfAttention(8, attention))
         >>> tuple(layer(torch.zeros(1, 3, 8), Visibility(3, 3)).shape)
         (1, 3, 8)
     """
@@ -84,9 +87,9 @@ class TransformerLayer(nn.Module):
         self.cross_attention = cross_attention
         if cross_attention is not None:
             self.cross_attention_residual = Residual(config)
-        make_feed_forward = feed_forwards.get(config.feed_forward)
+        make_feed_forward = feed_forwards.get(config.options.feed_forward)
         self.feed_forward = make_feed_forward(
-            config.embed_dim, config.ffn_dim, config.activation_dropout
+            config.embed_dim, config.ffn_dim, config.options.activation_dropout
         )
         self.feed_forward_residual = Residual(config)
 
@@ -134,7 +137,8 @@ class Residual(nn.Module):
     transformers", Eq. 4.
 
     Example:
-        >>> residual = Residual(LayerConfig(2, 8, normalize_before=True))
+        >>> config = LayerConfig(TransformerOptions(dropout=0.0), 2, 8, normalize_before=True)
+        >>> residual = Residual(config)
         >>> x = torch.tensor([[[1.0, 3.0]]])
         >>> [round(value, 3) for value in residual.add(x, residual.before(x)).flatten().tolist()]
         [0.0, 4.0]
@@ -144,7 +148,7 @@ class Residual(nn.Module):
         super().__init__()
         self.norm = config.make_norm()
         self.normalize_before = config.normalize_before
-        self.dropout = Dropout(config.dropout)
+        self.dropout = Dropout(config.options.dropout)
         self.drop_path = DropPath(config.drop_path)
         scale = config.layer_scale
         self.gain = nn.Parameter(torch.full((config.embed_dim,), scale)) if scale else None
@@ -163,28 +167,75 @@ class Residual(nn.Module):
         return x if self.normalize_before else self.norm(x)
 
 
-class DropPath(nn.Module):
+class DropPath(Dropout):
     """Stochastic depth: in training zero a whole sample's branch, and scale the others up.
-
-    Args:
-        probability: 0 to below 1.
 
     Reference: Huang et al. 2016, "Deep networks with stochastic depth", section 3; the scale is
     applied in training instead of its inverse in evaluation.
     """
 
-    def __init__(self, probability: float) -> None:
-        super().__init__()
-        self.probability = probability
-
     def forward(self, x: Tensor) -> Tensor:
         """Drop from x [B, ...]."""
-        if self.probability == 0.0 or not self.training:
+        if self.p == 0.0 or not self.training:
             return x
-        kept = torch.rand(x.size(0), device=x.device) >= self.probability
-        scale = kept.to(x.dtype) / (1 - self.probability)
+        kept = torch.rand(x.size(0), device=x.device) >= self.p
+        scale = kept.to(x.dtype) / (1 - self.p)
         return x * scale.view(-1, *[1] * (x.dim() - 1))
 
-    def extra_repr(self) -> str:
-        """Return what ``print(model)`` shows."""
-        return str(self.probability)
+
+norms.register("layer")(nn.LayerNorm)  # Ba et al. 2016, "Layer normalization", Eq. 4
+
+
+@norms.register("rms")
+class RMSNorm(nn.RMSNorm):
+    """x / sqrt(mean(x^2) + eps) * gain.
+
+    Reference: Zhang and Sennrich 2019, "Root mean square layer normalization", Eq. 4.
+
+    Example:
+        >>> RMSNorm(2, 0.0)(torch.tensor([3.0, -3.0])).tolist()
+        [1.0, -1.0]
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [..., D] to [..., D]; under autocast to float32, as LayerNorm does."""
+        return F.rms_norm(x.to(self.weight.dtype), self.normalized_shape, self.weight, self.eps)
+
+
+def run_layer(layer: nn.Module, inputs: tuple[Any, ...], recompute: bool) -> Tensor:
+    """Return the layer's output; with ``recompute`` its inputs are all that backward keeps.
+
+    Dropout repeats its random numbers. What attention records, such as the differentiable row
+    statistics of the regulariser, is recorded in the first pass, and computed once more with the
+    rest, since the second pass must ask for what the first one asked for.
+
+    Args:
+        layer: gives one tensor.
+        inputs: its arguments.
+        recompute: save memory at the price of a second pass; only in training, with gradients.
+
+    Reference: Chen et al. 2016, "Training deep nets with sublinear memory cost", section 3.
+    """
+    if not (recompute and layer.training and torch.is_grad_enabled()):
+        return layer(*inputs)
+    needs: dict[Attention, Need] = {}
+
+    def same_need(
+        module: Attention, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Note in the first pass, after the recorders' hooks, what to ask for in the second."""
+        return args, {**kwargs, "need": needs.setdefault(module, kwargs.get("need", NOTHING))}
+
+    @contextmanager
+    def hooked(recording: AbstractContextManager[None]) -> Iterator[None]:
+        with ExitStack() as hooks, recording:
+            for module in layer.modules():
+                if isinstance(module, Attention):
+                    hook = module.register_forward_pre_hook(same_need, with_kwargs=True)
+                    hooks.enter_context(hook)
+            yield
+
+    def passes() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+        return hooked(nullcontext()), hooked(without_records())
+
+    return checkpoint(layer, *inputs, use_reentrant=False, context_fn=passes)

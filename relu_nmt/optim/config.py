@@ -22,6 +22,11 @@ SCHEDULES: Registry[Callable[..., Any]] = Registry(
     },
 )
 INVERSE_SQRT_WARMUP = 4000
+# Which optimiser or schedule options need to do anything.
+ADAM = ("optimizer", "adam", "adamw")
+COSINE = ("lr_scheduler", "cosine")
+POLYNOMIAL = ("lr_scheduler", "polynomial_decay")
+PLATEAU = ("lr_scheduler", "reduce_lr_on_plateau")
 
 
 @settings
@@ -43,15 +48,11 @@ class OptimizerConfig:
         "decay rates of Adam's moments",
         least=0,
         below=1,
-        needs=("optimizer", "adam", "adamw"),
+        needs=ADAM,
         metavar="'(B1, B2)'",
     )
     adam_eps: float = option(
-        1e-8,
-        "added to Adam's denominator",
-        above=0,
-        needs=("optimizer", "adam", "adamw"),
-        metavar="EPS",
+        1e-8, "added to Adam's denominator", above=0, needs=ADAM, metavar="EPS"
     )
     weight_decay: float = option(
         0.0, "decoupled weight decay", least=0, metavar="WD", flags=("--wd",)
@@ -100,21 +101,12 @@ class ScheduleConfig:
     stop_min_lr: float = option(
         -1.0, "stop when the learning rate is this low after an epoch", metavar="LR"
     )
-    min_lr: float = option(
-        0.0, "lowest learning rate", least=0, needs=("lr_scheduler", "cosine"), metavar="LR"
-    )
+    min_lr: float = option(0.0, "lowest learning rate", least=0, needs=COSINE, metavar="LR")
     lr_period_updates: float = option(
-        -1.0,
-        "updates of the first period; negative: up to --max-update",
-        needs=("lr_scheduler", "cosine"),
-        metavar="N",
+        -1.0, "updates of the first period; negative: up to --max-update", needs=COSINE, metavar="N"
     )
     t_mult: float = option(
-        1.0,
-        "factor from one period to the next",
-        least=1,
-        needs=("lr_scheduler", "cosine"),
-        metavar="F",
+        1.0, "factor from one period to the next", least=1, needs=COSINE, metavar="F"
     )
     lr_shrink: float = option(
         0.1,
@@ -125,20 +117,11 @@ class ScheduleConfig:
         metavar="F",
     )
     total_num_update: int = option(
-        1_000_000,
-        "update at which the decay ends",
-        needs=("lr_scheduler", "polynomial_decay"),
-        metavar="N",
+        1_000_000, "update at which the decay ends", needs=POLYNOMIAL, metavar="N"
     )
-    power: float = option(
-        1.0, "exponent of the decay", needs=("lr_scheduler", "polynomial_decay"), metavar="P"
-    )
+    power: float = option(1.0, "exponent of the decay", needs=POLYNOMIAL, metavar="P")
     end_learning_rate: float = option(
-        0.0,
-        "learning rate after the decay",
-        least=0,
-        needs=("lr_scheduler", "polynomial_decay"),
-        metavar="LR",
+        0.0, "learning rate after the decay", least=0, needs=POLYNOMIAL, metavar="LR"
     )
     force_anneal: int | None = option(
         None,
@@ -148,18 +131,10 @@ class ScheduleConfig:
         metavar="EPOCH",
     )
     lr_patience: int = option(
-        0,
-        "epochs without improvement to bear",
-        least=0,
-        needs=("lr_scheduler", "reduce_lr_on_plateau"),
-        metavar="N",
+        0, "epochs without improvement to bear", least=0, needs=PLATEAU, metavar="N"
     )
     lr_threshold: float = option(
-        1e-4,
-        "smallest relative improvement that counts",
-        least=0,
-        needs=("lr_scheduler", "reduce_lr_on_plateau"),
-        metavar="F",
+        1e-4, "smallest relative improvement that counts", least=0, needs=PLATEAU, metavar="F"
     )
 
     def check(self) -> None:

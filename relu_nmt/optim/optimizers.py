@@ -1,6 +1,6 @@
 """Optimisers, built from their settings."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -48,12 +48,10 @@ def adam(groups: list[dict], config: OptimizerConfig) -> torch.optim.Optimizer:
     adam is the same up to eps, which it adds before the second moment's bias correction.
     """
     beta1, beta2 = config.adam_betas
-    return torch.optim.AdamW(
-        groups, lr=0.0, betas=(beta1, beta2), eps=config.adam_eps, fused=_can_fuse(groups)
+    # torch's one-pass kernel is not for every device and type.
+    fused = all(
+        p.device.type in ("cpu", "cuda") and p.is_floating_point()
+        for group in groups
+        for p in group["params"]
     )
-
-
-def _can_fuse(groups: Iterable[dict]) -> bool:
-    """Say whether torch has the one-pass kernel for all parameters' devices and types."""
-    parameters = [parameter for group in groups for parameter in group["params"]]
-    return all(p.device.type in ("cpu", "cuda") and p.is_floating_point() for p in parameters)
+    return torch.optim.AdamW(groups, lr=0.0, betas=(beta1, beta2), eps=config.adam_eps, fused=fused)

@@ -20,13 +20,23 @@ class Schedule(ABC):
         config: which schedule, and its settings.
         max_update: the last update of the training, 0 if not limited.
         maximize_score: whether a larger validation score is better.
+
+    Raises:
+        ConfigError: the settings do not suffice.
+
+    Example:
+        >>> config = ScheduleConfig(lr=(1e-3,), warmup_updates=4)
+        >>> schedule = SCHEDULES.get(config.lr_scheduler)(config, 0, False)
+        >>> [schedule.learning_rate(t, 1) for t in (1, 4, 16)]
+        [0.00025, 0.001, 0.0005]
     """
 
     def __init__(self, config: ScheduleConfig, max_update: int, maximize_score: bool) -> None:
         self.config = config
         self.peak = config.lr[0]
         self.warmup = config.warmup
-        self.init_lr = warmup_start(config, lowest=0.0)
+        # --min-lr is 0 where the schedule is not cosine.
+        self.init_lr = config.warmup_init_lr if config.warmup_init_lr >= 0 else config.min_lr
 
     @abstractmethod
     def learning_rate(self, num_updates: int, epoch: int) -> float:
@@ -45,30 +55,6 @@ class Schedule(ABC):
     def warming_up(self, num_updates: int) -> float:
         """Return the learning rate on the straight line of the warm-up."""
         return self.init_lr + num_updates * (self.peak - self.init_lr) / self.warmup
-
-
-def build_schedule(config: ScheduleConfig, max_update: int, maximize_score: bool) -> Schedule:
-    """Return the schedule of ``config``.
-
-    Args:
-        config: which schedule, and its settings.
-        max_update: the last update of the training, 0 if not limited.
-        maximize_score: whether a larger validation score is better.
-
-    Raises:
-        ConfigError: the settings do not suffice.
-
-    Example:
-        >>> schedule = build_schedule(ScheduleConfig(lr=(1e-3,), warmup_updates=4), 0, False)
-        >>> [schedule.learning_rate(t, 1) for t in (1, 4, 16)]
-        [0.00025, 0.001, 0.0005]
-    """
-    return SCHEDULES.get(config.lr_scheduler)(config, max_update, maximize_score)
-
-
-def warmup_start(config: ScheduleConfig, lowest: float) -> float:
-    """Return the learning rate at update 0 of the warm-up."""
-    return config.warmup_init_lr if config.warmup_init_lr >= 0 else lowest
 
 
 @SCHEDULES.register("inverse_sqrt")
@@ -109,7 +95,6 @@ class CosineSchedule(Schedule):
 
     def __init__(self, config: ScheduleConfig, max_update: int, maximize_score: bool) -> None:
         super().__init__(config, max_update, maximize_score)
-        self.init_lr = warmup_start(config, lowest=config.min_lr)
         self.period = config.lr_period_updates
         if self.period <= 0:
             self.period = max_update - self.warmup

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from relu_nmt.errors import CheckpointError, ConfigError
+from relu_nmt.errors import CheckpointError
 from relu_nmt.recipes.training_settings import AverageSettings as Settings
 from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from relu_nmt.training.checkpoint_manager import BY_EPOCHS, BY_UPDATES, numbered_checkpoints
@@ -60,11 +60,8 @@ def average_checkpoints(paths: Sequence[Path]) -> Checkpoint:
         paths: one checkpoint or more; one at a time is in memory.
 
     Raises:
-        ConfigError: no checkpoint given.
         CheckpointError: a file is missing or damaged, or of another model or task.
     """
-    if not paths:
-        raise ConfigError("no checkpoints to average; give --inputs")
     first = load_checkpoint(paths[0])
     sums: dict[int, Tensor] = {}  # by the identity of the first checkpoint's tensor: tied ones once
     for path in paths:

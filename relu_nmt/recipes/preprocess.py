@@ -1,12 +1,50 @@
-"""From text files to a data folder."""
+"""Making a data folder from text files to dictionaries, binarised data and a manifest.
 
+The steps: scan all files; convert raw text to tokens (:mod:`relu_nmt.corpus.text_steps`); build
+the dictionaries; binarise; write the manifest. Each finished step is noted in a journal, so that
+a run that was interrupted goes on where it was. Files appear under their names only when they are
+complete, and the manifest comes last.
+"""
+
+import hashlib
+import importlib.metadata
+import json
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from relu_nmt.corpus.preprocess import build_data_folder
+import relu_nmt
+from relu_nmt.config import to_dict
 from relu_nmt.corpus.preprocess_config import PreprocessConfig as Settings
-from relu_nmt.io.progress_bar import hidden_progress
+from relu_nmt.corpus.text_steps import SideKey, TextSteps
+from relu_nmt.data.binarize import Side, binarize, count_words
+from relu_nmt.data.data_folder import (
+    MANIFEST_NAME,
+    Journal,
+    dictionary_path,
+    file_record,
+    read_manifest,
+    split_path,
+    verify_checksums,
+    write_manifest,
+)
+from relu_nmt.data.dictionary import UNK, Dictionary
+from relu_nmt.data.indexed_dataset import bin_path, idx_path
+from relu_nmt.data.split import check_parallel
+from relu_nmt.errors import DataError
+from relu_nmt.io.progress_bar import hidden_progress, progress_bar
+from relu_nmt.io.text_lines import TextFile, find_text, scan_text
+from relu_nmt.io.worker_pool import available_cores, ordered_map
+from relu_nmt.tokenization.base import subword_models, tokenizers
+
+WORK_FOLDER = "preprocess.unfinished"
+# Settings that do not change the result.
+WITHOUT_EFFECT = ("workers", "overwrite", "destdir", "task", "dataset_impl")
+# Settings whose files count by their contents, wherever they lie.
+GIVEN_FILES = ("srcdict", "tgtdict", "subword_model")
+FILE_SETTINGS = ("trainpref", "validpref", "testpref", *GIVEN_FILES)
 
 
 @dataclass(frozen=True)
@@ -34,6 +72,266 @@ def run(settings: Settings, *, progress: bool = True) -> PreprocessResult:
             holds something else already.
         ConfigError: the settings do not suit the text.
     """
-    with hidden_progress(not progress):
-        manifest = build_data_folder(settings, print if progress else lambda _: None)
+    try:
+        with hidden_progress(not progress):
+            manifest = _Builder(settings, print if progress else lambda _: None).build()
+    except OSError as error:
+        path = error.filename or settings.destdir
+        raise DataError(
+            f"{path}: cannot write: {error.strerror}; the data folder is not complete"
+        ) from error
     return PreprocessResult(Path(settings.destdir), manifest)
+
+
+class _Builder:
+    """One run of relu-nmt-preprocess."""
+
+    def __init__(self, config: Settings, say: Callable[[str], None]) -> None:
+        self.config = config
+        self.say = say
+        self.folder = Path(config.destdir).absolute()
+        self.workers = config.workers or available_cores()
+
+    def build(self) -> dict[str, Any]:
+        """Do all steps that are not done yet."""
+        self.inputs = self._scan_inputs()
+        key = self._key()
+        manifest = self._check_folder(key)
+        if manifest is not None:
+            self.say(f"{self.config.destdir}: complete already, nothing to do")
+            return manifest
+        journal = Journal(self.folder / WORK_FOLDER, key)
+        steps = TextSteps(self.config, self.folder, self.workers, journal, self.say, self.inputs)
+        texts = steps.run()
+        dictionaries = self._make_dictionaries(journal, texts)
+        manifest = {}
+        if not self.config.dict_only:
+            sides = self._binarize(journal, texts, dictionaries)
+            manifest = self._describe(key, steps, sides, dictionaries)
+            write_manifest(self.folder, manifest)
+        journal.close()
+        return manifest
+
+    def _scan_inputs(self) -> dict[SideKey, TextFile]:
+        """Read through all input files: are they there, UTF-8 and parallel?"""
+        paths = {
+            (split, language): find_text(str(Path(f"{prefix}.{language}")))
+            for split, prefix in self.config.splits().items()
+            for language in self.config.languages
+        }
+        for (split, language), path in paths.items():
+            if not os.path.isfile(path):
+                flag = f"--{split.rstrip('0123456789')}pref"
+                raise DataError(
+                    f"{path}: no such file; its name is that of {flag} with the language "
+                    f"'{language}' after a dot (and .gz, .xz, .bz2 or .zst if it is compressed)"
+                )
+        scanned = {}
+        distinct = list(dict.fromkeys(paths.values()))
+        total = sum(os.path.getsize(path) for path in distinct)
+        with progress_bar("scan", total) as advance:
+            for path, text in ordered_map(scan_text, distinct, self.workers):
+                scanned[path] = text
+                advance(os.path.getsize(path))
+        inputs = {key: scanned[path] for key, path in paths.items()}
+        for text in inputs.values():
+            if text.num_lines == 0:
+                raise DataError(f"{text.path}: the file is empty")
+        if self.config.document_separator == "none":
+            for split in self.config.splits():
+                counts = {
+                    inputs[split, language].path: inputs[split, language].num_lines
+                    for language in self.config.languages
+                }
+                check_parallel(counts, "lines")
+        return inputs
+
+    def _key(self) -> str:
+        """Return what stands for the whole job: its settings and the contents of its files."""
+        settings = {
+            name: value
+            for name, value in to_dict(self.config).items()
+            if name not in (*WITHOUT_EFFECT, *FILE_SETTINGS)
+        }
+        contents: dict[str, Any] = {
+            f"{split}.{language}": text.sha256 for (split, language), text in self.inputs.items()
+        }
+        for name, path in self._given_files().items():
+            if not os.path.isfile(path):
+                raise DataError(f"{path}: no such file (--{name.replace('_', '-')})")
+            contents[name] = file_record(path)["sha256"]
+        job = {"settings": settings, "contents": contents, "versions": self._versions()}
+        return hashlib.sha256(json.dumps(job, sort_keys=True).encode()).hexdigest()
+
+    def _given_files(self) -> dict[str, str]:
+        """Return the paths of given dictionaries and subword models by the setting's name."""
+        paths = {name: getattr(self.config, name) for name in GIVEN_FILES}
+        return {name: path for name, path in paths.items() if path is not None}
+
+    def _versions(self) -> dict[str, str]:
+        kinds = (tokenizers.get(self.config.tokenizer), subword_models.get(self.config.subword))
+        names = sorted(kind.package for kind in kinds if kind.package is not None)
+        versions = {name: importlib.metadata.version(name) for name in names}
+        return {"relu_nmt": relu_nmt.__version__, **versions}
+
+    def _check_folder(self, key: str) -> dict[str, Any] | None:
+        """Return the manifest if the folder is complete already; refuse to replace another.
+
+        Raises:
+            DataError: the folder was made in another way, and ``--overwrite`` is not given.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            manifest = read_manifest(self.folder)
+            if manifest is not None and manifest.get("key") == key:
+                verify_checksums(self.folder, manifest)
+                return manifest
+        except DataError as damage:
+            self.say(f"{damage}: making the folder anew")
+            (self.folder / MANIFEST_NAME).unlink()
+            return None
+        if manifest is not None:
+            if not self.config.overwrite:
+                raise DataError(
+                    f"{self.config.destdir}: holds data made from other text or settings; give "
+                    "another --destdir, or --overwrite to replace it"
+                )
+            # Nothing of it may be taken for a part of the new folder.
+            (self.folder / MANIFEST_NAME).unlink()
+            given = {Path(path).absolute() for path in self._given_files().values()}
+            for name in manifest["files"]:
+                if self.folder / name not in given:
+                    (self.folder / name).unlink(missing_ok=True)
+        elif not self.config.overwrite and Journal.read(self.folder / WORK_FOLDER) is None:
+            dictionaries = (self.config.srcdict, self.config.tgtdict)
+            for language, given_path in zip(self.config.languages, dictionaries, strict=False):
+                path = dictionary_path(self.config.destdir, language)
+                if path.exists() and not given_path:
+                    raise DataError(
+                        f"{path}: exists already; give another --destdir, --overwrite to replace "
+                        "it, or the dictionary to use (--srcdict, --tgtdict)"
+                    )
+        return None
+
+    def _make_dictionaries(
+        self, journal: Journal, texts: Mapping[SideKey, TextFile]
+    ) -> dict[str, Dictionary]:
+        """Build or copy the dictionaries of all languages into the folder."""
+        paths = {
+            language: dictionary_path(self.folder, language) for language in self.config.languages
+        }
+
+        def make() -> bool:
+            for languages, side in zip(self.config.sharing, ("src", "tgt"), strict=False):
+                dictionary = self._dictionary(languages, side, texts)
+                for language in languages:
+                    dictionary.save(paths[language])
+            return True
+
+        journal.finish("dictionaries", make, tuple(paths.values()))
+        dictionaries = {language: Dictionary.load(path) for language, path in paths.items()}
+        for language, dictionary in dictionaries.items():
+            self.say(f"[{language}] Dictionary: {len(dictionary)} types")
+        return dictionaries
+
+    def _dictionary(
+        self, languages: tuple[str, ...], side: str, texts: Mapping[SideKey, TextFile]
+    ) -> Dictionary:
+        """Return the dictionary that these languages share, by the settings of a side."""
+        given = getattr(self.config, f"{side}dict")
+        if self.config.joined_dictionary:
+            given = given or self.config.tgtdict
+        if given is not None:
+            return Dictionary.load(given)
+        files = [texts["train", language] for language in languages]
+        label = f"count {'+'.join(languages)}"
+        with progress_bar(label, sum(file.num_bytes for file in files)) as advance:
+            counts = count_words(files, self.workers, advance)
+        threshold = getattr(self.config, f"threshold{side}")
+        nwords = getattr(self.config, f"nwords{side}")
+        dictionary = Dictionary.from_counts(counts, threshold, nwords, self.config.padding_factor)
+        if not dictionary.num_words:
+            names = " and ".join(self.inputs["train", language].path for language in languages)
+            reason = f"--threshold{side} {threshold} and --nwords{side} {nwords} leave no word of"
+            raise DataError(f"{names}: {reason if counts else 'no words in'} the text")
+        return dictionary
+
+    def _binarize(
+        self,
+        journal: Journal,
+        texts: Mapping[SideKey, TextFile],
+        dictionaries: dict[str, Dictionary],
+    ) -> dict[SideKey, dict[str, Any]]:
+        """Write the ``.bin`` and ``.idx`` files; return counts and checksums of each side."""
+        finished: dict[SideKey, Any] = {}
+        todo: list[tuple[SideKey, Side]] = []
+        for (split, language), text in texts.items():
+            finished[split, language] = journal.result(f"{split}.{language}.binarized")
+            if finished[split, language] is None:
+                prefix = split_path(self.folder, split, self.config.pair, language)
+                todo.append(((split, language), Side(language, prefix, text)))
+        if todo:
+            sides = [side for _, side in todo]
+            total = sum(side.text.num_bytes for side in sides)
+            with progress_bar("binarise", total) as advance:
+                results = binarize(sides, dictionaries, self.workers, advance)
+                for ((split, language), side), done in zip(todo, results, strict=True):
+                    paths = (bin_path(side.prefix), idx_path(side.prefix))
+                    files = {path: done["checksums"][path.name] for path in paths}
+                    finished[split, language] = done
+                    journal.note(f"{split}.{language}.binarized", done, files)
+        for (split, language), result in finished.items():
+            share = 100 * result["unknown"] / result["tokens"]
+            self.say(
+                f"[{language}] {self.inputs[split, language].path}: {result['sentences']} sents, "
+                f"{result['tokens']} tokens, {share:.3}% replaced (by {UNK})"
+            )
+        return finished
+
+    def _describe(
+        self,
+        key: str,
+        steps: TextSteps,
+        sides: Mapping[SideKey, Mapping[str, Any]],
+        dictionaries: Mapping[str, Dictionary],
+    ) -> dict[str, Any]:
+        """Return the manifest."""
+        config = self.config
+        own = [dictionary_path(self.folder, language) for language in config.languages]
+        files = {path.name: file_record(path) for path in [*own, *steps.kept_files()]}
+        for result in sides.values():
+            for name, checksum in result["checksums"].items():
+                files[name] = file_record(self.folder / name, checksum)
+        splits = {}
+        for split in config.splits():
+            of_sides = {
+                language: {
+                    "input": self.inputs[split, language].path,
+                    "input_sha256": self.inputs[split, language].sha256,
+                    "tokens": sides[split, language]["tokens"],
+                    "unknown": sides[split, language]["unknown"],
+                }
+                for language in config.languages
+            }
+            documents = split_path(self.folder, split, config.pair, "documents")
+            splits[split] = {
+                "sentences": sides[split, config.languages[0]]["sentences"],
+                "documents": steps.num_documents.get(split),
+                "documents_file": documents.name if split in steps.num_documents else None,
+                "sides": of_sides,
+            }
+        return {
+            "key": key,
+            "source_lang": config.source_lang,
+            "target_lang": config.target_lang,
+            "joined_dictionary": config.joined_dictionary,
+            "versions": self._versions(),
+            "settings": to_dict(config),
+            "text": steps.descriptions(),
+            "dictionaries": {
+                language: {"file": dictionary_path("", language).name, "symbols": len(dictionary)}
+                for language, dictionary in dictionaries.items()
+            },
+            "splits": splits,
+            "files": files,
+        }

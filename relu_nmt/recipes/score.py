@@ -7,11 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from relu_nmt.data.documents import DOCUMENT_TAG, SEPARATORS, read_documents, separator_test
+from relu_nmt.data.groups import DOCUMENT_TAG, SEPARATOR_TESTS, SEPARATORS, read_documents
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation import document_scores as docs
-from relu_nmt.evaluation.bleu import MetricConfig, Score
-from relu_nmt.evaluation.length_buckets import length_buckets
+from relu_nmt.evaluation.bleu import MetricConfig, Score, length_buckets
 from relu_nmt.evaluation.significance import paired_bootstrap
 from relu_nmt.io.progress_bar import hidden_progress
 from relu_nmt.io.text_lines import decode_lines, read_lines
@@ -99,13 +98,13 @@ def sentence_report(options: ScoreOptions) -> Iterator[Entry]:
     Raises:
         DataError: numbers of lines differ.
     """
-    hypotheses = _read(options.sys)
-    references = _parallel(options, hypotheses, options.sys)
+    texts = _Texts(options, DocumentOptions())
     metric = MetricConfig("bleu", options.ignore_case, options.tokenize, options.order)
-    for number, (own, *others) in enumerate(zip(hypotheses, *references, strict=True)):
+    lines = zip(texts.hypotheses, *texts.references, strict=True)
+    for number, (own, *others) in enumerate(lines):
         score = metric.sentence_score(own, others)
         yield Entry(f"{number} {score.text}", {"line": number, **_values(score)})
-    if hypotheses:
+    if texts.hypotheses:
         yield Entry(f"signature: {score.signature}", {"signature": score.signature})
 
 
@@ -122,8 +121,7 @@ def text_report(options: ScoreOptions, documents: DocumentOptions) -> Iterator[E
         )
         for name in options.metrics
     ]
-    segments = _DocumentTexts if documents.has_documents else _LineTexts
-    texts = segments(options, documents)
+    texts = _Texts(options, documents)
     baseline = None if documents.baseline is None else texts.baseline(documents.baseline)
     for metric in metrics:
         yield from texts.scores(metric)
@@ -147,54 +145,41 @@ def text_report(options: ScoreOptions, documents: DocumentOptions) -> Iterator[E
             yield Entry(str(comparison), {"paired bootstrap": values})
 
 
-class _LineTexts:
-    """Translations and references whose segments are lines."""
+class _Texts:
+    """Translations and references by document; without document boundaries each line is one.
 
-    prefix = ""
-    counted = "lines"
-
-    def __init__(self, options: ScoreOptions, documents: DocumentOptions) -> None:
-        self._options = options
-        self.hypotheses = _read(options.sys)
-        self.references = _parallel(options, self.hypotheses, options.sys)
-
-    def baseline(self, path: str) -> list[str]:
-        """Return the other system's lines."""
-        lines = _read(path)
-        _parallel(self._options, lines, path)
-        return lines
-
-    def scores(self, metric: MetricConfig) -> Iterator[Entry]:
-        """Yield the score."""
-        yield _entry(metric.score(self.hypotheses, self.references))
-
-
-class _DocumentTexts:
-    """Translations and references whose segments are documents."""
-
-    prefix = "d-"
-    counted = "documents"
+    Attributes:
+        hypotheses: the translations, a segment each: a line, or a whole document.
+        references: for each set, as many segments.
+        prefix: goes before names of scores.
+        counted: what the segments are.
+    """
 
     def __init__(self, options: ScoreOptions, documents: DocumentOptions) -> None:
-        self._documents = documents
-        self._references = []
+        self._options = documents
+        self._has_documents = documents.has_documents
+        self.prefix, self.counted = ("d-", "documents") if self._has_documents else ("", "lines")
         paths = options.ref.split(",")
-        for path in paths:
-            self._references.append(self._read(path, documents.documents))
-        own = documents.sys_documents or documents.documents
-        self._hypotheses = self._translations(options.sys, own)
-        docs.check_same_documents(
-            self._hypotheses, self._references, [_name(options.sys), *map(_name, paths)]
+        self._references = [(path, self._read(path, documents.documents)) for path in paths]
+        self._hypotheses = self._translations(options.sys, documents.sys_documents)
+        self.hypotheses = self._segments(self._hypotheses)
+        self.references = [self._segments(found) for _, found in self._references]
+        if self._has_documents:
+            references = [found for _, found in self._references]
+            self._alignment = docs.align_sentences(self._hypotheses, references)
+
+    def _segments(self, documents: docs.Documents) -> list[str]:
+        return (
+            docs.join_lines(documents) if self._has_documents else [line for (line,) in documents]
         )
-        self._alignment = docs.align_sentences(self._hypotheses, self._references)
-        self.hypotheses = docs.join_lines(self._hypotheses)
-        self.references = [docs.join_lines(lines) for lines in self._references]
 
     def _read(self, path: str, counts: str | None) -> docs.Documents:
         lines = _read(path)
+        if not self._has_documents:
+            return [[line] for line in lines]
         if counts is None:
-            separator = self._documents.document_separator
-            if separator == "tag" and lines and not any(map(separator_test("tag"), lines)):
+            separator = self._options.document_separator
+            if separator == "tag" and lines and not any(map(SEPARATOR_TESTS["tag"], lines)):
                 raise DataError(
                     f"{_name(path)}: no line {DOCUMENT_TAG} in it, but --document-separator tag "
                     "expects one before each document, in all files"
@@ -202,7 +187,7 @@ class _DocumentTexts:
             return docs.split_at_separators(lines, separator)
         sizes = read_documents(counts)
         for separator in SEPARATORS[1:]:
-            between = sum(map(separator_test(separator), lines))
+            between = sum(map(SEPARATOR_TESTS[separator], lines))
             if between and len(lines) == sizes.sum() + between:
                 raise DataError(
                     f"{_name(path)} with {counts}: there are separators in the text itself; give "
@@ -211,48 +196,54 @@ class _DocumentTexts:
         return docs.cut_by_counts(lines, sizes, f"{_name(path)} with {counts}")
 
     def _translations(self, path: str, counts: str | None) -> docs.Documents:
-        found = self._read(path, counts)
-        separator = self._documents.sentence_separator
+        """Return what a system made of the source, with as many segments as the references."""
+        found = self._read(path, counts or self._options.documents)
+        same = "sentences in the same order"
+        if self._has_documents:
+            same = (
+                "documents in the same order (an empty translation looks like a blank separator: "
+                "use --documents or <d> lines)"
+            )
+        for reference, documents in self._references:
+            if len(documents) != len(found):
+                raise DataError(
+                    f"{_name(reference)}: {len(documents):,} {self.counted}, but {_name(path)} has "
+                    f"{len(found):,}; both need the same {same}"
+                )
+        separator = self._options.sentence_separator
         return found if separator is None else docs.split_sentences(found, separator)
 
     def baseline(self, path: str) -> list[str]:
-        """Return the other system's documents."""
-        counts = self._documents.baseline_documents or self._documents.documents
-        found = self._translations(path, counts)
-        docs.check_same_documents(found, self._references[:1], [_name(path), "the reference"])
-        return docs.join_lines(found)
+        """Return the segments of the other system."""
+        return self._segments(self._translations(path, self._options.baseline_documents))
 
     def scores(self, metric: MetricConfig) -> Iterator[Entry]:
-        """Yield the score of documents and, if lines agree anywhere, that of sentences."""
-        whole = docs.document_score(metric, self._hypotheses, self._references)
-        yield _entry(whole, documents=len(self._hypotheses))
-        alignment = self._alignment
-        mismatch = {
-            "documents": alignment.num_documents,
-            "mismatched_documents": alignment.num_mismatched,
-        }
-        score = docs.sentence_score(metric, alignment)
+        """Yield the score of the segments, and of sentences where lines of documents agree."""
+        whole = metric.score(self.hypotheses, self.references)
+        if not self._has_documents:
+            yield _entry(whole)
+            return
+        number, alignment = len(self.hypotheses), self._alignment
+        yield _entry(whole.labelled("d-", f"documents = {number}"), documents=number)
+        mismatch = {"documents": number, "mismatched_documents": alignment.num_mismatched}
+        score = alignment.score(metric)
         if score is not None:
             yield _entry(score, **mismatch)
             return
-        name = whole.name.replace("d-", "s-", 1)
-        reason = "no document has as many lines as its reference"
+        name, reason = f"s-{whole.name}", "no document has as many lines as its reference"
         yield Entry(f"{name}: none, {reason}", {"name": name, "score": None, **mismatch})
 
 
-def _by_length(
-    metric: MetricConfig, texts: _LineTexts | _DocumentTexts, edges: Sequence[int]
-) -> Iterator[Entry]:
-    for bucket in length_buckets(metric.reference_lengths(texts.references[0]), edges):
-        size = len(bucket.members)
+def _by_length(metric: MetricConfig, texts: _Texts, edges: Sequence[int]) -> Iterator[Entry]:
+    buckets = length_buckets(metric.reference_lengths(texts.references[0]), edges)
+    for bucket, members in buckets.items():
         own, *others = (
-            [lines[i] for i in bucket.members] for lines in (texts.hypotheses, *texts.references)
+            [lines[i] for i in members] for lines in (texts.hypotheses, *texts.references)
         )
+        size = len(members)
         score = metric.score(own, others).labelled(texts.prefix, f"{texts.counted} = {size}")
-        score = dataclasses.replace(
-            score, text=score.text.replace(score.name, f"{score.name}[{bucket}]", 1)
-        )
-        yield _entry(score, bucket=str(bucket), segments=size)
+        text = score.text.replace(score.name, f"{score.name}[{bucket}]", 1)
+        yield _entry(dataclasses.replace(score, text=text), bucket=bucket, segments=size)
 
 
 def _entry(score: Score, **more: object) -> Entry:
@@ -266,20 +257,6 @@ def _values(score: Score) -> dict[str, object]:
         "text": score.text,
         "signature": score.signature,
     }
-
-
-def _parallel(options: ScoreOptions, hypotheses: Sequence[str], path: str) -> list[list[str]]:
-    """Return the sets of references, each as long as the translations."""
-    references = []
-    for reference in options.ref.split(","):
-        lines = _read(reference)
-        if len(lines) != len(hypotheses):
-            raise DataError(
-                f"{reference}: {len(lines):,} lines, but {_name(path)} has "
-                f"{len(hypotheses):,}; both need the same sentences in the same order"
-            )
-        references.append(lines)
-    return references
 
 
 def _name(path: str) -> str:

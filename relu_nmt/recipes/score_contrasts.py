@@ -1,8 +1,17 @@
-"""Contrastive tests: does a model prefer the right of several translations?"""
+"""Contrastive tests: does a model prefer the right of several translations?
+
+A file of them has one JSON object a line (``test.contrasts.jsonl`` of the grammar corpus), a
+:class:`Contrast`: a sentence that needs its context, with right and wrong translations. Lists of
+texts may be empty but for ``contrasts``; ``phenomenon`` and ``distance`` may be absent.
+"""
 
 import itertools
+import json
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -12,11 +21,88 @@ from relu_nmt.data.split import join_sentences
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.decoding.translations import SourceSentence
 from relu_nmt.errors import ConfigError, DataError
-from relu_nmt.evaluation.contrasts import Contrast, accuracies, read_contrasts
-from relu_nmt.io.progress_bar import ProgressBar
+from relu_nmt.io.progress_bar import progress_bar
+from relu_nmt.io.text_lines import read_lines
 from relu_nmt.recipes.score import Entry
 from relu_nmt.recipes.scoring_settings import ContrastOptions
 from relu_nmt.translator import Translator
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """A sentence with its right and its wrong translations.
+
+    Args:
+        source_language: language of the sentence; those of another one than the model's are left
+            out and counted.
+        source: the sentence.
+        reference: the right translation.
+        contrasts: the wrong ones, at least one.
+        source_context: the sentences before it, the nearest last.
+        reference_context: their translations, as many.
+        phenomenon: what has to be known from the context, a category of the result.
+        distance: how many sentences back it is said, another one.
+    """
+
+    source_language: str
+    source: str
+    reference: str
+    contrasts: tuple[str, ...]
+    source_context: tuple[str, ...] = ()
+    reference_context: tuple[str, ...] = ()
+    phenomenon: str = ""
+    distance: int | None = None
+
+
+def read_contrasts(path: str | os.PathLike[str]) -> list[Contrast]:
+    """Read a file of contrasts.
+
+    Raises:
+        DataError: it cannot be read, or a line is not such a record; the message gives the line.
+    """
+    lines = enumerate(read_lines(path), 1)
+    found = [_parse(line, f"{path}:{number}") for number, line in lines if line.strip()]
+    if not found:
+        raise DataError(f"{path}: no contrasts in it; expected a JSON object on each line")
+    return found
+
+
+def _parse(line: str, place: str) -> Contrast:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise DataError(
+            f"{place}: not JSON; expected one object a line, as in "
+            "test.contrasts.jsonl of data_prep/grammar_corpus.py"
+        ) from error
+    if not isinstance(record, dict):
+        raise DataError(f"{place}: expected a JSON object, found {line[:40]!r}")
+    record = {"phenomenon": "", "distance": None, **record}
+    values: dict[str, Any] = {}
+    for name in ("source_language", "source", "reference", "phenomenon"):
+        values[name] = record.get(name)
+        if not isinstance(values[name], str):
+            raise DataError(f"{place}: expected a text as '{name}'")
+    for name in ("contrasts", "source_context", "reference_context"):
+        texts = record.get(name)
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+            raise DataError(f"{place}: expected a list of texts as '{name}'")
+        values[name] = tuple(texts)
+    distance = record["distance"]
+    if distance is not None and (type(distance) is not int or distance < 0):
+        raise DataError(f"{place}: expected a number of sentences as 'distance'")
+    contrast = Contrast(**values, distance=distance)
+    if not contrast.contrasts:
+        raise DataError(f"{place}: 'contrasts' is empty; give at least one wrong translation")
+    if contrast.reference in contrast.contrasts:
+        raise DataError(f"{place}: the reference is one of the contrasts, which are all wrong")
+    if len(contrast.source_context) != len(contrast.reference_context):
+        raise DataError(
+            f"{place}: {len(contrast.source_context)} sentences in 'source_context', but "
+            f"{len(contrast.reference_context)} in 'reference_context'; they are translations of "
+            "each other"
+        )
+    return contrast
 
 
 def contrast_report(options: ContrastOptions) -> Iterator[Entry]:
@@ -110,24 +196,50 @@ def _accuracies(
 ) -> Iterator[Entry]:
     shown = "all" if context is None else str(context)
     total = sum(1 + len(contrast.contrasts) for contrast in contrasts)
-    with ProgressBar(f"score with context {shown}", total, "translations") as progress:
-        scores = contrast_scores(translator, contrasts, context, batch_size, progress.advance)
+    with progress_bar(f"score with context {shown}", total, "translations") as advance:
+        scores = contrast_scores(translator, contrasts, context, batch_size, advance)
     # A tie is not right: the model did not prefer it.
     is_right = [bool(own[0] > own[1:].max()) for own in scores]
     version = f"relu_nmt-{relu_nmt.__version__}"
     signature = f"context:{shown}|score:logprob-sum|ties:wrong|version:{version}"
-    for accuracy in accuracies(contrasts, is_right):
-        name = f"accuracy[{accuracy.category}]"
-        yield Entry(
-            f"{name} = {accuracy} context = {shown} signature: {signature}",
-            {
-                "name": "accuracy",
-                "category": accuracy.category,
-                "score": accuracy.value,
-                "right": accuracy.num_right,
-                "contrasts": accuracy.num_contrasts,
-                "chance": accuracy.chance,
-                "context": shown,
-                "signature": signature,
-            },
-        )
+    for found in accuracies(contrasts, is_right):
+        name, part = f"accuracy[{found['category']}]", f"{found['right']}/{found['contrasts']}"
+        score = f"{found['score']:.2f} ({part}) chance = {found['chance']:.2f}"
+        text = f"{name} = {score} context = {shown} signature: {signature}"
+        yield Entry(text, {"name": "accuracy", **found, "context": shown, "signature": signature})
+
+
+def accuracies(contrasts: Sequence[Contrast], is_right: Sequence[bool]) -> list[dict[str, Any]]:
+    """Return how often the right translation was preferred: of all, by phenomenon, by distance.
+
+    Args:
+        contrasts: at least one.
+        is_right: for each, whether the right translation scored above every wrong one.
+
+    Returns:
+        By name ``category``, ``score`` (0 to 100), the numbers ``right`` of ``contrasts``, and
+        ``chance``, the score of a blind choice.
+
+    Example:
+        >>> one = Contrast("en", "It is here.", "Er ist hier.", ("Es ist hier.",))
+        >>> accuracies([one, one], [True, False])
+        [{'category': 'all', 'score': 50.0, 'right': 1, 'contrasts': 2, 'chance': 50.0}]
+    """
+    everyone = list(zip(contrasts, is_right, strict=True))
+    groups = [("all", everyone)]
+    for phenomenon in sorted({c.phenomenon for c in contrasts if c.phenomenon}):
+        own = [pair for pair in everyone if pair[0].phenomenon == phenomenon]
+        groups.append((phenomenon, own))
+    for distance in sorted({c.distance for c in contrasts if c.distance is not None}):
+        own = [pair for pair in everyone if pair[0].distance == distance]
+        groups.append((f"distance {distance}", own))
+    return [
+        {
+            "category": category,
+            "score": 100 * sum(right for _, right in own) / len(own),
+            "right": sum(right for _, right in own),
+            "contrasts": len(own),
+            "chance": 100 * sum(1 / (1 + len(c.contrasts)) for c, _ in own) / len(own),
+        }
+        for category, own in groups
+    ]

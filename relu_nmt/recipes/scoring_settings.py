@@ -5,11 +5,10 @@ from typing import Any
 
 from relu_nmt.config import flag_of, group, like, option, settings
 from relu_nmt.config.shared import BatchSizeOptions, PrecisionOptions
+from relu_nmt.corpus.preprocess_config import PreprocessConfig
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR
-from relu_nmt.data.documents import SEPARATORS
 from relu_nmt.errors import ConfigError
-from relu_nmt.evaluation.bleu import METRICS
-from relu_nmt.evaluation.length_buckets import DEFAULT_EDGES, length_buckets
+from relu_nmt.evaluation.bleu import DEFAULT_EDGES, METRICS, length_buckets
 from relu_nmt.evaluation.significance import DEFAULT_SAMPLES
 
 
@@ -58,11 +57,12 @@ class DocumentOptions:
         ConfigError: flags that contradict each other.
     """
 
-    document_separator: str = option(
+    document_separator: str = like(
+        PreprocessConfig,
+        "document_separator",
         "none",
         "what stands between documents, in all files: a blank line, or a line <d> before each "
         "(tag); their lines may be sentences or groups of them",
-        choices=SEPARATORS,
     )
     documents: str | None = option(
         None,

@@ -1,23 +1,57 @@
 """A sweep from its settings to its report: attentions by document lengths by seeds."""
 
-from collections.abc import Sequence
+import argparse
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn, TypeVar
 
-from relu_nmt.data.data_folder import documents_path, find_pair, infer_languages
+from relu_nmt.config import add_settings, flag_of, read_settings
+from relu_nmt.data.data_folder import find_pair, infer_languages, split_path
 from relu_nmt.errors import ConfigError, DataError
-from relu_nmt.recipes.sweep_flags import check_generate_flags, check_train_flags
+from relu_nmt.recipes.training_settings import TranslationTrainingSettings
+from relu_nmt.recipes.translation_settings import TranslateSplitSettings
 from relu_nmt.sweep.environment import describe_environment, probe
-from relu_nmt.sweep.folder import SweepDescription, read_description, write_description
-from relu_nmt.sweep.plan import SweepPlan
+from relu_nmt.sweep.plan import (
+    SweepDescription,
+    SweepPlan,
+    read_description,
+    shown_command,
+    write_description,
+)
 from relu_nmt.sweep.report import REPORT_NAME, ReportData, write_report
 from relu_nmt.sweep.runner import StepRunner
+from relu_nmt.sweep.settings import SweepConfig
 from relu_nmt.sweep.settings import SweepSettings as Settings
 from relu_nmt.sweep.steps import DONE, Step
-from relu_nmt.user_modules import import_user_module
+from relu_nmt.training.config import TrainerConfig
+from relu_nmt.training.results import SIGNAL_EXIT_CODE
+from relu_nmt.user_modules import FLAG, import_user_module
 
-SIGNAL_EXIT_CODE = 128
+SettingsT = TypeVar("SettingsT")
+
 STEPS_FAILED = 1
+# Flags of the two commands that the sweep sets, and what sets them.
+TRAIN_OWN_FLAGS = {
+    "max_doc_tokens": "--lengths",
+    "doc_mixture": "--doc-mixture before the --",
+    "attention": "--attentions",
+    "attention_preset": "--attentions",
+    "seed": "--seeds",
+    "save_dir": "--save-dir before the --",
+    "finetune_from_model": "--start-from",
+    "user_module": "--user-module before the --",
+}
+GENERATE_OWN_FLAGS = {
+    "path": "--checkpoint",
+    "gen_subset": "--gen-subset",
+    "max_doc_tokens": "--lengths",
+    "user_module": "--user-module of the sweep",
+    **dict.fromkeys(
+        ("output", "output_separator", "results", "results_path", "attention_stats"),
+        "the sweep, which reads the file",
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -64,12 +98,31 @@ def run(settings: Settings, *, progress: bool = True) -> SweepResult:
     for path in settings.user_modules:
         import_user_module(path)
     plan = SweepPlan(settings, frozenset(config.attentions))
-    train, generate = check_train_flags(plan), check_generate_flags(plan)
+    budget = config.time.flags[0].removeprefix("--").replace("-", "_")
+    own = {**TRAIN_OWN_FLAGS, budget: "--budget"}
+    if "--no-save" in config.train_flags:
+        raise ConfigError("--no-save: there is no checkpoint to evaluate; leave it out")
+    trainings = [plan.steps_of(model)[0] for model in plan.models()]
+    train, *_ = _settings_of(
+        trainings, TranslationTrainingSettings, "behind the --", config.train_flags, own
+    )
+    _check_checkpoint(config, train.trainer)
+    [generate] = _settings_of(
+        plan.steps()[1:2],
+        TranslateSplitSettings,
+        "in --generate-flags",
+        config.generate_flags,
+        GENERATE_OWN_FLAGS,
+    )
+    if generate.generation.score_reference:
+        raise ConfigError(
+            "--score-reference in --generate-flags: translations are scored; leave it out"
+        )
     typed = [name for name in (train.task.source_lang, train.task.target_lang) if name]
     languages = tuple(typed) if len(typed) == 2 else infer_languages(settings.data)
     _check_boundaries(settings, languages)
-    for model in plan.models():
-        _check_start(config.start_from, plan.steps_of(model)[0])
+    for step in trainings:
+        _check_start(config.start_from, step)
     found = probe(config.attentions, settings.user_modules)
     if not generate.documents.window_overlap:  # of windows that overlap there are no statistics
         plan = SweepPlan(settings, frozenset(found["without_weights"]))
@@ -94,20 +147,91 @@ def _report_only(folder: Path, progress: bool) -> SweepResult:
     return result
 
 
+class _FlagParser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{self.prog}: {message}")
+
+
+def _settings_of(
+    steps: Sequence[Step],
+    settings_class: type[SettingsT],
+    where: str,
+    typed: Sequence[str],
+    own: Mapping[str, str],
+) -> list[SettingsT]:
+    """Return the settings of the first command of each step.
+
+    Args:
+        steps: trainings, or evaluations.
+        settings_class: of their command.
+        where: in which the user types its flags, for messages.
+        typed: what was typed there.
+        own: fields that the sweep sets itself, and what sets them.
+
+    Raises:
+        ConfigError: there is no such flag or value, flags contradict each other, or one of those
+            that the sweep sets was typed.
+    """
+    parser = _FlagParser(prog=where, add_help=False)
+    parser.add_argument("--debug", action="store_true")
+    parser.add_argument(FLAG, action="append", default=[])
+    add_settings(parser, settings_class)
+    found = parser.parse_args(typed)
+    for name, setter in own.items():
+        if getattr(found, name, None) not in (None, []):
+            raise ConfigError(f"{flag_of(name)} {where}: it is set by {setter}")
+    commands = [shown_command(step.commands[0])[1:] for step in steps]
+    return [read_settings(settings_class, parser.parse_args(words)) for words in commands]
+
+
+def _check_checkpoint(config: SweepConfig, trainer: TrainerConfig) -> None:
+    """See that a training will write the checkpoint to evaluate: it may take days.
+
+    Raises:
+        ConfigError: it will not.
+    """
+    which, number, checkpoint = config.checkpoint, config.averaged, trainer.checkpoint
+    if which == "best" and trainer.validation.disable_validation:
+        raise ConfigError(
+            "--disable-validation: there is no best checkpoint; add --checkpoint last"
+        )
+    if which == "last" and checkpoint.no_last_checkpoints:
+        raise ConfigError("--no-last-checkpoints: there is no last checkpoint; leave it out")
+    if number is None:
+        return
+    updates, interval = config.time.updates, checkpoint.save_interval_updates
+    if updates is None:
+        raise ConfigError(
+            f"--checkpoint {which}: how many checkpoints a --budget in time gives is not known; "
+            "give it in updates, as 4000u"
+        )
+    if interval <= 0:
+        raise ConfigError(f"--checkpoint {which}: add --save-interval-updates behind the --")
+    kept = checkpoint.keep_interval_updates
+    if 0 < kept < number:
+        raise ConfigError(f"--checkpoint {which}: raise --keep-interval-updates {kept} to {number}")
+    if updates // interval < number:
+        raise ConfigError(
+            f"--checkpoint {which}: {updates} updates give {updates // interval} checkpoints with "
+            f"--save-interval-updates {interval}; lower one of the two"
+        )
+
+
 def _check_start(folder: str | None, train: Step) -> None:
     """See that the sentence model that a training starts from is there, and trained to its end.
 
     Raises:
         ConfigError: it is not.
     """
-    if train.start is None:
+    start = train.checkpoint_of("--finetune-from-model")
+    if start is None:
         return
-    if not train.start.exists():
+    if not start.exists():
         raise ConfigError(
-            f"--start-from {folder}: has no {train.start}; train the sentence models first, with "
+            f"--start-from {folder}: has no {start}; train the sentence models first, with "
             "--lengths 1 and the same --attentions, --seeds and --checkpoint"
         )
-    sentences = Step(train.model, None, train.start.parent.parent)
+    sentences = Step(train.model, None, start.parent.parent)
     state = sentences.state
     if state is not None and state.status != DONE:
         raise ConfigError(
@@ -124,7 +248,7 @@ def _check_boundaries(settings: Settings, languages: Sequence[str]) -> None:
     """
     for split in ("train", settings.sweep.gen_subset):
         pair = find_pair(settings.data, split, *languages)
-        path = documents_path(settings.data, split, pair)
+        path = split_path(settings.data, split, pair, "documents")
         if not path.exists():
             raise DataError(
                 f"{path}: no such file, but a sweep is about documents; run relu-nmt-preprocess "

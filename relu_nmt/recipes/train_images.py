@@ -4,18 +4,17 @@ import dataclasses
 from collections.abc import Mapping
 
 from relu_nmt.errors import CheckpointError, ConfigError
-from relu_nmt.recipes.training import Training, TrainingParts, run_training
+from relu_nmt.recipes.training import Training, run_training
 from relu_nmt.recipes.training_settings import ImageTrainingSettings as Settings
 from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint import read_metadata
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.results import TrainingResult
-from relu_nmt.vision.augmentation import ImageTransform
-from relu_nmt.vision.batches import ImageBatches
+from relu_nmt.training.trainer import Trainer
+from relu_nmt.vision.batches import ImageBatches, ImageTransform
 from relu_nmt.vision.images import ImageSet, add_set, hold_out, open_images, with_classes_of
 from relu_nmt.vision.loading import classes_of, describe_task
-from relu_nmt.vision.objective import ImageObjective
-from relu_nmt.vision.vision_transformer import VisionTransformer
+from relu_nmt.vision.vision_transformer import ImageObjective, VisionTransformer
 
 
 def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
@@ -39,12 +38,8 @@ class ImageTraining(Training):
 
     settings: Settings
 
-    def parts(self) -> TrainingParts:
-        """Return the parts of a new training; what is in them is printed.
-
-        Raises:
-            ReluNmtError: the images, or the checkpoint to go on from, do not fit the settings.
-        """
+    def trainer(self) -> Trainer:
+        """Return the trainer of a new training; what its parts are is printed."""
         settings, options = self.settings, self.settings.task
         transform = ImageTransform(settings.preprocessing, settings.model.image_size)
         train_set, valid_sets = self._images()
@@ -56,13 +51,12 @@ class ImageTraining(Training):
         valid = {
             name: ImageBatches(images, transform, valid_size) for name, images in valid_sets.items()
         }
-        return TrainingParts(
-            model,
+        return self.trainer_of(
             ImageObjective(model, options.label_smoothing, settings.regularizer),
             TrainingData(train, valid, scorers={}),
-            with_cosine_period(settings.trainer, train.num_batches, self.process.world_size),
             describe_task(train_set.classes, settings.preprocessing),
             f"images per device = {options.batch_size}",
+            with_cosine_period(settings.trainer, train.num_batches, self.process.world_size),
         )
 
     def _images(self) -> tuple[ImageSet, dict[str, ImageSet]]:
@@ -91,27 +85,27 @@ class ImageTraining(Training):
                     "--valid-fraction 0.1, or --disable-validation"
                 )
         for name, images in sets.items():
-            self._report_images(name, images)
-        return train, {name: images for name, images in sets.items() if images is not train}
-
-    def _report_images(self, name: str, images: ImageSet) -> None:
-        self.say(
-            f"{images.tree.origin}: {name}: {len(images):,} images of {len(images.classes)} classes"
-        )
-        if images.num_ignored:
             self.say(
-                f"{images.num_ignored:,} other files there are left out: no image by their names, "
-                "or not in a class folder"
+                f"{images.tree.origin}: {name}: {len(images):,} images of "
+                f"{len(images.classes)} classes"
             )
+            if images.num_ignored:
+                self.say(
+                    f"{images.num_ignored:,} other files there are left out: no image by their "
+                    "names, or not in a class folder"
+                )
+        return train, {name: images for name, images in sets.items() if images is not train}
 
     def _model(self, num_classes: int) -> VisionTransformer:
         """Return a new model; its size is printed."""
         config = self.settings.model
-        name = (
-            f"{self.settings.task.arch}, attention {config.attention}, "
+        model = self.new_model(lambda: VisionTransformer(config, num_classes))
+        self.say(
+            f"model: {self.settings.task.arch}, attention {config.attention}, "
             f"{config.num_tokens} tokens an image"
         )
-        return self.new_model(lambda: VisionTransformer(config, num_classes), name)
+        self.say_size(model)
+        return model
 
     def _check_checkpoint(self, images: ImageSet) -> None:
         """Compare the checkpoint to go on from with these images.
@@ -120,9 +114,7 @@ class ImageTraining(Training):
             CheckpointError: it tells other classes apart.
         """
         path = self.checkpoint_to_continue()
-        if path is None:
-            return
-        if classes_of(read_metadata(path), path) != tuple(images.classes):
+        if path is not None and classes_of(read_metadata(path), path) != tuple(images.classes):
             raise CheckpointError(
                 f"{path}: trained with other classes than those of {self.settings.data}; choose "
                 "another --save-dir for a fresh start"

@@ -1,34 +1,33 @@
 """Train a translation model on a data folder, or go on with its training."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
 
 from relu_nmt.config import to_dict
 from relu_nmt.corpus.translation import TranslationTask
-from relu_nmt.data.batches import TranslationBatches
-from relu_nmt.data.batching import refuse_too_long
+from relu_nmt.data.batches import TranslationBatches, refuse_too_long
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR
-from relu_nmt.data.groups import LENGTHS_FILE, SINGLE_SENTENCES, DocumentConfig, lengths_in_words
+from relu_nmt.data.groups import LENGTHS_FILE, SINGLE_SENTENCES, lengths_in_words
 from relu_nmt.data.split import Split
 from relu_nmt.decoding.generator import Generator
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
-from relu_nmt.evaluation.config import ScoringConfig
-from relu_nmt.evaluation.validation_bleu import SAMPLES, ValidationBleu
+from relu_nmt.evaluation.bleu import ScoringConfig
+from relu_nmt.evaluation.split_score import SAMPLES, ValidationBleu
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.loading import build_model
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.encoder_decoder import EncoderDecoder
 from relu_nmt.models.objective import TranslationObjective
-from relu_nmt.recipes.training import Training, TrainingParts, run_training
+from relu_nmt.recipes.training import Training, run_training
 from relu_nmt.recipes.training_settings import TranslationTrainingSettings as Settings
 from relu_nmt.recipes.training_settings import search_settings
 from relu_nmt.training.batches import Scorer, TrainingData
 from relu_nmt.training.checkpoint import read_metadata
-from relu_nmt.training.distributed import ProcessGroup
 from relu_nmt.training.results import TrainingResult
+from relu_nmt.training.trainer import Trainer
 
 
 def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
@@ -51,28 +50,12 @@ class TranslationTraining(Training):
     """Makes the parts of a translation training."""
 
     settings: Settings
+    task: TranslationTask
 
-    def __init__(
-        self, settings: Settings, process: ProcessGroup, say: Callable[[str], None]
-    ) -> None:
-        super().__init__(settings, process, say)
-        options, bleu = settings.task, settings.bleu
-        task = TranslationTask.from_data_folder(
-            settings.data, options.source_lang, options.target_lang
-        )
-        if task.target_text.keeps_text:
-            task = task.with_post_processing(bleu.eval_bleu_remove_bpe, bleu.eval_bleu_detok)
-        if settings.documents.sentence_separator:
-            task = task.with_sentence_separator()
-        self.task = task
-
-    def parts(self) -> TrainingParts:
-        """Return the parts of a new training; what is in them is printed.
-
-        Raises:
-            ReluNmtError: the data, or the checkpoint to go on from, do not fit the settings.
-        """
+    def trainer(self) -> Trainer:
+        """Return the trainer of a new training; what its parts are is printed."""
         settings, batching = self.settings, self.settings.batching
+        self.task = self._open_task()
         model = self._model()
         self._check_checkpoint()
         objective = TranslationObjective(model, settings.task.smoothing, settings.regularizer)
@@ -81,15 +64,23 @@ class TranslationTraining(Training):
         if settings.bleu.eval_bleu and valid:
             first = next(iter(valid))
             scorers[first] = self._bleu_of(model, valid[first])
-        return TrainingParts(
-            model,
+        return self.trainer_of(
             objective,
             TrainingData(train, valid, scorers),
-            settings.trainer,
             self.task.to_state(),
             f"max tokens per device = {batching.max_tokens} and max sentences per "
             f"device = {batching.batch_size}",
+            settings.trainer,
         )
+
+    def _open_task(self) -> TranslationTask:
+        settings, options, bleu = self.settings, self.settings.task, self.settings.bleu
+        task = TranslationTask.from_data_folder(
+            settings.data, options.source_lang, options.target_lang
+        )
+        if task.target_text.keeps_text:
+            task = task.with_post_processing(bleu.eval_bleu_remove_bpe, bleu.eval_bleu_detok)
+        return task.with_sentence_separator() if settings.documents.sentence_separator else task
 
     def _model(self) -> EncoderDecoder:
         """Return a new model; its size is printed."""
@@ -104,8 +95,10 @@ class TranslationTraining(Training):
                 f"--share-all-embeddings: {self.settings.data} has two dictionaries; preprocess "
                 "with --joined-dictionary, or use --share-decoder-input-output-embed"
             )
-        name = f"{self.settings.task.arch}, attention {_attention_names(config)}"
-        return self.new_model(lambda: build_model(config, task), name)
+        model = self.new_model(lambda: build_model(config, task))
+        self.say(f"model: {self.settings.task.arch}, attention {_attention_names(config)}")
+        self.say_size(model)
+        return model
 
     def _check_checkpoint(self) -> None:
         """Compare the checkpoint to go on from with this model and data.
@@ -159,8 +152,7 @@ class TranslationTraining(Training):
             names = []
         valid = {name: self._validation_batches(name) for name in names}
         if self.process.is_first and not settings.trainer.checkpoint.no_save:
-            folder = Path(settings.trainer.checkpoint.save_dir)
-            write_lengths(folder, settings.documents, [train, *valid.values()])
+            self._write_lengths([train, *valid.values()])
         return train, valid
 
     def _training_batches(self, name: str) -> TranslationBatches:
@@ -174,8 +166,7 @@ class TranslationTraining(Training):
         split = self._open(name)
         skip = batching.skip_invalid_size_inputs
         if not skip and (not lengths or SINGLE_SENTENCES in lengths):
-            sizes = split.source_sizes, split.target_sizes
-            refuse_too_long(*sizes, batching.max_tokens, str(split.source.prefix))
+            refuse_too_long(split, batching.max_tokens)
         seed = self.settings.trainer.run.seed
         batches = TranslationBatches(split, batching.training_limits, lengths, seed, skip)
         self._tell_lengths(batches)
@@ -212,6 +203,25 @@ class TranslationTraining(Training):
         for description in descriptions:
             self.say(f"{batches.split.name}{mixed}: {lengths_in_words(description)}")
 
+    def _write_lengths(self, batches: Iterable[TranslationBatches]) -> None:
+        """Write how long the groups of sentences really are; nothing without documents."""
+        splits = {one.split.name: one.describe_lengths() for one in batches}
+        content = {
+            "sentence_separator": self.settings.documents.sentence_separator,
+            "mixture_of_epoch": 1,
+            "splits": {name: lengths for name, lengths in splits.items() if lengths},
+        }
+        if not content["splits"]:
+            return
+        folder = Path(self.settings.trainer.checkpoint.save_dir)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_text(folder / LENGTHS_FILE, json.dumps(content, indent=2) + "\n")
+        except OSError as error:
+            raise ConfigError(
+                f"--save-dir {folder}: cannot write {LENGTHS_FILE}: {error.strerror}"
+            ) from error
+
     def _bleu_of(self, model: EncoderDecoder, batches: TranslationBatches) -> ValidationBleu:
         options, run = self.settings.bleu, self.settings.trainer.run
         dtype = torch.bfloat16 if run.bf16 else torch.float16 if run.fp16 else None
@@ -233,33 +243,3 @@ def _attention_names(config: TransformerConfig) -> str:
     if len(set(names.values())) == 1:
         return names["encoder"]
     return ", ".join(f"{slot} {name}" for slot, name in names.items())
-
-
-def write_lengths(
-    folder: Path, documents: DocumentConfig, batches: Iterable[TranslationBatches]
-) -> None:
-    """Write how long the groups of sentences really are; nothing without documents.
-
-    Args:
-        folder: the ``--save-dir``.
-        documents: how sentences are joined.
-        batches: of each split.
-
-    Raises:
-        ConfigError: the folder cannot be written.
-    """
-    splits = {one.split.name: one.describe_lengths() for one in batches}
-    content = {
-        "sentence_separator": documents.sentence_separator,
-        "mixture_of_epoch": 1,
-        "splits": {name: lengths for name, lengths in splits.items() if lengths},
-    }
-    if not content["splits"]:
-        return
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_text(folder / LENGTHS_FILE, json.dumps(content, indent=2) + "\n")
-    except OSError as error:
-        raise ConfigError(
-            f"--save-dir {folder}: cannot write {LENGTHS_FILE}: {error.strerror}"
-        ) from error

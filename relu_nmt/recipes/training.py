@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,38 +10,16 @@ from torch import nn
 
 from relu_nmt.attention.backends.choice import set_attention_backend
 from relu_nmt.config import to_dict
-from relu_nmt.peak_memory import peak_gpu_bytes
 from relu_nmt.recipes.training_settings import TrainingSettings
 from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint_manager import CheckpointFolder
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.distributed import ProcessGroup, join_processes
 from relu_nmt.training.log import TrainingLog
-from relu_nmt.training.results import TrainingResult
+from relu_nmt.training.results import TrainingResult, peak_gpu_bytes
 from relu_nmt.training.trainer import Trainer
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
-
-
-@dataclass(frozen=True)
-class TrainingParts:
-    """What a recipe makes for the trainer.
-
-    Args:
-        model: its weights are trained and stored.
-        objective: the module around it that gives the loss.
-        data: batches to train on and to validate with.
-        trainer: settings of the trainer.
-        task: what a checkpoint tells about the data, as JSON can hold it.
-        batch_size: how large the batches are, in words.
-    """
-
-    model: nn.Module
-    objective: nn.Module
-    data: TrainingData
-    trainer: TrainerConfig
-    task: Mapping[str, Any]
-    batch_size: str
 
 
 class Training(ABC):
@@ -51,39 +28,35 @@ class Training(ABC):
     Args:
         settings: all settings of the recipe.
         process: this process among those that train together.
-        say: prints a line of the log.
+        log: of the training.
     """
 
-    def __init__(
-        self, settings: TrainingSettings, process: ProcessGroup, say: Callable[[str], None]
-    ) -> None:
+    def __init__(self, settings: TrainingSettings, process: ProcessGroup, log: TrainingLog) -> None:
         self.settings = settings
         self.process = process
-        self.say = say
+        self.log = log
+        self.say = log.say
 
     @abstractmethod
-    def parts(self) -> TrainingParts:
-        """Return the parts of a new training; what is in them is printed.
+    def trainer(self) -> Trainer:
+        """Return :meth:`trainer_of` the parts of a new training; what is in them is printed.
 
         Raises:
             ReluNmtError: the data, or the checkpoint to go on from, do not fit the settings.
         """
 
-    def new_model(self, build: Callable[[], ModelT], name: str) -> ModelT:
-        """Return a new model with seeded weights and the back end; its size is printed.
-
-        Args:
-            build: makes it.
-            name: what it is called in the log.
-        """
+    def new_model(self, build: Callable[[], ModelT]) -> ModelT:
+        """Return the model that ``build`` makes, with seeded weights and the back end."""
         torch.manual_seed(self.settings.trainer.run.seed)
         model = build()
         set_attention_backend(model, self.settings.backend.attention_backend)
-        self.say(f"model: {name}")
+        return model
+
+    def say_size(self, model: nn.Module) -> None:
+        """Print how many parameters a model has."""
         total = sum(p.numel() for p in model.parameters())
         trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
         self.say(f"num. shared model params: {total:,} (num. trained: {trained:,})")
-        return model
 
     def checkpoint_to_continue(self) -> Path | None:
         """Return the checkpoint that training will start from, ``None`` for a fresh start."""
@@ -91,6 +64,33 @@ class Training(ABC):
         path = CheckpointFolder(config.checkpoint, config.validation).restore_path()
         finetuned = config.checkpoint.finetune_from_model
         return path or (Path(finetuned) if finetuned else None)
+
+    def trainer_of(
+        self,
+        objective: nn.Module,
+        data: TrainingData,
+        task: Mapping[str, Any],
+        batch_size: str,
+        config: TrainerConfig,
+    ) -> Trainer:
+        """Return the trainer of these parts.
+
+        Args:
+            objective: gives the loss; its module ``model`` is trained and stored.
+            data: batches to train on and to validate with.
+            task: what a checkpoint tells about the data, as JSON can hold it.
+            batch_size: how large the batches are, in words.
+            config: settings of the trainer.
+        """
+        description = {
+            "model_config": to_dict(self.settings.model),
+            "task": task,
+            "args": to_dict(self.settings, stored_only=True),
+        }
+        trainer = Trainer(objective, data, config, description, self.process, self.log)
+        devices = f"{self.process.world_size} device(s) ({self.process.device.type})"
+        self.say(f"training on {devices}; {batch_size}")
+        return trainer
 
 
 def run_training(
@@ -110,18 +110,7 @@ def run_training(
     process = join_processes(config.run.cpu)
     try:
         log = TrainingLog(config.logging, quiet=not process.is_first, shown=progress)
-        parts = training_class(settings, process, log.say).parts()
-        description = {
-            "model_config": to_dict(settings.model),
-            "task": parts.task,
-            "args": to_dict(settings, stored_only=True),
-        }
-        trainer = Trainer(
-            parts.model, parts.objective, parts.data, parts.trainer, description, process, log
-        )
-        devices = f"{process.world_size} device(s) ({process.device.type})"
-        log.say(f"training on {devices}; {parts.batch_size}")
-        result = trainer.train()
+        result = training_class(settings, process, log).trainer().train()
         if (peak := peak_gpu_bytes()) is not None:
             log.say(f"peak GPU memory: {peak:,} bytes")
     finally:

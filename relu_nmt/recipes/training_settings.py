@@ -9,13 +9,12 @@ from relu_nmt.attention.config import (
     AttentionRegularizerConfig,
 )
 from relu_nmt.config import REQUIRED, from_flat, group, like, option, settings
-from relu_nmt.config.shared import FairseqOptions, LanguageOptions
-from relu_nmt.data.batching import BatchingConfig
+from relu_nmt.config.shared import BatchingConfig, FairseqOptions, LanguageOptions
 from relu_nmt.data.groups import DocumentConfig
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.errors import ConfigError
-from relu_nmt.models.architectures import architectures
-from relu_nmt.models.config import TransformerConfig
+from relu_nmt.models.config import TransformerConfig, architectures
+from relu_nmt.modules.config import arch_option
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.vision.config import (
     ImageTaskOptions,
@@ -36,13 +35,10 @@ class TaskOptions(LanguageOptions, FairseqOptions):
         ConfigError: a value out of range.
     """
 
-    arch: str = option(
+    arch: str = arch_option(
         "reluformer",
-        "shape of the model: transformer*; reluformer* is the same with --attention-preset "
-        "reluformer; other model flags go before it",
-        flags=("-a",),
-        metavar="NAME",
-        presets=architectures,
+        architectures,
+        "transformer*; reluformer* is the same with --attention-preset reluformer",
     )
     attention_preset: str = like(AttentionPresetOptions, "attention_preset", "none")
     criterion: str = option(
@@ -71,17 +67,6 @@ class TaskOptions(LanguageOptions, FairseqOptions):
         return self.label_smoothing if self.criterion == LABEL_SMOOTHED else 0.0
 
 
-def parse_search(text: str) -> str:
-    """Return the JSON text if it describes a search.
-
-    Raises:
-        ValueError: no JSON object.
-        ConfigError: a field that the search does not have.
-    """
-    search_settings(text)
-    return text
-
-
 def search_settings(text: str) -> GenerationConfig:
     """Return the search that JSON with fields of :class:`GenerationConfig` describes.
 
@@ -98,6 +83,12 @@ def search_settings(text: str) -> GenerationConfig:
     return from_flat(GenerationConfig, values)
 
 
+def _checked_search(text: str) -> str:
+    """Return the text if :func:`search_settings` can read it."""
+    search_settings(text)
+    return text
+
+
 @settings
 class EvalBleuOptions:
     """BLEU of the validation set during training."""
@@ -107,7 +98,7 @@ class EvalBleuOptions:
         DEFAULT_SEARCH,
         "settings of the search as JSON",
         metavar="JSON",
-        parse=parse_search,
+        parse=_checked_search,
         needs="eval_bleu",
     )
     eval_bleu_remove_bpe: str | None = option(

@@ -5,15 +5,14 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from relu_nmt.data.documents import separator_test
-from relu_nmt.data.groups import SINGLE_SENTENCES
+from relu_nmt.data.groups import SEPARATOR_TESTS, SINGLE_SENTENCES
 from relu_nmt.decoding.config import WindowConfig
 from relu_nmt.decoding.document_search import (
     SourceDocuments,
     TranslatedDocuments,
     WindowPlan,
 )
-from relu_nmt.io.progress_bar import ProgressBar, hidden_progress
+from relu_nmt.io.progress_bar import hidden_progress, progress_bar
 from relu_nmt.io.text_lines import decode_lines, read_lines
 from relu_nmt.recipes.translation import (
     length_note,
@@ -23,7 +22,7 @@ from relu_nmt.recipes.translation import (
 )
 from relu_nmt.recipes.translation_settings import TranslateDocumentsSettings as Settings
 
-is_blank = separator_test("blank")
+is_blank = SEPARATOR_TESTS["blank"]
 
 
 @dataclass(frozen=True)
@@ -66,10 +65,10 @@ def run(settings: Settings, *, progress: bool = True) -> TextTranslation:
     hidden = settings.documents.no_progress_bar or not progress
     with (
         hidden_progress(hidden),
-        ProgressBar("translate", len(plan.windows), "groups") as shown,
+        progress_bar("translate", len(plan.windows), "groups") as advance,
     ):
         found = translator.translate_in_windows(
-            sources, windows, settings.search, on_progress=shown.advance
+            sources, windows, settings.search, on_progress=advance
         )
     rest = iter(found)
     text = [line for blank, run in runs for line in ([""] * len(run) if blank else next(rest))]

@@ -17,8 +17,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from relu_nmt.data.documents import DOCUMENT_TAG
-from relu_nmt.data.groups import describe_lengths, lengths_in_words
+from relu_nmt.data.groups import DOCUMENT_TAG, describe_lengths, lengths_in_words
 from relu_nmt.data.split import longer_side
 from relu_nmt.decoding.document_search import (
     SourceDocuments,
@@ -31,9 +30,8 @@ from relu_nmt.errors import DataError
 from relu_nmt.evaluation.bleu import Score
 from relu_nmt.evaluation.significance import SegmentStatistics
 from relu_nmt.evaluation.split_score import SplitScorer
-from relu_nmt.io.progress_bar import ProgressBar, hidden_progress
+from relu_nmt.io.progress_bar import hidden_progress, progress_bar
 from relu_nmt.io.safe_write import safe_writer
-from relu_nmt.peak_memory import peak_gpu_bytes, peak_resident_bytes
 from relu_nmt.recipes.attention_report import AttentionReport
 from relu_nmt.recipes.translation import (
     LineFormat,
@@ -45,6 +43,7 @@ from relu_nmt.recipes.translation import (
     write_file,
 )
 from relu_nmt.recipes.translation_settings import TranslateSplitSettings as Settings
+from relu_nmt.training.results import peak_gpu_bytes, peak_resident_bytes
 from relu_nmt.translator import Translator
 
 DOCUMENT_SCORES = ("d_bleu", "s_bleu", "group_bleu", "chrf")
@@ -199,7 +198,7 @@ class _SplitTranslator:
             self._print(note)
         hidden = self._settings.split.no_progress_bar or not progress
         label = f"translate {split.name}"
-        with hidden_progress(hidden), ProgressBar(label, num_windows, unit) as shown:
+        with hidden_progress(hidden), progress_bar(label, num_windows, unit) as advance:
             for documents, numbers in _document_ranges(self._counts):
                 sources = SourceDocuments(
                     self._read(numbers),
@@ -210,7 +209,7 @@ class _SplitTranslator:
                 first_id = len(found.groups)
                 started = time.perf_counter()
                 translated = self._translator.translate_in_windows(
-                    sources, self._windows, self._config, first_id, shown.advance
+                    sources, self._windows, self._config, first_id, advance
                 )
                 found.seconds += time.perf_counter() - started
                 self._take(translated)

@@ -9,9 +9,10 @@ from relu_nmt.config.shared import (
     FairseqOptions,
     LanguageOptions,
     PrecisionOptions,
+    ProgressBarOptions,
+    SubsetOptions,
 )
-from relu_nmt.data.documents import SEPARATORS
-from relu_nmt.data.groups import SINGLE_SENTENCES, DocumentConfig
+from relu_nmt.data.groups import SEPARATORS, SINGLE_SENTENCES, DocumentConfig
 from relu_nmt.decoding.config import (
     DocumentGenerationConfig,
     GenerationConfig,
@@ -19,7 +20,7 @@ from relu_nmt.decoding.config import (
     WindowConfig,
 )
 from relu_nmt.errors import ConfigError
-from relu_nmt.evaluation.config import ScoringConfig
+from relu_nmt.evaluation.bleu import ScoringConfig
 
 
 @settings
@@ -52,10 +53,9 @@ class ModelOptions(LanguageOptions, FairseqOptions, PrecisionOptions, AttentionB
 
 
 @settings
-class SplitOptions:
+class SplitOptions(SubsetOptions, ProgressBarOptions):
     """What to translate, and where the lines go."""
 
-    gen_subset: str = option("test", "split to translate: test, valid, train...", metavar="SPLIT")
     results_path: str | None = option(
         None, "write to generate-SPLIT.txt in this folder instead of standard output", metavar="DIR"
     )
@@ -63,7 +63,6 @@ class SplitOptions:
     skip_invalid_size_inputs_valid_test: bool = option(
         False, "leave sentences untranslated that are longer than the model can read"
     )
-    no_progress_bar: bool = option(False, "no progress bar")
 
 
 @settings
@@ -215,7 +214,7 @@ class TranslateSplitSettings:
 
 
 @settings
-class TextDocumentOptions:
+class TextDocumentOptions(ProgressBarOptions):
     """How much of a document to translate at once."""
 
     max_doc_tokens: int | None = like(
@@ -226,7 +225,6 @@ class TextDocumentOptions:
         f"that the model was trained on ({SINGLE_SENTENCES}, line by line, for one of sentences)",
     )
     window_overlap: int = like(WindowConfig, "window_overlap", 0)
-    no_progress_bar: bool = option(False, "no progress bar")
 
     def check(self) -> None:
         """See that windows can be made, before the model is loaded."""

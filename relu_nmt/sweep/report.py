@@ -1,5 +1,6 @@
 """results.csv with every number, and report.html, a page that needs nothing but itself."""
 
+import base64
 import csv
 import io
 import math
@@ -9,25 +10,28 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation.significance import DEFAULT_SAMPLES, DEFAULT_SEED
 from relu_nmt.io.safe_write import write_text
-from relu_nmt.sweep.averages import Average, average_cells
-from relu_nmt.sweep.figures import Panel, draw
-from relu_nmt.sweep.folder import SweepDescription, models_in, read_description
+from relu_nmt.sweep.plan import SweepDescription, models_in, read_description
 from relu_nmt.sweep.results import (
     NOT_CONVERGED,
     PENDING,
     SCORES,
     SLOTS,
+    Average,
     Cell,
     Record,
     System,
+    average_cells,
     read_cells,
 )
 from relu_nmt.sweep.steps import DIVERGED, DONE, FAILED, STARTED
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 REPORT_NAME, CSV_NAME = "report.html", "results.csv"
 FIRST_COLUMNS = (
@@ -52,6 +56,14 @@ WORDS = {
 }
 BAD = (NOT_CONVERGED, DIVERGED, FAILED)
 UNKNOWN = "\u2013"
+PANEL_INCHES = (3.5, 3.0)
+WIDE_INCHES = (7.2, 3.9)
+# Told apart by marker and dashes where there is no colour; the colours differ in lightness too.
+COLOURS = ("#1b1f24", "#d1495b", "#2f6db5", "#6a994e", "#8a5fb4", "#b5760a", "#0f8b8d", "#7a4419")
+MARKERS = "osD^vPX*"
+DASHES = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
+STYLE: Any = {"font.size": 9.5, "svg.hashsalt": "relu_nmt", "axes.edgecolor": "#8b9299"}
+SPREAD = 0.06
 
 
 @dataclass(frozen=True)
@@ -154,26 +166,66 @@ class ReportData:
                     yield length, split, prefix, found
 
     def figure(self, *columns: tuple[str, str, float], from_zero: bool = True) -> str:
-        """Return plots of columns of the means.
+        """Return plots of means over document lengths, side by side, for the ``src`` of an image.
 
         Args:
             columns: column, title with the unit, and what its values are divided by.
             from_zero: whether the vertical axes begin at 0.
         """
-        panels = []
-        for column, title, scale in columns:
-            lines = [
-                [
-                    (place, a.record[column] / scale, _interval(a) if column == "d_bleu" else None)
-                    for place, a in enumerate(self.row(system))
-                    if a is not None and column in a.record
-                ]
-                for system in self.systems
-            ]
-            panels.append(Panel(title, lines, from_zero))
-        ticks = [length_name(length) for length in self.lengths]
-        names = [self.label(system) for system in self.systems]
-        return draw(panels, names, ticks, "document length, tokens")
+        import matplotlib as mpl
+        from matplotlib.figure import Figure
+
+        with mpl.rc_context(STYLE):
+            width, height = WIDE_INCHES if len(columns) == 1 else PANEL_INCHES
+            figure = Figure(figsize=(width * len(columns), height), layout="constrained")
+            all_axes = figure.subplots(1, len(columns), squeeze=False)[0]
+            legend: dict[str, Any] = {}  # each system once, in whichever panels it is drawn
+            for axes, (column, title, scale) in zip(all_axes, columns, strict=True):
+                self._draw(axes, column, scale)
+                axes.set_title(title, loc="left", fontsize=9.5)
+                if from_zero:
+                    top = axes.get_ylim()[1]
+                    axes.set_ylim(-0.03 * top, 1.05 * top)  # room for whole markers
+                for line, name in zip(*axes.get_legend_handles_labels(), strict=True):
+                    legend.setdefault(name, line)
+            shown = {"ncols": 2 * len(columns) + 1, "frameon": False}
+            figure.legend(legend.values(), legend.keys(), loc="outside upper left", **shown)
+            file = io.BytesIO()
+            figure.savefig(file, format="svg", metadata={"Date": None})
+        return "data:image/svg+xml;base64," + base64.b64encode(file.getvalue()).decode("ascii")
+
+    def _draw(self, axes: "Axes", column: str, scale: float) -> None:
+        """Draw a line for each system that has values in the column."""
+        for number, system in enumerate(self.systems):
+            means = {
+                place: average
+                for place, average in enumerate(self.row(system))
+                if average is not None and column in average.record
+            }
+            if not means:
+                continue
+            # Systems stand side by side, so that their intervals can be told apart.
+            shift = SPREAD * (number - (len(self.systems) - 1) / 2)
+            intervals = [_interval(a) if column == "d_bleu" else None for a in means.values()]
+            axes.errorbar(
+                [place + shift for place in means],
+                [average.record[column] / scale for average in means.values()],
+                [interval or 0.0 for interval in intervals] if any(intervals) else None,
+                label=self.label(system),
+                color=COLOURS[number % len(COLOURS)],
+                marker=MARKERS[number % len(MARKERS)],
+                linestyle=DASHES[number % len(DASHES)],
+                linewidth=1.6,
+                markersize=5.5,
+                elinewidth=1.0,
+                capsize=3,
+            )
+        axes.set_xticks(range(len(self.lengths)), [length_name(n) for n in self.lengths])
+        axes.set_xlim(-0.4, len(self.lengths) - 0.6)
+        axes.set_xlabel("document length, tokens")
+        axes.grid(axis="y", color="#dfe2e5", linewidth=0.8)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
 
 
 def _interval(average: Average) -> float | None:

@@ -1,4 +1,8 @@
-"""All numbers of a sweep as records: one for each model and length, the only source of reports."""
+"""All numbers of a sweep as records, the only source of reports.
+
+There is one for each model and length, and one for their means over seeds, with confidence
+intervals and gains against the first attention.
+"""
 
 import json
 import shlex
@@ -7,12 +11,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from relu_nmt.data.groups import LENGTHS_FILE
 from relu_nmt.errors import DataError, ReluNmtError
-from relu_nmt.evaluation.length_buckets import DEFAULT_EDGES, length_buckets
-from relu_nmt.evaluation.significance import SegmentStatistics
+from relu_nmt.evaluation.bleu import DEFAULT_EDGES, length_buckets
+from relu_nmt.evaluation.significance import (
+    SegmentStatistics,
+    mean_interval,
+    p_value,
+    resampled_scores,
+    resampling_interval,
+)
 from relu_nmt.sweep.plan import model_folder, shown_command
-from relu_nmt.sweep.steps import DONE, FAILED, STARTED, Step, StepState, SweepModel
+from relu_nmt.sweep.steps import DIVERGED, DONE, FAILED, STARTED, Step, StepState, SweepModel
 from relu_nmt.training.results import TrainingResult
 
 PENDING, NOT_CONVERGED = "pending", "not converged"
@@ -37,6 +49,10 @@ LENGTH_FIELDS = (
     *("groups", "sentences", "over_long_sentences", "mean_tokens", "longest_tokens"),
     "mean_sentences",
 )
+# Numbers of which a mean over seeds tells nothing.
+NO_MEAN = ("seed", "mixture", "length")
+SHARED = ("attention", "trained_on", "mixture", "length")
+TEXTS = tuple(f"{score}_signature" for score in SCORES)
 
 Record = dict[str, Any]
 
@@ -112,7 +128,11 @@ def _evaluated(step: Step, length: int, train: StepState | None, shared: Record)
     """Return the cell of an evaluation."""
     state = step.state
     cell = Cell(step.model, length, {**shared, "length": length})
-    status, note = _status(train, state)
+    status, note = PENDING, ""
+    if train is not None and train.status != DONE:
+        status, note = train.status, train.note
+    elif train is not None:
+        status, note = (STARTED, "") if state is None else (state.status, state.note)
     if state is not None:
         cell.record["evaluate_command"] = _shown(state)
     if status == DONE:
@@ -141,31 +161,29 @@ def _add_scores(cell: Cell, step: Step) -> None:
     found = cell.statistics = SegmentStatistics.from_json(results["document_statistics"])
     record["documents"] = len(found.counts)
     # By the length of the reference document, the second of BLEU's counts.
-    for bucket in length_buckets(found.counts[:, 1].tolist(), DEFAULT_EDGES):
-        record[f"d_bleu[{bucket}]"] = found.score(bucket.members)
-        record[f"documents[{bucket}]"] = len(bucket.members)
-
-
-def _status(train: StepState | None, evaluation: StepState | None) -> tuple[str, str]:
-    """Return the status of a cell, and the last log line if something went wrong."""
-    if train is None:
-        return PENDING, ""
-    if train.status != DONE:
-        return train.status, train.note
-    if evaluation is None:
-        return STARTED, ""
-    return evaluation.status, evaluation.note
+    buckets = length_buckets(found.counts[:, 1].tolist(), DEFAULT_EDGES)
+    for bucket, members in buckets.items():
+        record[f"d_bleu[{bucket}]"] = found.score(members)
+        record[f"documents[{bucket}]"] = len(members)
 
 
 def _training_record(step: Step, state: StepState | None) -> Record:
+    """Return what is known of a training; little of one that has hardly begun."""
     if state is None:
         return {}
+    machine = state.environment
+    gpus, visible = machine.get("gpus"), machine.get("CUDA_VISIBLE_DEVICES") or "first"
+    versions = " ".join(str(machine.get(name, "")) for name in ("relu_nmt", "revision"))
     record = {
         **_course(step.checkpoints),
         "train_memory_bytes": state.peak_memory or None,
         "started": state.started,
         "train_command": _shown(state),
-        **_machine(state.environment),
+        "device": f"{gpus[0]} ({visible})" if gpus else machine.get("cpu"),
+        "threads": machine.get("OMP_NUM_THREADS"),
+        "relu_nmt": versions.strip(),
+        "torch": machine.get("torch"),
+        "python": machine.get("python"),
     }
     record = {name: value for name, value in record.items() if value is not None}
     try:
@@ -174,12 +192,11 @@ def _training_record(step: Step, state: StepState | None) -> Record:
             prefix = f"train[{part['max_doc_tokens']}]" if step.model.is_mixture else "train"
             _add_lengths(record, prefix, part)
     except (OSError, ValueError, KeyError, TypeError):
-        pass  # a training that has hardly begun
+        pass
     return record
 
 
 def _course(checkpoints: Path) -> Record:
-    """Return what a training tells of itself; nothing of one that has hardly begun."""
     try:
         results = TrainingResult.load(checkpoints)
     except DataError:
@@ -194,18 +211,6 @@ def _course(checkpoints: Path) -> Record:
         "train_updates_per_second": results.updates_per_second,
         "train_seconds": results.seconds,
         "train_gpu_memory_bytes": results.memory.get("gpu_bytes"),
-    }
-
-
-def _machine(environment: Mapping[str, Any]) -> Record:
-    gpus = environment.get("gpus") or []
-    visible = environment.get("CUDA_VISIBLE_DEVICES")
-    return {
-        "device": f"{gpus[0]} ({visible or 'first'})" if gpus else environment.get("cpu"),
-        "threads": environment.get("OMP_NUM_THREADS"),
-        "relu_nmt": " ".join(str(environment.get(n, "")) for n in ("relu_nmt", "revision")).strip(),
-        "torch": environment.get("torch"),
-        "python": environment.get("python"),
     }
 
 
@@ -234,3 +239,101 @@ def _add_statistics(record: Record, path: Path) -> None:
         for column, name in STATISTICS.items():
             if name in slots.get(slot, {}):
                 record[f"{slot}_{column}"] = slots[slot][name]
+
+
+@dataclass
+class Average:
+    """A system at a document length, over all seeds.
+
+    Args:
+        system: the system.
+        length: of the evaluation, in tokens.
+        cells: one for each seed.
+        record: means by column, intervals, gain; see :func:`average_cells`.
+        resampled: by seed that converged, d-BLEU of each resample of the documents.
+    """
+
+    system: System
+    length: int
+    cells: list[Cell]
+    record: Record = field(default_factory=dict)
+    resampled: dict[int, np.ndarray] = field(default_factory=dict)
+
+
+def average_cells(cells: Sequence[Cell], baseline: str) -> list[Average]:
+    """Return an average for each system and length, in the order of the cells.
+
+    A mean is over the seeds whose training converged; the record says how many did not. Its
+    columns are those of the cells and
+
+    * ``d_bleu_seed_interval``, ``d_bleu_document_interval``: half widths of 95% intervals;
+    * ``gain``, ``gain_seed_interval``, ``gain_document_interval``, ``p_value``: d-BLEU against
+      the baseline, over the seeds that converged with both, ``gain_seeds``;
+    * ``seeds``, and the numbers of seeds by status.
+
+    Args:
+        cells: all cells; those of a system and length in the order of their seeds.
+        baseline: the attention that the others are compared with.
+    """
+    groups: dict[tuple[System, int], list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault((cell.system, cell.length), []).append(cell)
+    averages = {key: _average(*key, own) for key, own in groups.items()}
+    for (system, length), average in averages.items():
+        other = averages.get((System(baseline, system.mixture), length))
+        if other is not None and other is not average:
+            _add_gain(average, other)
+    return list(averages.values())
+
+
+def _average(system: System, length: int, cells: list[Cell]) -> Average:
+    converged = [cell for cell in cells if cell.status == DONE]
+    average = Average(system, length, cells)
+    record = average.record
+    record |= {name: cells[0].record[name] for name in SHARED}
+    record["seeds"] = ",".join(str(cell.model.seed) for cell in converged)
+    for status in (DONE, NOT_CONVERGED, DIVERGED, FAILED, PENDING, STARTED):
+        number = sum(cell.status == status for cell in cells)
+        if number:
+            record[f"seeds_{status.replace(' ', '_')}"] = number
+    if not converged:
+        return average
+    for name, value in converged[0].record.items():
+        values = [cell.record.get(name) for cell in converged]
+        numbers = [v for v in values if isinstance(v, int | float)]
+        if name in TEXTS and len(set(values)) == 1:
+            record[name] = value
+        elif name not in NO_MEAN and len(numbers) == len(values):
+            record[name] = sum(numbers) / len(numbers)
+    interval = mean_interval([cell.record["d_bleu"] for cell in converged])
+    if interval is not None:
+        record["d_bleu_seed_interval"] = interval
+    found = [cell.statistics for cell in converged if cell.statistics is not None]
+    if len(found) == len(converged) and len({len(one.counts) for one in found}) == 1:
+        scores = resampled_scores(found)
+        seeds = (cell.model.seed for cell in converged)
+        average.resampled = dict(zip(seeds, scores, strict=True))
+        record["d_bleu_document_interval"] = resampling_interval(scores.mean(0))
+    return average
+
+
+def _add_gain(average: Average, other: Average) -> None:
+    """Compare with the baseline, trained in the same way, on the seeds that both have."""
+    seeds = sorted(average.resampled.keys() & other.resampled.keys())
+    if not seeds:
+        return
+    sides = (average, other)
+    own, base = (np.mean([side.resampled[seed] for seed in seeds], axis=0) for side in sides)
+    scores = [
+        {cell.model.seed: cell.record["d_bleu"] for cell in side.cells if cell.status == DONE}
+        for side in sides
+    ]
+    gains = [scores[0][seed] - scores[1][seed] for seed in seeds]
+    record, gain = average.record, sum(gains) / len(gains)
+    record["gain"] = gain
+    interval = mean_interval(gains)
+    if interval is not None:
+        record["gain_seed_interval"] = interval
+    record["gain_document_interval"] = resampling_interval(own - base)
+    record["p_value"] = p_value(own, base, gain)
+    record["gain_seeds"] = ",".join(map(str, seeds))

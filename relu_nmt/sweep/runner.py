@@ -12,7 +12,6 @@ from types import FrameType
 from typing import Any, BinaryIO
 
 from relu_nmt.errors import DataError, ReluNmtError
-from relu_nmt.peak_memory import MAXRSS_UNIT
 from relu_nmt.sweep.plan import shown_command
 from relu_nmt.sweep.settings import JobsConfig
 from relu_nmt.sweep.steps import (
@@ -27,12 +26,11 @@ from relu_nmt.sweep.steps import (
     acquire_lock,
     check_same_commands,
 )
-from relu_nmt.training.results import TrainingResult
+from relu_nmt.training.results import MAXRSS_UNIT, TrainingResult
 
 POLL_SECONDS = 0.2
 RETRY_LOCK_SECONDS = 3.0
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-TAIL_BYTES = 8192
 LEFT_OUT = "left out"
 
 
@@ -106,7 +104,6 @@ class StepRunner:
         self._not_before: dict[Step, float] = {}
         self.signal: int | None = None
         self._kill = False
-        self._told_waiting = False
         for step in self._steps:
             self._look(step, first=True)
 
@@ -124,12 +121,17 @@ class StepRunner:
         self._after_step = after_step
         before = {number: signal.signal(number, self._note_signal) for number in SIGNALS}
         try:
-            self.say(self._greeting())
+            left, done = len(self._open_steps()), sum(s in FINAL for s in self._ended.values())
+            self.say(f"{left} steps to do, {done} done before, {self._config.jobs} at once")
+            told_waiting = False
             while self._running or (self._open_steps() and self.signal is None):
                 self._reap()
                 if self.signal is None:
                     self._start_what_fits()
-                self._tell_waiting()
+                waiting = [step for step in self._open_steps() if step in self._not_before]
+                if waiting and not self._running and not told_waiting:
+                    told_waiting = True
+                    self.say(f"{waiting[0]}: another sweep is at it; waiting (Ctrl-C stops)")
                 time.sleep(POLL_SECONDS)
         finally:
             for running in self._running:  # an error of the sweep's own has ended it
@@ -163,11 +165,8 @@ class StepRunner:
 
     def _ready_steps(self) -> list[Step]:
         """Return the steps that may begin now, evaluations first: they give results."""
-        trained = {
-            step.model
-            for step, status in self._ended.items()
-            if step.is_training and status == DONE
-        }
+        done = (step for step, status in self._ended.items() if status == DONE)
+        trained = {step.model for step in done if step.is_training}
         now = time.monotonic()
         ready = [
             step
@@ -197,19 +196,19 @@ class StepRunner:
     # ------------------------------------------------------------------- running one step
 
     def _start(self, step: Step, lock: int) -> None:
-        places = {running.place for running in self._running}
-        place = min(set(range(self._config.jobs)) - places)
-        variables = self._config.environment(place)
+        place = min(set(range(self._config.jobs)) - {running.place for running in self._running})
+        variables, earlier = self._config.environment(place), step.state
         shown = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
         environment = {**self._environment, **{n: variables[n] for n in shown if n in variables}}
-        started = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+        goes_on = step.is_training and earlier is not None and earlier.commands == step.commands
         state = StepState(
-            STARTED, step.commands, step.model, started=started, environment=environment
+            STARTED,
+            step.commands,
+            step.model,
+            started=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            peak_memory=earlier.peak_memory if earlier is not None and goes_on else 0,
+            environment=environment,
         )
-        earlier = step.state
-        if step.is_training and earlier is not None and earlier.commands == step.commands:
-            # It goes on with what it had reached.
-            state = replace(state, peak_memory=earlier.peak_memory)
         state.write(step)
         try:
             # A training that goes on keeps what it told before.
@@ -286,10 +285,9 @@ class StepRunner:
     def _delete_checkpoints(self, step: Step) -> None:
         """Delete the checkpoints that a model does not need when everything with it is done."""
         own = [other for other in self._steps if other.model == step.model]
-        if not self._config.delete_checkpoints:
-            return
-        if all(self._ended.get(other) in FINAL for other in own):
-            kept = {other.evaluated_checkpoint for other in own}
+        is_done = all(self._ended.get(other) in FINAL for other in own)
+        if self._config.delete_checkpoints and is_done:
+            kept = {other.checkpoint_of("--path") for other in own}
             for path in step.checkpoints.glob("*.safetensors"):
                 if path not in kept:
                     path.unlink(missing_ok=True)
@@ -325,19 +323,6 @@ class StepRunner:
         clock, done = time.strftime("%H:%M:%S"), len(self._ended)
         print(f"{clock} | {done}/{len(self._steps)} | {estimate} | {text}", flush=True)
 
-    def _greeting(self) -> str:
-        left = len(self._open_steps())
-        done = sum(status in FINAL for status in self._ended.values())
-        return f"{left} steps to do, {done} done before, {self._config.jobs} at once"
-
-    def _tell_waiting(self) -> None:
-        """Say once that only steps are left that other sweeps are running."""
-        waiting = [step for step in self._open_steps() if step in self._not_before]
-        if self._running or not waiting or self._told_waiting:
-            return
-        self._told_waiting = True
-        self.say(f"{waiting[0]}: another sweep is at it; waiting (Ctrl-C stops)")
-
 
 def _has_diverged(step: Step) -> bool:
     """Say whether a training ended because loss or gradient were not finite."""
@@ -350,9 +335,7 @@ def _has_diverged(step: Step) -> bool:
 def last_line(path: Path) -> str:
     """Return the last line of a log that is not empty: what a command says that fails."""
     try:
-        with open(path, "rb") as file:
-            file.seek(max(0, path.stat().st_size - TAIL_BYTES))
-            lines = file.read().decode("utf-8", errors="replace").split("\n")
+        lines = path.read_text("utf-8", errors="replace").split("\n")
     except OSError:
         return ""
     return next((line.strip() for line in reversed(lines) if line.strip()), "")
@@ -375,15 +358,13 @@ def time_left(
     """
     if not left:
         return "nothing left"
-    total, is_all = 0.0, True
-    for step in left:
-        others = known[step.is_training]
-        is_all = is_all and bool(others)
-        if others:
-            total += max(0.0, sum(others) / len(others) - spent.get(step, 0.0))
+    means = {kind: sum(seconds) / len(seconds) for kind, seconds in known.items() if seconds}
+    counted = [step for step in left if step.is_training in means]
+    total = sum(max(0.0, means[step.is_training] - spent.get(step, 0.0)) for step in counted)
     if not total:
         return "time left unknown"
-    return f"{'about' if is_all else 'over'} {in_words(total / min(jobs, len(left)))} left"
+    word = "about" if len(counted) == len(left) else "over"
+    return f"{word} {in_words(total / min(jobs, len(left)))} left"
 
 
 def in_words(seconds: float) -> str:

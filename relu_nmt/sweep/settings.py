@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from relu_nmt.attention.spec import known_attention
-from relu_nmt.config import flag_of, group, option, settings
+from relu_nmt.config import flag_of, group, like, option, settings
+from relu_nmt.config.shared import SubsetOptions
+from relu_nmt.data.groups import DocumentConfig
 from relu_nmt.errors import ConfigError
 from relu_nmt.io.worker_pool import available_cores
 
 SECONDS = {"s": 1, "m": 60, "h": 3600}
 BUDGET_EXAMPLES = "4000u (or 4000) for updates, 90s, 15m or 2h for time"
-DEFAULT_LENGTHS = (128, 256, 512, 1024, 2048)
-DEFAULT_ATTENTIONS = ("softmax", "reluformer", "sparsemax")
-DEFAULT_SEEDS = (1, 2, 3)
 
 
 @dataclass(frozen=True)
@@ -89,17 +88,17 @@ def parse_attentions(text: str) -> tuple[str, ...]:
 
 
 @settings
-class SweepConfig:
+class SweepConfig(SubsetOptions):
     """What is trained and evaluated."""
 
     lengths: tuple[int, ...] = option(
-        DEFAULT_LENGTHS,
+        (128, 256, 512, 1024, 2048),
         "document lengths in tokens; 1: single sentences",
         metavar="N,N,...",
         least=1,
     )
     attentions: tuple[str, ...] = option(
-        DEFAULT_ATTENTIONS,
+        ("softmax", "reluformer", "sparsemax"),
         "attentions, the first (of the first sweep of a --save-dir) is what the others are "
         "compared with. A bare name with a preset, such as reluformer, takes gamma and regulariser "
         "of it; NAME:option=value sets options",
@@ -107,7 +106,7 @@ class SweepConfig:
         parse=parse_attentions,
     )
     seeds: tuple[int, ...] = option(
-        DEFAULT_SEEDS, "a model for each of these seeds", metavar="N,N,...", least=0
+        (1, 2, 3), "a model for each of these seeds", metavar="N,N,...", least=0
     )
     budget: str | None = option(
         None,
@@ -115,12 +114,12 @@ class SweepConfig:
         metavar="N[u|s|m|h]",
         parse=lambda text: TrainingBudget.parse(text) and text,
     )
-    doc_mixture: tuple[int, ...] = option(
+    doc_mixture: tuple[int, ...] = like(
+        DocumentConfig,
+        "doc_mixture",
         (),
         "train one model per attention and seed on this mixture of lengths, as 1,128,512, and "
         "evaluate it at every one of --lengths; by default a model for each length",
-        metavar="N,N,...",
-        least=1,
     )
     start_from: str | None = option(
         None,
@@ -128,7 +127,6 @@ class SweepConfig:
         "sentence model with the same attention and seed; by default from random weights",
         metavar="DIR",
     )
-    gen_subset: str = option("test", "split to evaluate on", metavar="SPLIT")
     checkpoint: str = option(
         "best",
         "checkpoint to evaluate: best, last, or average:N, the mean of the last N that "

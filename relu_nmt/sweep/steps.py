@@ -1,7 +1,6 @@
 """A step of a sweep, a training or an evaluation: its files, its lock, and how it ended."""
 
 import fcntl
-import itertools
 import json
 import os
 import re
@@ -14,11 +13,9 @@ from typing import Any
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.safe_write import write_text
 
-TRAIN, EVALUATE = "train", "evaluate"
 STARTED, DONE, FAILED, DIVERGED = "started", "done", "failed", "diverged"
 FINAL = (DONE, DIVERGED)
 """What is not run again; a failed step is."""
-STATE_ENDING = ".json"
 
 Command = tuple[str, ...]
 
@@ -79,7 +76,8 @@ class Step:
 
     def path(self, ending: str) -> Path:
         """Return the path of one of the step's files, ``train.log`` or ``evaluate-128.log``."""
-        return self.folder / f"{TRAIN if self.is_training else f'{EVALUATE}-{self.length}'}{ending}"
+        kind = "train" if self.is_training else f"evaluate-{self.length}"
+        return self.folder / f"{kind}{ending}"
 
     @property
     def state(self) -> "StepState | None":
@@ -88,24 +86,15 @@ class Step:
         Raises:
             DataError: the file is damaged or cannot be read.
         """
-        return StepState.read(self.path(STATE_ENDING))
+        return StepState.read(self.path(".json"))
 
     @property
     def checkpoints(self) -> Path:
         """The folder of the model's checkpoints."""
         return self.folder / "checkpoints"
 
-    @property
-    def evaluated_checkpoint(self) -> Path | None:
-        """The checkpoint that an evaluation translates with."""
-        return self._path_behind("--path")
-
-    @property
-    def start(self) -> Path | None:
-        """The checkpoint that a training starts from, None for random weights."""
-        return self._path_behind("--finetune-from-model")
-
-    def _path_behind(self, flag: str) -> Path | None:
+    def checkpoint_of(self, flag: str) -> Path | None:
+        """Return the path behind a flag such as ``--path`` or ``--finetune-from-model``, if any."""
         words = self.commands[0]
         return Path(words[words.index(flag) + 1]) if flag in words else None
 
@@ -168,7 +157,7 @@ class StepState:
         Raises:
             DataError: the folder cannot be written.
         """
-        path = step.path(STATE_ENDING)
+        path = step.path(".json")
         try:
             write_text(path, json.dumps(asdict(self), indent=1) + "\n")
         except OSError as error:
@@ -198,9 +187,9 @@ def check_same_commands(step: Step, state: StepState | None) -> None:
         return
     was, now = differences(old, new)
     # A training goes on from its checkpoints; an evaluation needs them.
-    mark = step.folder if step.is_training else step.path(STATE_ENDING)
+    mark = step.folder if step.is_training else step.path(".json")
     raise ConfigError(
-        f"{step.path(STATE_ENDING)}: '{step}' was {state.status} with another command: it has "
+        f"{step.path('.json')}: '{step}' was {state.status} with another command: it has "
         f"'{was}' where there is '{now}' now. Type the old flags, choose another --save-dir, or "
         f"delete {mark} to run it anew"
     )
@@ -214,11 +203,11 @@ def differences(old: Sequence[str], new: Sequence[str]) -> tuple[str, str]:
         ('--lr 1', '--lr 3')
     """
     same = _num_alike(old, new)
-    rest_old, rest_new = old[same:], new[same:]
+    rest_old, rest_new = list(old[same:]), list(new[same:])
     last = _num_alike(rest_old[::-1], rest_new[::-1])
     found = []
     for words, rest in ((old, rest_old), (new, rest_new)):
-        between = list(rest[: len(rest) - last])
+        between = rest[: len(rest) - last]
         if same and between and not between[0].startswith("--"):
             between.insert(0, words[same - 1])  # the flag whose value it is
         found.append(shlex.join(between) or "nothing")
@@ -226,8 +215,8 @@ def differences(old: Sequence[str], new: Sequence[str]) -> tuple[str, str]:
 
 
 def _num_alike(old: Sequence[str], new: Sequence[str]) -> int:
-    pairs = zip(old, new, strict=False)
-    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+    pairs = enumerate(zip(old, new, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(old), len(new)))
 
 
 def acquire_lock(path: Path) -> int | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from relu_nmt.data.data_folder import file_record
-from relu_nmt.data.documents import sentence_slices
+from relu_nmt.data.split import sentence_slices
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.tokenization.base import (
     SubwordModel,
@@ -16,9 +16,52 @@ from relu_nmt.tokenization.base import (
     subword_models,
     tokenizers,
 )
-from relu_nmt.tokenization.post_process import JoinedPieces
 
 AGAIN = "run relu-nmt-preprocess again"
+# Symbols whose joining is: drop all spaces, then this mark becomes the space between words.
+WORD_MARKS = {"sentencepiece": "\u2581", "wordpiece": "_", "letter": "|", "_EOW": "_EOW"}
+SUBWORD_NMT_NAMES = ("subword_nmt", "@@ ", "@@")
+POST_PROCESS_NAMES = ("none", *SUBWORD_NMT_NAMES, *WORD_MARKS)
+
+
+class JoinedPieces(WholeWords):
+    """For text that arrives segmented: pieces pass through, and are joined on the way back.
+
+    Args:
+        symbol: ``@@ `` (or ``subword_nmt``), ``sentencepiece``, ``wordpiece``, ``letter``,
+            ``_EOW``, or ``none``, which leaves the pieces as they are.
+
+    Raises:
+        ConfigError: no such symbol.
+
+    Reference: fairseq 0.12, ``fairseq.data.data_utils.post_process``.
+
+    Example:
+        >>> JoinedPieces("@@ ").join(["Haus@@", "boot"])
+        ['Hausboot']
+    """
+
+    name = "joined"
+
+    def __init__(self, symbol: str) -> None:
+        super().__init__()
+        self.symbol = symbol
+        if symbol not in POST_PROCESS_NAMES:
+            names = ", ".join(repr(name) for name in POST_PROCESS_NAMES)
+            raise ConfigError(f"--remove-bpe {symbol!r}: expected one of {names}")
+
+    def join(self, pieces: Sequence[str]) -> list[str]:
+        """Return the words."""
+        if self.symbol in WORD_MARKS:
+            return "".join(pieces).replace(WORD_MARKS[self.symbol], " ").split()
+        if self.symbol in SUBWORD_NMT_NAMES:
+            # With a space at the end, a mark on the last piece goes too.
+            return (" ".join(pieces) + " ").replace("@@ ", "").split()
+        return list(pieces)
+
+    def to_state(self) -> dict[str, Any]:
+        """Return the model's description."""
+        return {"name": self.name, "symbol": self.symbol}
 
 
 @dataclass(eq=False)

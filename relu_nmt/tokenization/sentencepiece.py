@@ -1,7 +1,7 @@
 """SentencePiece: pieces of the sentence itself, where ``▁`` stands for a space."""
 
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from relu_nmt.errors import ConfigError, DataError, MissingExtraError
 from relu_nmt.tokenization.base import LearningText, SubwordModel, subword_models
@@ -52,44 +52,30 @@ class SentencePiece(SubwordModel):
 
     @classmethod
     def learn(cls, text: LearningText, size: int, seed: int) -> bytes:
-        """Learn a model of ``size`` pieces, or fewer, and return the bytes of its file."""
-        return learn_model(text.sentences(), size, seed)
+        """Learn a unigram model of at most ``size`` pieces; the characters stay as they are.
 
-
-def learn_model(sentences: Iterable[str], vocab_size: int, seed: int) -> bytes:
-    """Learn a unigram SentencePiece model that leaves the text's characters as they are.
-
-    Args:
-        sentences: the training text; if it has more than :data:`LEARNING_SENTENCES`, a random
-            sample of so many is used, which bounds the memory.
-        vocab_size: pieces in the model; fewer if the text does not hold so many.
-        seed: of the random sample.
-
-    Returns:
-        The bytes of a model file.
-
-    Raises:
-        ConfigError: the text does not suit ``vocab_size``.
-    """
-    model = io.BytesIO()
-    sentencepiece.set_random_generator_seed(seed)
-    try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(sentences),
-            model_writer=model,
-            vocab_size=vocab_size,
-            model_type="unigram",
-            character_coverage=1.0,
-            normalization_rule_name="identity",
-            hard_vocab_limit=False,
-            input_sentence_size=LEARNING_SENTENCES,
-            shuffle_input_sentence=True,
-            num_threads=LEARNING_THREADS,
-            minloglevel=2,
-        )
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError(f"--subword-size {vocab_size}: SentencePiece refuses it: {reason}") from (
-            error
-        )
-    return model.getvalue()
+        Of a text of more than :data:`LEARNING_SENTENCES` sentences a random sample of so many is
+        used, which bounds the memory.
+        """
+        model = io.BytesIO()
+        sentencepiece.set_random_generator_seed(seed)
+        try:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=iter(text.sentences()),
+                model_writer=model,
+                vocab_size=size,
+                model_type="unigram",
+                character_coverage=1.0,
+                normalization_rule_name="identity",
+                hard_vocab_limit=False,
+                input_sentence_size=LEARNING_SENTENCES,
+                shuffle_input_sentence=True,
+                num_threads=LEARNING_THREADS,
+                minloglevel=2,
+            )
+        except RuntimeError as error:
+            reason = " ".join(str(error).split())
+            raise ConfigError(f"--subword-size {size}: SentencePiece refuses it: {reason}") from (
+                error
+            )
+        return model.getvalue()

@@ -82,8 +82,20 @@ class SubwordNmt(SubwordModel):
 
     @classmethod
     def learn(cls, text: LearningText, size: int, seed: int) -> bytes:
-        """Learn ``size`` merges, or fewer, and return the codes file; nothing is random."""
-        return learn_codes(text.word_counts(), size, bars_are_drawn()).encode("utf-8")
+        """Learn ``size`` merges, fewer if no pair of symbols occurs twice; nothing is random."""
+        counts = text.word_counts()
+        codes = io.StringIO()
+        if any(len(word) > 1 for word in counts):
+            # Sorted, so that ties between merges do not depend on the order of the text.
+            entries = (f"{word} {count}\n" for word, count in sorted(counts.items()))
+            progress = sys.stderr if bars_are_drawn() else io.StringIO()
+            with contextlib.redirect_stderr(progress):
+                learn_bpe.learn_bpe(entries, codes, size, is_dict=True)
+        if codes.getvalue().count("\n") < 2:
+            raise ConfigError(
+                "--subword subword-nmt: in the training text no two letters occur together twice"
+            )
+        return codes.getvalue().encode("utf-8")
 
     def to_state(self) -> dict[str, Any]:
         """Return the model with its name: the codes are text, and stored as such."""
@@ -93,33 +105,3 @@ class SubwordNmt(SubwordModel):
     def from_state(cls, state: Mapping[str, Any]) -> "SubwordNmt":
         """Return the model that :meth:`to_state` described."""
         return cls(state["codes"].encode("utf-8"))
-
-
-def learn_codes(
-    word_counts: Mapping[str, int], num_merges: int, show_progress: bool = False
-) -> str:
-    """Learn byte-pair encoding.
-
-    Args:
-        word_counts: how often each word occurs in the training text.
-        num_merges: at most so many merges; fewer if no pair of symbols occurs twice any more.
-        show_progress: let subword-nmt draw its progress bar on standard error.
-
-    Returns:
-        The text of a codes file.
-
-    Raises:
-        ConfigError: the text is so small that no pair of letters occurs twice.
-    """
-    too_small = "--subword subword-nmt: in the training text no two letters occur together twice"
-    if not any(len(word) > 1 for word in word_counts):
-        raise ConfigError(too_small)
-    # Sorted, so that ties between merges do not depend on the order of the text.
-    entries = (f"{word} {count}\n" for word, count in sorted(word_counts.items()))
-    codes = io.StringIO()
-    stream = sys.stderr if show_progress else io.StringIO()
-    with contextlib.redirect_stderr(stream):
-        learn_bpe.learn_bpe(entries, codes, num_merges, is_dict=True)
-    if codes.getvalue().count("\n") < 2:
-        raise ConfigError(too_small)
-    return codes.getvalue()

@@ -14,6 +14,7 @@ is no protection against forgery. Files without it, from before there was one, a
 
 import json
 import os
+import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -27,15 +28,17 @@ from torch import Tensor, nn
 
 from relu_nmt.errors import CheckpointError
 from relu_nmt.io.safe_write import replacing
-from relu_nmt.training.upgrade import upgrade_metadata, upgrade_tensors
 
 SUFFIX = ".safetensors"
 FORMAT = "relu_nmt checkpoint"
 VERSION = 2
 UPGRADED_VERSION = 1
-"""Of older files that are read as well; :mod:`relu_nmt.training.upgrade` renames what they hold."""
+"""Of older files that are read as well; what they hold is renamed, at the end of this module."""
 MODEL_PREFIX = "model."
 SHOWN_NAMES = 3
+_PACKED = re.compile(r"(?P<module>.*\b\w*attention)\.in_proj_(?P<kind>weight|bias)(?P<rest>.*)")
+_VISION_PART = re.compile(r"\bblocks\.(\d+)\.(attention|feed_forward)(_branch)?\.")
+_VISION_NAMES = {"attention": "self_attention", "feed_forward": "feed_forward"}
 _PICKLE_STARTS = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 
 
@@ -82,7 +85,12 @@ def save_checkpoint(path: str | os.PathLike[str], checkpoint: Checkpoint) -> Non
         target.parent.mkdir(parents=True, exist_ok=True)
         with replacing(target) as temporary:
             save_file(stored, temporary, metadata=text)
-            _make_durable(temporary)
+            # An ordinary new file's permissions, and all of it on the disk.
+            mask = os.umask(0)
+            os.umask(mask)
+            temporary.chmod(0o666 & ~mask)
+            with open(temporary, "rb") as file:
+                os.fsync(file.fileno())
     except (OSError, SafetensorError) as error:
         raise CheckpointError(
             f"{target}: cannot write the checkpoint ({error}); free some space or choose another "
@@ -125,7 +133,7 @@ def load_checkpoint(path: str | os.PathLike[str], with_training_state: bool = Fa
         else:
             training[name] = tensor
     if version == UPGRADED_VERSION:
-        model, training = upgrade_tensors(model), upgrade_tensors(training)
+        model, training = _upgrade_tensors(model), _upgrade_tensors(training)
     return Checkpoint(model, metadata, training)
 
 
@@ -203,7 +211,7 @@ def _read_header(source: Path) -> dict[str, Any]:
             f"{source}: checkpoint version {metadata.get('version')}, but this relu_nmt reads "
             f"version {VERSION}; use the relu_nmt that wrote it"
         )
-    return upgrade_metadata(metadata) if metadata["version"] == UPGRADED_VERSION else metadata
+    return _upgrade_metadata(metadata) if metadata["version"] == UPGRADED_VERSION else metadata
 
 
 def _without_aliases(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -253,15 +261,6 @@ def _check_tensors(path: Path, tensors: Mapping[str, Tensor], checksums: Mapping
             raise _damaged(path, f"the tensor {name} does not fit its checksum")
 
 
-def _make_durable(path: Path) -> None:
-    """Give a file of safetensors an ordinary new file's permissions and force it to the disk."""
-    mask = os.umask(0)
-    os.umask(mask)
-    path.chmod(0o666 & ~mask)
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
-
-
 def _check_is_safetensors(path: Path) -> None:
     """Give a clear message for the wrong kinds of file that people try."""
     if path.is_dir():
@@ -290,3 +289,59 @@ def _damaged(path: Path, reason: Exception | str) -> CheckpointError:
         f"{path}: the checkpoint is damaged or cut short ({reason}); use another one, "
         "for example checkpoint_best or the one before"
     )
+
+
+def _upgrade_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors under today's names; today's own stay as they are.
+
+    Query, key and value projections were one parameter ``in_proj_weight`` (and ``in_proj_bias``);
+    they are ``qkv`` in self-attention, ``q`` and ``kv`` in cross-attention. The optimiser's
+    moments of a parameter are renamed and split with it.
+
+    Args:
+        tensors: weights, or optimiser state as ``optimizer.PARAMETER.KEY``.
+    """
+    upgraded = {}
+    for old_name, tensor in tensors.items():
+        name = _VISION_PART.sub(_new_vision_part, old_name)
+        packed = _PACKED.fullmatch(name)
+        if packed is None:
+            upgraded[name] = tensor
+            continue
+        module, kind, rest = packed.group("module", "kind", "rest")
+        if not module.endswith("cross_attention"):
+            upgraded[f"{module}.qkv.{kind}{rest}"] = tensor
+            continue
+        width = tensor.size(0) // 3 if tensor.dim() else 0
+        # A scalar, such as the number of steps, belongs to both parts, which count on their own.
+        halves = (tensor[:width], tensor[width:]) if width else (tensor, tensor.clone())
+        parts = dict(zip(("q", "kv"), halves, strict=True))
+        upgraded |= {f"{module}.{part}.{kind}{rest}": value for part, value in parts.items()}
+    return upgraded
+
+
+def _new_vision_part(match: re.Match[str]) -> str:
+    index, part, branch = match.groups()
+    return f"blocks.{index}.layer.{_VISION_NAMES[part]}{'_residual' if branch else ''}."
+
+
+def _upgrade_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a checkpoint's metadata with today's names of settings."""
+    upgraded = dict(metadata)
+    if isinstance(upgraded.get("model_config"), Mapping):
+        upgraded["model_config"] = _upgrade_model(upgraded["model_config"])
+    arguments = upgraded.get("args")
+    if isinstance(arguments, Mapping) and isinstance(arguments.get("model"), Mapping):
+        upgraded["args"] = {**arguments, "model": _upgrade_model(arguments["model"])}
+    return upgraded
+
+
+def _upgrade_model(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a model under today's names."""
+    upgraded = dict(settings)
+    if "activation_fn" in upgraded:
+        upgraded["feed_forward"] = upgraded.pop("activation_fn")
+    for side in ("encoder", "decoder"):
+        if upgraded.pop(f"{side}_learned_pos", False):
+            upgraded[f"{side}_positions"] = "learned"
+    return upgraded

@@ -3,12 +3,16 @@
 import os
 
 from relu_nmt.config import group, option, settings
-from relu_nmt.config.shared import PrecisionOptions, SeedOptions
+from relu_nmt.config.shared import PrecisionOptions, ProgressBarOptions, SeedOptions
 from relu_nmt.errors import ConfigError
 from relu_nmt.optim.config import OptimizerConfig, ScheduleConfig
 
 LOG_FORMATS = ("tqdm", "json", "simple", "none")
 DDP_BACKENDS = ("pytorch_ddp", "c10d", "legacy_ddp", "no_c10d")
+SECONDS_PER_HOUR = 3600
+# What options need to do anything.
+VALIDATES = ("disable_validation", False)
+SAVES = ("no_save", False)
 # Metrics of which more is better; for the others, losses, less is.
 MAXIMIZED_METRICS = ("bleu", "chrf", "accuracy", "acc", "top1", "top5")
 
@@ -29,7 +33,7 @@ class RunConfig(PrecisionOptions, SeedOptions):
         -1,
         "stop after this many validations without a better --best-checkpoint-metric; -1: never",
         least=-1,
-        needs=("disable_validation", False),
+        needs=VALIDATES,
         metavar="N",
     )
     update_freq: tuple[int, ...] = option(
@@ -61,6 +65,26 @@ class RunConfig(PrecisionOptions, SeedOptions):
         """Return the batches per update and process in ``epoch`` (from 1)."""
         return self.update_freq[min(epoch, len(self.update_freq)) - 1]
 
+    def time_is_up(self, seconds: float) -> bool:
+        """Say whether ``seconds`` of running have used up ``--stop-time-hours``."""
+        return 0 < self.stop_time_hours * SECONDS_PER_HOUR <= seconds
+
+    def limit_reached(self, num_updates: int, epoch: int, out_of_time: bool) -> str | None:
+        """Return why training must not go on, or None.
+
+        Args:
+            num_updates: updates made.
+            epoch: the epoch that the next update belongs to, from 1.
+            out_of_time: the processes have found that :meth:`time_is_up`.
+        """
+        if self.max_update and num_updates >= self.max_update:
+            return f"{num_updates} updates are made (--max-update {self.max_update})"
+        if self.max_epoch and epoch > self.max_epoch:
+            return f"epoch {epoch - 1} is finished (--max-epoch {self.max_epoch})"
+        if out_of_time:
+            return f"the time is up (--stop-time-hours {self.stop_time_hours:g})"
+        return None
+
 
 @settings
 class ValidationConfig:
@@ -68,37 +92,29 @@ class ValidationConfig:
 
     disable_validation: bool = option(False, "never validate")
     validate_interval: int = option(
-        1,
-        "validate every N epochs",
-        least=1,
-        needs=("disable_validation", False),
-        metavar="N",
+        1, "validate every N epochs", least=1, needs=VALIDATES, metavar="N"
     )
     validate_interval_updates: int = option(
         0,
         "also validate every N updates; 0: only between epochs",
         least=0,
-        needs=("disable_validation", False),
+        needs=VALIDATES,
         metavar="N",
     )
     validate_after_updates: int = option(
-        0,
-        "do not validate before update N",
-        least=0,
-        needs=("disable_validation", False),
-        metavar="N",
+        0, "do not validate before update N", least=0, needs=VALIDATES, metavar="N"
     )
     best_checkpoint_metric: str = option(
         "loss",
         "metric of the first validation set that makes a checkpoint the best",
-        needs=("disable_validation", False),
+        needs=VALIDATES,
         metavar="M",
     )
     maximize_best_checkpoint_metric: bool | None = option(
         None,
         "whether more of that metric is better (default: yes for bleu, chrf, accuracy; no for "
         "losses)",
-        needs=("disable_validation", False),
+        needs=VALIDATES,
     )
 
     @property
@@ -131,9 +147,7 @@ class CheckpointConfig:
     reset_lr_scheduler: bool = option(False, "do not restore the learning-rate schedule")
     reset_dataloader: bool = option(False, "begin with epoch 1 instead of the stored position")
     reset_meters: bool = option(False, "forget averages, times and the best score so far")
-    save_interval: int = option(
-        1, "save every N epochs", least=1, needs=("no_save", False), metavar="N"
-    )
+    save_interval: int = option(1, "save every N epochs", least=1, needs=SAVES, metavar="N")
     save_interval_updates: int = option(
         0, "also save (and validate) every N updates", least=0, metavar="N"
     )
@@ -141,34 +155,32 @@ class CheckpointConfig:
         -1,
         "keep the last N of those saved by updates; -1: all",
         least=-1,
-        needs=[("no_save", False), "save_interval_updates"],
+        needs=[SAVES, "save_interval_updates"],
         metavar="N",
     )
     keep_last_epochs: int = option(
         -1,
         "keep the last N epoch checkpoints; -1: all",
         least=-1,
-        needs=[("no_save", False), ("no_epoch_checkpoints", False)],
+        needs=[SAVES, ("no_epoch_checkpoints", False)],
         metavar="N",
     )
     keep_best_checkpoints: int = option(
         -1,
         "keep the N best as checkpoint.best_METRIC_VALUE; -1: only checkpoint_best",
         least=-1,
-        needs=[("no_save", False), ("disable_validation", False)],
+        needs=[SAVES, VALIDATES],
         metavar="N",
     )
     no_save: bool = option(False, "write no checkpoint")
     no_epoch_checkpoints: bool = option(
-        False, "keep only checkpoint_last and checkpoint_best", needs=("no_save", False)
+        False, "keep only checkpoint_last and checkpoint_best", needs=SAVES
     )
-    no_last_checkpoints: bool = option(
-        False, "do not write checkpoint_last", needs=("no_save", False)
-    )
+    no_last_checkpoints: bool = option(False, "do not write checkpoint_last", needs=SAVES)
     no_save_optimizer_state: bool = option(
         False,
         "leave the optimiser's state out (smaller files; training cannot be resumed exactly)",
-        needs=("no_save", False),
+        needs=SAVES,
     )
 
     def check(self) -> None:
@@ -184,14 +196,15 @@ class CheckpointConfig:
 
 
 @settings
-class LoggingConfig:
+class LoggingConfig(ProgressBarOptions):
     """What is printed and logged."""
 
     log_interval: int = option(100, "updates between two log lines", least=1, metavar="N")
     log_format: str | None = option(
-        None, "form of the log (default: tqdm on a terminal, otherwise simple)", choices=LOG_FORMATS
+        None,
+        "form of the log (default: tqdm on a terminal; simple elsewhere or with --no-progress-bar)",
+        choices=LOG_FORMATS,
     )
-    no_progress_bar: bool = option(False, "no progress bar on a terminal: --log-format simple")
     log_file: str | None = option(None, "write the log to this file too", metavar="FILE")
     tensorboard_logdir: str | None = option(
         None,

@@ -1,6 +1,10 @@
-"""The processes that train together: one, or those that torchrun started."""
+"""The processes that train together, one or those of torchrun, and the signals to them."""
 
 import os
+import signal
+import threading
+from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import torch
@@ -11,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from relu_nmt.errors import ConfigError
 
 
+@dataclass
 class ProcessGroup:
     """This process among those that train together, and its device.
 
@@ -25,10 +30,9 @@ class ProcessGroup:
         (True, ['a share'])
     """
 
-    def __init__(self, rank: int, world_size: int, device: torch.device) -> None:
-        self.rank = rank
-        self.world_size = world_size
-        self.device = device
+    rank: int
+    world_size: int
+    device: torch.device
 
     @property
     def is_first(self) -> bool:
@@ -115,3 +119,36 @@ def _environment_number(name: str, default: int | None) -> int:
             f"WORLD_SIZE is set, but {name} is '{text or ''}'; start several processes with "
             "torchrun --nproc-per-node N"
         ) from None
+
+
+class SignalWatch:
+    """Notes SIGINT and SIGTERM, so that the update can be finished and a checkpoint written.
+
+    A second SIGINT interrupts at once. Only the main thread of a program can receive signals;
+    elsewhere nothing is changed.
+
+    Example:
+        >>> with SignalWatch() as watch:
+        ...     signal.raise_signal(signal.SIGTERM)
+        ...     print(watch.received)
+        15
+    """
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self._old: dict[int, Any] = {}
+
+    def __enter__(self) -> "SignalWatch":
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._old[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._old.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.received == signal.SIGINT == number:
+            raise KeyboardInterrupt
+        self.received = number

@@ -1,23 +1,107 @@
-"""The log of a training: lines in the shapes that fairseq prints, and curves for TensorBoard."""
+"""The log of a training: averages, lines and names as fairseq's, and curves for TensorBoard."""
 
 import json
 import math
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
 from relu_nmt.errors import ConfigError, MissingExtraError
 from relu_nmt.training.config import LoggingConfig
-from relu_nmt.training.meters import format_value, rounded
 
 UPDATES_TAG = "train_inner"
 EPOCH_TAG = "train"
 # Significant digits: there are many values, and small ones among them.
 TELEMETRY_DIGITS = 4
+# Averages whose names end so are losses: kept in nats, reported in bits as in fairseq.
+LOSS_SUFFIX = "loss"
+DECIMALS = {
+    "ppl": 2,
+    "wps": 1,
+    "ups": 2,
+    "wpb": 1,
+    "bsz": 1,
+    "clip": 1,
+    "train_wall": 0,
+    "wall": 0,
+}
+EXACT = ("lr", "loss_scale")
+DEFAULT_DECIMALS = 3
 
 Stats = Mapping[str, float]
+
+
+@dataclass
+class Meters:
+    """Sums over some updates: since the last log line, or since the start of the epoch.
+
+    Args:
+        sums: (sum, count) by metric.
+        tokens: tokens without padding.
+        sentences: sentences (images).
+        updates: number of updates.
+        gradient_norms: sum of the gradient norms.
+        clips: updates whose gradient was clipped.
+        seconds: training time, without validation and saving.
+
+    Example:
+        >>> meters = Meters()
+        >>> meters.add(Meters({"loss": (6.0, 3.0)}, tokens=3, updates=1, seconds=2.0))
+        >>> stats = meters.stats(1, 0.5, None, 2.0)
+        >>> stats["wps"], round(stats["loss"], 3)
+        (1.5, 2.885)
+    """
+
+    sums: dict[str, tuple[float, float]] = field(default_factory=dict)
+    tokens: float = 0.0
+    sentences: float = 0.0
+    updates: int = 0
+    gradient_norms: float = 0.0
+    clips: int = 0
+    seconds: float = 0.0
+
+    def add(self, other: "Meters") -> None:
+        """Take in the sums over further updates."""
+        add_metrics(self.sums, other.sums)
+        self.tokens += other.tokens
+        self.sentences += other.sentences
+        self.updates += other.updates
+        self.gradient_norms += other.gradient_norms
+        self.clips += other.clips
+        self.seconds += other.seconds
+
+    def stats(
+        self, num_updates: int, lr: float, loss_scale: float | None, wall: float
+    ) -> dict[str, float]:
+        """Return what the log shows, in fairseq's order.
+
+        Losses are in bits, speeds per second, sizes per update.
+
+        Args:
+            num_updates: updates made.
+            lr: learning rate.
+            loss_scale: for float16, None without.
+            wall: seconds of running.
+        """
+        updates, seconds = max(1, self.updates), max(self.seconds, 1e-9)
+        stats = {
+            **metric_averages(self.sums),
+            "wps": self.tokens / seconds,
+            "ups": self.updates / seconds,
+            "wpb": self.tokens / updates,
+            "bsz": self.sentences / updates,
+            "num_updates": num_updates,
+            "lr": lr,
+            "gnorm": self.gradient_norms / updates,
+        }
+        if self.clips:
+            stats["clip"] = 100.0 * self.clips / updates
+        if loss_scale is not None:
+            stats["loss_scale"] = loss_scale
+        return {**stats, "train_wall": self.seconds, "wall": wall}
 
 
 class TrainingLog:
@@ -43,10 +127,15 @@ class TrainingLog:
     def __init__(self, config: LoggingConfig, quiet: bool = False, shown: bool = True) -> None:
         self._config = config
         self._shown = shown and not quiet
-        self._format = config.log_format or _default_format(config)
+        default = "tqdm" if sys.stderr.isatty() and not config.no_progress_bar else "simple"
+        self._format = config.log_format or default
         self._bar: Any = None
         self._file = _open_file(config.log_file) if config.log_file and not quiet else None
-        self._board = TensorBoardLog(None if quiet else config.tensorboard_logdir)
+        self._board = None if quiet else config.tensorboard_logdir or None
+        self._writer_class = _summary_writer(self._board) if self._board else None
+        # One run per tag (train_inner, train, valid) under the folder, as in fairseq.
+        self._writers: dict[str, Any] = {}
+        self._first_update = 0
 
     def say(self, text: str, name: str = "train") -> None:
         """Print a remark."""
@@ -57,7 +146,7 @@ class TrainingLog:
 
     def begin(self, num_updates: int) -> None:
         """Begin or go on: curves of an earlier run beyond ``num_updates`` are hidden."""
-        self._board.begin(num_updates)
+        self._first_update = num_updates + 1
 
     def begin_epoch(self, epoch: int, done: int, total: int) -> None:
         """Begin an epoch of ``total`` updates, ``done`` of which were made before a resume."""
@@ -84,14 +173,14 @@ class TrainingLog:
         """
         if self._format == "json":
             done = round(epoch - 1 + position / total, 3)
-            self._write_json({"epoch": epoch, "update": done, **_json_values(stats)})
+            self._write(json.dumps({"epoch": epoch, "update": done, **_json_values(stats)}))
         elif self._format == "simple":
             values = ", ".join(f"{n}={format_value(n, v)}" for n, v in stats.items())
             text = f"epoch {epoch:03d}:  {position:5d} / {total:d} {values}"
             self._write(_stamped("train_inner", text))
         elif self._bar is not None:
             self._bar.set_postfix({n: format_value(n, v) for n, v in stats.items()}, refresh=True)
-        self._board.add(UPDATES_TAG, stats)
+        self._add_curves(UPDATES_TAG, stats)
 
     def wants_telemetry(self, num_updates: int) -> bool:
         """Say whether the objective's telemetry of this update is logged.
@@ -99,7 +188,7 @@ class TrainingLog:
         It costs time, so it is sampled, and left out where nothing would show it.
         """
         interval = self._config.telemetry_interval
-        shown = self._board.active or self._prints_telemetry
+        shown = self._board is not None or self._prints_telemetry
         return shown and interval > 0 and num_updates % interval == 0
 
     def telemetry(self, epoch: int, num_updates: int, scalars: Stats) -> None:
@@ -109,8 +198,9 @@ class TrainingLog:
                 name: float(f"{value:.{TELEMETRY_DIGITS}g}") if math.isfinite(value) else None
                 for name, value in scalars.items()
             }
-            self._write_json({"epoch": epoch, "num_updates": num_updates, "telemetry": values})
-        self._board.add(UPDATES_TAG, {**scalars, "num_updates": num_updates})
+            line = {"epoch": epoch, "num_updates": num_updates, "telemetry": values}
+            self._write(json.dumps(line))
+        self._add_curves(UPDATES_TAG, {**scalars, "num_updates": num_updates})
 
     @property
     def _prints_telemetry(self) -> bool:
@@ -131,7 +221,9 @@ class TrainingLog:
         if self._file is not None:
             self._file.close()
             self._file = None
-        self._board.close()
+        for writer in self._writers.values():
+            writer.close()
+        self._writers.clear()
 
     def _close_bar(self) -> None:
         if self._bar is not None:
@@ -141,14 +233,23 @@ class TrainingLog:
     def _summary(self, epoch: int, name: str, title: str, stats: Stats) -> None:
         if self._format == "json":
             named = {f"{name}_{key}": value for key, value in _json_values(stats).items()}
-            self._write_json({"epoch": epoch, **named})
+            self._write(json.dumps({"epoch": epoch, **named}))
         elif self._format != "none":
             told = " | ".join(f"{n} {format_value(n, v)}" for n, v in stats.items())
             self._write(_stamped(name, f"epoch {epoch:03d} | {title}{told}"))
-        self._board.add(name, stats)
+        self._add_curves(name, stats)
 
-    def _write_json(self, values: Mapping[str, Any]) -> None:
-        self._write(json.dumps(values))
+    def _add_curves(self, tag: str, values: Stats) -> None:
+        """Write the finite values as curves over ``num_updates``, which is one of them."""
+        if self._board is None or self._writer_class is None:
+            return
+        if tag not in self._writers:
+            folder = str(Path(self._board) / tag)
+            self._writers[tag] = self._writer_class(folder, purge_step=self._first_update)
+        for name, value in values.items():
+            if name != "num_updates" and math.isfinite(value):
+                self._writers[tag].add_scalar(name, value, int(values["num_updates"]))
+        self._writers[tag].flush()
 
     def _write(self, line: str) -> None:
         if self._bar is not None:
@@ -161,65 +262,27 @@ class TrainingLog:
             print(line, file=self._file, flush=True)
 
 
-class TensorBoardLog:
-    """One run per tag (``train_inner``, ``train``, ``valid``) under a folder, as in fairseq.
-
-    Args:
-        folder: the folder; None writes nothing.
+def _summary_writer(folder: str) -> type:
+    """Return TensorBoard's class that writes curves, and make the folder.
 
     Raises:
         ConfigError: the folder cannot be made.
         MissingExtraError: tensorboard is not installed.
     """
-
-    def __init__(self, folder: str | None) -> None:
-        self._folder = folder
-        self._first_update = 0
-        self._writers: dict[str, Any] = {}
-        if not folder:
-            return
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise MissingExtraError(
-                "--tensorboard-logdir needs the package tensorboard; install it with "
-                "pip install tensorboard"
-            ) from error
-        self._writer_class = SummaryWriter
-        try:
-            Path(folder).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(
-                f"--tensorboard-logdir {folder}: cannot be made ({error.strerror})"
-            ) from error
-
-    @property
-    def active(self) -> bool:
-        """Whether anything is written."""
-        return bool(self._folder)
-
-    def begin(self, num_updates: int) -> None:
-        """Hide what an earlier run wrote after ``num_updates``; comes before :meth:`add`."""
-        self._first_update = num_updates + 1
-
-    def add(self, tag: str, values: Stats) -> None:
-        """Write the finite values as curves over ``num_updates``, which is one of them."""
-        if not self._folder:
-            return
-        if tag not in self._writers:
-            self._writers[tag] = self._writer_class(
-                str(Path(self._folder) / tag), purge_step=self._first_update
-            )
-        for name, value in values.items():
-            if name != "num_updates" and math.isfinite(value):
-                self._writers[tag].add_scalar(name, value, int(values["num_updates"]))
-        self._writers[tag].flush()
-
-    def close(self) -> None:
-        """Close the files."""
-        for writer in self._writers.values():
-            writer.close()
-        self._writers.clear()
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise MissingExtraError(
+            "--tensorboard-logdir needs the package tensorboard; install it with "
+            "pip install tensorboard"
+        ) from error
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"--tensorboard-logdir {folder}: cannot be made ({error.strerror})"
+        ) from error
+    return SummaryWriter
 
 
 def _open_file(path: str) -> TextIO:
@@ -230,10 +293,6 @@ def _open_file(path: str) -> TextIO:
         raise ConfigError(f"--log-file {path}: cannot be written ({error.strerror})") from error
 
 
-def _default_format(config: LoggingConfig) -> str:
-    return "tqdm" if sys.stderr.isatty() and not config.no_progress_bar else "simple"
-
-
 def _json_values(stats: Stats) -> dict[str, float | None]:
     """Return what JSON can hold: it has no infinity and no NaN."""
     return {n: rounded(n, v) if math.isfinite(v) else None for n, v in stats.items()}
@@ -241,3 +300,36 @@ def _json_values(stats: Stats) -> dict[str, float | None]:
 
 def _stamped(name: str, text: str) -> str:
     return f"{time.strftime('%Y-%m-%d %H:%M:%S')} | INFO | {name} | {text}"
+
+
+def add_metrics(sums: dict[str, tuple[Any, float]], more: Mapping[str, tuple[Any, float]]) -> None:
+    """Add (sum, count) pairs by name, in place; sums on a device stay there."""
+    for name, (total, count) in more.items():
+        old_total, old_count = sums.get(name, (0, 0))
+        sums[name] = (old_total + total, old_count + count)
+
+
+def metric_averages(sums: Mapping[str, tuple[float, float]]) -> dict[str, float]:
+    """Return the averages, losses in bits, and ``ppl`` = 2^nll_loss after the losses."""
+    averages = {}
+    for name, (total, count) in sums.items():
+        average = total / count if count else math.nan
+        averages[name] = average / math.log(2) if name.endswith(LOSS_SUFFIX) else average
+        if name == "nll_loss":
+            bits = averages[name]
+            averages["ppl"] = 2.0**bits if bits < 1000 else math.inf
+    return averages
+
+
+def rounded(name: str, value: float) -> float:
+    """Return the value as the log shows it."""
+    if isinstance(value, int) or name in EXACT or not math.isfinite(value):
+        return value
+    decimals = DECIMALS.get(name, DEFAULT_DECIMALS)
+    return round(value, decimals) if decimals else round(value)
+
+
+def format_value(name: str, value: float) -> str:
+    """Return the value as text, for example ``3.142`` or ``1.25e-07``."""
+    value = rounded(name, value)
+    return str(value) if isinstance(value, int) else f"{value:g}"

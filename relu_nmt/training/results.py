@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,6 @@ from typing import Any
 
 from relu_nmt.errors import DataError
 from relu_nmt.io.safe_write import write_text
-from relu_nmt.peak_memory import peak_gpu_bytes, peak_resident_bytes
 
 FILE_NAME = "results.json"
 # Names under which the best and the newest checkpoint lie beside it.
@@ -23,6 +23,25 @@ SIGNAL_EXIT_CODE = 128
 
 Stats = dict[str, Any]
 """Values by name; None stands for infinity and NaN, which JSON does not have."""
+
+MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
+"""Bytes of what the system counts in: Linux in KiB, macOS in bytes."""
+
+
+def peak_resident_bytes() -> int | None:
+    """Return the most memory that this process has had resident; None where it is not counted."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * MAXRSS_UNIT
+
+
+def peak_gpu_bytes() -> int | None:
+    """Return the most memory that tensors took on the GPU; None without one."""
+    import torch
+
+    return torch.cuda.max_memory_allocated() if torch.cuda.is_initialized() else None
 
 
 @dataclass
@@ -53,8 +72,9 @@ class TrainingResult:
 
     Example:
         >>> result = TrainingResult(num_updates=20)
-        >>> result.add_updates(1, {"num_updates": 10, "wps": 100.0, "ups": 2.0, "train_wall": 5.0})
-        >>> result.add_updates(1, {"num_updates": 20, "wps": 200.0, "ups": 4.0, "train_wall": 2.5})
+        >>> for updates, wps, seconds in ((10, 100.0, 5.0), (20, 200.0, 2.5)):
+        ...     stats = {"num_updates": updates, "wps": wps, "ups": wps / 50, "train_wall": seconds}
+        ...     result.train.append(entry(1, stats))
         >>> result.tokens_per_second, result.updates_per_second
         (200.0, 4.0)
     """
@@ -114,18 +134,6 @@ class TrainingResult:
         pairs = [(one[name] or 0.0, one["train_wall"] or 0.0) for one in parts[1:] or parts]
         seconds = sum(duration for _, duration in pairs)
         return sum(speed * duration for speed, duration in pairs) / seconds if seconds else None
-
-    def add_updates(self, epoch: int, stats: Mapping[str, float]) -> None:
-        """Take in the averages since the log interval before."""
-        self.train.append({"epoch": epoch, **_storable(stats)})
-
-    def add_epoch(self, epoch: int, stats: Mapping[str, float]) -> None:
-        """Take in the averages of a finished epoch."""
-        self.epochs.append({"epoch": epoch, **_storable(stats)})
-
-    def add_validation(self, subset: str, epoch: int, stats: Mapping[str, float]) -> None:
-        """Take in the metrics of a validation set."""
-        self.valid.setdefault(subset, []).append({"epoch": epoch, **_storable(stats)})
 
     def measure(self, num_updates: int, seconds: float) -> None:
         """Note how far the training is, and the memory that it has taken."""
@@ -220,5 +228,7 @@ class TrainingResult:
         return result
 
 
-def _storable(stats: Mapping[str, float]) -> Stats:
-    return {name: value if math.isfinite(value) else None for name, value in stats.items()}
+def entry(epoch: int, stats: Mapping[str, float]) -> Stats:
+    """Return averages or metrics of an epoch as the result keeps them."""
+    found = {name: value if math.isfinite(value) else None for name, value in stats.items()}
+    return {"epoch": epoch, **found}

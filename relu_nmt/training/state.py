@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,14 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from relu_nmt.errors import CheckpointError
+from relu_nmt.optim.config import SCHEDULES
 from relu_nmt.optim.optimizers import build_optimizer
-from relu_nmt.optim.schedules import build_schedule
-from relu_nmt.training.averaging import WeightAverage
+from relu_nmt.optim.schedules import Schedule
+from relu_nmt.training.batches import BatchSource, Scorer, load_ahead
 from relu_nmt.training.checkpoint import Checkpoint, check_fit, load_checkpoint, load_weights
-from relu_nmt.training.config import CheckpointConfig, TrainerConfig
+from relu_nmt.training.config import CheckpointConfig, EmaConfig, TrainerConfig
 from relu_nmt.training.distributed import ProcessGroup
-from relu_nmt.training.meters import Meters
-from relu_nmt.training.precision import Precision
+from relu_nmt.training.log import Meters, add_metrics, metric_averages
+from relu_nmt.training.update import Precision, all_metrics
 
 OPTIMIZER_PREFIX = "optimizer."
 RAW_PREFIX = "train.model."
@@ -90,23 +91,18 @@ class TrainingState:
             self.best_score = score
         return better or score == best
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the state as what JSON can hold."""
-        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        for name in ("inner", "epoch_meters"):
-            values[name] = values[name].state()
-        return values
-
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], origin: str) -> "TrainingState":
-        """Return the state that :meth:`to_dict` described.
+        """Return the state that ``dataclasses.asdict`` described.
 
         Raises:
             CheckpointError: ``values`` is not such a description; names the file ``origin``.
         """
         try:
-            meters = {n: Meters.from_state(values[n]) for n in ("inner", "epoch_meters")}
-            known = {**values, **meters}
+            known = dict(values)
+            for name in ("inner", "epoch_meters"):
+                sums = {key: (total, count) for key, (total, count) in values[name]["sums"].items()}
+                known[name] = Meters(**{**values[name], "sums": sums})
             # Earlier checkpoints hold the best score a second time, together with the count.
             if patience := known.pop("patience", None):
                 known["bad_validations"] = patience["bad_validations"]
@@ -118,11 +114,64 @@ class TrainingState:
             ) from error
 
 
+class WeightAverage:
+    """The average a <- decay * a + (1 - decay) * w of a model's parameters; nothing without EMA.
+
+    Args:
+        model: the model; its buffers are not averaged.
+        config: whether and when to average, and the decay.
+
+    Example:
+        >>> model = nn.Linear(1, 1, bias=False)
+        >>> _ = nn.init.ones_(model.weight)
+        >>> average = WeightAverage(model, EmaConfig(store_ema=True, ema_decay=0.9))
+        >>> _ = nn.init.zeros_(model.weight)
+        >>> average.update(num_updates=1)
+        >>> with average.applied():
+        ...     print(round(model.weight.item(), 3))
+        0.9
+    """
+
+    def __init__(self, model: nn.Module, config: EmaConfig) -> None:
+        self._parameters = dict(model.named_parameters()) if config.store_ema else {}
+        self._config = config
+        self._averages = {name: p.detach().clone() for name, p in self._parameters.items()}
+
+    @torch.no_grad()
+    def update(self, num_updates: int) -> None:
+        """Take in the weights after update ``num_updates`` (from 1)."""
+        if not self._averages or num_updates % self._config.ema_update_freq:
+            return
+        share = 1.0 if num_updates < self._config.ema_start_update else 1 - self._config.ema_decay
+        torch._foreach_lerp_(
+            list(self._averages.values()), list(self._parameters.values()), weight=share
+        )
+
+    @contextmanager
+    def applied(self) -> Iterator[dict[str, Tensor]]:
+        """Put the averages into the model; yields the raw weights, which come back afterwards."""
+        self._swap()
+        try:
+            yield self._averages
+        finally:
+            self._swap()
+
+    @torch.no_grad()
+    def restart(self) -> None:
+        """Make the average equal to the model's present weights."""
+        for name, parameter in self._parameters.items():
+            self._averages[name].copy_(parameter)
+
+    def _swap(self) -> None:
+        for name, parameter in self._parameters.items():
+            parameter.data, self._averages[name] = self._averages[name], parameter.data
+
+
 class Components:
     """Model and optimiser with everything that steers them.
 
     Args:
-        model: the model whose weights are trained and stored, on its device already.
+        objective: gives the loss, on its device already; its module ``model`` is trained.
         config: settings of optimiser, schedule, precision and average.
         process: this process.
 
@@ -130,20 +179,51 @@ class Components:
         ConfigError: settings that contradict each other or the device.
     """
 
-    def __init__(self, model: nn.Module, config: TrainerConfig, process: ProcessGroup) -> None:
-        self.model = model
+    def __init__(self, objective: nn.Module, config: TrainerConfig, process: ProcessGroup) -> None:
+        self.objective = objective
+        self.model = model = objective.get_submodule("model")
+        self.process = process
+        self.num_workers = config.run.num_workers
         self.optimizer = build_optimizer(model, config.optimizer)
         maximize = config.validation.maximize
-        self.schedule = build_schedule(config.schedule, config.run.max_update, maximize)
+        make_schedule = SCHEDULES.get(config.schedule.lr_scheduler)
+        self.schedule: Schedule = make_schedule(config.schedule, config.run.max_update, maximize)
         self.precision = Precision(config.run, process.device, process.world_size)
-        self.average = WeightAverage(model, config.ema) if config.ema.store_ema else None
+        self.average = WeightAverage(model, config.ema)
 
-    def decoding_weights(self) -> AbstractContextManager[dict[str, Tensor]]:
-        """Return the context in which the model has the weights to validate and decode with.
+    def validate(
+        self, source: BatchSource, scorer: Scorer | None = None, max_batches: int | None = None
+    ) -> dict[str, float]:
+        """Return the metrics of a validation set; losses in bits. Back to training mode afterwards.
 
-        It yields the raw weights where these are others, averaged ones.
+        Args:
+            source: its batches, which are shared out to the processes.
+            scorer: computes further metrics.
+            max_batches: only so many batches.
         """
-        return nullcontext({}) if self.average is None else self.average.applied()
+        count = source.begin_epoch(1)
+        if max_batches is not None:
+            count = min(count, max_batches)
+        mine = range(self.process.rank, count, self.process.world_size)
+        sums: dict[str, tuple[Tensor, float]] = {}
+        self.objective.eval()
+        with self.average.applied(), torch.no_grad():
+            pinned = self.process.device.type == "cuda"
+            for batch in load_ahead(source.load, mine, self.num_workers, pinned):
+                with self.precision.autocast():
+                    output = self.objective(batch.to(self.process.device))
+                metrics = all_metrics(output)
+                # The totals stay on the device, so that a GPU need not wait for each batch.
+                add_metrics(sums, {name: (t.double(), n) for name, (t, n) in metrics.items()})
+            over_processes: dict[str, tuple[float, float]] = {}
+            read = {name: (float(total), count) for name, (total, count) in sums.items()}
+            for one in self.process.gather(read):
+                add_metrics(over_processes, one)
+            averages = metric_averages(over_processes)
+            if scorer is not None:
+                averages |= scorer.score()
+        self.objective.train()
+        return averages
 
 
 @contextmanager
@@ -164,10 +244,10 @@ def snapshot(
         with_optimizer: store the optimiser's tensors too.
     """
     state.schedule = parts.schedule.state()
-    state.precision = parts.precision.state()
-    metadata = {**description, "training_state": state.to_dict()}
+    state.precision = parts.precision.scaler.state_dict()
+    metadata = {**description, "training_state": dataclasses.asdict(state)}
     training = optimizer_tensors(parts.model, parts.optimizer) if with_optimizer else {}
-    with parts.decoding_weights() as raw:
+    with parts.average.applied() as raw:
         training |= {RAW_PREFIX + name: tensor for name, tensor in raw.items()}
         yield Checkpoint(parts.model.state_dict(), metadata, training)
 
@@ -201,15 +281,12 @@ def restore(
     Raises:
         CheckpointError: the file cannot be read or does not fit.
     """
-    fresh = TrainingState(best_metric=best_metric)
-    if path is None and config.finetune_from_model:
-        origin = config.finetune_from_model
-        load_weights(parts.model, load_checkpoint(origin).model_tensors, origin)
-        _average_from_here(parts)
-        say(f"start from the weights of {origin}")
-        return fresh
     if path is None:
-        return fresh
+        if origin := config.finetune_from_model:
+            load_weights(parts.model, load_checkpoint(origin).model_tensors, origin)
+            parts.average.restart()
+            say(f"start from the weights of {origin}")
+        return TrainingState(best_metric=best_metric)
     checkpoint = load_checkpoint(path, with_training_state=True)
     if "training_state" not in checkpoint.metadata:
         raise CheckpointError(
@@ -217,9 +294,17 @@ def restore(
             "it; start from them with --finetune-from-model"
         )
     state = TrainingState.from_dict(checkpoint.metadata["training_state"], str(path))
-    _restore_tensors(parts, checkpoint, config, str(path))
+    load_weights(parts.model, checkpoint.model_tensors, path)
+    # The stored model is the averaged one, if there is an average.
+    parts.average.restart()
+    if raw := _without_prefix(checkpoint.training_tensors, RAW_PREFIX):
+        check_fit(dict(parts.model.named_parameters()), raw, path)
+        parts.model.load_state_dict(raw, strict=False)  # the buffers are in place
     if not config.reset_optimizer:
-        parts.precision.load_state(state.precision)
+        tensors = _without_prefix(checkpoint.training_tensors, OPTIMIZER_PREFIX)
+        _load_optimizer(parts.model, parts.optimizer, tensors, path)
+        if state.precision:  # empty without float16
+            parts.precision.scaler.load_state_dict(state.precision)
         if not config.reset_lr_scheduler:
             parts.schedule.load_state(state.schedule)
     _reset(state, config, best_metric)
@@ -227,30 +312,8 @@ def restore(
     return state
 
 
-def _restore_tensors(
-    parts: Components, checkpoint: Checkpoint, config: CheckpointConfig, origin: str
-) -> None:
-    load_weights(parts.model, checkpoint.model_tensors, origin)
-    # The stored model is the averaged one, if there is an average.
-    _average_from_here(parts)
-    raw = {
-        name.removeprefix(RAW_PREFIX): tensor
-        for name, tensor in checkpoint.training_tensors.items()
-        if name.startswith(RAW_PREFIX)
-    }
-    if raw:
-        parameters = dict(parts.model.named_parameters())
-        check_fit(parameters, raw, origin)
-        with torch.no_grad():
-            for name, parameter in parameters.items():
-                parameter.copy_(raw[name])
-    if not config.reset_optimizer:
-        _load_optimizer(parts.model, parts.optimizer, checkpoint.training_tensors, origin)
-
-
-def _average_from_here(parts: Components) -> None:
-    if parts.average is not None:
-        parts.average.restart()
+def _without_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name[len(prefix) :]: t for name, t in tensors.items() if name.startswith(prefix)}
 
 
 def _reset(state: TrainingState, config: CheckpointConfig, best_metric: str) -> None:
@@ -266,28 +329,24 @@ def _reset(state: TrainingState, config: CheckpointConfig, best_metric: str) -> 
 
 
 def _load_optimizer(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    training_tensors: Mapping[str, Tensor],
-    origin: str,
+    model: nn.Module, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], path: Path
 ) -> None:
     """Restore the optimiser's tensors; its settings stay those of the flags."""
     by_parameter: dict[str, dict[str, Tensor]] = {}
-    for name, tensor in training_tensors.items():
-        if name.startswith(OPTIMIZER_PREFIX):
-            parameter, key = name.removeprefix(OPTIMIZER_PREFIX).rsplit(".", 1)
-            by_parameter.setdefault(parameter, {})[key] = tensor
+    for name, tensor in tensors.items():
+        parameter, key = name.rsplit(".", 1)
+        by_parameter.setdefault(parameter, {})[key] = tensor
     names: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
     order = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    keys = {key for tensors in by_parameter.values() for key in tensors}
+    keys = {key for own in by_parameter.values() for key in own}
     shapes = {names[parameter]: parameter.shape for parameter in order}
     fits = by_parameter.keys() == shapes.keys() and all(
-        tensors.keys() == keys and all(t.shape in ((), shapes[name]) for t in tensors.values())
-        for name, tensors in by_parameter.items()
+        own.keys() == keys and all(t.shape in ((), shapes[name]) for t in own.values())
+        for name, own in by_parameter.items()
     )
     if not fits:
         raise CheckpointError(
-            f"{origin}: the checkpoint holds no optimiser state for this model; add "
+            f"{path}: the checkpoint holds no optimiser state for this model; add "
             "--reset-optimizer, or start from its weights with --finetune-from-model"
         )
     state = {index: by_parameter[names[parameter]] for index, parameter in enumerate(order)}

@@ -3,32 +3,29 @@
 import math
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
 from torch import nn
 
-from relu_nmt.errors import DataError, TrainingError
+from relu_nmt.errors import ConfigError, DataError, TrainingError
 from relu_nmt.training.batches import Batch, Share, TrainingData, load_ahead
 from relu_nmt.training.checkpoint_manager import CheckpointFolder
 from relu_nmt.training.config import TrainerConfig
-from relu_nmt.training.distributed import ProcessGroup
-from relu_nmt.training.log import TrainingLog
-from relu_nmt.training.meters import Meters
-from relu_nmt.training.results import TrainingResult
+from relu_nmt.training.distributed import ProcessGroup, SignalWatch
+from relu_nmt.training.log import Meters, TrainingLog
+from relu_nmt.training.results import TrainingResult, entry
 from relu_nmt.training.state import Components, TrainingState, restore, snapshot
-from relu_nmt.training.stopping import SignalWatch, limit_reached, time_is_up
 from relu_nmt.training.update import LaunchedUpdate, UpdatePlan, Updater, UpdateResult, update_seed
-from relu_nmt.training.validation import Validator
 
 
 class Trainer:
     """Trains a model.
 
     Args:
-        model: the model whose weights are trained and stored.
-        objective: a module around it: ``objective(batch, telemetry=False) -> LossOutput``.
+        objective: gives the loss, ``objective(batch, telemetry=False) -> LossOutput``; its module
+            ``model`` is what is trained and stored.
         data: batches for training and validation.
         config: all settings.
         description: what a checkpoint tells about the model, as JSON can hold it
@@ -58,7 +55,6 @@ class Trainer:
         ...         self.model = model
         ...     def forward(self, batch, telemetry=False):
         ...         return LossOutput(self.model(torch.ones(1)).square().sum(), sample_size=1)
-        >>> model = nn.Linear(1, 1)
         >>> config = TrainerConfig(
         ...     run=RunConfig(max_epoch=2),
         ...     checkpoint=CheckpointConfig(no_save=True),
@@ -66,7 +62,7 @@ class Trainer:
         ... )
         >>> data = TrainingData(Batches(), valid={}, scorers={})
         >>> process = ProcessGroup(0, 1, torch.device("cpu"))
-        >>> trainer = Trainer(model, Square(model), data, config, {}, process)
+        >>> trainer = Trainer(Square(nn.Linear(1, 1)), data, config, {}, process)
         >>> trainer.train().num_updates  # doctest: +ELLIPSIS
         {...
         10
@@ -74,7 +70,6 @@ class Trainer:
 
     def __init__(
         self,
-        model: nn.Module,
         objective: nn.Module,
         data: TrainingData,
         config: TrainerConfig,
@@ -86,7 +81,7 @@ class Trainer:
         self.state = TrainingState()
         self.result = TrainingResult()
         objective.to(process.device).train()
-        self.parts = Components(model.to(process.device), config, process)
+        self.parts = Components(objective, config, process)
         self.log = log or TrainingLog(config.logging, quiet=not process.is_first)
         self._description = description
         self._process = process
@@ -98,7 +93,6 @@ class Trainer:
             config.run.clip_norm,
             process,
         )
-        self._validator = Validator(objective, data, self.parts, process, config.run.num_workers)
         self._folder = CheckpointFolder(config.checkpoint, config.validation)
         # A GPU works on its own: waiting for each update's numbers would leave it idle.
         self._reads_late = process.device.type != "cpu"
@@ -164,14 +158,27 @@ class Trainer:
     def _check_before_start(self) -> None:
         """Find the mistakes that would otherwise show after hours."""
         if self._process.is_first:
-            self._folder.check(self.result.parameters, self.parts.average is not None)
-        if self._data.valid and not self.config.validation.disable_validation:
-            self._validator.check(self.config.validation)
+            self._folder.check(self.result.parameters, self.config.ema.store_ema)
+        if not self._data.valid or self.config.validation.disable_validation:
+            return
+        subset, source = next(iter(self._data.valid.items()))
+        names = list(self.parts.validate(source, max_batches=self._process.world_size))
+        if (scorer := self._data.scorers.get(subset)) is not None:
+            names += scorer.metric_names
+            self.parts.objective.eval()
+            scorer.check()
+            self.parts.objective.train()
+        metric = self.config.validation.best_checkpoint_metric
+        if metric not in names:
+            raise ConfigError(
+                f"--best-checkpoint-metric {metric}: the validation set '{subset}' has only "
+                f"{', '.join(names)}{'; bleu needs --eval-bleu' * (metric == 'bleu')}"
+            )
 
     def _train_epoch(self) -> None:
         """Train from the stored position to the end of the epoch, or until a reason to stop."""
-        state, config = self.state, self.config.run
-        if state.begin_epoch(self._data.train.begin_epoch(state.epoch)):
+        state, config, source = self.state, self.config.run, self._data.train
+        if state.begin_epoch(source.begin_epoch(state.epoch)):
             self.log.say(
                 f"the epoch now has {state.num_batches} batches; the position in it is carried "
                 "over in proportion"
@@ -186,20 +193,19 @@ class Trainer:
         updates = share.updates()
         wanted = [index for update in updates for index in update if index is not None]
         on_gpu = self._process.device.type == "cuda"
-        batches = load_ahead(self._data.train.load, wanted, config.num_workers, on_gpu)
+        batches = load_ahead(source.load, wanted, config.num_workers, on_gpu)
         self.log.begin_epoch(state.epoch, share.updates_done(share.offset), share.num_updates)
         self._lap = time.monotonic()
         for update in updates:
-            if self._update([self._batch(index, batches) for index in update]):
+            # Where this process has no batch, another one counts with weight 0.
+            if self._update(
+                [(next(batches), 1) if i is not None else (source.load(0), 0) for i in update]
+            ):
                 self._between_updates()
             if self._reason:
                 batches.close()
                 return
         self._end_epoch()
-
-    def _batch(self, index: int | None, batches: Iterator[Batch]) -> tuple[Batch, int]:
-        """Return the next batch with weight 1; where this process has none, another with 0."""
-        return (self._data.train.load(0), 0) if index is None else (next(batches), 1)
 
     def _update(self, batches: list[tuple[Batch, int]]) -> bool:
         """Make an update; return False if float16 gradients overflowed and it was left out.
@@ -215,7 +221,7 @@ class Trainer:
             seed=update_seed(self.config.run.seed, number, self._process.rank),
             telemetry=self.log.wants_telemetry(number),
             interrupt_vote=self._watch.received is not None,
-            time_vote=time_is_up(self.config.run, self._wall()),
+            time_vote=self.config.run.time_is_up(self._wall()),
         )
         launched = self._updater.run(batches, plan)
         # While a GPU works on this update, look at the numbers of the one before.
@@ -229,8 +235,7 @@ class Trainer:
             )
             return False
         state.num_updates = number
-        if self.parts.average is not None:
-            self.parts.average.update(number)
+        self.parts.average.update(number)
         self._launched = launched
         if not self._reads_late or number % self.config.logging.log_interval == 0:
             self._read_launched()
@@ -238,25 +243,25 @@ class Trainer:
 
     def _read_launched(self) -> None:
         """Wait for the numbers of the last update, if they are not read yet."""
-        if self._launched is None:
+        launched, self._launched = self._launched, None
+        if launched is None:
             return
-        result = self._launched.read(self.config.run.clip_norm, self._process)
-        self._launched, self._last = None, result
+        self._last = result = launched.read(self.config.run.clip_norm, self._process)
+        state, plan = self.state, launched.plan
         now = time.monotonic()
-        state, plan = self.state, result.plan
+        result.meters.seconds, self._lap = now - self._lap, now
         for meters in (state.inner, state.epoch_meters):
-            meters.add(result, now - self._lap)
-        self._lap = now
+            meters.add(result.meters)
         self.result.epoch = plan.epoch
         self.log.advance()
-        if result.telemetry:
-            self.log.telemetry(plan.epoch, plan.num_updates, result.telemetry)
+        if launched.telemetry:
+            self.log.telemetry(plan.epoch, plan.num_updates, launched.telemetry)
         if plan.num_updates % self.config.logging.log_interval == 0:
-            stats = state.inner.stats(plan.num_updates, plan.lr, result.loss_scale, self._wall())
+            stats = state.inner.stats(plan.num_updates, plan.lr, launched.loss_scale, self._wall())
             state.inner = Meters()
             position = self._share.updates_done(state.batch_offset)
             self.log.updates(plan.epoch, position, self._share.num_updates, stats)
-            self.result.add_updates(plan.epoch, stats)
+            self.result.train.append(entry(plan.epoch, stats))
 
     def _between_updates(self) -> None:
         """Stop, validate or save if it is time; the end of the epoch is not treated here."""
@@ -275,7 +280,7 @@ class Trainer:
         rate = self._learning_rate(state.num_updates)
         stats = state.epoch_meters.stats(state.num_updates, rate, scale, self._wall())
         self.log.end_epoch(state.epoch, stats)
-        self.result.add_epoch(state.epoch, stats)
+        self.result.epochs.append(entry(state.epoch, stats))
         self._reason = self._limit_reached(state.epoch + 1)
         self._validate_and_save(end_of_epoch=True)
 
@@ -325,9 +330,9 @@ class Trainer:
         self._read_launched()
         scores: list[float] = []
         metric = self.config.validation.best_checkpoint_metric
-        for subset in self._data.valid:
+        for subset, source in self._data.valid.items():
             self.log.say(f"begin validation on '{subset}' subset", subset)
-            stats = self._validator.run(subset)
+            stats = self.parts.validate(source, self._data.scorers.get(subset))
             stats["num_updates"] = self.state.num_updates
             if not scores and metric in stats:
                 choose = max if self.config.validation.maximize else min
@@ -335,7 +340,7 @@ class Trainer:
                 score = stats[metric]
                 stats[f"best_{metric}"] = score if best is None else choose(score, best)
             self.log.validation(self.state.epoch, subset, stats)
-            self.result.add_validation(subset, self.state.epoch, stats)
+            self.result.valid.setdefault(subset, []).append(entry(self.state.epoch, stats))
             scores.append(stats.get(metric, math.nan))
         self._lap = time.monotonic()
         return scores[0]
@@ -370,11 +375,11 @@ class Trainer:
     def _limit_reached(self, epoch: int) -> str | None:
         """Return why training must not go on with an update in ``epoch``, or None."""
         if self._process.world_size == 1:
-            out_of_time = time_is_up(self.config.run, self._wall())
+            out_of_time = self.config.run.time_is_up(self._wall())
         else:
             # Processes must agree, so they use the vote that came with the last update.
             out_of_time = self._last is not None and self._last.time_is_up
-        return limit_reached(self.config.run, self.state.num_updates, epoch, out_of_time)
+        return self.config.run.limit_reached(self.state.num_updates, epoch, out_of_time)
 
     def _signalled(self) -> bool:
         if self._process.world_size == 1:

@@ -1,22 +1,26 @@
-"""One update: forward and backward over its batches, then the optimiser's step."""
+"""One update: forward and backward over its batches, in 16 bits too, then the optimiser's step."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from relu_nmt.errors import TrainingError
+from relu_nmt.errors import ConfigError, TrainingError
 from relu_nmt.objective import LossOutput
 from relu_nmt.optim.optimizers import set_learning_rate
 from relu_nmt.training.batches import Batch
+from relu_nmt.training.config import RunConfig
 from relu_nmt.training.distributed import ProcessGroup
-from relu_nmt.training.precision import Precision
+from relu_nmt.training.log import Meters, add_metrics
 
+FAIRSEQ_SCALE_WINDOW = 2**14
 SHOWN_IDS = 20
 # What the vector of an update begins with, before a total and a count for each metric.
 HEAD = ("sample_size", "num_tokens", "num_sentences", "interrupt_votes", "time_votes")
@@ -45,54 +49,19 @@ class UpdatePlan:
     time_vote: bool = False
 
 
-@dataclass
-class _Sums:
-    """Sums over the batches of this process; tensors stay on the device."""
-
-    sample_size: int = 0
-    num_tokens: int = 0
-    num_sentences: int = 0
-    totals: dict[str, Tensor] = field(default_factory=dict)
-    counts: dict[str, float] = field(default_factory=dict)
-
-    def add(self, output: LossOutput, batch: Batch, weight: int) -> None:
-        """Take in a batch; one of weight 0 only makes the names of the metrics known."""
-        self.sample_size += weight * output.sample_size
-        self.num_tokens += weight * batch.num_tokens
-        self.num_sentences += weight * batch.num_sentences
-        for name, metric in all_metrics(output).items():
-            total, count = metric
-            self.totals[name] = self.totals.get(name, 0) + weight * total
-            self.counts[name] = self.counts.get(name, 0) + weight * count
-
-
 @dataclass(frozen=True)
 class UpdateResult:
     """What one update did, over all its batches and processes.
 
     Args:
-        plan: what it was made of.
-        metrics: (sum, count) by name; losses in nats.
-        num_tokens: tokens without padding.
-        num_sentences: sentences (images).
-        gradient_norm: before clipping, of the mean loss per token.
-        clipped: whether the gradient was clipped.
-        loss_scale: for float16.
-        telemetry: scalars for TensorBoard.
+        meters: its numbers, but for the time.
         interrupted: a process received a signal.
         time_is_up: a process found that the time is up.
     """
 
-    plan: UpdatePlan
-    metrics: dict[str, tuple[float, float]]
-    num_tokens: float
-    num_sentences: float
-    gradient_norm: float
-    clipped: bool
-    loss_scale: float | None = None
-    telemetry: dict[str, float] = field(default_factory=dict)
-    interrupted: bool = False
-    time_is_up: bool = False
+    meters: Meters
+    interrupted: bool
+    time_is_up: bool
 
 
 @dataclass(frozen=True)
@@ -128,52 +97,97 @@ class LaunchedUpdate:
         head = dict(zip(HEAD, values, strict=False))
         pairs = values[len(HEAD) :]
         metrics = {name: (pairs[2 * i], pairs[2 * i + 1]) for i, name in enumerate(self.names)}
-        if not self.skipped:
-            self._check_finite(gradient_norm, metrics, pairs[2 * len(self.names) :], process)
+        bad = [name for name, (total, _) in metrics.items() if not math.isfinite(total)]
+        if not self.skipped and (bad or not math.isfinite(gradient_norm)):
+            what = f"{' and '.join(bad)} became" if bad else "the gradient is"
+            raise TrainingError(
+                f"update {self.plan.num_updates} (epoch {self.plan.epoch}): {what} not finite "
+                f"(gradient norm {gradient_norm:g}); samples "
+                f"{self._suspects(pairs[2 * len(self.names) :], process)}. Lower --lr, lengthen "
+                "--warmup-updates or set --clip-norm; earlier checkpoints are unharmed"
+            )
+        clips = int(0 < clip_norm < gradient_norm)
+        tokens, sentences = head["num_tokens"], head["num_sentences"]
         return UpdateResult(
-            self.plan,
-            metrics,
-            head["num_tokens"],
-            head["num_sentences"],
-            gradient_norm,
-            clipped=0 < clip_norm < gradient_norm,
-            loss_scale=self.loss_scale,
-            telemetry=self.telemetry,
+            Meters(metrics, tokens, sentences, 1, gradient_norm, clips),
             interrupted=head["interrupt_votes"] > 0,
             time_is_up=head["time_votes"] > 0,
         )
 
-    def _check_finite(
-        self,
-        gradient_norm: float,
-        metrics: dict[str, tuple[float, float]],
-        losses: list[float],
-        process: ProcessGroup,
-    ) -> None:
-        bad = [name for name, (total, _) in metrics.items() if not math.isfinite(total)]
-        if math.isfinite(gradient_norm) and not bad:
-            return
+    def _suspects(self, losses: list[float], process: ProcessGroup) -> str:
+        """Return the samples of the batches whose losses are not finite, otherwise of all."""
+        pairs = list(zip(self.ids, losses, strict=True))
         # Every process sees the same sums, so all of them come here.
-        suspects = process.gather(self._ids_of(losses, only_bad=True))
+        suspects = process.gather([ids.tolist() for ids, loss in pairs if not math.isfinite(loss)])
         if not any(suspects):
-            suspects = process.gather(self._ids_of(losses, only_bad=False))
-        what = f"{' and '.join(bad)} became" if bad else "the gradient is"
-        ids = [str(number) for of_process in suspects for number in of_process]
-        shown = ", ".join(ids[:SHOWN_IDS])
+            suspects = process.gather([ids.tolist() for ids, _ in pairs])
+        ids = [str(number) for lists in suspects for batch in lists for number in batch]
         more = f" and {len(ids) - SHOWN_IDS} more" if len(ids) > SHOWN_IDS else ""
-        raise TrainingError(
-            f"update {self.plan.num_updates} (epoch {self.plan.epoch}): {what} not finite "
-            f"(gradient norm {gradient_norm:g}); samples {shown}{more}. Lower --lr, lengthen "
-            "--warmup-updates or set --clip-norm; earlier checkpoints are unharmed"
+        return ", ".join(ids[:SHOWN_IDS]) + more
+
+
+class Precision:
+    """The number format of the forward and backward pass; weights always have 32 bits.
+
+    Args:
+        config: ``fp16``, ``bf16`` and the loss scale.
+        device: where the model computes.
+        world_size: number of processes, for the default scale window.
+
+    Raises:
+        ConfigError: the device cannot compute in that format.
+
+    Example:
+        >>> precision = Precision(RunConfig(bf16=True), torch.device("cpu"), world_size=1)
+        >>> with precision.autocast():
+        ...     (torch.ones(1, 1) @ torch.ones(1, 1)).dtype
+        torch.bfloat16
+    """
+
+    def __init__(self, config: RunConfig, device: torch.device, world_size: int) -> None:
+        if config.fp16 and device.type != "cuda":
+            raise ConfigError("--fp16 needs a CUDA GPU; on the CPU use --bf16 or neither")
+        if config.bf16 and device.type == "cuda" and not torch.cuda.is_bf16_supported():
+            raise ConfigError("this GPU has no bfloat16; use --fp16 or neither")
+        self._device_type = device.type
+        self._dtype = torch.float16 if config.fp16 else torch.bfloat16 if config.bf16 else None
+        self._min_scale = config.min_loss_scale
+        window = config.fp16_scale_window or max(
+            1, FAIRSEQ_SCALE_WINDOW // world_size // config.update_freq[0]
+        )
+        # Without float16 it leaves losses, gradients and steps as they are.
+        self.scaler = torch.amp.GradScaler(
+            "cuda", config.fp16_init_scale, growth_interval=window, enabled=config.fp16
         )
 
-    def _ids_of(self, losses: list[float], only_bad: bool) -> list[int]:
-        batches = [
-            ids.tolist()
-            for ids, loss in zip(self.ids, losses, strict=True)
-            if not (only_bad and math.isfinite(loss))
-        ]
-        return [number for batch in batches for number in batch]
+    def autocast(self) -> AbstractContextManager:
+        """Return the context of a forward pass."""
+        if self._dtype is None:
+            return nullcontext()
+        return torch.autocast(self._device_type, self._dtype)
+
+    def step(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Make the optimiser's step; return False if gradients overflowed and it was left out.
+
+        Raises:
+            TrainingError: the loss scale fell below ``--min-loss-scale``.
+        """
+        before = self.scaler.get_scale()
+        self.scaler.step(optimizer)
+        self.scaler.update()
+        if self.scaler.get_scale() >= before:
+            return True
+        if self.scaler.get_scale() < self._min_scale:
+            raise TrainingError(
+                f"the loss scale fell below --min-loss-scale {self._min_scale:g}: the loss or the "
+                "gradient is not finite at any scale; lower --lr, set --clip-norm or use --bf16"
+            )
+        return False
+
+    @property
+    def loss_scale(self) -> float | None:
+        """The current loss scale; None without loss scaling."""
+        return self.scaler.get_scale() if self.scaler.is_enabled() else None
 
 
 class Updater:
@@ -215,7 +229,9 @@ class Updater:
         """
         torch.manual_seed(plan.seed)
         self._optimizer.zero_grad(set_to_none=True)
-        sums, losses = _Sums(), []
+        head = Counter(interrupt_votes=int(plan.interrupt_vote), time_votes=int(plan.time_vote))
+        sums: dict[str, tuple[Any, float]] = {}
+        losses: list[Tensor] = []
         telemetry: dict[str, float] = {}
         for index, (batch, weight) in enumerate(batches):
             output = self._forward_backward(
@@ -225,16 +241,26 @@ class Updater:
                 last=index == len(batches) - 1,
             )
             losses.append(output.loss.detach())
-            sums.add(output, batch, weight)
+            head.update(
+                sample_size=weight * output.sample_size,
+                num_tokens=weight * batch.num_tokens,
+                num_sentences=weight * batch.num_sentences,
+            )
+            # A batch of weight 0 only makes the names of the metrics known.
+            metrics = all_metrics(output)
+            add_metrics(sums, {n: (weight * t, weight * c) for n, (t, c) in metrics.items()})
             telemetry = telemetry or output.telemetry
-        names = list(sums.totals)
-        vector = self._process.sum(self._vector(sums, plan))
+        options: dict[str, Any] = {"dtype": torch.float64, "device": self._process.device}
+        parts = [torch.tensor([head[name] for name in HEAD], **options)]
+        for total, count in sums.values():
+            parts.append(torch.stack([total.double(), torch.tensor(count, **options)]))
+        vector = self._process.sum(torch.cat(parts))
         gradient_norm = self._normalise_gradients(vector[0])
         set_learning_rate(self._optimizer, plan.lr)
         skipped = not self._precision.step(self._optimizer)
         return LaunchedUpdate(
             plan,
-            names,
+            list(sums),
             torch.cat([gradient_norm.double().view(1), vector, torch.stack(losses).double()]),
             [batch.ids for batch, _ in batches],
             skipped,
@@ -255,23 +281,8 @@ class Updater:
                 output: LossOutput = self._objective(
                     batch.to(self._process.device), telemetry=telemetry
                 )
-            self._precision.backward(output.loss * weight)
+            self._precision.scaler.scale(output.loss * weight).backward()
         return output
-
-    def _vector(self, sums: _Sums, plan: UpdatePlan) -> Tensor:
-        head = [
-            sums.sample_size,
-            sums.num_tokens,
-            sums.num_sentences,
-            plan.interrupt_vote,
-            plan.time_vote,
-        ]
-        device = self._process.device
-        parts = [torch.tensor(head, dtype=torch.float64, device=device)]
-        for name, total in sums.totals.items():
-            count = torch.tensor(sums.counts[name], dtype=torch.float64, device=device)
-            parts.append(torch.stack([total.double(), count]))
-        return torch.cat(parts)
 
     @torch.no_grad()
     def _normalise_gradients(self, sample_size: Tensor) -> Tensor:
@@ -280,7 +291,7 @@ class Updater:
         The backward pass of several processes has averaged their sums, which ``world_size``
         undoes.
         """
-        self._precision.unscale(self._optimizer)
+        self._precision.scaler.unscale_(self._optimizer)
         gradients = [p.grad for p in self._parameters if p.grad is not None]
         factor = (self._process.world_size / sample_size.clamp(min=1)).to(gradients[0].dtype)
         norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients))) * factor

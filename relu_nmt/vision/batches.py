@@ -1,15 +1,119 @@
-"""Batches of images, planned by the same sampler as those of sentences."""
+"""From decoded pictures to batches of pixels: random views in training, the middle otherwise."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from relu_nmt.data.batching import BatchLimits, plan_batches
-from relu_nmt.vision.augmentation import ImageTransform, sample_generator
+from relu_nmt.config.shared import BatchLimits
+from relu_nmt.data.batches import plan_batches
+from relu_nmt.vision.config import PreprocessingConfig
 from relu_nmt.vision.images import ImageSet
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+RATIO_LIMITS = (3 / 4, 4 / 3)
+CROP_TRIALS = 10
+
+
+def sample_generator(seed: int, epoch: int, index: int) -> np.random.Generator:
+    """Return the random numbers of one image in one epoch.
+
+    They depend on nothing else: not on its batch, the thread that reads it or what was read
+    before. So a resumed training sees the same crops.
+    """
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence((seed, epoch, index))))
+
+
+class ImageTransform:
+    """Brings pictures of any size to normalised squares.
+
+    Args:
+        config: crops, mirroring and normalisation.
+        size: pixels a side of the result.
+
+    Example:
+        >>> from PIL import Image
+        >>> transform = ImageTransform(PreprocessingConfig(), 32)
+        >>> transform.evaluation(Image.new("RGB", (50, 40))).shape
+        (3, 32, 32)
+    """
+
+    def __init__(self, config: PreprocessingConfig, size: int) -> None:
+        self.config = config
+        self.size = size
+        self._crop = config.crop_of(size)
+        self._eval_ratio = config.eval_ratio_of(size)
+        mean, std = (np.array(v, dtype=np.float32) for v in (config.pixel_mean, config.pixel_std))
+        self._scale = 1 / (255 * std)
+        self._shift = mean / std
+
+    def training(self, image: "Image", generator: np.random.Generator) -> np.ndarray:
+        """Return a random view of an image, float32 [3, size, size].
+
+        Args:
+            image: 8-bit red, green and blue.
+            generator: of this image in this epoch.
+        """
+        if self._crop == "resized":
+            pixels = self._random_resized_crop(image, generator)
+        else:
+            pixels = self._centre_crop(image, 1.0)
+            if self._crop == "padded":
+                pixels = self._padded_crop(pixels, generator)
+        if self.config.flip and generator.random() < 0.5:
+            pixels = pixels[:, ::-1]
+        return self._normalise(pixels)
+
+    def evaluation(self, image: "Image") -> np.ndarray:
+        """Return the middle of an image, float32 [3, size, size]."""
+        return self._normalise(self._centre_crop(image, self._eval_ratio))
+
+    def _normalise(self, pixels: np.ndarray) -> np.ndarray:
+        return (pixels * self._scale - self._shift).transpose(2, 0, 1)
+
+    def _centre_crop(self, image: "Image", ratio: float) -> np.ndarray:
+        """Return the square in the middle whose side is ``ratio`` of the shorter side."""
+        if image.size == (self.size, self.size) and ratio == 1.0:
+            return np.asarray(image)
+        side = ratio * min(image.size)
+        left, top = (image.width - side) / 2, (image.height - side) / 2
+        return self._resize(image, (left, top, left + side, top + side))
+
+    def _padded_crop(self, pixels: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+        padding = self.config.crop_padding
+        padded = np.pad(pixels, ((padding, padding), (padding, padding), (0, 0)))
+        top, left = generator.integers(0, 2 * padding + 1, size=2)
+        return padded[top : top + self.size, left : left + self.size]
+
+    def _random_resized_crop(self, image: "Image", generator: np.random.Generator) -> np.ndarray:
+        """Return a part of random area and shape, brought to the size.
+
+        Reference: Szegedy et al. 2015, "Going deeper with convolutions", section 6.
+        """
+        width, height = image.size
+        low, high = np.log(RATIO_LIMITS)
+        for _ in range(CROP_TRIALS):
+            area = width * height * generator.uniform(self.config.crop_min_area, 1.0)
+            ratio = float(np.exp(generator.uniform(low, high)))
+            w, h = (area * ratio) ** 0.5, (area / ratio) ** 0.5
+            if w <= width and h <= height:
+                left, top = generator.uniform(0, width - w), generator.uniform(0, height - h)
+                return self._resize(image, (left, top, left + w, top + h))
+        return self._centre_crop(image, 1.0)
+
+    def _resize(self, image: "Image", box: tuple[float, float, float, float]) -> np.ndarray:
+        from PIL.Image import Resampling
+
+        # Rounding must not move the box out of the picture.
+        right, bottom = min(box[2], image.width), min(box[3], image.height)
+        size = (self.size, self.size)
+        box = (max(0.0, box[0]), max(0.0, box[1]), right, bottom)
+        return np.asarray(image.resize(size, Resampling.BICUBIC, box=box))
 
 
 @dataclass(frozen=True)

@@ -1,85 +1,77 @@
 """Settings of vision models, image data and their training."""
 
+from functools import partial
+from typing import Any
+
 from relu_nmt.attention.config import AttentionPresetOptions
-from relu_nmt.attention.spec import known_attention
 from relu_nmt.config import flag_of, group, like, option, settings, shown
-from relu_nmt.config.shared import BatchSizeOptions
-from relu_nmt.data.batching import BatchingConfig
+from relu_nmt.config.shared import BatchingConfig, BatchSizeOptions
 from relu_nmt.errors import ConfigError
-from relu_nmt.modules import feed_forwards, norms
+from relu_nmt.modules.config import TransformerOptions, arch_option, probability_option, size_option
 from relu_nmt.optim.config import OptimizerConfig, ScheduleConfig
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.vision import vision_blocks
-from relu_nmt.vision.architectures import architectures
 
-POOLINGS = ("class", "mean")
-CROPS = ("auto", "padded", "resized", "none")
+_share = partial(option, above=0, most=1, metavar="P")
+
 LARGEST_PADDED = 96
 """Up to this image size ``--train-crop auto`` pads and crops; above it crops and resizes."""
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
+def _vit(embed_dim: int, layers: int, heads: int) -> dict[str, Any]:
+    return {"embed_dim": embed_dim, "layers": layers, "heads": heads}
+
+
+architectures = {
+    "vit_ti": _vit(192, 12, 3),
+    "vit_s": _vit(384, 12, 6),
+    "vit_b": _vit(768, 12, 12),
+    "vit_l": _vit(1024, 24, 16),
+}
+# DeiT without its distillation token is ViT trained by another recipe, so the names are synonyms.
+architectures |= {f"deit_{size}": architectures[f"vit_{size}"] for size in ("ti", "s", "b")}
+"""The ``--arch`` presets: settings that differ from the defaults, by name."""
+
+
 @settings
-class VisionTransformerConfig:
+class VisionTransformerConfig(TransformerOptions):
     """Shape of a vision transformer; the defaults are ViT-Ti/16.
 
     Raises:
         ConfigError: settings that contradict each other.
     """
 
-    attention: str = option(
-        "softmax",
-        "attention of every block: NAME or NAME:option=value,...",
-        metavar="NAME",
-        parse=known_attention,
-        flags=("--encoder-attention",),
+    attention: str = like(
+        TransformerOptions, "attention", "softmax", flags=("--encoder-attention",)
     )
+    feed_forward: str = like(TransformerOptions, "feed_forward", "gelu")
+    dropout: float = like(TransformerOptions, "dropout", 0.0)
     block: str = option("transformer", "the blocks", choices=vision_blocks, metavar="NAME")
-    feed_forward: str = option(
-        "gelu", "feed-forward network", choices=feed_forwards, metavar="NAME"
-    )
-    norm: str = option("layer", "normalisation", choices=norms, metavar="NAME")
-    image_size: int = option(
-        224, "images are brought to this many pixels a side", least=1, metavar="N"
-    )
-    patch_size: int = option(
-        16, "pixels a side of a patch, which is one token", least=1, metavar="N"
-    )
-    embed_dim: int = option(192, "width of the model", least=1, metavar="N")
-    layers: int = option(12, "number of blocks", least=1, metavar="N")
-    heads: int = option(3, "attention heads of a block", least=1, metavar="N")
+    image_size: int = size_option(224, "images are brought to this many pixels a side")
+    patch_size: int = size_option(16, "pixels a side of a patch, which is one token")
+    embed_dim: int = size_option(192, "width of the model")
+    layers: int = size_option(12, "number of blocks")
+    heads: int = size_option(3, "attention heads of a block")
     ffn_ratio: float = option(
         4.0, "inner width of the FFN in widths of the model", above=0, metavar="F"
     )
     pooling: str = option(
         "class",
         "what the classifier reads: class, an extra token; mean, the mean of the patches",
-        choices=POOLINGS,
+        choices=("class", "mean"),
     )
-    dropout: float = option(
-        0.0, "dropout on embeddings and sublayer outputs", least=0, below=1, metavar="P"
-    )
-    attention_dropout: float = option(
-        0.0, "dropout on attention weights", least=0, below=1, metavar="P"
-    )
-    activation_dropout: float = option(0.0, "dropout inside the FFN", least=0, below=1, metavar="P")
-    drop_path: float = option(
+    drop_path: float = probability_option(
         0.0,
         "stochastic depth: probability that an image skips a sublayer of the last block; it grows "
         "linearly from 0 in the first one",
-        least=0,
-        below=1,
-        metavar="P",
     )
     layer_scale: float = option(
         0.0,
         "initial value of a learned gain a channel on each sublayer's output; 0: no gains",
         least=0,
         metavar="F",
-    )
-    checkpoint_activations: bool = option(
-        False, "compute each block's activations again in the backward pass: less memory, more time"
     )
 
     def check(self) -> None:
@@ -102,14 +94,9 @@ class VisionTransformerConfig:
         return round(self.ffn_ratio * self.embed_dim)
 
     @property
-    def num_patches(self) -> int:
-        """The number of patches of an image."""
-        return (self.image_size // self.patch_size) ** 2
-
-    @property
     def num_tokens(self) -> int:
         """The number of tokens of an image, the class token included: n of every query."""
-        return self.num_patches + (self.pooling == "class")
+        return (self.image_size // self.patch_size) ** 2 + (self.pooling == "class")
 
 
 @settings
@@ -124,7 +111,7 @@ class PreprocessingConfig:
         "auto",
         "random crop in training: padded, after adding --crop-padding; resized, a part of random "
         f"size and shape; none; auto is padded up to --image-size {LARGEST_PADDED}, then resized",
-        choices=CROPS,
+        choices=("auto", "padded", "resized", "none"),
     )
     crop_padding: int = option(
         4,
@@ -133,22 +120,16 @@ class PreprocessingConfig:
         needs=("train_crop", "auto", "padded"),
         metavar="N",
     )
-    crop_min_area: float = option(
+    crop_min_area: float = _share(
         0.08,
         "smallest share of the picture in a resized crop",
-        above=0,
-        most=1,
         needs=("train_crop", "auto", "resized"),
-        metavar="P",
     )
     flip: bool = option(True, "mirror half of the training images")
-    eval_crop_ratio: float | None = option(
+    eval_crop_ratio: float | None = _share(
         None,
         "share of a side that the centre crop of validation keeps "
         "(default: 0.875 where training crops are resized, otherwise 1)",
-        above=0,
-        most=1,
-        metavar="P",
     )
     pixel_mean: tuple[float, ...] = option(
         IMAGENET_MEAN,
@@ -185,28 +166,20 @@ class PreprocessingConfig:
 
 
 @settings
-class ImageTaskOptions:
+class ImageTaskOptions(AttentionPresetOptions):
     """What is learnt from which images.
 
     Raises:
         ConfigError: a value out of range.
     """
 
-    arch: str = option(
+    arch: str = arch_option(
         "vit_ti",
-        "shape of the model: vit_ti, vit_s, vit_b, vit_l (deit_ti, deit_s, deit_b are other names "
-        "for the same); other model flags go before it",
-        flags=("-a",),
-        metavar="NAME",
-        presets=architectures,
+        architectures,
+        "vit_ti, vit_s, vit_b, vit_l (deit_ti, deit_s, deit_b are other names for the same)",
     )
-    attention_preset: str = like(AttentionPresetOptions, "attention_preset", "none")
-    label_smoothing: float = option(
-        0.0,
-        "probability taken from the right class and spread over all; in training",
-        least=0,
-        below=1,
-        metavar="P",
+    label_smoothing: float = probability_option(
+        0.0, "probability taken from the right class and spread over all; in training"
     )
     valid_data: str | None = option(
         None,
@@ -215,13 +188,10 @@ class ImageTaskOptions:
         needs=("disable_validation", False),
         metavar="PATHS",
     )
-    valid_fraction: float = option(
+    valid_fraction: float = probability_option(
         0.0,
         "hold out this share of each class of the training images as the first validation set",
-        least=0,
-        below=1,
         needs=("disable_validation", False),
-        metavar="P",
     )
     batch_size: int = like(BatchSizeOptions, "batch_size", 128, "images of a batch, per process")
     batch_size_valid: int | None = like(BatchingConfig, "batch_size_valid", None)

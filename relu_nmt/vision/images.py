@@ -149,7 +149,8 @@ def _image_set(tree: FileTree, name: str, files: Sequence[str], prefix: str) -> 
     by_class: dict[str, list[str]] = {}
     for file in files:
         label, *rest = file[len(prefix) :].split("/")
-        if rest and _is_image(rest[-1]):
+        # macOS puts "._1.jpg" beside 1.jpg into zip files.
+        if rest and not rest[-1].startswith(".") and Path(file).suffix.lower() in IMAGE_SUFFIXES:
             by_class.setdefault(label, []).append(file)
     classes = tuple(sorted(by_class))
     if len(classes) < 2:
@@ -162,11 +163,6 @@ def _image_set(tree: FileTree, name: str, files: Sequence[str], prefix: str) -> 
     counts = [len(by_class[label]) for label in classes]
     labels = np.repeat(np.arange(len(classes), dtype=np.int64), counts)
     return ImageSet(tree, name, paths, labels, classes, len(files) - len(paths))
-
-
-def _is_image(name: str) -> bool:
-    # macOS puts "._1.jpg" beside 1.jpg into zip files.
-    return not name.startswith(".") and Path(name).suffix.lower() in IMAGE_SUFFIXES
 
 
 def with_classes_of(images: ImageSet, training: ImageSet) -> ImageSet:

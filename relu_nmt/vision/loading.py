@@ -10,7 +10,7 @@ import torch
 from relu_nmt.config import from_dict, to_dict
 from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.training.checkpoint import load_checkpoint, load_weights
-from relu_nmt.vision.augmentation import ImageTransform
+from relu_nmt.vision.batches import ImageTransform
 from relu_nmt.vision.config import PreprocessingConfig, VisionTransformerConfig
 from relu_nmt.vision.vision_transformer import VisionTransformer
 

@@ -1,18 +1,25 @@
-"""The vision transformer (ViT, DeiT) with a registered attention in every block."""
+"""The vision transformer (ViT, DeiT), with a registered attention in every block, and its loss."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.dropout import Dropout
 from relu_nmt.modules import norms
-from relu_nmt.modules.activation_checkpointing import run_layer
+from relu_nmt.modules.objective import RegularizedObjective
+from relu_nmt.modules.transformer_layer import run_layer
+from relu_nmt.objective import LossOutput, Metric
 from relu_nmt.vision import vision_blocks
 from relu_nmt.vision.blocks import NORM_EPS, PatchEmbedding, initialize
 from relu_nmt.vision.config import VisionTransformerConfig
+
+if TYPE_CHECKING:
+    from relu_nmt.vision.batches import ImageBatch
 
 
 @dataclass
@@ -96,3 +103,31 @@ class VisionTransformer(nn.Module):
         x = self.norm(x)
         features = x.mean(1) if self.class_token is None else x[:, 0]
         return VisionOutput(self.head(features).float(), features, intermediate)
+
+
+class ImageObjective(RegularizedObjective):
+    """Cross-entropy per image plus the attention regulariser, both as in translation.
+
+    Label smoothing gives 1 - smoothing + smoothing / C to the right one of C classes and
+    smoothing / C to each other; the validation loss is without it.
+    """
+
+    model: VisionTransformer
+
+    def loss(self, batch: "ImageBatch") -> LossOutput:
+        """Return the cross-entropy of a batch, summed over its images."""
+        logits = self.model(batch.images).logits
+        loss = F.cross_entropy(
+            logits,
+            batch.labels,
+            reduction="sum",
+            label_smoothing=self.label_smoothing if self.training else 0.0,
+        )
+        count = batch.num_sentences
+        with torch.no_grad():
+            correct = (logits.argmax(1) == batch.labels).sum()
+        metrics = {
+            "loss": Metric(loss.detach(), count),
+            "accuracy": Metric(100 * correct, count),  # top-1, percent
+        }
+        return LossOutput(loss, count, metrics)

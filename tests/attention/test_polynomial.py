@@ -8,8 +8,8 @@ import torch
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.config import AttentionRegularizerConfig
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.regularizers import AttentionRegularizer
 from relu_nmt.errors import ConfigError
+from relu_nmt.modules.objective import RegularizedObjective
 from relu_nmt.optim.config import OptimizerConfig
 from relu_nmt.optim.optimizers import build_optimizer
 from tests.attention.helpers import fitted_slope, make_attention, random_qkv
@@ -159,10 +159,10 @@ def test_signed_weights_have_no_entropy_and_cannot_be_regularised(options, non_n
     assert (rows.entropy is not None) == non_negative
     config = AttentionRegularizerConfig(attention_entropy_weight=1.0)
     if non_negative:
-        assert AttentionRegularizer(config, attend).active
+        assert RegularizedObjective(attend, 0.0, config).regularizer.active
     else:
         with pytest.raises(ConfigError, match="never negative"):
-            AttentionRegularizer(config, attend)
+            RegularizedObjective(attend, 0.0, config)
 
 
 @pytest.mark.parametrize("power", [4, 6])

@@ -10,9 +10,9 @@ from relu_nmt.attention.config import AttentionRegularizerConfig
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.pointwise import MAPS
 from relu_nmt.attention.pointwise_maps import pointwise_maps
-from relu_nmt.attention.regularizers import AttentionRegularizer
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.multihead import SelfAttention
+from relu_nmt.modules.objective import RegularizedObjective
 from tests.attention.helpers import fitted_slope, make_attention, random_qkv
 
 ALL = Need(statistics=True, telemetry=True, weights=True)
@@ -146,10 +146,10 @@ def test_only_maps_that_are_never_negative_can_be_regularised(h):
     assert attend.capabilities.non_negative == (h not in ("gelu", "identity"))
     config = AttentionRegularizerConfig(attention_norm_weight=1.0)
     if attend.capabilities.non_negative:
-        assert AttentionRegularizer(config, attend).active
+        assert RegularizedObjective(attend, 0.0, config).regularizer.active
     else:
         with pytest.raises(ConfigError, match="never negative"):
-            AttentionRegularizer(config, attend)
+            RegularizedObjective(attend, 0.0, config)
 
 
 @pytest.mark.parametrize(

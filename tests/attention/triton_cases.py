@@ -52,7 +52,7 @@ def made(queries, keys, *, map=RELU, batch=None, heads=1, dim=16, value_dim=None
     )
     scale = (visibility.counts.clamp_min(1) / 2).rsqrt()
     bias = make_bias(visibility, heads) if options.pop("bias", False) else None
-    problem = PointwiseProblem(q / dim**0.5, k, v, map, visibility, bias, scale, 0.0, Need())
+    problem = PointwiseProblem(q / dim**0.5, k, v, visibility, bias, 0.0, Need(), map, scale)
     return dataclasses.replace(problem, **options)
 
 

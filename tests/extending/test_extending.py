@@ -8,6 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from relu_nmt.attention.pointwise_maps import pointwise_maps
+from relu_nmt.modules import feed_forwards, norms, position_schemes
+from relu_nmt.tokenization.base import subword_models
+from relu_nmt.vision import vision_blocks
+from tests.commands import run_here
+
 ROOT = Path(__file__).parents[2]
 PARTS = Path(__file__).parent / "parts"
 FILES = ROOT / "tests/compat/files"
@@ -44,28 +50,48 @@ for backend in ("blockwise", "triton"):
         torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-4)
 print("agree")
 """
+REGISTRIES = (
+    feed_forwards,
+    norms,
+    position_schemes,
+    pointwise_maps,
+    vision_blocks,
+    subword_models,
+)
 pytestmark = pytest.mark.slow
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
 
 
-def run(program, *flags, code=0, **environment):
-    """Run a program; return its output, or what it says on standard error if it is to fail."""
-    done = subprocess.run(
-        [sys.executable, *program.split(), *map(str, flags)],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-    )
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stderr if code else done.stdout
+@pytest.fixture(autouse=True)
+def forget():
+    """Forget what a command registered as soon as it has run, as if its process had ended."""
+    before = [registry.names() for registry in REGISTRIES]
+
+    def undo():
+        for registry, names in zip(REGISTRIES, before, strict=True):
+            for name in set(registry.names()) - set(names):
+                del registry._entries[name]
+        for name in [name for name in sys.modules if name.startswith("relu_nmt_user_")]:
+            del sys.modules[name]
+
+    yield undo
+    undo()
 
 
-def command(name, *flags, code=0):
-    return run(f"-m relu_nmt.cli.{name}", *flags, code=code)
+@pytest.fixture
+def command(forget):
+    """Run a command; return its output, or what it says on standard error if it is to fail."""
+
+    def run(name, *flags, code=0):
+        done = run_here(name, *flags, check=False)
+        forget()
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stderr if code else done.stdout
+
+    return run
 
 
-def train_and_translate(data, folder, part, flags, needed):
+def train_and_translate(command, data, folder, part, flags, needed):
     """Train for two updates with a part, translate with it, and see that it is really in there."""
     user = ["--user-module", PARTS / part]
     command("train", data, *TRAIN.split(), *flags.split(), *user, "--save-dir", folder)
@@ -90,16 +116,23 @@ def train_and_translate(data, folder, part, flags, needed):
         ),
     ],
 )
-def test_a_part_of_ones_own_is_trained_and_translates(tmp_path, part, flags, needed):
-    train_and_translate(FILES / "data-joined", tmp_path, part, flags, needed)
+def test_a_part_of_ones_own_is_trained_and_translates(command, tmp_path, part, flags, needed):
+    train_and_translate(command, FILES / "data-joined", tmp_path, part, flags, needed)
 
 
 @needs_triton
 def test_the_kernels_compute_a_map_of_ones_own():
-    assert run("-c", KERNELS, PARTS / "pointwise_map.py", TRITON_INTERPRET="1") == "agree\n"
+    done = subprocess.run(
+        [sys.executable, "-c", KERNELS, PARTS / "pointwise_map.py"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+    )
+    assert done.stdout == "agree\n", done.stderr
 
 
-def test_a_vision_block_of_ones_own_is_trained(tmp_path):
+def test_a_vision_block_of_ones_own_is_trained(command, tmp_path):
     pytest.importorskip("PIL")
     flags = [FILES / "images.zip", *VISION.split(), "--block", "convolution"]
     user = ["--user-module", PARTS / "vision_block.py"]
@@ -108,7 +141,7 @@ def test_a_vision_block_of_ones_own_is_trained(tmp_path):
     assert "convolution" in command("vision_train", *flags, "--save-dir", tmp_path, code=2)
 
 
-def test_a_subword_model_of_ones_own_makes_data_trains_and_translates(tmp_path):
+def test_a_subword_model_of_ones_own_makes_data_trains_and_translates(command, tmp_path):
     user = ["--user-module", PARTS / "subword_model.py"]
     prefixes = [f"--{split}pref={FILES}/text/{split}" for split in ("train", "valid", "test")]
     flags = "-s de -t en --joined-dictionary --subword characters --subword-size 9 --workers 1"
@@ -118,4 +151,4 @@ def test_a_subword_model_of_ones_own_makes_data_trains_and_translates(tmp_path):
     symbols = [line.split()[0] for line in (data / "dict.de.txt").read_text().splitlines()]
     assert "z@@" in symbols
     assert "und" in symbols
-    train_and_translate(data, tmp_path / "saved", "subword_model.py", "", "characters")
+    train_and_translate(command, data, tmp_path / "saved", "subword_model.py", "", "characters")

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relu_nmt.errors import ReluNmtError
-from relu_nmt.evaluation.contrasts import read_contrasts
+from relu_nmt.recipes.score_contrasts import read_contrasts
 
 RECORD = {
     "source_language": "en",

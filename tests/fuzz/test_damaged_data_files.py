@@ -12,15 +12,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from relu_nmt.corpus.preprocess import build_data_folder
 from relu_nmt.corpus.preprocess_config import PreprocessConfig
 from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.data_folder import read_manifest
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.data.documents import read_documents, write_documents
+from relu_nmt.data.groups import read_documents, write_documents
 from relu_nmt.data.indexed_dataset import IndexedDataset, IndexedDatasetWriter
 from relu_nmt.data.split import Split
 from relu_nmt.errors import ReluNmtError
+from relu_nmt.recipes import preprocess
 
 MANY = settings(
     max_examples=60,
@@ -79,7 +79,7 @@ def folder(tmp_path_factory):
         document_separator="blank",
         workers=1,
     )
-    build_data_folder(config, say=lambda line: None)
+    preprocess.run(config, progress=False)
     return text / "data"
 
 

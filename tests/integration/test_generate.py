@@ -12,41 +12,19 @@ import pytest
 import torch
 
 from relu_nmt.config import to_dict
-from relu_nmt.corpus.preprocess import build_data_folder
 from relu_nmt.corpus.preprocess_config import PreprocessConfig
 from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.evaluation.bleu import MetricConfig
 from relu_nmt.loading import build_model
 from relu_nmt.models.config import TransformerConfig
-from relu_nmt.recipes import translate_documents, translate_lines, translate_split
+from relu_nmt.recipes import preprocess, translate_documents, translate_lines, translate_split
 from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from relu_nmt.translator import Translator
+from tests.commands import run_here as run
 
 NUM_TEST = 12
 BLANK = 4  # number of the empty test sentence
 SHORT = ["--max-len-b", "8", "--cpu"]
-
-
-def run(command, *arguments, stdin=None, check=True):
-    """Run a command; return the finished process with its output as text."""
-    # The full test run uses all cores elsewhere; tiny models are fastest on one thread.
-    code = (
-        "import sys, torch; torch.set_num_threads(1); "
-        f"from relu_nmt.cli.{command} import main; sys.exit(main(sys.argv[1:]))"
-    )
-    if command == "score":
-        code = code.replace("import sys, torch; torch.set_num_threads(1)", "import sys")
-    done = subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        check=False,
-    )
-    if check:
-        assert done.returncode == 0, done.stderr
-    return done
 
 
 def lines_of(output, kind):
@@ -96,8 +74,8 @@ def folder(tmp_path_factory):
         "joined_dictionary": True,
     }
     raw = {"tokenizer": "moses", "lowercase": True, "subword": "subword-nmt", "subword_size": 20}
-    build_data_folder(PreprocessConfig(**shared, **raw, destdir=str(folder / "raw-bin")))
-    build_data_folder(PreprocessConfig(**shared, destdir=str(folder / "plain-bin")))
+    preprocess.run(PreprocessConfig(**shared, **raw, destdir=str(folder / "raw-bin")))
+    preprocess.run(PreprocessConfig(**shared, destdir=str(folder / "plain-bin")))
     for kept in [*(folder / "plain-bin").glob("*.raw"), folder / "plain-bin/manifest.json"]:
         kept.unlink()  # what is left is what fairseq-preprocess makes
     task = TranslationTask.from_data_folder(folder / "raw-bin")
@@ -346,12 +324,9 @@ def test_recipes_give_what_the_commands_print(folder, capfd):
 
 
 def test_interactive_answers_each_line_at_once(folder):
-    code = (
-        "import torch; torch.set_num_threads(1); from relu_nmt.cli.interactive import main; main()"
-    )
     arguments = ["--path", str(folder / "checkpoint1.safetensors"), *SHORT]
     with subprocess.Popen(
-        [sys.executable, "-c", code, *arguments],
+        [sys.executable, "-m", "relu_nmt.cli.interactive", *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -12,10 +12,11 @@ from collections import Counter
 import pytest
 
 from relu_nmt.cli.preprocess import main
-from relu_nmt.corpus import preprocess, text_steps
+from relu_nmt.corpus import text_steps
 from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data import binarize as binarize_module
 from relu_nmt.io import text_lines
+from relu_nmt.recipes import preprocess as recipe
 
 GERMAN = ["null", "eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun"]
 GIVEN = ("de", "en")
@@ -228,7 +229,7 @@ def test_interrupted_run_goes_on(corpus, monkeypatch, capsys, at):
             patch.setattr(text_steps, "document_sizes", interrupted)
             patch.setattr(text_steps, "check_parallel", interrupted)
         elif at == "dictionary":
-            patch.setattr(preprocess, "count_words", interrupted)
+            patch.setattr(recipe, "count_words", interrupted)
         else:
             patch.setattr(
                 binarize_module, "_binarize_chunk", fail_after(25, binarize_module._binarize_chunk)

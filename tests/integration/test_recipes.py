@@ -15,15 +15,6 @@ from tests.unit.vision.made_images import make_squares
 README = Path(__file__).parents[2] / "README.md"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Tiny models are fastest on one thread, and the full test run uses the cores elsewhere."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(autouse=True)
 def silent(capfd):
     """See that nothing is printed, neither here nor by a library."""

@@ -13,18 +13,13 @@ import time
 import pytest
 
 from relu_nmt.cli import score, sweep
-from relu_nmt.corpus.preprocess import build_data_folder
 from relu_nmt.corpus.preprocess_config import PreprocessConfig
+from relu_nmt.recipes import preprocess
 from relu_nmt.recipes.sweep import SweepResult
 from relu_nmt.sweep.plan import SweepPlan
 
 TRAIN = "--arch transformer_tiny --cpu --max-tokens 64 --warmup-updates 4 --sentence-separator"
 GENERATE = "--beam 2 --max-len-b 8 --max-len-a 0.5 --cpu"
-
-
-@pytest.fixture(autouse=True)
-def one_thread(monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +35,7 @@ def data(tmp_path_factory):
         text = "\n\n".join("\n".join(document) for document in documents)
         for language in ("de", "en"):
             (folder / f"{split}.{language}").write_text(text + "\n")
-    build_data_folder(
+    preprocess.run(
         PreprocessConfig(
             source_lang="de",
             target_lang="en",
@@ -51,7 +46,7 @@ def data(tmp_path_factory):
             document_separator="blank",
             joined_dictionary=True,
         ),
-        say=lambda _: None,
+        progress=False,
     )
     return folder / "data"
 

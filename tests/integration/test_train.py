@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from relu_nmt.cli import train
-from relu_nmt.corpus.preprocess import build_data_folder
 from relu_nmt.corpus.preprocess_config import PreprocessConfig
+from relu_nmt.recipes import preprocess
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.translator import Translator
 
@@ -34,15 +34,6 @@ FAIRSEQ_COMMAND = """
 """
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Tiny models are fastest on one thread, and the full test run uses the cores elsewhere."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Digits to be copied and ended: a folder with raw text, and one as fairseq makes it."""
@@ -53,7 +44,7 @@ def folder(tmp_path_factory):
         (folder / f"{split}.de").write_text("".join(f"{line}\n" for line in lines))
         (folder / f"{split}.en").write_text("".join(f"{line} .\n" for line in lines))
     for name, joined in (("joined", True), ("apart", False)):
-        build_data_folder(
+        preprocess.run(
             PreprocessConfig(
                 source_lang="de",
                 target_lang="en",
@@ -62,7 +53,7 @@ def folder(tmp_path_factory):
                 destdir=str(folder / name),
                 joined_dictionary=joined,
             ),
-            say=lambda _: None,
+            progress=False,
         )
     for kept in [*(folder / "apart").glob("*.raw"), folder / "apart/manifest.json"]:
         kept.unlink()  # what is left is what fairseq-preprocess makes
@@ -279,7 +270,7 @@ def test_a_checkpoint_with_another_dictionary_is_refused(folder, tmp_path, capsy
         validpref=str(tmp_path / "valid"),
         destdir=str(other),
     )
-    build_data_folder(config, say=lambda _: None)
+    preprocess.run(config, progress=False)
     assert train.main([str(other), *f"{flags} --max-update 2".split()]) == 2
     assert "another source dictionary" in capsys.readouterr().err
 

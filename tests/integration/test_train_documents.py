@@ -7,23 +7,14 @@ import pytest
 import torch
 
 from relu_nmt.cli import generate, train
-from relu_nmt.corpus.preprocess import build_data_folder
 from relu_nmt.corpus.preprocess_config import PreprocessConfig
 from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.decoding.generator import Generator
+from relu_nmt.recipes import preprocess
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.translator import Translator
 
 QUICK = "--arch reluformer_tiny --cpu --warmup-updates 20 --log-format json --log-interval 1"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Tiny models are fastest on one thread, and the full test run uses the cores elsewhere."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +34,7 @@ def folder(tmp_path_factory):
             flat = text.replace("\n\n", "\n")
             (folder / f"{split}-flat.{language}").write_text(flat + "\n")
     for name, ending, separator in (("data", "", "blank"), ("flat", "-flat", "none")):
-        build_data_folder(
+        preprocess.run(
             PreprocessConfig(
                 source_lang="de",
                 target_lang="en",
@@ -53,7 +44,7 @@ def folder(tmp_path_factory):
                 document_separator=separator,
                 joined_dictionary=True,
             ),
-            say=lambda _: None,
+            progress=False,
         )
     return folder
 

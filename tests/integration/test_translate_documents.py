@@ -15,7 +15,6 @@ import torch
 
 from relu_nmt.cli import generate, score, translate_document
 from relu_nmt.config import to_dict
-from relu_nmt.corpus.preprocess import build_data_folder
 from relu_nmt.corpus.preprocess_config import PreprocessConfig
 from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.groups import DocumentConfig
@@ -24,21 +23,13 @@ from relu_nmt.decoding.translations import Translation
 from relu_nmt.evaluation.significance import SegmentStatistics
 from relu_nmt.loading import build_model
 from relu_nmt.models.config import TransformerConfig
+from relu_nmt.recipes import preprocess
 from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
 from relu_nmt.translator import Translator
 
 NUM_DOCUMENTS = 5
 AS_JSON = ["--tokenize", "none", "--format", "json"]
 SHORT = ["--beam", "2", "--max-len-a", "0.5", "--max-len-b", "4", "--cpu", "--no-progress-bar"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Tiny models are fastest on one thread, and the full test run uses the cores elsewhere."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def save_model(path, task, **settings):
@@ -70,7 +61,7 @@ def folder(tmp_path_factory):
             (folder / f"{split}.{language}").write_text(text)
             (folder / f"flat-{split}.{language}").write_text(text.replace("\n\n", "\n"))
     for name, beginning, separator in (("data", "", "blank"), ("flat", "flat-", "none")):
-        build_data_folder(
+        preprocess.run(
             PreprocessConfig(
                 source_lang="de",
                 target_lang="en",
@@ -80,7 +71,7 @@ def folder(tmp_path_factory):
                 document_separator=separator,
                 joined_dictionary=True,
             ),
-            say=lambda _: None,
+            progress=False,
         )
     task = TranslationTask.from_data_folder(folder / "data")
     separated = task.with_sentence_separator()
@@ -231,7 +222,9 @@ def test_sentences_of_a_model_without_separators_cannot_be_counted(folder, capsy
 
 
 def test_the_longest_output_and_no_s_bleu_are_told(folder, capsys, monkeypatch):
-    monkeypatch.setattr("relu_nmt.evaluation.split_score.sentence_score", lambda *_: None)
+    monkeypatch.setattr(
+        "relu_nmt.evaluation.document_scores.SentenceAlignment.score", lambda *_: None
+    )
     output, results = generate_documents(folder, capsys, "sep", 24, "--max-len-b", 1)
     assert results["at_limit"] > 0
     assert f"NOTE: {results['at_limit']} translations reached the longest output" in output

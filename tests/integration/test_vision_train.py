@@ -16,7 +16,7 @@ import torch
 from relu_nmt.cli import vision_train
 from relu_nmt.errors import CheckpointError
 from relu_nmt.loading import load_model
-from relu_nmt.optim.schedules import build_schedule
+from relu_nmt.optim.schedules import CosineSchedule
 from relu_nmt.recipes.train_images import with_cosine_period
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.training.config import RunConfig, TrainerConfig
@@ -30,15 +30,6 @@ TINY = (
     "--cpu --image-size 12 --patch-size 4 --embed-dim 64 --heads 2 --layers 1 --batch-size 20 "
     "--lr 5e-3 --warmup-updates 4 --log-format json --log-interval 1"
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Tiny models are fastest on one thread, and the full test run uses the cores elsewhere."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
@@ -198,7 +189,7 @@ def test_the_cosine_ends_with_the_training():
         (RunConfig(max_update=30), 30),
     ):
         config = with_cosine_period(TrainerConfig(run=run_config, schedule=schedule), 7, 1)
-        rates = build_schedule(config.schedule, 0, False)
+        rates = CosineSchedule(config.schedule, 0, False)
         found = [rates.learning_rate(update, 1) for update in range(5, last + 1)]
         assert found[0] == 1.0
         assert found == sorted(found, reverse=True)
@@ -210,7 +201,7 @@ def test_a_training_that_ends_in_the_warm_up_is_allowed():
     config = TrainerConfig(
         run=RunConfig(max_epoch=1), schedule=VisionScheduleConfig(warmup_updates=9)
     )
-    rates = build_schedule(with_cosine_period(config, 7, 1).schedule, 0, False)
+    rates = CosineSchedule(with_cosine_period(config, 7, 1).schedule, 0, False)
     assert rates.learning_rate(7, 1) == pytest.approx(7 / 9 * 1e-3)
 
 

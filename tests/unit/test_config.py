@@ -327,6 +327,16 @@ def test_help_tells_defaults_needs_and_choices():
     assert "decay; needs --store-ema (default: 0.9999)" in text
 
 
+def test_help_shows_no_default_of_what_must_be_given():
+    @c.settings
+    class Own:
+        path: str = c.option(c.REQUIRED, "checkpoint", metavar="FILE")
+
+    parser = argparse.ArgumentParser()
+    c.add_settings(parser, Own)
+    assert "--path FILE checkpoint settings file:" in " ".join(parser.format_help().split())
+
+
 def test_a_file_may_set_what_only_a_preset_makes_useful(tmp_path):
     @c.settings
     class Chosen(Training):

@@ -16,15 +16,14 @@ MAY_IMPORT = {
     "config": {"errors", "registry"},
     "dropout": set(),
     "objective": set(),
-    "peak_memory": set(),
-    "attention": BASE | {"dropout", "objective"},
+    "attention": BASE | {"dropout"},
     "modules": BASE | {"dropout", "objective", "attention"},
     "models": BASE | {"dropout", "objective", "attention", "modules", "data"},
     "data": BASE,
     "tokenization": BASE | {"data"},
     "corpus": BASE | {"data", "tokenization"},
     "optim": BASE,
-    "training": BASE | {"objective", "optim", "peak_memory"},
+    "training": BASE | {"objective", "optim"},
     "decoding": BASE | {"models", "modules", "attention", "data"},
     "evaluation": BASE | {"corpus", "decoding", "data"},
     "analysis": BASE | {"attention", "models", "decoding", "data"},
@@ -32,12 +31,12 @@ MAY_IMPORT = {
     "translator": BASE
     | {"attention", "loading", "analysis", "decoding", "corpus", "models", "data", "evaluation"},
     "user_modules": {"errors"},
-    "sweep": BASE | {"attention", "data", "evaluation", "peak_memory", "training", "user_modules"},
+    "sweep": BASE | {"attention", "data", "evaluation", "training", "user_modules"},
     "vision": BASE | {"dropout", "objective", "attention", "modules", "data", "optim", "training"},
     "recipes": BASE
     | {"attention", "modules", "models", "data", "tokenization", "corpus", "optim", "training"}
     | {"decoding", "evaluation", "analysis", "loading", "translator", "sweep", "vision"}
-    | {"peak_memory", "user_modules"},
+    | {"user_modules"},
     "__init__": {"translator"},
 }
 

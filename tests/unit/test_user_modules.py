@@ -4,7 +4,9 @@ import pytest
 
 from relu_nmt.attention import attentions
 from relu_nmt.cli.command import make_parser, run_command
+from relu_nmt.config import add_settings, read_settings
 from relu_nmt.errors import ConfigError
+from relu_nmt.models.config import TransformerConfig
 from relu_nmt.user_modules import import_user_module
 
 
@@ -46,11 +48,15 @@ def test_commands_import_before_they_check_other_options(tmp_path, capsys):
         "from relu_nmt.attention import attentions\nattentions.register('made_up')(object())\n"
     )
     parser = make_parser("relu-nmt-x", "", user_modules=True)
-    parser.add_argument("--attention", type=lambda name: attentions.get(name) and name)
+    add_settings(parser, TransformerConfig)
     seen = []
+
+    def body(arguments):
+        seen.append(read_settings(TransformerConfig, arguments).attention)
+
     try:
         flags = ["--attention", "made_up", "--user-module", str(path)]
-        assert run_command(parser, lambda arguments: seen.append(arguments.attention), flags) == 0
+        assert run_command(parser, body, flags) == 0
         assert seen == ["made_up"]
     finally:
         del attentions._entries["made_up"]

@@ -5,41 +5,27 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from relu_nmt.attention.base import Need
-from relu_nmt.attention.bias import ScoreBias, biased
-from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.base import AttentionProblem
+from relu_nmt.attention.bias import biased
 from relu_nmt.attention.pointwise_maps import PointwiseMap
 from relu_nmt.attention.stats import RowSums, row_sums
 from relu_nmt.dropout import dropout
 
 
-@dataclass(slots=True)
-class PointwiseProblem:
+@dataclass
+class PointwiseProblem(AttentionProblem):
     """out_i = c_i sum_j h(z_ij) m_ij v_j and the row sums of h(z_ij) m_ij, z_ij = q_i k_j + b_ij.
 
-    The c_i are constants of the rows; what is learnt about the scale is multiplied afterwards.
+    The queries are already scaled by d^(-1/2), m is the visibility and b the bias. The c_i are
+    constants of the rows; what is learnt about the scale is multiplied afterwards.
 
     Args:
-        q: [B, H, Nq, d], already scaled by d^(-1/2).
-        k: [B, H, Nk, d].
-        v: [B, H, Nk, dv].
         map: h.
-        visibility: m, which keys each query may see.
-        bias: b, perhaps.
         row_scale: c, [B or 1, 1, Nq or 1] float32, no gradient.
-        dropout: probability of dropping a weight; the sums are those before dropout.
-        need: ``statistics`` and ``telemetry`` ask for the sums, ``weights`` for the weights.
     """
 
-    q: Tensor
-    k: Tensor
-    v: Tensor
     map: PointwiseMap
-    visibility: Visibility
-    bias: ScoreBias | None
     row_scale: Tensor
-    dropout: float
-    need: Need
 
 
 @dataclass(slots=True)

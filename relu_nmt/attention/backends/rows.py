@@ -5,15 +5,13 @@ here knows of them only that they turn queries and keys into rows of weights.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from relu_nmt.attention.base import AttentionOutput, Need
-from relu_nmt.attention.bias import ScoreBias
-from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.base import AttentionOutput, AttentionProblem
 from relu_nmt.attention.stats import RowSums, row_statistics, row_sums
 from relu_nmt.dropout import dropout
 
@@ -21,35 +19,19 @@ BLOCK_WEIGHTS = 1 << 22
 """Weights of a block, of all samples and heads together; up to so many are made at once."""
 LEAST_ROWS = 16
 
-Weights = Callable[[Tensor, Tensor, Visibility, ScoreBias | None], Tensor]
 
-
-@dataclass(slots=True)
-class RowsProblem:
+@dataclass
+class RowsProblem(AttentionProblem):
     """out_i = sum_j w_ij v_j, with rows of weights w of which each depends on one query.
 
     Args:
-        q: [B, H, Nq, d].
-        k: [B, H, Nk, d].
-        v: [B, H, Nk, dv].
-        visibility: which keys each query may see.
-        bias: of the scores, perhaps.
-        weights: returns the weights [B, H, Nq, Nk], float32 or wider, 0 where hidden, of queries,
-            keys, visibility and bias; also of some of the queries.
+        weights: returns the weights [B, H, Nq, Nk] of a problem, float32 or wider, 0 where hidden;
+            also of one with some of the queries.
         non_negative: whether weights are never negative.
-        dropout: probability of dropping a weight; statistics are those before dropout.
-        need: what else to return.
     """
 
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    visibility: Visibility
-    bias: ScoreBias | None
-    weights: Weights
+    weights: Callable[[AttentionProblem], Tensor]
     non_negative: bool
-    dropout: float
-    need: Need
 
     @property
     def num_weights(self) -> int:
@@ -60,7 +42,7 @@ class RowsProblem:
 def reference(problem: RowsProblem) -> AttentionOutput:
     """Compute it by the definition, with the whole matrix of weights."""
     need, visibility = problem.need, problem.visibility
-    weights = problem.weights(problem.q, problem.k, visibility, problem.bias)
+    weights = problem.weights(problem)
     rows = None
     if need.rows:
         rows = row_statistics(row_sums(weights, need, problem.non_negative), visibility)
@@ -79,7 +61,8 @@ def blockwise(problem: RowsProblem) -> AttentionOutput:
 
     def block(q: Tensor, k: Tensor, v: Tensor, rows: slice) -> tuple[Tensor, RowSums | None]:
         some_bias = None if bias is None else bias.block(rows, slice(k.size(2)))
-        weights = problem.weights(q, k, visibility.block(rows), some_bias)
+        seen = visibility.block(rows)
+        weights = problem.weights(replace(problem, q=q, k=k, visibility=seen, bias=some_bias))
         values = dropout(weights, problem.dropout).to(v.dtype) @ v
         return values, row_sums(weights, need, problem.non_negative) if need.rows else None
 

@@ -45,7 +45,6 @@ def test_splits_are_named_as_in_fairseq():
         "test1": "d",
         "test2": "e",
     }
-    assert config.input_path("valid1", "de") == "b.de"
 
 
 def test_dictionaries_may_replace_the_training_text():

@@ -3,12 +3,12 @@ import json
 import numpy as np
 import pytest
 
-from relu_nmt.corpus.preprocess import build_data_folder
 from relu_nmt.corpus.preprocess_config import PreprocessConfig
 from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.indexed_dataset import IndexedDatasetWriter
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
+from relu_nmt.recipes import preprocess as recipe
 from relu_nmt.tokenization.pipeline import TextPipeline
 
 GERMAN = ["Das Haus ist groß.", "Ein Boot, ein Hausboot!", "", "Das ist ein Haus."] * 4
@@ -27,7 +27,7 @@ def preprocess(folder, **settings):
         "destdir": str(folder / "data"),
         "workers": 1,
     }
-    build_data_folder(PreprocessConfig(**(defaults | settings)), say=lambda line: None)
+    recipe.run(PreprocessConfig(**(defaults | settings)), progress=False)
     return folder / "data"
 
 
@@ -146,7 +146,7 @@ def build(folder):
         destdir=str(folder / "data"),
         workers=1,
     )
-    build_data_folder(config, say=lambda line: None)
+    recipe.run(config, progress=False)
     return folder / "data"
 
 
@@ -232,7 +232,7 @@ def test_no_torch_needed():
     import sys
 
     code = (
-        "import sys, relu_nmt.corpus.translation, relu_nmt.corpus.preprocess; "
+        "import sys, relu_nmt.corpus.translation, relu_nmt.recipes.preprocess; "
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,13 +1,24 @@
+import itertools
+import time
+
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from relu_nmt.data.batches import TranslationBatches, collate, shift_right
-from relu_nmt.data.batching import BatchLimits
-from relu_nmt.data.documents import write_documents
+from relu_nmt.config.shared import BatchingConfig, BatchLimits
+from relu_nmt.data.batches import (
+    TranslationBatches,
+    collate,
+    plan_batches,
+    refuse_too_long,
+    shift_right,
+)
+from relu_nmt.data.groups import write_documents
 from relu_nmt.data.indexed_dataset import IndexedDataset, IndexedDatasetWriter
 from relu_nmt.data.split import Split
-from relu_nmt.errors import DataError
+from relu_nmt.errors import ConfigError, DataError
 
 
 @pytest.fixture
@@ -116,7 +127,7 @@ PAIRS = [
 
 
 def test_padding_is_on_the_right():
-    batch = collate(PAIRS, [10, 3], pad_index=1, eos_index=2)
+    batch = collate(PAIRS, [10, 3])
     assert batch.ids.tolist() == [10, 3]
     assert batch.src_tokens.tolist() == [[4, 5, 6, 2], [4, 2, 1, 1]]
     assert batch.src_lengths.tolist() == [4, 2]
@@ -128,20 +139,20 @@ def test_padding_is_on_the_right():
 
 
 def test_empty_sentences():
-    batch = collate([(np.array([2]), np.array([2]))], [0], pad_index=1, eos_index=2)
+    batch = collate([(np.array([2]), np.array([2]))], [0])
     assert batch.tgt_tokens.tolist() == [[2]]
     assert batch.prev_output_tokens.tolist() == [[2]]
 
 
 def test_source_only():
-    batch = collate([(np.array([4, 2]), None)], [0], pad_index=1, eos_index=2)
+    batch = collate([(np.array([4, 2]), None)], [0])
     assert batch.tgt_tokens is None
     assert batch.prev_output_tokens is None
     assert batch.num_tokens == 0
 
 
 def test_move_keeps_everything():
-    batch = collate(PAIRS, [0, 1], pad_index=1, eos_index=2)
+    batch = collate(PAIRS, [0, 1])
     moved = batch.to("meta")
     assert moved.src_tokens.device.type == "meta"
     assert moved.prev_output_tokens.shape == batch.prev_output_tokens.shape
@@ -180,3 +191,124 @@ def test_sentences_longer_than_a_batch(split):
     assert sentences_of(tokens_of(skipped, 1)) == [n for n in range(len(split)) if n != 7]
     with pytest.raises(DataError, match=r"no sentence to use; all [\d,]+ are longer than --max-t"):
         TranslationBatches(split, BatchLimits(max_tokens=1), seed=1, skip_too_long=True)
+
+
+def test_too_long_sentences_are_refused(split):
+    longest = np.maximum(split.source_sizes, split.target_sizes)
+    most = int(np.sort(longest)[-2]) - 1
+    refuse_too_long(split, None)
+    refuse_too_long(split, int(longest.max()))
+    first, count = int(np.flatnonzero(longest > most)[0]), int((longest > most).sum())
+    message = (
+        rf"train.de-en.de: sentence {first} has {longest[first]} tokens \(and {count - 1} more\), "
+        rf"but --max-tokens is {most}; .*--skip-"
+    )
+    with pytest.raises(DataError, match=message):
+        refuse_too_long(split, most)
+
+
+SIZES = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), max_size=60)
+LIMIT = st.one_of(st.none(), st.integers(1, 100))
+
+
+def batches_of(plan):
+    return [plan[i].tolist() for i in range(len(plan))]
+
+
+def sides(pairs):
+    return (
+        np.array([p[0] for p in pairs], dtype=np.int32),
+        np.array([p[1] for p in pairs], dtype=np.int32),
+    )
+
+
+@settings(max_examples=200, deadline=None)
+@given(SIZES, LIMIT, LIMIT, st.one_of(st.none(), st.tuples(st.integers(0, 5), st.integers(1, 5))))
+def test_every_sentence_once_and_limits_kept(pairs, max_tokens, max_sentences, seed):
+    source, target = sides(pairs)
+    plan = plan_batches(source, target, BatchLimits(max_tokens, max_sentences), seed)
+    batches = batches_of(plan)
+    assert sorted(i for batch in batches for i in batch) == list(range(len(pairs)))
+    for batch in batches:
+        longest = max(max(source[i], target[i]) for i in batch)
+        assert max_sentences is None or len(batch) <= max_sentences
+        assert max_tokens is None or len(batch) == 1 or longest * len(batch) <= max_tokens
+
+
+@settings(max_examples=50, deadline=None)
+@given(SIZES, st.integers(40, 200))
+def test_batches_are_as_large_as_the_limit_allows(pairs, max_tokens):
+    source, target = sides(pairs)
+    batches = batches_of(plan_batches(source, target, BatchLimits(max_tokens)))
+    longer = np.maximum(source, target)
+    for batch, following in itertools.pairwise(batches):
+        assert (len(batch) + 1) * longer[following[0]] > max_tokens
+
+
+@settings(max_examples=50, deadline=None)
+@given(SIZES, st.integers(1, 5), st.integers(40, 300))
+def test_sizes_are_multiples_on_request(pairs, multiple, max_tokens):
+    source, target = sides(pairs)
+    limits = BatchLimits(max_tokens, multiple=multiple)
+    *whole, last = [[], *batches_of(plan_batches(source, target, limits))]
+    assert all(len(b) % multiple == 0 or len(b) < multiple for b in whole)
+    assert sum(map(len, [*whole, last])) == len(pairs)
+
+
+@settings(max_examples=50, deadline=None)
+@given(SIZES, st.integers(0, 3), st.integers(1, 3))
+def test_the_plan_depends_only_on_seed_and_epoch(pairs, seed, epoch):
+    source, target = sides(pairs)
+    limits = BatchLimits(max_tokens=90)
+    again = [batches_of(plan_batches(source, target, limits, (seed, epoch))) for _ in range(2)]
+    assert again[0] == again[1]
+
+
+def test_epochs_and_seeds_differ():
+    source = target = np.full(300, 7, dtype=np.int32)
+    limits = BatchLimits(max_sentences=4)
+    plans = [batches_of(plan_batches(source, target, limits, s)) for s in [(1, 1), (1, 2), (2, 1)]]
+    assert plans[0] != plans[1] != plans[2] != plans[0]
+    # Equal lengths change company between epochs, not only the order of the batches.
+    assert {frozenset(b) for b in plans[0]} != {frozenset(b) for b in plans[1]}
+
+
+def test_like_lengths_come_together():
+    generator = np.random.default_rng(0)
+    source = generator.integers(1, 60, 5000).astype(np.int32)
+    target = np.maximum(1, source + generator.integers(-5, 6, 5000)).astype(np.int32)
+    plan = plan_batches(source, target, BatchLimits(max_tokens=1000), (1, 1))
+    padded = real = 0
+    for batch in batches_of(plan):
+        padded += len(batch) * (source[batch].max() + target[batch].max())
+        real += source[batch].sum() + target[batch].sum()
+    assert real / padded > 0.9
+
+
+def test_without_a_seed_batches_come_in_order_of_length():
+    plan = plan_batches(np.array([3, 5, 4, 1]), None, BatchLimits(max_sentences=2))
+    assert batches_of(plan) == [[3, 0], [2, 1]]
+
+
+def test_source_only_and_empty_data():
+    assert len(plan_batches(np.zeros(0, np.int32), None, BatchLimits(10), (1, 1))) == 0
+
+
+def test_planning_millions_of_pairs_takes_seconds():
+    generator = np.random.default_rng(0)
+    source = generator.integers(1, 100, 1_000_000).astype(np.int32)
+    target = generator.integers(1, 100, 1_000_000).astype(np.int32)
+    start = time.process_time()
+    plan = plan_batches(source, target, BatchLimits(max_tokens=4096), (1, 1))
+    assert len(plan) > 10_000
+    assert time.process_time() - start < 4
+
+
+def test_config_needs_a_sensible_limit():
+    with pytest.raises(ConfigError, match="--max-tokens or --batch-size"):
+        BatchingConfig()
+    with pytest.raises(ConfigError, match="--batch-size 0"):
+        BatchingConfig(batch_size=0)
+    config = BatchingConfig(max_tokens=100, batch_size_valid=3)
+    assert config.training_limits == BatchLimits(100, None)
+    assert config.validation_limits == BatchLimits(100, 3)

@@ -47,12 +47,12 @@ def test_numbers(tmp_path, text_file, workers):
     expected = [dictionary.encode(line).tolist() for line in words_of_lines(ODD)]
     assert [dataset[i].tolist() for i in range(len(dataset))] == expected
     assert dataset.dtype is np.uint16
-    assert result.sentences == len(expected) == text_file.num_lines
-    assert result.tokens == sum(map(len, expected))
+    assert result["sentences"] == len(expected) == text_file.num_lines
+    assert result["tokens"] == sum(map(len, expected))
     literal = ODD.count("<unk>")
-    assert result.unknown == sum(ids.count(3) for ids in expected) - literal
+    assert result["unknown"] == sum(ids.count(3) for ids in expected) - literal
     assert sum(done) == text_file.num_bytes
-    assert set(result.checksums) == {"out.bin", "out.idx"}
+    assert set(result["checksums"]) == {"out.bin", "out.idx"}
 
 
 def test_several_sides_with_their_own_dictionaries(tmp_path, text_file):

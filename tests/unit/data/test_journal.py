@@ -1,6 +1,6 @@
 import pytest
 
-from relu_nmt.data.journal import Journal
+from relu_nmt.data.data_folder import Journal
 
 
 @pytest.fixture

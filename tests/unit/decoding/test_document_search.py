@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from relu_nmt.data.documents import sentence_slices
+from relu_nmt.data.split import sentence_slices
 from relu_nmt.decoding.config import GenerationConfig, WindowConfig
 from relu_nmt.decoding.document_search import DocumentSearch, SourceDocuments
 from relu_nmt.decoding.hypotheses import Hypothesis

@@ -1,13 +1,12 @@
 import numpy as np
 import pytest
 
-from relu_nmt.corpus.preprocess import build_data_folder
 from relu_nmt.corpus.preprocess_config import PreprocessConfig
 from relu_nmt.corpus.translation import TranslationTask
-from relu_nmt.data.documents import write_documents
-from relu_nmt.evaluation.bleu import MetricConfig
-from relu_nmt.evaluation.config import ScoringConfig
+from relu_nmt.data.groups import write_documents
+from relu_nmt.evaluation.bleu import MetricConfig, ScoringConfig
 from relu_nmt.evaluation.split_score import SplitScorer
+from relu_nmt.recipes import preprocess
 
 REFERENCES = ["A dog isn't here, is it?", "The xylophone is big.", "A house is here."]
 COUNTS = np.array([2, 1])
@@ -29,7 +28,7 @@ def task(tmp_path):
         subword="subword-nmt",
         subword_size=9,
     )
-    build_data_folder(config, say=lambda _: None)
+    preprocess.run(config, progress=False)
     write_documents(tmp_path / "bin" / "test.de-en.documents", COUNTS)
     return TranslationTask.from_data_folder(tmp_path / "bin")
 

@@ -1,15 +1,14 @@
 import numpy as np
 import pytest
 
-from relu_nmt.corpus.preprocess import build_data_folder
 from relu_nmt.corpus.preprocess_config import PreprocessConfig
 from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.decoding.translations import Line
 from relu_nmt.errors import DataError
-from relu_nmt.evaluation.bleu import MetricConfig
-from relu_nmt.evaluation.config import ScoringConfig
+from relu_nmt.evaluation.bleu import MetricConfig, ScoringConfig
 from relu_nmt.evaluation.split_score import SplitScorer
+from relu_nmt.recipes import preprocess
 
 REFERENCES = ["A dog isn't here, is it?", "The xylophone is big.", "A house is here."]
 WORDS = ["a dog isn &apos;t here , is it ?", "the xylophone is big .", "a house is here ."]
@@ -33,7 +32,7 @@ def folder(corpus, **settings):
         destdir=str(corpus / "bin"),
         **settings,
     )
-    build_data_folder(config)
+    preprocess.run(config)
     return TranslationTask.from_data_folder(corpus / "bin")
 
 
@@ -118,7 +117,7 @@ def test_source_only_data_has_no_score(corpus):
         only_source=True,
         srcdict=_dictionary(corpus),
     )
-    build_data_folder(config)
+    preprocess.run(config)
     words = Dictionary.load(corpus / "words.txt")
     known = folder(corpus)
     task = TranslationTask(known.source_text, known.target_text, words, words, corpus / "only")

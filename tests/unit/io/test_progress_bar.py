@@ -1,12 +1,11 @@
 from relu_nmt.io import progress_bar as progress
-from relu_nmt.io.progress_bar import ProgressBar
 
 
 def test_plain_lines_without_a_terminal(capsys, monkeypatch):
     monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
-    with ProgressBar("count de", 4_000_000) as bar:
-        bar.advance(1_000_000)
-        bar.advance(3_000_000)
+    with progress.progress_bar("count de", 4_000_000) as advance:
+        advance(1_000_000)
+        advance(3_000_000)
     output = capsys.readouterr()
     assert output.out == ""
     lines = output.err.splitlines()
@@ -19,6 +18,6 @@ def test_plain_lines_without_a_terminal(capsys, monkeypatch):
 
 def test_bar_on_a_terminal(capsys, monkeypatch):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    with ProgressBar("count de", 4_000_000) as bar:
-        bar.advance(4_000_000)
+    with progress.progress_bar("count de", 4_000_000) as advance:
+        advance(4_000_000)
     assert "count de: 100%|" in capsys.readouterr().err

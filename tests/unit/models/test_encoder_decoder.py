@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from relu_nmt.errors import ConfigError, DataError
-from relu_nmt.models.architectures import architectures
-from relu_nmt.models.config import TransformerConfig
+from relu_nmt.models.config import TransformerConfig, architectures
 from relu_nmt.models.encoder_decoder import EncoderDecoder
 
 PAD = 1

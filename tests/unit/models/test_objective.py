@@ -7,11 +7,17 @@ from torch import nn
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.config import AttentionRegularizerConfig
 from relu_nmt.attention.records import record_attention
-from relu_nmt.attention.regularizers import regularizer_terms
 from relu_nmt.data.batches import collate
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.encoder_decoder import EncoderDecoder
-from relu_nmt.models.objective import TranslationObjective
+from relu_nmt.models.objective import (
+    BLOCK_TOKENS,
+    CPU_CHUNK_TOKENS,
+    TranslationObjective,
+    projected_cross_entropy,
+    smoothed_cross_entropy,
+)
+from relu_nmt.modules.objective import regularizer_terms
 
 PAD, EOS = 1, 2
 OFF = AttentionRegularizerConfig()
@@ -33,8 +39,6 @@ def batch():
     return collate(
         [tuple(torch.tensor(side).numpy() for side in pair) for pair in pairs],
         ids=[0, 1],
-        pad_index=PAD,
-        eos_index=EOS,
     )
 
 
@@ -54,7 +58,7 @@ def test_loss_is_the_sum_over_real_target_tokens_plus_the_mean_regulariser():
                 smooth -= 0.9 * scores[target] + 0.1 / 19 * (scores.sum() - scores[target])
     terms = [regularizer_terms(r.rows, r.visibility, 0.1) for r in records]
     assert len(terms) == 6
-    penalty = sum(0.3 * t.normalisation + 0.2 * t.entropy for t in terms) / 6
+    penalty = sum(0.3 * norm + 0.2 * entropy for norm, entropy in terms) / 6
     assert result.sample_size == 8
     torch.testing.assert_close(result.loss, smooth + 8 * penalty)
     torch.testing.assert_close(result.metrics["nll_loss"].total, nll.detach())
@@ -125,3 +129,35 @@ def test_gradient_reaches_every_parameter():
     objective.train()(batch()).loss.backward()
     without = [n for n, p in objective.named_parameters() if p.grad is None or not p.grad.any()]
     assert not without
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("tokens", [1, CPU_CHUNK_TOKENS + 1, BLOCK_TOKENS + 300])
+def test_cross_entropy_equals_the_textbook_loss_and_gradient(smoothing, tokens):
+    torch.manual_seed(0)
+    vocab = 11
+    h = torch.randn(tokens, 4, dtype=torch.float64, requires_grad=True)
+    w = torch.randn(vocab, 4, dtype=torch.float64, requires_grad=True)
+    target = torch.randint(0, vocab, (tokens,))
+    loss, nll = projected_cross_entropy(h, w, target, smoothing)
+    log_probs = (h @ w.T).log_softmax(-1)
+    smoothed = torch.full_like(log_probs, smoothing / (vocab - 1))
+    smoothed.scatter_(1, target[:, None], 1 - smoothing)
+    expected = -(smoothed * log_probs).sum()
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(nll, -log_probs.gather(1, target[:, None]).sum())
+    ours, theirs = (torch.autograd.grad(3 * x, (h, w)) for x in (loss, expected))
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b)
+    whole = smoothed_cross_entropy(h @ w.T, target, smoothing)
+    torch.testing.assert_close(whole, (expected, nll))
+
+
+def test_cross_entropy_survives_large_logits_and_half_precision():
+    h = torch.full((3, 2), 60.0, requires_grad=True)
+    w = torch.tensor([[1.0, 1.0], [-1.0, -1.0], [0.5, 0.5]], requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss, nll = projected_cross_entropy(h, w, torch.tensor([0, 0, 1]), 0.1)
+    loss.backward()
+    assert nll.item() == pytest.approx(240.0, rel=0.01)
+    assert h.grad.isfinite().all() and w.grad.isfinite().all() and w.grad.dtype == torch.float32

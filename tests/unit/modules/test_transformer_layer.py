@@ -12,13 +12,13 @@ from relu_nmt.data.batches import collate
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.encoder_decoder import EncoderDecoder
 from relu_nmt.models.objective import TranslationObjective
+from relu_nmt.modules.config import TransformerOptions
 from relu_nmt.modules.multihead import CrossAttention, SelfAttention
 from relu_nmt.modules.transformer_layer import LayerConfig, Residual, TransformerLayer
 from relu_nmt.vision import vision_blocks
 from relu_nmt.vision.batches import ImageBatch
 from relu_nmt.vision.config import VisionTransformerConfig
-from relu_nmt.vision.objective import ImageObjective
-from relu_nmt.vision.vision_transformer import VisionTransformer
+from relu_nmt.vision.vision_transformer import ImageObjective, VisionTransformer
 
 PAD, EOS = 1, 2
 
@@ -31,7 +31,7 @@ def mechanism(slot):
 def test_a_decoder_layer_is_its_formula(before):
     torch.manual_seed(0)
     own, cross = SelfAttention(8, mechanism("decoder")), CrossAttention(8, mechanism("cross"))
-    config = LayerConfig(8, 12, normalize_before=before, layer_scale=0.5)
+    config = LayerConfig(TransformerOptions(), 8, 12, normalize_before=before, layer_scale=0.5)
     layer = TransformerLayer(config, own, cross).double().eval()
     x, memory = (torch.randn(2, n, 8, dtype=torch.float64) for n in (3, 4))
     causal, full = Visibility(3, 3, causal=True), Visibility(3, 4)
@@ -52,7 +52,7 @@ def test_a_decoder_layer_is_its_formula(before):
 
 
 def test_without_layer_scale_there_are_no_gains():
-    assert Residual(LayerConfig(8, 12)).gain is None
+    assert Residual(LayerConfig(TransformerOptions(), 8, 12)).gain is None
 
 
 def translation(attention, **settings):
@@ -65,7 +65,7 @@ def translation(attention, **settings):
     objective = TranslationObjective(EncoderDecoder(config, 20, 20, PAD), 0.1, regularizer)
     pairs = [([5, 6, 7, EOS], [8, 9, EOS]), ([10, EOS], [11, 12, 13, 14, EOS])]
     sides = [tuple(torch.tensor(side).numpy() for side in pair) for pair in pairs]
-    return objective, collate(sides, ids=[0, 1], pad_index=PAD, eos_index=EOS)
+    return objective, collate(sides, ids=[0, 1])
 
 
 def images(attention, **settings):

@@ -4,13 +4,11 @@ import pytest
 
 from relu_nmt.errors import ConfigError
 from relu_nmt.optim.config import SCHEDULES, ScheduleConfig
-from relu_nmt.optim.schedules import build_schedule
 
 
 def build(name, max_update=0, maximize=False, **settings):
-    return build_schedule(
-        ScheduleConfig(lr_scheduler=name, **settings), max_update, maximize_score=maximize
-    )
+    config = ScheduleConfig(lr_scheduler=name, **settings)
+    return SCHEDULES.get(name)(config, max_update, maximize)
 
 
 def test_every_schedule_is_built_and_resumes():

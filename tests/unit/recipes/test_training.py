@@ -7,7 +7,7 @@ import pytest
 from relu_nmt.attention.config import AttentionBackendConfig
 from relu_nmt.config import REQUIRED, group, option, settings
 from relu_nmt.errors import ConfigError
-from relu_nmt.recipes.training import Training, TrainingParts, run_training
+from relu_nmt.recipes.training import Training, run_training
 from relu_nmt.recipes.training_settings import (
     AverageSettings,
     TrainingSettings,
@@ -33,15 +33,15 @@ class ToySettings(TrainingSettings):
 
 
 class ToyTraining(Training):
-    def parts(self):
-        model = self.new_model(lambda: ToyModel(self.settings.model.p), "toy")
-        return TrainingParts(
-            model,
+    def trainer(self):
+        model = self.new_model(lambda: ToyModel(self.settings.model.p))
+        self.say_size(model)
+        return self.trainer_of(
             ToyObjective(model),
             TrainingData(ToySource(), {"valid": ToySource(2)}, {}),
-            self.settings.trainer,
             {"name": self.settings.data},
             "seven small batches",
+            self.settings.trainer,
         )
 
 
@@ -53,7 +53,7 @@ def toy(folder, **values):
 def test_a_further_training_needs_only_its_parts(tmp_path, capsys):
     result = run_training(ToyTraining, toy(tmp_path, max_epoch=2, log_format="json"), True)
     messages = capsys.readouterr().out
-    assert "model: toy" in messages and "num. shared model params: 49" in messages
+    assert "num. shared model params: 49" in messages
     assert "training on 1 device(s) (cpu); seven small batches" in messages
     stored = load_checkpoint(result.last_checkpoint).metadata
     assert stored["task"] == {"name": "toys"}

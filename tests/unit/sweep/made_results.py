@@ -5,12 +5,11 @@ import json
 import random
 
 from relu_nmt.sweep.environment import describe_environment
-from relu_nmt.sweep.folder import SweepDescription, write_description
-from relu_nmt.sweep.plan import SweepPlan
+from relu_nmt.sweep.plan import SweepDescription, SweepPlan, write_description
 from relu_nmt.sweep.results import SLOTS
 from relu_nmt.sweep.settings import SweepSettings
 from relu_nmt.sweep.steps import DIVERGED, DONE, FAILED, StepState
-from relu_nmt.training.results import TrainingResult
+from relu_nmt.training.results import TrainingResult, entry
 
 # Share of the words that a made-up translation has right, by attention.
 SKILL = {"softmax": 0.86, "reluformer": 0.88, "sparsemax": 0.84}
@@ -79,8 +78,9 @@ def _write_results(step, model):
     results = TrainingResult(step.checkpoints, ended="done", num_updates=4000, seconds=1012.5)
     for number, loss, wps in ((50, 7.1, speed / 2), (100, 6.0, speed)):
         stats = {"loss": loss, "wps": wps, "ups": wps / 9, "train_wall": 450 / wps}
-        results.add_updates(1, {"num_updates": number, **stats})
-    results.add_validation("valid", 1, {"num_updates": 4000, "loss": 5.5, "nll_loss": 4.321})
+        results.train.append(entry(1, {"num_updates": number, **stats}))
+    valid = {"num_updates": 4000, "loss": 5.5, "nll_loss": 4.321}
+    results.valid["valid"] = [entry(1, valid)]
     results.write()
 
 
@@ -140,9 +140,7 @@ def make_scores(path, counts, lines, length):
     references = docs.cut_by_counts(lines, counts, "lines")
     hypotheses = docs.split_at_separators(path.read_text().split("\n")[:-1], "tag")
     score = docs.document_score(MetricConfig(), hypotheses, [references])
-    of_sentences = docs.sentence_score(
-        MetricConfig(), docs.align_sentences(hypotheses, [references])
-    )
+    of_sentences = docs.align_sentences(hypotheses, [references]).score(MetricConfig())
     joined = docs.join_lines(hypotheses), [docs.join_lines(references)]
     return {
         "document_statistics": SegmentStatistics.of(MetricConfig(), *joined).to_json(),

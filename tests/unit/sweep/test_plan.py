@@ -56,13 +56,16 @@ def test_a_mixture_is_one_model_evaluated_at_every_length():
 
 def test_each_model_starts_from_the_sentence_model_of_its_attention_and_seed():
     sentences = make_plan(lengths=(1,), save_dir="sentences")
-    made = {evaluate.evaluated_checkpoint for evaluate in sentences.steps()} - {None}
+    made = {evaluate.checkpoint_of("--path") for evaluate in sentences.steps()} - {None}
     plan = make_plan(doc_mixture=(1, 128), start_from="sentences/")
-    starts = {model: plan.steps_of(model)[0].start for model in plan.models()}
+    starts = {
+        model: plan.steps_of(model)[0].checkpoint_of("--finetune-from-model")
+        for model in plan.models()
+    }
     assert set(starts.values()) == made
     for model, start in starts.items():
         assert f"/{model.attention}-L1-seed{model.seed}/" in str(start)
-    assert {step.start for step in sentences.steps()} == {None}
+    assert {step.checkpoint_of("--finetune-from-model") for step in sentences.steps()} == {None}
     # A slash at the end is no other setting.
     other = make_plan(doc_mixture=(1, 128), start_from="sentences")
     assert plan.shared_flags == other.shared_flags

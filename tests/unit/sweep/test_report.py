@@ -14,7 +14,7 @@ import pytest
 
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.recipes.sweep import run
-from relu_nmt.sweep.folder import models_in, read_description, write_description
+from relu_nmt.sweep.plan import models_in, read_description, write_description
 from relu_nmt.sweep.report import read_report, write_report
 from relu_nmt.sweep.results import PENDING
 from relu_nmt.sweep.settings import SweepSettings

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from relu_nmt.errors import DataError
-from relu_nmt.sweep.folder import models_in
+from relu_nmt.sweep.plan import models_in
 from relu_nmt.sweep.runner import StepRunner, in_words, last_line, time_left
 from relu_nmt.sweep.settings import JobsConfig
 from relu_nmt.sweep.steps import (

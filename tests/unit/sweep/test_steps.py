@@ -11,10 +11,8 @@ import pytest
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.sweep.steps import (
     DONE,
-    EVALUATE,
     FAILED,
     STARTED,
-    TRAIN,
     Step,
     StepState,
     SweepModel,
@@ -24,6 +22,7 @@ from relu_nmt.sweep.steps import (
 
 OLD = ("python", "-m", "relu_nmt.cli.train", "data", "--max-update", "4000", "--seed", "1")
 MODEL = SweepModel("softmax", 1, (128,))
+TRAIN, EVALUATE = "train", "evaluate"
 NEW = ("python", "-m", "relu_nmt.cli.train", "data", "--max-update", "8000", "--seed", "1")
 
 

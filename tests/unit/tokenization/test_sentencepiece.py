@@ -1,32 +1,37 @@
 import base64
+from types import SimpleNamespace
 
 import pytest
 
 from relu_nmt.errors import ConfigError, DataError
-from relu_nmt.tokenization.sentencepiece import SentencePiece, learn_model
+from relu_nmt.tokenization.sentencepiece import SentencePiece
 
 TEXT = ["the house is on the water", "a boat is on the water", "the boat is a house"] * 5
 
 
+def learn(lines, size, seed=1):
+    return SentencePiece.learn(SimpleNamespace(sentences=lambda: lines), size, seed)
+
+
 def test_learns_the_same_every_time():
-    assert learn_model(TEXT, 40, seed=3) == learn_model(TEXT, 40, seed=3)
+    assert learn(TEXT, 40, seed=3) == learn(TEXT, 40, seed=3)
 
 
 def test_size_is_an_upper_limit():
-    model = SentencePiece(learn_model(TEXT, 5000, seed=1))
+    model = SentencePiece(learn(TEXT, 5000))
     pieces = model.split(["the", "boathouse"])
     assert model.join(pieces) == ["the", "boathouse"]
     assert pieces[0].startswith("▁")
 
 
 def test_characters_stay_as_they_are():
-    model = SentencePiece(learn_model([*TEXT, "ﬁne … ½"], 60, seed=1))
+    model = SentencePiece(learn([*TEXT, "ﬁne … ½"], 60))
     assert model.join(model.split(["ﬁne", "…", "½", "日本"])) == ["ﬁne", "…", "½", "日本"]
 
 
 def test_size_is_too_small():
     with pytest.raises(ConfigError, match="--subword-size 5: SentencePiece refuses it"):
-        learn_model(TEXT, 5, seed=1)
+        learn(TEXT, 5)
 
 
 @pytest.mark.parametrize("content", [b"", b"x", b"garbage"])

@@ -1,13 +1,18 @@
 import io
 import random
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 from subword_nmt import apply_bpe, learn_bpe
 
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.tokenization import subword_nmt
-from relu_nmt.tokenization.subword_nmt import SubwordNmt, learn_codes
+from relu_nmt.tokenization.subword_nmt import SubwordNmt
+
+
+def learn(counts, size):
+    return SubwordNmt.learn(SimpleNamespace(word_counts=lambda: counts), size, seed=1).decode()
 
 
 @pytest.fixture(scope="module")
@@ -22,12 +27,12 @@ def test_learns_the_same_as_subword_nmt_on_the_text(text):
     expected = io.StringIO()
     learn_bpe.learn_bpe(text, expected, 40)
     counts = Counter(" ".join(text).split())
-    assert learn_codes(counts, 40) == expected.getvalue()
+    assert learn(counts, 40) == expected.getvalue()
 
 
 def test_splits_the_same_as_subword_nmt(text, monkeypatch):
     monkeypatch.setattr(subword_nmt, "CACHED_WORDS", 7)
-    codes = learn_codes(Counter(" ".join(text).split()), 30)
+    codes = learn(Counter(" ".join(text).split()), 30)
     reference = apply_bpe.BPE(io.StringIO(codes))
     model = SubwordNmt(codes.encode())
     for line in [*text, "unseen wörter 日本"]:
@@ -39,7 +44,7 @@ def test_splits_the_same_as_subword_nmt(text, monkeypatch):
 @pytest.mark.parametrize("counts", [{}, {"a": 5}, {"ab": 1}])
 def test_too_small_to_learn(counts):
     with pytest.raises(ConfigError, match="no two letters occur together twice"):
-        learn_codes(counts, 10)
+        learn(counts, 10)
 
 
 @pytest.mark.parametrize(

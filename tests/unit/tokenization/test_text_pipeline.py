@@ -1,14 +1,17 @@
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from relu_nmt.errors import ConfigError
 from relu_nmt.tokenization.base import WholeWords
-from relu_nmt.tokenization.pipeline import TextPipeline
-from relu_nmt.tokenization.sentencepiece import learn_model
-from relu_nmt.tokenization.subword_nmt import SubwordNmt, learn_codes
+from relu_nmt.tokenization.pipeline import JoinedPieces, TextPipeline
+from relu_nmt.tokenization.sentencepiece import SentencePiece
+from relu_nmt.tokenization.subword_nmt import SubwordNmt
 
-CODES = learn_codes({"Hausboot": 5, "Haus": 4, "boote": 3, "don't": 2, "über": 2}, 12)
+COUNTS = {"Hausboot": 5, "Haus": 4, "boote": 3, "don't": 2, "über": 2}
+CODES = SubwordNmt.learn(SimpleNamespace(word_counts=lambda: COUNTS), 12, seed=1)
 WORDS = st.sampled_from(
     ["Haus", "Boot", "über", "don't", "Peter's", "z.B.", "3,5", "1.000", "e-mail", "naïve"]
 )
@@ -30,19 +33,17 @@ def normal_sentences(draw):
 
 def sentencepiece_model():
     lines = ["Haus Boot über don't Peter's", 'z.B. 3,5 1.000 e-mail naïve 日本 ( " ) , . ! ?'] * 9
-    return learn_model(lines, 60, 1)
+    return SentencePiece.learn(SimpleNamespace(sentences=lambda: lines), 60, seed=1)
 
 
 @pytest.fixture(scope="module")
 def sentencepiece():
-    from relu_nmt.tokenization.sentencepiece import SentencePiece
-
     return SentencePiece(sentencepiece_model())
 
 
 @given(normal_sentences())
 def test_moses_and_bpe_are_undone(sentence):
-    pipeline = TextPipeline("en", "moses", subword=SubwordNmt(CODES.encode()))
+    pipeline = TextPipeline("en", "moses", subword=SubwordNmt(CODES))
     tokens = pipeline.encode(sentence)
     assert pipeline.decode(tokens) == sentence
     assert all(token and not any(c.isspace() for c in token) for token in tokens)
@@ -56,7 +57,7 @@ def test_sentencepiece_is_undone_on_any_text(sentencepiece, text):
 
 @given(st.text(st.characters(exclude_characters="@", exclude_categories=["Cs"]), max_size=40))
 def test_bpe_is_undone_on_any_text(text):
-    pipeline = TextPipeline("en", subword=SubwordNmt(CODES.encode()))
+    pipeline = TextPipeline("en", subword=SubwordNmt(CODES))
     assert pipeline.decode(pipeline.encode(text)) == " ".join(text.split())
 
 
@@ -79,16 +80,14 @@ def test_lower_casing_comes_after_tokenising():
 @pytest.mark.parametrize("text", ["", "  ", "\t\x85"])
 def test_blank_lines(text):
     for tokenizer in ("none", "moses"):
-        pipeline = TextPipeline("de", tokenizer, subword=SubwordNmt(CODES.encode()))
+        pipeline = TextPipeline("de", tokenizer, subword=SubwordNmt(CODES))
         assert pipeline.encode(text) == []
         assert pipeline.decode([]) == ""
 
 
 @pytest.mark.parametrize("kind", ["none", "subword-nmt", "sentencepiece"])
 def test_state(kind, sentencepiece):
-    subword = {"none": WholeWords(), "subword-nmt": SubwordNmt(CODES.encode())}.get(
-        kind, sentencepiece
-    )
+    subword = {"none": WholeWords(), "subword-nmt": SubwordNmt(CODES)}.get(kind, sentencepiece)
     pipeline = TextPipeline("en", "moses", lowercase=True, subword=subword)
     again = TextPipeline.from_state(pipeline.to_state())
     assert again.to_state() == pipeline.to_state()
@@ -126,7 +125,7 @@ def test_post_processing_changes_only_what_is_given():
 
 
 def test_post_processing_on_top_of_a_model():
-    pipeline = TextPipeline("en", subword=SubwordNmt(CODES.encode()))
+    pipeline = TextPipeline("en", subword=SubwordNmt(CODES))
     with pytest.raises(ConfigError, match="split by subword-nmt, which is undone anyway"):
         pipeline.with_post_processing("@@ ", None)
 
@@ -138,9 +137,7 @@ def test_unknown_names():
         TextPipeline("en").with_post_processing("##", None)
 
 
-SEPARATED = TextPipeline(
-    "en", "moses", subword=SubwordNmt(CODES.encode()), sentence_separator="<sep>"
-)
+SEPARATED = TextPipeline("en", "moses", subword=SubwordNmt(CODES), sentence_separator="<sep>")
 
 
 def test_separators_end_sentences_and_are_undone():
@@ -163,3 +160,20 @@ def test_separators_of_blank_and_unfinished_sentences():
     assert SEPARATED.decode(["a", "<sep>", "<sep>", "b"]) == "a b"
     assert SEPARATED.sentences([]) == []
     assert TextPipeline("de").sentences(["a", "<sep>"]) == [["a", "<sep>"]]
+
+
+@pytest.mark.parametrize(
+    ("symbol", "text", "expected"),
+    [
+        ("none", "a@@ b", "a@@ b"),
+        ("@@ ", "Haus@@ boot fährt@@", "Hausboot fährt"),
+        ("subword_nmt", "Haus@@ boot", "Hausboot"),
+        ("@@", "Haus@@ boot @@ x", "Hausboot x"),
+        ("sentencepiece", "▁A ▁ca t .", "A cat."),
+        ("wordpiece", "_A _ca t", "A cat"),
+        ("letter", "a | c a t |", "a cat"),
+        ("_EOW", "a_EOW c at_EOW", "a cat"),
+    ],
+)
+def test_segmentation_is_undone_as_in_fairseq(symbol, text, expected):
+    assert " ".join(JoinedPieces(symbol).join(text.split())) == expected

@@ -1,6 +1,7 @@
 """Settings, averaged weights, signals and the names of checkpoints."""
 
 import argparse
+import dataclasses
 import json
 import math
 import signal
@@ -11,7 +12,6 @@ from torch import nn
 
 from relu_nmt.config import add_settings, from_flat, read_settings
 from relu_nmt.errors import ConfigError
-from relu_nmt.training.averaging import WeightAverage
 from relu_nmt.training.checkpoint import SUFFIX, Checkpoint, load_checkpoint
 from relu_nmt.training.checkpoint_manager import CheckpointFolder
 from relu_nmt.training.config import (
@@ -22,8 +22,9 @@ from relu_nmt.training.config import (
     TrainerConfig,
     ValidationConfig,
 )
-from relu_nmt.training.state import TrainingState
-from relu_nmt.training.stopping import SignalWatch
+from relu_nmt.training.distributed import SignalWatch
+from relu_nmt.training.log import Meters
+from relu_nmt.training.state import TrainingState, WeightAverage
 
 
 def parse(config_class, *argv):
@@ -112,6 +113,16 @@ def test_weights_come_back_after_an_error():
     assert (model.weight == 7.0).all()
 
 
+def test_without_an_average_the_weights_are_the_models():
+    model = nn.Linear(2, 1)
+    average = WeightAverage(model, EmaConfig())
+    average.update(1)
+    before = model.weight.detach().clone()
+    with average.applied() as raw:
+        assert raw == {}
+        assert torch.equal(model.weight, before)
+
+
 def test_a_second_interrupt_is_not_held_back():
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt), SignalWatch() as watch:
@@ -132,8 +143,9 @@ def test_validations_without_a_better_score_are_counted():
 
 
 def test_the_count_of_earlier_checkpoints_is_understood():
-    state = TrainingState(epoch=3, best_score=2.0, bad_validations=4)
-    stored = json.loads(json.dumps(state.to_dict()))
+    meters = Meters({"loss": (1.5, 2)}, tokens=3.0, updates=1)
+    state = TrainingState(epoch=3, best_score=2.0, bad_validations=4, epoch_meters=meters)
+    stored = json.loads(json.dumps(dataclasses.asdict(state)))
     assert TrainingState.from_dict(stored, "x") == state
     del stored["bad_validations"]
     stored["patience"] = {"best": 2.0, "bad_validations": 4}

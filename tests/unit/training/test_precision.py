@@ -10,8 +10,7 @@ from relu_nmt.optim.config import OptimizerConfig
 from relu_nmt.optim.optimizers import build_optimizer
 from relu_nmt.training.config import RunConfig
 from relu_nmt.training.distributed import ProcessGroup
-from relu_nmt.training.precision import Precision
-from relu_nmt.training.update import UpdatePlan, Updater
+from relu_nmt.training.update import Precision, UpdatePlan, Updater
 from tests.unit.training.toy import Toy, ToyBatch
 
 CPU = torch.device("cpu")
@@ -70,7 +69,7 @@ def test_the_scale_does_not_change_the_gradient():
         launched = updater_of(objective, precision).run(
             [(batch(), 1), (batch(), 1)], UpdatePlan(1, 1, 0.1, seed=1)
         )
-        norms.append(launched.read(0.0, ProcessGroup(0, 1, CPU)).gradient_norm)
+        norms.append(launched.read(0.0, ProcessGroup(0, 1, CPU)).meters.gradient_norms)
     assert norms == pytest.approx([3**0.5, 3**0.5])
 
 
@@ -84,11 +83,11 @@ def test_without_any_scale_that_works_training_stops():
 def test_the_scale_is_restored():
     precision = scaled_precision(64.0)
     other = scaled_precision(2.0)
-    other.load_state(precision.state())
+    other.scaler.load_state_dict(precision.scaler.state_dict())
     assert other.loss_scale == 64.0
     plain = Precision(RunConfig(), CPU, 1)
-    plain.load_state(precision.state())
-    assert plain.state() == {}
+    plain.scaler.load_state_dict(precision.scaler.state_dict())
+    assert plain.scaler.state_dict() == {}
     assert plain.loss_scale is None
 
 

@@ -9,7 +9,7 @@ import signal
 import pytest
 
 from relu_nmt.errors import DataError, TrainingError
-from relu_nmt.training.results import TrainingResult
+from relu_nmt.training.results import TrainingResult, entry
 from tests.unit.training.test_trainer import Interrupting
 from tests.unit.training.toy import Toy, ToyScorer, ToySource, json_lines
 
@@ -20,9 +20,9 @@ def stored(folder):
     return json.loads((folder / "results.json").read_text())
 
 
-def entry(num_updates, updates, tokens, seconds, **more):
+def interval(num_updates, updates, tokens, seconds):
     speeds = {"wps": tokens / seconds, "ups": updates / seconds, "train_wall": seconds}
-    return {"num_updates": num_updates, **speeds, **more}
+    return entry(1, {"num_updates": num_updates, **speeds})
 
 
 def test_the_file_agrees_with_the_log_and_with_what_is_returned(tmp_path, capsys):
@@ -58,10 +58,10 @@ def test_the_file_agrees_with_the_log_and_with_what_is_returned(tmp_path, capsys
 def test_speed_is_that_of_all_intervals_but_the_first():
     results = TrainingResult()
     assert results.tokens_per_second is None
-    results.add_epoch(1, entry(40, 40, 4000, 8.0))
+    results.epochs.append(interval(40, 40, 4000, 8.0))
     assert results.tokens_per_second == 500.0
-    for part in (entry(10, 10, 100, 100.0), entry(20, 10, 200, 2.0), entry(40, 20, 600, 10.0)):
-        results.add_updates(1, part)
+    results.train += [interval(10, 10, 100, 100.0), interval(20, 10, 200, 2.0)]
+    results.train.append(interval(40, 20, 600, 10.0))
     assert results.tokens_per_second == pytest.approx(800 / 12)
     assert results.updates_per_second == pytest.approx(30 / 12)
 
@@ -163,7 +163,7 @@ def test_nothing_is_written_with_no_save(tmp_path):
 
 def test_no_infinity_in_the_file(tmp_path):
     results = TrainingResult(tmp_path)
-    results.add_validation("valid", 1, {"num_updates": 3, "ppl": math.inf, "loss": math.nan})
+    results.valid["valid"] = [entry(1, {"num_updates": 3, "ppl": math.inf, "loss": math.nan})]
     results.write()
     assert stored(tmp_path)["valid"] == {
         "valid": [{"epoch": 1, "num_updates": 3, "ppl": None, "loss": None}]

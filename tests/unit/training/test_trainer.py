@@ -8,6 +8,8 @@ import torch
 
 from relu_nmt.errors import CheckpointError, ConfigError, TrainingError
 from relu_nmt.training.checkpoint import load_checkpoint
+from relu_nmt.training.config import EmaConfig
+from relu_nmt.training.state import WeightAverage
 from tests.unit.training.toy import Toy, ToyScorer, ToySource, json_lines
 
 
@@ -128,7 +130,7 @@ def test_validation_uses_the_average_and_gives_the_weights_back(tmp_path, capsys
     trainer.parts.model.load_state_dict(
         {name: stored[name] for name in trainer.parts.model.state_dict()}
     )
-    trainer.parts.average = None
+    trainer.parts.average = WeightAverage(trainer.parts.model, EmaConfig())
     assert trainer._validate() == pytest.approx(reported["valid_loss"], abs=1e-3)
 
 

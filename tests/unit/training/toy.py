@@ -144,10 +144,8 @@ class Toy:
             logging=LoggingConfig(**{"log_format": "json", "log_interval": 2, **self.logging}),
             ema=EmaConfig(**self.ema),
         )
-        model = ToyModel(self.dropout)
         return Trainer(
-            model,
-            ToyObjective(model),
+            ToyObjective(ToyModel(self.dropout)),
             TrainingData(self.train, self.valid, self.scorers),
             config,
             {"model_config": {"width": 8}, "args": {"lr": 0.05}},

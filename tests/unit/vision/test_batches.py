@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from relu_nmt.vision.augmentation import ImageTransform
-from relu_nmt.vision.batches import ImageBatches
+from relu_nmt.vision.batches import ImageBatches, ImageTransform
 from relu_nmt.vision.config import PreprocessingConfig
 from relu_nmt.vision.images import open_images
 from tests.unit.vision.made_images import make_squares, zip_folder

@@ -6,12 +6,11 @@ import torch
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.config import AttentionRegularizerConfig
 from relu_nmt.attention.records import record_attention
-from relu_nmt.attention.regularizers import regularizer_terms
 from relu_nmt.errors import ConfigError
+from relu_nmt.modules.objective import regularizer_terms
 from relu_nmt.vision.batches import ImageBatch
 from relu_nmt.vision.config import VisionTransformerConfig
-from relu_nmt.vision.objective import ImageObjective
-from relu_nmt.vision.vision_transformer import VisionTransformer
+from relu_nmt.vision.vision_transformer import ImageObjective, VisionTransformer
 
 OFF = AttentionRegularizerConfig()
 
@@ -41,7 +40,7 @@ def test_loss_is_the_sum_over_images_plus_the_mean_regulariser():
         expected -= 0.9 * scores[label] + 0.1 / 3 * scores.sum()
     terms = [regularizer_terms(r.rows, r.visibility, 0.1) for r in records]
     assert len(terms) == 2
-    penalty = sum(0.3 * t.normalisation + 0.2 * t.entropy for t in terms) / 2
+    penalty = sum(0.3 * norm + 0.2 * entropy for norm, entropy in terms) / 2
     result = one(b)
     assert result.sample_size == 4
     # The logits are float32.

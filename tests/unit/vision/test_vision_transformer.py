@@ -6,10 +6,10 @@ from relu_nmt.attention import attentions
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.records import record_attention
 from relu_nmt.errors import ConfigError
+from relu_nmt.modules.config import TransformerOptions
 from relu_nmt.modules.transformer_layer import DropPath
-from relu_nmt.vision.architectures import architectures
 from relu_nmt.vision.blocks import PatchEmbedding
-from relu_nmt.vision.config import ImageTaskOptions, VisionTransformerConfig
+from relu_nmt.vision.config import ImageTaskOptions, VisionTransformerConfig, architectures
 from relu_nmt.vision.vision_transformer import VisionTransformer
 
 SMALL = {"image_size": 8, "patch_size": 4, "embed_dim": 16, "layers": 2, "heads": 2}
@@ -54,6 +54,15 @@ def test_every_preset_makes_a_model_and_an_unknown_one_is_an_error():
         VisionTransformerConfig(**values)
     with pytest.raises(ConfigError, match=r"--arch vit_x: expected one of .* did you mean vit_s"):
         ImageTaskOptions(arch="vit_x")
+
+
+def test_the_options_of_all_transformers_have_the_spellings_of_translation():
+    config = VisionTransformerConfig.of(
+        activation_fn="silu", relu_dropout=0.2, encoder_attention="reluformer"
+    )
+    assert isinstance(config, TransformerOptions)
+    assert (config.feed_forward, config.activation_dropout) == ("silu", 0.2)
+    assert (config.attention, config.dropout) == ("reluformer", 0.0)
 
 
 def test_the_patch_embedding_is_a_convolution():
@@ -155,7 +164,7 @@ def test_drop_path_skips_whole_images_and_keeps_the_mean():
 
 def test_the_rate_of_drop_path_grows_linearly_over_the_blocks():
     model = small_model(layers=3, drop_path=0.2)
-    rates = [block.layer.self_attention_residual.drop_path.probability for block in model.blocks]
+    rates = [block.layer.self_attention_residual.drop_path.p for block in model.blocks]
     assert rates == pytest.approx([0, 0.1, 0.2])
 
 

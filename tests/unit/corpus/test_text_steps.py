@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relu_nmt.corpus.segmentation import Conversion, convert_texts, document_sizes
+from relu_nmt.corpus.text_steps import Conversion, convert_texts, document_sizes
 from relu_nmt.errors import DataError
 from relu_nmt.io.text_lines import scan_text
 from relu_nmt.tokenization.pipeline import TextPipeline
@@ -12,17 +12,16 @@ def convert(tmp_path, text, step, separator="none", chunk_bytes=20, workers=1):
     path = tmp_path / "in"
     path.write_bytes(text.encode())
     conversion = Conversion(
-        "train.en",
+        ("train", "en"),
         scan_text(str(path), chunk_bytes),
-        "en",
         step,
         separator,
         tmp_path / "out",
         tmp_path / "raw",
     )
     pipelines = {"en": TextPipeline("en", "moses", lowercase=True)}
-    ((_, done),) = convert_texts([conversion], pipelines, workers, lambda _: None)
-    assert set(done.checksums) == {tmp_path / "out", tmp_path / "raw"}
+    ((_, done, checksums),) = convert_texts([conversion], pipelines, workers, lambda _: None)
+    assert set(checksums) == {tmp_path / "out", tmp_path / "raw"}
     return (tmp_path / "out").read_text(), (tmp_path / "raw").read_bytes().decode(), done
 
 
@@ -32,15 +31,15 @@ def test_lines_stay_lines(tmp_path, workers):
     output, raw, done = convert(tmp_path, text, "words", workers=workers)
     assert output == "it &apos;s a dog .\n\n\ntwo lines ?\nno end" + "\na cat !" * 30 + "\n"
     assert raw == text.replace("\r\n", "\n") + "\n"
-    assert done.sentences == 35
-    assert done.boundaries == []
+    assert done["sentences"] == 35
+    assert done["boundaries"] == []
 
 
 def test_separators_are_left_out(tmp_path):
     output, raw, done = convert(tmp_path, "<d>\nA b.\nC.\n<d>\n<d>\nE.\n<d>\n", "keep", "tag")
     assert output == raw == "A b.\nC.\nE.\n"
-    assert done.boundaries == [(0, 1), (2, 4), (2, 5), (3, 7)]
-    sizes = document_sizes([("x", done.sentences, done.boundaries)])
+    assert done["boundaries"] == [(0, 1), (2, 4), (2, 5), (3, 7)]
+    sizes = document_sizes([("x", done["sentences"], done["boundaries"])])
     assert sizes.tolist() == [2, 1]
 
 

@@ -3,7 +3,7 @@ import pytest
 from PIL import Image
 
 from relu_nmt.errors import ConfigError
-from relu_nmt.vision.augmentation import ImageTransform, sample_generator
+from relu_nmt.vision.batches import ImageTransform, sample_generator
 from relu_nmt.vision.config import PreprocessingConfig
 
 PLAIN = {"pixel_mean": (0.0, 0.0, 0.0), "pixel_std": (1.0, 1.0, 1.0), "flip": False}

@@ -1,0 +1,46 @@
+"""Settings that transformers of every kind have; it imports no PyTorch, for the flags."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from relu_nmt.attention.spec import known_attention
+from relu_nmt.config import option, settings
+from relu_nmt.modules import feed_forwards, norms
+
+attention_option = partial(option, metavar="NAME", parse=known_attention)
+probability_option = partial(option, least=0, below=1, metavar="P")
+size_option = partial(option, least=1, metavar="N")
+
+
+def arch_option(default: str, presets: Mapping[str, Mapping[str, Any]], names: str) -> Any:
+    """Return the option ``arch``; for ``--help``, ``names`` lists those of the presets."""
+    text = f"shape of the model: {names}; other model flags go before it"
+    return option(default, text, flags=("-a",), metavar="NAME", presets=presets)
+
+
+@settings
+class TransformerOptions:
+    """What encoder-decoders and vision transformers have in common."""
+
+    attention: str = attention_option(
+        "softmax", "attention of every layer: NAME or NAME:option=value,..."
+    )
+    feed_forward: str = option(
+        "relu",
+        f"feed-forward network: {', '.join(feed_forwards.names())}",
+        choices=feed_forwards,
+        metavar="NAME",
+        flags=("--activation-fn",),
+    )
+    norm: str = option(
+        "layer", f"normalisation: {', '.join(norms.names())}", choices=norms, metavar="NAME"
+    )
+    dropout: float = probability_option(0.1, "dropout on embeddings and sublayer outputs")
+    attention_dropout: float = probability_option(0.0, "dropout on attention weights")
+    activation_dropout: float = probability_option(
+        0.0, "dropout inside the FFN", flags=("--relu-dropout",)
+    )
+    checkpoint_activations: bool = option(
+        False, "compute each layer's activations again in the backward pass: less memory, more time"
+    )

@@ -1,0 +1,48 @@
+"""Commands run in the process of the tests, which spares each the seconds of importing PyTorch.
+
+What is of a process (signals, pipes, what an import costs) is tested with one.
+"""
+
+import contextlib
+import importlib
+import io
+import sys
+import tempfile
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a command left behind."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def run_here(name, *arguments, stdin="", check=True):
+    """Run ``relu_nmt.cli.NAME`` with these words.
+
+    Args:
+        name: of the command's module.
+        arguments: words; paths and numbers are made text.
+        stdin: text that the command reads.
+        check: see that it ends well.
+    """
+    main = importlib.import_module(f"relu_nmt.cli.{name}").main
+    out, error = (io.TextIOWrapper(io.BytesIO(), "utf-8") for _ in range(2))
+    before = sys.stdin
+    with tempfile.TemporaryFile() as file, io.TextIOWrapper(file, "utf-8") as sys.stdin:
+        file.write(stdin.encode())
+        file.seek(0)
+        try:
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
+                code = main([*map(str, arguments)])
+        finally:
+            sys.stdin = before
+    texts = []
+    for stream in (out, error):
+        stream.flush()
+        texts.append(stream.buffer.getvalue().decode("utf-8"))
+    assert not check or code == 0, texts[1]
+    return Done(code, *texts)

@@ -1,0 +1,99 @@
+import gzip
+import json
+
+import pytest
+import tsv_documents
+from prep_tools.command import run_script
+
+
+def run(folder, *arguments):
+    flags = ["--source-lang", "de", "--target-lang", "en", "--out", str(folder / "out")]
+    return run_script(
+        tsv_documents.make_parser(), tsv_documents.make_corpus, [*flags, *map(str, arguments)]
+    )
+
+
+def word(number):
+    return "".join(chr(97 + int(digit)) for digit in str(number))
+
+
+def table(documents, kind, extra=()):
+    """Return the lines of a table of documents of 5 pairs each, English before German."""
+    return "".join(
+        "\t".join(
+            [
+                f"d{d}",
+                str(n),
+                *extra,
+                f"x{kind}{word(n)} y{word(d)}",
+                f"q{kind}{word(n)} r{word(d)}",
+            ]
+        )
+        + "\n"
+        for d in range(documents)
+        for n in range(5)
+    )
+
+
+def read(folder, name):
+    return (folder / "out" / name).read_text("utf-8").splitlines()
+
+
+def counts(folder):
+    report = json.loads((folder / "out/corpus.json").read_text("utf-8"))
+    return {split: tuple(report[split].values()) for split in ("train", "valid", "test")}
+
+
+def test_held_out_tables_become_valid_and_test_by_turns(tmp_path):
+    (tmp_path / "a.tsv").write_text(table(3, "a"), "utf-8")
+    with gzip.open(tmp_path / "b.tsv.gz", "wt", encoding="utf-8") as file:
+        file.write(table(2, "b", extra=["speaker"]))
+    (tmp_path / "held.tsv").write_text(table(3, "h"), "utf-8")
+    columns = ["--source-column", "-1", "--target-column", "-2"]
+    tables = ["--train", tmp_path / "a.tsv", tmp_path / "b.tsv.gz"]
+    held_out = ["--held-out-tables", tmp_path / "held.tsv"]
+    assert run(tmp_path, *tables, *held_out, *columns) == 0
+    assert counts(tmp_path) == {"train": (5, 25), "valid": (2, 10), "test": (1, 5)}
+    assert read(tmp_path, "train.de")[:6] == ["qaa ra", "qab ra", "qac ra", "qad ra", "qae ra", ""]
+    assert read(tmp_path, "train.en")[18] == "xba ya"  # documents of one name in two tables
+    assert read(tmp_path, "test.en") == [f"xh{word(n)} yb" for n in range(5)]
+
+
+def test_lines_that_training_has_are_removed_from_held_out_tables(tmp_path):
+    (tmp_path / "a.tsv").write_text(table(3, "a"), "utf-8")
+    (tmp_path / "held.tsv").write_text(table(4, "h") + table(1, "a"), "utf-8")
+    assert (
+        run(tmp_path, "--train", tmp_path / "a.tsv", "--held-out-tables", tmp_path / "held.tsv")
+        == 0
+    )
+    assert counts(tmp_path) == {"train": (3, 15), "valid": (2, 10), "test": (2, 10)}
+
+
+def test_without_them_documents_are_drawn(tmp_path):
+    (tmp_path / "a.tsv").write_text(table(40, "a"), "utf-8")
+    assert run(tmp_path, "--train", tmp_path / "a.tsv", "--near-copy", "1") == 0
+    assert counts(tmp_path) == {"train": (36, 180), "valid": (2, 10), "test": (2, 10)}
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [("a\tb\tc\n", "a.tsv, line 1: 3 columns, expected 4"), ("", "nothing is left for train")],
+)
+def test_a_bad_table_is_named(lines, message, tmp_path, capsys):
+    (tmp_path / "a.tsv").write_text(lines, "utf-8")
+    assert run(tmp_path, "--train", tmp_path / "a.tsv") == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_damaged_archive_and_a_missing_file_are_errors(tmp_path, capsys):
+    (tmp_path / "a.tsv.gz").write_bytes(gzip.compress(table(40, "a").encode())[:-40])
+    assert run(tmp_path, "--train", tmp_path / "a.tsv.gz") == 2
+    assert "a.tsv.gz: damaged" in capsys.readouterr().err
+    assert run(tmp_path, "--train", tmp_path / "none.tsv") == 2
+    assert "none.tsv: No such file" in capsys.readouterr().err
+
+
+def test_column_0_is_refused(tmp_path, capsys):
+    (tmp_path / "a.tsv").write_text(table(40, "a"), "utf-8")
+    assert run(tmp_path, "--train", tmp_path / "a.tsv", "--source-column", "0") == 2
+    assert "count from 1" in capsys.readouterr().err
