@@ -9,7 +9,7 @@
 #   DEMO_LANG     language to translate from (de); the LibreOffice help exists in 33
 #   CORPUS        libreoffice, grammar (written by ourselves, needs no network), or auto
 #   SRC, TGT      files of your own, one sentence a line, instead of a corpus
-#   TEST_FLAGS    flags for pytest
+#   TEST_FLAGS    flags for pytest (a process for each core, 4 at most)
 
 PYTHON = python3
 VENV = .venv
@@ -18,7 +18,7 @@ DEMO_LANG =
 CORPUS =
 SRC =
 TGT =
-TEST_FLAGS =
+TEST_FLAGS = -n auto --maxprocesses 4 --dist worksteal
 
 INSTALL = $(VENV)/bin/python -m pip install --disable-pip-version-check -c constraints.txt
 DEMO_FLAGS = $(if $(DEMO_MINUTES),--minutes "$(DEMO_MINUTES)") $(if $(DEMO_LANG),--lang "$(DEMO_LANG)") \

@@ -51,6 +51,7 @@ setup(
         # Triton's kernels are tested in its interpreter, which needs no GPU.
         "dev": [
             "pytest>=8",
+            "pytest-xdist>=3.6",
             "hypothesis>=6.100",
             "ruff>=0.6",
             "mypy>=1.18",

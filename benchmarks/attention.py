@@ -226,8 +226,8 @@ def train_step(length: int, backend: str) -> None:
     """Print seconds and peak resident set of one training step; called in a process of its own."""
     import torch
 
-    from relu_nmt.attention.backends.choice import set_attention_backend
-    from relu_nmt.attention.config import AttentionRegularizerConfig
+    from relu_nmt.attention.backends import set_attention_backend
+    from relu_nmt.attention.spec import AttentionRegularizerConfig
     from relu_nmt.data.batches import collate
     from relu_nmt.models.config import TransformerConfig
     from relu_nmt.models.encoder_decoder import EncoderDecoder

@@ -16,7 +16,7 @@ import time
 import numpy as np
 import torch
 
-from relu_nmt.attention.config import AttentionRegularizerConfig
+from relu_nmt.attention.spec import AttentionRegularizerConfig
 from relu_nmt.data.batches import TranslationBatch, collate
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.encoder_decoder import EncoderDecoder

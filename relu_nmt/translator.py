@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from relu_nmt.analysis.attention_maps import AttentionMap, attention_weights, checked_place
-from relu_nmt.analysis.places import AttentionPlace
-from relu_nmt.attention.backends.choice import set_attention_backend
+from relu_nmt.analysis import AttentionMap, attention_weights, checked_place
+from relu_nmt.attention.backends import set_attention_backend
+from relu_nmt.attention.spec import AttentionPlace
 from relu_nmt.config import from_flat
 from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.dictionary import UNK
@@ -342,14 +342,13 @@ class Translator:
             ConfigError: see :meth:`attention`.
         """
         weights = attention_weights(self.ensemble, place, source.ids, target)
+        place = checked_place(self.models[0], place)
         dictionary = self.task.target_dictionary
-        end = dictionary[dictionary.eos_index]
-        return AttentionMap.of(
-            checked_place(self.models[0], place),
-            weights,
-            [*source.tokens, end],
-            [dictionary[int(number)] for number in target],
-        )
+        source_labels = [*source.tokens, dictionary[dictionary.eos_index]]
+        labels = [dictionary[int(number)] for number in target]
+        queries = source_labels if place.slot == "encoder" else labels
+        keys = [labels[-1], *labels[:-1]] if place.slot == "decoder" else source_labels
+        return AttentionMap(place.slot, place.layer, place.head, queries, keys, weights)
 
     @staticmethod
     def _config(

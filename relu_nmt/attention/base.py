@@ -5,7 +5,7 @@ Shapes: ``B`` batch, ``H`` heads, ``Nq`` and ``Nk`` query and key length, ``d`` 
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -13,16 +13,16 @@ from torch import Tensor, nn
 
 from relu_nmt import config as configuration
 from relu_nmt.attention import attentions
+from relu_nmt.attention.backends import Backend
 from relu_nmt.attention.bias import ScoreBias
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.spec import AttentionSpec
 from relu_nmt.config import option
 from relu_nmt.errors import ConfigError
 
-if TYPE_CHECKING:
-    from relu_nmt.attention.backends.choice import Backend
-
 QK_NORM_EPSILON = 1e-6
+NULL_SUM = 1e-6
+"""A row whose weights sum to no more than this is a null row: it has no entropy."""
 
 
 @dataclass(frozen=True)
@@ -88,11 +88,12 @@ class Need:
 NOTHING = Need()
 
 
-@dataclass
+@dataclass(slots=True)
 class AttentionProblem:
     """What a mechanism is given: out_i = sum_j w_ij v_j, and what else is wanted.
 
     Args:
+        attention: the mechanism.
         q: [B, H, Nq, d].
         k: [B, H, Nk, d].
         v: [B, H, Nk, dv].
@@ -102,6 +103,7 @@ class AttentionProblem:
         need: what to return besides the output.
     """
 
+    attention: "Attention"
     q: Tensor
     k: Tensor
     v: Tensor
@@ -174,8 +176,8 @@ class Attention(nn.Module):
 
     Config: ClassVar[type] = AttentionConfig
     capabilities: Capabilities = Capabilities()
-    backends: ClassVar[Mapping[str, "Backend"]] = {}
-    """The ways to compute it, by name, see :mod:`relu_nmt.attention.backends.choice`; none where
+    backends: ClassVar[Mapping[str, Backend]] = {}
+    """The ways to compute it, by name, see :mod:`relu_nmt.attention.backends`; none where
     its code is the only one, which answers to ``reference``."""
     shares_queries_and_keys: ClassVar[bool] = False
     """Whether keys are made by the projection of the queries."""
@@ -226,7 +228,7 @@ class Attention(nn.Module):
         if need.weights and not self.capabilities.weights:
             raise ConfigError(f"{self.name} attention has no weights [queries, keys] to show")
         dropout = self.dropout if self.training else 0.0
-        problem = AttentionProblem(q, k, v, visibility, bias, dropout, need)
+        problem = AttentionProblem(self, q, k, v, visibility, bias, dropout, need)
         if not self.exact:
             return self.attend(problem)
         with torch.autocast(q.device.type, enabled=False):
@@ -239,6 +241,13 @@ class Attention(nn.Module):
     def attend(self, problem: AttentionProblem) -> AttentionOutput:
         """Return the outputs and what else the problem asks for; see :meth:`forward`."""
         raise TypeError(f"{type(self).__name__} must define attend")
+
+    def weights(self, problem: AttentionProblem) -> Tensor:
+        """Return the weights [B, H, Nq, Nk], float32 or wider, 0 where hidden.
+
+        :mod:`relu_nmt.attention.backends.rows` asks for them, perhaps for some of the queries.
+        """
+        raise TypeError(f"{type(self).__name__} must define weights")
 
     def map_queries(self, q: Tensor) -> Tensor:
         """Map projected queries [B, H, Nq, d], each on its own, before anything else.
@@ -290,11 +299,12 @@ def build_attention(
     able = kind.capabilities
     missing = {"decoder": "causal", "cross": "cross"}.get(slot)
     if missing and not getattr(able, missing):
+        names = attentions.names()
+        others = [n for n in names if getattr(attentions.get(n).capabilities, missing)]
         raise ConfigError(
             f"--{slot}-attention {spec.name}: it has no {missing} form"
             + (f", since {able.reason}" if able.reason else "")
-            + "; choose one of "
-            + ", ".join(n for n in attentions.names() if _can(n, missing))
+            + f"; choose one of {', '.join(others)}"
         )
     if dropout > 0 and not able.weights:
         raise ConfigError(
@@ -307,10 +317,6 @@ def build_attention(
         raise ConfigError(f"--{slot}-attention {spec}: {error}") from error
     attention.name, attention.slot, attention.layer = spec.name, slot, layer
     return attention
-
-
-def _can(name: str, capability: str) -> bool:
-    return getattr(attentions.get(name).capabilities, capability)
 
 
 def _layer_norm(x: Tensor, gain: Tensor | None) -> Tensor:

@@ -9,7 +9,6 @@ from relu_nmt.attention import attentions
 from relu_nmt.attention.base import AttentionConfig, Capabilities
 from relu_nmt.attention.kernel_features import FeatureAttention
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.token_axis import lengths
 from relu_nmt.config import option, settings
 from relu_nmt.errors import ConfigError
 
@@ -69,12 +68,12 @@ class CosFormerAttention(FeatureAttention):
                     f"horizon={self.config.horizon}; train with the attention option "
                     f"horizon={visibility.longest} or more"
                 )
-            longest = torch.full((1,), self.config.horizon, device=q.device)
+            longest = torch.full((1, 1), self.config.horizon, device=q.device)
         else:
-            longest = lengths(visibility, k.size(2), q.device).clamp_min(1)
+            longest = visibility.positive_counts[:, 0].to(q)  # [B or 1, 1]
         return (
-            _turned(q, visibility.query_positions().to(q) / longest[:, None]),
-            _turned(k, visibility.key_positions().to(q) / longest[:, None]),
+            _turned(q, visibility.query_positions().to(q) / longest),
+            _turned(k, visibility.key_positions().to(q) / longest),
         )
 
     def most_keys(self, causal: bool) -> int | None:

@@ -48,10 +48,7 @@ class FeatureAttention(Attention):
         keys = without_padding(keys, visibility)
         if problem.need.rows or problem.need.weights or problem.dropout > 0:
             problem.q, problem.k = queries, keys
-            positive = self.capabilities.non_negative
-            return rows.solve(
-                rows.RowsProblem(**vars(problem), weights=self._weights, non_negative=positive)
-            )
+            return rows.solve(problem)
         extended = F.pad(problem.v, (0, 1), value=1.0)  # a column of ones sums the weights
         sums = masked_sums(queries, keys, extended, visibility)
         values = sums[..., :-1] / self._divisor(sums[..., -1:], visibility)
@@ -64,9 +61,10 @@ class FeatureAttention(Attention):
             totals = totals.masked_fill(visibility.empty_rows, 1.0)
         return self.divisor(totals)
 
-    def _weights(self, problem: AttentionProblem) -> Tensor:
+    def weights(self, problem: AttentionProblem) -> Tensor:
+        """See :meth:`Attention.weights`; q and k are features here."""
         visibility = problem.visibility
-        weights = problem.q @ problem.k.transpose(-1, -2)  # of features, [B, H, Nq, Nk]
+        weights = problem.q @ problem.k.transpose(-1, -2)  # [B, H, Nq, Nk]
         if visibility.hidden is not None:
             weights = weights.masked_fill(visibility.hidden, 0.0)
         return weights / self._divisor(weights.sum(-1, keepdim=True), visibility)

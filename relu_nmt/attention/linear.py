@@ -4,7 +4,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from relu_nmt.attention import attentions
-from relu_nmt.attention.base import Capabilities
 from relu_nmt.attention.kernel_features import FeatureAttention
 from relu_nmt.attention.masks import Visibility
 
@@ -28,8 +27,6 @@ class LinearAttention(FeatureAttention):
         >>> attend(zero, zero, v, Visibility(2, 2)).values.flatten().round().tolist()
         [2.0, 2.0]
     """
-
-    capabilities = Capabilities()
 
     def features(self, q: Tensor, k: Tensor, visibility: Visibility) -> tuple[Tensor, Tensor]:
         """See :meth:`FeatureAttention.features`."""

@@ -27,6 +27,9 @@ class Visibility:
         causal: query i sees keys 0 .. Nk - Nq + i only.
         device: where masks are made.
 
+    Attributes:
+        longest: the most tokens of a sequence.
+
     Example:
         >>> Visibility(2, 2, causal=True).counts.tolist()
         [[[1.0, 2.0]]]
@@ -46,21 +49,21 @@ class Visibility:
         device: torch.device | None = None,
     ) -> None:
         self.num_queries = num_queries
-        self.num_keys = num_keys
+        self.num_keys = self.longest = num_keys
         self.key_mask = key_mask
         self.query_mask = query_mask
         self.causal = causal
         self.device = key_mask.device if key_mask is not None else device
 
     @property
-    def longest(self) -> int:
-        """The most tokens of a sequence."""
-        return self.num_keys
+    def hides_later(self) -> bool:
+        """Whether keys after a query's own are to be masked; one query and a tree have none."""
+        return self.causal and self.num_queries > 1 and self.ancestry is None
 
     @property
-    def hides_later(self) -> bool:
-        """Whether keys after a query's own are to be masked; a single query has none."""
-        return self.causal and self.num_queries > 1
+    def offset(self) -> int | None:
+        """Nk - Nq where later keys are hidden: query i sees keys up to this + i."""
+        return self.num_keys - self.num_queries if self.hides_later else None
 
     @cached_property
     def mask(self) -> Tensor | None:
@@ -183,17 +186,7 @@ class TreeVisibility(Visibility):
         num_queries, num_keys = ancestry.shape[1:]
         super().__init__(num_queries, num_keys, causal=True, device=ancestry.device)
         self.ancestry = ancestry
-        self._length = length
-
-    @property
-    def longest(self) -> int:
-        """The tokens of every hypothesis."""
-        return self._length
-
-    @property
-    def hides_later(self) -> bool:
-        """False: the order of the keys hides none; ``ancestry`` does."""
-        return False
+        self.longest = length
 
     @cached_property
     def mask(self) -> Tensor:
@@ -203,15 +196,15 @@ class TreeVisibility(Visibility):
     @cached_property
     def counts(self) -> Tensor:
         """[1, 1, 1] float32: the number of visible keys, the same for all."""
-        return torch.full((1, 1, 1), float(self._length), device=self.device)
+        return torch.full((1, 1, 1), float(self.longest), device=self.device)
 
     def block(self, rows: slice) -> "TreeVisibility":
         """Return what these queries may see."""
-        return TreeVisibility(self.ancestry[:, rows], self._length)
+        return TreeVisibility(self.ancestry[:, rows], self.longest)
 
     def query_positions(self) -> Tensor:
         """Return [1, Nq] int64: the newest tokens all stand last in their hypotheses."""
-        return torch.full((1, self.num_queries), self._length - 1, device=self.device)
+        return torch.full((1, self.num_queries), self.longest - 1, device=self.device)
 
     def key_positions(self) -> Tensor:
         """Return [B, Nk] int64: where each key stands in its hypothesis; 0 if it is in none."""

@@ -6,13 +6,12 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from relu_nmt.attention.backends import rows
-from relu_nmt.attention.backends.choice import Backend, choose_backend
+from relu_nmt.attention.backends import Backend, choose_backend, rows
 from relu_nmt.attention.base import Attention, AttentionOutput, AttentionProblem, Capabilities
 from relu_nmt.attention.bias import biased
 
 
-def _needs_blocks(problem: rows.RowsProblem) -> bool:
+def _needs_blocks(problem: AttentionProblem) -> bool:
     """Whether the matrix is large and something has to be done with it beside the output."""
     return rows.is_large(problem) and (problem.need.rows or problem.bias is not None)
 
@@ -43,10 +42,10 @@ class NormalizedAttention(Attention):
 
     def attend(self, problem: AttentionProblem) -> AttentionOutput:
         """See :meth:`Attention.attend`."""
-        asked = rows.RowsProblem(**vars(problem), weights=self._weights, non_negative=True)
-        return choose_backend(self, asked)(asked)
+        return choose_backend(self, problem)(problem)
 
-    def _weights(self, problem: AttentionProblem) -> Tensor:
+    def weights(self, problem: AttentionProblem) -> Tensor:
+        """See :meth:`Attention.weights`."""
         q, k, visibility = problem.q, problem.k, problem.visibility
         scores = biased((q / math.sqrt(self.head_dim)) @ k.transpose(-1, -2), problem.bias)
         if visibility.normalizable_mask is not None:

@@ -12,7 +12,6 @@ from relu_nmt.attention.token_axis import (
     MIXES_TOKENS,
     TokenConvolution,
     check_width,
-    lengths,
     without_padding,
 )
 from relu_nmt.config import option, settings
@@ -83,11 +82,11 @@ class NystromformerAttention(Attention):
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility) -> Tensor:
         num_tokens = k.size(2)
-        count = lengths(visibility, num_tokens, k.device)  # n, [B or 1]
+        count = visibility.counts[..., None].to(k)  # n, [B or 1, 1, 1, 1]
         segments = segment_means(visibility, num_tokens, self.config.landmarks, k)
         present = segments.any(-1)[..., None, :]  # [B or 1, 1, 1, m]
         landmark_q, landmark_k, landmark_v = (segments @ x for x in (q, k, v))
-        scale = count.clamp_min(1).to(k.dtype).rsqrt()[:, None, None, None]
+        scale = count.clamp_min(1).rsqrt()
 
         to_landmarks = self._kernel(q, landmark_k, present, scale)  # [B, H, N, m]
         if num_tokens <= self.config.landmarks:
@@ -99,8 +98,7 @@ class NystromformerAttention(Attention):
         keys = None if real is None else real[:, None, None, :]
         from_tokens = self._kernel(landmark_q, k, keys, scale)  # [B, H, m, N]
         mixed = pseudo_inverse(core, self.config.iterations) @ (from_tokens @ v)
-        is_full = (count <= self.config.landmarks)[:, None, None, None]
-        return to_landmarks @ torch.where(is_full, landmark_v, mixed)
+        return to_landmarks @ torch.where(count <= self.config.landmarks, landmark_v, mixed)
 
     def _kernel(self, x: Tensor, y: Tensor, seen: Tensor | None, scale: Tensor) -> Tensor:
         """Return K(x, y) [B, H, Nx, Ny] over the ``seen`` [B or 1, 1, 1, Ny]."""
@@ -127,9 +125,9 @@ def segment_means(visibility: Visibility, num_tokens: int, count: int, like: Ten
         count: the largest number of segments; m is the smaller one of it and N.
         like: gives dtype and device.
     """
-    real_tokens = lengths(visibility, num_tokens, like.device)  # [B or 1]
+    real_tokens = visibility.counts[:, 0].to(like.device, torch.int64)  # [B or 1, 1]
     size = ((real_tokens + count - 1) // count).clamp_min(1)
-    segment = visibility.key_positions().to(like.device) // size[:, None]  # [B or 1, N]
+    segment = visibility.key_positions().to(like.device) // size  # [B or 1, N]
     numbers = torch.arange(min(count, num_tokens), device=like.device)
     member = segment[:, None, :] == numbers[:, None]  # [B or 1, m, N]
     if visibility.key_mask is not None:

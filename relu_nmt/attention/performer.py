@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from relu_nmt.attention import attentions
-from relu_nmt.attention.base import AttentionConfig, Capabilities
+from relu_nmt.attention.base import AttentionConfig
 from relu_nmt.attention.kernel_features import FeatureAttention
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.token_axis import key_column
@@ -54,7 +54,6 @@ class PerformerAttention(FeatureAttention):
     """
 
     Config = PerformerConfig
-    capabilities = Capabilities()
 
     def __init__(
         self, config: PerformerConfig, num_heads: int, head_dim: int, dropout: float

@@ -15,15 +15,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from relu_nmt.attention import attentions
-from relu_nmt.attention.backends import blockwise, reference, triton
-from relu_nmt.attention.backends.choice import (
+from relu_nmt.attention.backends import (
     Backend,
+    blockwise,
     choose_backend,
     many_pairs,
     prefers_triton,
+    reference,
     require_triton,
+    triton,
 )
-from relu_nmt.attention.backends.reference import PointwiseProblem
+from relu_nmt.attention.backends.reference import PointwiseProblem, row_statistics
 from relu_nmt.attention.base import (
     Attention,
     AttentionConfig,
@@ -32,7 +34,6 @@ from relu_nmt.attention.base import (
     Capabilities,
 )
 from relu_nmt.attention.pointwise_maps import PointwiseMap, pointwise_maps
-from relu_nmt.attention.stats import row_statistics
 from relu_nmt.config import option, settings
 
 GATES = ("none", "silu", "identity")
@@ -41,14 +42,7 @@ GATES = ("none", "silu", "identity")
 class PointwiseAttention(Attention):
     """out_i = g sum_j c(n_i) h(q_i k_j / sqrt(d)) v_j, for any h, c and learnable factor g.
 
-    A subclass gives ``map`` and defines :meth:`row_scale`; it may define :meth:`gain`.
-
-    Args:
-        config: the subclass's settings.
-        num_heads: H.
-        head_dim: d.
-        dropout: probability of dropping a weight in training.
-        map: h.
+    A subclass gives ``map``, which is h, and defines :meth:`row_scale`; it may define :meth:`gain`.
     """
 
     capabilities = Capabilities(scores=True)
@@ -79,8 +73,18 @@ class PointwiseAttention(Attention):
         if problem.q.dtype == torch.float64:
             counts = counts.to(torch.float64)
         row_scale = self.row_scale(counts)
-        problem.q = problem.q / math.sqrt(self.head_dim)
-        asked = PointwiseProblem(**vars(problem), map=self.map, row_scale=row_scale)
+        asked = PointwiseProblem(
+            self,
+            problem.q / math.sqrt(self.head_dim),
+            problem.k,
+            problem.v,
+            problem.visibility,
+            problem.bias,
+            problem.dropout,
+            problem.need,
+            self.map,
+            row_scale,
+        )
         result = choose_backend(self, asked)(asked)
         values, weights = result.values, result.weights
         gain = self.gain()

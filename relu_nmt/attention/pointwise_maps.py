@@ -10,7 +10,7 @@ Then ``--attention pointwise:h=cube`` takes it (with ``--user-module FILE``).
 import functools
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -72,23 +72,10 @@ def power_map(power: int) -> PointwiseMap:
 
 def _triton_functions(name: str) -> Callable[[], tuple[Any, Any]]:
     def functions() -> tuple[Any, Any]:
-        module = importlib.import_module("relu_nmt.attention.backends.triton_maps")
+        module = importlib.import_module("relu_nmt.attention.backends.triton_parts")
         return getattr(module, name), getattr(module, f"{name}_slope")
 
     return functions
-
-
-def _register(
-    name: str,
-    value: Callable[[Tensor], Tensor],
-    derivative: Callable[[Tensor], Tensor],
-    non_negative: bool = False,
-    rectifies: bool = False,
-) -> None:
-    kernels = _triton_functions(name)
-    pointwise_maps.register(name)(
-        PointwiseMap(name, value, derivative, non_negative, rectifies, kernels)
-    )
 
 
 def _gelu_derivative(z: Tensor) -> Tensor:
@@ -102,10 +89,13 @@ def _sigmoid_derivative(z: Tensor) -> Tensor:
     return p * (1 - p)
 
 
-_register("relu", torch.relu, lambda z: (z > 0).to(z.dtype), True, True)
-_register("relu2", lambda z: z.relu().square(), lambda z: 2 * z.relu(), True, True)
-_register("relu6", F.relu6, lambda z: ((z > 0) & (z < 6)).to(z.dtype), True, True)
-_register("softplus", F.softplus, torch.sigmoid, True)
-_register("sigmoid", torch.sigmoid, _sigmoid_derivative, True)
-_register("gelu", F.gelu, _gelu_derivative)
-_register("identity", lambda z: z, torch.ones_like)
+for _map in (
+    PointwiseMap("relu", torch.relu, lambda z: (z > 0).to(z.dtype), True, True),
+    PointwiseMap("relu2", lambda z: z.relu().square(), lambda z: 2 * z.relu(), True, True),
+    PointwiseMap("relu6", F.relu6, lambda z: ((z > 0) & (z < 6)).to(z.dtype), True, True),
+    PointwiseMap("softplus", F.softplus, torch.sigmoid, True),
+    PointwiseMap("sigmoid", torch.sigmoid, _sigmoid_derivative, True),
+    PointwiseMap("gelu", F.gelu, _gelu_derivative),
+    PointwiseMap("identity", lambda z: z, torch.ones_like),
+):
+    pointwise_maps.register(_map.name)(replace(_map, kernels=_triton_functions(_map.name)))

@@ -1,14 +1,24 @@
-"""What attention modules did in a forward pass, recorded by hooks."""
+"""What attention modules did in a forward pass, recorded by hooks, and its sums and means."""
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor, nn
 
-from relu_nmt.attention.base import NOTHING, Attention, AttentionOutput, Need, RowStatistics
+from relu_nmt.attention.base import (
+    NOTHING,
+    NULL_SUM,
+    Attention,
+    AttentionOutput,
+    Need,
+    RowStatistics,
+)
 from relu_nmt.attention.masks import Visibility
 
 _paused: ContextVar[bool] = ContextVar("recording_paused", default=False)
@@ -94,3 +104,125 @@ def without_records() -> Iterator[None]:
         yield
     finally:
         _paused.reset(token)
+
+
+@dataclass
+class ModuleSums:
+    """The statistics of one attention module, summed over its real query rows.
+
+    Args:
+        slot: ``encoder``, ``decoder`` or ``cross``.
+        layer: index of the layer, from 0.
+        statistics: names of the S statistics: ``sum`` of the weights, ``entropy`` in nats,
+            ``zero_fraction``, ``null_fraction`` and ``largest`` weight. Signed weights have no
+            entropy and no null rows.
+        rows: number of query rows.
+        log_counts: sum of log n, n being the number of keys that a row sees.
+        heads: [S, H] float64, sums over the rows.
+        bucket_rows: [K] number of rows that see 1, 2-3, 4-7, ... keys; K is 0 where the slot is
+            not causal.
+        buckets: [S, K] float64, sums over those rows of the means over the heads.
+    """
+
+    slot: str
+    layer: int
+    statistics: tuple[str, ...]
+    rows: float
+    log_counts: float
+    heads: np.ndarray
+    bucket_rows: np.ndarray
+    buckets: np.ndarray
+
+    def add(self, other: "ModuleSums") -> None:
+        """Add the sums of other rows of the same module."""
+        self.rows += other.rows
+        self.log_counts += other.log_counts
+        self.heads = self.heads + other.heads
+        longest = max(len(self.bucket_rows), len(other.bucket_rows))
+        self.bucket_rows = _padded(self.bucket_rows, longest) + _padded(other.bucket_rows, longest)
+        self.buckets = _padded(self.buckets, longest) + _padded(other.buckets, longest)
+
+
+def bucket_name(index: int) -> str:
+    """Return which numbers of visible keys a bucket holds: ``1``, ``2-3``, ``4-7``..."""
+    first = 2**index
+    return "1" if index == 0 else f"{first}-{2 * first - 1}"
+
+
+@torch.no_grad()
+def attention_sums(records: Sequence[AttentionRecord]) -> list[ModuleSums]:
+    """Return the sums of every module that has row statistics (telemetry was asked for)."""
+    found = [(record, _tables(record.rows)) for record in records if record.rows]
+    if not found:
+        return []
+    tensors = [x for record, tables in found for x in _summed(record, tables)]
+    # One transfer from the device for all modules.
+    flat = torch.cat([x.flatten() for x in tensors]).cpu().double()
+    values = flat.split([x.numel() for x in tensors])
+    arrays = (value.view(x.shape).numpy()[()] for value, x in zip(values, tensors, strict=True))
+    return [
+        ModuleSums(record.slot, record.layer, tuple(tables), *itertools.islice(arrays, 5))
+        for record, tables in found
+    ]
+
+
+def attention_telemetry(records: Sequence[AttentionRecord]) -> dict[str, float]:
+    """Return the mean statistics over the real query rows of a batch as scalars for the log.
+
+    ``attention/SLOT.LAYER.HEAD/STATISTIC`` for every head, for example
+    ``attention/cross.0.3/entropy``; and in the causal slot
+    ``attention/SLOT.LAYER.nRANGE/STATISTIC`` for the rows that see so many keys, for example
+    ``attention/decoder.0.n4-7/entropy``, mean over the heads too.
+    """
+    scalars = {}
+    for sums in attention_sums(records):
+        module = f"attention/{sums.slot}.{sums.layer}"
+        for statistic, heads, buckets in zip(
+            sums.statistics, sums.heads, sums.buckets, strict=True
+        ):
+            for head, total in enumerate(heads):
+                scalars[f"{module}.{head}/{statistic}"] = float(total / max(1.0, sums.rows))
+            for index, (total, rows) in enumerate(zip(buckets, sums.bucket_rows, strict=True)):
+                if rows:
+                    name = f"{module}.n{bucket_name(index)}/{statistic}"
+                    scalars[name] = float(total / rows)
+    return scalars
+
+
+def _tables(rows: RowStatistics) -> dict[str, Tensor]:
+    """Return the statistics that there are, each [B, H, Nq]."""
+    tables = {
+        "sum": rows.total,
+        "entropy": rows.entropy,
+        "zero_fraction": rows.zero_fraction,
+        # With signed weights a sum of 0 is no null row.
+        "null_fraction": None if rows.entropy is None else rows.total <= NULL_SUM,
+        "largest": rows.largest,
+    }
+    return {name: table for name, table in tables.items() if table is not None}
+
+
+def _summed(record: AttentionRecord, tables: dict[str, Tensor]) -> list[Tensor]:
+    """Return the sums of one module, the last five fields of :class:`ModuleSums`."""
+    visibility = record.visibility
+    table = torch.stack([each.float() for each in tables.values()])  # [S, B, H, Nq]
+    batch, num_queries = table.size(1), table.size(3)
+    real = visibility.real_rows(batch)[:, 0]  # [B, Nq]
+    counts = visibility.positive_counts[:, 0].expand(batch, num_queries)
+    # Not by multiplication with 0: padded rows may hold anything.
+    table = table.masked_fill(real[None, :, None] == 0, 0.0)
+    # Enough buckets for the row that sees all keys; none where all rows see the same. frexp is
+    # exact: n = m 2^e with 0.5 <= m < 1, so that 4 to 7 have e = 3.
+    num_buckets = visibility.num_keys.bit_length() if visibility.causal else 0
+    index = torch.frexp(counts).exponent - 1
+    member = (index[..., None] == torch.arange(num_buckets, device=index.device)) * real[..., None]
+    # Not a matrix product: autocast would make its sums bfloat16.
+    by_bucket = (table.mean(2)[..., None] * member).sum((1, 2))
+    rows, log_counts = real.sum(), (counts.log() * real).sum()
+    return [rows, log_counts, table.sum((1, 3)), member.sum((0, 1)), by_bucket]
+
+
+def _padded(values: np.ndarray, length: int) -> np.ndarray:
+    """Return the values with zeros behind them in the last dimension."""
+    width = [(0, 0)] * (values.ndim - 1) + [(0, length - values.shape[-1])]
+    return np.pad(values, width)

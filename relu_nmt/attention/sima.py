@@ -60,11 +60,9 @@ class SimAAttention(Attention):
         )
         if need.rows or need.weights or problem.dropout > 0 or q.size(2) < self.head_dim:
             problem.q, problem.k = q, k
-            return rows.solve(
-                rows.RowsProblem(**vars(problem), weights=_products, non_negative=False)
-            )
+            return rows.solve(problem)
         return AttentionOutput(q @ (k.transpose(-1, -2) @ problem.v))
 
-
-def _products(problem: AttentionProblem) -> Tensor:
-    return problem.q @ problem.k.transpose(-1, -2)  # 0 for padded keys
+    def weights(self, problem: AttentionProblem) -> Tensor:
+        """See :meth:`Attention.weights`."""
+        return problem.q @ problem.k.transpose(-1, -2)  # 0 for padded keys

@@ -8,9 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from relu_nmt.attention import attentions
-from relu_nmt.attention.backends.choice import Backend
-from relu_nmt.attention.backends.rows import RowsProblem
-from relu_nmt.attention.base import AttentionOutput
+from relu_nmt.attention.backends import Backend
+from relu_nmt.attention.base import AttentionOutput, AttentionProblem
 from relu_nmt.attention.normalized import NormalizedAttention
 
 CPU_HALF_FUSED_LENGTH = 512
@@ -18,7 +17,7 @@ CPU_HALF_FUSED_LENGTH = 512
 takes 15 times as long as two matrix products (forward and backward)."""
 
 
-def fused(problem: RowsProblem) -> AttentionOutput:
+def fused(problem: AttentionProblem) -> AttentionOutput:
     """Compute softmax attention by PyTorch's fused kernel."""
     q, k, visibility = problem.q, problem.k, problem.visibility
     only_causal = visibility.hides_later and visibility.key_mask is None and q.size(2) == k.size(2)
@@ -35,12 +34,12 @@ def fused(problem: RowsProblem) -> AttentionOutput:
     return AttentionOutput(values)
 
 
-def fused_supports(problem: RowsProblem) -> bool:
+def fused_supports(problem: AttentionProblem) -> bool:
     """Whether only outputs are asked for; a bias would have to be made as a whole matrix."""
     return problem.bias is None and not (problem.need.rows or problem.need.weights)
 
 
-def fused_is_faster(problem: RowsProblem) -> bool:
+def fused_is_faster(problem: AttentionProblem) -> bool:
     """Whether it is worth its overhead."""
     q = problem.q
     is_half_on_cpu = q.is_cpu and q.dtype.itemsize == 2

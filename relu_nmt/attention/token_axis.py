@@ -30,13 +30,6 @@ def without_padding(x: Tensor, visibility: Visibility) -> Tensor:
     return x if real is None else x.masked_fill(~real, 0.0)
 
 
-def lengths(visibility: Visibility, num_keys: int, device: torch.device) -> Tensor:
-    """Return [B or 1] int64: the number of real keys of each sample."""
-    if visibility.key_mask is None:
-        return torch.full((1,), num_keys, device=device)
-    return visibility.key_mask.sum(-1)
-
-
 def normalized_over_tokens(x: Tensor, order: int) -> Tensor:
     """Divide each channel of x [B, H, N, d] by its l1 or l2 norm over the tokens.
 

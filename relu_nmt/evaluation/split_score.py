@@ -64,26 +64,27 @@ class SplitScorer:
             self._tokenised_references() if self._tokenised else task.references(split)
         )
 
-    def score(self, lines: Sequence[Line], counts: np.ndarray | None = None) -> Score:
+    def score(
+        self,
+        lines: Sequence[Line],
+        counts: np.ndarray | None = None,
+        metric: MetricConfig | None = None,
+    ) -> Score:
         """Return the score of the translations of the whole split, one segment per line.
 
         Args:
             lines: the translations.
             counts: sentences of each line, int [lines], where lines are groups or whole documents;
                 None: each is one sentence.
+            metric: by default that of the settings.
 
         Raises:
             DataError: there are not as many references.
         """
-        return self._score(self._metric, lines, counts)
-
-    def _score(
-        self, metric: MetricConfig, lines: Sequence[Line], counts: np.ndarray | None
-    ) -> Score:
         references = self._references
         if counts is not None:
             references = join_lines(cut_by_counts(references, counts, self._split.name))
-        return metric.score([self._shown(line) for line in lines], [references])
+        return (metric or self._metric).score([self._shown(line) for line in lines], [references])
 
     def document_scores(
         self, documents: Sequence[Sequence[Line]], groups: Sequence[Line], counts: np.ndarray
@@ -113,7 +114,7 @@ class SplitScorer:
         scores = {
             "d_bleu": document_score(self._bleu, shown, [references]),
             "s_bleu": align_sentences(shown, [references]).score(self._bleu),
-            "group_bleu": self._score(self._bleu, groups, counts).labelled(
+            "group_bleu": self.score(groups, counts, self._bleu).labelled(
                 "group ", f"groups = {len(groups)}"
             ),
             "chrf": document_score(self._chrf, texts, [raw]),

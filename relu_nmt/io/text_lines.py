@@ -8,9 +8,11 @@ character ends a line. The last line may lack its end. A file whose name ends in
 import hashlib
 import io
 import os
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -78,12 +80,6 @@ class TextFile:
                 yield replace(chunk, data=file.read(chunk.end - chunk.start))
 
 
-def _gzip() -> Any:
-    import zlib
-
-    return zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
-
-
 def _xz() -> Any:
     import lzma
 
@@ -107,7 +103,7 @@ def _zstd() -> Any:
 
 
 DECOMPRESSORS: dict[str, Callable[[], Any]] = {
-    ".gz": _gzip,
+    ".gz": partial(zlib.decompressobj, wbits=16 + zlib.MAX_WBITS),
     ".xz": _xz,
     ".bz2": _bz2,
     ".zst": _zstd,

@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Any
 
-from relu_nmt.attention.config import ATTENTION_PRESETS
+from relu_nmt.attention.spec import ATTENTION_PRESETS
 from relu_nmt.config import option, settings
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules import position_schemes

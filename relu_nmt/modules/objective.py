@@ -5,12 +5,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from relu_nmt.attention.base import Attention, Need, RowStatistics
-from relu_nmt.attention.config import AttentionRegularizerConfig
+from relu_nmt.attention.base import NULL_SUM, Attention, Need, RowStatistics
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.records import AttentionRecord, record_attention
-from relu_nmt.attention.stats import NULL_SUM
-from relu_nmt.attention.telemetry import attention_telemetry
+from relu_nmt.attention.records import AttentionRecord, attention_telemetry, record_attention
+from relu_nmt.attention.spec import AttentionRegularizerConfig
 from relu_nmt.errors import ConfigError
 from relu_nmt.objective import LossOutput, Metric
 

@@ -11,15 +11,9 @@ OPTIMIZERS: Registry[Callable[..., Any]] = Registry(
     "optimizer",
     {"adam": "relu_nmt.optim.optimizers", "adamw": "relu_nmt.optim.optimizers"},
 )
+_FORMULAS = ("inverse_sqrt", "cosine", "polynomial_decay", "fixed", "reduce_lr_on_plateau")
 SCHEDULES: Registry[Callable[..., Any]] = Registry(
-    "lr scheduler",
-    {
-        "inverse_sqrt": "relu_nmt.optim.schedules",
-        "cosine": "relu_nmt.optim.schedules",
-        "polynomial_decay": "relu_nmt.optim.schedules",
-        "fixed": "relu_nmt.optim.schedules",
-        "reduce_lr_on_plateau": "relu_nmt.optim.schedules",
-    },
+    "lr scheduler", dict.fromkeys(_FORMULAS, "relu_nmt.optim.schedules")
 )
 INVERSE_SQRT_WARMUP = 4000
 # Which optimiser or schedule options need to do anything.

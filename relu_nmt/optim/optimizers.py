@@ -1,13 +1,9 @@
 """Optimisers, built from their settings."""
 
-from collections.abc import Callable
-
 import torch
 from torch import nn
 
 from relu_nmt.optim.config import OPTIMIZERS, OptimizerConfig
-
-OptimizerFactory = Callable[[list[dict], OptimizerConfig], torch.optim.Optimizer]
 
 
 def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
@@ -29,14 +25,7 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Op
         for parameters, decay in ((decayed, config.weight_decay), (exempt, 0.0))
         if parameters
     ]
-    factory: OptimizerFactory = OPTIMIZERS.get(config.optimizer)
-    return factory(groups, config)
-
-
-def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
-    """Give all parameter groups the learning rate ``lr``."""
-    for group in optimizer.param_groups:
-        group["lr"] = lr
+    return OPTIMIZERS.get(config.optimizer)(groups, config)
 
 
 @OPTIMIZERS.register("adamw")

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from relu_nmt.analysis.attention_maps import checked_place, single_model
-from relu_nmt.analysis.attention_statistics import AttentionStatistics
-from relu_nmt.analysis.places import AttentionPlace
+from relu_nmt.analysis import AttentionStatistics, checked_place, single_model
+from relu_nmt.attention.spec import AttentionPlace
 from relu_nmt.decoding.translations import SourceSentence, Translation
 from relu_nmt.recipes.translation import check_writable, write_file
 from relu_nmt.recipes.translation_settings import AttentionOptions

@@ -41,7 +41,7 @@ def run(settings: Settings, *, progress: bool = True) -> AverageResult:
         (settings.num_update_checkpoints, BY_UPDATES),
     ):
         if count is not None:
-            inputs = last_checkpoints(inputs[0], count, pattern, settings.checkpoint_upper_bound)
+            inputs = _last_checkpoints(inputs[0], count, pattern, settings.checkpoint_upper_bound)
     if progress:
         print(f"averaging {len(inputs)}: {', '.join(map(str, inputs))}")
     save_checkpoint(settings.output, average_checkpoints(inputs))
@@ -99,26 +99,20 @@ def _check_same_model(first: Checkpoint, first_path: Path, other: Checkpoint, pa
         raise CheckpointError(f"{path}: the weight '{different}' does not fit that of {first_path}")
 
 
-def last_checkpoints(folder: Path, count: int, pattern: str, upper_bound: int | None) -> list[Path]:
+def _last_checkpoints(folder: Path, count: int, pattern: str, most: int | None) -> list[Path]:
     """Return the last ``count`` checkpoints of a folder, the newest first.
 
-    Args:
-        folder: the ``--save-dir`` of a training run.
-        count: how many.
-        pattern: of the names: those saved by epochs, or by updates.
-        upper_bound: last epoch or update to take; None for any.
-
-    Raises:
-        CheckpointError: the folder is missing or has fewer such checkpoints.
+    ``pattern`` is of the names of those saved by epochs, or by updates; ``most`` is the last epoch
+    or update to take.
     """
     found = [
         path
         for number, path in numbered_checkpoints(folder, pattern)
-        if upper_bound is None or number <= upper_bound
+        if most is None or number <= most
     ]
     if len(found) < count:
         kind = "updates" if pattern == BY_UPDATES else "epochs"
-        bound = "" if upper_bound is None else f" up to {upper_bound}"
+        bound = "" if most is None else f" up to {most}"
         raise CheckpointError(
             f"{folder}: {len(found)} checkpoints saved by {kind}{bound}, but {count} are asked for"
         )

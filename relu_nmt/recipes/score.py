@@ -70,26 +70,24 @@ def run(settings: Settings, *, progress: bool = True) -> ScoreResult:
         CheckpointError: the model of a contrastive test cannot be read.
     """
     as_lines = progress and settings.format == "text"
+    if settings.contrasts.contrastive:
+        # Only this needs PyTorch, which takes longer to import than most texts to score.
+        from relu_nmt.recipes.score_contrasts import contrast_report
+
+        found = contrast_report(settings.contrasts)
+    elif settings.texts.sentence_bleu:
+        found = sentence_report(settings.texts)
+    else:
+        found = text_report(settings.texts, settings.segments)
     entries = []
     with hidden_progress(not progress):
-        for entry in _entries(settings):
+        for entry in found:
             entries.append(entry)
             if as_lines:
                 print(entry.text, flush=True)
     if progress and not as_lines:
         print(json.dumps([entry.values for entry in entries], indent=1, ensure_ascii=False))
     return ScoreResult(tuple(entries))
-
-
-def _entries(settings: Settings) -> Iterator[Entry]:
-    if settings.contrasts.contrastive:
-        # Only this needs PyTorch, which takes longer to import than most texts to score.
-        from relu_nmt.recipes.score_contrasts import contrast_report
-
-        return contrast_report(settings.contrasts)
-    if settings.texts.sentence_bleu:
-        return sentence_report(settings.texts)
-    return text_report(settings.texts, settings.segments)
 
 
 def sentence_report(options: ScoreOptions) -> Iterator[Entry]:

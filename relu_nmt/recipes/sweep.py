@@ -88,13 +88,19 @@ def run(settings: Settings, *, progress: bool = True) -> SweepResult:
         progress: print a line per event.
 
     Raises:
-        ConfigError: the folder holds other results, or none with ``report_only``, or a step was
-            run with another command.
+        ConfigError: the folder holds other results, or none with ``report_only``, a step was run
+            with another command, or flags contradict each other or what the sweep sets.
         DataError: the data folder lacks boundaries, or a file is damaged.
     """
     config, folder = settings.sweep, Path(settings.sweep.save_dir)
     if settings.running.report_only:
-        return _report_only(folder, progress)
+        known = read_description(folder)
+        if known is None:
+            raise ConfigError(f"--report-only: {folder} holds no sweep; give its --save-dir")
+        result = SweepResult(folder / REPORT_NAME, write_report(folder, known))
+        if progress:
+            print(f"report: {result.report}")
+        return result
     for path in settings.user_modules:
         import_user_module(path)
     plan = SweepPlan(settings, frozenset(config.attentions))
@@ -137,16 +143,6 @@ def run(settings: Settings, *, progress: bool = True) -> SweepResult:
     return SweepResult(folder / REPORT_NAME, data, runner.failed, runner.signal)
 
 
-def _report_only(folder: Path, progress: bool) -> SweepResult:
-    description = read_description(folder)
-    if description is None:
-        raise ConfigError(f"--report-only: {folder} holds no sweep; give its --save-dir")
-    result = SweepResult(folder / REPORT_NAME, write_report(folder, description))
-    if progress:
-        print(f"report: {result.report}")
-    return result
-
-
 class _FlagParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{self.prog}: {message}")
@@ -167,10 +163,6 @@ def _settings_of(
         where: in which the user types its flags, for messages.
         typed: what was typed there.
         own: fields that the sweep sets itself, and what sets them.
-
-    Raises:
-        ConfigError: there is no such flag or value, flags contradict each other, or one of those
-            that the sweep sets was typed.
     """
     parser = _FlagParser(prog=where, add_help=False)
     parser.add_argument("--debug", action="store_true")
@@ -185,11 +177,7 @@ def _settings_of(
 
 
 def _check_checkpoint(config: SweepConfig, trainer: TrainerConfig) -> None:
-    """See that a training will write the checkpoint to evaluate: it may take days.
-
-    Raises:
-        ConfigError: it will not.
-    """
+    """See that a training will write the checkpoint to evaluate: it may take days."""
     which, number, checkpoint = config.checkpoint, config.averaged, trainer.checkpoint
     if which == "best" and trainer.validation.disable_validation:
         raise ConfigError(
@@ -218,11 +206,7 @@ def _check_checkpoint(config: SweepConfig, trainer: TrainerConfig) -> None:
 
 
 def _check_start(folder: str | None, train: Step) -> None:
-    """See that the sentence model that a training starts from is there, and trained to its end.
-
-    Raises:
-        ConfigError: it is not.
-    """
+    """See that the sentence model that a training starts from is there, and trained to its end."""
     start = train.checkpoint_of("--finetune-from-model")
     if start is None:
         return
@@ -241,11 +225,7 @@ def _check_start(folder: str | None, train: Step) -> None:
 
 
 def _check_boundaries(settings: Settings, languages: Sequence[str]) -> None:
-    """See that training and evaluation will find documents.
-
-    Raises:
-        DataError: a split is missing or has no boundaries.
-    """
+    """See that training and evaluation will find documents."""
     for split in ("train", settings.sweep.gen_subset):
         pair = find_pair(settings.data, split, *languages)
         path = split_path(settings.data, split, pair, "documents")

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from relu_nmt.attention.backends.choice import set_attention_backend
+from relu_nmt.attention.backends import set_attention_backend
 from relu_nmt.config import to_dict
 from relu_nmt.recipes.training_settings import TrainingSettings
 from relu_nmt.training.batches import TrainingData

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from relu_nmt.attention.config import (
+from relu_nmt.attention.spec import (
     AttentionBackendConfig,
     AttentionPresetOptions,
     AttentionRegularizerConfig,

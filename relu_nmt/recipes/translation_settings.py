@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from relu_nmt.analysis.places import AttentionPlace
-from relu_nmt.attention.config import AttentionBackendConfig
+from relu_nmt.attention.spec import AttentionBackendConfig, AttentionPlace
 from relu_nmt.config import REQUIRED, group, like, option, settings, to_dict
 from relu_nmt.config.shared import (
     FairseqOptions,

@@ -52,18 +52,18 @@ def _look(attentions: Sequence[str], user_modules: Sequence[str]) -> dict[str, A
 
     for path in user_modules:
         import_user_module(path)
-    kinds = {}
+    without_weights = []
     for name in attentions:
         spec = AttentionSpec.parse(name)
-        kinds[name] = registry.get(spec.name)
+        kind = registry.get(spec.name)
         try:
-            from_flat(kinds[name].Config, spec.options)
+            from_flat(kind.Config, spec.options)
         except ConfigError as error:
             raise ConfigError(f"{name}: {error}") from error
-    return {
-        "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
-        "without_weights": [n for n, kind in kinds.items() if not kind.capabilities.weights],
-    }
+        if not kind.capabilities.weights:
+            without_weights.append(name)
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return {"gpus": gpus, "without_weights": without_weights}
 
 
 def describe_environment(gpus: Sequence[str] = ()) -> dict[str, Any]:

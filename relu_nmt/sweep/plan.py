@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from relu_nmt.attention.config import ATTENTION_PRESETS
-from relu_nmt.attention.spec import AttentionSpec
+from relu_nmt.attention.spec import ATTENTION_PRESETS, AttentionSpec
 from relu_nmt.config import from_dict
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.safe_write import write_text
@@ -83,15 +82,11 @@ class SweepPlan:
     def steps_of(self, model: SweepModel) -> list[Step]:
         """Return the steps of a model."""
         folder = model_folder(self.settings.sweep.save_dir, model)
-        train = Step(model, None, folder, self._train_commands(model, folder))
-        evaluations = [Step(model, length, folder) for length in self.evaluated_lengths(model)]
-        return [
-            train,
-            *(
-                dataclasses.replace(step, commands=(self._generate_command(step),))
-                for step in evaluations
-            ),
-        ]
+        steps = [Step(model, None, folder, self._train_commands(model, folder))]
+        for length in self.evaluated_lengths(model):
+            command = self._generate_command(Step(model, length, folder))
+            steps.append(Step(model, length, folder, (command,)))
+        return steps
 
     def _train_commands(self, model: SweepModel, folder: Path) -> tuple[Command, ...]:
         config, checkpoints = self.settings.sweep, str(folder / "checkpoints")
@@ -247,11 +242,7 @@ def write_description(folder: Path, description: SweepDescription) -> SweepDescr
 
 
 def _check_same_setting(folder: Path, old: SweepSettings, new: SweepSettings) -> None:
-    """See that one report is of one setting.
-
-    Raises:
-        ConfigError: it would not be.
-    """
+    """See that one report is of one setting."""
     for flag, was, now in (
         ("data", old.data, new.data),
         ("gen-subset", old.sweep.gen_subset, new.sweep.gen_subset),

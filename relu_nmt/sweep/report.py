@@ -206,10 +206,13 @@ class ReportData:
                 continue
             # Systems stand side by side, so that their intervals can be told apart.
             shift = SPREAD * (number - (len(self.systems) - 1) / 2)
-            intervals = [_interval(a) if column == "d_bleu" else None for a in means.values()]
+            # Over seeds or, with one seed, over documents; only d-BLEU has them.
+            names = (f"{column}_seed_interval", f"{column}_document_interval")
+            records = [average.record for average in means.values()]
+            intervals = [record.get(names[0], record.get(names[1])) for record in records]
             axes.errorbar(
                 [place + shift for place in means],
-                [average.record[column] / scale for average in means.values()],
+                [record[column] / scale for record in records],
                 [interval or 0.0 for interval in intervals] if any(intervals) else None,
                 label=self.label(system),
                 color=COLOURS[number % len(COLOURS)],
@@ -226,12 +229,6 @@ class ReportData:
         axes.grid(axis="y", color="#dfe2e5", linewidth=0.8)
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
-
-
-def _interval(average: Average) -> float | None:
-    """Return half the width of the interval over seeds or, with one seed, over documents."""
-    over_documents = average.record.get("d_bleu_document_interval")
-    return average.record.get("d_bleu_seed_interval", over_documents)
 
 
 def length_name(length: int) -> str:
@@ -256,12 +253,9 @@ def number(value: float | None, decimals: int = 2, signed: bool = False) -> str:
 
 def trouble(average: Average) -> str:
     """Return in words what became of the seeds without a result; empty if all have one."""
-    parts = []
-    for status, word in WORDS.items():
-        count = sum(cell.status == status for cell in average.cells)
-        if count and status != DONE:
-            all_of_them = count == len(average.cells)
-            parts.append(word if all_of_them else f"{count} of {len(average.cells)} {word}")
+    counts, total = Counter(cell.status for cell in average.cells), len(average.cells)
+    bad = {word: counts[status] for status, word in WORDS.items() if status != DONE}
+    parts = [word if n == total else f"{n} of {total} {word}" for word, n in bad.items() if n]
     return ", ".join(parts)
 
 
@@ -326,22 +320,19 @@ def page(data: ReportData) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {"number": number, "length_name": length_name}
-    constants: dict[str, Any] = {
-        "WORDS": WORDS,
-        "BAD": BAD,
-        "SLOTS": SLOTS,
-        "SAMPLES": DEFAULT_SAMPLES,
-        "SEED": DEFAULT_SEED,
-        "CSV_NAME": CSV_NAME,
-        "trouble": trouble,
-    }
     return environment.get_template(REPORT_NAME).render(
         data=data,
         settings=data.description.settings,
         start=_start_in_words(data.description.settings.sweep.start_from),
         command=shlex.join(["relu-nmt-sweep", *data.description.settings.command]),
         now=time.strftime("%d %B %Y, %H:%M"),
-        **constants,
+        trouble=trouble,
+        WORDS=WORDS,
+        BAD=BAD,
+        SLOTS=SLOTS,
+        SAMPLES=DEFAULT_SAMPLES,
+        SEED=DEFAULT_SEED,
+        CSV_NAME=CSV_NAME,
     )
 
 

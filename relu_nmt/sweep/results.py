@@ -4,6 +4,7 @@ There is one for each model and length, and one for their means over seeds, with
 intervals and gains against the first attention.
 """
 
+import itertools
 import json
 import shlex
 from collections.abc import Mapping, Sequence
@@ -157,7 +158,11 @@ def _add_scores(cell: Cell, step: Step) -> None:
         if results.get(name) is not None:
             record[column] = results[name]
     _add_lengths(record, "test", results.get("lengths"))
-    _add_statistics(record, step.path(".attention.json"))
+    weights = step.path(".attention.json")  # absent of mechanisms without weights
+    slots = json.loads(weights.read_text("utf-8"))["slots"] if weights.exists() else {}
+    for slot, (column, name) in itertools.product(SLOTS, STATISTICS.items()):
+        if name in slots.get(slot, {}):
+            record[f"{slot}_{column}"] = slots[slot][name]
     found = cell.statistics = SegmentStatistics.from_json(results["document_statistics"])
     record["documents"] = len(found.counts)
     # By the length of the reference document, the second of BLEU's counts.
@@ -227,18 +232,6 @@ def _add_lengths(record: Record, prefix: str, lengths: Mapping[str, Any] | None)
             record[f"{prefix}_{name}"] = lengths[name]
     for quantile, value in lengths.get("quantiles_tokens", {}).items():
         record[f"{prefix}_{quantile}_quantile_tokens"] = value
-
-
-def _add_statistics(record: Record, path: Path) -> None:
-    """Add what is known of the attention weights; nothing for mechanisms without weights."""
-    try:
-        slots = json.loads(path.read_text("utf-8"))["slots"]
-    except FileNotFoundError:
-        return
-    for slot in SLOTS:
-        for column, name in STATISTICS.items():
-            if name in slots.get(slot, {}):
-                record[f"{slot}_{column}"] = slots[slot][name]
 
 
 @dataclass

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
@@ -267,7 +268,10 @@ class StepRunner:
                 os.close(running.lock)
                 self.say(f"{step}: stopped after {in_words(seconds)}")
                 return
-            status, note = DIVERGED if _has_diverged(step) else FAILED, last_line(log)
+            status, note = FAILED, last_line(log)
+            with suppress(DataError):  # it crashed before there were any results
+                if step.is_training and TrainingResult.load(step.checkpoints).diverged:
+                    status = DIVERGED
         state = replace(
             running.state, status=status, note=note, seconds=seconds, exit_code=exit_code
         )
@@ -322,14 +326,6 @@ class StepRunner:
         estimate = time_left(left, known, spent, self._config.jobs)
         clock, done = time.strftime("%H:%M:%S"), len(self._ended)
         print(f"{clock} | {done}/{len(self._steps)} | {estimate} | {text}", flush=True)
-
-
-def _has_diverged(step: Step) -> bool:
-    """Say whether a training ended because loss or gradient were not finite."""
-    try:
-        return step.is_training and TrainingResult.load(step.checkpoints).diverged
-    except DataError:  # it crashed before there were any results
-        return False
 
 
 def last_line(path: Path) -> str:

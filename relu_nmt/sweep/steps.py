@@ -81,11 +81,7 @@ class Step:
 
     @property
     def state(self) -> "StepState | None":
-        """How it ended, read from its file; None if it was never begun.
-
-        Raises:
-            DataError: the file is damaged or cannot be read.
-        """
+        """How it ended, see :meth:`StepState.read`."""
         return StepState.read(self.path(".json"))
 
     @property

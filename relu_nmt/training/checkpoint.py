@@ -122,7 +122,11 @@ def load_checkpoint(path: str | os.PathLike[str], with_training_state: bool = Fa
     except (OSError, SafetensorError) as error:
         raise _damaged(source, error) from error
     if checksums is not None:
-        _check_tensors(source, tensors, checksums)
+        if lost := [n for n in checksums if n.startswith(MODEL_PREFIX) and n not in tensors]:
+            raise _damaged(source, f"the tensor {lost[0]} is missing")
+        for name, tensor in tensors.items():
+            if checksums.get(name) != _checksum(tensor):
+                raise _damaged(source, f"the tensor {name} does not fit its checksum")
     for alias, name in tied.items():
         if name in tensors:
             tensors[alias] = tensors[name]
@@ -180,9 +184,8 @@ def read_metadata(path: str | os.PathLike[str]) -> dict[str, Any]:
     Raises:
         CheckpointError: no such file, a truncated file, or not a checkpoint of relu_nmt.
     """
-    header = _read_header(Path(path))
     hidden = ("version", "tied", "checksums")
-    return {key: value for key, value in header.items() if key not in hidden}
+    return {name: value for name, value in _read_header(Path(path)).items() if name not in hidden}
 
 
 def _read_header(source: Path) -> dict[str, Any]:
@@ -245,20 +248,6 @@ def _checksum(tensor: Tensor) -> int:
 
 def _checksum_of_texts(texts: Mapping[str, str]) -> int:
     return zlib.crc32(json.dumps(sorted(texts.items())).encode())
-
-
-def _check_tensors(path: Path, tensors: Mapping[str, Tensor], checksums: Mapping[str, int]) -> None:
-    """Compare tensors that were read with the checksums of when they were written.
-
-    Raises:
-        CheckpointError: one differs.
-    """
-    lost = [name for name in checksums if name.startswith(MODEL_PREFIX) and name not in tensors]
-    if lost:
-        raise _damaged(path, f"the tensor {lost[0]} is missing")
-    for name, tensor in tensors.items():
-        if checksums.get(name) != _checksum(tensor):
-            raise _damaged(path, f"the tensor {name} does not fit its checksum")
 
 
 def _check_is_safetensors(path: Path) -> None:

@@ -74,10 +74,20 @@ class CheckpointFolder:
         Raises:
             CheckpointError: it cannot be written; the older ones are still there.
         """
-        first, *others = names
-        save_checkpoint(self.path / first, checkpoint)
-        for name in others:
-            self._link(self.path / first, self.path / name)
+        first, *others = [self.path / name for name in names]
+        save_checkpoint(first, checkpoint)
+        for further in others:
+            try:
+                with replacing(further) as temporary:
+                    try:
+                        os.link(first, temporary)
+                    except OSError:  # the disk can only copy
+                        shutil.copyfile(first, temporary)
+            except OSError as error:
+                raise CheckpointError(
+                    f"{further}: cannot write the checkpoint ({error.strerror}); it is stored as "
+                    f"{first.name}"
+                ) from error
         self._prune()
 
     def restore_path(self) -> Path | None:
@@ -123,20 +133,6 @@ class CheckpointFolder:
                 f"{checkpoint_bytes / 1e9:.2f} GB and {FILES_AT_ONCE} must fit; free some space or "
                 "choose another folder"
             )
-
-    def _link(self, source: Path, target: Path) -> None:
-        """Give a file a further name, without another copy where the disk can do that."""
-        try:
-            with replacing(target) as temporary:
-                try:
-                    os.link(source, temporary)
-                except OSError:
-                    shutil.copyfile(source, temporary)
-        except OSError as error:
-            raise CheckpointError(
-                f"{target}: cannot write the checkpoint ({error.strerror}); it is stored as "
-                f"{source.name}"
-            ) from error
 
     def _prune(self) -> None:
         config = self._config

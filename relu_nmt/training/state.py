@@ -225,31 +225,74 @@ class Components:
         self.objective.train()
         return averages
 
+    @contextmanager
+    def snapshot(
+        self, state: TrainingState, description: Mapping[str, Any], with_optimizer: bool = True
+    ) -> Iterator[Checkpoint]:
+        """Give the checkpoint of a running training, to be written inside the ``with`` block.
 
-@contextmanager
-def snapshot(
-    parts: Components,
-    state: TrainingState,
-    description: Mapping[str, Any],
-    with_optimizer: bool = True,
-) -> Iterator[Checkpoint]:
-    """Give the checkpoint of a running training, to be written inside the ``with`` block.
+        Its tensors are the live ones, not copies.
 
-    Its tensors are the live ones, not copies.
+        Args:
+            state: where training stands.
+            description: what else the checkpoint tells (``model_config``, ``task``, ``args``).
+            with_optimizer: store the optimiser's tensors too.
+        """
+        state.schedule = self.schedule.state()
+        state.precision = self.precision.scaler.state_dict()
+        metadata = {**description, "training_state": dataclasses.asdict(state)}
+        training = optimizer_tensors(self.model, self.optimizer) if with_optimizer else {}
+        with self.average.applied() as raw:
+            training |= {RAW_PREFIX + name: tensor for name, tensor in raw.items()}
+            yield Checkpoint(self.model.state_dict(), metadata, training)
 
-    Args:
-        parts: what is stored.
-        state: where training stands.
-        description: what else the checkpoint tells (``model_config``, ``task``, ``args``).
-        with_optimizer: store the optimiser's tensors too.
-    """
-    state.schedule = parts.schedule.state()
-    state.precision = parts.precision.scaler.state_dict()
-    metadata = {**description, "training_state": dataclasses.asdict(state)}
-    training = optimizer_tensors(parts.model, parts.optimizer) if with_optimizer else {}
-    with parts.average.applied() as raw:
-        training |= {RAW_PREFIX + name: tensor for name, tensor in raw.items()}
-        yield Checkpoint(parts.model.state_dict(), metadata, training)
+    def restore(
+        self,
+        path: Path | None,
+        config: CheckpointConfig,
+        best_metric: str,
+        say: Callable[[str], None],
+    ) -> TrainingState:
+        """Go to where a checkpoint left off, and return the state.
+
+        Args:
+            path: the checkpoint to go on from; None for a fresh start.
+            config: what is reset, and the model to start from.
+            best_metric: name of the metric that makes a checkpoint the best.
+            say: prints a message.
+
+        Raises:
+            CheckpointError: the file cannot be read or does not fit.
+        """
+        if path is None:
+            if origin := config.finetune_from_model:
+                load_weights(self.model, load_checkpoint(origin).model_tensors, origin)
+                self.average.restart()
+                say(f"start from the weights of {origin}")
+            return TrainingState(best_metric=best_metric)
+        checkpoint = load_checkpoint(path, with_training_state=True)
+        if "training_state" not in checkpoint.metadata:
+            raise CheckpointError(
+                f"{path}: holds weights only (averaged or exported), so training cannot go on from "
+                "it; start from them with --finetune-from-model"
+            )
+        state = TrainingState.from_dict(checkpoint.metadata["training_state"], str(path))
+        load_weights(self.model, checkpoint.model_tensors, path)
+        # The stored model is the averaged one, if there is an average.
+        self.average.restart()
+        if raw := _without_prefix(checkpoint.training_tensors, RAW_PREFIX):
+            check_fit(dict(self.model.named_parameters()), raw, path)
+            self.model.load_state_dict(raw, strict=False)  # the buffers are in place
+        if not config.reset_optimizer:
+            tensors = _without_prefix(checkpoint.training_tensors, OPTIMIZER_PREFIX)
+            _load_optimizer(self.model, self.optimizer, tensors, path)
+            if state.precision:  # empty without float16
+                self.precision.scaler.load_state_dict(state.precision)
+            if not config.reset_lr_scheduler:
+                self.schedule.load_state(state.schedule)
+        _reset(state, config, best_metric)
+        say(f"go on from {path} (epoch {state.epoch} @ {state.num_updates} updates)")
+        return state
 
 
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -260,56 +303,6 @@ def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dic
         for parameter, values in optimizer.state.items()
         for key, value in values.items()
     }
-
-
-def restore(
-    parts: Components,
-    path: Path | None,
-    config: CheckpointConfig,
-    best_metric: str,
-    say: Callable[[str], None],
-) -> TrainingState:
-    """Bring the parts to where a checkpoint left off, and return the state.
-
-    Args:
-        parts: changed in place.
-        path: the checkpoint to go on from; None for a fresh start.
-        config: what is reset, and the model to start from.
-        best_metric: name of the metric that makes a checkpoint the best.
-        say: prints a message.
-
-    Raises:
-        CheckpointError: the file cannot be read or does not fit.
-    """
-    if path is None:
-        if origin := config.finetune_from_model:
-            load_weights(parts.model, load_checkpoint(origin).model_tensors, origin)
-            parts.average.restart()
-            say(f"start from the weights of {origin}")
-        return TrainingState(best_metric=best_metric)
-    checkpoint = load_checkpoint(path, with_training_state=True)
-    if "training_state" not in checkpoint.metadata:
-        raise CheckpointError(
-            f"{path}: holds weights only (averaged or exported), so training cannot go on from "
-            "it; start from them with --finetune-from-model"
-        )
-    state = TrainingState.from_dict(checkpoint.metadata["training_state"], str(path))
-    load_weights(parts.model, checkpoint.model_tensors, path)
-    # The stored model is the averaged one, if there is an average.
-    parts.average.restart()
-    if raw := _without_prefix(checkpoint.training_tensors, RAW_PREFIX):
-        check_fit(dict(parts.model.named_parameters()), raw, path)
-        parts.model.load_state_dict(raw, strict=False)  # the buffers are in place
-    if not config.reset_optimizer:
-        tensors = _without_prefix(checkpoint.training_tensors, OPTIMIZER_PREFIX)
-        _load_optimizer(parts.model, parts.optimizer, tensors, path)
-        if state.precision:  # empty without float16
-            parts.precision.scaler.load_state_dict(state.precision)
-        if not config.reset_lr_scheduler:
-            parts.schedule.load_state(state.schedule)
-    _reset(state, config, best_metric)
-    say(f"go on from {path} (epoch {state.epoch} @ {state.num_updates} updates)")
-    return state
 
 
 def _without_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

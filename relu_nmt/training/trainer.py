@@ -16,7 +16,7 @@ from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.distributed import ProcessGroup, SignalWatch
 from relu_nmt.training.log import Meters, TrainingLog
 from relu_nmt.training.results import TrainingResult, entry
-from relu_nmt.training.state import Components, TrainingState, restore, snapshot
+from relu_nmt.training.state import Components, TrainingState
 from relu_nmt.training.update import LaunchedUpdate, UpdatePlan, Updater, UpdateResult, update_seed
 
 
@@ -119,7 +119,7 @@ class Trainer:
         metric, say = self.config.validation.best_checkpoint_metric, self.log.say
         try:
             path = self._folder.restore_path()
-            self.state = restore(self.parts, path, self.config.checkpoint, metric, say)
+            self.state = self.parts.restore(path, self.config.checkpoint, metric, say)
             done = self.state.num_updates
             self.result = TrainingResult.to_continue(self._folder.path, path, done)
             if self.config.checkpoint.no_save:
@@ -357,7 +357,7 @@ class Trainer:
             start = time.monotonic()
             shown = "none" if score is None else f"{score:g}"
             with_optimizer = not self.config.checkpoint.no_save_optimizer_state
-            with snapshot(self.parts, state, self._description, with_optimizer) as checkpoint:
+            with self.parts.snapshot(state, self._description, with_optimizer) as checkpoint:
                 self._folder.write(checkpoint, names)
             self.log.say(
                 f"saved checkpoint {self._folder.path / names[0]} (epoch {epoch} @ "

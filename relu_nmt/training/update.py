@@ -14,7 +14,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from relu_nmt.errors import ConfigError, TrainingError
 from relu_nmt.objective import LossOutput
-from relu_nmt.optim.optimizers import set_learning_rate
 from relu_nmt.training.batches import Batch
 from relu_nmt.training.config import RunConfig
 from relu_nmt.training.distributed import ProcessGroup
@@ -256,7 +255,8 @@ class Updater:
             parts.append(torch.stack([total.double(), torch.tensor(count, **options)]))
         vector = self._process.sum(torch.cat(parts))
         gradient_norm = self._normalise_gradients(vector[0])
-        set_learning_rate(self._optimizer, plan.lr)
+        for group in self._optimizer.param_groups:
+            group["lr"] = plan.lr
         skipped = not self._precision.step(self._optimizer)
         return LaunchedUpdate(
             plan,

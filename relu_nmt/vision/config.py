@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Any
 
-from relu_nmt.attention.config import AttentionPresetOptions
+from relu_nmt.attention.spec import AttentionPresetOptions
 from relu_nmt.config import flag_of, group, like, option, settings, shown
 from relu_nmt.config.shared import BatchingConfig, BatchSizeOptions
 from relu_nmt.errors import ConfigError

@@ -6,8 +6,14 @@ from typing import ClassVar
 import pytest
 import torch
 
-from relu_nmt.attention.backends import blockwise, reference, rows
-from relu_nmt.attention.backends.choice import Backend, choose_backend, set_attention_backend
+from relu_nmt.attention.backends import (
+    Backend,
+    blockwise,
+    choose_backend,
+    reference,
+    rows,
+    set_attention_backend,
+)
 from relu_nmt.attention.base import AttentionConfig, Need
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.pointwise_maps import pointwise_maps

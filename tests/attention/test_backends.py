@@ -32,7 +32,7 @@ def make_problem(map, qkv, *, causal=False, lengths=None, need=STATISTICS, dropo
     visibility = Visibility(q.size(2), k.size(2), key_mask=mask, causal=causal)
     scale = visibility.counts.double().clamp_min(1).rsqrt()
     some = make_bias(visibility, heads=q.size(1)) if bias else None
-    return PointwiseProblem(q, k, v, visibility, some, dropout, need, map, scale)
+    return PointwiseProblem(None, q, k, v, visibility, some, dropout, need, map, scale)
 
 
 def results(backend, problem):

@@ -42,7 +42,8 @@ def test_gradcheck_with_statistics_and_a_learnt_bias(name, causal, dropout, smal
         logs = answer.sums.weighted_logs
         return answer.values, answer.sums.total, *(() if logs is None else (logs,))
 
-    assert torch.autograd.gradcheck(outputs, (*qkv, bias.table))
+    # By random projections of the Jacobian; every entry is compared in test_backends.py.
+    assert torch.autograd.gradcheck(outputs, (*qkv, bias.table), fast_mode=True)
 
 
 @pytest.mark.parametrize("length", [500, 1000])

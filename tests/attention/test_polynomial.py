@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from relu_nmt.attention.base import Need
-from relu_nmt.attention.config import AttentionRegularizerConfig
 from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.spec import AttentionRegularizerConfig
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.objective import RegularizedObjective
 from relu_nmt.optim.config import OptimizerConfig

@@ -151,7 +151,8 @@ def test_gradcheck(name, asked, keys):
         rows = () if result.rows is None else (result.rows.total, result.rows.entropy)
         return (result.values, *(row for row in rows if row is not None))
 
-    assert torch.autograd.gradcheck(outputs, inputs)
+    # The larger Jacobian by random projections, the other one entry by entry.
+    assert torch.autograd.gradcheck(outputs, inputs, fast_mode=keys > 1)
 
 
 def test_second_derivatives(name):

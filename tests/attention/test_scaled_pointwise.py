@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from relu_nmt.attention.base import Need
-from relu_nmt.attention.config import AttentionRegularizerConfig
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.pointwise import MAPS
 from relu_nmt.attention.pointwise_maps import pointwise_maps
+from relu_nmt.attention.spec import AttentionRegularizerConfig
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.multihead import SelfAttention
 from relu_nmt.modules.objective import RegularizedObjective

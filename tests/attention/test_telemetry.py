@@ -8,8 +8,12 @@ import torch
 
 from relu_nmt.attention.base import Need, RowStatistics
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.records import AttentionRecord
-from relu_nmt.attention.telemetry import attention_sums, attention_telemetry, bucket_name
+from relu_nmt.attention.records import (
+    AttentionRecord,
+    attention_sums,
+    attention_telemetry,
+    bucket_name,
+)
 from tests.attention.helpers import make_attention, random_qkv
 
 ALL = Need(telemetry=True, weights=True)

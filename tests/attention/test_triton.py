@@ -53,7 +53,7 @@ def test_tensors_on_the_cpu_are_left_to_other_back_ends():
     q = torch.ones(1, 1, 2, 4)
     visibility = Visibility(2, 2)
     problem = PointwiseProblem(
-        q, q, q, visibility, None, 0.0, Need(), pointwise_maps.get("relu"), visibility.counts
+        None, q, q, q, visibility, None, 0.0, Need(), pointwise_maps.get("relu"), visibility.counts
     )
     assert not backend.supports(problem)
 

@@ -52,7 +52,7 @@ def made(queries, keys, *, map=RELU, batch=None, heads=1, dim=16, value_dim=None
     )
     scale = (visibility.counts.clamp_min(1) / 2).rsqrt()
     bias = make_bias(visibility, heads) if options.pop("bias", False) else None
-    problem = PointwiseProblem(q / dim**0.5, k, v, visibility, bias, 0.0, Need(), map, scale)
+    problem = PointwiseProblem(None, q / dim**0.5, k, v, visibility, bias, 0.0, Need(), map, scale)
     return dataclasses.replace(problem, **options)
 
 
@@ -105,11 +105,10 @@ def assert_agrees(problem):
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("name", ["relu", "softplus"])
 def test_bias_of_the_scores(name, masked, causal):
-    map, key_mask = pointwise_maps.get(name), some_hidden(70) if masked else None
-    for queries in (45, 70):
-        for need in (Need(), TELEMETRY):
-            options = {"key_mask": key_mask, "causal": causal, "need": need, "bias": True}
-            assert_agrees(made(queries, 70, map=map, heads=2, batch=2, **options))
+    map, key_mask = pointwise_maps.get(name), some_hidden(40) if masked else None
+    for queries, need in ((20, Need()), (40, TELEMETRY)):
+        options = {"key_mask": key_mask, "causal": causal, "need": need, "bias": True}
+        assert_agrees(made(queries, 40, map=map, heads=2, batch=2, **options))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -151,13 +150,13 @@ def some_hidden(keys):
     return mask
 
 
-@pytest.mark.parametrize("length", [1, 2, 15, 64, 65, 100])
+@pytest.mark.parametrize("length", [1, 2, 15, 64, 65])
 @pytest.mark.parametrize("causal", [False, True])
 def test_lengths(length, causal):
     assert_agrees(made(length, length, causal=causal, need=TELEMETRY))
 
 
-@pytest.mark.parametrize(("queries", "keys"), [(1, 65), (15, 100), (65, 33), (100, 15)])
+@pytest.mark.parametrize(("queries", "keys"), [(1, 65), (15, 70), (65, 33), (70, 15)])
 def test_other_numbers_of_keys(queries, keys):
     assert_agrees(made(queries, keys, need=TELEMETRY))
 
@@ -172,9 +171,8 @@ def test_new_queries_over_cached_keys(queries, keys, masked):
 @pytest.mark.parametrize("map", MAPS, ids=lambda m: f"{m.name}{m.power}")
 @pytest.mark.parametrize("causal", [False, True])
 def test_maps_with_padding(map, causal):
-    problem = made(40, 40, map=map, causal=causal, key_mask=some_hidden(40), heads=2)
-    assert_agrees(dataclasses.replace(problem, need=TELEMETRY))
-    assert_agrees(problem)
+    need = TELEMETRY if causal else Need()
+    assert_agrees(made(35, 35, map=map, causal=causal, key_mask=some_hidden(35), need=need))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -268,9 +266,8 @@ def test_one_backward_pass_equals_two(monkeypatch, need):
 @pytest.mark.parametrize("shift", [0, 21])
 def test_block_sizes(monkeypatch, rows, columns, shift):
     monkeypatch.setattr(backend, "_blocks", lambda *_: (Blocks(rows, columns, 4, 1), 0.0))
-    for masked in (False, True):
-        key_mask = some_hidden(70 + shift) if masked else None
-        assert_agrees(made(70, 70 + shift, causal=True, key_mask=key_mask, need=SUMS))
+    key_mask = some_hidden(67 + shift) if shift else None
+    assert_agrees(made(67, 67 + shift, causal=True, key_mask=key_mask, need=SUMS))
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -29,7 +29,7 @@ VISION = (
 KERNELS = """
 import sys, torch
 from relu_nmt.attention.base import build_attention
-from relu_nmt.attention.backends.choice import set_attention_backend
+from relu_nmt.attention.backends import set_attention_backend
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.spec import AttentionSpec
 from relu_nmt.user_modules import import_user_module

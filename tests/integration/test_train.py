@@ -152,18 +152,13 @@ def test_the_seed_decides(folder, tmp_path):
 
 
 @pytest.mark.slow
-def test_two_processes_give_the_losses_of_one(folder, tmp_path):
+def test_two_processes_give_the_losses_of_one(folder, tmp_path, capsys):
     flags = f"{QUICK} --max-tokens 60 --max-epoch 2 --dropout 0 --eval-bleu"
     flags += f" --best-checkpoint-metric bleu --save-dir {tmp_path}"
-    outputs = [
-        start(folder / "joined", f"{flags}/one --update-freq 2").communicate(timeout=120),
-        start(folder / "joined", f"{flags}/two", processes=2).communicate(timeout=120),
-    ]
-    one, two = (
-        [json.loads(line) for line in out.splitlines() if line.startswith("{")]
-        for out, _ in outputs
-    )
-    assert len(values(one, "update")) >= 6, outputs
+    _, one = run(folder / "joined", f"{flags}/one --update-freq 2", capsys)
+    out, error = start(folder / "joined", f"{flags}/two", processes=2).communicate(timeout=120)
+    two = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+    assert len(values(one, "update")) >= 6, error
     for name in ("loss", "nll_loss", "attention_norm", "gnorm", "wpb", "bsz", "valid_loss", "lr"):
         assert values(one, name) == pytest.approx(values(two, name), rel=2e-3), name
     assert values(one, "valid_bleu") == pytest.approx(values(two, "valid_bleu"), abs=1)

@@ -1,5 +1,125 @@
-"""The ways to compute attention.
+"""The ways to compute attention: each mechanism declares its own, and one chooser serves all.
 
+A back end is a run-time choice (``--attention-backend``), never part of a checkpoint.
 ``reference``, ``blockwise`` and ``triton`` compute pointwise attention, ``rows`` what has weights
-of whole rows; ``choice`` chooses.
+of whole rows.
 """
+
+import importlib.util
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from relu_nmt.errors import ConfigError, MissingExtraError
+
+if TYPE_CHECKING:
+    from relu_nmt.attention.base import Attention
+
+CPU_LEAST_PAIRS = 512 * 512
+"""Pairs of a query and a key of one head from which on blocks are faster on a CPU."""
+GPU_LEAST_PAIRS = 128 * 128
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One way to compute a mechanism.
+
+    A mechanism's ``backends`` are a mapping of names to these, the fastest first. The last is the
+    reference, which solves every problem.
+
+    Args:
+        solve: takes a problem of the mechanism and returns its answer.
+        supports: whether it can solve a problem; else the next one gets it.
+        preferred: whether ``auto`` takes it for a problem, if it supports that.
+        require: raises a ConfigError if it cannot run on a device, or (``None``) on none, though it
+            was asked for by name.
+    """
+
+    solve: Callable[[Any], Any]
+    supports: Callable[[Any], bool] = lambda problem: True
+    preferred: Callable[[Any], bool] = lambda problem: True
+    require: Callable[[torch.device | None], None] = lambda device: None
+
+
+def choose_backend(attention: "Attention", problem: Any) -> Callable[[Any], Any]:
+    """Return what solves the problem of an attention: its ``backend``, or the fastest for ``auto``.
+
+    A problem that the back end of this name cannot solve (weights asked of any but the reference,
+    say) is left to the next one of the mechanism.
+
+    Args:
+        attention: has the back ends and the name of the wanted one.
+        problem: what they take; its ``q`` tells the device.
+
+    Raises:
+        ConfigError: the mechanism has no such back end, or it cannot run here.
+        MissingExtraError: it is not installed.
+    """
+    name, backends = attention.backend, attention.backends
+    reached = name == "auto"
+    if not reached:
+        check_backend(attention, name)
+        backends[name].require(problem.q.device)
+    for each, backend in backends.items():
+        reached = reached or each == name
+        # Whether one can solve it takes longer to tell than whether it is wanted.
+        if reached and (name != "auto" or backend.preferred(problem)) and backend.supports(problem):
+            break
+    return backend.solve
+
+
+def check_backend(attention: "Attention", name: str) -> None:
+    """Raise a ConfigError unless the mechanism has a back end of this name, or it is ``auto``."""
+    names = ["auto", *(attention.backends or ["reference"])]
+    if name not in names:
+        raise ConfigError(
+            f"--attention-backend {name}: {attention.name} has no such back end; choose one of "
+            + ", ".join(names)
+        )
+
+
+def set_attention_backend(model: nn.Module, name: str) -> None:
+    """Let every attention in ``model`` be computed by the back end called ``name``.
+
+    Raises:
+        ConfigError: one of them has no such back end.
+        MissingExtraError: it is not installed.
+    """
+    from relu_nmt.attention.base import Attention
+
+    for module in model.modules():
+        if isinstance(module, Attention):
+            check_backend(module, name)
+            if name in module.backends:
+                module.backends[name].require(None)
+            module.backend = name
+
+
+def many_pairs(problem: Any) -> bool:
+    """Whether a matrix of weights is too large for the caches, so that blocks are faster."""
+    q, k = problem.q, problem.k
+    return q.size(2) * k.size(2) >= (CPU_LEAST_PAIRS if q.is_cpu else GPU_LEAST_PAIRS)
+
+
+def prefers_triton(problem: Any) -> bool:
+    """Whether Triton's kernels are the fastest for a problem."""
+    return problem.q.is_cuda and many_pairs(problem)
+
+
+def require_triton(device: torch.device | None) -> None:
+    """Raise an error if Triton is not installed or does not run on a device."""
+    if importlib.util.find_spec("triton") is None:
+        raise MissingExtraError(
+            "--attention-backend triton: Triton is not installed; "
+            "pip install 'relu-nmt[triton]', or choose blockwise"
+        )
+    if device is None or device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1":
+        return
+    raise ConfigError(
+        f"--attention-backend triton needs a GPU, but the model is on {device.type}; "
+        "choose auto or blockwise"
+    )

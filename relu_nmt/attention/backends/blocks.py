@@ -7,8 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from relu_nmt.attention.bias import ScoreBias
-from relu_nmt.attention.pointwise_maps import PointwiseMap
+from relu_nmt.attention.masks import Visibility
 
 CPU_BLOCK_BYTES = 1 << 22
 """Size of a block of weights on a CPU, so that it stays in the cache between two products: some
@@ -24,21 +23,6 @@ SKIP_TILE = 64
 PROBED_ROWS = 4
 MOST_LIVE = 0.75
 """Up to this share of live keys the zero ones are left out: picking the others has a cost too."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The problem without its differentiable part; ``offset`` is Nk - Nq if causal."""
-
-    map: PointwiseMap
-    bias: ScoreBias | None
-    offset: int | None
-    key_mask: Tensor | None
-    row_scale: Tensor
-    dropout: float
-    seed: int
-    rows: bool
-    telemetry: bool
 
 
 @dataclass
@@ -95,10 +79,10 @@ class Block:
         return slice(self.num_keys) if self.live is None else self.live
 
 
-def parts(plan: Plan, q: Tensor, k: Tensor) -> list[Part]:
+def parts(visibility: Visibility, q: Tensor, k: Tensor) -> list[Part]:
     """Return how the heads are divided."""
     batch, heads = q.shape[:2]
-    num_keys, mask = k.size(2), plan.key_mask
+    num_keys, mask = k.size(2), visibility.key_mask
     if q.device.type != "cpu":
         # Looking at the mask's values would make the CPU wait for the GPU.
         hidden = None if mask is None else ~mask[:, None, None, :]
@@ -106,7 +90,7 @@ def parts(plan: Plan, q: Tensor, k: Tensor) -> list[Part]:
         return [Part(None, slice(None), 0, num_keys, hidden, max(GPU_LEAST_ROWS, rows))]
     weights = CPU_BLOCK_BYTES // q.element_size()
     rows = max(CPU_LEAST_ROWS, weights // max(1, num_keys))
-    if plan.offset is not None:
+    if visibility.hides_later:
         rows = min(rows, CPU_LEAST_ROWS)
     together = max(1, weights // max(1, num_keys * min(rows, q.size(2))))
     found: list[Part] = []
@@ -122,16 +106,17 @@ def parts(plan: Plan, q: Tensor, k: Tensor) -> list[Part]:
     return found
 
 
-def blocks(plan: Plan, part: Part, num_queries: int) -> Iterator[Block]:
-    """Yield the blocks of queries of a part."""
+def blocks(visibility: Visibility, part: Part, seed: int) -> Iterator[Block]:
+    """Yield the blocks of queries of a part; ``seed`` is that of all dropout."""
+    num_queries, offset = visibility.num_queries, visibility.offset
     per_part = -(-num_queries // part.block_rows)
     for number in range(per_part):
         start = number * part.block_rows
         stop = min(start + part.block_rows, num_queries)
         num_keys = part.num_keys
-        if plan.offset is not None:
-            num_keys = max(0, min(num_keys, plan.offset + stop))
-        yield Block(slice(start, stop), num_keys, None, plan.seed + part.number * per_part + number)
+        if offset is not None:
+            num_keys = max(0, min(num_keys, offset + stop))
+        yield Block(slice(start, stop), num_keys, None, seed + part.number * per_part + number)
 
 
 class Workspace:

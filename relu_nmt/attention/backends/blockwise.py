@@ -5,6 +5,7 @@ backward pass. Nothing couples the keys of a row but sums, so there is no runnin
 rescaling as in softmax's flash attention.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,19 +15,23 @@ from torch.autograd.function import once_differentiable
 from relu_nmt.attention.backends.blocks import (
     Block,
     Part,
-    Plan,
     Workspace,
     blocks,
     live_keys,
     parts,
 )
-from relu_nmt.attention.backends.reference import PointwiseProblem, PointwiseResult
-from relu_nmt.attention.stats import RowSums
+from relu_nmt.attention.backends.reference import (
+    PointwiseProblem,
+    PointwiseResult,
+    RowSums,
+    in_one_dtype,
+)
 from relu_nmt.dropout import dropout_factors
 
 KEPT_WEIGHTS = 1 << 21
 """Up to this many scores in all are kept for the backward pass on a CPU: computing so few again
 would take longer than reading them."""
+NO_INPUT = torch.empty(0)
 
 
 def pointwise(problem: PointwiseProblem) -> PointwiseResult:
@@ -35,28 +40,16 @@ def pointwise(problem: PointwiseProblem) -> PointwiseResult:
     Reference: the products of FlashAttention (Dao et al. 2022, algorithms 1 and 4) without its
     softmax; ReLUFormer Eq. 5 for the weights and Eq. 7 for the sums.
     """
-    need = problem.need
-    q, k, v = _in_one_dtype(problem)
-    seed = 0
-    if problem.dropout > 0:
-        # The seed comes from the global generator, so that torch.manual_seed repeats everything.
-        seed = int(torch.randint(1 << 62, ()))
-    visibility = problem.visibility
-    bias = problem.bias
-    plan = Plan(
-        problem.map,
-        bias,
-        visibility.num_keys - visibility.num_queries if visibility.hides_later else None,
-        visibility.key_mask,
-        problem.row_scale,
-        problem.dropout,
-        seed,
-        need.rows,
-        need.telemetry,
+    # The seed comes from the global generator, so that torch.manual_seed repeats everything.
+    seed = int(torch.randint(1 << 62, ())) if problem.dropout > 0 else 0
+    table = None if problem.bias is None else problem.bias.table
+    inputs = in_one_dtype(problem)
+    # Autograd keeps the inputs; those of the problem would outlive the backward pass.
+    plan = replace(problem, q=NO_INPUT, k=NO_INPUT, v=NO_INPUT)
+    values, *sums = _Blockwise.apply(*inputs, table, plan, seed)
+    return PointwiseResult(
+        values.to(problem.v.dtype), RowSums(*sums) if problem.need.rows else None
     )
-    table = None if bias is None else bias.table
-    values, *sums = _Blockwise.apply(q, k, v, table, plan)
-    return PointwiseResult(values.to(problem.v.dtype), RowSums(*sums) if need.rows else None)
 
 
 def supports(problem: PointwiseProblem) -> bool:
@@ -67,27 +60,25 @@ def supports(problem: PointwiseProblem) -> bool:
     return not problem.need.weights and problem.visibility.ancestry is None
 
 
-def _in_one_dtype(problem: PointwiseProblem) -> tuple[Tensor, Tensor, Tensor]:
-    """Return q, k and v in the dtype that the reference's products would have."""
-    q, k, v = problem.q, problem.k, problem.v
-    dtype = v.dtype
-    if torch.is_autocast_enabled(v.device.type) and dtype != torch.float64:
-        dtype = torch.get_autocast_dtype(v.device.type)
-    return q.to(dtype), k.to(dtype), v.to(dtype)
-
-
 class _Blockwise(torch.autograd.Function):
     """q, k, v and table of the bias -> values, total, weighted_logs, nonzero, largest."""
 
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, table: Tensor | None, plan: Plan
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        table: Tensor | None,
+        plan: PointwiseProblem,
+        seed: int,
     ) -> tuple[Tensor | None, ...]:
         exact = torch.promote_types(q.dtype, torch.float32)
         values = _heads_inside(v, q.size(2))
-        wanted = (plan.rows, plan.rows and plan.map.non_negative, plan.telemetry, plan.telemetry)
+        rows, telemetry = plan.need.rows, plan.need.telemetry
+        wanted = (rows, rows and plan.map.non_negative, telemetry, telemetry)
         sums = [q.new_zeros(q.shape[:3], dtype=exact) if want else None for want in wanted]
-        ctx.blocks, ctx.parts, ctx.plan = [], parts(plan, q, k), plan
+        ctx.blocks, ctx.parts, ctx.plan = [], parts(plan.visibility, q, k), plan
         ctx.save_for_backward(q, k, v)
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*(x for x in sums[2:] if x is not None))
@@ -100,7 +91,7 @@ class _Blockwise(torch.autograd.Function):
             for part in ctx.parts:
                 at = part.index
                 step = _Step(plan, part, q[at], k[at], v[at], row_scale[at], workspace, keeps)
-                for block in blocks(plan, part, q.size(2)):
+                for block in blocks(plan.visibility, part, seed):
                     step.forward(block, values[at], [x if x is None else x[at] for x in sums])
                     ctx.blocks.append(block)
         return values, *sums
@@ -133,7 +124,7 @@ class _Blockwise(torch.autograd.Function):
                 for grad, total in zip(grads[1:], (step.grad_keys, step.grad_values), strict=True):
                     if total is not None:
                         grad[at][..., : part.num_keys, :] = total
-        return *grads, grad_table, None
+        return *grads, grad_table, None, None
 
 
 def _heads_inside(like: Tensor, length: int) -> Tensor:
@@ -145,7 +136,7 @@ def _heads_inside(like: Tensor, length: int) -> Tensor:
     return like.new_zeros(batch, length, heads, width).transpose(1, 2)
 
 
-def _row_scale(plan: Plan, q: Tensor) -> Tensor:
+def _row_scale(plan: PointwiseProblem, q: Tensor) -> Tensor:
     """Return c as [B, H, Nq, 1]."""
     return plan.row_scale.expand(q.shape[:3])[..., None]
 
@@ -155,7 +146,7 @@ class _Step:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: PointwiseProblem,
         part: Part,
         q: Tensor,
         k: Tensor,
@@ -236,7 +227,11 @@ class _Step:
             dw = dw.float() * self.row_scale[..., rows, :]
         if factors is not None:
             dw.mul_(factors)
-        self._add_gradient_of_sums(dw, w, rows)
+        # What this adds where w is 0 is finite, and the derivative of the map removes it.
+        if self.grad_total is not None:
+            dw.add_(self.grad_total[..., rows, :])
+        if self.grad_logs is not None:
+            dw.add_(self._logs(w).add_(1.0).mul_(self.grad_logs[..., rows, :]))
         dz = self._times_derivative(dw, z, block)
         if grad_table is not None and self.bias is not None:
             bias = self.bias.block(rows, block.keys)
@@ -276,7 +271,7 @@ class _Step:
 
     def _hide(self, weights: Tensor, block: Block) -> Tensor:
         """Set the entries of hidden keys to 0, in place."""
-        rows, offset = block.rows, self.plan.offset
+        rows, offset = block.rows, self.plan.visibility.offset
         if self.part.hidden is not None:
             hidden = self.part.hidden[..., : block.num_keys]
             if block.live is not None:
@@ -305,13 +300,6 @@ class _Step:
     def _logs(self, w: Tensor) -> Tensor:
         """Return log w, finite where w is 0."""
         return w.to(self.exact).clamp_min(torch.finfo(self.exact).tiny).log_()
-
-    def _add_gradient_of_sums(self, dw: Tensor, w: Tensor, rows: slice) -> None:
-        # What this adds where w is 0 is finite, and the derivative of the map removes it.
-        if self.grad_total is not None:
-            dw.add_(self.grad_total[..., rows, :])
-        if self.grad_logs is not None:
-            dw.add_(self._logs(w).add_(1.0).mul_(self.grad_logs[..., rows, :]))
 
     def _dropout_factors(self, w: Tensor, block: Block) -> Tensor | None:
         if self.plan.dropout == 0:

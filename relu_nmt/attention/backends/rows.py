@@ -4,15 +4,14 @@ It serves mechanisms whose weights of one query depend on all its keys, such as 
 here knows of them only that they turn queries and keys into rows of weights.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from relu_nmt.attention.backends.reference import RowSums, row_statistics, row_sums
 from relu_nmt.attention.base import AttentionOutput, AttentionProblem
-from relu_nmt.attention.stats import RowSums, row_statistics, row_sums
 from relu_nmt.dropout import dropout
 
 BLOCK_WEIGHTS = 1 << 22
@@ -20,51 +19,36 @@ BLOCK_WEIGHTS = 1 << 22
 LEAST_ROWS = 16
 
 
-@dataclass
-class RowsProblem(AttentionProblem):
-    """out_i = sum_j w_ij v_j, with rows of weights w of which each depends on one query.
-
-    Args:
-        weights: returns the weights [B, H, Nq, Nk] of a problem, float32 or wider, 0 where hidden;
-            also of one with some of the queries.
-        non_negative: whether weights are never negative.
-    """
-
-    weights: Callable[[AttentionProblem], Tensor]
-    non_negative: bool
-
-    @property
-    def num_weights(self) -> int:
-        """B H Nq Nk."""
-        return self.q[..., 0].numel() * self.k.size(2)
-
-
-def reference(problem: RowsProblem) -> AttentionOutput:
+def reference(problem: AttentionProblem) -> AttentionOutput:
     """Compute it by the definition, with the whole matrix of weights."""
     need, visibility = problem.need, problem.visibility
-    weights = problem.weights(problem)
+    positive = problem.attention.capabilities.non_negative
+    weights = problem.attention.weights(problem)
     rows = None
     if need.rows:
-        rows = row_statistics(row_sums(weights, need, problem.non_negative), visibility)
+        rows = row_statistics(row_sums(weights, need, positive), visibility)
     values = dropout(weights, problem.dropout).to(problem.v.dtype) @ problem.v
     return AttentionOutput(values, weights if need.weights else None, rows)
 
 
-def blockwise(problem: RowsProblem) -> AttentionOutput:
+def blockwise(problem: AttentionProblem) -> AttentionOutput:
     """Compute it by blocks of queries: memory linear in the length, in both directions.
 
     The backward pass makes the weights of a block again, so it has no second derivatives.
     """
     visibility, bias, need = problem.visibility, problem.bias, problem.need
+    positive = problem.attention.capabilities.non_negative
     num_queries = problem.q.size(2)
-    size = max(LEAST_ROWS, BLOCK_WEIGHTS * num_queries // max(1, problem.num_weights))
+    size = max(LEAST_ROWS, BLOCK_WEIGHTS * num_queries // max(1, _num_weights(problem)))
 
     def block(q: Tensor, k: Tensor, v: Tensor, rows: slice) -> tuple[Tensor, RowSums | None]:
         some_bias = None if bias is None else bias.block(rows, slice(k.size(2)))
         seen = visibility.block(rows)
-        weights = problem.weights(replace(problem, q=q, k=k, visibility=seen, bias=some_bias))
+        weights = problem.attention.weights(
+            replace(problem, q=q, k=k, visibility=seen, bias=some_bias)
+        )
         values = dropout(weights, problem.dropout).to(v.dtype) @ v
-        return values, row_sums(weights, need, problem.non_negative) if need.rows else None
+        return values, row_sums(weights, need, positive) if need.rows else None
 
     parts = []
     for start in range(0, num_queries, size):
@@ -80,17 +64,22 @@ def blockwise(problem: RowsProblem) -> AttentionOutput:
     return AttentionOutput(torch.cat([values for values, _ in parts], 2), None, statistics)
 
 
-def solve(problem: RowsProblem) -> AttentionOutput:
+def solve(problem: AttentionProblem) -> AttentionOutput:
     """Compute it by blocks if its matrix is large and nobody wants it."""
     solver = blockwise if supports_blocks(problem) and is_large(problem) else reference
     return solver(problem)
 
 
-def supports_blocks(problem: RowsProblem) -> bool:
+def supports_blocks(problem: AttentionProblem) -> bool:
     """Whether blocks can solve it: they have no matrix of weights to return."""
     return not problem.need.weights
 
 
-def is_large(problem: RowsProblem) -> bool:
+def is_large(problem: AttentionProblem) -> bool:
     """Whether its matrix of weights is more than a block."""
-    return problem.num_weights > BLOCK_WEIGHTS
+    return _num_weights(problem) > BLOCK_WEIGHTS
+
+
+def _num_weights(problem: AttentionProblem) -> int:
+    """B H Nq Nk."""
+    return problem.q[..., 0].numel() * problem.k.size(2)

@@ -13,7 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relu_nmt.attention.backends.reference import PointwiseProblem, PointwiseResult
+from relu_nmt.attention.backends.reference import (
+    PointwiseProblem,
+    PointwiseResult,
+    RowSums,
+    in_one_dtype,
+)
 from relu_nmt.attention.backends.triton_blocks import (
     INTERPRETED,
     LONG,
@@ -21,9 +26,9 @@ from relu_nmt.attention.backends.triton_blocks import (
     candidates,
     choose,
 )
+from relu_nmt.attention.base import Need
 from relu_nmt.attention.bias import ScoreBias
 from relu_nmt.attention.pointwise_maps import PointwiseMap
-from relu_nmt.attention.stats import RowSums
 from relu_nmt.errors import ConfigError
 
 MAX_WIDTH = 256
@@ -37,9 +42,8 @@ _DROPOUT_LEVELS = 1 << 24  # as DROPOUT_BITS of the kernels
 def supports(problem: PointwiseProblem) -> bool:
     """Whether the kernels can solve the problem here; the weights themselves they never have."""
     q, k, v = problem.q, problem.k, problem.v
-    if problem.need.weights or problem.map.kernels is None:
-        return False
-    if problem.visibility.ancestry is not None:
+    tree = problem.visibility.ancestry
+    if problem.need.weights or problem.map.kernels is None or tree is not None:
         return False
     learnt = problem.bias is not None and problem.bias.table.requires_grad
     if learnt and not _any_order():  # the gradient of the table is added up in any order
@@ -64,17 +68,24 @@ def pointwise(problem: PointwiseProblem) -> PointwiseResult:
 
     See :func:`relu_nmt.attention.backends.reference.pointwise`; weights are not to be had.
     """
-    q, k, v, need = problem.q, problem.k, problem.v, problem.need
-    dtype = v.dtype
-    if torch.is_autocast_enabled(v.device.type):
-        dtype = torch.get_autocast_dtype(v.device.type)
-    task = _Task.of(problem)
+    visibility, need = problem.visibility, problem.need
+    mask = visibility.key_mask
+    threshold = round(problem.dropout * _DROPOUT_LEVELS)
+    task = _Task(
+        problem.map,
+        _prepared(problem.bias),
+        visibility.hides_later,
+        None if mask is None else mask.contiguous().view(torch.uint8),
+        visibility.key_bounds,
+        problem.row_scale.detach().float(),
+        # From the CPU's generator, since reading one from the GPU would wait for it.
+        int(torch.randint(1 << 31, ())) if threshold else 0,
+        threshold,
+        need,
+    )
     table = None if task.bias is None else task.bias.table
-    out, *sums = _PointwiseAttention.apply(q.to(dtype), k.to(dtype), v.to(dtype), table, task)
-    if not need.rows:
-        return PointwiseResult(out.to(v.dtype))
-    total, logs, nonzero, largest = sums
-    return PointwiseResult(out.to(v.dtype), RowSums(total, logs, nonzero, largest))
+    out, *sums = _PointwiseAttention.apply(*in_one_dtype(problem), table, task)
+    return PointwiseResult(out.to(problem.v.dtype), RowSums(*sums) if need.rows else None)
 
 
 @dataclass(frozen=True)
@@ -90,7 +101,7 @@ class _Task:
         scale: [B or 1, 1, Nq or 1] float32.
         seed: of the dropout mask, the same in both directions.
         threshold: a weight is dropped if its random number of 24 bits is below; 0 without dropout.
-        sums, telemetry: whether those of the rows are asked for.
+        need: whether sums and telemetry of the rows are asked for.
     """
 
     map: PointwiseMap
@@ -101,35 +112,59 @@ class _Task:
     scale: Tensor
     seed: int
     threshold: int
-    sums: bool
-    telemetry: bool
+    need: Need
 
-    @classmethod
-    def of(cls, problem: PointwiseProblem) -> "_Task":
-        visibility, need = problem.visibility, problem.need
-        mask = visibility.key_mask
-        threshold = round(problem.dropout * _DROPOUT_LEVELS)
-        return cls(
-            problem.map,
-            _prepared(problem.bias),
-            visibility.hides_later,
-            None if mask is None else mask.contiguous().view(torch.uint8),
-            None if mask is None else visibility.key_bounds,
-            problem.row_scale.detach().float(),
-            # From the CPU's generator, since reading one from the GPU would wait for it.
-            int(torch.randint(1 << 31, ())) if threshold else 0,
-            threshold,
-            need.rows,
-            need.telemetry,
+    def arguments(
+        self,
+        inputs: tuple[Tensor, ...],
+        others: tuple[Tensor | None, ...],
+        outputs: tuple[Tensor, ...],
+    ) -> tuple[Any, ...]:
+        """Return all arguments of a kernel but the constants that it is compiled for.
+
+        Args:
+            inputs: q, k, v and perhaps the gradient of the output.
+            others: its other tensors, in its order.
+            outputs: those of them that have strides.
+        """
+        bias, scale, mask = self.bias, self.scale, self.key_mask
+        tensors: tuple[Tensor | None, ...] = (None, None, None)
+        numbers: tuple[int, ...] = (0, 0, 0, 0)
+        if bias is not None:
+            codes = bias.query_codes, bias.key_codes
+            tensors = (bias.table, *codes)
+            batches = (x.size(1) if x.size(0) > 1 else 0 for x in codes)
+            numbers = (bias.zero, bias.table.size(1), *batches)
+        return (
+            *(*inputs, scale, mask, self.key_bounds, *tensors, *others),
+            *(stride for x in (*inputs, *outputs) for stride in x.stride()[:3]),
+            scale.stride(0) if scale.size(0) > 1 else 0,
+            scale.stride(2) if scale.size(2) > 1 else 0,
+            mask.stride(0) if mask is not None and mask.size(0) > 1 else 0,
+            *numbers,
+            self.seed,
+            self.threshold,
+            _DROPOUT_LEVELS / (_DROPOUT_LEVELS - self.threshold),
+            *(inputs[0].size(1), inputs[0].size(2), inputs[1].size(2)),
         )
 
-    @property
-    def keep_scale(self) -> float:
-        return _DROPOUT_LEVELS / (_DROPOUT_LEVELS - self.threshold)
-
-    @property
-    def logs(self) -> bool:
-        return self.sums and self.map.non_negative
+    def constants(self, q: Tensor, v: Tensor) -> dict[str, Any]:
+        """Return what all kernels are compiled for."""
+        assert self.map.kernels is not None, "supports() leaves such maps to others"
+        value, slope = self.map.kernels()
+        return {
+            "VALUE": value,
+            "SLOPE": slope,
+            "POWER": self.map.power,
+            "HAS_BIAS": self.bias is not None,
+            "CAUSAL": self.causal,
+            "HAS_MASK": self.key_mask is not None,
+            "DROPOUT": self.threshold > 0,
+            "WIDTH": q.size(3),
+            "VALUE_WIDTH": v.size(3),
+            "PADDED": _padded(q.size(3)),
+            "VALUE_PADDED": _padded(v.size(3)),
+        }
 
 
 class _PointwiseAttention(torch.autograd.Function):
@@ -161,8 +196,8 @@ class _PointwiseAttention(torch.autograd.Function):
         if do is None:  # only the sums have been used
             do = v.new_zeros(()).expand(*q.shape[:3], v.size(3))
         sums = [None if g is None else g.float().contiguous() for g in (grad_total, grad_logs)]
-        bias_grad = ctx.needs_input_grad[3]
-        return *_backward(q, k, v, _rows_in_one_piece(do), sums, bias_grad, ctx.task), None
+        kernels = _Backward((q, k, v, _rows_in_one_piece(do)), sums, ctx.task)
+        return *kernels.gradients(bias_grad=ctx.needs_input_grad[3]), None
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, task: _Task) -> tuple[Tensor | None, ...]:
@@ -170,23 +205,21 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, task: _Task) -> tuple[Tensor | Non
     from relu_nmt.attention.backends.triton_kernels import forward_kernel
 
     out = _empty_like_tokens(v, q.size(2))
-
-    def rows(wanted: bool) -> Tensor | None:
-        return q.new_empty(q.shape[:3], dtype=torch.float32) if wanted else None
-
-    sums = (rows(task.sums), rows(task.logs), rows(task.telemetry), rows(task.telemetry))
+    rows, telemetry = task.need.rows, task.need.telemetry
+    logs = rows and task.map.non_negative
+    sums = tuple(
+        q.new_empty(q.shape[:3], dtype=torch.float32) if wanted else None
+        for wanted in (rows, logs, telemetry, telemetry)
+    )
+    arguments = task.arguments((q, k, v), (out, *sums), (out,))
     constants = {
-        **_constants(q, v, task),
-        "SUMS": task.sums,
-        "LOGS": task.logs,
-        "TELEMETRY": task.telemetry,
+        **task.constants(q, v),
+        "SUMS": rows,
+        "LOGS": logs,
+        "TELEMETRY": telemetry,
         # Unscaled weights may exceed float16, which the sum of their products does not need.
         "SCALE_FIRST": v.dtype == torch.float16,
     }
-    arguments = (
-        *(q, k, v, task.scale, task.key_mask, task.key_bounds, *_bias(task), out, *sums),
-        *(*_strides(q), *_strides(k), *_strides(v), *_strides(out), *_common(q, k, task)),
-    )
 
     def launch(blocks: Blocks) -> None:
         _run(forward_kernel, q.size(2), blocks.rows, arguments, constants, blocks, q)
@@ -195,69 +228,55 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, task: _Task) -> tuple[Tensor | Non
     return out, *sums
 
 
-def _backward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    do: Tensor,
-    grad_sums: list[Tensor | None],
-    bias_grad: bool,
-    task: _Task,
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Return the gradients of q, k, v and the table of the bias.
+@dataclass(frozen=True)
+class _Backward:
+    """The backward kernels with their inputs, q, k, v and the gradients of outputs and sums."""
 
-    Two passes, by rows for q and by columns for k and v, compute scores and weight gradients
-    twice. One pass computes them once and adds up the gradient of q atomically, in an order that
-    varies; it is taken where it is measured to be faster and need not repeat to the bit. The pass
-    by rows alone has the gradient of a bias.
-    """
-    dk, dv = _empty_like_tokens(k, k.size(2)), _empty_like_tokens(v, k.size(2))
-    split = _Backward(q, k, v, do, grad_sums, task)
-    dq = _empty_like_tokens(q, q.size(2))
+    inputs: tuple[Tensor, Tensor, Tensor, Tensor]
+    grad_sums: list[Tensor | None]
+    task: _Task
 
-    def by_rows(blocks: Blocks) -> Tensor | None:
-        return split.by_rows(blocks, dq, bias_grad)
+    def gradients(self, bias_grad: bool) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Return the gradients of q, k, v and the table of the bias.
 
-    def by_columns(blocks: Blocks) -> None:
-        split.by_columns(blocks, dk, dv, None)
+        Two passes, by rows for q and by columns for k and v, compute scores and weight gradients
+        twice. One pass computes them once and adds up the gradient of q atomically, in an order
+        that varies; it is taken where it is measured to be faster and need not repeat to the bit.
+        The pass by rows alone has the gradient of a bias.
+        """
+        q, k, v, _ = self.inputs
+        dq, dk, dv = (_empty_like_tokens(x, x.size(2)) for x in (q, k, v))
 
-    row_blocks, row_time = _blocks("rows", by_rows, q, k, v, task)
-    column_blocks, column_time = _blocks("columns", by_columns, q, k, v, task)
-    if _any_order() and row_time > 0 and not bias_grad:
+        def by_rows(blocks: Blocks) -> Tensor | None:
+            return self.by_rows(blocks, dq, bias_grad)
+
+        def by_columns(blocks: Blocks) -> None:
+            self.by_columns(blocks, dk, dv, None)
 
         def in_one(blocks: Blocks) -> Tensor:
             sum_dq = q.new_zeros(q.shape, dtype=torch.float32)
-            split.by_columns(blocks, dk, dv, sum_dq)
+            self.by_columns(blocks, dk, dv, sum_dq)
             return sum_dq
 
-        fused_blocks, fused_time = _blocks("fused", in_one, q, k, v, task)
-        if fused_time < row_time + column_time:
-            return dq.copy_(in_one(fused_blocks)), dk, dv, None
-    grad_table = by_rows(row_blocks)
-    by_columns(column_blocks)
-    return dq, dk, dv, grad_table
-
-
-@dataclass(frozen=True)
-class _Backward:
-    """The inputs of the backward kernels, as in :func:`_backward`."""
-
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    do: Tensor
-    grad_sums: list[Tensor | None]
-    task: _Task
+        row_blocks, row_time = _blocks("rows", by_rows, q, k, v, self.task)
+        column_blocks, column_time = _blocks("columns", by_columns, q, k, v, self.task)
+        if _any_order() and row_time > 0 and not bias_grad:
+            fused_blocks, fused_time = _blocks("fused", in_one, q, k, v, self.task)
+            if fused_time < row_time + column_time:
+                return dq.copy_(in_one(fused_blocks)), dk, dv, None
+        grad_table = by_rows(row_blocks)
+        by_columns(column_blocks)
+        return dq, dk, dv, grad_table
 
     def by_rows(self, blocks: Blocks, dq: Tensor, bias_grad: bool) -> Tensor | None:
         """Write the gradient of q; return that of the table of the bias [H, R], if asked for."""
         from relu_nmt.attention.backends.triton_kernels import rows_kernel
 
-        q, bias, grad_table = self.q, self.task.bias, None
+        q, bias, grad_table = self.inputs[0], self.task.bias, None
         if bias_grad and bias is not None:
             # One of each sample, so that fewer threads wait for the same entry.
             grad_table = bias.table.new_zeros(q.size(0), *bias.table.shape)
-        arguments = self._arguments((dq, grad_table), (dq,))
+        arguments = self.task.arguments(self.inputs, (*self.grad_sums, dq, grad_table), (dq,))
         constants = {**self._constants(varying=False), "BIAS_GRAD": bias_grad}
         _run(rows_kernel, q.size(2), blocks.rows, arguments, constants, blocks, q)
         return None if grad_table is None else grad_table.sum(0)
@@ -266,77 +285,21 @@ class _Backward:
         """Write the gradients of k and v, and add that of q to ``dq`` [B, H, Nq, d], float32."""
         from relu_nmt.attention.backends.triton_kernels import columns_kernel
 
-        arguments = self._arguments((dq, dk, dv), (dk, dv))
+        arguments = self.task.arguments(self.inputs, (*self.grad_sums, dq, dk, dv), (dk, dv))
         varying = self.task.scale.size(2) > 1
         constants = {**self._constants(varying), "FUSED": dq is not None}
-        length = self.k.size(2)
-        _run(columns_kernel, length, blocks.columns, arguments, constants, blocks, self.q)
-
-    def _arguments(
-        self, outputs: tuple[Tensor | None, ...], strided: tuple[Tensor, ...]
-    ) -> tuple[Any, ...]:
-        """Return a kernel's arguments: inputs, outputs, strides of both, numbers."""
-        q, k, v, do, task = self.q, self.k, self.v, self.do, self.task
-        inputs = (q, k, v, do, task.scale, task.key_mask, task.key_bounds, *_bias(task))
-        strides = (stride for x in (q, k, v, do, *strided) for stride in _strides(x))
-        return (*inputs, *self.grad_sums, *outputs, *strides, *_common(q, k, task))
+        _run(columns_kernel, dk.size(2), blocks.columns, arguments, constants, blocks, dk)
 
     def _constants(self, varying: bool) -> dict[str, Any]:
         """Return what a kernel is compiled for; ``varying``: the scale does within its block."""
+        q, _, v, _ = self.inputs
         has_total, has_logs = (grad is not None for grad in self.grad_sums)
-        half = self.v.dtype == torch.float16
         return {
-            **_constants(self.q, self.v, self.task),
+            **self.task.constants(q, v),
             "TOTAL_GRAD": has_total,
             "LOGS_GRAD": has_logs,
-            "SCALE_FIRST": varying or has_total or has_logs or half,
+            "SCALE_FIRST": varying or has_total or has_logs or v.dtype == torch.float16,
         }
-
-
-def _constants(q: Tensor, v: Tensor, task: _Task) -> dict[str, Any]:
-    """Return what all kernels are compiled for."""
-    assert task.map.kernels is not None, "supports() leaves such maps to others"
-    value, slope = task.map.kernels()
-    return {
-        "VALUE": value,
-        "SLOPE": slope,
-        "POWER": task.map.power,
-        "HAS_BIAS": task.bias is not None,
-        "CAUSAL": task.causal,
-        "HAS_MASK": task.key_mask is not None,
-        "DROPOUT": task.threshold > 0,
-        "WIDTH": q.size(3),
-        "VALUE_WIDTH": v.size(3),
-        "PADDED": _padded(q.size(3)),
-        "VALUE_PADDED": _padded(v.size(3)),
-    }
-
-
-def _common(q: Tensor, k: Tensor, task: _Task) -> tuple[int | float, ...]:
-    """Return the numbers that all kernels take last."""
-    scale, mask = task.scale, task.key_mask
-    zero = width = query_batch = key_batch = 0
-    if task.bias is not None:
-        zero, width = task.bias.zero, task.bias.table.size(1)
-        query_batch, key_batch = (
-            codes.size(1) if codes.size(0) > 1 else 0
-            for codes in (task.bias.query_codes, task.bias.key_codes)
-        )
-    return (
-        scale.stride(0) if scale.size(0) > 1 else 0,
-        scale.stride(2) if scale.size(2) > 1 else 0,
-        mask.stride(0) if mask is not None and mask.size(0) > 1 else 0,
-        zero,
-        width,
-        query_batch,
-        key_batch,
-        task.seed,
-        task.threshold,
-        task.keep_scale,
-        q.size(1),
-        q.size(2),
-        k.size(2),
-    )
 
 
 def _prepared(bias: ScoreBias | None) -> ScoreBias | None:
@@ -345,12 +308,6 @@ def _prepared(bias: ScoreBias | None) -> ScoreBias | None:
         return None
     queries, keys = (x.to(torch.int32).contiguous() for x in (bias.query_codes, bias.key_codes))
     return ScoreBias(bias.table.float().contiguous(), queries, keys, bias.zero)
-
-
-def _bias(task: _Task) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Return the table, the codes of the queries and those of the keys."""
-    bias = task.bias
-    return (None, None, None) if bias is None else (bias.table, bias.query_codes, bias.key_codes)
 
 
 def _blocks(
@@ -395,10 +352,6 @@ def _interpreted() -> bool:
 
 def _padded(width: int) -> int:
     return max(_MIN_PADDED, 1 << (width - 1).bit_length())
-
-
-def _strides(x: Tensor) -> tuple[int, int, int]:
-    return x.stride(0), x.stride(1), x.stride(2)
 
 
 def _rows_in_one_piece(x: Tensor) -> Tensor:

@@ -35,66 +35,27 @@ _SMALLEST = (Blocks(32, 32, 4, 1), Blocks(16, 16, 4, 1))
 _SHORT = (Blocks(64, 64, 4, 2), *_SMALLEST)
 _WIDE = (Blocks(64, 64, 8, 2), Blocks(64, 32, 4, 2), *_SMALLEST)
 _FLOAT32 = (Blocks(64, 32, 4, 2), *_SMALLEST)
-# By kernel and padded head width; the first that fits is the choice where nothing is measured.
+# Rows, columns, warps, stages and skip, by kernel and padded head width; the first that fits is the
+# choice where nothing is measured. "fused" has at least 64 rows, so that the gradient of the
+# queries, too, is made by the fast products.
+# fmt: off
 _LONG = {
-    ("forward", 64): (
-        Blocks(128, 128, 8, 3),
-        Blocks(128, 128, 4, 3),
-        Blocks(128, 64, 4, 4),
-        Blocks(64, 128, 4, 3),
-        Blocks(64, 64, 4, 3, skip=True),
-        Blocks(128, 64, 4, 3, skip=True),
-    ),
-    ("forward", 128): (
-        Blocks(128, 128, 8, 2),
-        Blocks(128, 64, 8, 3),
-        Blocks(128, 64, 4, 3),
-        Blocks(64, 128, 4, 2),
-        Blocks(64, 64, 4, 3, skip=True),
-        Blocks(128, 64, 8, 3, skip=True),
-    ),
-    ("rows", 64): (
-        Blocks(128, 64, 8, 3),
-        Blocks(128, 64, 4, 3),
-        Blocks(128, 128, 8, 2),
-        Blocks(64, 64, 4, 3),
-        Blocks(64, 64, 4, 3, skip=True),
-    ),
-    ("rows", 128): (
-        Blocks(128, 64, 8, 2),
-        Blocks(128, 64, 8, 3),
-        Blocks(64, 64, 4, 3),
-        Blocks(128, 128, 8, 2),
-        Blocks(64, 64, 4, 3, skip=True),
-    ),
-    ("columns", 64): (
-        Blocks(64, 128, 8, 3),
-        Blocks(64, 128, 8, 2),
-        Blocks(32, 128, 4, 3),
-        Blocks(64, 64, 4, 3),
-        Blocks(64, 64, 4, 3, skip=True),
-    ),
-    ("columns", 128): (
-        Blocks(32, 128, 8, 3),
-        Blocks(64, 128, 8, 2),
-        Blocks(64, 64, 8, 3),
-        Blocks(64, 64, 8, 2),
-        Blocks(64, 64, 4, 2, skip=True),
-    ),
-    # At least 64 rows, so that the gradient of the queries, too, is made by the fast products.
-    ("fused", 64): (
-        Blocks(64, 128, 8, 3),
-        Blocks(64, 128, 8, 2),
-        Blocks(64, 64, 4, 3),
-        Blocks(64, 64, 4, 3, skip=True),
-    ),
-    ("fused", 128): (
-        Blocks(64, 64, 8, 3),
-        Blocks(64, 128, 8, 2),
-        Blocks(64, 64, 8, 2),
-        Blocks(64, 64, 8, 2, skip=True),
-    ),
+    ("forward", 64): ((128, 128, 8, 3), (128, 128, 4, 3), (128, 64, 4, 4), (64, 128, 4, 3),
+                      (64, 64, 4, 3, True), (128, 64, 4, 3, True)),
+    ("forward", 128): ((128, 128, 8, 2), (128, 64, 8, 3), (128, 64, 4, 3), (64, 128, 4, 2),
+                       (64, 64, 4, 3, True), (128, 64, 8, 3, True)),
+    ("rows", 64): ((128, 64, 8, 3), (128, 64, 4, 3), (128, 128, 8, 2), (64, 64, 4, 3),
+                   (64, 64, 4, 3, True)),
+    ("rows", 128): ((128, 64, 8, 2), (128, 64, 8, 3), (64, 64, 4, 3), (128, 128, 8, 2),
+                    (64, 64, 4, 3, True)),
+    ("columns", 64): ((64, 128, 8, 3), (64, 128, 8, 2), (32, 128, 4, 3), (64, 64, 4, 3),
+                      (64, 64, 4, 3, True)),
+    ("columns", 128): ((32, 128, 8, 3), (64, 128, 8, 2), (64, 64, 8, 3), (64, 64, 8, 2),
+                       (64, 64, 4, 2, True)),
+    ("fused", 64): ((64, 128, 8, 3), (64, 128, 8, 2), (64, 64, 4, 3), (64, 64, 4, 3, True)),
+    ("fused", 128): ((64, 64, 8, 3), (64, 128, 8, 2), (64, 64, 8, 2), (64, 64, 8, 2, True)),
 }
+# fmt: on
 
 
 def candidates(
@@ -116,7 +77,7 @@ def candidates(
         return _WIDE
     if not long:
         return _SHORT
-    chosen = _LONG[kernel, max(width, 64)]
+    chosen = [Blocks(*sizes) for sizes in _LONG[kernel, max(width, 64)]]
     return tuple(b for b in chosen if rectifies or not b.skip) + _SMALLEST
 
 

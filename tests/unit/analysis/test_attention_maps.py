@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from relu_nmt.analysis.attention_maps import attention_weights
-from relu_nmt.analysis.places import AttentionPlace
+from relu_nmt.analysis import attention_weights
 from relu_nmt.attention import attentions
 from relu_nmt.attention.base import Attention, Capabilities, Need
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.records import record_attention
 from relu_nmt.attention.softmax import SoftmaxAttention
+from relu_nmt.attention.spec import AttentionPlace
 from relu_nmt.decoding.ensemble import Ensemble
 from relu_nmt.errors import ConfigError
 from tests.unit.analysis.models import SOURCE, TARGET, make_model, make_translator

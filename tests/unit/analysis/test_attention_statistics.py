@@ -5,10 +5,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from relu_nmt.analysis import attention_statistics
-from relu_nmt.analysis.attention_maps import attention_weights
-from relu_nmt.analysis.attention_statistics import AttentionStatistics
-from relu_nmt.analysis.places import AttentionPlace
+from relu_nmt import analysis
+from relu_nmt.analysis import AttentionStatistics, attention_weights
+from relu_nmt.attention.spec import AttentionPlace
 from relu_nmt.decoding.ensemble import Ensemble
 from relu_nmt.errors import ConfigError
 from relu_nmt.recipes.attention_report import AttentionReport
@@ -43,15 +42,15 @@ def entropy(row):
 
 
 def test_memory_is_not_that_of_many_short_sentences_at_once(monkeypatch):
-    monkeypatch.setattr(attention_statistics, "MOST_TOKENS", 12)
+    monkeypatch.setattr(analysis, "MOST_TOKENS", 12)
     statistics, read = AttentionStatistics(Ensemble([make_model("softmax")])), []
-    decoder_inputs = attention_statistics.decoder_inputs
+    decoder_inputs = analysis.decoder_inputs
 
     def noted(sources, targets, *rest):
         read.append(len(sources) * max(map(len, [*sources, *targets])))
         return decoder_inputs(sources, targets, *rest)
 
-    monkeypatch.setattr(attention_statistics, "decoder_inputs", noted)
+    monkeypatch.setattr(analysis, "decoder_inputs", noted)
     sentence = np.array([5, 6, EOS])
     statistics.add([sentence] * 10, [sentence] * 10)
     assert read == [12, 12, 6]
@@ -76,7 +75,7 @@ def test_the_attention_is_measured_when_all_is_translated(tmp_path):
 @pytest.mark.parametrize("attention", ["softmax", "reluformer"])
 @pytest.mark.parametrize("most_weights", [1, 2**25])
 def test_means_are_those_of_the_weights_of_each_sentence(attention, most_weights, monkeypatch):
-    monkeypatch.setattr(attention_statistics, "MOST_WEIGHTS", most_weights)  # batches of 1 or all
+    monkeypatch.setattr(analysis, "MOST_WEIGHTS", most_weights)  # batches of 1 or all
     model = make_model(attention)
     report = report_of(model)
     assert report["sentences"] == 4

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from relu_nmt.attention.base import Need
-from relu_nmt.attention.config import AttentionRegularizerConfig
 from relu_nmt.attention.records import record_attention
+from relu_nmt.attention.spec import AttentionRegularizerConfig
 from relu_nmt.data.batches import collate
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.encoder_decoder import EncoderDecoder

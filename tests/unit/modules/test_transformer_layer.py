@@ -4,10 +4,9 @@ import pytest
 import torch
 
 from relu_nmt.attention.base import Need, build_attention
-from relu_nmt.attention.config import AttentionRegularizerConfig
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.records import record_attention
-from relu_nmt.attention.spec import AttentionSpec
+from relu_nmt.attention.spec import AttentionRegularizerConfig, AttentionSpec
 from relu_nmt.data.batches import collate
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.encoder_decoder import EncoderDecoder

@@ -4,7 +4,12 @@ from torch import nn
 
 from relu_nmt.errors import ConfigError
 from relu_nmt.optim.config import OPTIMIZERS, OptimizerConfig
-from relu_nmt.optim.optimizers import build_optimizer, set_learning_rate
+from relu_nmt.optim.optimizers import build_optimizer
+
+
+def set_learning_rate(optimizer, rate):
+    for group in optimizer.param_groups:
+        group["lr"] = rate
 
 
 class Weights(nn.Module):

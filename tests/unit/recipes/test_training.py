@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from relu_nmt.attention.config import AttentionBackendConfig
+from relu_nmt.attention.spec import AttentionBackendConfig
 from relu_nmt.config import REQUIRED, group, option, settings
 from relu_nmt.errors import ConfigError
 from relu_nmt.recipes.training import Training, run_training

@@ -9,32 +9,38 @@ import torch
 from relu_nmt.errors import ConfigError
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.training.distributed import join_processes
-from tests.unit.training.toy import json_lines
+from tests.unit.training.toy import Toy, ToySource, json_lines
 
 ROOT = Path(__file__).parents[3]
 
 WORKER = """
 import sys
 from pathlib import Path
-from tests.unit.training.toy import Toy, ToySource
 from relu_nmt.training.distributed import join_processes
-import tests.unit.training.toy as toy
+from tests.unit.training import test_distributed, toy
 process = join_processes(cpu=True)
 toy.ProcessGroup = lambda *_: process
-poisoned = [int(number) for number in sys.argv[3:]]
-Toy(
-    Path(sys.argv[1]), {"max_epoch": 2, "update_freq": (int(sys.argv[2]),), "clip_norm": 1.0},
-    logging={"log_interval": 1}, ema={"store_ema": True}, dropout=0.0,
-    train=ToySource(7, poisoned), valid={"valid": ToySource(3)},
-).trainer().train()
+folder, update_freq, *poisoned = sys.argv[1:]
+test_distributed.train(Path(folder), int(update_freq), [int(number) for number in poisoned])
 process.close()
 """
 
 
-def launch(processes, *arguments):
-    command = [sys.executable]
-    if processes > 1:
-        command += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+def train(folder, update_freq, poisoned=()):
+    """Train in this process, one of however many."""
+    Toy(
+        folder,
+        {"max_epoch": 2, "update_freq": (update_freq,), "clip_norm": 1.0},
+        logging={"log_interval": 1},
+        ema={"store_ema": True},
+        dropout=0.0,
+        train=ToySource(7, poisoned),
+        valid={"valid": ToySource(3)},
+    ).trainer().train()
+
+
+def launch_two(*arguments):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     script = Path(arguments[0]).with_suffix(".py")
     script.write_text(WORKER)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
@@ -53,12 +59,13 @@ def values(lines, name):
 
 
 @pytest.mark.slow
-def test_two_processes_make_the_updates_of_one_that_accumulates(tmp_path):
+def test_two_processes_make_the_updates_of_one_that_accumulates(tmp_path, capsys):
     """7 batches an epoch: at its end the second process has none and must keep step."""
-    one = launch(1, tmp_path / "one", 4)
-    two = launch(2, tmp_path / "two", 2)
-    assert one.returncode == two.returncode == 0, one.stderr + two.stderr
-    left, right = json_lines(one.stdout), json_lines(two.stdout)
+    train(tmp_path / "one", 4)
+    left = json_lines(capsys.readouterr().out)
+    two = launch_two(tmp_path / "two", 2)
+    assert two.returncode == 0, two.stderr
+    right = json_lines(two.stdout)
     for name in ("loss", "nll_loss", "gnorm", "bias", "wpb", "bsz", "valid_loss", "lr"):
         assert values(left, name), name
         assert values(left, name) == pytest.approx(values(right, name), rel=1e-4), name
@@ -73,7 +80,7 @@ def test_two_processes_make_the_updates_of_one_that_accumulates(tmp_path):
 
 @pytest.mark.slow
 def test_a_bad_batch_of_any_process_is_named(tmp_path):
-    run = launch(2, tmp_path / "bad", 2, 3)
+    run = launch_two(tmp_path / "bad", 2, 3)
     assert run.returncode != 0
     # Batch 3 is the second process's second one.
     assert "update 1 (epoch 1)" in run.stderr

@@ -1,19 +1,28 @@
-"""Statistics of all attention weights over a set of sentences, by module and head."""
+"""What trained models attend to: the weights themselves, and their statistics over many sentences.
 
+Weights are those of any layer, slot and head.
+"""
+
+import json
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
-from relu_nmt.analysis.attention_maps import attention_of, decoder_inputs, single_model
-from relu_nmt.attention.base import Need
-from relu_nmt.attention.records import record_attention
-from relu_nmt.attention.spec import SLOTS
-from relu_nmt.attention.telemetry import ModuleSums, attention_sums, bucket_name
+from relu_nmt.attention.base import Attention, Need
+from relu_nmt.attention.records import ModuleSums, attention_sums, bucket_name, record_attention
+from relu_nmt.attention.spec import SLOTS, AttentionPlace
+from relu_nmt.data.batches import pad_rows, shift_right
+from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.decoding.ensemble import Ensemble
 from relu_nmt.errors import ConfigError
+from relu_nmt.models.encoder_decoder import EncoderDecoder
 
+DIGITS = 4
+"""Significant digits of the weights in JSON."""
 MOST_WEIGHTS = 2**25
 """Entries of the weights [B, H, Nq, Nk] of one attention at a time: 128 MB in float32."""
 MOST_TOKENS = 2**14
@@ -30,6 +39,118 @@ DEFINITIONS = {
     "slots": "means over rows and heads, then over the slot's modules",
     "overall": "means over rows and heads, then over all modules",
 }
+
+
+@dataclass(frozen=True)
+class AttentionMap:
+    """What one attention looked at while one sentence was translated.
+
+    Args:
+        slot: ``encoder``, ``decoder`` or ``cross``.
+        layer: index of the layer, from 0.
+        head: index of the head, or ``None`` for all.
+        queries: Nq labels of the rows. A row of the decoder's attentions is labelled with the
+            token that is predicted there.
+        keys: Nk labels of the columns. The decoder's self-attention reads the tokens before the
+            predicted one, the end symbol first.
+        weights: [Nq, Nk], or [H, Nq, Nk] for all heads; as the mechanism defines them, so a row
+            need not sum to 1.
+    """
+
+    slot: str
+    layer: int
+    head: int | None
+    queries: list[str]
+    keys: list[str]
+    weights: np.ndarray
+
+    def to_json(self) -> str:
+        """Return it as one line of JSON, the weights with four significant digits."""
+        rounded = np.vectorize(lambda weight: float(f"{weight:.{DIGITS}g}"), otypes=[float])
+        weights = rounded(self.weights).tolist()
+        return json.dumps({**asdict(self), "weights": weights}, ensure_ascii=False)
+
+
+def attention_of(model: EncoderDecoder, slot: str, layer: int) -> Attention:
+    """Return the attention mechanism of a layer.
+
+    Raises:
+        ConfigError: there is no such layer.
+    """
+    layers = (model.encoder if slot == "encoder" else model.decoder).layers
+    if not -len(layers) <= layer < len(layers):
+        raise ConfigError(
+            f"attention {slot}.{layer}: the model's layers are {slot}.0 to {slot}.{len(layers) - 1}"
+        )
+    if slot == "cross":
+        return model.decoder.cross_attentions[layer].attention
+    return layers[layer].self_attention.attention
+
+
+def checked_place(model: EncoderDecoder, place: AttentionPlace) -> AttentionPlace:
+    """Return the place, its layer counted from 0, if its weights can be shown.
+
+    Raises:
+        ConfigError: there is no such layer or head, or the mechanism has no weights.
+    """
+    attention = attention_of(model, place.slot, place.layer)
+    if place.head is not None and not 0 <= place.head < attention.num_heads:
+        raise ConfigError(f"attention {place}: its heads are 0 to {attention.num_heads - 1}")
+    if not attention.capabilities.weights:
+        name = model.config.attention_of(place.slot)
+        raise ConfigError(f"attention {place}: {name} has no matrix of weights to show")
+    return replace(place, layer=attention.layer)
+
+
+def attention_weights(
+    ensemble: Ensemble, place: AttentionPlace, source: np.ndarray, target: np.ndarray
+) -> np.ndarray:
+    """Return the weights at a place, [Nq, Nk] of one head or [H, Nq, Nk] of all, float32.
+
+    The target is read in one pass (teacher forcing), which gives what step-by-step decoding
+    computed for it. Only this one mechanism leaves its fast path.
+
+    Args:
+        ensemble: a single model.
+        place: where.
+        source: token numbers, ending in the end symbol.
+        target: token numbers, ending in the end symbol.
+
+    Raises:
+        ConfigError: several models, or nothing to show at this place.
+    """
+    model = single_model(ensemble)
+    place = checked_place(model, place)
+    attention = attention_of(model, place.slot, place.layer)
+    src_tokens, prev_output_tokens = decoder_inputs([source], [target], ensemble)
+    with ensemble.evaluating(), record_attention(attention, Need(weights=True)) as records:
+        model(src_tokens, prev_output_tokens)
+    if len(records) != 1 or records[0].weights is None:
+        raise ConfigError(f"attention {place}: its mechanism returned no weights")
+    weights = records[0].weights[0].float()
+    return (weights if place.head is None else weights[place.head]).cpu().numpy()
+
+
+def decoder_inputs(
+    sources: Sequence[np.ndarray], targets: Sequence[np.ndarray], ensemble: Ensemble
+) -> tuple[Tensor, Tensor]:
+    """Return the sources [B, S] and the targets shifted right [B, T], int64, right-padded."""
+    pad_index, device = ensemble.models[0].decoder.pad_index, ensemble.device
+    shifted = shift_right(pad_rows(targets, pad_index), pad_index, Dictionary.eos_index)
+    return pad_rows(sources, pad_index).to(device), shifted.to(device)
+
+
+def single_model(ensemble: Ensemble) -> EncoderDecoder:
+    """Return the model of an ensemble of one.
+
+    Raises:
+        ConfigError: there are several.
+    """
+    if len(ensemble.models) != 1:
+        raise ConfigError(
+            f"attention can be shown of one model only, and --path names {len(ensemble.models)}"
+        )
+    return ensemble.models[0]
 
 
 class AttentionStatistics:
@@ -123,26 +244,21 @@ class AttentionStatistics:
 
 
 def _of_module(sums: ModuleSums) -> dict[str, Any]:
+    def means(totals: np.ndarray, rows: float, **further: float) -> dict[str, float]:
+        names = zip(sums.statistics, (totals / rows).tolist(), strict=True)
+        return _with_exp({**dict(names), **further})
+
     rows = max(1.0, sums.rows)
-    mean = dict(zip(sums.statistics, (sums.heads.mean(1) / rows).tolist(), strict=True))
-    heads = [
-        dict(zip(sums.statistics, (of_head / rows).tolist(), strict=True))
-        for of_head in sums.heads.T
-    ]
     part: dict[str, Any] = {
         "rows": int(sums.rows),
-        "mean": _with_exp({**mean, "mean_log_n": sums.log_counts / rows}),
-        "heads": [_with_exp(head) for head in heads],
+        "mean": means(sums.heads.mean(1), rows, mean_log_n=sums.log_counts / rows),
+        "heads": [means(of_head, rows) for of_head in sums.heads.T],
     }
     if len(sums.bucket_rows):
+        counted = zip(sums.bucket_rows, sums.buckets.T, strict=True)
         part["by_visible_keys"] = {
-            bucket_name(index): {
-                "rows": int(count),
-                **_with_exp(dict(zip(sums.statistics, (total / count).tolist(), strict=True))),
-            }
-            for index, (count, total) in enumerate(
-                zip(sums.bucket_rows, sums.buckets.T, strict=True)
-            )
+            bucket_name(index): {"rows": int(count), **means(totals, count)}
+            for index, (count, totals) in enumerate(counted)
             if count
         }
     return part

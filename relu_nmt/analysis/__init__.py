@@ -1,1 +1,0 @@
-"""What trained models do: statistics of their attention, and the weights themselves."""
