@@ -214,7 +214,8 @@ class Translator:
 
     def generator(self, config: GenerationConfig) -> Generator:
         """Return what searches, or scores references, with the models."""
-        return Generator(self.models, config, self.task.target_dictionary, self.dtype)
+        task = self.task
+        return Generator(self.models, config, task.target_dictionary, self.dtype, task.separators)
 
     def translate_documents(
         self,
@@ -226,8 +227,9 @@ class Translator:
     ) -> TranslatedDocuments:
         """Return the translation of each document, a line for each of its lines.
 
-        Consecutive lines are translated together. If the model was trained without
-        ``--sentence-separator``, there is a line for each such group of lines instead. The list
+        Consecutive lines are translated together. A model trained with ``--sentence-separator``
+        writes as many sentences as there are lines, unless ``free_sentence_count`` is set. If it
+        was trained without, there is a line for each such group of lines instead. The list
         also has ``mismatch_rate``, ``num_at_limit`` and more of :class:`TranslatedDocuments`; a
         warning tells of translations that may be cut off.
 

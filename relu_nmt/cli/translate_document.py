@@ -10,10 +10,11 @@ Translate raw text of whole documents, a sentence or paragraph a line, blank lin
 
 Consecutive lines of a document are translated together, as many as --max-doc-tokens allows; a
 longer line is translated alone and whole. With a model trained with --sentence-separator every
-line gives one line, and blank lines stay where they are. Where a translation has not as many
-sentences as lines went in, these lines are translated again in two halves, and so on; how often
-is told at the end, on standard error. Models trained without separators give one line for each
-group of lines; --max-doc-tokens 1 translates line by line with any model.
+line gives one line, and blank lines stay where they are. Where a translation reaches the longest
+output or, with --free-sentence-count, has not as many sentences as lines went in, these lines are
+translated again in two halves, and so on; how often is told at the end, on standard error. Models
+trained without separators give one line for each group of lines; --max-doc-tokens 1 translates
+line by line with any model.
 """
 
 main = recipe_command(

@@ -107,26 +107,23 @@ class BeamSearch:
     def search(
         self,
         src_tokens: Tensor,
-        limits: np.ndarray,
-        context_sizes: np.ndarray,
-        prefixes: Tensor | None,
+        constraints: TokenConstraints,
     ) -> list[list[Hypothesis]]:
         """Return the n best hypotheses of each sentence, with their prefixes.
 
         Args:
             src_tokens: [B, S] int64, right-padded, each ending in the end symbol.
-            limits: largest number of tokens before the end symbol, int64 [B].
-            context_sizes: how many forced tokens are context, int64 [B]: hypotheses are ranked by
-                what follows, as if that were all; the rest of the prefix counts.
-            prefixes: forced first tokens [B, P] int64, padded on the right; None for none.
+            constraints: which tokens are allowed, and how many. Hypotheses are ranked by what
+                follows the context, as if that were all; the rest of a prefix counts.
         """
         config, symbols, device = self._config, self._symbols, src_tokens.device
         num_groups, eos = self._selector.num_groups, symbols.eos_index
+        limits = constraints.limits
         batch = _Batch(
             sentences=np.arange(len(limits)),
             not_words=(src_tokens == symbols.pad_index) | (src_tokens == eos),
             states=self._ensemble.start(src_tokens),
-            constraints=TokenConstraints(config, symbols, limits, context_sizes, device, prefixes),
+            constraints=constraints,
             finished=FinishedHypotheses(len(limits), num_groups, config.beam, device),
         )
         history = SearchHistory(len(limits), config, eos)

@@ -52,6 +52,13 @@ class SearchOptions(BatchSizeOptions):
         metavar="N",
         needs=SEARCHED,
     )
+    free_sentence_count: bool = option(
+        False,
+        "let a translation have more or fewer sentences than its source. By default models trained "
+        "with --sentence-separator may end it only behind the last of as many, and the longest "
+        "output grows if need be",
+        needs=SEARCHED,
+    )
     stop_rule: str = option(
         "ahead",
         "when K hypotheses have ended, stop at once (full, as fairseq) or when no open one scores "

@@ -1,4 +1,6 @@
-"""Which tokens may come next: length limits, forced prefixes, repeated n-grams."""
+"""Which tokens may come next: lengths, numbers of sentences, forced prefixes, repeated n-grams."""
+
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -34,6 +36,44 @@ def length_limits(
     return np.minimum(limits, max_positions - 1)
 
 
+@dataclass
+class SentencesLeft:
+    """The sentences that each hypothesis has still to end, so that it has as many as its source.
+
+    The end symbol comes behind the last of them, at once, and nowhere else. Allowed tokens keep
+    their log-probabilities, as with a forced end: a score stays the model's own, and hypotheses
+    that are led against its will pay for it. A sentence may be empty, as a translation may put
+    two into one; a word in its place would be made up.
+
+    Args:
+        separator: the target symbol that ends each sentence.
+        number: of sentences, int64 [B, K]; K may be 1 before the first token.
+    """
+
+    separator: int
+    number: Tensor
+
+    def advance(self, parents: Tensor | None, tokens: Tensor) -> None:
+        """Note the tokens [B, K] that were chosen, after beams ``parents`` [B, K] (None: same)."""
+        number = self.number.expand(tokens.shape)
+        if parents is not None:
+            number = number.gather(1, parents)
+        self.number = number - (tokens == self.separator).long()
+
+    def room(self, prefixes: Tensor | None, context_sizes: np.ndarray) -> np.ndarray:
+        """Return the fewest tokens before the end symbol, int64 [B].
+
+        Args:
+            prefixes: forced first tokens [B, P] int64.
+            context_sizes: how many of them are context, whose sentences count too, int64 [B].
+        """
+        needed = self.number[:, 0].cpu().numpy() + context_sizes
+        if prefixes is None:
+            return needed
+        ends = (prefixes == self.separator).cpu().numpy()
+        return needed - (ends & (np.arange(ends.shape[1]) < context_sizes[:, None])).sum(1)
+
+
 class TokenConstraints:
     """What the settings forbid at each step, for the live sentences of one batch.
 
@@ -45,6 +85,7 @@ class TokenConstraints:
             ``min_len`` counts what follows them.
         device: where the search runs.
         prefixes: forced first tokens [B, P] int64, padded on the right; None for none.
+        sentences: how many are to be written, for which ``limits`` leave room; None for any.
     """
 
     def __init__(
@@ -54,7 +95,8 @@ class TokenConstraints:
         limits: np.ndarray,
         context_sizes: np.ndarray,
         device: torch.device,
-        prefixes: Tensor | None,
+        prefixes: Tensor | None = None,
+        sentences: SentencesLeft | None = None,
     ) -> None:
         self._config = config
         self._symbols = symbols
@@ -62,37 +104,76 @@ class TokenConstraints:
         self.context_sizes = context_sizes
         self._device = device
         self._prefixes = prefixes
+        self._sentences = sentences
         self._history: Tensor | None = None  # [B, K, t], only where n-grams are blocked
         # Steps before and from which no sentence needs to be looked at.
         self._last_too_short = int(context_sizes.max(initial=0)) + config.min_len
         self._first_limit = int(limits.min())
+        if sentences is not None:
+            number = sentences.number[:, 0].cpu().numpy()
+            self._first_end = int(number.min())
+            self._first_limit = int((limits - number).min())
+            if prefixes is not None:  # where the end is, the sentences tell
+                ends = prefixes == symbols.eos_index
+                self._prefixes = prefixes.masked_fill(ends, symbols.pad_index)
 
     def apply(self, log_probs: Tensor, step: int) -> None:
         """Change log_probs [B, K, V] of the token after ``step`` others, in place.
 
         Forbidden tokens become -inf. A forced prefix comes before everything but the longest
-        length; the end symbol is forced at the limit.
+        length and the number of sentences; the end symbol is forced at the limit.
         """
-        config, symbols = self._config, self._symbols
+        config, symbols, sentences = self._config, self._symbols, self._sentences
         log_probs[:, :, symbols.pad_index] = -torch.inf
         log_probs[:, :, symbols.bos_index] = -torch.inf
         if config.unkpen:
             log_probs[:, :, symbols.unk_index] -= config.unkpen
-        end = log_probs[:, :, symbols.eos_index].clone()
+        special = [symbols.eos_index] + ([] if sentences is None else [sentences.separator])
+        before = {token: log_probs[:, :, token].clone() for token in special}
         forced = self._forced_by_prefix(log_probs, step)
-        if step < self._last_too_short:
-            too_short = self._rows(step < self.context_sizes + config.min_len)
-            log_probs[too_short, :, symbols.eos_index] = -torch.inf
         if self._history is not None:
             size = config.no_repeat_ngram_size
             block_repeated_ngrams(log_probs, self._history, size, symbols.pad_index)
+            if sentences is not None:  # ends of sentences are no repetition
+                log_probs[:, :, sentences.separator] = before[sentences.separator]
+        if step < self._last_too_short:
+            self._forbid_the_end(log_probs, step)
         if forced is not None:
             rows, values = forced
             log_probs[rows] = values
+        if sentences is not None:
+            self._count(sentences, log_probs, step, before)
         if step >= self._first_limit:
-            rows = self._rows(step >= self.limits)
-            log_probs[rows] = -torch.inf
-            log_probs[rows, :, symbols.eos_index] = end[rows]
+            _allow_only(symbols.eos_index, before, log_probs, self._mask(step >= self.limits))
+
+    def _forbid_the_end(self, log_probs: Tensor, step: int) -> None:
+        """Forbid the end symbol, and the separator before it, where a hypothesis is too short."""
+        shortest = self.context_sizes + self._config.min_len
+        too_short = self._mask(step < shortest)
+        log_probs[:, :, self._symbols.eos_index].masked_fill_(too_short, -torch.inf)
+        if self._sentences is not None:
+            too_short = self._mask(step + 1 < shortest) & (self._sentences.number == 1)
+            log_probs[:, :, self._sentences.separator].masked_fill_(too_short, -torch.inf)
+
+    def _count(
+        self,
+        sentences: SentencesLeft,
+        log_probs: Tensor,
+        step: int,
+        before: dict[int, Tensor],
+    ) -> None:
+        """Allow the end symbol behind the last sentence, and there nothing else.
+
+        Where the limit leaves room for no more than the separators, these are forced.
+        """
+        number, eos = sentences.number, self._symbols.eos_index
+        log_probs[:, :, eos].masked_fill_(number > 0, -torch.inf)
+        if step >= self._first_end:
+            _allow_only(eos, before, log_probs, number == 0)
+        if step >= self._first_limit:
+            room = torch.from_numpy(self.limits - step).to(self._device)[:, None]
+            full = (room <= number) & (number > 0) & self._mask(step >= self.context_sizes)
+            _allow_only(sentences.separator, before, log_probs, full)
 
     def _forced_by_prefix(self, log_probs: Tensor, step: int) -> tuple[Tensor, Tensor] | None:
         """Return the rows [R] with a forced token and what their log_probs [R, K, V] become."""
@@ -102,17 +183,19 @@ class TokenConstraints:
         rows = (tokens != self._symbols.pad_index).nonzero()[:, 0]
         values = torch.full_like(log_probs[rows], -torch.inf)
         index = tokens[rows, None, None].expand(-1, log_probs.size(1), 1)
-        in_context = torch.from_numpy(step < self.context_sizes).to(self._device)[rows]
-        own = log_probs[rows].gather(2, index).masked_fill(in_context[:, None, None], 0.0)
+        in_context = self._mask(step < self.context_sizes)[rows, :, None]
+        own = log_probs[rows].gather(2, index).masked_fill(in_context, 0.0)
         values.scatter_(2, index, own)
         return rows, values
 
-    def _rows(self, mask: np.ndarray) -> Tensor:
-        """Return the rows of a mask [B] on the device."""
-        return torch.from_numpy(np.flatnonzero(mask)).to(self._device)
+    def _mask(self, mask: np.ndarray) -> Tensor:
+        """Return a mask [B] on the device, [B, 1]."""
+        return torch.from_numpy(mask).to(self._device)[:, None]
 
     def advance(self, parents: Tensor | None, tokens: Tensor) -> None:
         """Note the tokens [B, K] that were chosen, after beams ``parents`` [B, K] (None: same)."""
+        if self._sentences is not None:
+            self._sentences.advance(parents, tokens)
         if not self._config.no_repeat_ngram_size:
             return
         newest = tokens[:, :, None]
@@ -132,6 +215,23 @@ class TokenConstraints:
             self._prefixes = self._prefixes.index_select(0, rows)
         if self._history is not None:
             self._history = self._history.index_select(0, rows)
+        if self._sentences is not None:
+            self._sentences.number = self._sentences.number.index_select(0, rows)
+
+
+def _allow_only(token: int, before: dict[int, Tensor], log_probs: Tensor, where: Tensor) -> None:
+    """Forbid, in place, all but one token.
+
+    Args:
+        token: its id.
+        before: its log-probabilities [B, K], by id, as the model gave them.
+        log_probs: [B, K, V].
+        where: beams, bool [B, K] or, for all of a sentence, [B, 1].
+    """
+    sentence, beam = where.expand(before[token].shape).nonzero(as_tuple=True)
+    if len(sentence):
+        log_probs[sentence, beam] = -torch.inf
+        log_probs[sentence, beam, token] = before[token][sentence, beam]
 
 
 def block_repeated_ngrams(log_probs: Tensor, history: Tensor, size: int, spare_index: int) -> None:

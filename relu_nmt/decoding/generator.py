@@ -11,7 +11,7 @@ from relu_nmt.data.batches import pad_rows, shift_right
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.decoding.beam_search import BeamSearch
 from relu_nmt.decoding.config import GenerationConfig
-from relu_nmt.decoding.constraints import length_limits
+from relu_nmt.decoding.constraints import SentencesLeft, TokenConstraints, length_limits
 from relu_nmt.decoding.ensemble import Ensemble
 from relu_nmt.decoding.hypotheses import Hypothesis, LengthPenalty
 from relu_nmt.decoding.selectors import (
@@ -40,6 +40,11 @@ class Generator:
         config: settings of the search.
         symbols: the target dictionary.
         dtype: ``torch.float16`` or ``torch.bfloat16`` to compute in; scores stay in float32.
+        separators: the symbol that ends each sentence of a source, and of a target: a translation
+            then has as many as its source, unless ``config.free_sentence_count``. None for none.
+
+    Raises:
+        ConfigError: ``free_sentence_count`` without separators.
 
     Example:
         >>> from relu_nmt.models.config import TransformerConfig
@@ -57,10 +62,17 @@ class Generator:
         config: GenerationConfig,
         symbols: Dictionary,
         dtype: torch.dtype | None = None,
+        separators: tuple[int, int] | None = None,
     ) -> None:
+        if config.free_sentence_count and separators is None:
+            raise ConfigError(
+                "--free-sentence-count: the model was trained without --sentence-separator, so "
+                "that sentences are not counted anyway; leave it out"
+            )
         self.ensemble = Ensemble(models, config.temperature, dtype)
         self.config = config
         self.symbols = symbols
+        self._separators = None if config.free_sentence_count else separators
 
     def translate(
         self,
@@ -147,11 +159,20 @@ class Generator:
         limits = length_limits(config, lengths, self.ensemble.max_positions)
         if context_sizes is None:
             context_sizes = np.zeros_like(limits)
+        sentences = None
+        if self._separators is not None:
+            number = (src_tokens == self._separators[0]).sum(1).clamp_min(1)
+            sentences = SentencesLeft(self._separators[1], number[:, None])
+            limits = np.maximum(limits, sentences.room(prefix_tokens, context_sizes))
+            self._check_room(limits)
+        constraints = TokenConstraints(
+            config, self.symbols, limits, context_sizes, src_tokens.device, prefix_tokens, sentences
+        )
         ids = np.arange(len(limits)) if sentence_ids is None else sentence_ids
         with self.ensemble.evaluating():
             selector = self._selector(ids, limits, src_tokens.device)
             search = BeamSearch(self.ensemble, config, self.symbols, selector)
-            results = search.search(src_tokens, limits, context_sizes, prefix_tokens)
+            results = search.search(src_tokens, constraints)
         for sentence, hypotheses in zip(ids, results, strict=True):
             if not hypotheses:
                 raise ConfigError(f"sentence {sentence}: no possible output; {self._reason()}")
@@ -161,6 +182,15 @@ class Generator:
                 results, context_sizes.tolist(), limits.tolist(), strict=True
             )
         ]
+
+    def _check_room(self, limits: np.ndarray) -> None:
+        """See that the models can write the sentences of each source."""
+        longest, positions = int(limits.max(initial=0)), self.ensemble.max_positions
+        if positions is not None and longest >= positions:
+            raise ConfigError(
+                f"{longest} tokens are needed for the sentences to translate at once, but the "
+                f"model can write {positions - 1}; give a smaller --max-doc-tokens"
+            )
 
     def _reason(self) -> str:
         if self.config.min_len > 1 or self.config.no_repeat_ngram_size:

@@ -229,7 +229,7 @@ class TranslationTraining(Training):
         dtype = torch.bfloat16 if run.bf16 else torch.float16 if run.fp16 else None
         search = search_settings(options.eval_bleu_args)
         return ValidationBleu(
-            Generator([model], search, self.task.target_dictionary, dtype),
+            Generator([model], search, self.task.target_dictionary, dtype, self.task.separators),
             self.task,
             batches.split,
             ScoringConfig(scoring="bleu" if options.eval_tokenized_bleu else "sacrebleu"),

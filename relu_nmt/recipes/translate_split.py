@@ -23,7 +23,6 @@ from relu_nmt.decoding.document_search import (
     SourceDocuments,
     TranslatedDocuments,
     WindowPlan,
-    WindowTranslation,
 )
 from relu_nmt.decoding.translations import Line, SourceSentence
 from relu_nmt.errors import DataError
@@ -254,7 +253,12 @@ class _SplitTranslator:
         found = self._found
         for own in translated.windows:
             if not self._settings.split.quiet:
-                self._print_group(len(found.groups), own)
+                number = len(found.groups)
+                lines = self._lines.of_split(number, own.source)
+                for translation in own.translations:
+                    lines += self._lines.hypothesis(number, translation)
+                    lines += self._attention.lines(number, own.source, translation)
+                self._print("\n".join(lines))
             best = own.translations[0]
             found.groups.append(Line(best.text, best.tokens))
             found.counts.append(own.window.num_new)
@@ -266,13 +270,6 @@ class _SplitTranslator:
             found.documents += translated.lines
         windows = translated.windows
         self._attention.add([own.source for own in windows], [own.translations for own in windows])
-
-    def _print_group(self, number: int, own: WindowTranslation) -> None:
-        lines = self._lines.of_split(number, own.source)
-        for translation in own.translations:
-            lines += self._lines.hypothesis(number, translation)
-            lines += self._attention.lines(number, own.source, translation)
-        self._print("\n".join(lines))
 
     def _print(self, text: str) -> None:
         if text:

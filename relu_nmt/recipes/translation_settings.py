@@ -91,7 +91,8 @@ class SplitDocumentOptions:
     output: str | None = option(
         None,
         "write the documents as text: a line for each sentence, or, where a group's translation "
-        "has not as many sentences as its source, a line for the group",
+        "has not as many sentences as its source (--free-sentence-count, or a model without "
+        "separators), a line for the group",
         metavar="FILE",
         needs="max_doc_tokens",
     )

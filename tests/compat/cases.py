@@ -136,16 +136,19 @@ def logged(lines: list[str]) -> list[dict[str, float]]:
     return kept
 
 
-def translate(path: str) -> list[list]:
+def translate(path: str, **search: bool) -> list[list]:
     """Return text and score (nats) of the two best translations of a few raw lines."""
     from relu_nmt.translator import Translator
 
     paths = [str(FILES / part) for part in path.split(os.pathsep)]
-    found = Translator.from_checkpoint(paths, "cpu").translate_nbest(LINES, beam=4, nbest=2)
+    found = Translator.from_checkpoint(paths, "cpu").translate_nbest(
+        LINES, beam=4, nbest=2, **search
+    )
     return [[t.text, t.score] for of_line in found for t in of_line]
 
 
 LIMITS = "--max-len-b 40 --max-len-a 1"
+FREE_COUNT = "--free-sentence-count"
 
 
 def generate(data: str, path: str, flags: str = LIMITS) -> list[str]:
@@ -160,12 +163,19 @@ def score_references(data: str, path: str) -> list[str]:
     return [line for line in lines if line[:2] in ("H-", "P-")]
 
 
-def outputs_of_model(name: str) -> dict[str, list]:
-    """Return translations and scores by a stored checkpoint, or by several with colons."""
+def outputs_of_model(name: str, count_freely: bool = False) -> dict[str, list]:
+    """Return translations and scores by a stored checkpoint, or by several with colons.
+
+    Args:
+        name: of the checkpoint.
+        count_freely: ask for what the old code did with the number of sentences.
+    """
     case, path = CASES.get(name, Case("")), checkpoint(name)
+    search = {"free_sentence_count": True} if count_freely else {}
+    flags = f"{LIMITS} --beam 5 --nbest 2 {case.generate} {FREE_COUNT if count_freely else ''}"
     return {
-        "translate": translate(path),
-        "generate": generate(case.data, path, f"{LIMITS} --beam 5 --nbest 2 {case.generate}"),
+        "translate": translate(path, **search),
+        "generate": generate(case.data, path, flags),
         "references": score_references(case.data, path),
     }
 
@@ -187,9 +197,9 @@ def resume_images(name: str, scratch: Path) -> dict[str, list]:
     return {"log": logged(run_command("vision_train", flags, "--save-dir", str(scratch)))}
 
 
-def translate_document() -> list[str]:
+def translate_document(more_flags: str = "") -> list[str]:
     """Return the sentences of a stored document, translated by the model of documents."""
-    flags = "--cpu --no-progress-bar --max-doc-tokens 120 --max-len-b 40 --max-len-a 1"
+    flags = f"--cpu --no-progress-bar --max-doc-tokens 120 {LIMITS} {more_flags}"
     path = checkpoint("documents")
     return run_command("translate_document", f"text/test.de --path {path} {flags}")
 

@@ -8,6 +8,8 @@ import torch
 
 from relu_nmt.cli import generate, train
 from relu_nmt.corpus.preprocess_config import PreprocessConfig
+from relu_nmt.corpus.translation import TranslationTask
+from relu_nmt.decoding.generator import Generator
 from relu_nmt.recipes import preprocess
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.translator import Translator
@@ -94,7 +96,18 @@ def test_stopping_and_going_on_changes_no_bit(folder, tmp_path, capsys, mixture)
         assert torch.equal(whole[name], parts[name]), name
 
 
-def test_validation_translates_groups_and_scores_documents(folder, tmp_path, capsys):
+def test_validation_translates_groups_and_scores_documents(folder, tmp_path, capsys, monkeypatch):
+    task = TranslationTask.from_data_folder(folder / "data").with_sentence_separator()
+    counts, translate = [], Generator.translate
+
+    def count(self, sources, *arguments):
+        found = translate(self, sources, *arguments)
+        for source, (best, *_) in zip(sources, found, strict=True):
+            sides = zip((source.ids, best.tokens), task.separators, strict=True)
+            counts.append([int((ids == separator).sum()) for ids, separator in sides])
+        return found
+
+    monkeypatch.setattr(Generator, "translate", count)
     flags = "--max-tokens 64 --max-doc-tokens 32 --sentence-separator --max-update 2 --eval-bleu"
     flags += f" --best-checkpoint-metric bleu --eval-bleu-print-samples --save-dir {tmp_path}"
     code, lines, messages = run(folder / "data", flags, capsys)
@@ -102,6 +115,8 @@ def test_validation_translates_groups_and_scores_documents(folder, tmp_path, cap
     assert any(m.startswith("4 documents: d-BLEU = ") and "signature" in m for m in messages)
     assert any("valid_bleu" in line for line in lines)
     assert not any("<sep>" in m for m in messages if m.startswith("example"))
+    assert all(source == target for source, target in counts)
+    assert max(source for source, _ in counts) > 1
 
 
 def test_a_model_with_separators_translates_sentences(folder, tmp_path, capsys):

@@ -179,7 +179,7 @@ def test_lines_are_printed_for_each_group(folder, capsys):
 
 def test_mismatches_are_counted_and_keep_the_group_in_one_line(folder, capsys):
     path = folder / "mismatches.out"
-    flags = ["--output", path, "--output-separator", "tag", "--quiet"]
+    flags = ["--output", path, "--output-separator", "tag", "--quiet", "--free-sentence-count"]
     output, results = generate_documents(folder, capsys, "sep", 24, *flags)
     assert not lines_of(output, "H")
     assert results["mismatches"] > 0
@@ -193,6 +193,32 @@ def test_mismatches_are_counted_and_keep_the_group_in_one_line(folder, capsys):
     scored = json.loads(capsys.readouterr().out)
     assert scored[0]["score"] == results["d_bleu"]["score"]
     assert (results["s_bleu"] or {"score": None})["score"] == scored[1]["score"]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        [],
+        ["--window-overlap", 2],
+        ["--sampling", "--beam", 2],
+        ["--prefix-size", 3],
+        ["--no-repeat-ngram-size", 2],
+    ],
+)
+def test_by_default_groups_have_as_many_sentences_as_their_sources(folder, capsys, flags):
+    path = folder / "counted.out"
+    flags = ["--output", path, "--output-separator", "tag", *flags]
+    output, results = generate_documents(folder, capsys, "sep", 24, *flags)
+    assert results["mismatches"] == results["mismatch_rate"] == 0
+    assert f"mismatch of the number of sentences: 0 of {results['groups']} (0.00%)" in output
+    assert path.read_text().count("\n") == results["sentences"] + results["documents"]
+    assert results["s_bleu"] is not None
+
+
+def test_sentences_of_a_model_without_separators_cannot_be_counted(folder, capsys):
+    arguments = [folder / "data", "--path", folder / "joined.safetensors", *SHORT]
+    run(generate, *arguments, "--max-doc-tokens", 24, "--free-sentence-count", expect=2)
+    assert "--free-sentence-count: the model was trained without" in capsys.readouterr().err
 
 
 def test_the_longest_output_and_no_s_bleu_are_told(folder, capsys, monkeypatch):
@@ -283,7 +309,8 @@ def test_lines_stand_beside_their_own_translations(folder, capsys, copying, flag
 
 
 def test_mismatches_are_told_and_repaired(folder, capsys):
-    out, err = translate(folder, capsys, "1 2\n3\n4 5 6\n7\n\n8\n")
+    text = "1 2\n3\n4 5 6\n7\n\n8\n"
+    out, err = translate(folder, capsys, text, "--free-sentence-count")
     assert out.count("\n") == 6
     assert "1 of 2 (50.00%) groups had another number of sentences than lines" in err
     assert "translated again in halves" in err

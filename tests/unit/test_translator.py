@@ -188,6 +188,49 @@ def separated():
     return Translator([make_model(task)], task, "cpu", max_doc_tokens=30)
 
 
+def shorten_sentences(translator):
+    """Let an untrained model end sentences sooner than by chance."""
+    bonus = torch.zeros(len(translator.task.target_dictionary))
+    bonus[translator.task.separators[1]] = 3.0
+    for model in translator.models:
+        model.output_projection.register_forward_hook(lambda *call: call[-1] + bonus)
+
+
+@pytest.mark.filterwarnings("ignore:.*reached the longest output")
+@pytest.mark.parametrize(
+    "search",
+    [
+        {"beam": 3},
+        {"beam": 1},
+        {"beam": 2, "sampling": True},
+        {"beam": 4, "diverse_beam_groups": 2},
+        {"beam": 2, "no_repeat_ngram_size": 1},
+        {"beam": 2, "min_len": 9, "stop_rule": "exact"},
+        {"beam": 2, "max_len_a": 0.0, "max_len_b": 1},
+    ],
+)
+@pytest.mark.parametrize("num_models", [1, 2])
+def test_each_line_of_a_document_has_a_sentence_of_its_own(search, num_models):
+    task = make_task().with_sentence_separator()
+    models = [make_model(task, seed) for seed in range(num_models)]
+    separated = Translator(models, task, "cpu")
+    documents = [["ein Haus", "das", "", "Haus gross ."], ["gross ."], [], ["das Haus"] * 5]
+    for limit, overlap in ((1, 0), (9, 0), (9, 2), (60, 0)):
+        windows = {"max_doc_tokens": limit, "window_overlap": overlap}
+        found = separated.translate_documents(documents, **windows, **search)
+        assert list(map(len, found)) == list(map(len, documents))
+        assert found.num_mismatched == found.num_undivided == 0
+        for own in found.windows:
+            for translation in own.translations:
+                count = sum(bool(lines.strip()) for lines in lines_of(own.window, documents))
+                assert translation.tokens.count("<sep>") == count
+
+
+def lines_of(window, documents):
+    lines = [line for own in documents for line in own]
+    return lines[window.first : window.end]
+
+
 @pytest.mark.parametrize(
     "settings",
     [{}, {"max_doc_tokens": 1}, {"max_doc_tokens": 9}, {"max_doc_tokens": 9, "window_overlap": 2}],
@@ -231,6 +274,7 @@ def test_an_overlap_forces_what_the_context_was_translated_to(separated, monkeyp
         return found
 
     monkeypatch.setattr(separated, "translate_sentences", note)
+    shorten_sentences(separated)
     # A limit that only ever leaves room for one new sentence and one of context.
     lines = ["ein Haus", "das Haus", "Haus gross", "gross ."]
     found = separated.translate_document(lines, max_doc_tokens=8, window_overlap=1, max_len_b=20)
@@ -252,6 +296,7 @@ def test_an_overlap_forces_what_the_context_was_translated_to(separated, monkeyp
 def test_behind_a_context_the_best_new_text_comes_first(seed):
     task = make_task().with_sentence_separator()
     separated = Translator([make_model(task, seed)], task, "cpu")
+    shorten_sentences(separated)
     documents = separated.encode_documents([["ein Haus", "das Haus", "Haus gross", "gross ."]])
     config = DocumentGenerationConfig(beam=6, nbest=6, max_len_b=20)
     found = separated.translate_in_windows(documents, WindowConfig(8, 1, repair=True), config)
