@@ -108,7 +108,8 @@ def attention_weights(
     """Return the weights at a place, [Nq, Nk] of one head or [H, Nq, Nk] of all, float32.
 
     The target is read in one pass (teacher forcing), which gives what step-by-step decoding
-    computed for it. Only this one mechanism leaves its fast path.
+    computed for it. Only this one mechanism leaves its fast path. Of a layer that attends to
+    sentences and to the whole document, the weights are the latter's.
 
     Args:
         ensemble: a single model.
@@ -125,9 +126,10 @@ def attention_weights(
     src_tokens, prev_output_tokens = decoder_inputs([source], [target], ensemble)
     with ensemble.evaluating(), record_attention(attention, Need(weights=True)) as records:
         model(src_tokens, prev_output_tokens)
-    if len(records) != 1 or records[0].weights is None:
+    if not records or records[-1].weights is None:
         raise ConfigError(f"attention {place}: its mechanism returned no weights")
-    weights = records[0].weights[0].float()
+    weights, rows = records[-1].weights, records[-1].visibility.rows
+    weights = (weights if rows is None else rows.in_documents(weights))[0].float()
     return (weights if place.head is None else weights[place.head]).cpu().numpy()
 
 

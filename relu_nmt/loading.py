@@ -5,13 +5,19 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from torch import Tensor
+
 from relu_nmt.config import from_dict
 from relu_nmt.corpus.translation import TranslationTask
+from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.groups import SINGLE_SENTENCES, DocumentConfig
 from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.encoder_decoder import EncoderDecoder
-from relu_nmt.training.checkpoint import load_checkpoint, load_weights
+from relu_nmt.modules.document_gate import DocumentGate
+from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, load_weights
+
+EMBEDDINGS = ("encoder.embedding.tokens", "decoder.embedding.tokens", "output_projection")
 
 
 def build_model(config: TransformerConfig, task: TranslationTask) -> EncoderDecoder:
@@ -25,7 +31,35 @@ def build_model(config: TransformerConfig, task: TranslationTask) -> EncoderDeco
         len(task.source_dictionary),
         len(task.target_dictionary),
         task.target_dictionary.pad_index,
+        task.separators,
     )
+
+
+def start_weights(model: EncoderDecoder, checkpoint: Checkpoint) -> Mapping[str, Tensor]:
+    """Return the weights of another model as a start of this one.
+
+    With aligned attention the other one may attend to all: the gates that it lacks start anew.
+    Separators that it has not known start as copies of ``</s>``, so that each sentence is ended as
+    the only one is now.
+
+    Args:
+        model: as it was made.
+        checkpoint: of the other model.
+    """
+    separators = model.encoder.separator, model.decoder.separator, model.decoder.separator
+    if min(separators) < 0:
+        return checkpoint.model_tensors
+    own, start = model.state_dict(), dict(checkpoint.model_tensors)
+    gates = {name for name, part in model.named_modules() if isinstance(part, DocumentGate)}
+    for name in own:
+        if name.rpartition(".")[0] in gates:
+            start.setdefault(name, own[name])
+    if not TranslationTask.from_state(checkpoint.metadata["task"]).has_sentence_separator:
+        for part, separator in zip(EMBEDDINGS, separators, strict=True):
+            if (table := start.get(f"{part}.weight")) is not None:
+                start[f"{part}.weight"] = table = table.clone()
+                table[separator] = table[Dictionary.eos_index]
+    return start
 
 
 @dataclasses.dataclass

@@ -5,10 +5,14 @@ padding; every pointwise mechanism needs it.
 """
 
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from relu_nmt.attention.sentences import SentenceView
 
 
 class Visibility:
@@ -37,6 +41,10 @@ class Visibility:
 
     ancestry: Tensor | None = None
     """[B, Nq, Nk] bool in a :class:`TreeVisibility`; else hidden is what is padding or later."""
+    sentences: "SentenceView | None" = None
+    """What is visible of a token's own sentence, if some attention stays inside sentences."""
+    rows: "SentenceView | None" = None
+    """In the visibility of such an attention, where the sentences are."""
 
     def __init__(
         self,
@@ -177,16 +185,18 @@ class TreeVisibility(Visibility):
     Args:
         ancestry: [B, Nq, Nk] bool, True = visible. The keys of a hypothesis come in the order of
             its tokens, among keys of others; the last Nq keys are the queries' own.
-        length: tokens of every hypothesis, so visible keys of every query.
+        length: tokens of every hypothesis, so visible keys of every query; None if they differ,
+            since each sees the last ones of its hypothesis only.
     """
 
     ancestry: Tensor
 
-    def __init__(self, ancestry: Tensor, length: int) -> None:
+    def __init__(self, ancestry: Tensor, length: int | None = None) -> None:
         num_queries, num_keys = ancestry.shape[1:]
         super().__init__(num_queries, num_keys, causal=True, device=ancestry.device)
         self.ancestry = ancestry
-        self.longest = length
+        self._length = length
+        self.longest = int(self.counts.max()) if length is None else length
 
     @cached_property
     def mask(self) -> Tensor:
@@ -195,16 +205,20 @@ class TreeVisibility(Visibility):
 
     @cached_property
     def counts(self) -> Tensor:
-        """[1, 1, 1] float32: the number of visible keys, the same for all."""
-        return torch.full((1, 1, 1), float(self.longest), device=self.device)
+        """[R or 1, 1, Nq or 1] float32: the number of visible keys."""
+        if self._length is None:
+            return self.ancestry.sum(2, dtype=torch.float32)[:, None]
+        return torch.full((1, 1, 1), float(self._length), device=self.device)
 
     def block(self, rows: slice) -> "TreeVisibility":
         """Return what these queries may see."""
-        return TreeVisibility(self.ancestry[:, rows], self.longest)
+        return TreeVisibility(self.ancestry[:, rows], self._length)
 
     def query_positions(self) -> Tensor:
-        """Return [1, Nq] int64: the newest tokens all stand last in their hypotheses."""
-        return torch.full((1, self.num_queries), self.longest - 1, device=self.device)
+        """Return [R or 1, Nq] int64: the newest tokens all stand last in their hypotheses."""
+        if self._length is None:
+            return self.counts[:, 0].long() - 1
+        return torch.full((1, self.num_queries), self._length - 1, device=self.device)
 
     def key_positions(self) -> Tensor:
         """Return [B, Nk] int64: where each key stands in its hypothesis; 0 if it is in none."""

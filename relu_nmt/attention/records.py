@@ -151,7 +151,10 @@ def bucket_name(index: int) -> str:
 
 @torch.no_grad()
 def attention_sums(records: Sequence[AttentionRecord]) -> list[ModuleSums]:
-    """Return the sums of every module that has row statistics (telemetry was asked for)."""
+    """Return the sums of every module that has row statistics (telemetry was asked for).
+
+    A module that attends to sentences and to the whole document has the rows of both.
+    """
     found = [(record, _tables(record.rows)) for record in records if record.rows]
     if not found:
         return []
@@ -160,10 +163,15 @@ def attention_sums(records: Sequence[AttentionRecord]) -> list[ModuleSums]:
     flat = torch.cat([x.flatten() for x in tensors]).cpu().double()
     values = flat.split([x.numel() for x in tensors])
     arrays = (value.view(x.shape).numpy()[()] for value, x in zip(values, tensors, strict=True))
-    return [
-        ModuleSums(record.slot, record.layer, tuple(tables), *itertools.islice(arrays, 5))
-        for record, tables in found
-    ]
+    sums: dict[tuple[str, int], ModuleSums] = {}
+    for record, tables in found:
+        place = record.slot, record.layer
+        of_record = ModuleSums(*place, tuple(tables), *itertools.islice(arrays, 5))
+        if place in sums:
+            sums[place].add(of_record)
+        else:
+            sums[place] = of_record
+    return list(sums.values())
 
 
 def attention_telemetry(records: Sequence[AttentionRecord]) -> dict[str, float]:

@@ -62,6 +62,20 @@ class TransformerConfig(TransformerOptions):
         otherwise="positions",
         constants={"--decoder-learned-pos": "learned"},
     )
+    document_attention: str = option(
+        "full",
+        "what a token of a document sees: full, all of it; aligned: in the lower layers its own "
+        "sentence and that sentence's source, and in the upper ones the document too; needs "
+        "--sentence-separator",
+        choices=("full", "aligned"),
+    )
+    global_layers: int = option(
+        2,
+        "upper layers of encoder and decoder that also see the whole document",
+        least=0,
+        metavar="N",
+        needs=("document_attention", "aligned"),
+    )
     no_scale_embedding: bool = option(False, "do not multiply embeddings by sqrt(width)")
     layernorm_embedding: bool = option(False, "LayerNorm on the embeddings")
     max_source_positions: int = size_option(
@@ -90,6 +104,17 @@ class TransformerConfig(TransformerOptions):
                     f"--{side}-embed-dim {width} must be a multiple of "
                     f"--{side}-attention-heads {heads}"
                 )
+            layers = getattr(self, f"{side}_layers")
+            if self.document_attention == "aligned" and self.global_layers > layers:
+                raise ConfigError(
+                    f"--global-layers {self.global_layers} is more than --{side}-layers {layers}"
+                )
+
+    def is_gated(self, side: str, layer: int) -> bool:
+        """Return whether a layer of a side, from 0, sees its sentence and the document."""
+        if self.document_attention == "full":
+            return False
+        return layer >= getattr(self, f"{side}_layers") - self.global_layers
 
     def attention_of(self, slot: str) -> str:
         """Return the attention of the slot ``encoder``, ``decoder`` or ``cross``."""

@@ -6,6 +6,10 @@ all beams are queries of one attention to these entries, and the *ancestry* says
 the beam's own hypothesis. Going on from other beams changes the ancestry alone. Now and then the
 entries that no hypothesis needs any more are given up.
 
+Where attention stays inside sentences, every entry also has the number of its token's sentence: the
+separators up to it. A beam then sees those of its entries that have the number of its newest one,
+and of the source the sentence of that number.
+
 ``B`` sentences of ``K`` beams each; the beams are ``G`` groups of k = K / G that never mix, and a
 tree belongs to one group, so there are ``R`` = B G trees. ``M`` is the number of entries.
 """
@@ -15,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from relu_nmt.attention.masks import TreeVisibility, Visibility
+from relu_nmt.attention.sentences import SentenceRows, SentenceView
 from relu_nmt.modules.multihead import LayerCache
 
 MOST_ROOM = 32
@@ -28,16 +33,27 @@ class DecoderState:
     Args:
         caches: one cache a layer.
         key_mask: [B, S] bool, True = real source token.
+        source: the sentences of the source, if attention stays inside them.
+        separator: id of the target token that ends sentences.
     """
 
-    def __init__(self, caches: list[LayerCache], key_mask: Tensor) -> None:
+    def __init__(
+        self,
+        caches: list[LayerCache],
+        key_mask: Tensor,
+        source: SentenceRows | None = None,
+        separator: int = -1,
+    ) -> None:
         self.caches = caches
         self.key_mask = key_mask
+        self.source = source
+        self.separator = separator
         self.beam_size = 1
         self.num_groups = 1
         self.length = 0
         self._used = 0
         self._ancestry = key_mask.new_zeros(key_mask.size(0), 1, 1)  # [R, k, M] bool
+        self._numbers = self._ancestry[:, 0].long()  # [R, M], sentence of each entry
         self.cross_visibility = self._cross_visibility()
 
     def spread(self, beam_size: int, num_groups: int = 1) -> None:
@@ -53,19 +69,38 @@ class DecoderState:
         self.beam_size, self.num_groups = beam_size, num_groups
         self.cross_visibility = self._cross_visibility()
 
-    def grow(self) -> Visibility:
-        """Give every beam its next entry; return what the newest tokens may see of all entries."""
+    def grow(self, tokens: Tensor) -> Visibility:
+        """Give every beam its next entry; return what the newest tokens may see of all entries.
+
+        Args:
+            tokens: [B, K] int64, the newest token of each beam.
+        """
         num_trees, size, num_entries = self._ancestry.shape
         device = self._ancestry.device
         if self._used + size > num_entries:
             self._take(torch.arange(num_trees, device=device))
         new = slice(self._used, self._used + size)
+        if self.source is not None:
+            before = (self._ancestry * self._numbers[:, None]).amax(2)  # [R, k]
+            self._numbers[:, new] = before + tokens.eq(self.separator).view_as(before)
         self._ancestry[:, :, new] = torch.eye(size, dtype=torch.bool, device=device)
         self._used += size
         self.length += 1
+        ancestry = self._ancestry[:, :, : self._used]
         if size == 1:
-            return Visibility(1, self._used, causal=True, device=device)
-        return TreeVisibility(self._ancestry[:, :, : self._used], self.length)
+            visibility = Visibility(1, self._used, causal=True, device=device)
+        else:
+            visibility = TreeVisibility(ancestry, self.length)
+        if self.source is not None:
+            numbers = self._numbers[:, new]  # [R, k]
+            rows = SentenceRows.of_beams(numbers, *numbers.shape)
+            own = ancestry & (self._numbers[:, None, : self._used] == numbers[:, :, None])
+            begin = int(own.any(0).any(0).byte().argmax())  # none sees an entry before it
+            visibility.sentences = SentenceView(TreeVisibility(own[:, :, begin:]), rows, rows)
+            last = self.cross_visibility.sentences
+            across = SentenceView.of_beams(numbers.reshape(tokens.shape), self.source, last)
+            self.cross_visibility.sentences = across
+        return visibility
 
     def reorder(self, beam_index: Tensor) -> None:
         """Let hypothesis k of sentence b go on from hypothesis ``beam_index[b, k]`` of its group.
@@ -87,6 +122,8 @@ class DecoderState:
         self._take((sentences[:, None] * self.num_groups + groups).flatten())
         for cache in self.caches:
             cache.select_source(sentences)
+        if self.source is not None:
+            self.source = self.source.select(sentences)
         self.key_mask = self.key_mask.index_select(0, sentences)
         self.cross_visibility = self._cross_visibility()
 
@@ -101,6 +138,8 @@ class DecoderState:
         entries = F.pad(order[:, : self._used], (0, room))
         ancestry = ancestry.gather(2, order[:, None, : self._used].expand(-1, ancestry.size(1), -1))
         self._ancestry = F.pad(ancestry, (0, room))
+        if self.source is not None:
+            self._numbers = self._numbers.index_select(0, trees).gather(1, entries)
         for cache in self.caches:
             cache.take(trees, entries)
 

@@ -5,19 +5,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, cast
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from relu_nmt.attention import attentions
 from relu_nmt.attention.base import Attention, Need, build_attention
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.records import record_attention
+from relu_nmt.attention.sentences import SentenceRows
 from relu_nmt.attention.spec import AttentionSpec
+from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.dropout import Dropout
 from relu_nmt.errors import ConfigError
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.decoder_state import DecoderState
 from relu_nmt.modules import position_schemes
-from relu_nmt.modules.multihead import CrossAttention, LayerCache, SelfAttention
+from relu_nmt.modules.multihead import CrossAttention, MultiheadAttention, SelfAttention
 from relu_nmt.modules.positions import PositionConfig, PositionScheme
 from relu_nmt.modules.transformer_layer import LayerConfig, TransformerLayer, run_layer
 
@@ -29,10 +32,12 @@ class EncoderOutput:
     Args:
         states: [B, S, D].
         key_mask: [B, S] bool, True = real token.
+        sentences: where its sentences are, if attention stays inside them.
     """
 
     states: Tensor
     key_mask: Tensor
+    sentences: SentenceRows | None = None
 
 
 class InputEmbedding(nn.Module):
@@ -56,10 +61,20 @@ class InputEmbedding(nn.Module):
         self.norm = _layer_config(config, side).make_norm() if normed else nn.Identity()
         self.dropout = Dropout(config.dropout)
 
-    def forward(self, tokens: Tensor, start: int = 0) -> Tensor:
-        """Return [B, N, D] of token ids [B, N] whose first stands at position ``start``."""
+    def forward(self, tokens: Tensor, start: int = 0, places: Tensor | None = None) -> Tensor:
+        """Return [B, N, D] of token ids [B, N].
+
+        Args:
+            tokens: the token ids.
+            start: position of the first.
+            places: [B, N] int64, the position of each, if they do not simply follow each other.
+        """
         x = self.tokens(tokens) * self.scale
-        added = self.positions.embed(tokens.size(1), start)
+        if places is None:
+            added = self.positions.embed(tokens.size(1), start)
+        else:
+            table = self.positions.embed(int(places.max()) + 1)
+            added = None if table is None else F.embedding(places, table)
         return self.dropout(self.norm(x if added is None else x + added))
 
 
@@ -70,21 +85,30 @@ class TransformerStack(nn.Module):
         config: the model's settings.
         tokens: table of the symbols [V, D].
         pad_index: id of the padding symbol.
+        separator: id of the symbol that ends sentences, if attention stays inside them; else -1.
     """
 
     side: ClassVar[str]
 
-    def __init__(self, config: TransformerConfig, tokens: nn.Embedding, pad_index: int) -> None:
+    def __init__(
+        self,
+        config: TransformerConfig,
+        tokens: nn.Embedding,
+        pad_index: int,
+        separator: int = -1,
+    ) -> None:
         super().__init__()
         self.pad_index = pad_index
+        self.separator = separator
         self.recompute = config.checkpoint_activations
         self.embedding = InputEmbedding(config, self.side, tokens)
         parts = _layer_config(config, self.side)
         dim, layers = parts.embed_dim, []
         for i in range(getattr(config, f"{self.side}_layers")):
-            own, cross = SelfAttention(dim, _attention(config, self.side, i)), None
+            gated = config.is_gated(self.side, i)
+            own, cross = SelfAttention(dim, _attention(config, self.side, i), gated), None
             if self.side == "decoder":
-                cross = CrossAttention(dim, _attention(config, "cross", i))
+                cross = CrossAttention(dim, _attention(config, "cross", i), gated)
             layers.append(TransformerLayer(parts, own, cross))
         self.layers = cast(Sequence[TransformerLayer], nn.ModuleList(layers))
         self.final_norm = parts.make_norm() if parts.normalize_before else nn.Identity()
@@ -122,7 +146,13 @@ class Encoder(TransformerStack):
         key_mask = src_tokens != self.pad_index
         length = src_tokens.size(1)
         visibility = Visibility(length, length, key_mask=key_mask, query_mask=key_mask)
-        return EncoderOutput(self.run_layers(self.embedding(src_tokens), visibility), key_mask)
+        if self.separator < 0:
+            return EncoderOutput(self.run_layers(self.embedding(src_tokens), visibility), key_mask)
+        ends = src_tokens.eq(self.separator)  # which belong to the sentences that they end
+        sentences = SentenceRows.of_tokens(ends.cumsum(1) - ends.long(), key_mask)
+        visibility.sentences = sentences.own(causal=False)
+        x = self.embedding(src_tokens, places=sentences.positions)
+        return EncoderOutput(self.run_layers(x, visibility), key_mask, sentences)
 
 
 class Decoder(TransformerStack):
@@ -137,7 +167,21 @@ class Decoder(TransformerStack):
         # Padding stands on the right, where causality already hides it from real queries.
         own = Visibility(length, length, query_mask=real, causal=True, device=real.device)
         cross = Visibility(length, memory.size(1), key_mask=key_mask, query_mask=real)
-        return self.run_layers(self.embedding(prev_output_tokens), own, memory, cross)
+        places = None
+        if encoder_out.sentences is not None:
+            # What is read belongs to the sentence of what is predicted from it.
+            numbers = prev_output_tokens.eq(self.separator).cumsum(1)
+            sentences = SentenceRows.of_tokens(numbers, real)
+            own.sentences = sentences.own(causal=True)
+            cross.sentences = sentences.across(encoder_out.sentences)
+            places = sentences.positions
+        return self.run_layers(self._embedded(prev_output_tokens, 0, places), own, memory, cross)
+
+    def _embedded(self, tokens: Tensor, start: int, places: Tensor | None) -> Tensor:
+        """Embed what is read; every sentence begins as the first one does, with ``</s>``."""
+        if places is not None:
+            tokens = tokens.masked_fill(tokens == self.separator, Dictionary.eos_index)
+        return self.embedding(tokens, start, places)
 
     @property
     def cross_attentions(self) -> list[CrossAttention]:
@@ -154,8 +198,11 @@ class Decoder(TransformerStack):
             tokens: the newest token of each beam.
             state: advanced in place.
         """
-        x = self.embedding(tokens.reshape(-1, 1), state.length).view(*tokens.shape, -1)
-        own = state.grow()
+        own, places = state.grow(tokens), None
+        if own.sentences is not None:
+            places = own.sentences.visibility.query_positions().reshape(-1, 1)
+        x = self._embedded(tokens.reshape(-1, 1), state.length - 1, places)
+        x = x.view(*tokens.shape, -1)
         relative = self.embedding.positions.relative(own)
         for layer, cache in zip(self.layers, state.caches, strict=True):
             x = layer(x, own, relative, memory_visibility=state.cross_visibility, cache=cache)
@@ -168,8 +215,8 @@ class StepOutput:
 
     Args:
         logits: [B, K, V] float32.
-        cross_weights: [B, K, S], the last layer's weights on the source, mean over the heads, if
-            asked for.
+        cross_weights: [B, K, S], the last layer's weights on the source (on a sentence of it, where
+            it is aligned), mean over the heads, if asked for.
     """
 
     logits: Tensor
@@ -184,9 +231,12 @@ class EncoderDecoder(nn.Module):
         source_vocab_size: number of source symbols.
         target_vocab_size: number of target symbols V.
         pad_index: id of the padding symbol on both sides.
+        separators: ids of the symbol that ends each source and each target sentence; None if there
+            is none.
 
     Raises:
-        ConfigError: ``share_all_embeddings`` with vocabularies of different sizes.
+        ConfigError: ``share_all_embeddings`` with vocabularies of different sizes, or aligned
+            document attention without separators.
 
     Example:
         >>> import torch
@@ -203,8 +253,16 @@ class EncoderDecoder(nn.Module):
         source_vocab_size: int,
         target_vocab_size: int,
         pad_index: int,
+        separators: tuple[int, int] | None = None,
     ) -> None:
         super().__init__()
+        if config.document_attention == "full":
+            separators = None
+        elif separators is None:
+            raise ConfigError(
+                "--document-attention aligned needs --sentence-separator, which tells sentences"
+            )
+        ends = separators or (-1, -1)
         if config.share_all_embeddings and source_vocab_size != target_vocab_size:
             raise ConfigError(
                 f"--share-all-embeddings: the dictionaries have {source_vocab_size} and "
@@ -218,8 +276,8 @@ class EncoderDecoder(nn.Module):
             if config.share_all_embeddings
             else _token_embedding(target_vocab_size, dim, pad_index)
         )
-        self.encoder = Encoder(config, source_table, pad_index)
-        self.decoder = Decoder(config, target_table, pad_index)
+        self.encoder = Encoder(config, source_table, pad_index, ends[0])
+        self.decoder = Decoder(config, target_table, pad_index, ends[1])
         self.output_projection = nn.Linear(dim, target_vocab_size, bias=False)
         if config.share_all_embeddings or config.share_decoder_input_output_embed:
             self.output_projection.weight = target_table.weight
@@ -230,16 +288,23 @@ class EncoderDecoder(nn.Module):
     def most_source_tokens(self) -> int | None:
         """The longest source, end symbol included, that the model can read; None for any."""
         own = [layer.self_attention for layer in self.encoder.layers]
-        reading = [module.attention for module in (*own, *self.decoder.cross_attentions)]
-        limits = [attention.most_keys(causal=False) for attention in reading]
-        return _least([*limits, self.encoder.embedding.positions.max_positions])
+        return self._most_tokens(self.encoder, [*own, *self.decoder.cross_attentions], False)
 
     @property
     def most_target_tokens(self) -> int | None:
         """The longest target, end symbol included, that the model can write; None for any."""
-        writing = [layer.self_attention for layer in self.decoder.layers]
-        limits = [module.attention.most_keys(causal=True) for module in writing]
-        return _least([*limits, self.decoder.embedding.positions.max_positions])
+        own = [layer.self_attention for layer in self.decoder.layers]
+        return self._most_tokens(self.decoder, own, True)
+
+    def _most_tokens(
+        self, stack: TransformerStack, modules: Sequence[MultiheadAttention], causal: bool
+    ) -> int | None:
+        """Return the least limit; what stays inside sentences does not limit documents."""
+        limits = [stack.embedding.positions.max_positions]
+        if stack.separator >= 0:
+            limits, modules = [], [module for module in modules if module.gate is not None]
+        limits += [module.attention.most_keys(causal) for module in modules]
+        return min((limit for limit in limits if limit is not None), default=None)
 
     def encode(self, src_tokens: Tensor) -> EncoderOutput:
         """Encode src_tokens [B, S] int64, right-padded, each ending in the end symbol."""
@@ -262,12 +327,12 @@ class EncoderDecoder(nn.Module):
 
     def start(self, encoder_out: EncoderOutput) -> DecoderState:
         """Return the state of step-by-step decoding, with one beam a sentence."""
-        caches = []
-        for attention in self.decoder.cross_attentions:
-            keys, values = attention.keys_values(encoder_out.states)
-            # Split into heads they are views, which every step's products would copy.
-            caches.append(LayerCache((keys.contiguous(), values.contiguous())))
-        return DecoderState(caches, encoder_out.key_mask)
+        states, sentences = encoder_out.states, encoder_out.sentences
+        caches = [
+            attention.remember(states, sentences).contiguous()
+            for attention in self.decoder.cross_attentions
+        ]
+        return DecoderState(caches, encoder_out.key_mask, sentences, self.decoder.separator)
 
     def step(self, tokens: Tensor, state: DecoderState, want_weights: bool = False) -> StepOutput:
         """Advance every beam by its newest token.
@@ -283,6 +348,8 @@ class EncoderDecoder(nn.Module):
         with record_attention(last, Need(weights=True)) as records:
             logits = self.logits(self.decoder.step(tokens, state))
         weights = records[0].weights if records else None  # [B, H, K, S]
+        if weights is not None and (rows := records[0].visibility.rows) is not None:
+            weights = rows.in_documents(weights)
         return StepOutput(logits, None if weights is None else weights.mean(1))
 
 
@@ -292,10 +359,6 @@ def _token_embedding(vocab_size: int, embed_dim: int, pad_index: int) -> nn.Embe
     nn.init.normal_(table.weight, std=embed_dim**-0.5)
     nn.init.zeros_(table.weight[pad_index])
     return table
-
-
-def _least(limits: list[int | None]) -> int | None:
-    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def _layer_config(config: TransformerConfig, side: str) -> LayerConfig:

@@ -1,10 +1,18 @@
-"""The projections around an attention mechanism: split into heads, attend, join."""
+"""The projections around an attention mechanism: split into heads, attend, join.
+
+Where the visibility has ``sentences``, attention stays inside them; with a gate it is joined with
+attention to the whole document by the same projections.
+"""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from relu_nmt.attention.base import Attention
+from relu_nmt.attention.bias import ScoreBias
 from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.sentences import SentenceRows, SentenceView
+from relu_nmt.modules.document_gate import DocumentGate
 from relu_nmt.modules.positions import RelativePositions
 
 
@@ -14,10 +22,12 @@ class MultiheadAttention(nn.Module):
     Args:
         embed_dim: D, a multiple of the number of heads.
         attention: the mechanism; it knows the number of heads H and their width d = D / H.
+        gated: where attention stays inside sentences, join it with that to the whole document.
     """
 
-    def __init__(self, embed_dim: int, attention: Attention) -> None:
+    def __init__(self, embed_dim: int, attention: Attention, gated: bool = False) -> None:
         super().__init__()
+        self.gate = DocumentGate(embed_dim) if gated else None
         self.embed_dim = embed_dim
         self.attention = attention
         self.num_heads = attention.num_heads
@@ -51,10 +61,40 @@ class MultiheadAttention(nn.Module):
         """Return the heads [B, H, N, d] of x [B, N, D]."""
         return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
 
-    def join(self, values: Tensor, x: Tensor) -> Tensor:
-        """Return [B, Nq, D] of the heads' values [B, H, Nq, d] for the queries' x [B, Nq, D]."""
-        joined = values.transpose(1, 2).flatten(2)
-        return self.out_proj(self.attention.finish(joined, x))
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, bias: ScoreBias | None = None
+    ) -> Tensor:
+        """Return the heads' values side by side, [B, Nq, D]; see :meth:`Attention.forward`."""
+        return self.attention(q, k, v, visibility, bias=bias).values.transpose(1, 2).flatten(2)
+
+    def finish(self, values: Tensor, x: Tensor, whole: Tensor | None = None) -> Tensor:
+        """Return the output of values [B, Nq, D] for the queries' x [B, Nq, D].
+
+        Args:
+            values: what :meth:`attend` returned.
+            x: what the queries were made of.
+            whole: the values of the attention to the whole document, where there are both.
+        """
+        joined = self.attention.finish(values, x)
+        if whole is not None:
+            assert self.gate is not None, "without a gate there is but one attention"
+            joined = self.gate(joined, self.attention.finish(whole, x))
+        return self.out_proj(joined)
+
+    def numbered(self, x: Tensor, projection: nn.Module, rows: SentenceRows, width: int) -> Tensor:
+        """Add to queries and keys what the projection makes of the numbers of their sentences.
+
+        Args:
+            x: [B, N, ...], what the projection has made of the states.
+            projection: an affine map of D channels.
+            rows: the sentences.
+            width: the first channels of x to change; values come behind them.
+        """
+        assert self.gate is not None, "only what is gated sees the whole document"
+        vectors = self.gate.numbers(rows.numbers)  # [R, D]
+        change = projection(vectors) - projection(torch.zeros_like(vectors[:1]))
+        change = F.pad(change[:, :width], (0, x.size(-1) - width))
+        return x + F.embedding(rows.row_of, change).view_as(x)
 
 
 class SelfAttention(MultiheadAttention):
@@ -72,8 +112,8 @@ class SelfAttention(MultiheadAttention):
         (1, 3, 8)
     """
 
-    def __init__(self, embed_dim: int, attention: Attention) -> None:
-        super().__init__(embed_dim, attention)
+    def __init__(self, embed_dim: int, attention: Attention, gated: bool = False) -> None:
+        super().__init__(embed_dim, attention, gated)
         self.parts = 2 if attention.shares_queries_and_keys else 3
         [self.qkv] = self.draw_projections(self.parts)
 
@@ -94,18 +134,44 @@ class SelfAttention(MultiheadAttention):
             cache: gets the keys and values, and gives those of earlier positions too.
         """
         states = x.reshape(-1, visibility.num_queries, x.size(2))  # [R, k, D], R = B in a full pass
-        parts = self.qkv(states).chunk(self.parts, dim=-1)  # [R, k, D] each
-        q, k, v = self.split(parts[0]), self.split(parts[-2]), self.split(parts[-1])
-        attention = self.attention
-        q, k = attention.map_queries(q), attention.map_keys(k)
+        parts = self.qkv(states)  # [R, k, 3 D]
+        local, whole = visibility.sentences, None
+        used = visibility.num_keys
+        if local is None:
+            values = self._attend(parts, visibility, relative, cache, used)
+        else:
+            rows, inside = local.queries, None if relative is None else relative.local
+            taken = rows.take(parts)
+            values = rows.put(self._attend(taken, local.visibility, inside, cache, used))
+            values = values.view_as(states)
+            if self.gate is not None:
+                parts = self.numbered(parts, self.qkv, rows, (self.parts - 1) * self.embed_dim)
+                cache = None if cache is None else cache.whole
+                whole = self._attend(parts, visibility, relative, cache, used)
+        return self.finish(values, states, whole).view_as(x)
+
+    def _attend(
+        self,
+        parts: Tensor,
+        visibility: Visibility,
+        relative: RelativePositions | None,
+        cache: "LayerCache | None",
+        used: int,
+    ) -> Tensor:
+        """Return the values [R, k, D] of queries, keys and values [R, k, 3 D].
+
+        Of the ``used`` entries of a cache, the last ones are the visible keys.
+        """
+        each = parts.chunk(self.parts, dim=-1)
+        q, k, v = self.split(each[0]), self.split(each[-2]), self.split(each[-1])
+        q, k = self.attention.map_queries(q), self.attention.map_keys(k)
         bias = None
         if relative is not None:
             q, k = relative.scheme.rotate(q, k, relative.positions)
             bias = relative.bias
         if cache is not None:
-            k, v = cache.put(k, v, visibility.num_keys)
-        values = attention(q, k, v, visibility, bias=bias).values
-        return self.join(values, states).view_as(x)
+            k, v = (x[:, :, used - visibility.num_keys :] for x in cache.put(k, v, used))
+        return self.attend(q, k, v, visibility, bias)
 
 
 class CrossAttention(MultiheadAttention):
@@ -124,13 +190,29 @@ class CrossAttention(MultiheadAttention):
         (1, 2, 8)
     """
 
-    def __init__(self, embed_dim: int, attention: Attention) -> None:
-        super().__init__(embed_dim, attention)
+    def __init__(self, embed_dim: int, attention: Attention, gated: bool = False) -> None:
+        super().__init__(embed_dim, attention, gated)
         self.q, self.kv = self.draw_projections(1, 2)
 
-    def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return keys and values, each [B, H, S, d], of memory [B, S, D]."""
-        k, v = self.kv(memory).chunk(2, dim=-1)
+    def remember(self, memory: Tensor, rows: SentenceRows | None = None) -> "LayerCache":
+        """Return a cache with the keys and values of a memory.
+
+        Args:
+            memory: [B, S, D].
+            rows: its sentences, if attention stays inside them.
+        """
+        kv = self.kv(memory)
+        if rows is None:
+            return LayerCache(self._heads(kv))
+        whole = None
+        if self.gate is not None:
+            numbered = self.numbered(kv, self.kv, rows, self.embed_dim)
+            whole = LayerCache(self._heads(numbered))
+        return LayerCache(self._heads(rows.take(kv)), True, whole)
+
+    def _heads(self, kv: Tensor) -> tuple[Tensor, Tensor]:
+        """Return keys and values, each [B, H, S, d], of both [B, S, 2 D]."""
+        k, v = kv.chunk(2, dim=-1)
         return self.attention.map_keys(self.split(k)), self.split(v)
 
     def forward(
@@ -148,14 +230,26 @@ class CrossAttention(MultiheadAttention):
             memory: [B, S, D]; not read with a cache.
             cache: gives the memory's keys and values.
         """
+        local, whole = visibility.sentences, None
         if cache is None:
             assert memory is not None, "a layer with cross-attention was given no memory"
-            k, v = self.keys_values(memory)
+            cache = self.remember(memory, None if local is None else local.keys)
+        q = self.q(x)
+        if local is None:
+            values = self._attend(q, *cache.source, visibility)
         else:
-            k, v = cache.source
-        attention = self.attention
-        q = attention.map_queries(self.split(self.q(x)))
-        return self.join(attention(q, k, v, visibility).values, x)
+            k, v = cache.paired(local)
+            rows = local.queries
+            values = rows.put(self._attend(rows.take(q), k, v, local.visibility))
+            if self.gate is not None:
+                assert cache.whole is not None, "the gate joins two attentions"
+                q = self.numbered(q, self.q, rows, self.embed_dim)
+                whole = self._attend(q, *cache.whole.source, visibility)
+        return self.finish(values, x, whole)
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility) -> Tensor:
+        """Return the values [B, N, D] of queries [B, N, D]."""
+        return self.attend(self.attention.map_queries(self.split(q)), k, v, visibility)
 
 
 class LayerCache:
@@ -166,14 +260,41 @@ class LayerCache:
 
     Args:
         source: keys and values of the source, [B, H, S, d] each, once a sentence.
+        in_rows: they are in rows of one sentence each, [R, H, L, d].
+        whole: the cache for the attention to the whole document, where both are joined.
 
     Attributes:
         target: keys and values of the tokens so far, [R, H, M, d] each; None before the first.
     """
 
-    def __init__(self, source: tuple[Tensor, Tensor]) -> None:
+    def __init__(
+        self,
+        source: tuple[Tensor, Tensor],
+        in_rows: bool = False,
+        whole: "LayerCache | None" = None,
+    ) -> None:
         self.source = source
+        self.in_rows = in_rows
+        self._paired: tuple[Tensor, Tensor] | None = None
+        self.whole = whole
         self.target: tuple[Tensor, Tensor] | None = None
+
+    def contiguous(self) -> "LayerCache":
+        """Return it with copied keys and values: heads are views, which every step would copy."""
+        keys, values = (part.contiguous() for part in self.source)
+        whole = None if self.whole is None else self.whole.contiguous()
+        return LayerCache((keys, values), self.in_rows, whole)
+
+    def paired(self, local: SentenceView) -> tuple[Tensor, Tensor]:
+        """Return the keys and values that each row of queries sees, [R, H, L, d] each."""
+        keys, values = self.source
+        if self._paired is None or local.changed is None:
+            self._paired = local.paired(keys), local.paired(values)
+        elif local.pairs is not None and len(local.changed):
+            rows = local.pairs[local.changed]
+            for kept, part in zip(self._paired, self.source, strict=True):
+                kept.index_copy_(0, local.changed, part.index_select(0, rows))
+        return self._paired
 
     def put(self, keys: Tensor, values: Tensor, used: int) -> tuple[Tensor, Tensor]:
         """Store what the newest tokens add; return all that is in use.
@@ -198,9 +319,15 @@ class LayerCache:
         if self.target is not None:
             keys, values = self.target
             self.target = _take(keys, trees, entries), _take(values, trees, entries)
+        if self.whole is not None:
+            self.whole.take(trees, entries)
 
     def select_source(self, sentences: Tensor) -> None:
-        """Keep the source sentences with these indices."""
+        """Keep the sources with these indices; rows of sentences all stay, as pairs name them."""
+        if self.in_rows:
+            if self.whole is not None:
+                self.whole.select_source(sentences)
+            return
         keys, values = self.source
         self.source = keys.index_select(0, sentences), values.index_select(0, sentences)
 

@@ -87,7 +87,13 @@ class PositionScheme(nn.Module):
         """Return what the layers of one pass need of the scheme; None if nothing."""
         if not self.needs_scores:
             return None
-        return RelativePositions(self, visibility.query_positions(), self.bias(visibility))
+        local = visibility.sentences
+        return RelativePositions(
+            self,
+            visibility.query_positions(),
+            self.bias(visibility),
+            None if local is None else self.relative(local.visibility),
+        )
 
 
 @dataclass
@@ -98,11 +104,13 @@ class RelativePositions:
         scheme: turns queries and keys.
         positions: [B or 1, N] int64 of the tokens that come in.
         bias: of the scores, if any.
+        local: the same inside sentences, if some attention stays inside them.
     """
 
     scheme: PositionScheme
     positions: Tensor
     bias: ScoreBias | None
+    local: "RelativePositions | None" = None
 
 
 @position_schemes.register("none")
@@ -134,10 +142,15 @@ class SinusoidalPositions(PositionScheme):
         return self.table[start:end]
 
     def _waves(self, num_positions: int) -> Tensor:
-        half = (self.config.embed_dim + 1) // 2
-        rates = torch.exp(torch.arange(half) * (-math.log(10000.0) / max(half - 1, 1)))
-        angles = torch.arange(num_positions)[:, None] * rates[None, :]
-        return torch.cat([angles.sin(), angles.cos()], dim=1)[:, : self.config.embed_dim]
+        return sinusoids(torch.arange(num_positions), self.config.embed_dim)
+
+
+def sinusoids(places: Tensor, embed_dim: int) -> Tensor:
+    """Return the waves [N, D] at places [N]: sines in the first half, cosines in the second."""
+    half = (embed_dim + 1) // 2
+    rates = torch.arange(half, device=places.device) * (-math.log(10000.0) / max(half - 1, 1))
+    angles = places[:, None] * rates.exp()[None, :]
+    return torch.cat([angles.sin(), angles.cos()], dim=1)[:, :embed_dim]
 
 
 @position_schemes.register("learned")

@@ -17,7 +17,7 @@ from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.evaluation.bleu import ScoringConfig
 from relu_nmt.evaluation.split_score import SAMPLES, ValidationBleu
 from relu_nmt.io.safe_write import write_text
-from relu_nmt.loading import build_model
+from relu_nmt.loading import build_model, start_weights
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.encoder_decoder import EncoderDecoder
 from relu_nmt.models.objective import TranslationObjective
@@ -71,6 +71,7 @@ class TranslationTraining(Training):
             f"max tokens per device = {batching.max_tokens} and max sentences per "
             f"device = {batching.batch_size}",
             settings.trainer,
+            lambda checkpoint: start_weights(model, checkpoint),
         )
 
     def _open_task(self) -> TranslationTask:

@@ -17,6 +17,7 @@ from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.distributed import ProcessGroup, join_processes
 from relu_nmt.training.log import TrainingLog
 from relu_nmt.training.results import TrainingResult, peak_gpu_bytes
+from relu_nmt.training.state import StartWeights, weights_of
 from relu_nmt.training.trainer import Trainer
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
@@ -72,6 +73,7 @@ class Training(ABC):
         task: Mapping[str, Any],
         batch_size: str,
         config: TrainerConfig,
+        start: StartWeights = weights_of,
     ) -> Trainer:
         """Return the trainer of these parts.
 
@@ -81,13 +83,14 @@ class Training(ABC):
             task: what a checkpoint tells about the data, as JSON can hold it.
             batch_size: how large the batches are, in words.
             config: settings of the trainer.
+            start: returns the weights to start from, of the checkpoint of another model.
         """
         description = {
             "model_config": to_dict(self.settings.model),
             "task": task,
             "args": to_dict(self.settings, stored_only=True),
         }
-        trainer = Trainer(objective, data, config, description, self.process, self.log)
+        trainer = Trainer(objective, data, config, description, self.process, self.log, start)
         devices = f"{self.process.world_size} device(s) ({self.process.device.type})"
         self.say(f"training on {devices}; {batch_size}")
         return trainer

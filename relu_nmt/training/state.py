@@ -167,6 +167,14 @@ class WeightAverage:
             parameter.data, self._averages[name] = self._averages[name], parameter.data
 
 
+StartWeights = Callable[[Checkpoint], Mapping[str, Tensor]]
+
+
+def weights_of(checkpoint: Checkpoint) -> Mapping[str, Tensor]:
+    """Return the weights in a checkpoint, as they are."""
+    return checkpoint.model_tensors
+
+
 class Components:
     """Model and optimiser with everything that steers them.
 
@@ -252,6 +260,7 @@ class Components:
         config: CheckpointConfig,
         best_metric: str,
         say: Callable[[str], None],
+        start: StartWeights = weights_of,
     ) -> TrainingState:
         """Go to where a checkpoint left off, and return the state.
 
@@ -260,13 +269,14 @@ class Components:
             config: what is reset, and the model to start from.
             best_metric: name of the metric that makes a checkpoint the best.
             say: prints a message.
+            start: returns the weights to start from, of the checkpoint of a perhaps other model.
 
         Raises:
             CheckpointError: the file cannot be read or does not fit.
         """
         if path is None:
             if origin := config.finetune_from_model:
-                load_weights(self.model, load_checkpoint(origin).model_tensors, origin)
+                load_weights(self.model, start(load_checkpoint(origin)), origin)
                 self.average.restart()
                 say(f"start from the weights of {origin}")
             return TrainingState(best_metric=best_metric)

@@ -16,7 +16,7 @@ from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.distributed import ProcessGroup, SignalWatch
 from relu_nmt.training.log import Meters, TrainingLog
 from relu_nmt.training.results import TrainingResult, entry
-from relu_nmt.training.state import Components, TrainingState
+from relu_nmt.training.state import Components, StartWeights, TrainingState, weights_of
 from relu_nmt.training.update import LaunchedUpdate, UpdatePlan, Updater, UpdateResult, update_seed
 
 
@@ -32,6 +32,7 @@ class Trainer:
             (``model_config``, ``task``, ``args``).
         process: this process, see :func:`~relu_nmt.training.distributed.join_processes`.
         log: where the log goes; by default as ``config.logging`` says.
+        start: returns the weights to start from, of the checkpoint of ``--finetune-from-model``.
 
     Raises:
         ConfigError: settings that contradict each other or the device.
@@ -76,8 +77,10 @@ class Trainer:
         description: Mapping[str, Any],
         process: ProcessGroup,
         log: TrainingLog | None = None,
+        start: StartWeights = weights_of,
     ) -> None:
         self.config = config
+        self._start = start
         self.state = TrainingState()
         self.result = TrainingResult()
         objective.to(process.device).train()
@@ -119,7 +122,8 @@ class Trainer:
         metric, say = self.config.validation.best_checkpoint_metric, self.log.say
         try:
             path = self._folder.restore_path()
-            self.state = self.parts.restore(path, self.config.checkpoint, metric, say)
+            config = self.config.checkpoint
+            self.state = self.parts.restore(path, config, metric, say, self._start)
             done = self.state.num_updates
             self.result = TrainingResult.to_continue(self._folder.path, path, done)
             if self.config.checkpoint.no_save:

@@ -1,17 +1,19 @@
 """relu-nmt-train on documents of generated digits: lengths, mixtures, separators, resuming."""
 
+import dataclasses
 import json
 import random
 
 import pytest
 import torch
 
-from relu_nmt.cli import generate, train
+from relu_nmt.cli import generate, train, translate_document
 from relu_nmt.corpus.preprocess_config import PreprocessConfig
 from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.decoding.generator import Generator
+from relu_nmt.loading import build_model, load_model, start_weights
 from relu_nmt.recipes import preprocess
-from relu_nmt.training.checkpoint import load_checkpoint
+from relu_nmt.training.checkpoint import load_checkpoint, load_weights
 from relu_nmt.translator import Translator
 
 QUICK = "--arch reluformer_tiny --cpu --warmup-updates 20 --log-format json --log-interval 1"
@@ -145,6 +147,60 @@ def test_a_model_of_sentences_goes_on_with_documents(folder, tmp_path, capsys):
     assert "trained with --sentence-separator" in capsys.readouterr().err
 
 
+ALIGNED = "--document-attention aligned --global-layers 1 --sentence-separator --max-tokens 64"
+
+
+def test_aligned_attention_from_sentences_to_translated_documents(folder, tmp_path, capsys):
+    first = f"--max-tokens 64 --max-update 1 --save-dir {tmp_path}/sentences"
+    assert run(folder / "flat", first, capsys)[0] == 0
+    start = f"--finetune-from-model {tmp_path}/sentences/checkpoint_last.safetensors"
+    flags = f"{ALIGNED} --doc-mixture 1,16,48 --save-dir {tmp_path}/documents"
+    _, lines, _ = run(folder / "data", f"{flags} {start} --max-update 3 --eval-bleu", capsys)
+    assert any("valid_d_bleu" in line or "valid_bleu" in line for line in lines)
+    code, lines, _ = run(folder / "data", f"{flags} --max-update 5", capsys)  # goes on
+    assert code == 0 and [line["num_updates"] for line in lines if "num_updates" in line][-1] == 5
+    path = tmp_path / "documents" / "checkpoint_last.safetensors"
+    model, documents = ["--path", str(path), "--cpu", "--max-len-b", "5"], tmp_path / "in.de"
+    command = [str(folder / "data"), "--gen-subset", "valid", "--max-doc-tokens", "48", *model]
+    for paths in ([], ["--path", f"{path}:{path}"]):
+        assert generate.main([*command, *paths, "--print-alignment"]) == 0
+        assert "d-BLEU = " in capsys.readouterr().out
+    documents.write_text("1 2 3\n4 5\n\n6 7\n")
+    assert translate_document.main([str(documents), *model]) == 0
+    assert capsys.readouterr().out.count("\n") == 4
+
+
+def test_a_document_model_starts_as_the_sentence_model(folder, tmp_path, capsys):
+    command = f"--max-tokens 64 --max-update 2 --save-dir {tmp_path}"
+    assert run(folder / "flat", command, capsys)[0] == 0
+    path = tmp_path / "checkpoint_last.safetensors"
+    sentences, checkpoint = load_model(path), load_checkpoint(path)
+    task = sentences.task.with_sentence_separator()
+    separator = task.separators[1]
+    words = [sentences.task.encode_source(line).tolist() for line in ("1 2 3", "4 5", "6")]
+    document = [i for ids in words for i in (*ids[:-1], separator)] + [2]
+    for layers in (0, 2):
+        config = dataclasses.replace(
+            sentences.model.config, document_attention="aligned", global_layers=layers
+        )
+        model = build_model(config, task).eval()
+        load_weights(model, start_weights(model, checkpoint), path)
+        read = torch.tensor([[2, *document[:-1]]])
+        states = model(torch.tensor([document]), read)[0]
+        logits = model.logits(states)
+        assert torch.equal(logits[:, separator], logits[:, 2])
+        alone = [torch.tensor([ids]) for ids in words]
+        whole = torch.cat(
+            [sentences.model(ids, torch.tensor([[2, *ids[0, :-1]]]))[0] for ids in alone]
+        )
+        if layers == 0:
+            torch.testing.assert_close(states[: len(whole)], whole)
+        else:
+            assert (states[: len(whole)] - whole).abs().mean() < 0.2 * whole.abs().mean()
+        one = model(alone[0], torch.tensor([[2, *words[0][:-1]]]))[0]
+        torch.testing.assert_close(one, whole[: len(one)])
+
+
 @pytest.mark.parametrize(
     ("data", "flags", "message"),
     [
@@ -154,6 +210,8 @@ def test_a_model_of_sentences_goes_on_with_documents(folder, tmp_path, capsys):
         ("data", "--max-tokens 30 --doc-mixture 1,16", "has 41 tokens, but --max-tokens is 30"),
         ("data", "--max-tokens 64 --sentence-separator", "give --max-doc-tokens"),
         ("data", "--max-tokens 64 --max-doc-tokens 0", "expected 1 or more"),
+        ("data", "--max-tokens 64 --document-attention aligned", "needs --sentence-separator"),
+        ("data", "--max-tokens 64 --global-layers 1", "--document-attention aligned"),
         (
             "data",
             "--max-tokens 64 --max-doc-tokens 2 --sentence-separator",

@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "decoding": BASE | {"models", "modules", "attention", "data"},
     "evaluation": BASE | {"corpus", "decoding", "data"},
     "analysis": BASE | {"attention", "models", "decoding", "data"},
-    "loading": BASE | {"attention", "models", "corpus", "training", "data"},
+    "loading": BASE | {"attention", "modules", "models", "corpus", "training", "data"},
     "translator": BASE
     | {"attention", "loading", "analysis", "decoding", "corpus", "models", "data", "evaluation"},
     "user_modules": {"errors"},
