@@ -1,7 +1,5 @@
 """BLEU and chrF by sacreBLEU; no score leaves without its signature."""
 
-import bisect
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,8 +8,6 @@ from relu_nmt.config import option, settings
 from relu_nmt.errors import ConfigError, DataError
 
 METRICS = ("bleu", "chrf")
-DEFAULT_EDGES = (16, 32, 64, 128, 256, 512, 1024, 2048)
-"""Longest reference of each length bucket in tokens, for sentences and documents alike."""
 
 
 @settings
@@ -74,6 +70,10 @@ class Score:
             counted: goes behind the text: ``documents = 240``.
         """
         return replace(self, text=f"{prefix}{self.text} {counted}")
+
+    def of_bucket(self, bucket: str) -> "Score":
+        """Return the score with the name of a bucket behind its own: ``d-BLEU[17-32]``."""
+        return replace(self, text=self.text.replace(self.name, f"{self.name}[{bucket}]", 1))
 
 
 @dataclass(frozen=True)
@@ -171,31 +171,3 @@ class MetricConfig:
         """Return the length of each segment as BLEU counts it, in tokens of ``tokenize``."""
         metric = replace(self, name="bleu").build(effective_order=True)
         return [metric.sentence_score(line, [line]).ref_len for line in references]
-
-
-def length_buckets(lengths: Sequence[int], edges: Sequence[int]) -> dict[str, list[int]]:
-    """Return the segments of each range of lengths that has any, the shortest first.
-
-    Args:
-        lengths: reference tokens of each segment.
-        edges: longest of each bucket but the last, rising; what is longer goes to a last bucket.
-
-    Raises:
-        ConfigError: the edges do not rise from at least 1.
-
-    Example:
-        >>> length_buckets([3, 20, 16, 900], (16, 32))
-        {'0-16': [0, 2], '17-32': [1], '>32': [3]}
-    """
-    if not edges or edges[0] < 1 or any(a >= b for a, b in itertools.pairwise(edges)):
-        raise ConfigError(
-            f"length buckets {','.join(map(str, edges))}: expected rising numbers of tokens, "
-            "as in 128,256,512"
-        )
-    shortest = [0, *(edge + 1 for edge in edges)]
-    names = [f"{low}-{high}" for low, high in zip(shortest, edges, strict=False)]
-    buckets: dict[str, list[int]] = {name: [] for name in (*names, f">{edges[-1]}")}
-    members = list(buckets.values())
-    for number, length in enumerate(lengths):
-        members[bisect.bisect_left(edges, length)].append(number)
-    return {name: own for name, own in buckets.items() if own}

@@ -23,6 +23,7 @@ from relu_nmt.data.groups import SEPARATOR_TESTS
 from relu_nmt.data.split import sentence_slices
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation.bleu import MetricConfig, Score
+from relu_nmt.evaluation.buckets import BucketScore, bucket_scores, position_buckets
 
 Documents = list[list[str]]
 """The lines of each document."""
@@ -127,12 +128,14 @@ class SentenceAlignment:
         references: for each set, as many segments.
         num_documents: of all.
         num_mismatched: documents that became one segment.
+        positions: of each segment in its document, from 1; 0: it is a whole document.
     """
 
     hypotheses: list[str]
     references: list[list[str]]
     num_documents: int
     num_mismatched: int
+    positions: list[int]
 
     def score(self, metric: MetricConfig) -> Score | None:
         """Return s-BLEU or s-chrF; None if no document could be aligned."""
@@ -145,6 +148,18 @@ class SentenceAlignment:
             f"segments = {len(self.hypotheses)} "
             f"mismatched documents = {wrong}/{total} ({wrong / total:.2%})",
         )
+
+    def by_position(self, metric: MetricConfig, edges: Sequence[int]) -> list[BucketScore]:
+        """Return the scores of the sentences by their position; mismatched documents have no part.
+
+        Args:
+            metric: metric and its settings.
+            edges: see :func:`relu_nmt.evaluation.buckets.position_buckets`.
+        """
+        texts = (self.hypotheses, *self.references)
+        own, *others = (list(itertools.compress(lines, self.positions)) for lines in texts)
+        positions = [position for position in self.positions if position]
+        return bucket_scores(metric, position_buckets(positions, edges), own, others)
 
 
 def align_sentences(hypotheses: Documents, references: Sequence[Documents]) -> SentenceAlignment:
@@ -159,6 +174,7 @@ def align_sentences(hypotheses: Documents, references: Sequence[Documents]) -> S
     """
     segments: list[str] = []
     aligned: list[list[str]] = [[] for _ in references]
+    positions: list[int] = []
     mismatched = 0
     for number, (own, *others) in enumerate(zip(hypotheses, *references, strict=True), 1):
         if len({len(lines) for lines in others}) > 1:
@@ -171,7 +187,10 @@ def align_sentences(hypotheses: Documents, references: Sequence[Documents]) -> S
         if len(own) != len(others[0]):
             mismatched += 1
             texts = [join_lines([lines]) for lines in texts]
+            positions.append(0)
+        else:
+            positions += range(1, len(own) + 1)
         segments += texts[0]
         for target, lines in zip(aligned, texts[1:], strict=True):
             target += lines
-    return SentenceAlignment(segments, aligned, len(hypotheses), mismatched)
+    return SentenceAlignment(segments, aligned, len(hypotheses), mismatched, positions)

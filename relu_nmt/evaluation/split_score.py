@@ -6,16 +6,18 @@ sentence is a group of one, a document a group of all its sentences.
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from relu_nmt.corpus.translation import ESCAPED_UNK, TranslationTask
 from relu_nmt.data.groups import SINGLE_SENTENCES, Groups
 from relu_nmt.data.split import Split
+from relu_nmt.decoding.document_search import TranslatedDocuments
 from relu_nmt.decoding.generator import Generator
 from relu_nmt.decoding.translations import Line, SourceSentence
 from relu_nmt.evaluation.bleu import MetricConfig, Score, ScoringConfig
+from relu_nmt.evaluation.buckets import DEFAULT_POSITIONS, bucket_scores, position_buckets
 from relu_nmt.evaluation.document_scores import (
     align_sentences,
     cut_by_counts,
@@ -26,6 +28,35 @@ from relu_nmt.evaluation.significance import SegmentStatistics
 
 SAMPLES = 3
 CHECKED_SENTENCES = 2
+
+
+class AlignedSentence(NamedTuple):
+    """The translation of a sentence that has a line of its own.
+
+    Args:
+        number: of the sentence in the split, from 0.
+        position: of the sentence in what was translated at once, its context included, from 1.
+        line: the translation.
+    """
+
+    number: int
+    position: int
+    line: Line
+
+
+def aligned_sentences(documents: TranslatedDocuments, first: int) -> list[AlignedSentence]:
+    """Return the sentences of all groups whose translation was cut into as many.
+
+    Args:
+        documents: some of the split's.
+        first: number of their first sentence in the split.
+    """
+    return [
+        AlignedSentence(first + number, number - own.window.context + 1, line)
+        for own in documents.windows
+        if own.divided
+        for number, line in enumerate(own.lines, own.window.first)
+    ]
 
 
 class SplitScorer:
@@ -125,6 +156,43 @@ class SplitScorer:
         """Return what ``d_bleu`` adds up, by document; see :meth:`document_scores`."""
         shown, references = self._by_document(documents)
         return SegmentStatistics.of(self._bleu, join_lines(shown), [join_lines(references)])
+
+    def position_scores(self, sentences: Sequence[AlignedSentence]) -> dict[str, Any]:
+        """Return the BLEU of sentences by their position, as JSON values.
+
+        In their document they are the same sentences however documents were cut into groups, so
+        that scores of several lengths can be compared. In the group is where the literature sees
+        quality fall: how much of the translation had been written before.
+
+        Args:
+            sentences: translations of any sentences of the split.
+
+        Returns:
+            ``position``, in the document, and ``group position``: by bucket ``sentences``, and
+            ``score`` and ``signature``, None where there are no sentences.
+        """
+        # Who translated groups of sentences has found the boundaries.
+        counts = self._split.require_documents("a score of documents", SINGLE_SENTENCES)
+        in_document = np.concatenate([np.arange(1, count + 1) for count in counts]).tolist()
+        shown = [self._shown(one.line) for one in sentences]
+        references = [self._references[one.number] for one in sentences]
+        positions = {
+            "position": [in_document[one.number] for one in sentences],
+            "group position": [one.position for one in sentences],
+        }
+        return {
+            name: {
+                bucket: {
+                    "sentences": size,
+                    "score": score and score.value,
+                    "signature": score and score.signature,
+                }
+                for bucket, size, score in bucket_scores(
+                    self._bleu, position_buckets(own, DEFAULT_POSITIONS), shown, [references]
+                )
+            }
+            for name, own in positions.items()
+        }
 
     def _by_document(
         self, documents: Sequence[Sequence[Line]]

@@ -10,7 +10,8 @@ from typing import Any
 from relu_nmt.data.groups import DOCUMENT_TAG, SEPARATOR_TESTS, SEPARATORS, read_documents
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation import document_scores as docs
-from relu_nmt.evaluation.bleu import MetricConfig, Score, length_buckets
+from relu_nmt.evaluation.bleu import MetricConfig, Score
+from relu_nmt.evaluation.buckets import bucket_scores, length_buckets
 from relu_nmt.evaluation.significance import paired_bootstrap
 from relu_nmt.io.progress_bar import hidden_progress
 from relu_nmt.io.text_lines import decode_lines, read_lines
@@ -225,23 +226,32 @@ class _Texts:
         yield _entry(whole.labelled("d-", f"documents = {number}"), documents=number)
         mismatch = {"documents": number, "mismatched_documents": alignment.num_mismatched}
         score = alignment.score(metric)
-        if score is not None:
-            yield _entry(score, **mismatch)
+        if score is None:
+            name, reason = f"s-{whole.name}", "no document has as many lines as its reference"
+            yield Entry(f"{name}: none, {reason}", {"name": name, "score": None, **mismatch})
             return
-        name, reason = f"s-{whole.name}", "no document has as many lines as its reference"
-        yield Entry(f"{name}: none, {reason}", {"name": name, "score": None, **mismatch})
+        yield _entry(score, **mismatch)
+        if self._options.position_buckets:
+            yield from self._by_position(metric, score.name)
+
+    def _by_position(self, metric: MetricConfig, name: str) -> Iterator[Entry]:
+        edges = self._options.position_buckets
+        for bucket, size, score in self._alignment.by_position(metric, edges):
+            title, more = f"{name}[position {bucket}]", {"position": bucket, "segments": size}
+            if score is None:
+                text = f"{title}: none, no aligned document is that long"
+                yield Entry(text, {"name": title, "score": None, **more})
+            else:
+                shown = score.labelled("s-", f"sentences = {size}")
+                yield _entry(shown.of_bucket(f"position {bucket}"), **more)
 
 
 def _by_length(metric: MetricConfig, texts: _Texts, edges: Sequence[int]) -> Iterator[Entry]:
     buckets = length_buckets(metric.reference_lengths(texts.references[0]), edges)
-    for bucket, members in buckets.items():
-        own, *others = (
-            [lines[i] for i in members] for lines in (texts.hypotheses, *texts.references)
-        )
-        size = len(members)
-        score = metric.score(own, others).labelled(texts.prefix, f"{texts.counted} = {size}")
-        text = score.text.replace(score.name, f"{score.name}[{bucket}]", 1)
-        yield _entry(dataclasses.replace(score, text=text), bucket=bucket, segments=size)
+    for bucket, size, score in bucket_scores(metric, buckets, texts.hypotheses, texts.references):
+        if score is not None:
+            shown = score.labelled(texts.prefix, f"{texts.counted} = {size}").of_bucket(bucket)
+            yield _entry(shown, bucket=bucket, segments=size)
 
 
 def _entry(score: Score, **more: object) -> Entry:

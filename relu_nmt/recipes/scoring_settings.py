@@ -8,7 +8,13 @@ from relu_nmt.config.shared import BatchSizeOptions, PrecisionOptions
 from relu_nmt.corpus.preprocess_config import PreprocessConfig
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR
 from relu_nmt.errors import ConfigError
-from relu_nmt.evaluation.bleu import DEFAULT_EDGES, METRICS, length_buckets
+from relu_nmt.evaluation.bleu import METRICS
+from relu_nmt.evaluation.buckets import (
+    DEFAULT_EDGES,
+    DEFAULT_POSITIONS,
+    length_buckets,
+    position_buckets,
+)
 from relu_nmt.evaluation.significance import DEFAULT_SAMPLES
 
 
@@ -106,6 +112,13 @@ class DocumentOptions:
         metavar="N,N,...",
         bare=DEFAULT_EDGES,
     )
+    position_buckets: tuple[int, ...] = option(
+        (),
+        "also score sentences by their position in the document; last of each bucket (without a "
+        f"value: {','.join(map(str, DEFAULT_POSITIONS))})",
+        metavar="N,N,...",
+        bare=DEFAULT_POSITIONS,
+    )
 
     def check(self) -> None:
         """Compare the settings with each other."""
@@ -120,6 +133,13 @@ class DocumentOptions:
             )
         if self.length_buckets:
             length_buckets((), self.length_buckets)  # before anything is read
+        if self.position_buckets:
+            position_buckets((), self.position_buckets)
+            if not self.has_documents:
+                raise ConfigError(
+                    "--position-buckets needs document boundaries: --documents or "
+                    "--document-separator"
+                )
 
     @property
     def has_documents(self) -> bool:

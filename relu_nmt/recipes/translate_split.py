@@ -19,16 +19,12 @@ import numpy as np
 
 from relu_nmt.data.groups import DOCUMENT_TAG, describe_lengths, lengths_in_words
 from relu_nmt.data.split import longer_side
-from relu_nmt.decoding.document_search import (
-    SourceDocuments,
-    TranslatedDocuments,
-    WindowPlan,
-)
+from relu_nmt.decoding.document_search import SourceDocuments, TranslatedDocuments, WindowPlan
 from relu_nmt.decoding.translations import Line, SourceSentence
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation.bleu import Score
 from relu_nmt.evaluation.significance import SegmentStatistics
-from relu_nmt.evaluation.split_score import SplitScorer
+from relu_nmt.evaluation.split_score import AlignedSentence, SplitScorer, aligned_sentences
 from relu_nmt.io.progress_bar import hidden_progress, progress_bar
 from relu_nmt.io.safe_write import safe_writer
 from relu_nmt.recipes.attention_report import AttentionReport
@@ -67,6 +63,7 @@ class SplitTranslation:
         scores: all that could be computed, the main one first: ``bleu`` or ``chrf`` of sentences;
             of documents see :meth:`relu_nmt.evaluation.split_score.SplitScorer.document_scores`.
         statistics: what d-BLEU adds up, by document, if ``--results`` is to hold it.
+        by_position: s-BLEU by position (:meth:`SplitScorer.position_scores`), likewise.
         lengths: realised lengths of the groups (:func:`relu_nmt.data.groups.describe_lengths`).
     """
 
@@ -80,6 +77,7 @@ class SplitTranslation:
     num_undivided: int = 0
     scores: dict[str, Score] = field(default_factory=dict)
     statistics: SegmentStatistics | None = None
+    by_position: dict[str, Any] | None = None
     lengths: dict[str, Any] | None = None
 
     @property
@@ -182,6 +180,7 @@ class _SplitTranslator:
         target_sizes = None if by_source else self._split.target_sizes
         self._sizes = longer_side(self._split.source_sizes, target_sizes)
         self._found = SplitTranslation()
+        self._aligned: list[AlignedSentence] = []
         for flag in ("output", "results"):
             check_writable(f"--{flag}", getattr(settings.documents, flag))
 
@@ -206,10 +205,9 @@ class _SplitTranslator:
                     self._sizes[numbers.start : numbers.stop],
                     self._task.separators,
                 )
-                first_id = len(found.groups)
                 started = time.perf_counter()
                 translated = self._translator.translate_in_windows(
-                    sources, self._windows, self._config, first_id, advance
+                    sources, self._windows, self._config, len(found.groups), advance
                 )
                 found.seconds += time.perf_counter() - started
                 self._take(translated)
@@ -251,6 +249,7 @@ class _SplitTranslator:
     def _take(self, translated: TranslatedDocuments) -> None:
         """Print the groups of some documents and note what the summary needs."""
         found = self._found
+        self._aligned += aligned_sentences(translated, sum(found.counts))
         for own in translated.windows:
             if not self._settings.split.quiet:
                 number = len(found.groups)
@@ -291,6 +290,8 @@ class _SplitTranslator:
             found.scores.pop("s_bleu", None)
         if self._settings.documents.results is not None:
             found.statistics = scorer.document_statistics(found.documents)
+            if found.num_mismatched is not None:
+                found.by_position = scorer.position_scores(self._aligned)
 
     def _summarise(self, over_long: str) -> None:
         """Print the last lines, and write the files."""
@@ -347,6 +348,7 @@ class _SplitTranslator:
             "memory_bytes": peak_resident_bytes(),
             "gpu_memory_bytes": peak_gpu_bytes(),
             **{name: _values(found.scores.get(name)) for name in DOCUMENT_SCORES},
+            "s_bleu_by_position": found.by_position,
             "lengths": found.lengths,
             "document_statistics": found.statistics and found.statistics.to_json(),
         }

@@ -16,7 +16,7 @@ import numpy as np
 
 from relu_nmt.data.groups import LENGTHS_FILE
 from relu_nmt.errors import DataError, ReluNmtError
-from relu_nmt.evaluation.bleu import DEFAULT_EDGES, length_buckets
+from relu_nmt.evaluation.buckets import DEFAULT_EDGES, length_buckets
 from relu_nmt.evaluation.significance import (
     SegmentStatistics,
     mean_interval,
@@ -170,6 +170,12 @@ def _add_scores(cell: Cell, step: Step) -> None:
     for bucket, members in buckets.items():
         record[f"d_bleu[{bucket}]"] = found.score(members)
         record[f"documents[{bucket}]"] = len(members)
+    # Of results made before there were positions, nothing.
+    for title, positions in (results.get("s_bleu_by_position") or {}).items():
+        for bucket, values in positions.items():
+            record[f"sentences[{title} {bucket}]"] = values["sentences"]
+            if values["score"] is not None:
+                record[f"s_bleu[{title} {bucket}]"] = values["score"]
 
 
 def _training_record(step: Step, state: StepState | None) -> Record:

@@ -8,6 +8,7 @@ import lzma
 import sys
 
 import pytest
+import sacrebleu
 import torch
 
 from relu_nmt.cli.score import main
@@ -106,6 +107,43 @@ def test_another_system_buckets_and_json(files, capsys):
     assert f"d-BLEU = {found[0]['score']:.2f} (mean = " in shown[9]
 
 
+@pytest.mark.parametrize("system", ["sys", "sep"])
+def test_sentences_by_position(files, capsys, system):
+    arguments = ["--sys", f"{system}.blank", "--ref", "ref.blank", "--document-separator", "blank"]
+    arguments += ["--sentence-separator"] if system == "sep" else []
+    arguments += ["--metrics", "bleu,chrf", "--position-buckets"]
+    shown = lines_of(capsys, *arguments, "1,3,9")
+    assert [line.split(" = ")[0].split(": ")[0] for line in shown] == [
+        f"{prefix}{name}{place}"
+        for name in ("BLEU", "chrF2")
+        for prefix, places in (
+            ("d-", [""]),
+            ("s-", ["", *(f"[position {bucket}]" for bucket in ("1", "2-3", "4-9", ">9"))]),
+        )
+        for place in places
+    ]
+    firsts, later = (
+        [[line for lines in side for line in lines[own]] for side in (SENTENCES, REFERENCES)]
+        for own in (slice(0, 1), slice(1, 3))
+    )
+    for text, (own, references) in zip(shown[2:4], (firsts, later), strict=True):
+        expected = sacrebleu.corpus_bleu(own, [references])
+        assert str(expected).removeprefix("BLEU") in text
+        assert f" sentences = {len(own)} signature: nrefs:1" in text
+    assert shown[4] == "s-BLEU[position 4-9]: none, no aligned document is that long"
+    assert main([*arguments, "--format", "json"]) == 0
+    found = [one for one in json.loads(capsys.readouterr().out) if "position" in one]
+    assert [one["position"] for one in found] == ["1", "2-4", "5-9", "10-19", ">19"] * 2
+    assert [one["segments"] for one in found] == [2, 3, 0, 0, 0] * 2
+    assert found[4]["score"] is None
+
+
+def test_there_is_nothing_by_position_without_aligned_documents(files, capsys):
+    arguments = ["--sys", "groups.blank", "--ref", "ref.blank", "--document-separator", "blank"]
+    shown = lines_of(capsys, *arguments, "--position-buckets")
+    assert shown[1:] == ["s-BLEU: none, no document has as many lines as its reference"]
+
+
 def test_lines_are_resampled_without_documents(files, capsys, monkeypatch):
     text = (files / "sys.plain").read_bytes()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
@@ -128,6 +166,8 @@ def test_lines_are_resampled_without_documents(files, capsys, monkeypatch):
         ("--sys sys.plain --ref ref.plain --baseline groups.plain", "groups.plain has 3"),
         ("--sys sys.plain --ref ref.plain --sentence-separator", "document boundaries"),
         ("--sys sys.plain --ref ref.plain --length-buckets 9,3", "rising numbers"),
+        ("--sys sys.blank --ref ref.blank --position-buckets 9,3", "rising numbers of sentences"),
+        ("--sys sys.blank --ref ref.blank --position-buckets", "needs document boundaries"),
         ("--sys sys.plain --ref ref.plain --sentence-bleu --baseline a", "not with --sentence"),
         ("--sys sys.plain --ref ref.plain --path a", "--path a does nothing without --contrastive"),
         ("--sys sys.plain --ref ref.plain --chrf-word-order 2", "without --metrics chrf"),

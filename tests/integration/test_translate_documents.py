@@ -11,6 +11,7 @@ import sys
 
 import numpy as np
 import pytest
+import sacrebleu
 import torch
 
 from relu_nmt.cli import generate, score, translate_document
@@ -146,7 +147,7 @@ def test_d_bleu_of_the_same_translations_is_the_same_whatever_the_groups(
         lines = (folder / "test.de").read_text().replace("3", "4")
         assert (folder / f"{model}.out").read_text() == lines
     else:
-        assert results["s_bleu"] is None
+        assert results["s_bleu"] is results["s_bleu_by_position"] is None
         assert results["mismatches"] is None
         assert "trained without --sentence-separator" in output
 
@@ -175,6 +176,49 @@ def test_lines_are_printed_for_each_group(folder, capsys):
     assert results["lengths"]["over_long_sentences"] == 1
     assert f"Translated {len(raw)} sentences ({results['tokens']:,} tokens) in " in output
     assert results["tokens"] == sum(len(s.split()) for _, [s] in lines_of(output, "P"))
+
+
+@pytest.mark.parametrize("overlap", [0, 1])
+def test_sentences_are_scored_by_position(folder, capsys, copying, overlap):
+    path = folder / "positions.out"
+    flags = ["--output", path, "--output-separator", "tag", "--max-len-a", 2]
+    flags += ["--window-overlap", overlap] if overlap else []
+    output, results = generate_documents(folder, capsys, "sep", 24, *flags)
+    lines = [line for line in path.read_text().splitlines() if line != "<d>"]
+    references = (folder / "flat-test.en").read_text().splitlines()
+    in_document = [place + 1 for i in range(NUM_DOCUMENTS) for place in range(i + 1)]
+    in_group = []
+    for (_, [source]), (_, [target]) in zip(
+        lines_of(output, "S"), lines_of(output, "T"), strict=True
+    ):
+        read, new = (text.split().count("<sep>") for text in (source, target))
+        in_group += range(read - new + 1, read + 1)
+    assert in_document != in_group
+    found = results["s_bleu_by_position"]
+    assert list(found) == ["position", "group position"]
+    for name, positions in (("position", in_document), ("group position", in_group)):
+        assert list(found[name]) == ["1", "2-4", "5-9", "10-19", ">19"]
+        ranges = ((1, 1), (2, 4), (5, 9), (10, 19), (20, 99))
+        for (low, high), values in zip(ranges, found[name].values(), strict=True):
+            own = [i for i, position in enumerate(positions) if low <= position <= high]
+            assert values["sentences"] == len(own)
+            expected = None
+            if own:
+                texts = [lines[i] for i in own], [[references[i] for i in own]]
+                expected = sacrebleu.corpus_bleu(*texts, tokenize="none", force=True).score
+            assert values["score"] == expected
+        assert sum(one["sentences"] for one in found[name].values()) == results["sentences"]
+        assert found[name]["1"]["score"] > 20
+        assert found[name]["1"]["signature"] == results["s_bleu"]["signature"]
+
+
+def test_sentences_of_mismatched_groups_have_no_position(folder, capsys):
+    _, results = generate_documents(folder, capsys, "sep", 24, "--free-sentence-count")
+    numbers = [
+        sum(one["sentences"] for one in buckets.values())
+        for buckets in results["s_bleu_by_position"].values()
+    ]
+    assert numbers[0] == numbers[1] < results["sentences"]
 
 
 def test_mismatches_are_counted_and_keep_the_group_in_one_line(folder, capsys):

@@ -1,14 +1,11 @@
 import collections
-import itertools
 import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from relu_nmt.errors import ConfigError, DataError
-from relu_nmt.evaluation.bleu import MetricConfig, ScoringConfig, length_buckets
+from relu_nmt.evaluation.bleu import MetricConfig, ScoringConfig
 
 
 def plain_bleu(hypotheses, references):
@@ -92,33 +89,3 @@ def test_scoring_flags_that_contradict_each_other():
     for wrong in ({"sacrebleu": True}, {"sacrebleu_tokenizer": "13a"}):
         with pytest.raises(ConfigError, match="--scoring bleu"):
             ScoringConfig(scoring="bleu", **wrong)
-
-
-@given(
-    st.lists(st.integers(0, 50)),
-    st.sets(st.integers(1, 40), min_size=1, max_size=5).map(sorted),
-)
-def test_every_segment_is_in_the_bucket_of_its_length(lengths, edges):
-    buckets = length_buckets(lengths, edges)
-    assert sorted(itertools.chain.from_iterable(buckets.values())) == list(range(len(lengths)))
-    ends = []
-    for name, members in buckets.items():
-        assert members
-        low, high = (int(name[1:]) + 1, 50) if name[0] == ">" else map(int, name.split("-"))
-        assert name[0] == ">" or high in edges
-        assert all(low <= lengths[i] <= high for i in members)
-        ends += [low, high]
-    assert ends == sorted(ends)
-
-
-@pytest.mark.parametrize("edges", [(), (0, 5), (5, 5), (9, 3)])
-def test_edges_must_rise(edges):
-    with pytest.raises(ConfigError, match="expected rising numbers"):
-        length_buckets([1], edges)
-
-
-def test_lengths_are_in_tokens_of_bleu():
-    references = ["It is here", "a dog, a cat and the bird", "it was here"]
-    lengths = MetricConfig("chrf").reference_lengths(references)
-    assert lengths == [3, 8, 3]  # the comma counts
-    assert length_buckets(lengths, (3, 7)) == {"0-3": [0, 2], ">7": [1]}

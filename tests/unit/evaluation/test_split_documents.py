@@ -1,11 +1,16 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+import sacrebleu
 
 from relu_nmt.corpus.preprocess_config import PreprocessConfig
 from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.groups import write_documents
+from relu_nmt.decoding.document_search import Window, WindowTranslation
+from relu_nmt.decoding.translations import Line, Translation
 from relu_nmt.evaluation.bleu import MetricConfig, ScoringConfig
-from relu_nmt.evaluation.split_score import SplitScorer
+from relu_nmt.evaluation.split_score import AlignedSentence, SplitScorer, aligned_sentences
 from relu_nmt.recipes import preprocess
 
 REFERENCES = ["A dog isn't here, is it?", "The xylophone is big.", "A house is here."]
@@ -76,6 +81,45 @@ def test_a_group_that_is_not_cut_changes_no_d_bleu(task):
         assert ("tok:none" in one["d_bleu"].signature) == (scoring == "bleu")
         assert one["group_bleu"].value != other["group_bleu"].value
         assert "mismatched documents = 1/2" in other["s_bleu"].text
+
+
+@pytest.mark.parametrize("scoring", ["sacrebleu", "bleu"])
+def test_sentences_are_scored_by_position_in_document_and_in_group(task, scoring):
+    texts = ["A dog is here, is it?", "The xylophone is big.", "A house is there."]
+    scorer = SplitScorer(task, task.load_split("test"), ScoringConfig(scoring=scoring))
+    lines = [Line(*line(task, text)) for text in texts]
+    aligned = [AlignedSentence(number, 1, own) for number, own in enumerate(lines)]
+    found = scorer.position_scores(aligned)
+    assert list(found) == ["position", "group position"]
+    for name, firsts in (("position", [0, 2]), ("group position", [0, 1, 2])):
+        sizes = {bucket: values["sentences"] for bucket, values in found[name].items()}
+        later = 3 - len(firsts)
+        assert sizes == {"1": len(firsts), "2-4": later, "5-9": 0, "10-19": 0, ">19": 0}
+        assert found[name][">19"] == {"sentences": 0, "score": None, "signature": None}
+        if scoring == "sacrebleu":
+            own = [texts[i].lower() for i in firsts]
+            expected = sacrebleu.corpus_bleu(own, [[REFERENCES[i] for i in firsts]], lowercase=True)
+            assert found[name]["1"]["score"] == expected.score
+        else:
+            assert "tok:none" in found[name]["1"]["signature"]
+
+
+def test_aligned_sentences_are_those_of_groups_that_were_cut():
+    def window(first, end, context, words):
+        lines = [Line(word, [word]) for word in words]
+        divided = len(lines) == end - first
+        translation = Translation(" ".join(words), list(words), hypothesis=None)
+        place = Window(0, context, first, end)
+        return WindowTranslation(place, None, [translation], lines, divided)
+
+    windows = [window(0, 2, 0, "ab"), window(2, 5, 2, "c"), window(5, 7, 4, "de")]
+    documents = SimpleNamespace(windows=windows)
+    assert [
+        (one.number, one.position, one.line.text) for one in aligned_sentences(documents, 30)
+    ] == [
+        *((30, 1, "a"), (31, 2, "b")),
+        *((35, 2, "d"), (36, 3, "e")),  # behind a sentence of context
+    ]
 
 
 def test_there_is_no_s_bleu_without_an_aligned_document(task):

@@ -1,0 +1,81 @@
+"""Buckets hold every segment once, and their scores are sacreBLEU's of these segments."""
+
+import itertools
+import random
+
+import pytest
+import sacrebleu
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relu_nmt.errors import ConfigError
+from relu_nmt.evaluation.bleu import MetricConfig
+from relu_nmt.evaluation.buckets import bucket_scores, length_buckets, position_buckets
+
+EDGES = st.sets(st.integers(1, 40), min_size=1, max_size=5).map(sorted)
+
+
+def bounds(name):
+    """Return the lowest and the highest value of a bucket."""
+    if name[0] == ">":
+        return int(name[1:]) + 1, 50
+    low, _, high = name.partition("-")
+    return int(low), int(high or low)
+
+
+@given(st.lists(st.integers(0, 50)), EDGES)
+def test_every_segment_is_in_the_bucket_of_its_length(lengths, edges):
+    buckets = length_buckets(lengths, edges)
+    assert sorted(itertools.chain.from_iterable(buckets.values())) == list(range(len(lengths)))
+    ends = []
+    for name, members in buckets.items():
+        assert members
+        low, high = bounds(name)
+        assert name[0] == ">" or high in edges
+        assert all(low <= lengths[i] <= high for i in members)
+        ends += [low, high]
+    assert ends == sorted(ends)
+
+
+@given(st.lists(st.integers(1, 50)), EDGES)
+def test_every_sentence_is_in_the_bucket_of_its_position(positions, edges):
+    buckets = position_buckets(positions, edges)
+    assert sorted(itertools.chain.from_iterable(buckets.values())) == list(range(len(positions)))
+    ranges = [bounds(name) for name in buckets]
+    assert [high for _, high in ranges[:-1]] == list(edges)
+    assert [low for low, _ in ranges] == [1, *(edge + 1 for edge in edges)]
+    for (low, high), members in zip(ranges, buckets.values(), strict=True):
+        assert all(low <= positions[i] <= high for i in members)
+
+
+@pytest.mark.parametrize("edges", [(), (0, 5), (5, 5), (9, 3)])
+@pytest.mark.parametrize("divide", [length_buckets, position_buckets])
+def test_edges_must_rise(divide, edges):
+    with pytest.raises(ConfigError, match="expected rising numbers"):
+        divide([1], edges)
+
+
+def test_lengths_are_in_tokens_of_bleu():
+    references = ["It is here", "a dog, a cat and the bird", "it was here"]
+    lengths = MetricConfig("chrf").reference_lengths(references)
+    assert lengths == [3, 8, 3]  # the comma counts
+    assert length_buckets(lengths, (3, 7)) == {"0-3": [0, 2], ">7": [1]}
+
+
+def test_the_score_of_a_bucket_is_that_of_its_segments_alone():
+    rng = random.Random(1)
+    words = ["a", "dog", "barks", "at", "the", "red", "house", ",", "and", "nobody", "."]
+    references = [[rng.choices(words, k=9) for _ in range(30)] for _ in range(2)]
+    hypotheses = [[w if rng.random() < 0.8 else "no" for w in line] for line in references[0]]
+    own, *others = ([" ".join(line) for line in side] for side in (hypotheses, *references))
+    buckets = {"odd": list(range(1, 30, 2)), "none": [], "first": [0]}
+    for metric, independent in (
+        (MetricConfig(), sacrebleu.corpus_bleu),
+        (MetricConfig("chrf"), sacrebleu.corpus_chrf),
+    ):
+        odd, none, first = bucket_scores(metric, buckets, own, others)
+        assert (odd.bucket, odd.segments) == ("odd", 15)
+        expected = independent(own[1::2], [side[1::2] for side in others])
+        assert odd.score.value == expected.score
+        assert none == ("none", 0, None)
+        assert first.score.value == independent(own[:1], [side[:1] for side in others]).score
