@@ -140,15 +140,19 @@ class ReportData:
                     found.setdefault(str(cell.model), {})[cell.record[name]] = None
         return {name: list(commands) for name, commands in found.items()}
 
-    def buckets(self) -> dict[str, float]:
-        """Return the length buckets that hold documents, the shortest first, with how many."""
+    def buckets(self, counted: str) -> dict[str, float]:
+        """Return buckets with how many segments they hold, that of the lowest values first.
+
+        Args:
+            counted: the beginning of the columns that tell it: ``documents[``.
+        """
         found = {
-            column[len("documents[") : -1]: value
+            column[len(counted) : -1]: value
             for average in self.averages
             for column, value in average.record.items()
-            if column.startswith("documents[")
+            if column.startswith(counted)
         }
-        return dict(sorted(found.items(), key=lambda one: int(one[0].strip(">").split("-")[0])))
+        return dict(sorted(found.items(), key=lambda one: _lowest(one[0])))
 
     def realised_lengths(self) -> Iterator[tuple[int, str, str, Record]]:
         """Yield limit, split, prefix of the columns and record that has them."""
@@ -229,6 +233,11 @@ class ReportData:
         axes.grid(axis="y", color="#dfe2e5", linewidth=0.8)
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
+
+
+def _lowest(bucket: str) -> float:
+    """Return the lowest value of a bucket; of the last one, ``>19``, 19.5."""
+    return float(f"{bucket[1:]}.5" if bucket[0] == ">" else bucket.split("-")[0])
 
 
 def length_name(length: int) -> str:

@@ -157,5 +157,31 @@ def make_scores(path, counts, lines, length):
         "at_limit": 2,
         "memory_bytes": 4 * 10**8,
         "chrf": {"score": score.value + 9, "signature": "nrefs:1|case:mixed|eff:yes|nc:6|nw:0"},
+        "s_bleu_by_position": _by_position(hypotheses, references, length),
         "lengths": {**lengths_of(length, len(counts), len(lines)), "over_long_kept": True},
     }
+
+
+def _by_position(hypotheses, references, length):
+    """Return scores by position in the document, and in groups of a number of sentences."""
+    from sacrebleu import corpus_bleu
+
+    buckets = {"1": (1, 1), "2-4": (2, 4), "5-9": (5, 9), "10-19": (10, 19), ">19": (20, 99)}
+    found = {}
+    for name, size in (("position", 99), ("group position", max(1, length // 32))):
+        found[name] = {}
+        for bucket, (low, high) in buckets.items():
+            own, others = (
+                [
+                    line
+                    for lines in documents
+                    for place, line in enumerate(lines)
+                    if low <= place % size + 1 <= high
+                ]
+                for documents in (hypotheses, references)
+            )
+            score = corpus_bleu(own, [others]).score if own else None
+            signature = "nrefs:1" if own else None
+            values = {"sentences": len(own), "score": score, "signature": signature}
+            found[name][bucket] = values
+    return found

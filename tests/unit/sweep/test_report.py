@@ -161,6 +161,38 @@ def test_the_other_tables_have_the_numbers_of_the_csv(made):
         assert mean == shown(row[f"{prefix}_mean_tokens"], 1)
 
 
+def test_the_tables_of_positions_have_the_numbers_of_the_csv(made):
+    page, rows = made
+    positions = ["1", "2-4", "5-9", "10-19", ">19"]
+    tables = [rows for header, *rows in Tables(page).tables if header[2:] == positions]
+    assert len(tables) == 2
+    empty = 0
+    for kind, table in zip(("position", "group position"), tables, strict=True):
+        assert len(table) == 7
+        for attention, length, *cells in table:
+            row = find(rows, "mean", attention, length)
+            for bucket, cell in zip(positions, cells, strict=True):
+                sentences = row[f"sentences[{kind} {bucket}]"]
+                score = row.get(f"s_bleu[{kind} {bucket}]", "")
+                if sentences == "0.0":
+                    assert (cell.strip(), score) == ("none there", "")
+                    empty += 1
+                else:
+                    assert cell.strip() == f"{shown(score)}|{shown(sentences, 0)} sentences"
+    assert empty == 3 * 3 + 2 * 2 + 2 * 1  # groups of 4, 8 and 16 sentences
+
+
+def test_results_without_positions_have_no_tables_of_them(tmp_path):
+    description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
+    for number, path in enumerate((tmp_path / "models").glob("*/evaluate-128.results.json")):
+        results = json.loads(path.read_text())
+        results["s_bleu_by_position"] = None  # a model without separators
+        if number:
+            del results["s_bleu_by_position"]  # made by an earlier version
+        path.write_text(json.dumps(results))
+    assert "by position" not in page_of(tmp_path, description)
+
+
 def test_what_went_wrong_is_told_and_escaped(made):
     page, _ = made
     assert "RuntimeError: &lt;out of memory&gt; &amp; more" in page
