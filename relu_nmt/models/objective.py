@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from relu_nmt.attention.spec import AttentionRegularizerConfig
 from relu_nmt.models.encoder_decoder import EncoderDecoder
 from relu_nmt.modules.objective import RegularizedObjective
 from relu_nmt.objective import LossOutput, Metric
@@ -26,9 +27,23 @@ class TranslationObjective(RegularizedObjective):
 
     Where the output projection is a plain ``nn.Linear``, its weight is read without holding all the
     logits; any other module that stands there, such as an adapter, is called.
+
+    Args:
+        report_accuracy: also report how many percent of the target tokens are the likeliest, given
+            the right ones before.
     """
 
     model: EncoderDecoder
+
+    def __init__(
+        self,
+        model: EncoderDecoder,
+        label_smoothing: float,
+        regularizer: AttentionRegularizerConfig,
+        report_accuracy: bool = False,
+    ) -> None:
+        super().__init__(model, label_smoothing, regularizer)
+        self.report_accuracy = report_accuracy
 
     def loss(self, batch: "TranslationBatch") -> LossOutput:
         """Return the cross-entropy of a batch, summed over its target tokens."""
@@ -39,21 +54,25 @@ class TranslationObjective(RegularizedObjective):
         targets = targets.flatten().index_select(0, real)
         projection = self.model.output_projection
         if type(projection) is nn.Linear and projection.bias is None:
-            loss, nll = projected_cross_entropy(
+            loss, nll, correct = projected_cross_entropy(
                 features, projection.weight, targets, self.label_smoothing
             )
         else:  # such as an adapter, which computes more than the product with its weight
             logits = self.model.logits(features)
-            loss, nll = smoothed_cross_entropy(logits, targets, self.label_smoothing)
+            loss, nll, correct = smoothed_cross_entropy(logits, targets, self.label_smoothing)
         count = float(batch.num_tokens)
         metrics = {"loss": Metric(loss.detach(), count), "nll_loss": Metric(nll, count)}
+        if self.report_accuracy:
+            metrics["accuracy"] = Metric(100 * correct, count)
         return LossOutput(loss, batch.num_tokens, metrics)
 
 
 def projected_cross_entropy(
     features: Tensor, weight: Tensor, targets: Tensor, smoothing: float
-) -> tuple[Tensor, Tensor]:
-    """Return the label-smoothed loss and the negative log-likelihood, summed, in nats.
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the label-smoothed loss, the negative log-likelihood and the number of right tokens.
+
+    Loss and likelihood are summed, in nats; a token is right if no other is likelier.
 
     The smoothed target gives 1 - smoothing to the right symbol and smoothing / (V - 1) to each
     other, as fairseq's ``label_smoothed_cross_entropy`` does. The logits are ``features`` times
@@ -70,13 +89,14 @@ def projected_cross_entropy(
 
 def smoothed_cross_entropy(
     logits: Tensor, targets: Tensor, smoothing: float
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
     """Return what :func:`projected_cross_entropy` does, of logits [N, V] held as a whole."""
     log_probs = logits.log_softmax(-1)
-    nll = -log_probs.gather(1, targets[:, None]).sum()
+    at_target = log_probs.gather(1, targets[:, None])
+    nll = -at_target.sum()
     off_target = smoothing / (logits.size(1) - 1)
     loss = (1.0 - smoothing - off_target) * nll - off_target * log_probs.sum()
-    return loss, nll.detach()
+    return loss, nll.detach(), (at_target >= log_probs.amax(-1, keepdim=True)).sum()
 
 
 class _ProjectedCrossEntropy(torch.autograd.Function):
@@ -92,7 +112,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, features: Tensor, weight: Tensor, targets: Tensor, smoothing: float
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor]:
         device = features.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
         with torch.autocast(device, enabled=False):
@@ -101,11 +121,11 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             blocks.run()
         ctx.save_for_backward(blocks.grad_h, blocks.grad_w)
         ctx.dtypes = features.dtype, weight.dtype
-        ctx.mark_non_differentiable(blocks.nll)
-        return blocks.loss, blocks.nll
+        ctx.mark_non_differentiable(blocks.nll, blocks.correct)
+        return blocks.loss, blocks.nll, blocks.correct
 
     @staticmethod
-    def backward(ctx: Any, grad_loss: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None, None]:
+    def backward(ctx: Any, grad_loss: Tensor, *_: Tensor) -> tuple[Tensor, Tensor, None, None]:
         (grad_h, grad_w), (h_dtype, w_dtype) = ctx.saved_tensors, ctx.dtypes
         return (grad_h * grad_loss).to(h_dtype), (grad_w * grad_loss).to(w_dtype), None, None
 
@@ -129,6 +149,7 @@ class _Blocks:
         self.grad_w = torch.zeros_like(w, dtype=self.exact) if with_gradient else None
         self.loss = torch.zeros((), dtype=self.exact, device=h.device)
         self.nll = torch.zeros_like(self.loss)
+        self.correct = torch.zeros_like(self.loss, dtype=torch.int64)
 
     def run(self) -> None:
         """Sum the loss and the negative log-likelihood; compute the gradients."""
@@ -154,7 +175,9 @@ class _Blocks:
         """
         logits = torch.mm(h, self.w.T, out=slopes)
         peak = logits.amax(-1, keepdim=True)
-        at_target = logits.gather(1, target).to(self.exact)
+        at_target = logits.gather(1, target)
+        self.correct += (at_target >= peak).sum()
+        at_target = at_target.to(self.exact)
         exponentials = torch.sub(logits, peak, out=self.exponentials[: h.size(0)]).exp_()
         denominator = exponentials.sum(-1, keepdim=True)
         log_total = denominator.log() + peak

@@ -58,7 +58,9 @@ class TranslationTraining(Training):
         self.task = self._open_task()
         model = self._model()
         self._check_checkpoint()
-        objective = TranslationObjective(model, settings.task.smoothing, settings.regularizer)
+        objective = TranslationObjective(
+            model, settings.task.smoothing, settings.regularizer, settings.task.report_accuracy
+        )
         train, valid = self._batches()
         scorers: dict[str, Scorer] = {}
         if settings.bleu.eval_bleu and valid:

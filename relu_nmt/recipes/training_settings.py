@@ -54,6 +54,9 @@ class TaskOptions(LanguageOptions, FairseqOptions):
         below=1,
         needs=("criterion", LABEL_SMOOTHED),
     )
+    report_accuracy: bool = option(
+        False, "also log how many percent of the target tokens are predicted right"
+    )
     train_subset: str = option("train", "split to train on", metavar="SPLIT")
     valid_subset: str = option(
         "valid",

@@ -39,7 +39,7 @@ FIRST_COLUMNS = (
     *("d_bleu", "d_bleu_seed_interval", "d_bleu_document_interval"),
     *("gain", "gain_seed_interval", "gain_document_interval", "p_value"),
     *("s_bleu", "mismatch_rate", "group_bleu", "chrf"),
-    *("updates", "train_loss", "valid_nll"),
+    *("updates", "train_loss", "valid_nll", "valid_accuracy"),
 )
 LAST_COLUMNS = (
     *(f"{score}_signature" for score in SCORES),

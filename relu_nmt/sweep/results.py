@@ -212,6 +212,7 @@ def _course(checkpoints: Path) -> Record:
         "updates": results.num_updates,
         "train_loss": intervals[-1].get("loss") if intervals else None,
         "valid_nll": validations[-1].get("nll_loss") if validations else None,
+        "valid_accuracy": validations[-1].get("accuracy") if validations else None,
         "train_tokens_per_second": results.tokens_per_second,
         "train_updates_per_second": results.updates_per_second,
         "train_seconds": results.seconds,

@@ -93,7 +93,8 @@ def values(lines, name):
 
 
 def test_the_command_that_fairseq_users_know(folder, tmp_path, capsys):
-    size = "--encoder-layers 1 --decoder-layers 1 --max-epoch 1 --log-format simple --cpu"
+    size = "--encoder-layers 1 --decoder-layers 1 --max-epoch 1 --log-format simple --cpu "
+    size += "--report-accuracy"
     flags = shlex.split(f"{FAIRSEQ_COMMAND} {size} --save-dir {tmp_path}")
     code = train.main([str(folder / "apart"), *flags])
     out = capsys.readouterr().out
@@ -103,6 +104,7 @@ def test_the_command_that_fairseq_users_know(folder, tmp_path, capsys):
         r"\| epoch 001 \| valid on 'valid' subset \| loss .* \| best_bleu [\d.]+", out
     )
     assert " | bleu " in valid[0]
+    assert 0 < float(re.search(r" \| accuracy ([\d.]+) ", valid[0])[1]) < 100
     assert "signature: nrefs:1|case:mixed|eff:no|tok:13a" in out
     assert out.count("example hypothesis: ") == 3
     assert (tmp_path / "checkpoint_best.safetensors").exists()

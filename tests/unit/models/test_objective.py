@@ -65,6 +65,19 @@ def test_loss_is_the_sum_over_real_target_tokens_plus_the_mean_regulariser():
     torch.testing.assert_close(result.metrics["loss"].total, smooth.detach())
 
 
+def test_accuracy_is_the_percentage_of_likeliest_tokens_if_asked_for():
+    model, b = tiny_model(), batch()
+    logits = model(b.src_tokens, b.prev_output_tokens) @ model.output_projection.weight.T
+    real = b.tgt_tokens != PAD
+    b.tgt_tokens[0, 0] = logits[0, 0].argmax()
+    b.tgt_tokens[1, 2] = logits[1, 2].argmax()
+    right = (logits.argmax(-1) == b.tgt_tokens)[real].double().mean()
+    found = TranslationObjective(model, 0.1, OFF, report_accuracy=True)(b).metrics["accuracy"]
+    assert float(found.total / found.count) == pytest.approx(100 * float(right))
+    assert right >= 0.25
+    assert "accuracy" not in TranslationObjective(model, 0.1, OFF)(b).metrics
+
+
 class Adapter(nn.Module):
     """The projection that it stands for, frozen, plus a product of two thin matrices."""
 
@@ -139,25 +152,27 @@ def test_cross_entropy_equals_the_textbook_loss_and_gradient(smoothing, tokens):
     h = torch.randn(tokens, 4, dtype=torch.float64, requires_grad=True)
     w = torch.randn(vocab, 4, dtype=torch.float64, requires_grad=True)
     target = torch.randint(0, vocab, (tokens,))
-    loss, nll = projected_cross_entropy(h, w, target, smoothing)
+    loss, nll, correct = projected_cross_entropy(h, w, target, smoothing)
     log_probs = (h @ w.T).log_softmax(-1)
     smoothed = torch.full_like(log_probs, smoothing / (vocab - 1))
     smoothed.scatter_(1, target[:, None], 1 - smoothing)
     expected = -(smoothed * log_probs).sum()
     torch.testing.assert_close(loss, expected)
     torch.testing.assert_close(nll, -log_probs.gather(1, target[:, None]).sum())
+    assert correct == (log_probs.argmax(1) == target).sum()
     ours, theirs = (torch.autograd.grad(3 * x, (h, w)) for x in (loss, expected))
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a, b)
     whole = smoothed_cross_entropy(h @ w.T, target, smoothing)
-    torch.testing.assert_close(whole, (expected, nll))
+    torch.testing.assert_close(whole, (expected, nll, correct))
 
 
 def test_cross_entropy_survives_large_logits_and_half_precision():
     h = torch.full((3, 2), 60.0, requires_grad=True)
     w = torch.tensor([[1.0, 1.0], [-1.0, -1.0], [0.5, 0.5]], requires_grad=True)
     with torch.autocast("cpu", torch.bfloat16):
-        loss, nll = projected_cross_entropy(h, w, torch.tensor([0, 0, 1]), 0.1)
+        loss, nll, correct = projected_cross_entropy(h, w, torch.tensor([0, 0, 1]), 0.1)
     loss.backward()
     assert nll.item() == pytest.approx(240.0, rel=0.01)
+    assert correct == 2
     assert h.grad.isfinite().all() and w.grad.isfinite().all() and w.grad.dtype == torch.float32
