@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from relu_nmt.analysis import AttentionMap, attention_weights, checked_place
+from relu_nmt.analysis.attention import AttentionMap, attention_weights, checked_place
 from relu_nmt.attention.backends import set_attention_backend
 from relu_nmt.attention.spec import AttentionPlace
 from relu_nmt.config import from_flat

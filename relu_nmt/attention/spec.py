@@ -35,7 +35,7 @@ BACKEND_HELP = (
 
 @dataclass(frozen=True)
 class AttentionSpec:
-    """A mechanism as it is written: ``NAME`` or ``NAME:option=value,...``.
+    """A mechanism, or a feed-forward network, as it is written: ``NAME:option=value,...``.
 
     Example:
         >>> AttentionSpec.parse("reluformer:gamma=2").options
@@ -59,9 +59,7 @@ class AttentionSpec:
         for item in filter(None, rest.split(",")):
             key, equals, value = item.partition("=")
             if not (key and equals and value):
-                raise ConfigError(
-                    f"attention '{text}': expected NAME or NAME:option=value,option=value"
-                )
+                raise ConfigError(f"'{text}': expected NAME or NAME:option=value,option=value")
             options[key] = value
         return cls(name, options)
 

@@ -15,11 +15,15 @@ if TYPE_CHECKING:
 
     from relu_nmt.modules.positions import PositionScheme
 
-feed_forwards: "Registry[Callable[[int, int, float], nn.Module]]" = Registry(
+feed_forwards: "Registry[Callable[..., nn.Module]]" = Registry(
     "feed-forward network",
-    dict.fromkeys(("relu", "gelu", "silu", "swiglu", "geglu"), "relu_nmt.modules.feed_forward"),
+    dict.fromkeys(
+        ("relu", "gelu", "silu", "swiglu", "geglu", "softmax", "softmax-ln", "relu-ln"),
+        "relu_nmt.modules.feed_forward",
+    ),
 )
-"""Made with (embed_dim, ffn_dim, dropout); maps [..., D] to [..., D]."""
+"""Made with (embed_dim, ffn_dim, dropout) and, if it has options, its ``Config``; maps [..., D] to
+[..., D]."""
 
 norms: "Registry[Callable[[int, float], nn.Module]]" = Registry(
     "norm", dict.fromkeys(("layer", "rms"), "relu_nmt.modules.transformer_layer")

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from relu_nmt.attention.spec import known_attention
+from relu_nmt.attention.spec import AttentionSpec, known_attention
 from relu_nmt.config import option, settings
 from relu_nmt.modules import feed_forwards, norms
 
@@ -19,6 +19,16 @@ def arch_option(default: str, presets: Mapping[str, Mapping[str, Any]], names: s
     return option(default, text, flags=("-a",), metavar="NAME", presets=presets)
 
 
+def known_feed_forward(text: str) -> str:
+    """Return ``text`` if it names a registered feed-forward network (for the command line).
+
+    Raises:
+        ConfigError: it does not.
+    """
+    feed_forwards.check(AttentionSpec.parse(text).name)
+    return text
+
+
 @settings
 class TransformerOptions:
     """What encoder-decoders and vision transformers have in common."""
@@ -28,10 +38,11 @@ class TransformerOptions:
     )
     feed_forward: str = option(
         "relu",
-        f"feed-forward network: {', '.join(feed_forwards.names())}",
-        choices=feed_forwards,
+        f"feed-forward network: {', '.join(feed_forwards.names())}; softmax and softmax-ln, "
+        "attention to a learnt memory, take :temperature=T",
+        parse=known_feed_forward,
         metavar="NAME",
-        flags=("--activation-fn",),
+        flags=("--activation-fn", "--ffn"),
     )
     norm: str = option(
         "layer", f"normalisation: {', '.join(norms.names())}", choices=norms, metavar="NAME"

@@ -2,23 +2,58 @@
 
 One of your own is a module made with (embed_dim, ffn_dim, dropout) and registered by name, most
 easily a subclass of :class:`FeedForward` with another ``activate``, or of one of these with
-``gated = True``.
+``gated = True`` or ``normed = True``. One with options names the class of its settings as
+``Config`` and is made with an instance of it as a fourth argument.
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from relu_nmt.attention.spec import AttentionSpec
+from relu_nmt.config import from_flat, option, settings
 from relu_nmt.dropout import Dropout
+from relu_nmt.errors import ConfigError
 from relu_nmt.modules import feed_forwards
+
+
+def build_feed_forward(text: str, embed_dim: int, ffn_dim: int, dropout: float) -> nn.Module:
+    """Make the feed-forward network that ``--feed-forward`` names.
+
+    Args:
+        text: ``NAME`` or ``NAME:option=value,...``.
+        embed_dim: D.
+        ffn_dim: inner width F.
+        dropout: probability after the activation.
+
+    Raises:
+        ConfigError: unknown name or option.
+
+    Example:
+        >>> build_feed_forward("softmax:temperature=2", 8, 16, 0.0).config.temperature
+        2.0
+    """
+    spec = AttentionSpec.parse(text)
+    kind: Any = feed_forwards.get(spec.name)
+    config_class = getattr(kind, "Config", None)
+    if config_class is None:
+        if spec.options:
+            raise ConfigError(f"--feed-forward {text}: {spec.name} has no options")
+        return kind(embed_dim, ffn_dim, dropout)
+    try:
+        config = from_flat(config_class, spec.options)
+    except ConfigError as error:
+        raise ConfigError(f"--feed-forward {text}: {error}") from error
+    return kind(embed_dim, ffn_dim, dropout, config)
 
 
 class FeedForward(nn.Module):
     """W2 activate(W1 x + b1) + b2; if ``gated``, W2 (activate(W1 x + b1) * (W3 x + b3)) + b2.
 
     A gated one has three matrices in place of two, so two thirds of the usual ``ffn_dim`` give the
-    usual number of parameters.
+    usual number of parameters. If ``normed``, the output goes through a LayerNorm with gain and
+    bias; without ``inner_bias`` there are no b1 and b3.
 
     Args:
         embed_dim: D.
@@ -34,17 +69,22 @@ class FeedForward(nn.Module):
     """
 
     gated: ClassVar[bool] = False
+    normed: ClassVar[bool] = False
+    inner_bias: ClassVar[bool] = True
 
     def __init__(self, embed_dim: int, ffn_dim: int, dropout: float) -> None:
         super().__init__()
         parts = 2 if self.gated else 1
-        self.inner = nn.Linear(embed_dim, parts * ffn_dim)  # W1, and W3 below it
+        # W1, and W3 below it
+        self.inner = nn.Linear(embed_dim, parts * ffn_dim, bias=self.inner_bias)
         self.outer = nn.Linear(ffn_dim, embed_dim)
         self.dropout = Dropout(dropout)
         for weight in (*self.inner.weight.chunk(parts), self.outer.weight):
             nn.init.xavier_uniform_(weight)
-        nn.init.zeros_(self.inner.bias)
-        nn.init.zeros_(self.outer.bias)
+        for bias in (self.inner.bias, self.outer.bias):
+            if bias is not None:
+                nn.init.zeros_(bias)
+        self.norm = nn.LayerNorm(embed_dim) if self.normed else nn.Identity()
 
     def activate(self, hidden: Tensor) -> Tensor:
         """Map [..., F] to [..., F]."""
@@ -58,7 +98,7 @@ class FeedForward(nn.Module):
             hidden = self.activate(gate) * hidden
         else:
             hidden = self.activate(hidden)
-        return self.outer(self.dropout(hidden))
+        return self.norm(self.outer(self.dropout(hidden)))
 
 
 @feed_forwards.register("relu")
@@ -115,3 +155,64 @@ class GEGLUFeedForward(GeluFeedForward):
     """
 
     gated = True
+
+
+@settings(flags=False)
+class SoftmaxConfig:
+    """Settings of :class:`SoftmaxFeedForward`."""
+
+    temperature: float = option(1.0, "divisor of the scores of the memory", above=0)
+
+
+@feed_forwards.register("softmax")
+class SoftmaxFeedForward(FeedForward):
+    """softmax(x K^T / temperature) V + b2: attention to a memory of F learnt keys and values.
+
+    K = W1 and V is W2 transposed, [F, D] each. The scores are not divided by sqrt(D), and have no
+    bias. Dropout is on the weights of the memory, as it is on those of attention.
+
+    Args:
+        embed_dim: D.
+        ffn_dim: size F of the memory.
+        dropout: probability of dropping a weight.
+        config: the temperature.
+
+    Reference: ReLUFormer, Eq. 2.
+
+    Example:
+        >>> import torch
+        >>> memory = SoftmaxFeedForward(2, 4, 0.0)
+        >>> memory.activate(torch.zeros(4)).tolist()
+        [0.25, 0.25, 0.25, 0.25]
+    """
+
+    Config = SoftmaxConfig
+    inner_bias = False
+
+    def __init__(
+        self, embed_dim: int, ffn_dim: int, dropout: float, config: SoftmaxConfig | None = None
+    ) -> None:
+        super().__init__(embed_dim, ffn_dim, dropout)
+        self.config = config or SoftmaxConfig()
+
+    def activate(self, hidden: Tensor) -> Tensor:
+        """See :meth:`FeedForward.activate`."""
+        temperature = self.config.temperature
+        return (hidden if temperature == 1.0 else hidden / temperature).softmax(-1)
+
+
+@feed_forwards.register("softmax-ln")
+class NormedSoftmaxFeedForward(SoftmaxFeedForward):
+    """LayerNorm of what :class:`SoftmaxFeedForward` gives.
+
+    Reference: ReLUFormer, section 3.
+    """
+
+    normed = True
+
+
+@feed_forwards.register("relu-ln")
+class NormedReluFeedForward(ReluFeedForward):
+    """LayerNorm of what :class:`ReluFeedForward` gives: the control of ``softmax-ln``."""
+
+    normed = True

@@ -18,8 +18,9 @@ from relu_nmt.attention.base import NOTHING, Attention, Need
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.records import without_records
 from relu_nmt.dropout import Dropout
-from relu_nmt.modules import feed_forwards, norms
+from relu_nmt.modules import norms
 from relu_nmt.modules.config import TransformerOptions
+from relu_nmt.modules.feed_forward import build_feed_forward
 from relu_nmt.modules.multihead import CrossAttention, LayerCache, SelfAttention
 from relu_nmt.modules.positions import RelativePositions
 
@@ -87,9 +88,9 @@ class TransformerLayer(nn.Module):
         self.cross_attention = cross_attention
         if cross_attention is not None:
             self.cross_attention_residual = Residual(config)
-        make_feed_forward = feed_forwards.get(config.options.feed_forward)
-        self.feed_forward = make_feed_forward(
-            config.embed_dim, config.ffn_dim, config.options.activation_dropout
+        options = config.options
+        self.feed_forward = build_feed_forward(
+            options.feed_forward, config.embed_dim, config.ffn_dim, options.activation_dropout
         )
         self.feed_forward_residual = Residual(config)
 

@@ -1,11 +1,12 @@
-"""What is told of the attention of translations: statistics in a file, and weights as lines."""
+"""What is told of attention and memories in translations: statistics in files, weights as lines."""
 
 import json
 from collections.abc import Sequence
 
 import numpy as np
 
-from relu_nmt.analysis import AttentionStatistics, checked_place, single_model
+from relu_nmt.analysis.attention import AttentionStatistics, checked_place, single_model
+from relu_nmt.analysis.memories import MemoryStatistics
 from relu_nmt.attention.spec import AttentionPlace
 from relu_nmt.decoding.translations import SourceSentence, Translation
 from relu_nmt.recipes.translation import check_writable, write_file
@@ -19,27 +20,30 @@ class AttentionReport:
     Args:
         options: what is wanted.
         translator: has the model.
-        subset: name of the split, for the file.
+        subset: name of the split, for the files.
 
     Raises:
-        ConfigError: several models, or a mechanism without weights.
-        DataError: the file's folder cannot be made.
+        ConfigError: several models, or a mechanism without weights, or a network without a memory.
+        DataError: a file's folder cannot be made.
     """
 
     def __init__(self, options: AttentionOptions, translator: Translator, subset: str) -> None:
         self._translator = translator
         self._subset = subset
         self._place = None
-        self._path = options.attention_stats
-        self._statistics: AttentionStatistics | None = None
+        self._files: list[tuple[str, str, AttentionStatistics | MemoryStatistics]] = []
         self._sources: list[np.ndarray] = []
         self._targets: list[np.ndarray] = []
         if options.print_attention is not None:
             place = AttentionPlace.parse(options.print_attention)
             self._place = checked_place(single_model(translator.ensemble), place)
-        if self._path is not None:
-            self._statistics = AttentionStatistics(translator.ensemble)
-            check_writable("--attention-stats", self._path)
+        for flag, path, statistics in (
+            ("--attention-stats", options.attention_stats, AttentionStatistics),
+            ("--memory-stats", options.memory_stats, MemoryStatistics),
+        ):
+            if path is not None:
+                self._files.append((flag, path, statistics(translator.ensemble)))
+                check_writable(flag, path)
 
     def lines(self, number: int, source: SourceSentence, translation: Translation) -> list[str]:
         """Return the ``A-`` line of a translation, if it is to be printed."""
@@ -52,7 +56,7 @@ class AttentionReport:
         self, sources: Sequence[SourceSentence], found: Sequence[Sequence[Translation]]
     ) -> None:
         """Note sentences with their translations; those without words are left out."""
-        if self._statistics is None:
+        if not self._files:
             return
         for source, (best, *_) in zip(sources, found, strict=True):
             if len(source.ids) > 1:  # the model was not asked about empty sentences
@@ -60,15 +64,14 @@ class AttentionReport:
                 self._targets.append(best.hypothesis.tokens)
 
     def write(self) -> None:
-        """Measure, and write the file, whole or not at all.
+        """Measure, and write the files, each whole or not at all.
 
         Only now, so that time and memory of the translation are its own.
 
         Raises:
-            DataError: it cannot be written.
+            DataError: one cannot be written.
         """
-        if self._statistics is None:
-            return
-        self._statistics.add(self._sources, self._targets)
-        report = {"subset": self._subset, **self._statistics.report()}
-        write_file("--attention-stats", self._path, json.dumps(report, indent=1) + "\n")
+        for flag, path, statistics in self._files:
+            statistics.add(self._sources, self._targets)
+            report = {"subset": self._subset, **statistics.report()}
+            write_file(flag, path, json.dumps(report, indent=1) + "\n")

@@ -128,6 +128,10 @@ def run(settings: Settings, *, progress: bool = True) -> SweepResult:
         raise ConfigError(
             "--score-reference in --generate-flags: translations are scored; leave it out"
         )
+    if generate.attention.memory_stats is not None:
+        raise ConfigError(
+            "--memory-stats in --generate-flags: all models would write one file; leave it out"
+        )
     typed = [name for name in (train.task.source_lang, train.task.target_lang) if name]
     languages = tuple(typed) if len(typed) == 2 else infer_languages(settings.data)
     _check_boundaries(settings, languages)

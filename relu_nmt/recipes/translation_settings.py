@@ -154,12 +154,22 @@ class SplitSearchOptions(SearchOptions):
 
 @settings
 class AttentionOptions:
-    """What is to be told of the attention."""
+    """What is to be told of attention and memories.
+
+    Raises:
+        ConfigError: two files of one name.
+    """
 
     attention_stats: str | None = option(
         None,
         "write row sum, entropy, zeros and largest weight of every layer and head, means over the "
         "best translations (or, with --score-reference, the references), to FILE as JSON",
+        metavar="FILE",
+    )
+    memory_stats: str | None = option(
+        None,
+        "write variance ratio, sums of the largest weights and anisotropy of every feed-forward "
+        "network, read as a memory, over the same translations to FILE as JSON",
         metavar="FILE",
     )
     print_attention: str | None = option(
@@ -171,6 +181,14 @@ class AttentionOptions:
         parse=lambda text: str(AttentionPlace.parse(text)),
         bare="cross.-1",
     )
+
+    def check(self) -> None:
+        """Compare the files with each other."""
+        files = [path for path in (self.attention_stats, self.memory_stats) if path is not None]
+        if len({Path(path).resolve() for path in files}) < len(files):
+            raise ConfigError(
+                f"--attention-stats and --memory-stats are both {self.memory_stats}; give two files"
+            )
 
 
 @settings
@@ -198,6 +216,7 @@ class TranslateSplitSettings:
             )
         for flag, given in (
             ("--attention-stats", attention.attention_stats),
+            ("--memory-stats", attention.memory_stats),
             ("--print-attention", attention.print_attention),
         ):
             if given is not None and self.documents.window_overlap:

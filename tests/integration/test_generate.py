@@ -1,6 +1,7 @@
 """relu-nmt-generate, -interactive, -average and -score on a made corpus and untrained models."""
 
 import gzip
+import json
 import math
 import random
 import re
@@ -11,6 +12,7 @@ import warnings
 import pytest
 import torch
 
+from relu_nmt.analysis.memories import memory_statistics
 from relu_nmt.config import to_dict
 from relu_nmt.corpus.preprocess_config import PreprocessConfig
 from relu_nmt.corpus.translation import TranslationTask
@@ -189,6 +191,35 @@ def test_score_reference_and_prefix(folder):
         lines_of(forced, "T"), lines_of(forced, "H"), strict=True
     ):
         assert tokens.split()[:2] == target.split()[:2]
+
+
+def test_statistics_of_memories_are_those_of_the_references(folder, tmp_path):
+    model = folder / "checkpoint1.safetensors"
+    files = tmp_path / "memories.json", tmp_path / "attention.json"
+    flags = [
+        "--score-reference",
+        "--memory-stats",
+        files[0],
+        "--attention-stats",
+        files[1],
+        "--cpu",
+    ]
+    run("generate", folder / "raw-bin", "--path", model, *flags)
+    report, attention = (json.loads(file.read_text()) for file in files)
+    translator = Translator.from_checkpoint(str(model), "cpu")
+    eos = 2
+    split = translator.task.at_folder(folder / "raw-bin").load_split("test")
+    batches = []
+    for number in set(range(NUM_TEST)) - {BLANK}:
+        source, target = (torch.tensor(ids.astype("int64")) for ids in split.pair(number))
+        batches.append((source[None], torch.cat([torch.tensor([eos]), target[:-1]])[None]))
+    expected = memory_statistics(translator.ensemble.models[0], batches)
+    assert (report.pop("subset"), report["sentences"]) == ("test", NUM_TEST - 1)
+    assert report["sentences"] == attention["sentences"] and "slots" in attention
+    assert report["modules"].keys() == {"encoder.0", "decoder.0"}
+    assert report["modules"]["decoder.0"]["tokens"] == sum(b[1].numel() for b in batches)
+    for name, found in report["overall"].items():
+        assert found == pytest.approx(expected["overall"][name], rel=1e-4), name
 
 
 def test_ensembles_and_quiet(folder):

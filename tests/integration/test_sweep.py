@@ -201,6 +201,11 @@ def test_documents_start_from_a_sweep_of_sentences(data, tmp_path, capsys, monke
             "--checkpoint average:2: how many checkpoints a --budget in time gives is not known",
         ),
         (
+            "--budget 4u --generate-flags=--memory-stats=m.json",
+            "",
+            "--memory-stats in --generate-flags: all models would write one file",
+        ),
+        (
             "--budget 4u --generate-flags=--score-reference",
             "",
             "--score-reference in --generate-flags: translations are scored",

@@ -141,6 +141,27 @@ def test_stopping_and_going_on_changes_no_bit(folder, tmp_path, flags):
         assert torch.equal(whole[name], parts[name]), name
 
 
+@pytest.mark.parametrize(
+    "name", ["softmax", "softmax:temperature=2", "softmax-ln", "relu-ln", "relu"]
+)
+def test_every_memory_learns_and_is_stored(folder, tmp_path, capsys, name):
+    flags = (
+        f"{QUICK} --ffn {name} --relu-dropout 0.1 --dropout 0 --lr 5e-3 --checkpoint-activations "
+        f"--max-tokens 200 --max-update 60 --no-epoch-checkpoints --save-dir {tmp_path}"
+    )
+    code, lines = run(folder / "joined", flags, capsys)
+    losses = [float(loss) for loss in values(lines, "nll_loss")]
+    assert code == 0 and losses[-1] < losses[0] - 1
+    path = tmp_path / "checkpoint_last.safetensors"
+    assert load_checkpoint(path).metadata["model_config"]["feed_forward"] == name
+    model = Translator.from_checkpoint(path, "cpu").ensemble.models[0]
+    loaded = {key: tensor for key, tensor in model.state_dict().items() if "feed_forward" in key}
+    stored = weights(tmp_path)
+    assert loaded and all(torch.equal(tensor, stored[key]) for key, tensor in loaded.items())
+    assert ("encoder.layers.0.feed_forward.norm.weight" in loaded) == ("-ln" in name)
+    assert ("encoder.layers.0.feed_forward.inner.bias" in loaded) == ("softmax" not in name)
+
+
 def test_the_seed_decides(folder, tmp_path):
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         flags = (

@@ -90,6 +90,7 @@ def settings_of(config_class, flags):
     [
         (FEED_FORWARD, "--feed-forward"),
         (FEED_FORWARD, "--activation-fn"),
+        (FEED_FORWARD, "--ffn"),
         (NORM, "--norm"),
         (POSITIONS, "--positions"),
         (POSITIONS, "--decoder-positions"),

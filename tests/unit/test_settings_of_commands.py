@@ -48,7 +48,7 @@ def ways(settings_class, own_class, name, value, folder):
         (GenerationConfig, GenerationConfig, "lenpen_form", "foo", "expected one of power, gnmt"),
         (GenerationConfig, GenerationConfig, "temperature", math.nan, "expected a number"),
         (GenerationConfig, GenerationConfig, "max_len_a", math.inf, "expected a number"),
-        (TranslationTrainingSettings, TransformerConfig, "feed_forward", "foo", "expected one of"),
+        (TranslationTrainingSettings, TransformerConfig, "feed_forward", "foo", "choose one of"),
         (TranslationTrainingSettings, TransformerConfig, "norm", "foo", "expected one of layer"),
         (TranslationTrainingSettings, TransformerConfig, "positions", "foo", "expected one of"),
         (TranslationTrainingSettings, TransformerConfig, "dropout", math.nan, "expected a number"),
@@ -69,7 +69,7 @@ def test_a_field_of_earlier_versions_is_read_and_a_wrong_value_of_it_refused():
     assert (
         TranslationTrainingSettings.of(**TRAIN, activation_fn="gelu").model.feed_forward == "gelu"
     )
-    with pytest.raises(ConfigError, match="--feed-forward foo: expected one of"):
+    with pytest.raises(ConfigError, match="--feed-forward: unknown feed-forward network 'foo'"):
         TranslationTrainingSettings.of(**TRAIN, activation_fn="foo")
     stored = {"encoder_learned_pos": True, "decoder_learned_pos": False, "activation_fn": "relu"}
     config = c.from_dict(TransformerConfig, stored)

@@ -20,7 +20,7 @@ def make_model(attention="reluformer", **settings):
     torch.manual_seed(0)
     shape = {"layers": 2, "embed_dim": 16, "ffn_embed_dim": 16, "attention_heads": 2}
     shape = {f"{side}_{k}": v for side in ("encoder", "decoder") for k, v in shape.items()}
-    config = TransformerConfig(attention=attention, **shape, **settings)
+    config = TransformerConfig(attention=attention, **{**shape, **settings})
     return EncoderDecoder(config, 4 + len(WORDS), 4 + len(WORDS), PAD).eval()
 
 

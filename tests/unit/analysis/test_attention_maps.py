@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from relu_nmt.analysis import attention_weights
+from relu_nmt.analysis.attention import attention_weights
 from relu_nmt.attention import attentions
 from relu_nmt.attention.base import Attention, Capabilities, Need
 from relu_nmt.attention.masks import Visibility

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from relu_nmt import analysis
-from relu_nmt.analysis import AttentionStatistics, attention_weights
+from relu_nmt.analysis import attention as analysis
+from relu_nmt.analysis.attention import AttentionStatistics, attention_weights
 from relu_nmt.attention.spec import AttentionPlace
 from relu_nmt.decoding.ensemble import Ensemble
 from relu_nmt.errors import ConfigError
@@ -56,13 +56,13 @@ def test_memory_is_not_that_of_many_short_sentences_at_once(monkeypatch):
     assert read == [12, 12, 6]
 
 
-def test_the_attention_is_measured_when_all_is_translated(tmp_path):
+def test_the_attention_is_measured_when_all_is_translated(tmp_path, monkeypatch):
     """So that time and memory of the translation are its own."""
     translator = SimpleNamespace(ensemble=Ensemble([make_model("softmax")]))
     path = tmp_path / "stats.json"
-    report = AttentionReport(AttentionOptions(attention_stats=str(path)), translator, "test")
     calls = []
-    report._statistics.add = lambda *lists: calls.append(lists)
+    monkeypatch.setattr(AttentionStatistics, "add", lambda _, *lists: calls.append(lists))
+    report = AttentionReport(AttentionOptions(attention_stats=str(path)), translator, "test")
     found = [SimpleNamespace(hypothesis=SimpleNamespace(tokens=target)) for target in TARGETS]
     report.add([SimpleNamespace(ids=source) for source in SOURCES], [[one] for one in found])
     assert not calls

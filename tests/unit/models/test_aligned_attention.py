@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from relu_nmt.analysis import AttentionPlace, attention_weights
+from relu_nmt.analysis.attention import AttentionPlace, attention_weights
 from relu_nmt.attention import attentions
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.records import attention_sums, record_attention

@@ -82,6 +82,7 @@ CHECKPOINTED = [
     (translation, "softmax", {}),
     (translation, "reluformer", {"positions": "t5", "norm": "rms"}),
     (translation, "reluformer", {"positions": "rotary", "encoder_normalize_before": True}),
+    (translation, "softmax", {"feed_forward": "softmax-ln:temperature=2"}),
     (images, "softmax", {"layer_scale": 0.1}),
     *(
         (images, "pointwise:h=relu2" if name == "gau" else "reluformer", {"block": name})

@@ -52,6 +52,10 @@ def test_the_longest_output_depends_on_what_is_translated():
 def test_attention_is_not_told_where_only_the_end_of_a_translation_is_kept():
     with pytest.raises(ConfigError, match="--attention-stats: not with --window-overlap"):
         split_settings(max_doc_tokens=9, window_overlap=1, attention_stats="a")
+    with pytest.raises(ConfigError, match="--memory-stats: not with --window-overlap"):
+        split_settings(max_doc_tokens=9, window_overlap=1, memory_stats="a")
+    with pytest.raises(ConfigError, match="--attention-stats and --memory-stats are both"):
+        split_settings(attention_stats="a", memory_stats="./a")
     with pytest.raises(ConfigError, match="both print A- lines"):
         split_settings(print_attention="cross.0", print_alignment="hard")
 

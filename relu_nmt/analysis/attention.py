@@ -5,7 +5,7 @@ Weights are those of any layer, slot and head.
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from relu_nmt.models.encoder_decoder import EncoderDecoder
 DIGITS = 4
 """Significant digits of the weights in JSON."""
 MOST_WEIGHTS = 2**25
-"""Entries of the weights [B, H, Nq, Nk] of one attention at a time: 128 MB in float32."""
+"""Entries of the weights of one attention [B, H, Nq, Nk] or memory at a time: 128 MB in float32."""
 MOST_TOKENS = 2**14
 """Tokens of a batch, padding included: what else a layer makes grows with them."""
 DEFINITIONS = {
@@ -142,6 +142,21 @@ def decoder_inputs(
     return pad_rows(sources, pad_index).to(device), shifted.to(device)
 
 
+def length_batches(lengths: np.ndarray, weights: Callable[[int], int]) -> Iterator[np.ndarray]:
+    """Yield the sentences of each batch, longest first.
+
+    Args:
+        lengths: tokens of each sentence, of the longer side.
+        weights: of a sentence of that many tokens, those of one module.
+    """
+    order, first = np.argsort(-lengths, kind="stable"), 0
+    while first < len(order):
+        longest = int(lengths[order[first]])
+        size = max(1, min(MOST_WEIGHTS // weights(longest), MOST_TOKENS // longest))
+        yield order[first : first + size]
+        first += size
+
+
 def single_model(ensemble: Ensemble) -> EncoderDecoder:
     """Return the model of an ensemble of one.
 
@@ -150,7 +165,8 @@ def single_model(ensemble: Ensemble) -> EncoderDecoder:
     """
     if len(ensemble.models) != 1:
         raise ConfigError(
-            f"attention can be shown of one model only, and --path names {len(ensemble.models)}"
+            "attention and memories can be shown of one model only, and --path names "
+            f"{len(ensemble.models)}"
         )
     return ensemble.models[0]
 
@@ -190,7 +206,8 @@ class AttentionStatistics:
         lengths = np.array(
             [max(len(s), len(t)) for s, t in zip(sources, targets, strict=True)], dtype=np.int64
         )
-        for batch in self._batches(lengths):
+        heads = max(attention_of(self._model, slot, 0).num_heads for slot in SLOTS)
+        for batch in length_batches(lengths, lambda longest: heads * longest**2):
             inputs = decoder_inputs(
                 [sources[i] for i in batch], [targets[i] for i in batch], self._ensemble
             )
@@ -207,17 +224,6 @@ class AttentionStatistics:
                 else:
                     self._sums[place] = sums
         self._num_sentences += len(lengths)
-
-    def _batches(self, lengths: np.ndarray) -> Iterator[np.ndarray]:
-        """Yield the sentences of each batch, longest first."""
-        num_heads = max(attention_of(self._model, slot, 0).num_heads for slot in SLOTS)
-        order, first = np.argsort(-lengths, kind="stable"), 0
-        while first < len(order):
-            longest = int(lengths[order[first]])
-            size = min(MOST_WEIGHTS // (num_heads * longest**2), MOST_TOKENS // longest)
-            size = max(1, size)
-            yield order[first : first + size]
-            first += size
 
     def report(self) -> dict[str, Any]:
         """Return everything as plain values that JSON can hold.

@@ -1,0 +1,1 @@
+"""What trained models attend to, and keep in the memories of their feed-forward networks."""
