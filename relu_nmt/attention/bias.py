@@ -42,10 +42,11 @@ class ScoreBias:
         codes = self.query_codes[:, rows], self.key_codes[:, keys]
         return ScoreBias(self.table, *codes, self.zero)
 
-    def part(self, sample: int, heads: slice) -> "ScoreBias":
-        """Return the bias of one sample's scores in some heads."""
+    def part(self, sample: int | slice, heads: slice) -> "ScoreBias":
+        """Return the bias of one or some samples' scores in some heads."""
+        samples = sample if isinstance(sample, slice) else slice(sample, sample + 1)
         queries, keys = (
-            codes if len(codes) == 1 else codes[sample : sample + 1]
+            codes if len(codes) == 1 else codes[samples]
             for codes in (self.query_codes, self.key_codes)
         )
         return ScoreBias(self.table[heads], queries, keys, self.zero)

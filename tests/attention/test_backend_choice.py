@@ -35,7 +35,7 @@ def chosen(name, problem, attention="reluformer"):
 
 
 def test_auto_takes_the_reference_for_sentences_and_blocks_for_documents():
-    assert chosen("auto", problem_of(60)) is reference.pointwise
+    assert chosen("auto", problem_of(30)) is reference.pointwise
     assert chosen("auto", problem_of(600)) is blockwise.pointwise
     assert chosen("reference", problem_of(600)) is reference.pointwise
     assert chosen("blockwise", problem_of(3)) is blockwise.pointwise

@@ -62,6 +62,19 @@ def test_padding_anywhere(causal, name, small_blocks):
     compare(dataclasses.replace(problem, visibility=visibility))
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_short_samples_are_computed_together(causal, bias, monkeypatch):
+    q, k, v = leaves(5, 9, 9, heads=2)
+    asked = {"causal": causal, "lengths": [9, 3, 5, 7, 4], "bias": bias}
+    problem = make_problem(RELU, (q, k, v), **asked)
+    # Twice what two samples have of weights.
+    monkeypatch.setattr(blocks, "CPU_BLOCK_BYTES", 2 * 2 * 2 * 9 * 9 * q.element_size())
+    parts = blocks.parts(problem.visibility, q, k)
+    assert [part.num_keys for part in parts] == [9, 7, 4]
+    compare(problem)
+
+
 @pytest.mark.parametrize("name", ["relu", "relu2", "relu6"])
 @pytest.mark.parametrize("causal", [False, True])
 def test_zero_blocks_are_skipped_and_change_nothing(name, causal, small_blocks, monkeypatch):

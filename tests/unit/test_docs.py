@@ -7,7 +7,7 @@ import pytest
 
 from docs import draw_layers
 from relu_nmt.attention import attentions
-from relu_nmt.attention.backends import CPU_LEAST_PAIRS, GPU_LEAST_PAIRS
+from relu_nmt.attention.backends import CPU_LEAST_LENGTH, GPU_LEAST_PAIRS
 from relu_nmt.attention.base import build_attention
 from relu_nmt.attention.softmax import CPU_HALF_FUSED_LENGTH
 from relu_nmt.attention.spec import AttentionSpec
@@ -92,8 +92,8 @@ def test_the_options_and_defaults_are_those_of_the_settings():
 
 
 def test_the_limits_of_auto_are_those_of_the_code():
-    assert f"fewer than {CPU_LEAST_PAIRS:,} on a CPU" in GUIDE
-    assert f"or {GPU_LEAST_PAIRS:,} on a GPU" in GUIDE
+    assert f"fewer than {CPU_LEAST_LENGTH} queries or keys on a CPU" in GUIDE
+    assert f"or {GPU_LEAST_PAIRS:,} pairs of both on a GPU" in GUIDE
     assert f"fewer than {CPU_HALF_FUSED_LENGTH} keys" in GUIDE
 
 

@@ -19,9 +19,10 @@ from relu_nmt.errors import ConfigError, MissingExtraError
 if TYPE_CHECKING:
     from relu_nmt.attention.base import Attention
 
-CPU_LEAST_PAIRS = 512 * 512
-"""Pairs of a query and a key of one head from which on blocks are faster on a CPU."""
+CPU_LEAST_LENGTH = 40
+"""Queries, and keys, from which on blocks are faster on a CPU."""
 GPU_LEAST_PAIRS = 128 * 128
+"""Pairs of a query and a key of one head from which on they are on a GPU."""
 
 
 @dataclass(frozen=True)
@@ -100,9 +101,11 @@ def set_attention_backend(model: nn.Module, name: str) -> None:
 
 
 def many_pairs(problem: Any) -> bool:
-    """Whether a matrix of weights is too large for the caches, so that blocks are faster."""
-    q, k = problem.q, problem.k
-    return q.size(2) * k.size(2) >= (CPU_LEAST_PAIRS if q.is_cpu else GPU_LEAST_PAIRS)
+    """Whether a matrix of weights is so large that blocks are faster."""
+    num_queries, num_keys = problem.q.size(2), problem.k.size(2)
+    if problem.q.is_cpu:
+        return min(num_queries, num_keys) >= CPU_LEAST_LENGTH
+    return num_queries * num_keys >= GPU_LEAST_PAIRS
 
 
 def prefers_triton(problem: Any) -> bool:

@@ -11,7 +11,7 @@ from relu_nmt.attention.masks import Visibility
 
 CPU_BLOCK_BYTES = 1 << 22
 """Size of a block of weights on a CPU, so that it stays in the cache between two products: some
-heads together if they are short, some queries of one head if they are long."""
+samples or heads together if they are short, some queries of one head if they are long."""
 CPU_LEAST_ROWS = 256
 """Fewer queries make the products slow, and so do more in the causal case, where keys after the
 last query of a block are left out."""
@@ -30,15 +30,15 @@ class Part:
     """Heads that are computed together: few on a CPU, all on a GPU.
 
     Args:
-        sample: which one; ``None`` for all.
+        sample: which one, or which ones of whom all heads are taken; ``None`` for all.
         heads: which of its heads.
         number: counts the parts.
         num_keys: keys from here on are hidden from all queries.
-        hidden: [Nk] or [B, 1, 1, Nk] bool, further hidden keys.
+        hidden: [Nk] or, for several samples, [B, 1, 1, Nk] bool, further hidden keys.
         block_rows: queries of a block.
     """
 
-    sample: int | None
+    sample: int | slice | None
     heads: slice
     number: int
     num_keys: int
@@ -50,6 +50,8 @@ class Part:
         """What to index [B, H, ...] by."""
         if self.sample is None:
             return ()
+        if isinstance(self.sample, slice):
+            return (self.sample,)
         first, is_single = self.heads.start, self.heads.stop - self.heads.start == 1
         # A single head as a matrix, not as a batch of one: its products are faster.
         return self.sample, first if is_single else self.heads
@@ -92,18 +94,35 @@ def parts(visibility: Visibility, q: Tensor, k: Tensor) -> list[Part]:
     rows = max(CPU_LEAST_ROWS, weights // max(1, num_keys))
     if visibility.hides_later:
         rows = min(rows, CPU_LEAST_ROWS)
-    together = max(1, weights // max(1, num_keys * min(rows, q.size(2))))
+    size = max(1, num_keys * min(rows, q.size(2)))  # of a head's block
+    samples = weights // 2 // (heads * size)
     found: list[Part] = []
+    if samples > 1:
+        for start in range(0, batch, samples):
+            some = slice(start, start + samples)
+            length, hidden = _visible(mask, some, num_keys)
+            found.append(Part(some, slice(None), len(found), length, hidden, rows))
+        return found
+    together = max(1, weights // size)
     for sample in range(batch):
-        length, hidden = num_keys, None
-        if mask is not None:
-            visible = mask[sample].nonzero()
-            length = int(visible[-1]) + 1 if len(visible) else 0
-            hidden = ~mask[sample, :length] if len(visible) < length else None
+        length, hidden = _visible(mask, sample, num_keys)
         for head in range(0, heads, together):
             some = slice(head, head + together)
             found.append(Part(sample, some, len(found), length, hidden, rows))
     return found
+
+
+def _visible(mask: Tensor | None, sample: int | slice, num_keys: int) -> tuple[int, Tensor | None]:
+    """Return one past the last visible key of any sample, and which before it are hidden."""
+    if mask is None:
+        return num_keys, None
+    seen = mask[sample]
+    visible = torch.atleast_2d(seen).any(0).nonzero()
+    length = int(visible[-1]) + 1 if len(visible) else 0
+    seen = seen[..., :length]
+    if seen.all():
+        return length, None
+    return length, ~(seen if seen.dim() == 1 else seen[:, None, None])
 
 
 def blocks(visibility: Visibility, part: Part, seed: int) -> Iterator[Block]:
