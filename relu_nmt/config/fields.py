@@ -122,7 +122,7 @@ class Option:
         """
         if value is None and self.is_optional:
             return None
-        value = os.fspath(value) if isinstance(value, os.PathLike) else value
+        value = _plain(value)
         if isinstance(value, str) and self.parse is not None:
             try:
                 value = self.parse(value)
@@ -130,7 +130,7 @@ class Option:
                 raise ConfigError(f"{self.label}: {error}") from error
         if not self.is_sequence:
             return self._read_element(value, value)
-        values = tuple(self._read_element(element, value) for element in _elements(value))
+        values = tuple(self._read_element(_plain(element), value) for element in _elements(value))
         if not values and self.default:
             raise self._error(value, f"expected {self._expected}")
         return values
@@ -231,6 +231,11 @@ def group(title: str, config_class: type, *, stored: bool = True) -> Any:
 def flag_of(field_name: str) -> str:
     """Return the flag that sets the field: ``max_tokens`` gives ``--max-tokens``."""
     return "--" + field_name.replace("_", "-")
+
+
+def _plain(value: Any) -> Any:
+    """Return a path as text, anything else as it is."""
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
 def _elements(value: Any) -> Iterable[Any]:

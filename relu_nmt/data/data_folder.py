@@ -124,11 +124,12 @@ def file_record(path: str | os.PathLike[str], checksum: str | None = None) -> di
     return {"bytes": os.stat(path).st_size, "sha256": checksum}
 
 
-def write_manifest(folder: str | os.PathLike[str], content: dict[str, Any]) -> None:
-    """Write the manifest, whole or not at all; format name and version are added."""
+def write_manifest(folder: str | os.PathLike[str], content: dict[str, Any]) -> dict[str, Any]:
+    """Write the manifest, whole or not at all; return it, with format name and version."""
     content = {"format": FORMAT_NAME, "version": FORMAT_VERSION, **content}
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     write_text(Path(folder) / MANIFEST_NAME, text)
+    return content
 
 
 def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any] | None:

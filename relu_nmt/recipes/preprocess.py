@@ -107,8 +107,8 @@ class _Builder:
         manifest = {}
         if not self.config.dict_only:
             sides = self._binarize(journal, texts, dictionaries)
-            manifest = self._describe(key, steps, sides, dictionaries)
-            write_manifest(self.folder, manifest)
+            content = self._describe(key, steps, sides, dictionaries)
+            manifest = write_manifest(self.folder, content)
         journal.close()
         return manifest
 

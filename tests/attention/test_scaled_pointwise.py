@@ -7,7 +7,6 @@ import torch
 
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.pointwise import MAPS
 from relu_nmt.attention.pointwise_maps import pointwise_maps
 from relu_nmt.attention.spec import AttentionRegularizerConfig
 from relu_nmt.errors import ConfigError
@@ -37,7 +36,7 @@ MOMENTS = {
 }
 
 
-@pytest.mark.parametrize("h", MAPS)
+@pytest.mark.parametrize("h", sorted(PLAIN))
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.25])
 def test_weights_are_the_formula(h, alpha):
     attend = make_attention(f"pointwise:h={h},alpha={alpha}", "decoder")
@@ -52,7 +51,7 @@ def test_weights_are_the_formula(h, alpha):
             assert weights[b, 1, i].tolist() == pytest.approx(expected + [0.0] * (4 - n), rel=1e-9)
 
 
-@pytest.mark.parametrize("h", MAPS)
+@pytest.mark.parametrize("h", sorted(PLAIN))
 def test_moments_of_normal_scores(h):
     z = torch.linspace(-12, 12, 200_001, dtype=torch.float64)
     density = (-0.5 * z * z).exp() / math.sqrt(2 * math.pi)
@@ -140,7 +139,7 @@ def test_bfloat16_autocast_keeps_queries_and_values_of_one_dtype():
     assert [x.dtype for x in seen] == [torch.bfloat16] * 3
 
 
-@pytest.mark.parametrize("h", MAPS)
+@pytest.mark.parametrize("h", sorted(PLAIN))
 def test_only_maps_that_are_never_negative_can_be_regularised(h):
     attend = make_attention(f"pointwise:h={h}")
     assert attend.capabilities.non_negative == (h not in ("gelu", "identity"))
@@ -155,7 +154,7 @@ def test_only_maps_that_are_never_negative_can_be_regularised(h):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("h=tanh", "h=tanh: expected one of relu, relu2"),
+        ("h=tanh", "h=tanh: expected one of .*relu, relu2"),
         ("h=power", "h=power: expected one of"),
         ("gate=gelu", "gate=gelu: expected one of none, silu, identity"),
         ("alpha=inf", "alpha=inf: expected a number"),

@@ -9,7 +9,7 @@ import torch
 
 from relu_nmt.recipes import average, preprocess, score, train_images, train_translation
 from relu_nmt.training.checkpoint import load_checkpoint
-from relu_nmt.vision.loading import load_classifier
+from relu_nmt.vision.loading import ImageClassifier
 from tests.unit.vision.made_images import make_squares
 
 README = Path(__file__).parents[2] / "README.md"
@@ -96,7 +96,11 @@ def test_images_train_and_are_classified(tmp_path):
     result = train_images.run(settings, progress=False)
     accuracies = [one["accuracy"] for one in result.valid["valid"]]
     assert result.best_score == max(accuracies)
-    assert load_classifier(result.best_checkpoint).classes == ("blue", "green", "red")
+    assert ImageClassifier.from_checkpoint(result.best_checkpoint).classes == (
+        "blue",
+        "green",
+        "red",
+    )
 
 
 def test_scores_are_numbers(folder):
