@@ -101,7 +101,7 @@ def test_a_training_that_goes_on_keeps_its_peak_of_memory(tmp_path):
     # The first run needs much and is stopped, the second one little.
     code = (
         "import time\nif not os.path.exists('large'):\n"
-        "    x = bytes(90_000_000); open('large', 'w'); time.sleep(60)"
+        "    x = b'x' * 90_000_000; open('large', 'w'); time.sleep(60)"
     )
     steps = make_steps(tmp_path, code, lengths=())
 
