@@ -1,19 +1,23 @@
 """results.csv with every number, and report.html, a page that needs nothing but itself."""
 
-import base64
-import csv
-import io
-import math
 import shlex
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation.significance import DEFAULT_SAMPLES, DEFAULT_SEED
+from relu_nmt.io.page import (
+    common_legend,
+    csv_text,
+    draw_image,
+    line_style,
+    plain_axes,
+    render_page,
+)
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.sweep.plan import SweepDescription, models_in, read_description
 from relu_nmt.sweep.results import (
@@ -32,6 +36,7 @@ from relu_nmt.sweep.steps import DIVERGED, DONE, FAILED, STARTED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 REPORT_NAME, CSV_NAME = "report.html", "results.csv"
 FIRST_COLUMNS = (
@@ -55,14 +60,8 @@ WORDS = {
     PENDING: "not begun",
 }
 BAD = (NOT_CONVERGED, DIVERGED, FAILED)
-UNKNOWN = "\u2013"
 PANEL_INCHES = (3.5, 3.0)
 WIDE_INCHES = (7.2, 3.9)
-# Told apart by marker and dashes where there is no colour; the colours differ in lightness too.
-COLOURS = ("#1b1f24", "#d1495b", "#2f6db5", "#6a994e", "#8a5fb4", "#b5760a", "#0f8b8d", "#7a4419")
-MARKERS = "osD^vPX*"
-DASHES = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
-STYLE: Any = {"font.size": 9.5, "svg.hashsalt": "relu_nmt", "axes.edgecolor": "#8b9299"}
 SPREAD = 0.06
 
 
@@ -176,27 +175,19 @@ class ReportData:
             columns: column, title with the unit, and what its values are divided by.
             from_zero: whether the vertical axes begin at 0.
         """
-        import matplotlib as mpl
-        from matplotlib.figure import Figure
 
-        with mpl.rc_context(STYLE):
-            width, height = WIDE_INCHES if len(columns) == 1 else PANEL_INCHES
-            figure = Figure(figsize=(width * len(columns), height), layout="constrained")
+        def draw(figure: "Figure") -> None:
             all_axes = figure.subplots(1, len(columns), squeeze=False)[0]
-            legend: dict[str, Any] = {}  # each system once, in whichever panels it is drawn
             for axes, (column, title, scale) in zip(all_axes, columns, strict=True):
                 self._draw(axes, column, scale)
-                axes.set_title(title, loc="left", fontsize=9.5)
+                plain_axes(axes, title)
                 if from_zero:
                     top = axes.get_ylim()[1]
                     axes.set_ylim(-0.03 * top, 1.05 * top)  # room for whole markers
-                for line, name in zip(*axes.get_legend_handles_labels(), strict=True):
-                    legend.setdefault(name, line)
-            shown = {"ncols": 2 * len(columns) + 1, "frameon": False}
-            figure.legend(legend.values(), legend.keys(), loc="outside upper left", **shown)
-            file = io.BytesIO()
-            figure.savefig(file, format="svg", metadata={"Date": None})
-        return "data:image/svg+xml;base64," + base64.b64encode(file.getvalue()).decode("ascii")
+            common_legend(figure, 2 * len(columns) + 1)
+
+        width, height = WIDE_INCHES if len(columns) == 1 else PANEL_INCHES
+        return draw_image(width * len(columns), height, draw)
 
     def _draw(self, axes: "Axes", column: str, scale: float) -> None:
         """Draw a line for each system that has values in the column."""
@@ -219,20 +210,13 @@ class ReportData:
                 [record[column] / scale for record in records],
                 [interval or 0.0 for interval in intervals] if any(intervals) else None,
                 label=self.label(system),
-                color=COLOURS[number % len(COLOURS)],
-                marker=MARKERS[number % len(MARKERS)],
-                linestyle=DASHES[number % len(DASHES)],
-                linewidth=1.6,
-                markersize=5.5,
                 elinewidth=1.0,
                 capsize=3,
+                **line_style(number),
             )
         axes.set_xticks(range(len(self.lengths)), [length_name(n) for n in self.lengths])
         axes.set_xlim(-0.4, len(self.lengths) - 0.6)
         axes.set_xlabel("document length, tokens")
-        axes.grid(axis="y", color="#dfe2e5", linewidth=0.8)
-        axes.set_axisbelow(True)
-        axes.spines[["top", "right"]].set_visible(False)
 
 
 def _lowest(bucket: str) -> float:
@@ -243,21 +227,6 @@ def _lowest(bucket: str) -> float:
 def length_name(length: int) -> str:
     """Return the title of a column."""
     return "sentences" if length == 1 else f"{length:,}"
-
-
-def number(value: float | None, decimals: int = 2, signed: bool = False) -> str:
-    """Return a number for readers; a dash if it is unknown or not finite.
-
-    Example:
-        >>> number(31.236), number(1234567.0, 0), number(None), number(-0.5, 1, signed=True)
-        ('31.24', '1,234,567', '–', '−0.5')
-    """
-    if value is None or not math.isfinite(value):
-        return UNKNOWN
-    text = f"{value:{'+' if signed else ''},.{decimals}f}"
-    if not float(text.replace(",", "")):
-        text = text.lstrip("+-")
-    return text.replace("-", "\u2212")
 
 
 def trouble(average: Average) -> str:
@@ -297,52 +266,40 @@ def write_report(folder: Path, description: SweepDescription) -> ReportData:
     """
     data = read_report(folder, description)
     try:
-        write_text(folder / CSV_NAME, csv_text(data))
+        write_text(folder / CSV_NAME, report_csv(data))
         write_text(folder / REPORT_NAME, page(data))
     except OSError as error:
         raise DataError(f"{folder / REPORT_NAME}: cannot be written: {error.strerror}") from error
     return data
 
 
-def csv_text(data: ReportData) -> str:
+def report_csv(data: ReportData) -> str:
     """Return the records, numbers in full precision: rows ``cell`` and rows ``mean``."""
     rows = [{"row": "cell", **cell.record} for cell in data.cells]
     rows += [{"row": "mean", **average.record} for average in data.averages]
     known = {*FIRST_COLUMNS, *LAST_COLUMNS}
     others = dict.fromkeys(name for row in rows for name in row if name not in known)
-    text = io.StringIO()
-    writer = csv.DictWriter(text, [*FIRST_COLUMNS, *others, *LAST_COLUMNS], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    return csv_text([*FIRST_COLUMNS, *others, *LAST_COLUMNS], rows)
 
 
 def page(data: ReportData) -> str:
     """Return the page."""
-    import jinja2
-
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("relu_nmt.sweep"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"number": number, "length_name": length_name}
-    return environment.get_template(REPORT_NAME).render(
-        data=data,
-        settings=data.description.settings,
-        start=_start_in_words(data.description.settings.sweep.start_from),
-        command=shlex.join(["relu-nmt-sweep", *data.description.settings.command]),
-        now=time.strftime("%d %B %Y, %H:%M"),
-        trouble=trouble,
-        WORDS=WORDS,
-        BAD=BAD,
-        SLOTS=SLOTS,
-        SAMPLES=DEFAULT_SAMPLES,
-        SEED=DEFAULT_SEED,
-        CSV_NAME=CSV_NAME,
-    )
+    values = {
+        "data": data,
+        "settings": data.description.settings,
+        "start": _start_in_words(data.description.settings.sweep.start_from),
+        "command": shlex.join(["relu-nmt-sweep", *data.description.settings.command]),
+        "now": time.strftime("%d %B %Y, %H:%M"),
+        "trouble": trouble,
+        "length_name": length_name,
+        "WORDS": WORDS,
+        "BAD": BAD,
+        "SLOTS": SLOTS,
+        "SAMPLES": DEFAULT_SAMPLES,
+        "SEED": DEFAULT_SEED,
+        "CSV_NAME": CSV_NAME,
+    }
+    return render_page("relu_nmt.sweep", REPORT_NAME, values)
 
 
 def _start_in_words(folder: str | None) -> str:
