@@ -1,7 +1,7 @@
 """What attention modules did in a forward pass, recorded by hooks, and its sums and means."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -44,7 +44,9 @@ class AttentionRecord:
 
 
 @contextmanager
-def record_attention(model: nn.Module, need: Need) -> Iterator[list[AttentionRecord]]:
+def record_attention(
+    model: nn.Module, need: Need, take: Callable[[AttentionRecord], object] | None = None
+) -> Iterator[list[AttentionRecord]]:
     """Let every attention in a model return more in the passes inside the block, and record it.
 
     So the layers between need not know who watches. Blocks may be nested.
@@ -52,6 +54,7 @@ def record_attention(model: nn.Module, need: Need) -> Iterator[list[AttentionRec
     Args:
         model: the model; or one mechanism, where the others are to keep their fast code.
         need: what to record. With nothing needed nothing is recorded and nothing costs time.
+        take: gets each record at once, instead of the list, so that one at a time is in memory.
 
     Yields:
         a list that gets a record for every call of a mechanism, in their order.
@@ -80,7 +83,7 @@ def record_attention(model: nn.Module, need: Need) -> Iterator[list[AttentionRec
         if _paused.get():
             return
         visibility = kwargs["visibility"] if "visibility" in kwargs else args[3]
-        records.append(
+        (take or records.append)(
             AttentionRecord(module.slot, module.layer, output.rows, output.weights, visibility)
         )
 
