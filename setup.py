@@ -29,9 +29,7 @@ setup(
     license="MIT",
     python_requires=">=3.10",
     packages=find_packages(include=["relu_nmt", "relu_nmt.*"]),
-    package_data={"relu_nmt": ["py.typed"], **dict.fromkeys(
-            ("relu_nmt.analysis", "relu_nmt.io", "relu_nmt.sweep"), ["templates/*"]
-        ),},
+    package_data={"relu_nmt": ["py.typed"], "": ["templates/*"]},
     install_requires=[
         "torch>=2.11",
         "numpy>=1.26",

@@ -192,6 +192,8 @@ def of_courses(courses: Sequence[Course], panels: Mapping[tuple[str, str], str])
                     style = {**line_style(index), "markersize": 4 if few else 0}
                     axes.plot(*zip(*points, strict=True), label=course.name, **style)
             plain_axes(axes, title)
+            if key[0] == TELEMETRY:
+                axes.set_ylim(bottom=0)
             axes.xaxis.set_tick_params(labelbottom=True)
             axes.set_xlabel("updates")
         common_legend(figure, 4)
