@@ -48,11 +48,16 @@ class Course:
                 yield {**where, "num_updates": updates, "value": value}
 
 
-def read_course(path: str | os.PathLike[str], name: str) -> Course:
+def read_course(path: str | os.PathLike[str], name: str, may_be_empty: bool = False) -> Course:
     """Read a ``results.json``, or a log in the format ``json`` or ``simple``.
 
+    Args:
+        path: the file.
+        name: of the training.
+        may_be_empty: it may have no averages yet.
+
     Raises:
-        DataError: it cannot be read, or has no such line.
+        DataError: it cannot be read, or has no averages.
     """
     try:
         text = Path(path).read_text("utf-8")
@@ -69,7 +74,7 @@ def read_course(path: str | os.PathLike[str], name: str) -> Course:
     else:
         for line in text.splitlines():
             _add_line(course, line)
-    if not course.curves:
+    if not course.curves and not may_be_empty:
         raise DataError(
             f"{path}: no course of a training in it; expected a results.json, or a log of "
             "relu-nmt-train (--log-file) with a line of averages"

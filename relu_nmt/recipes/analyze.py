@@ -77,14 +77,14 @@ def run(settings: Settings, *, progress: bool = True) -> AnalysisResult:
 
 def _courses(settings: Settings, names: Sequence[str]) -> list[Course]:
     """Return the courses of the trainings of the checkpoints, where they are, and of the logs."""
-    found: dict[Path, str] = {}
+    found: dict[Path, Course] = {}
     for path, name in zip(settings.models.path, names, strict=True):
         results = Path(path).with_name(FILE_NAME)
-        if results.exists():
-            found.setdefault(results, name)
+        if results.exists() and results not in found:
+            found[results] = read_course(results, name, may_be_empty=True)
     for path, name in zip(settings.log, distinct_names(settings.log), strict=True):
-        found[Path(path)] = f"{name} (log)" if name in names else name
-    return [read_course(path, name) for path, name in found.items()]
+        found[Path(path)] = read_course(path, f"{name} (log)" if name in names else name)
+    return [course for course in found.values() if course.curves]
 
 
 class _Analyzer:

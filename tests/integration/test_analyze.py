@@ -84,6 +84,7 @@ def folder(tmp_path_factory, own_network):
     save(folder / "aligned/last.safetensors", task.with_sentence_separator(), **aligned)
     results = {"format": 1, "train": [{"num_updates": n, "loss": 9 - n} for n in (1, 2)]}
     (folder / "relu/results.json").write_text(json.dumps({**results, "valid": {}}))
+    (folder / "softmax/results.json").write_text('{"train": [], "valid": {}}')  # none logged yet
     return folder
 
 

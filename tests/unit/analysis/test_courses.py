@@ -85,6 +85,7 @@ def test_a_file_without_a_course(tmp_path, content):
     path.write_bytes(content)
     with pytest.raises(DataError, match=r"some.log: no course of a training in it"):
         read_course(path, "own")
+    assert not read_course(path, "own", may_be_empty=True).curves
 
 
 @pytest.mark.parametrize(
