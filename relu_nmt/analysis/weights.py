@@ -91,6 +91,18 @@ class WeightStatistics:
     Raises:
         ConfigError: several models.
 
+    Example:
+        >>> from relu_nmt.models.config import TransformerConfig
+        >>> from relu_nmt.models.encoder_decoder import EncoderDecoder
+        >>> words = Dictionary(["ein", "Haus"])
+        >>> config = TransformerConfig(encoder_layers=1, decoder_layers=1)
+        >>> model = EncoderDecoder(config, len(words), len(words), words.pad_index)
+        >>> statistics = WeightStatistics(Ensemble([model]), (words, words))
+        >>> statistics.add([np.array([4, 5, 2])], [np.array([5, 2])])
+        >>> mean = statistics.records()[-1]
+        >>> mean["slot"], mean["rows"], round(mean["sum"], 6)
+        ('cross', 2, 1.0)
+
     Reference: ReLUFormer, Tables 3 and 5, Figures 4 and 5.
     """
 
@@ -341,22 +353,6 @@ def is_punctuation(symbol: str) -> bool:
     for mark in SUBWORD_MARKS:
         text = text.replace(mark, "")
     return bool(text) and all(unicodedata.category(character)[0] == "P" for character in text)
-
-
-def sentence_numbers(sizes: np.ndarray, separated: bool) -> np.ndarray:
-    """Return the number of the sentence of each token of joined sentences, int64 [n].
-
-    Args:
-        sizes: tokens of each, with its ``</s>``, int; only the last ``</s>`` stays.
-        separated: a separator ends each; then nothing but the end follows the last one, as
-            attention that stays inside sentences sees it.
-
-    Example:
-        >>> sentence_numbers(np.array([3, 2]), separated=False).tolist()
-        [0, 0, 1, 1]
-    """
-    numbers = np.repeat(np.arange(len(sizes)), sizes - 1)
-    return np.append(numbers, len(sizes) if separated else len(sizes) - 1)
 
 
 def _expected_keys(visibility: Visibility, counts: Tensor, real: Tensor, cross: bool) -> Tensor:

@@ -12,9 +12,10 @@ from relu_nmt.analysis.attention import attention_of, checked_place, single_mode
 from relu_nmt.analysis.courses import Course, read_course
 from relu_nmt.analysis.memories import MemoryStatistics
 from relu_nmt.analysis.report import AnalysisReport, AnalyzedModel, Example, distinct_names
-from relu_nmt.analysis.weights import Numbers, WeightStatistics, sentence_numbers
+from relu_nmt.analysis.weights import Numbers, WeightStatistics
 from relu_nmt.attention.spec import SLOTS, AttentionPlace
 from relu_nmt.data.groups import SINGLE_SENTENCES
+from relu_nmt.data.split import sentence_numbers
 from relu_nmt.decoding.translations import SourceSentence, check_lengths
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.progress_bar import hidden_progress, progress_bar

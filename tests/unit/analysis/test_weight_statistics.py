@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from relu_nmt.analysis import weights as analysis
-from relu_nmt.analysis.weights import PERCENTS, STATISTICS, WeightStatistics, sentence_numbers
+from relu_nmt.analysis.weights import PERCENTS, STATISTICS, WeightStatistics
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.records import record_attention
 from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.data.split import sentence_numbers
 from relu_nmt.decoding.ensemble import Ensemble
 from relu_nmt.errors import ConfigError
 from relu_nmt.models.config import TransformerConfig
