@@ -7,7 +7,7 @@ import torch
 
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.masks import Visibility
-from tests.attention.helpers import make_attention, random_qkv
+from tests.attention.helpers import make_attention, make_bias, random_qkv
 
 ALL = Need(statistics=True, telemetry=True, weights=True)
 
@@ -48,6 +48,44 @@ def test_theorem_4_1_variance_is_half_n_and_kurtosis_is_not_gaussian(n, kurtosis
     y = (x.relu() * v).sum(-1)
     assert y.var().item() == pytest.approx(n / 2, rel=0.03)
     assert ((y / y.std()) ** 4).mean().item() == pytest.approx(kurtosis, rel=0.06)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_centered_scores_are_those_less_the_mean_of_their_row(causal):
+    attend = make_attention("reluformer:gamma=2,centered=true", "decoder")
+    q, k, v = random_qkv(2, 5, 6, seed=3)
+    mask = torch.arange(6) < torch.tensor([[4], [6]])
+    output = attend(q, k, v, Visibility(5, 6, key_mask=mask, causal=causal), need=ALL)
+    scores = torch.einsum("bhid,bhjd->bhij", q, k) / 2
+    for b, h, i in torch.cartesian_prod(torch.arange(2), torch.arange(2), torch.arange(5)):
+        seen = mask[b] & (torch.arange(6) <= (1 + i if causal else 6))
+        z = scores[b, h, i][seen]
+        expected = torch.zeros(6, dtype=torch.float64)
+        expected[seen] = (z - z.mean()).clamp_min(0) / (2 * math.sqrt(len(z) / 2))
+        torch.testing.assert_close(output.weights[b, h, i], expected, rtol=1e-6, atol=1e-12)
+        torch.testing.assert_close(output.values[b, h, i], expected @ v[b, h], rtol=1e-6, atol=0)
+
+
+def test_centered_scores_do_not_change_with_what_all_keys_share():
+    attend = make_attention("reluformer:centered=true", "cross")
+    q, k, v = random_qkv(2, 3, 7, seed=4)
+    shared = 10 * torch.randn(2, 2, 1, 4, generator=torch.Generator().manual_seed(5))
+    torch.testing.assert_close(
+        attend(q, k + shared, v, Visibility(3, 7)).values, attend(q, k, v, Visibility(3, 7)).values
+    )
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_bias_is_added_to_centered_scores(causal):
+    q, k, v = random_qkv(2, 4, 4, dim=4, seed=6)
+    visibility = Visibility(4, 4, causal=causal)
+    seen = torch.ones(4, 4, dtype=torch.float64).tril() if causal else torch.ones(4, 4).double()
+    scores = q @ k.transpose(-1, -2)
+    scores = scores - (scores * seen).sum(-1, keepdim=True) / seen.sum(-1, keepdim=True)
+    units, bias = torch.eye(4, dtype=torch.float64).expand(2, 2, 4, 4), make_bias(visibility)
+    output = make_attention("reluformer:centered=true")(q, k, v, visibility, bias=bias)
+    expected = make_attention("reluformer")(scores, units, v, visibility, bias=bias)
+    torch.testing.assert_close(output.values, expected.values)
 
 
 def slope(lengths, values):
