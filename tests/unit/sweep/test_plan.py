@@ -128,7 +128,7 @@ def test_only_reluformers_get_gamma_and_regulariser_of_the_preset(arch, attentio
     add_settings(parser, TranslationTrainingSettings)
     arguments = parser.parse_args(command[3:])
     settings = read_settings(TranslationTrainingSettings, arguments)
-    names = {"softmax": "softmax", "reluformer": "reluformer:gamma=2"}
+    names = {"softmax": "softmax", "reluformer": "reluformer:gamma=8"}
     assert settings.model.attention == names.get(attention, attention)
     assert settings.model.encoder_embed_dim == 64
     assert settings.regularizer.attention_norm_weight == (0.0 if attention == "softmax" else 0.1)
