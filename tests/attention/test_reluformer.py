@@ -44,7 +44,7 @@ def test_length_counts_real_keys_only():
 def outputs_of_normal_scores(name, n, causal, batch=12_500, dim=8):
     """Return outputs [batch, 2, Nq, dim] of independent standard normal scores and values.
 
-    Every query is 8^0.5 along one axis, so that the scores q k / 8^0.5 are what the keys have there.
+    Queries are d^0.5 along one axis, so that the scores q k / d^0.5 are what the keys have there.
     """
     attend = make_attention(name, "decoder" if causal else "encoder", dim=dim).float()
     num_queries = n if causal else 1
