@@ -19,6 +19,7 @@ from relu_nmt.attention.spec import ATTENTION_PRESETS, AttentionSpec
 from relu_nmt.config import from_dict
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.safe_write import write_text
+from relu_nmt.sweep.published import Published
 from relu_nmt.sweep.settings import SweepSettings
 from relu_nmt.sweep.steps import FAILED, Command, Step, StepState, SweepModel, differences
 
@@ -57,6 +58,7 @@ class SweepPlan:
             *config.time.flags,
             *start,
             *("--generate-flags", shlex.join(config.generate_flags)),
+            *(("--memory-stats",) if config.memory_stats else ()),
             *config.train_flags,
         )
 
@@ -132,6 +134,7 @@ class SweepPlan:
             *("--output", str(step.path(".txt")), "--output-separator", OUTPUT_SEPARATOR),
             *("--results", str(step.path(".results.json"))),
             *(["--attention-stats", str(step.path(".attention.json"))] if measured else []),
+            *(["--memory-stats", str(step.path(".memory.json"))] if config.memory_stats else []),
         )
 
     def _checkpoint(self, folder: Path) -> str:
@@ -186,11 +189,13 @@ class SweepDescription:
         environment: machine and versions of the last run.
         attentions: and variants of all runs, in the order of the report; the first is the
             baseline.
+        published: figures to show beside the measured ones, if there are any.
     """
 
     settings: SweepSettings
     environment: dict[str, Any]
     attentions: tuple[str, ...] = ()
+    published: Published | None = None
 
 
 def read_description(folder: Path) -> SweepDescription | None:
@@ -207,7 +212,9 @@ def read_description(folder: Path) -> SweepDescription | None:
             name: tuple(values.pop(name)) for name in ("user_modules", "command")
         }
         settings = dataclasses.replace(from_dict(SweepSettings, values), **typed)
-        return SweepDescription(settings, found["environment"], tuple(found["attentions"]))
+        published = Published.of(found.get("published"))
+        names = tuple(found["attentions"])
+        return SweepDescription(settings, found["environment"], names, published)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError, ConfigError) as error:
@@ -217,7 +224,8 @@ def read_description(folder: Path) -> SweepDescription | None:
 def write_description(folder: Path, description: SweepDescription) -> SweepDescription:
     """Write what the sweep is about.
 
-    Attentions of earlier sweeps in the folder stay known, and the first of all the baseline.
+    Attentions of earlier sweeps in the folder stay known, and the first of all the baseline; so do
+    published figures, until there are others.
 
     Returns:
         What was written.
@@ -232,7 +240,8 @@ def write_description(folder: Path, description: SweepDescription) -> SweepDescr
     if earlier is not None:
         _check_same_setting(folder, earlier.settings, description.settings)
     attentions = tuple(dict.fromkeys([*known, *description.settings.sweep.systems]))
-    description = dataclasses.replace(description, attentions=attentions)
+    published = description.published or (earlier.published if earlier else None)
+    description = dataclasses.replace(description, attentions=attentions, published=published)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps(dataclasses.asdict(description), indent=1, ensure_ascii=False)

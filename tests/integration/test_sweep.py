@@ -203,7 +203,7 @@ def test_documents_start_from_a_sweep_of_sentences(data, tmp_path, capsys, monke
         (
             "--budget 4u --generate-flags=--memory-stats=m.json",
             "",
-            "--memory-stats in --generate-flags: all models would write one file",
+            "--memory-stats in --generate-flags: it is set by --memory-stats before",
         ),
         (
             "--budget 4u --generate-flags=--score-reference",

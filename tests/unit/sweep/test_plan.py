@@ -98,6 +98,14 @@ def test_attentions_without_weights_are_not_measured():
     assert "--attention-stats" not in plan.steps()[1].commands[0]
 
 
+def test_memories_are_measured_on_demand_and_then_in_every_model_of_a_report():
+    plain, measured = make_plan(), make_plan(memory_stats=True)
+    assert "--memory-stats" not in plain.steps()[1].commands[0]
+    path = after(measured.steps()[1].commands[0], "--memory-stats")
+    assert path == "out/models/softmax-L128-seed1/evaluate-128.memory.json"
+    assert plain.shared_flags != measured.shared_flags
+
+
 def test_averaged_checkpoints_are_a_second_command_of_the_training():
     plan = make_plan(checkpoint="average:10")
     train, evaluate = plan.steps_of(plan.models()[0])

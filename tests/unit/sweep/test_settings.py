@@ -49,6 +49,13 @@ def test_unknown_attentions(text):
         parse_attentions(text)
 
 
+def test_what_is_compared():
+    assert SweepConfig().systems == ("softmax", "reluformer", "sparsemax")
+    variants = ("a: --lr 1", "b: --lr 2\n --dropout 0.1")
+    assert SweepConfig(variants=variants).systems == ("a", "b")
+    assert SweepConfig(attentions="softmax", variants=variants).systems == ("softmax", "a", "b")
+
+
 def test_lists():
     config = SweepConfig(seeds="1, 2,3", generate_flags="--beam 4 --remove-bpe '@@ '")
     assert config.seeds == (1, 2, 3)
@@ -72,7 +79,7 @@ def test_lists():
         ({"variants": ("wide",)}, "--variants 'wide': expected 'NAME: flags of relu-nmt-train'"),
         ({"variants": ("a/b: --lr 1",)}, "--variants 'a/b: --lr 1': expected"),
         ({"variants": ("a: --lr 1", "a: --lr 2")}, "--variants: a name stands there twice"),
-        ({"variants": ("softmax: --lr 1",)}, "or is one of --attentions"),
+        ({"attentions": "softmax", "variants": ("softmax: --lr 1",)}, "or is one of --attentions"),
         ({"budget": "10.5u"}, "--budget: '10.5u': updates are whole numbers"),
     ],
 )
