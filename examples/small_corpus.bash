@@ -6,6 +6,7 @@
 small_corpus() {
     local out=$1 corpus=$1/corpus
     command -v "$PYTHON" >/dev/null || make .venv/.installed
+    [ ! -e "$out/data-bin/manifest.json" ] || return 0
     if [ ! -e "$corpus/corpus.json" ]; then
         local fetch=("$PYTHON" data_prep/libreoffice_help.py --lang de --scratch "$out/packages")
         local write=("$PYTHON" data_prep/grammar_corpus.py)
@@ -19,7 +20,7 @@ small_corpus() {
         } ;;
         esac
     fi
-    [ -e "$out/data-bin/manifest.json" ] || "$PYTHON" -m relu_nmt.cli.preprocess \
+    "$PYTHON" -m relu_nmt.cli.preprocess \
         --source-lang de --target-lang en --document-separator blank \
         --trainpref "$corpus/train" --validpref "$corpus/valid" --testpref "$corpus/test" \
         --destdir "$out/data-bin" --joined-dictionary --subword sentencepiece --subword-size 4000

@@ -20,8 +20,8 @@ small)
     small_corpus "$OUT/small"
     DATA=$OUT/small/data-bin
     [ "$PRECISION" != auto ] || PRECISION=$(fast_precision)
-    sweep+=(--seeds "${SEEDS:-1}" --budget "${MINUTES:-$SMALL_MINUTES}m"
-        --generate-flags "--beam 5 --lenpen 1.1 $PRECISION")
+    sweep+=(--seeds "${SEEDS:-1}" --budget "${BUDGET:-${SMALL_MINUTES}m}"
+        --generate-flags "--beam 5 --lenpen 1.1 --max-len-a 1.2 --max-len-b 10 $PRECISION")
     model=(--arch transformer_tiny
         --encoder-layers 3 --encoder-embed-dim 256 --encoder-ffn-embed-dim 1024
         --encoder-attention-heads 4
@@ -37,25 +37,29 @@ paper)
     case $DATASET in
     iwslt14)
         [ -e "$DATA/manifest.json" ] || "$PYTHON" data_prep/iwslt14_de_en.py --out "$CORPUS"
-        generate='--lenpen 1.1 --scoring bleu'
-        sweep+=(--checkpoint best)
+        lenpen=1.1
         model=(--arch transformer_iwslt_de_en --eval-bleu
             --eval-bleu-args '{"beam": 5, "lenpen": 1.1}' --best-checkpoint-metric bleu)
         ;;
     wmt14)
         [ -e "$DATA/manifest.json" ] || "$PYTHON" data_prep/wmt14_en_de.py --out "$CORPUS"
-        generate='--lenpen 0.6 --scoring compound-bleu'
+        lenpen=0.6
         sweep+=(--checkpoint average:10)
         model=(--arch transformer_wmt_en_de
             --save-interval-updates 5000 --keep-interval-updates 10)
         ;;
     *) echo "DATASET=$DATASET: expected iwslt14 or wmt14" >&2 && exit 2 ;;
     esac
-    sweep+=(--seeds "${SEEDS:-1,2,3}" --budget "${UPDATES:-100000}u"
-        --generate-flags "--beam 5 --max-len-a 1.2 --max-len-b 10 $generate $PRECISION")
-    model+=(--max-tokens "${MAX_TOKENS:-8192}" --update-freq "${UPDATE_FREQ:-1}"
-        --lr 7e-4 --warmup-updates 4000 --attention-dropout 0.1 --adam-eps 1e-9)
-    JOBS=${JOBS:-$(awk -F, '{ print NF }' <<<"${GPUS:-0}")}
+    sweep+=(--seeds "${SEEDS:-1,2,3}" --budget "${BUDGET:-100000u}"
+        --generate-flags "--beam 5 --lenpen $lenpen --max-len-a 1.2 --max-len-b 10 --scoring bleu
+            $PRECISION")
+    # A batch of about 8,192 tokens over all GPUs of a training.
+    update_freq=${UPDATE_FREQ:-1} together=${GPUS_PER_MODEL:-1}
+    model+=(--max-tokens "${MAX_TOKENS:-$((8192 / together / update_freq))}"
+        --update-freq "$update_freq" --lr 7e-4 --warmup-updates 4000
+        --attention-dropout 0.1 --adam-eps 1e-9)
+    JOBS=${JOBS:-$(awk -F, -v together="$together" '{ print NF / together }' <<<"${GPUS:-0}")}
+    sweep+=(--training-processes "$together")
     ;;
 *) echo "$FORM: expected small or paper" >&2 && exit 2 ;;
 esac

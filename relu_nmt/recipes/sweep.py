@@ -17,8 +17,8 @@ from relu_nmt.sweep.environment import describe_environment, probe
 from relu_nmt.sweep.plan import (
     SweepDescription,
     SweepPlan,
+    arguments_of,
     read_description,
-    shown_command,
     write_description,
 )
 from relu_nmt.sweep.published import read_published
@@ -194,7 +194,7 @@ def _settings_of(
 ) -> list[SettingsT]:
     """Return the settings of the first command of each step, a training or an evaluation."""
     parser = _parser(settings_class, command)
-    commands = [shown_command(step.commands[0])[1:] for step in steps]
+    commands = [arguments_of(step.commands[0]) for step in steps]
     return [read_settings(settings_class, parser.parse_args(words)) for words in commands]
 
 

@@ -25,6 +25,7 @@ from relu_nmt.sweep.steps import FAILED, Command, Step, StepState, SweepModel, d
 
 SWEEP_FILE, MODELS = "sweep.json", "models"
 OUTPUT_SEPARATOR = "tag"
+TOOLS, TORCHRUN = "relu_nmt.cli.", "torch.distributed.run"
 # A typed flag comes later on the command line and wins.
 TRAIN_DEFAULTS = ("--log-interval", "50")
 
@@ -111,6 +112,10 @@ class SweepPlan:
             *start,
             *("--seed", str(model.seed), "--save-dir", checkpoints),
         )
+        together = self.settings.running.training_processes
+        if together > 1:
+            launcher = ("-m", TORCHRUN, "--standalone", "--nproc-per-node", str(together))
+            train = (train[0], *launcher, *train[1:])
         if config.averaged is None:
             return (train,)
         average = tool(
@@ -154,15 +159,23 @@ def model_folder(save_dir: str | Path, model: SweepModel) -> Path:
 
 def tool(name: str, *arguments: str) -> Command:
     """Return the command that runs one of the toolkit's own, in this Python."""
-    return (sys.executable, "-m", f"relu_nmt.cli.{name}", *arguments)
+    return (sys.executable, "-m", f"{TOOLS}{name}", *arguments)
 
 
 def shown_command(command: Sequence[str]) -> list[str]:
     """Return a command as a user types it: ``relu-nmt-train ...``."""
-    if len(command) > 2 and command[1] == "-m" and command[2].startswith("relu_nmt.cli."):
-        name = command[2].rpartition(".")[2].replace("_", "-")
+    if list(command[1:3]) == ["-m", TORCHRUN]:
+        return ["torchrun", *command[3:]]
+    if len(command) > 2 and command[1] == "-m" and command[2].startswith(TOOLS):
+        name = command[2].removeprefix(TOOLS).replace("_", "-")
         return [f"relu-nmt-{name}", *command[3:]]
     return list(command)
+
+
+def arguments_of(command: Sequence[str]) -> list[str]:
+    """Return the words behind the name of one of the toolkit's commands."""
+    own = next(place for place, word in enumerate(command) if word.startswith(TOOLS))
+    return list(command[own + 1 :])
 
 
 def attention_flags(attention: str) -> tuple[str, ...]:

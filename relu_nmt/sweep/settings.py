@@ -232,6 +232,13 @@ class JobsConfig:
         "GPUs to deal out to the processes in turn, as --gpus 0,1,2,3 --jobs 4",
         metavar="N,N,...",
     )
+    training_processes: int = option(
+        1,
+        "processes that train a model together, by torchrun; each has a GPU of --gpus, as "
+        "--gpus 0,1,2,3 --jobs 2 --training-processes 2. A batch is --max-tokens for each of them",
+        metavar="N",
+        least=1,
+    )
     delete_checkpoints: bool = option(
         False,
         "when a model has been evaluated at every length, delete its checkpoints but the evaluated "
@@ -248,22 +255,30 @@ class JobsConfig:
         shown = ",".join(self.gpus)
         if not all(self.gpus):
             raise ConfigError(f"--gpus {shown}: expected numbers of GPUs such as 0,1")
-        if len(self.gpus) > self.jobs:
+        together = self.training_processes
+        if len(self.gpus) % together:
+            raise ConfigError(
+                f"--gpus {shown}: {together} --training-processes each need one; expected a "
+                f"multiple of {together}"
+            )
+        if len(self.gpus) > self.jobs * together:
             raise ConfigError(
                 f"--gpus {shown}: each process uses one, so some would stay idle; raise --jobs "
-                f"from {self.jobs} to {len(self.gpus)}"
+                f"from {self.jobs} to {len(self.gpus) // together}"
             )
 
     def environment(self, place: int) -> dict[str, str]:
-        """Return the environment of a process.
+        """Return the environment of a training or an evaluation.
 
         Args:
             place: from 0; of two processes at once, no two have the same.
         """
         found = dict(os.environ)
-        found.setdefault("OMP_NUM_THREADS", str(max(1, available_cores() // self.jobs)))
+        together = self.training_processes
+        found.setdefault("OMP_NUM_THREADS", str(max(1, available_cores() // self.jobs // together)))
         if self.gpus:
-            found["CUDA_VISIBLE_DEVICES"] = self.gpus[place % len(self.gpus)]
+            first = place * together % len(self.gpus)
+            found["CUDA_VISIBLE_DEVICES"] = ",".join(self.gpus[first : first + together])
         return found
 
 

@@ -101,6 +101,19 @@ def test_processes_get_a_gpu_each_and_a_share_of_the_cores(monkeypatch):
         JobsConfig(jobs=0)
 
 
+def test_processes_that_train_together_get_gpus_of_their_own(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr("relu_nmt.sweep.settings.available_cores", lambda: 8)
+    config = JobsConfig(jobs=2, gpus="0,1,4,5", training_processes=2)
+    found = [config.environment(place) for place in range(2)]
+    assert [variables["CUDA_VISIBLE_DEVICES"] for variables in found] == ["0,1", "4,5"]
+    assert {variables["OMP_NUM_THREADS"] for variables in found} == {"2"}
+    with pytest.raises(ConfigError, match=r"--gpus 0,1,2: 2 --training-processes each need one"):
+        JobsConfig(jobs=2, gpus="0,1,2", training_processes=2)
+    with pytest.raises(ConfigError, match="raise --jobs from 1 to 2"):
+        JobsConfig(jobs=1, gpus="0,1,2,3", training_processes=2)
+
+
 def test_a_gpu_that_no_process_would_get_is_a_mistake():
     with pytest.raises(ConfigError, match=r"--gpus 0,1,2: .*raise --jobs from 2 to 3"):
         JobsConfig(jobs=2, gpus=("0", "1", "2"))
