@@ -1,7 +1,7 @@
 """What attention modules did in a forward pass, recorded by hooks, and its sums and means."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -46,7 +46,9 @@ class AttentionRecord:
 
 
 @contextmanager
-def record_attention(model: nn.Module, need: Need) -> Iterator[list[AttentionRecord]]:
+def record_attention(
+    model: nn.Module, need: Need, take: Callable[[AttentionRecord], object] | None = None
+) -> Iterator[list[AttentionRecord]]:
     """Let every attention in a model return more in the passes inside the block, and record it.
 
     So the layers between need not know who watches. Blocks may be nested.
@@ -54,6 +56,7 @@ def record_attention(model: nn.Module, need: Need) -> Iterator[list[AttentionRec
     Args:
         model: the model; or one mechanism, where the others are to keep their fast code.
         need: what to record. With nothing needed nothing is recorded and nothing costs time.
+        take: gets each record at once, instead of the list, so that one at a time is in memory.
 
     Yields:
         a list that gets a record for every call of a mechanism, in their order.
@@ -87,7 +90,9 @@ def record_attention(model: nn.Module, need: Need) -> Iterator[list[AttentionRec
         if kwargs["need"].telemetry:
             vectors = vector_sizes(given["q"], given["k"], output.values, visibility)
         place = module.slot, module.layer
-        records.append(AttentionRecord(*place, output.rows, output.weights, visibility, vectors))
+        (take or records.append)(
+            AttentionRecord(*place, output.rows, output.weights, visibility, vectors)
+        )
 
     handles = []
     for module in model.modules() if need != NOTHING else ():

@@ -1,10 +1,7 @@
 """results.csv and card.json with the numbers, and report.html, which needs nothing but itself."""
 
-import csv
 import dataclasses
-import io
 import json
-import math
 import shlex
 import time
 from collections import Counter
@@ -13,6 +10,7 @@ from typing import Any
 
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation.significance import DEFAULT_SAMPLES, DEFAULT_SEED
+from relu_nmt.io.page import csv_text, render_page
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.sweep.plan import SweepDescription, read_description
 from relu_nmt.sweep.report_data import BAD, WORDS, ReportData, length_name, read_report
@@ -32,22 +30,6 @@ LAST_COLUMNS = (
     *("device", "threads", "relu_nmt", "torch", "python", "started"),
     *("train_command", "evaluate_command"),
 )
-UNKNOWN = "\u2013"
-
-
-def number(value: float | None, decimals: int = 2, signed: bool = False) -> str:
-    """Return a number for readers; a dash if it is unknown or not finite.
-
-    Example:
-        >>> number(31.236), number(1234567.0, 0), number(None), number(-0.5, 1, signed=True)
-        ('31.24', '1,234,567', '–', '−0.5')
-    """
-    if value is None or not math.isfinite(value):
-        return UNKNOWN
-    text = f"{value:{'+' if signed else ''},.{decimals}f}"
-    if not float(text.replace(",", "")):
-        text = text.lstrip("+-")
-    return text.replace("-", "\u2212")
 
 
 def trouble(average: Average) -> str:
@@ -66,7 +48,7 @@ def write_report(folder: Path, description: SweepDescription) -> ReportData:
     """
     data = read_report(folder, description)
     try:
-        write_text(folder / CSV_NAME, csv_text(data))
+        write_text(folder / CSV_NAME, report_csv(data))
         write_text(folder / CARD_NAME, json.dumps(card(data), indent=1, ensure_ascii=False) + "\n")
         write_text(folder / REPORT_NAME, page(data))
     except OSError as error:
@@ -74,17 +56,13 @@ def write_report(folder: Path, description: SweepDescription) -> ReportData:
     return data
 
 
-def csv_text(data: ReportData) -> str:
+def report_csv(data: ReportData) -> str:
     """Return the records, numbers in full precision: rows ``cell`` and rows ``mean``."""
     rows = [{"row": "cell", **cell.record} for cell in data.cells]
     rows += [{"row": "mean", **average.record} for average in data.averages]
     known = {*FIRST_COLUMNS, *LAST_COLUMNS}
     others = dict.fromkeys(name for row in rows for name in row if name not in known)
-    text = io.StringIO()
-    writer = csv.DictWriter(text, [*FIRST_COLUMNS, *others, *LAST_COLUMNS], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    return csv_text([*FIRST_COLUMNS, *others, *LAST_COLUMNS], rows)
 
 
 def card(data: ReportData) -> dict[str, Any]:
@@ -103,32 +81,24 @@ def card(data: ReportData) -> dict[str, Any]:
 
 def page(data: ReportData) -> str:
     """Return the page."""
-    import jinja2
-
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("relu_nmt.sweep"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"number": number, "length_name": length_name}
-    return environment.get_template(REPORT_NAME).render(
-        data=data,
-        settings=data.description.settings,
-        start=_start_in_words(data.description.settings.sweep.start_from),
-        command=shlex.join(["relu-nmt-sweep", *data.description.settings.command]),
-        now=time.strftime("%d %B %Y, %H:%M"),
-        trouble=trouble,
-        WORDS=WORDS,
-        BAD=BAD,
-        SLOTS=SLOTS,
-        ALL_SLOTS=ALL_SLOTS,
-        SAMPLES=DEFAULT_SAMPLES,
-        SEED=DEFAULT_SEED,
-        CSV_NAME=CSV_NAME,
-        CARD_NAME=CARD_NAME,
-    )
+    values = {
+        "data": data,
+        "settings": data.description.settings,
+        "start": _start_in_words(data.description.settings.sweep.start_from),
+        "command": shlex.join(["relu-nmt-sweep", *data.description.settings.command]),
+        "now": time.strftime("%d %B %Y, %H:%M"),
+        "trouble": trouble,
+        "length_name": length_name,
+        "WORDS": WORDS,
+        "BAD": BAD,
+        "SLOTS": SLOTS,
+        "ALL_SLOTS": ALL_SLOTS,
+        "SAMPLES": DEFAULT_SAMPLES,
+        "SEED": DEFAULT_SEED,
+        "CSV_NAME": CSV_NAME,
+        "CARD_NAME": CARD_NAME,
+    }
+    return render_page("relu_nmt.sweep", REPORT_NAME, values)
 
 
 def _start_in_words(folder: str | None) -> str:
