@@ -71,4 +71,4 @@ exec "$PYTHON" -m relu_nmt.cli.sweep "$DATA" --save-dir "$OUT/$FORM/${DATASET:+$
     --delete-checkpoints "${sweep[@]}" \
     -- --share-all-embeddings --dropout "${DROPOUT:-0.1}" --label-smoothing 0.1 \
     --optimizer adam --adam-betas '(0.9, 0.98)' --lr-scheduler inverse_sqrt \
-    "${model[@]}" "${train[@]}" $PRECISION
+    "${model[@]}" "${train[@]}" $PRECISION ${TRAIN_FLAGS:-}

@@ -69,6 +69,11 @@ class ReportData:
         """The columns, in tokens."""
         return sorted({average.length for average in self.averages})
 
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds of all models."""
+        return sorted({cell.model.seed for cell in self.cells})
+
     def row(self, system: System) -> list[Average | None]:
         """Return the averages of a system, one for each length."""
         found = {a.length: a for a in self.averages if a.system == system}
