@@ -10,9 +10,10 @@ from pathlib import Path
 import europarl_documents
 import pytest
 
-from relu_nmt.cli import sweep
+from relu_nmt.cli import analyze, sweep
 from relu_nmt.cli.command import make_parser
 from relu_nmt.config import add_settings, read_settings
+from relu_nmt.sweep.plan import SweepPlan
 from relu_nmt.sweep.published import read_published
 from relu_nmt.sweep.settings import SweepSettings
 from tests.integration.test_sweep import make_data
@@ -61,6 +62,30 @@ def test_the_flags_of_the_sweep_are_taken(example, script, settings, tmp_path, c
     # All flags are checked before the data folder, which is not there.
     message = capsys.readouterr().err
     assert str(tmp_path) in message and "data-bin: cannot read the data folder" in message
+
+
+@pytest.mark.parametrize(
+    ("form", "settings", "model"),
+    [
+        ("small", {}, "softmax-mix1+128+512-seed1/checkpoints/checkpoint_best"),
+        ("small", {"MIXTURE": ""}, "softmax-L512-seed1/checkpoints/checkpoint_best"),
+        ("paper", {}, "softmax-L1024-seed1/checkpoints/average"),
+    ],
+)
+def test_figures_are_of_models_of_the_document_sweep(form, settings, model, tmp_path, capsys):
+    *_, trained, words = calls(f"figures4_5.sh {form}", tmp_path, "paper_study", **settings)
+    assert words[1] == "relu_nmt.cli.analyze"
+    parser = make_parser("relu-nmt-sweep", "", user_modules=False)
+    add_settings(parser, SweepSettings)
+    own = parser.parse_args([*trained[2 : trained.index("--")], "--train-flags", ""])
+    plan = SweepPlan(read_settings(SweepSettings, own))
+    checkpoints = {step.checkpoint_of("--path") for step in plan.steps()}
+    first = tmp_path / "out/sweep/models" / f"{model}.safetensors"
+    second = Path(str(first).replace("softmax", "reluformer"))
+    paths = words[words.index("--path") + 1 : words.index("--names")]
+    assert {first, second} == set(map(Path, paths)) <= checkpoints
+    assert analyze.main(words[2:]) == 2
+    assert f"{first}: no such checkpoint" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("table", TABLES)
