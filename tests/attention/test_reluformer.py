@@ -41,12 +41,41 @@ def test_length_counts_real_keys_only():
     torch.testing.assert_close(rows.total[0], positive / math.sqrt(3 / 2))
 
 
+def outputs_of_normal_scores(name, n, causal, batch=12_500, dim=8):
+    """Return outputs [batch, 2, Nq, dim] of independent standard normal scores and values.
+
+    Queries are d^0.5 along one axis, so that the scores q k / d^0.5 are what the keys have there.
+    """
+    attend = make_attention(name, "decoder" if causal else "encoder", dim=dim).float()
+    num_queries = n if causal else 1
+    q = torch.zeros(batch, 2, num_queries, dim)
+    q[..., 0] = math.sqrt(dim)
+    _, k, v = random_qkv(batch, 1, n, dim=dim, seed=n, dtype=torch.float32)
+    return attend(q, k, v, Visibility(num_queries, n, causal=causal)).values
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    ("name", "variance"),
+    [
+        ("pointwise:h=relu,alpha=0,qk_norm=false", lambda n: n / 2),  # without the factor
+        ("rela", lambda n: n / 2),  # what its norm is given
+        ("reluformer", lambda n: 1.0),
+        ("reluformer:gamma=2", lambda n: 0.25),
+    ],
+)
+def test_theorem_4_1_gives_the_variance_of_outputs_at_every_length(name, variance, causal):
+    for n in (1, 8, 32):
+        values = outputs_of_normal_scores(name, n, causal)
+        lengths = range(1, n + 1) if causal else [n]
+        for row, visible in enumerate(lengths):
+            found = values[:, :, row].var().item()
+            assert found == pytest.approx(variance(visible), rel=0.06), visible
+
+
 @pytest.mark.parametrize(("n", "kurtosis"), [(8, 4.88), (64, 3.23)])
-def test_theorem_4_1_variance_is_half_n_and_kurtosis_is_not_gaussian(n, kurtosis):
-    generator = torch.Generator().manual_seed(n)
-    x, v = (torch.randn(200_000, n, generator=generator) for _ in range(2))
-    y = (x.relu() * v).sum(-1)
-    assert y.var().item() == pytest.approx(n / 2, rel=0.03)
+def test_the_outputs_of_theorem_4_1_are_not_gaussian(n, kurtosis):
+    y = outputs_of_normal_scores("reluformer", n, causal=False)
     assert ((y / y.std()) ** 4).mean().item() == pytest.approx(kurtosis, rel=0.06)
 
 
