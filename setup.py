@@ -29,10 +29,7 @@ setup(
     license="MIT",
     python_requires=">=3.10",
     packages=find_packages(include=["relu_nmt", "relu_nmt.*"]),
-    package_data={
-        "relu_nmt": ["py.typed"],
-        **{f"relu_nmt.{part}": ["templates/*"] for part in ("analysis", "io", "sweep")},
-    },
+    package_data={"relu_nmt": ["py.typed"], "": ["templates/*"]},
     install_requires=[
         "torch>=2.11",
         "numpy>=1.26",

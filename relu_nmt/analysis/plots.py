@@ -9,7 +9,7 @@ import numpy as np
 from relu_nmt.analysis.attention import AttentionMap
 from relu_nmt.analysis.courses import TELEMETRY, TRAIN, Course
 from relu_nmt.attention.spec import SLOTS
-from relu_nmt.io.page import common_legend, draw_image, line_style, plain_axes
+from relu_nmt.io.page import COLOURS, common_legend, draw_image, line_style, plain_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,13 +20,16 @@ SLOT_NAMES = {
     "decoder": "decoder self-attention",
     "cross": "cross-attention",
 }
-PANEL = (3.5, 2.9)
+PANEL, PAGE = (3.5, 2.9), 10.4
+"""Sizes in inches: of a plot, and the width of the page."""
 FIGURE_4_END = 1.5
 MOST_LABELS = 48
 """Tokens of a map that still get a label each."""
 FEW_LABELS = 30
 """The same of a small one."""
-MAP_COLOURS = "Blues"
+MOST_LINES = 12
+"""Ends of sentences that still get a line each."""
+MAP_COLOURS, SENTENCES = "Blues", COLOURS[1]
 
 
 @dataclass(frozen=True)
@@ -189,6 +192,8 @@ def of_courses(courses: Sequence[Course], panels: Mapping[tuple[str, str], str])
                     style = {**line_style(index), "markersize": 4 if few else 0}
                     axes.plot(*zip(*points, strict=True), label=course.name, **style)
             plain_axes(axes, title)
+            if key[0] == TELEMETRY:
+                axes.set_ylim(bottom=0)
             axes.xaxis.set_tick_params(labelbottom=True)
             axes.set_xlabel("updates")
         common_legend(figure, 4)
@@ -248,8 +253,10 @@ def large_maps(maps: Mapping[str, SentenceMap]) -> str:
     shapes = [own.shape for own in shares.values()]
     num_queries, num_keys = (max(sizes) for sizes in zip(*shapes, strict=True))
     named = max(num_queries, num_keys) <= MOST_LABELS
-    width = min(6.4, max(3.0, 1.2 + 0.19 * num_keys)) if named else 5.2
-    height = min(7.6, max(2.2, 0.9 + 0.19 * num_queries)) if named else 5.2
+    width = height = min(5.2, PAGE / len(maps))
+    if named:
+        width = min(6.4, max(3.0, 1.2 + 0.19 * num_keys))
+        height = min(7.6, max(2.2, 0.9 + 0.19 * num_queries))
 
     def draw(figure: "Figure") -> None:
         panels = figure.subplots(1, len(maps), squeeze=False)[0]
@@ -259,6 +266,8 @@ def large_maps(maps: Mapping[str, SentenceMap]) -> str:
             axes.set_title(name, loc="left", fontsize=9.5)
             _label(axes, maps[name], named)
             _divide(axes, maps[name], 0.6)
+        for axes in panels[1:]:
+            axes.set_ylabel("")
         _add_scale(figure, image, panels, most)
 
     return draw_image(width * len(maps) + 0.8, height + 0.3, draw)
@@ -268,7 +277,7 @@ def head_maps(maps: Mapping[str, SentenceMap]) -> str:
     """Return small maps of all heads, a row for each checkpoint; see :func:`large_maps`."""
     shares = {name: [normalized(one) for one in own.map.weights] for name, own in maps.items()}
     columns = max(map(len, shares.values()))
-    side = min(2.6, 10.4 / columns)
+    side = min(2.6, PAGE / columns)
 
     def draw(figure: "Figure") -> None:
         panels = figure.subplots(len(maps), columns, squeeze=False)
@@ -311,14 +320,13 @@ def _draw_map(axes: "Axes", shares: np.ndarray, most: float) -> Any:
 
 def _add_scale(figure: "Figure", image: Any, panels: Any, most: float) -> None:
     """Draw which colour stands for which share."""
-    from matplotlib.ticker import MaxNLocator
-
     beyond = "max" if most < 1 else "neither"
-    bar = figure.colorbar(image, ax=panels, shrink=0.75, pad=0.01, extend=beyond, aspect=30)
+    shrink = min(0.8, 2.6 / figure.get_figheight())
+    bar = figure.colorbar(image, ax=panels, shrink=shrink, pad=0.01, extend=beyond, aspect=25)
     bar.outline.set_visible(False)
     bar.set_label("share of the row's weight", fontsize=8)
-    bar.locator = MaxNLocator(4)
-    bar.update_ticks()
+    ticks = [most * step**2 / 16 for step in range(5)]  # evenly spaced by their square roots
+    bar.set_ticks(ticks, labels=[f"{share:.2g}" for share in ticks])
     bar.ax.tick_params(labelsize=7.5)
 
 
@@ -336,8 +344,15 @@ def _label(axes: "Axes", shown: SentenceMap, named: bool) -> None:
 
 
 def _divide(axes: "Axes", shown: SentenceMap, width: float) -> None:
-    """Draw where sentences end."""
-    sides = (shown.query_sentences, axes.axhline), (shown.key_sentences, axes.axvline)
-    for numbers, line in sides:
-        for place in [] if numbers is None else np.flatnonzero(np.diff(numbers)):
-            line(place + 0.5, color="#d1495b", linewidth=width, alpha=0.5)
+    """Mark where sentences end, by lines if these do not hide what is between them."""
+    sides = (
+        (axes.yaxis, shown.query_sentences, axes.axhline),
+        (axes.xaxis, shown.key_sentences, axes.axvline),
+    )
+    for axis, numbers, line in sides:
+        ends = [] if numbers is None else list(np.flatnonzero(np.diff(numbers)) + 0.5)
+        axis.set_ticks(ends, minor=True)
+        for end in ends if len(ends) <= MOST_LINES else []:
+            line(end, color=SENTENCES, linewidth=width, alpha=0.5)
+    only: Any = {"top": True, "right": True, "bottom": False, "left": False}
+    axes.tick_params(which="minor", length=3, color=SENTENCES, width=0.7, **only)

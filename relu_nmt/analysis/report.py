@@ -1,5 +1,6 @@
 """What an analysis found, as a page that needs nothing but itself, and as CSV files beside it."""
 
+import itertools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -180,22 +181,26 @@ class AnalysisReport:
 
 
 def distinct_names(paths: Sequence[str]) -> list[str]:
-    """Return what tells paths apart: without the folders, and the file name, that all share.
+    """Return what tells paths apart, in short: a folder if that suffices, or the file.
 
     Example:
-        >>> distinct_names(["runs/relu/best.safetensors", "runs/softmax/best.safetensors"])
+        >>> distinct_names(["runs/relu/best.safetensors", "runs/softmax/last.safetensors"])
         ['relu', 'softmax']
         >>> distinct_names(["relu/checkpoint_best.safetensors"])
         ['relu/checkpoint_best']
     """
-    parts = [[*Path(path).absolute().parts[:-1], Path(path).stem] for path in paths]
-    if len(parts) == 1:
-        return ["/".join(parts[0][-2:])]
-    while parts and min(map(len, parts)) > 1 and len({own[0] for own in parts}) == 1:
-        parts = [own[1:] for own in parts]
-    while parts and min(map(len, parts)) > 1 and len({own[-1] for own in parts}) == 1:
-        parts = [own[:-1] for own in parts]
+    parts = [(*Path(path).absolute().parts[:-1], Path(path).stem) for path in paths]
+    number = len(set(parts))
+    if number < 2:
+        names = ["/".join(own[-2:]) for own in parts]
+    else:
+        folders = [own[:-1] for own in parts]
+        if len(set(folders)) == number:
+            parts = folders
+        while len({own[-1] for own in parts}) == 1:
+            parts = [own[:-1] for own in parts]
+        length = next(n for n in itertools.count(1) if len({own[-n:] for own in parts}) == number)
+        names = ["/".join(own[-length:]) for own in parts]
     # One file may be named twice.
-    again = [parts[:i].count(own) for i, own in enumerate(parts)]
-    names = ["/".join(own) for own in parts]
+    again = [names[:i].count(name) for i, name in enumerate(names)]
     return [f"{name} {n + 1}" if n else name for name, n in zip(names, again, strict=True)]

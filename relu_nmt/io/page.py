@@ -22,6 +22,8 @@ MARKERS = "osD^vPX*"
 DASHES = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
 STYLE: Any = {"font.size": 9.5, "svg.hashsalt": "relu_nmt", "axes.edgecolor": "#8b9299"}
 IMAGE_DPI = 160
+LETTERS_PER_INCH, LEGEND_LETTERS = 14, 8
+"""In a legend, and what its line and the space around take."""
 
 
 def line_style(index: int, kind: int | None = None) -> dict[str, Any]:
@@ -50,12 +52,19 @@ def plain_axes(axes: "Axes", title: str) -> None:
 
 
 def common_legend(figure: "Figure", columns: int) -> None:
-    """Put each name once above the plots, in whichever of them it is drawn."""
+    """Put each name once above the plots, in whichever of them it is drawn.
+
+    Args:
+        figure: has the plots.
+        columns: most columns; long names get fewer.
+    """
     legend: dict[str, Any] = {}
     for axes in figure.axes:
         for line, name in zip(*axes.get_legend_handles_labels(), strict=True):
             legend.setdefault(name, line)
-    shown = {"ncols": columns, "frameon": False}
+    longest = max(map(len, legend), default=0)
+    fitting = int(LETTERS_PER_INCH * figure.get_figwidth() / (longest + LEGEND_LETTERS))
+    shown = {"ncols": max(1, min(columns, fitting)), "frameon": False}
     figure.legend(legend.values(), legend.keys(), loc="outside upper left", **shown)
 
 

@@ -307,7 +307,23 @@ def test_two_checkpoints_as_an_ensemble_are_refused(folder, tmp_path):
 def test_names_are_what_tells_paths_apart():
     assert distinct_names(["a/x/best.pt", "a/y/best.pt"]) == ["x", "y"]
     assert distinct_names(["a/x/best.pt", "a/x/last.pt"]) == ["best", "last"]
-    assert distinct_names(["a/x/best.pt", "a/y/last.pt"]) == ["x/best", "y/last"]
+    assert distinct_names(["a/x/best.pt", "b/y/last.pt"]) == ["x", "y"]
+    assert distinct_names(["a/x/ck/best.pt", "b/x/ck/last.pt"]) == ["a", "b"]
+    assert distinct_names(["a/x/best.pt", "b/x/best.pt", "b/y/best.pt"]) == ["a/x", "b/x", "b/y"]
+    assert distinct_names(["a/x/best.pt", "a/x/last.pt", "a/y/last.pt"]) == [
+        *("x/best", "x/last", "y/last")
+    ]
     assert distinct_names(["relu/best.pt"]) == ["relu/best"]
-    assert distinct_names(["a/best.pt"] * 3) == ["best", "best 2", "best 3"]
+    assert distinct_names(["a/best.pt"] * 3) == ["a/best", "a/best 2", "a/best 3"]
     assert distinct_names([]) == []
+
+
+def test_bfloat16_changes_little(folder, tmp_path):
+    command(folder, tmp_path / "r.html", "--no-progress-bar", "--sample", "6", names=("relu",))
+    exact = table(tmp_path / "r_attention.csv")
+    done = command(folder, tmp_path / "r.html", "--bf16", "--sample", "6", names=("relu",))
+    rough = table(tmp_path / "r_attention.csv")
+    assert "analyse relu" in done.stderr
+    sums = [[float(row["sum"]) for row in rows] for rows in (exact, rough)]
+    assert sums[0] != sums[1]
+    np.testing.assert_allclose(*sums, rtol=0.1)

@@ -1,6 +1,7 @@
 """Statistics of the weights, against plain loops over the weights of single sentences."""
 
 import math
+import weakref
 from collections import defaultdict
 
 import numpy as np
@@ -215,23 +216,20 @@ def test_the_entropy_of_the_mean_of_heads():
     assert "mean_of_heads_entropy" not in found["encoder", 0, 0]
 
 
-def test_weights_are_taken_in_one_mechanism_at_a_time():
-    """Not kept until the model has passed: that would be those of all its layers."""
-    alive, most = [], 0
-    taken = WeightStatistics._take
+def test_the_weights_of_one_mechanism_are_gone_when_those_of_the_next_come(monkeypatch):
+    """Not kept until the model has passed: they would be those of all its layers."""
+    earlier, take = [], WeightStatistics._take
 
     def noting(self, attention, queries, keys, record):
-        nonlocal most
-        alive.append(torch.tensor(0))
-        most = max(most, len(alive))
-        taken(self, attention, queries, keys, record)
-        assert record.weights is not None
-        alive.pop()
+        assert not any(weights() is not None for weights in earlier)
+        take(self, attention, queries, keys, record)
+        earlier.append(weakref.ref(record.weights))
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(WeightStatistics, "_take", noting)
-        statistics_of(make_model("softmax"), pairs_of(separated=False))
-    assert most == 1
+    monkeypatch.setattr(WeightStatistics, "_take", noting)
+    sources, targets, _ = pairs_of(separated=False)
+    statistics = WeightStatistics(Ensemble([make_model("softmax")]), (WORDS, WORDS))
+    statistics.add(sources, targets)
+    assert len(earlier) == 6
 
 
 def test_records_go_to_whom_takes_them():
