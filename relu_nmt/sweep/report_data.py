@@ -241,7 +241,8 @@ class ReportData:
                     size = record["memory_size"]
                     lines.append(Line(f"size {size:g}", sizes.index(size), sums))
             if lines:
-                panels.append(Panel(f"{name}: share of the sum", "largest p %", lines, log_x=True))
+                title = f"{name}: share of the sum"
+                panels.append(Panel(title, "largest p %", lines, log_x=True, from_zero=True))
         return [*figures, image(panels)] if panels else figures
 
     def percents(self) -> list[str]:
