@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from relu_nmt.analysis.attention import AttentionMap
-from relu_nmt.analysis.courses import TELEMETRY, TRAIN, Course
 from relu_nmt.attention.spec import SLOTS
 from relu_nmt.io.page import COLOURS, common_legend, draw_image, line_style, plain_axes
+from relu_nmt.training.course import TELEMETRY, TRAIN, Course
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from relu_nmt.analysis import plots
-from relu_nmt.analysis.courses import Course
 from relu_nmt.analysis.memories import DEFINITIONS as MEMORY_DEFINITIONS
 from relu_nmt.analysis.weights import ALL_KEYS, DEFINITIONS, NUM_FREQUENT, OWN_SENTENCE, STATISTICS
 from relu_nmt.attention.spec import SLOTS
 from relu_nmt.io.page import csv_text, render_page
+from relu_nmt.training.course import Course
 
 TEMPLATE = "analysis.html"
 PLACE = ("checkpoint", "slot", "sees", "layer", "head")

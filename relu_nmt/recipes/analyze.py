@@ -9,7 +9,6 @@ import numpy as np
 
 from relu_nmt.analysis import plots
 from relu_nmt.analysis.attention import attention_of, checked_place, single_model
-from relu_nmt.analysis.courses import Course, read_course
 from relu_nmt.analysis.memories import MemoryStatistics
 from relu_nmt.analysis.report import AnalysisReport, AnalyzedModel, Example, distinct_names
 from relu_nmt.analysis.weights import Numbers, WeightStatistics
@@ -22,6 +21,7 @@ from relu_nmt.io.progress_bar import hidden_progress, progress_bar
 from relu_nmt.recipes.analysis_settings import AnalysisSettings as Settings
 from relu_nmt.recipes.translation import check_writable, load_translator, write_file
 from relu_nmt.recipes.translation_settings import ModelOptions
+from relu_nmt.training.course import Course, read_course
 from relu_nmt.training.results import FILE_NAME
 from relu_nmt.translator import Translator
 

@@ -1,61 +1,44 @@
-"""The course of a training: loss and gradient norm by update, and what attention did meanwhile.
+"""What a sweep tells of the course of each training: loss, gradients, and vectors of attention.
 
-The latter is there where the training logged it: ``--log-format json`` behind the ``--``.
+The latter are there where the training logged telemetry: ``--log-format json`` behind the ``--``.
 """
 
-import json
-import math
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
-
-import numpy as np
+from contextlib import suppress
 
 from relu_nmt.errors import DataError
 from relu_nmt.sweep.steps import Step
-from relu_nmt.training.results import TrainingResult
+from relu_nmt.training import course as training_course
+from relu_nmt.training.course import GROWTH, TELEMETRY, TRAIN
+from relu_nmt.training.results import FILE_NAME
 
-LOGGED = {"train_loss": "loss", "gradient_norm": "gnorm"}
 VECTORS = ("query_norm", "key_norm", "output_square")
-GROWTH = "output_growth"
-COURSES = (*LOGGED, *VECTORS, GROWTH)
 
 Course = dict[str, dict[int, float]]
 """Values by number of updates, by name; without those that are not finite."""
 
 
 def read_course(step: Step) -> Course:
-    """Return the course of a training; of one without results yet, nothing.
+    """Return the course of a training, as far as it can be read.
 
     Returns:
         ``train_loss`` in bits and ``gradient_norm``, means of each log interval; from telemetry,
-        means over all modules and heads: ``query_norm`` and ``key_norm``, the lengths of queries
-        and keys, ``output_square``, the mean square of outputs; and ``output_growth``, the slope
-        of log output_square over log n in the decoder's self-attention, n being the visible keys:
-        about 0 where outputs do not depend on the length, 1 where they are sums of independent
-        terms.
-
-    Reference: ReLUFormer, section 4.1.
+        means over the slots: ``query_norm`` and ``key_norm``, the lengths of queries and keys,
+        and ``output_square``, the mean square of outputs; and ``output_growth``
+        (:data:`relu_nmt.training.course.GROWTH`) of the decoder's self-attention.
     """
-    course: defaultdict[str, dict[int, float]] = defaultdict(dict)
-
-    def add(name: str, updates: int, value: float | None) -> None:
-        if value is not None and math.isfinite(value):
-            course[name][updates] = value
-
-    try:
-        results = TrainingResult.load(step.checkpoints)
-    except DataError:
-        return {}
-    for interval in results.train:
-        for name, column in LOGGED.items():
-            add(name, interval["num_updates"], interval.get(column))
-    for updates, scalars in _telemetry(step):
-        of_heads, of_lengths = _by_statistic(scalars)
-        for name in VECTORS:
-            add(name, updates, _mean(of_heads[name]))
-        add(GROWTH, updates, slope(of_lengths))
-    return dict(course)
+    curves: dict[tuple[str, str], dict[int, float]] = {}
+    for path in (step.path(".log"), step.checkpoints / FILE_NAME):
+        with suppress(DataError):
+            curves |= training_course.read_course(path, step.model.name, may_be_empty=True).curves
+    found = {
+        "train_loss": curves.get((TRAIN, "loss")),
+        "gradient_norm": curves.get((TRAIN, "gnorm")),
+        GROWTH: curves.get((TELEMETRY, f"decoder {GROWTH}")),
+    }
+    for name in VECTORS:
+        of_slots = [curves[key] for key in curves if key[0] == TELEMETRY and f" {name}" in key[1]]
+        found[name] = _mean(of_slots)
+    return {name: values for name, values in found.items() if values}
 
 
 def summary(course: Course) -> dict[str, float]:
@@ -75,57 +58,8 @@ def summary(course: Course) -> dict[str, float]:
     return found
 
 
-def _telemetry(step: Step) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Yield updates and scalars of the lines of a log that have them."""
-    path = step.path(".log")
-    if not path.exists():
-        return
-    with open(path, encoding="utf-8", errors="replace") as lines:
-        for line in lines:
-            # A log may be another form, hold what libraries say, and end within a line.
-            if line.startswith("{") and '"telemetry"' in line:
-                try:
-                    values = json.loads(line)
-                    yield values["num_updates"], values["telemetry"]
-                except (ValueError, KeyError):
-                    continue
-
-
-def _by_statistic(
-    scalars: Mapping[str, float | None],
-) -> tuple[dict[str, list[float]], dict[float, list[float]]]:
-    """Return the values of all heads by statistic, and output_square by number of keys."""
-    of_heads: defaultdict[str, list[float]] = defaultdict(list)
-    of_lengths: defaultdict[float, list[float]] = defaultdict(list)
-    for name, value in scalars.items():
-        kind, _, rest = name.partition("/")
-        place, _, statistic = rest.partition("/")
-        last = place.split(".")[-1]
-        if kind != "attention" or value is None:
-            continue
-        if last.isdigit():
-            of_heads[statistic].append(value)
-        elif statistic == "output_square":
-            bounds = [int(bound) for bound in last.removeprefix("n").split("-")]
-            of_lengths[sum(bounds) / len(bounds)].append(value)
-    return of_heads, of_lengths
-
-
-def slope(values: Mapping[float, list[float]]) -> float | None:
-    """Return the slope of log mean(values) over the logarithm of their keys, by least squares.
-
-    Example:
-        >>> round(slope({1: [3.0], 2: [6.0, 6.0], 4: [12.0]}), 6)
-        1.0
-    """
-    means = {n: _mean(own) for n, own in values.items()}
-    points = [(math.log(n), math.log(mean)) for n, mean in means.items() if mean and mean > 0]
-    if len(points) < 2:
-        return None
-    x, y = np.array(points).T
-    return float(np.polyfit(x, y, 1)[0])
-
-
-def _mean(values: Iterable[float]) -> float | None:
-    known = list(values)
-    return sum(known) / len(known) if known else None
+def _mean(curves: list[dict[int, float]]) -> dict[int, float]:
+    """Return the mean of curves at each update."""
+    updates = sorted({number for curve in curves for number in curve})
+    known = {number: [c[number] for c in curves if number in c] for number in updates}
+    return {number: sum(values) / len(values) for number, values in known.items()}

@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "training": BASE | {"objective", "optim"},
     "decoding": BASE | {"models", "modules", "attention", "data"},
     "evaluation": BASE | {"corpus", "decoding", "data"},
-    "analysis": BASE | {"attention", "modules", "models", "decoding", "data"},
+    "analysis": BASE | {"attention", "modules", "models", "decoding", "data", "training"},
     "loading": BASE | {"attention", "modules", "models", "corpus", "training", "data"},
     "translator": BASE
     | {"attention", "loading", "analysis", "decoding", "corpus", "models", "data", "evaluation"},

@@ -5,10 +5,10 @@ import math
 
 import pytest
 
-from relu_nmt.analysis.courses import read_course
 from relu_nmt.analysis.plots import course_panels
 from relu_nmt.errors import DataError
 from relu_nmt.training.config import LoggingConfig
+from relu_nmt.training.course import read_course
 from relu_nmt.training.log import TrainingLog
 from relu_nmt.training.results import TrainingResult, entry
 

@@ -9,9 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from relu_nmt.errors import DataError
 
 TRAIN, TELEMETRY = "train", "telemetry"
+GROWTH = "output_growth"
+"""The slope of log(mean square of outputs) over log(number of visible keys)."""
 NOT_DRAWN = ("epoch", "update", "num_updates")
 UPDATES_LINE = re.compile(r"\| train_inner \| epoch \d+: +\d+ / \d+ (.*)")
 VALID_LINE = re.compile(r"\| epoch \d+ \| valid on '(.+?)' subset \| (.*)")
@@ -121,12 +125,37 @@ def _numbers(pairs: list[str], between: str) -> dict[str, float]:
 
 
 def _of_slots(telemetry: Mapping[str, Any]) -> dict[str, float]:
-    """Return the means over layers and heads of ``attention/SLOT.LAYER.HEAD/STATISTIC``."""
+    """Return the means over layers and heads of ``attention/SLOT.LAYER.HEAD/STATISTIC``.
+
+    ``attention/SLOT.LAYER.nRANGE/output_square`` gives GROWTH: about 0 where outputs do not depend
+    on the number n of visible keys, 1 where they are sums of n independent terms.
+
+    Reference: ReLUFormer, section 4.1.
+    """
     found: dict[str, list[float]] = {}
+    squares: dict[str, dict[float, list[float]]] = {}
     for name, value in telemetry.items():
         kind, _, rest = name.partition("/")
         place, _, statistic = rest.partition("/")
         slot, _, head = place.split(".") if place.count(".") == 2 else ("", "", "")
-        if kind == "attention" and head.isdigit() and value is not None:
+        if kind != "attention" or value is None:
+            continue
+        if head.isdigit():
             found.setdefault(f"{slot} {statistic}", []).append(value)
-    return {name: sum(values) / len(values) for name, values in found.items()}
+        elif head and statistic == "output_square":
+            bounds = [int(bound) for bound in head.removeprefix("n").split("-")]
+            of_slot = squares.setdefault(slot, {})
+            of_slot.setdefault(sum(bounds) / len(bounds), []).append(value)
+    means = {name: sum(values) / len(values) for name, values in found.items()}
+    growths = {f"{slot} {GROWTH}": _slope(values) for slot, values in squares.items()}
+    return means | {name: growth for name, growth in growths.items() if growth is not None}
+
+
+def _slope(values: Mapping[float, list[float]]) -> float | None:
+    """Return the slope of log mean(values) over the logarithm of their keys, by least squares."""
+    means = {n: sum(own) / len(own) for n, own in values.items()}
+    points = [(math.log(n), math.log(mean)) for n, mean in means.items() if mean > 0]
+    if len(points) < 2:
+        return None
+    x, y = np.array(points).T
+    return float(np.polyfit(x, y, 1)[0])
