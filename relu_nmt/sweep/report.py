@@ -17,6 +17,7 @@ from relu_nmt.evaluation.significance import DEFAULT_SAMPLES, DEFAULT_SEED
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.sweep.plan import SweepDescription, models_in, read_description
 from relu_nmt.sweep.results import (
+    CONTRAST_COLUMNS,
     NOT_CONVERGED,
     PENDING,
     SCORES,
@@ -153,6 +154,16 @@ class ReportData:
             if column.startswith(counted)
         }
         return dict(sorted(found.items(), key=lambda one: _lowest(one[0])))
+
+    def contrasts(self) -> dict[System, dict[str, Record]]:
+        """Return what is known of contrasts, by system and category of the contrasts."""
+        found: dict[System, dict[str, Record]] = {}
+        for average in self.averages:
+            for column, value in average.record.items():
+                name, _, category = column.rstrip("]").partition("[")
+                if name in CONTRAST_COLUMNS:
+                    found.setdefault(average.system, {}).setdefault(category, {})[name] = value
+        return found
 
     def realised_lengths(self) -> Iterator[tuple[int, str, str, Record]]:
         """Yield limit, split, prefix of the columns and record that has them."""

@@ -25,7 +25,16 @@ from relu_nmt.evaluation.significance import (
     resampling_interval,
 )
 from relu_nmt.sweep.plan import model_folder, shown_command
-from relu_nmt.sweep.steps import DIVERGED, DONE, FAILED, STARTED, Step, StepState, SweepModel
+from relu_nmt.sweep.steps import (
+    CONTRASTS,
+    DIVERGED,
+    DONE,
+    FAILED,
+    STARTED,
+    Step,
+    StepState,
+    SweepModel,
+)
 from relu_nmt.training.results import TrainingResult
 
 PENDING, NOT_CONVERGED = "pending", "not converged"
@@ -46,6 +55,7 @@ STATISTICS = {
     "null_fraction": "null_fraction",
     "row_sum": "sum",
 }
+CONTRAST_COLUMNS = ("accuracy_context", "accuracy_alone", "chance", "contrasts")
 LENGTH_FIELDS = (
     *("groups", "sentences", "over_long_sentences", "mean_tokens", "longest_tokens"),
     "mean_sentences",
@@ -113,6 +123,7 @@ def read_cells(folder: Path, models: Mapping[SweepModel, Sequence[int]]) -> list
             "mixture": int(model.is_mixture),
             "seed": model.seed,
             **_training_record(train, state),
+            **_contrast_record(Step(model, CONTRASTS, home)),
         }
         own = [_evaluated(Step(model, length, home), length, state, shared) for length in lengths]
         # A model that translates at one length has learnt, however weak it is at another.
@@ -204,6 +215,21 @@ def _training_record(step: Step, state: StepState | None) -> Record:
             _add_lengths(record, prefix, part)
     except (OSError, ValueError, KeyError, TypeError):
         pass
+    return record
+
+
+def _contrast_record(step: Step) -> Record:
+    """Return accuracies in percent by category, given the sentences before and without them."""
+    state, record = step.state, Record()
+    if state is None or state.status != DONE:
+        return record
+    for one in json.loads(step.path(".results.json").read_text("utf-8")):
+        if one.get("name") == "accuracy":
+            with_context, alone, chance, counted = (
+                f"{column}[{one['category']}]" for column in CONTRAST_COLUMNS
+            )
+            record[alone if one["context"] == "0" else with_context] = one["score"]
+            record |= {chance: one["chance"], counted: one["contrasts"]}
     return record
 
 
