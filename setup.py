@@ -14,6 +14,7 @@ COMMANDS = [
     "interactive",
     "translate_document",
     "score",
+    "analyze",
     "average",
     "sweep",
     "vision_train",
@@ -28,7 +29,7 @@ setup(
     license="MIT",
     python_requires=">=3.10",
     packages=find_packages(include=["relu_nmt", "relu_nmt.*"]),
-    package_data={"relu_nmt": ["py.typed"], "relu_nmt.sweep": ["templates/*"]},
+    package_data={"relu_nmt": ["py.typed"], "": ["templates/*"]},
     install_requires=[
         "torch>=2.11",
         "numpy>=1.26",

@@ -91,7 +91,13 @@ def load_model(path: str | os.PathLike[str]) -> LoadedModel:
             f"{path}: no {' and no '.join(sorted(missing))} in it; "
             "it is not the checkpoint of a translation model"
         )
-    task = TranslationTask.from_state(checkpoint.metadata["task"])
+    stored = checkpoint.metadata["task"]
+    kind = stored.get("name") if isinstance(stored, dict) else None
+    if kind == "image_classification":
+        raise CheckpointError(
+            f"{path}: the checkpoint of an image classifier; expected that of a translation model"
+        )
+    task = TranslationTask.from_state(stored)
     try:
         model = build_model(from_dict(TransformerConfig, checkpoint.metadata["model_config"]), task)
     except ConfigError as error:  # such as an attention that a file of the user's registers

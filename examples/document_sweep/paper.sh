@@ -33,6 +33,7 @@ fi
 exec "$PYTHON" -m relu_nmt.cli.sweep "$OUT/data-bin" --save-dir "$OUT/sweep" \
     --attentions "$ATTENTIONS" --lengths "$LENGTHS" --seeds "$SEEDS" --budget "${UPDATES}u" \
     --gpus "$GPUS" --jobs "$JOBS" --checkpoint average:10 --delete-checkpoints \
+    --published examples/document_sweep/table6.yaml \
     --generate-flags '--beam 5 --lenpen 1.0' \
     -- --arch reluformer_wmt_en_de --share-all-embeddings \
     --dropout 0.1 --attention-dropout 0.1 --label-smoothing 0.1 \

@@ -17,37 +17,12 @@ MINUTES=${MINUTES:-22} # of training, for each model
 JOBS=${JOBS:-2}
 PRECISION=${PRECISION-auto}
 
-command -v "$PYTHON" >/dev/null || make .venv/.installed
+source examples/small_corpus.bash
+small_corpus "$OUT"
+[ "$PRECISION" != auto ] || PRECISION=$(fast_precision)
 
-# 40 documents each for validation and test: the test set is translated once for each length.
-corpus=$OUT/corpus
-if [ ! -e "$corpus/corpus.json" ]; then
-    fetch=("$PYTHON" data_prep/libreoffice_help.py --lang de --scratch "$OUT/packages")
-    write=("$PYTHON" data_prep/grammar_corpus.py)
-    held_out=(--out "$corpus" --held-out 40)
-    case $CORPUS in
-    libreoffice) "${fetch[@]}" "${held_out[@]}" ;;
-    grammar) "${write[@]}" "${held_out[@]}" ;;
-    *) "${fetch[@]}" "${held_out[@]}" || {
-        echo "The LibreOffice help cannot be had here; going on with documents of our own grammar."
-        "${write[@]}" "${held_out[@]}"
-    } ;;
-    esac
-fi
-
-data=$OUT/data-bin
-[ -e "$data/manifest.json" ] || "$PYTHON" -m relu_nmt.cli.preprocess \
-    --source-lang de --target-lang en --document-separator blank \
-    --trainpref "$corpus/train" --validpref "$corpus/valid" --testpref "$corpus/test" \
-    --destdir "$data" --joined-dictionary --subword sentencepiece --subword-size 4000
-
-# bfloat16 is faster on CPUs that have instructions for it, and on GPUs.
-if [ "$PRECISION" = auto ]; then
-    PRECISION=
-    if grep -qwE 'avx512_bf16|amx_bf16' /proc/cpuinfo 2>/dev/null; then PRECISION=--bf16; fi
-fi
-
-exec "$PYTHON" -m relu_nmt.cli.sweep "$data" --save-dir "$OUT/sweep" --delete-checkpoints \
+exec "$PYTHON" -m relu_nmt.cli.sweep "$OUT/data-bin" --save-dir "$OUT/sweep" --delete-checkpoints \
+    --published examples/document_sweep/table6.yaml \
     --attentions "$ATTENTIONS" --lengths "$LENGTHS" ${MIXTURE:+--doc-mixture "$MIXTURE"} \
     --seeds "$SEEDS" --budget "${MINUTES}m" --jobs "$JOBS" \
     -- --arch reluformer_tiny --share-all-embeddings --sentence-separator \

@@ -45,6 +45,8 @@ class Visibility:
     """What is visible of a token's own sentence, if some attention stays inside sentences."""
     rows: "SentenceView | None" = None
     """In the visibility of such an attention, where the sentences are."""
+    share: float = 1.0
+    """Of an attention that is computed in parts, the share of the real query rows that is here."""
 
     def __init__(
         self,

@@ -108,6 +108,7 @@ class ScaledPointwiseConfig(AttentionConfig):
     h: str = option("relu", "the map of the scores", choices=pointwise_maps)
     alpha: float = option(1.0, "weights are divided by n^alpha")
     gate: str = option("none", f"output gate: {', '.join(GATES)}", choices=GATES)
+    output_norm: bool = option(False, "LayerNorm of the joined heads, before the gate")
     _: KW_ONLY
     qk_norm: bool = option(True, "LayerNorm of the queries and keys of each head")
 
@@ -122,7 +123,9 @@ class ScaledPointwiseAttention(PointwiseAttention):
 
     ``qk_norm`` is on by default, so that |z| <= sqrt(d) at gain 1. With a ``gate`` the joined
     heads are multiplied by act(x W_g), W_g [D, D], before the output projection: act is ``silu``,
-    or ``identity`` for the ablation.
+    or ``identity`` for the ablation. ``output_norm`` with ``alpha=0``, without ``qk_norm``, is the
+    alternative to its factor that ReLUFormer rejects (section 4.1); that the norm spans the heads,
+    as in :class:`~relu_nmt.attention.rela.RelaAttention`, is our reading.
 
     Reference: Wortsman et al. 2023, "Replacing softmax with ReLU in vision transformers",
     section 3 and Figs. 1-4; relu with alpha = 1 is its main model. What its Fig. 4 calls gated is
@@ -144,9 +147,10 @@ class ScaledPointwiseAttention(PointwiseAttention):
         self, config: ScaledPointwiseConfig, num_heads: int, head_dim: int, dropout: float
     ) -> None:
         super().__init__(config, num_heads, head_dim, dropout, pointwise_maps.get(config.h))
+        embed_dim = num_heads * head_dim
+        self.output_norm = nn.LayerNorm(embed_dim) if config.output_norm else nn.Identity()
         self.gate = None
         if config.gate != "none":
-            embed_dim = num_heads * head_dim
             self.gate = nn.Linear(embed_dim, embed_dim, bias=False)
             nn.init.xavier_uniform_(self.gate.weight)
 
@@ -155,7 +159,9 @@ class ScaledPointwiseAttention(PointwiseAttention):
         return counts.pow(-self.config.alpha)
 
     def finish(self, joined: Tensor, x: Tensor) -> Tensor:
-        """Gate the joined heads [B, Nq, D] by x [B, Nq, D]."""
+        """Normalise the joined heads [B, Nq, D], and gate them by x [B, Nq, D]."""
+        # Under autocast norms return float32.
+        joined = self.output_norm(joined).to(joined.dtype)
         if self.gate is None:
             return joined
         gate = self.gate(x)

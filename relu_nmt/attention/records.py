@@ -1,10 +1,10 @@
 """What attention modules did in a forward pass, recorded by hooks, and its sums and means."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ class AttentionRecord:
         rows: statistics of the rows of weights; ``None`` if the mechanism has no weights.
         weights: [B, H, Nq, Nk] before dropout.
         visibility: which keys each query could see, and which query rows are real.
+        vectors: with telemetry, the sizes of queries, keys and outputs, see :func:`vector_sizes`.
     """
 
     slot: str
@@ -41,10 +42,13 @@ class AttentionRecord:
     rows: RowStatistics | None
     weights: Tensor | None
     visibility: Visibility
+    vectors: dict[str, Tensor] = field(default_factory=dict)
 
 
 @contextmanager
-def record_attention(model: nn.Module, need: Need) -> Iterator[list[AttentionRecord]]:
+def record_attention(
+    model: nn.Module, need: Need, take: Callable[[AttentionRecord], object] | None = None
+) -> Iterator[list[AttentionRecord]]:
     """Let every attention in a model return more in the passes inside the block, and record it.
 
     So the layers between need not know who watches. Blocks may be nested.
@@ -52,6 +56,7 @@ def record_attention(model: nn.Module, need: Need) -> Iterator[list[AttentionRec
     Args:
         model: the model; or one mechanism, where the others are to keep their fast code.
         need: what to record. With nothing needed nothing is recorded and nothing costs time.
+        take: gets each record at once, instead of the list, so that one at a time is in memory.
 
     Yields:
         a list that gets a record for every call of a mechanism, in their order.
@@ -79,9 +84,14 @@ def record_attention(model: nn.Module, need: Need) -> Iterator[list[AttentionRec
     ) -> None:
         if _paused.get():
             return
-        visibility = kwargs["visibility"] if "visibility" in kwargs else args[3]
-        records.append(
-            AttentionRecord(module.slot, module.layer, output.rows, output.weights, visibility)
+        given = dict(zip(("q", "k", "v", "visibility"), args, strict=False)) | kwargs
+        visibility = given["visibility"]
+        vectors = {}
+        if kwargs["need"].telemetry:
+            vectors = vector_sizes(given["q"], given["k"], output.values, visibility)
+        place = module.slot, module.layer
+        (take or records.append)(
+            AttentionRecord(*place, output.rows, output.weights, visibility, vectors)
         )
 
     handles = []
@@ -106,6 +116,38 @@ def without_records() -> Iterator[None]:
         _paused.reset(token)
 
 
+@torch.no_grad()
+def vector_sizes(q: Tensor, k: Tensor, values: Tensor, visibility: Visibility) -> dict[str, Tensor]:
+    """Return how large queries, keys and outputs are, for each query row.
+
+    Without ReLUFormer's factor the outputs grow with the number of keys.
+
+    Args:
+        q: [B, H, Nq, d], not divided by sqrt(d).
+        k: [B, H, Nk, d].
+        values: [B, H, Nq, dv], the output.
+        visibility: which keys each query may see.
+
+    Returns:
+        float32 [B, H, Nq] each: ``query_norm`` is the length of the query, ``key_norm`` the mean
+        length of the keys that it sees, ``output_square`` the mean square of its output.
+
+    Reference: ReLUFormer, section 4.1.
+    """
+    keys = k.float().norm(dim=-1)
+    if visibility.key_mask is not None:
+        keys = keys.masked_fill(~visibility.key_mask[:, None], 0.0)
+    if visibility.offset is None:
+        seen = keys.sum(-1, keepdim=True)
+    else:
+        seen = keys.cumsum(-1)[..., visibility.offset :]
+    return {
+        "query_norm": q.float().norm(dim=-1),
+        "key_norm": (seen / visibility.positive_counts).expand(q.shape[:3]),
+        "output_square": values.float().square().mean(-1),
+    }
+
+
 @dataclass
 class ModuleSums:
     """The statistics of one attention module, summed over its real query rows.
@@ -114,8 +156,8 @@ class ModuleSums:
         slot: ``encoder``, ``decoder`` or ``cross``.
         layer: index of the layer, from 0.
         statistics: names of the S statistics: ``sum`` of the weights, ``entropy`` in nats,
-            ``zero_fraction``, ``null_fraction`` and ``largest`` weight. Signed weights have no
-            entropy and no null rows.
+            ``zero_fraction``, ``null_fraction`` and ``largest`` weight, and those of
+            :func:`vector_sizes`. Signed weights have no entropy and no null rows.
         rows: number of query rows.
         log_counts: sum of log n, n being the number of keys that a row sees.
         heads: [S, H] float64, sums over the rows.
@@ -155,7 +197,7 @@ def attention_sums(records: Sequence[AttentionRecord]) -> list[ModuleSums]:
 
     A module that attends to sentences and to the whole document has the rows of both.
     """
-    found = [(record, _tables(record.rows)) for record in records if record.rows]
+    found = [(record, _tables(record)) for record in records if record.rows]
     if not found:
         return []
     tensors = [x for record, tables in found for x in _summed(record, tables)]
@@ -197,8 +239,10 @@ def attention_telemetry(records: Sequence[AttentionRecord]) -> dict[str, float]:
     return scalars
 
 
-def _tables(rows: RowStatistics) -> dict[str, Tensor]:
+def _tables(record: AttentionRecord) -> dict[str, Tensor]:
     """Return the statistics that there are, each [B, H, Nq]."""
+    rows = record.rows
+    assert rows is not None
     tables = {
         "sum": rows.total,
         "entropy": rows.entropy,
@@ -206,6 +250,7 @@ def _tables(rows: RowStatistics) -> dict[str, Tensor]:
         # With signed weights a sum of 0 is no null row.
         "null_fraction": None if rows.entropy is None else rows.total <= NULL_SUM,
         "largest": rows.largest,
+        **record.vectors,
     }
     return {name: table for name, table in tables.items() if table is not None}
 

@@ -4,7 +4,8 @@ import torch
 from torch import Tensor, nn
 
 from relu_nmt.attention import attentions
-from relu_nmt.attention.base import AttentionConfig
+from relu_nmt.attention.base import AttentionConfig, AttentionOutput, AttentionProblem
+from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.pointwise import PointwiseAttention
 from relu_nmt.attention.pointwise_maps import pointwise_maps
 from relu_nmt.config import option, settings
@@ -18,6 +19,9 @@ class ReLUFormerConfig(AttentionConfig):
         1.0, "divisor of the weights; the paper does not print its value", above=0
     )
     learnable: bool = option(False, "learn one gamma per layer, starting from the given one")
+    centered: bool = option(
+        False, "subtract from each score the mean of its row, so that keys compete with each other"
+    )
 
 
 @attentions.register("reluformer")
@@ -28,6 +32,11 @@ class ReLUFormerAttention(PointwiseAttention):
     causal position i, the number of cached keys in step-by-step decoding. For independent
     standard normal scores and values the output then has variance 1 / gamma^2 whatever the
     length (Theorem 4.1). A row may be all zeros; its output is 0.
+
+    With ``centered`` the score is q_i (k_j - c_i) / sqrt(d), c_i the mean of the keys that query i
+    may see, before a bias is added. A rise of all scores of a row then changes no weight, as in
+    softmax, and no row that sees two different keys is null. It is not in the paper; the
+    cross-attention learns faster with it (docs/study.md).
 
     Reference: ReLUFormer, Eq. 5-6.
 
@@ -48,6 +57,12 @@ class ReLUFormerAttention(PointwiseAttention):
         # The logarithm keeps gamma positive.
         self.log_gamma_change = nn.Parameter(torch.zeros(1)) if config.learnable else None
 
+    def attend(self, problem: AttentionProblem) -> AttentionOutput:
+        """See :meth:`Attention.attend`."""
+        if self.config.centered:
+            problem.q, problem.k = centered(problem.q, problem.k, problem.visibility)
+        return super().attend(problem)
+
     def row_scale(self, counts: Tensor) -> Tensor:
         """Return 1 / (gamma sqrt(n / 2))."""
         return (counts / 2).rsqrt() / self.config.gamma
@@ -55,3 +70,30 @@ class ReLUFormerAttention(PointwiseAttention):
     def gain(self) -> Tensor | None:
         """Return what a learnt gamma changes of the scale."""
         return None if self.log_gamma_change is None else (-self.log_gamma_change).exp()
+
+
+def centered(q: Tensor, k: Tensor, visibility: Visibility) -> tuple[Tensor, Tensor]:
+    """Return queries and keys whose products are q_i (k_j - c_i), c_i the mean of what i sees.
+
+    Args:
+        q: [B, H, Nq, d].
+        k: [B, H, Nk, d].
+        visibility: which keys each query may see.
+
+    Returns:
+        q and k of the same shapes; or with d + 1 channels, where queries see different keys.
+    """
+    exact = k.to(torch.promote_types(k.dtype, torch.float32))
+    if visibility.key_mask is not None:
+        exact = exact.masked_fill(~visibility.key_mask[:, None, :, None], 0.0)
+    if visibility.ancestry is not None:
+        sums = visibility.ancestry[:, None].to(exact.dtype) @ exact
+    elif visibility.hides_later:
+        sums = exact.cumsum(2)[:, :, visibility.num_keys - visibility.num_queries :]
+    else:
+        sums = exact.sum(2, keepdim=True)
+    means = (sums / visibility.positive_counts[..., None]).to(k.dtype)
+    if means.size(2) == 1:
+        return q, k - means
+    shifts = (q * means).sum(-1, keepdim=True)
+    return torch.cat([q, shifts], -1), torch.cat([k, -torch.ones_like(k[..., :1])], -1)

@@ -11,11 +11,15 @@ by masks over the whole document).
 """
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from relu_nmt.attention.masks import Visibility
+
+SHORT = 16
+"""Tokens up to which narrower rows would cost more in further calls than they save."""
 
 
 @dataclass(frozen=True)
@@ -126,8 +130,13 @@ class SentenceRows:
         """
         return self.first[documents] + numbers.minimum(self.counts[documents] - 1)
 
-    def own(self, causal: bool) -> "SentenceView":
-        """Return what the tokens see of their own sentences."""
+    def own(self, causal: bool, divided: bool = False) -> "SentenceView":
+        """Return what the tokens see of their own sentences.
+
+        Args:
+            causal: only what stands before them.
+            divided: compute it in parts, see :class:`SentenceView`.
+        """
         length, mask = self.index.size(1), self.mask
         # Padding stands on the right, where causality already hides it from real queries.
         visibility = Visibility(
@@ -138,9 +147,9 @@ class SentenceRows:
             causal=causal,
             device=mask.device,
         )
-        return SentenceView(visibility, self, self)
+        return SentenceView(visibility, self, self, divided=divided)
 
-    def across(self, source: "SentenceRows") -> "SentenceView":
+    def across(self, source: "SentenceRows", divided: bool = False) -> "SentenceView":
         """Return what the sentences of translations see: the source sentence of their number."""
         pairs, mask = None, source.mask
         if not torch.equal(self.counts, source.counts):
@@ -150,12 +159,27 @@ class SentenceRows:
                 self.numbers,
             )
             mask = mask.index_select(0, pairs)
-        return SentenceView(_across(self, mask), self, source, pairs)
+        return SentenceView(_across(self, mask), self, source, pairs, divided=divided)
 
 
 def _across(queries: SentenceRows, key_mask: Tensor) -> Visibility:
     lengths = queries.index.size(1), key_mask.size(1)
     return Visibility(*lengths, key_mask=key_mask, query_mask=queries.mask)
+
+
+@dataclass(frozen=True)
+class SentencePart:
+    """Some of the sentences of a view, in rows [R, Lq] of queries and [R, Lk] of keys.
+
+    Args:
+        visibility: which keys of its row each query sees.
+        queries: [R, Lq] int64, which token of the flattened batch stands here.
+        keys: [R, Lk] int64, the same of the keys.
+    """
+
+    visibility: Visibility
+    queries: Tensor
+    keys: Tensor
 
 
 @dataclass(frozen=True)
@@ -169,6 +193,8 @@ class SentenceView:
         pairs: [R] int64, the row of keys that each row of queries sees; None: that of its number.
         changed: step by step, which rows of queries see another one than in the last step; None:
             perhaps all.
+        divided: on a CPU, compute it in parts of sentences of like lengths; else rows are as long
+            as the longest sentence, and most of them padding.
     """
 
     visibility: Visibility
@@ -176,6 +202,7 @@ class SentenceView:
     keys: SentenceRows
     pairs: Tensor | None = None
     changed: Tensor | None = None
+    divided: bool = False
 
     def __post_init__(self) -> None:
         self.visibility.rows = self
@@ -204,6 +231,60 @@ class SentenceView:
         """Return the rows of keys or values [R', ...] that each row of queries sees, [R, ...]."""
         return rows if self.pairs is None else rows.index_select(0, self.pairs)
 
+    @cached_property
+    def parts(self) -> list[SentencePart]:
+        """All sentences; in parts, by the power of 2 that holds query and key, if divided."""
+        index, key_mask = self.paired(self.keys.index), self.paired(self.keys.mask)
+        if not (self.divided and key_mask.is_cpu):
+            return [SentencePart(self.visibility, self.queries.index, index)]
+        lengths = torch.stack([self.queries.mask.sum(1), key_mask.sum(1)])
+        powers = torch.frexp((lengths.amax(0).clamp_min(SHORT) - 1).double()).exponent
+        num_tokens, causal = int(lengths[0].sum()), self.visibility.causal
+        parts: list[SentencePart] = []
+        for power in powers.unique():
+            rows = (powers == power).nonzero().squeeze(1)
+            num_queries, num_keys = lengths[:, rows].amax(1).tolist()
+            visibility = Visibility(
+                num_queries,
+                num_keys,
+                key_mask=None if causal else key_mask[rows, :num_keys],
+                query_mask=self.queries.mask[rows, :num_queries],
+                causal=causal,
+                device=key_mask.device,
+            )
+            visibility.share = int(lengths[0, rows].sum()) / num_tokens
+            queries = self.queries.index[rows, :num_queries]
+            parts.append(SentencePart(visibility, queries, index[rows, :num_keys]))
+        return parts
+
+    def take_queries(self, x: Tensor) -> list[Tensor]:
+        """Return the rows [R, Lq, D] of each part, of x [B, N, D]."""
+        return _taken(x, [part.queries for part in self.parts])
+
+    def take_keys(self, x: Tensor) -> list[Tensor]:
+        """Return the rows [R, Lk, D] of each part, of x [B, N, D]."""
+        return _taken(x, [part.keys for part in self.parts])
+
+    def put(self, rows: list[Tensor]) -> Tensor:
+        """Return [B, N, D] of the rows [R, Lq, D] of each part; any values where padding."""
+        flat = torch.cat([part.flatten(0, 1) for part in rows])
+        x = flat.index_select(0, self._places.flatten())
+        return x.view(*self._places.shape, -1)
+
+    @cached_property
+    def _places(self) -> Tensor:
+        """[B, N] int64, where each token stands among the flattened rows of all parts."""
+        places = self.queries.places
+        if self.parts[0].visibility is self.visibility:
+            return places
+        tokens = torch.cat([part.queries.flatten() for part in self.parts])
+        masks = [part.visibility.query_mask for part in self.parts]
+        real = torch.cat([mask.flatten() for mask in masks if mask is not None])
+        [taken] = real.nonzero(as_tuple=True)
+        return (
+            torch.zeros_like(places).flatten().index_copy_(0, tokens[taken], taken).view_as(places)
+        )
+
     def in_documents(self, weights: Tensor) -> Tensor:
         """Return weights [R, H, Lq, Lk] as those of whole documents, [B, H, Nq, Nk]."""
         num_keys = self.keys.places.size(1)
@@ -211,3 +292,9 @@ class SentenceView:
         wide = weights.new_zeros(*weights.shape[:3], num_keys)
         wide.scatter_add_(3, places.expand_as(weights), weights)
         return self.queries.put(wide.transpose(1, 2)).transpose(1, 2)
+
+
+def _taken(x: Tensor, indices: list[Tensor]) -> list[Tensor]:
+    flat = x.flatten(0, 1).index_select(0, torch.cat([index.flatten() for index in indices]))
+    rows = flat.split([index.numel() for index in indices])
+    return [part.view(*index.shape, -1) for part, index in zip(rows, indices, strict=True)]

@@ -262,6 +262,22 @@ def sentence_slices(tokens: Sequence[Any] | np.ndarray, separator: Any) -> list[
     return [slice(begin, end) for begin, end in zip(begins, ends, strict=False)]
 
 
+def sentence_numbers(sizes: np.ndarray, separated: bool) -> np.ndarray:
+    """Return the number of the sentence of each token of joined sentences, int64 [n].
+
+    Args:
+        sizes: tokens of each, with its ``</s>``, int; only the last ``</s>`` stays.
+        separated: a separator ends each; then nothing but the end follows the last one, as
+            attention that stays inside sentences sees it.
+
+    Example:
+        >>> sentence_numbers(np.array([3, 2]), separated=False).tolist()
+        [0, 0, 1, 1]
+    """
+    numbers = np.repeat(np.arange(len(sizes)), sizes - 1)
+    return np.append(numbers, len(sizes) if separated else len(sizes) - 1)
+
+
 def longer_side(source_sizes: np.ndarray, target_sizes: np.ndarray | None) -> np.ndarray:
     """Return what each sentence counts towards the limit of a group: its longer side, int [N].
 

@@ -1,5 +1,6 @@
 """BLEU and chrF by sacreBLEU; no score leaves without its signature."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -8,6 +9,8 @@ from relu_nmt.config import option, settings
 from relu_nmt.errors import ConfigError, DataError
 
 METRICS = ("bleu", "chrf")
+COMPOUND = "compound"
+"""The tokeniser, beside those of sacreBLEU, that splits hyphenated words of tokenised text."""
 
 
 @settings
@@ -21,8 +24,9 @@ class ScoringConfig:
     scoring: str = option(
         "sacrebleu",
         "sacrebleu: BLEU of raw text; bleu: BLEU of tokenised text, subwords joined, as "
-        "multi-bleu.perl; chrf: chrF2 of raw text",
-        choices=("sacrebleu", "bleu", "chrf"),
+        "multi-bleu.perl; compound-bleu: the same with hyphenated words split, as usual for WMT14 "
+        "English-German; chrf: chrF2 of raw text",
+        choices=("sacrebleu", "bleu", "compound-bleu", "chrf"),
     )
     sacrebleu: bool = option(
         False,
@@ -38,6 +42,27 @@ class ScoringConfig:
     sacrebleu_lowercase: bool | None = option(
         None, "ignore case; by default where the data was lower-cased"
     )
+
+
+class CompoundTokenizer:
+    """Splits every ``X-Y`` of tokenised text into ``X ##AT##-##AT## Y``, in sacreBLEU's interface.
+
+    As the usual script for WMT14 English-German does, which raises BLEU: matches do not overlap, so
+    of ``a-b-c`` the first hyphen is split only. What Moses has split in its aggressive mode
+    (``@-@``) stays as it is.
+
+    Example:
+        >>> CompoundTokenizer()("a long-term - plan")
+        'a long ##AT##-##AT## term - plan'
+    """
+
+    def signature(self) -> str:
+        """Return what stands behind ``tok:``."""
+        return COMPOUND
+
+    def __call__(self, line: str) -> str:
+        """Return a segment with its tokens divided by blanks."""
+        return re.sub(r"(?!@-@)(\S)-(\S)", r"\1 ##AT##-##AT## \2", line)
 
 
 @dataclass(frozen=True)
@@ -83,7 +108,8 @@ class MetricConfig:
     Args:
         name: ``bleu`` or ``chrf``.
         lowercase: ignore case.
-        tokenize: sacreBLEU's tokeniser, for BLEU: ``13a``, ``intl``, ``char``, ``zh``, ``none``...
+        tokenize: sacreBLEU's tokeniser, for BLEU: ``13a``, ``intl``, ``char``, ``zh``, ``none``...;
+            or ``compound``, see :class:`CompoundTokenizer`.
         order: longest n-gram of BLEU.
         word_order: longest word n-gram of chrF; 2 is chrF++.
         smooth: of BLEU: ``exp`` (sacreBLEU's default) or ``none`` (as multi-bleu.perl).
@@ -120,15 +146,16 @@ class MetricConfig:
 
         if self.name == "chrf":
             return CHRF(lowercase=self.lowercase, word_order=self.word_order)
-        if self.tokenize not in BLEU.TOKENIZERS:
-            names = ", ".join(BLEU.TOKENIZERS)
+        known = [*BLEU.TOKENIZERS, COMPOUND]
+        if self.tokenize not in known:
+            names = ", ".join(known)
             raise ConfigError(f"BLEU tokeniser '{self.tokenize}': choose one of {names}")
         if self.order < 1:
             raise ConfigError(f"BLEU of order {self.order}: expected 1 or more")
         try:
-            return BLEU(
+            metric = BLEU(
                 lowercase=self.lowercase,
-                tokenize=self.tokenize,
+                tokenize="none" if self.tokenize == COMPOUND else self.tokenize,
                 smooth_method=self.smooth,
                 max_ngram_order=self.order,
                 effective_order=effective_order,
@@ -137,6 +164,10 @@ class MetricConfig:
         except (ImportError, RuntimeError) as error:  # a tokeniser that needs a further package
             reason = " ".join(str(error).split())
             raise ConfigError(f"BLEU tokeniser '{self.tokenize}': {reason}") from error
+        if self.tokenize == COMPOUND:
+            metric.tokenizer = CompoundTokenizer()
+            metric.tokenizer_signature = metric.tokenizer.signature()
+        return metric
 
     def score(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Score:
         """Return the score of the segments.

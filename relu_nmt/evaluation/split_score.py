@@ -16,7 +16,7 @@ from relu_nmt.data.split import Split
 from relu_nmt.decoding.document_search import TranslatedDocuments
 from relu_nmt.decoding.generator import Generator
 from relu_nmt.decoding.translations import Line, SourceSentence
-from relu_nmt.evaluation.bleu import MetricConfig, Score, ScoringConfig
+from relu_nmt.evaluation.bleu import COMPOUND, MetricConfig, Score, ScoringConfig
 from relu_nmt.evaluation.buckets import DEFAULT_POSITIONS, bucket_scores, position_buckets
 from relu_nmt.evaluation.document_scores import (
     align_sentences,
@@ -64,8 +64,8 @@ class SplitScorer:
 
     The references are the raw ones where the folder keeps them. A folder that fairseq-preprocess
     made has only token ids: translations and references are then compared as they come out
-    of the dictionary, with ``tok:none``, unless the task detokenises them. ``--scoring bleu``
-    compares words of the tokeniser, subwords joined.
+    of the dictionary, with ``tok:none``, unless the task detokenises them. ``--scoring bleu`` and
+    ``compound-bleu`` compare words of the tokeniser, subwords joined.
 
     Args:
         task: tokenisation and dictionaries.
@@ -80,7 +80,7 @@ class SplitScorer:
         pipeline = task.target_text
         self._task = task
         self._split = split
-        self._tokenised = config.scoring == "bleu"
+        self._tokenised = config.scoring in ("bleu", "compound-bleu")
         lowercase = config.sacrebleu_lowercase
         if lowercase is None:
             lowercase = pipeline.lowercase
@@ -89,7 +89,8 @@ class SplitScorer:
         self._chrf = MetricConfig("chrf", lowercase)
         self._bleu = MetricConfig("bleu", lowercase, tokenize)
         if self._tokenised:
-            self._bleu = MetricConfig("bleu", lowercase, "none", smooth="none")
+            tokenize = "none" if config.scoring == "bleu" else COMPOUND
+            self._bleu = MetricConfig("bleu", lowercase, tokenize, smooth="none")
         self._metric = self._chrf if config.scoring == "chrf" else self._bleu
         self._references = (
             self._tokenised_references() if self._tokenised else task.references(split)

@@ -150,7 +150,7 @@ class Encoder(TransformerStack):
             return EncoderOutput(self.run_layers(self.embedding(src_tokens), visibility), key_mask)
         ends = src_tokens.eq(self.separator)  # which belong to the sentences that they end
         sentences = SentenceRows.of_tokens(ends.cumsum(1) - ends.long(), key_mask)
-        visibility.sentences = sentences.own(causal=False)
+        visibility.sentences = sentences.own(causal=False, divided=self.training)
         x = self.embedding(src_tokens, places=sentences.positions)
         return EncoderOutput(self.run_layers(x, visibility), key_mask, sentences)
 
@@ -172,8 +172,8 @@ class Decoder(TransformerStack):
             # What is read belongs to the sentence of what is predicted from it.
             numbers = prev_output_tokens.eq(self.separator).cumsum(1)
             sentences = SentenceRows.of_tokens(numbers, real)
-            own.sentences = sentences.own(causal=True)
-            cross.sentences = sentences.across(encoder_out.sentences)
+            own.sentences = sentences.own(causal=True, divided=self.training)
+            cross.sentences = sentences.across(encoder_out.sentences, divided=self.training)
             places = sentences.positions
         return self.run_layers(self._embedded(prev_output_tokens, 0, places), own, memory, cross)
 

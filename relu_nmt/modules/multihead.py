@@ -4,6 +4,8 @@ Where the visibility has ``sentences``, attention stays inside them; with a gate
 attention to the whole document by the same projections.
 """
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -140,12 +142,14 @@ class SelfAttention(MultiheadAttention):
         if local is None:
             values = self._attend(parts, visibility, relative, cache, used)
         else:
-            rows, inside = local.queries, None if relative is None else relative.local
-            taken = rows.take(parts)
-            values = rows.put(self._attend(taken, local.visibility, inside, cache, used))
-            values = values.view_as(states)
+            inside: Sequence[RelativePositions | None] = [None] * len(local.parts)
+            inside = inside if relative is None else relative.local
+            taken = zip(local.take_queries(parts), local.parts, inside, strict=True)
+            made = [self._attend(x, part.visibility, r, cache, used) for x, part, r in taken]
+            values = local.put(made).view_as(states)
             if self.gate is not None:
-                parts = self.numbered(parts, self.qkv, rows, (self.parts - 1) * self.embed_dim)
+                width = (self.parts - 1) * self.embed_dim
+                parts = self.numbered(parts, self.qkv, local.queries, width)
                 cache = None if cache is None else cache.whole
                 whole = self._attend(parts, visibility, relative, cache, used)
         return self.finish(values, states, whole).view_as(x)
@@ -233,23 +237,33 @@ class CrossAttention(MultiheadAttention):
         local, whole = visibility.sentences, None
         if cache is None:
             assert memory is not None, "a layer with cross-attention was given no memory"
-            cache = self.remember(memory, None if local is None else local.keys)
+            kv = self.kv(memory)
         q = self.q(x)
         if local is None:
-            values = self._attend(q, *cache.source, visibility)
+            memory_heads = self._heads(kv) if cache is None else cache.source
+            values = self._attend(q, memory_heads, visibility)
         else:
-            k, v = cache.paired(local)
-            rows = local.queries
-            values = rows.put(self._attend(rows.take(q), k, v, local.visibility))
+            if cache is None:
+                heads = [self._heads(rows) for rows in local.take_keys(kv)]
+            else:
+                heads = [cache.paired(local)]
+            taken = zip(local.take_queries(q), heads, local.parts, strict=True)
+            values = local.put([self._attend(x, kv, part.visibility) for x, kv, part in taken])
             if self.gate is not None:
-                assert cache.whole is not None, "the gate joins two attentions"
-                q = self.numbered(q, self.q, rows, self.embed_dim)
-                whole = self._attend(q, *cache.whole.source, visibility)
+                if cache is None:
+                    whole_heads = self._heads(
+                        self.numbered(kv, self.kv, local.keys, self.embed_dim)
+                    )
+                else:
+                    assert cache.whole is not None, "the gate joins two attentions"
+                    whole_heads = cache.whole.source
+                q = self.numbered(q, self.q, local.queries, self.embed_dim)
+                whole = self._attend(q, whole_heads, visibility)
         return self.finish(values, x, whole)
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility) -> Tensor:
-        """Return the values [B, N, D] of queries [B, N, D]."""
-        return self.attend(self.attention.map_queries(self.split(q)), k, v, visibility)
+    def _attend(self, q: Tensor, heads: tuple[Tensor, Tensor], visibility: Visibility) -> Tensor:
+        """Return the values [B, N, D] of queries [B, N, D] with these heads of keys and values."""
+        return self.attend(self.attention.map_queries(self.split(q)), *heads, visibility)
 
 
 class LayerCache:

@@ -72,8 +72,14 @@ class RegularizedObjective(nn.Module):
         """Add the penalty to the loss, once for each unit, and metrics of both terms."""
         config, count = self.regularizer, output.sample_size
         margin = config.attention_entropy_margin
-        terms = [regularizer_terms(r.rows, r.visibility, margin) for r in records if r.rows]
-        norm, entropy = (torch.stack(values).mean() for values in zip(*terms, strict=True))
+        shares: list[float] = []
+        terms: list[Tensor] = []
+        for record in records:
+            if record.rows:
+                shares.append(record.visibility.share)
+                values = regularizer_terms(record.rows, record.visibility, margin)
+                terms.append(torch.stack(values) * shares[-1])
+        norm, entropy = torch.stack(terms).sum(0).div(sum(shares)).unbind()
         # The log compares losses of the task, so the regulariser has lines of its own.
         for name, value in (("norm", norm), ("entropy", entropy)):
             output.metrics[f"attention_{name}"] = Metric(value.detach() * count, count)

@@ -9,6 +9,7 @@ One of your own is a subclass of :class:`PositionScheme`, registered by name.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -92,7 +93,7 @@ class PositionScheme(nn.Module):
             self,
             visibility.query_positions(),
             self.bias(visibility),
-            None if local is None else self.relative(local.visibility),
+            [] if local is None else [self.relative(part.visibility) for part in local.parts],
         )
 
 
@@ -104,13 +105,13 @@ class RelativePositions:
         scheme: turns queries and keys.
         positions: [B or 1, N] int64 of the tokens that come in.
         bias: of the scores, if any.
-        local: the same inside sentences, if some attention stays inside them.
+        local: the same for each part of the attention that stays inside sentences.
     """
 
     scheme: PositionScheme
     positions: Tensor
     bias: ScoreBias | None
-    local: "RelativePositions | None" = None
+    local: "Sequence[RelativePositions | None]" = ()
 
 
 @position_schemes.register("none")

@@ -34,7 +34,10 @@ class ScoreOptions:
     order: int = option(4, "longest n-gram of BLEU", flags=("-o",), metavar="N", least=1)
     ignore_case: bool = option(False, "ignore case")
     tokenize: str = option(
-        "13a", "sacreBLEU's tokeniser: 13a, intl, char, zh, none...", metavar="NAME"
+        "13a",
+        "sacreBLEU's tokeniser: 13a, intl, char, zh, none...; compound: none, but hyphenated words "
+        "are split, for tokenised text of WMT14 English-German",
+        metavar="NAME",
     )
     chrf_word_order: int = option(
         0, "longest word n-gram of chrF; 2 is chrF++", metavar="N", least=0

@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
@@ -17,11 +17,13 @@ from relu_nmt.sweep.environment import describe_environment, probe
 from relu_nmt.sweep.plan import (
     SweepDescription,
     SweepPlan,
+    arguments_of,
     read_description,
-    shown_command,
     write_description,
 )
-from relu_nmt.sweep.report import REPORT_NAME, ReportData, write_report
+from relu_nmt.sweep.published import read_published
+from relu_nmt.sweep.report import REPORT_NAME, write_report
+from relu_nmt.sweep.report_data import ReportData
 from relu_nmt.sweep.runner import StepRunner
 from relu_nmt.sweep.settings import SweepConfig
 from relu_nmt.sweep.settings import SweepSettings as Settings
@@ -50,6 +52,7 @@ GENERATE_OWN_FLAGS = {
     "gen_subset": "--gen-subset",
     "max_doc_tokens": "--lengths",
     "user_module": "--user-module of the sweep",
+    "memory_stats": "--memory-stats before the --generate-flags, without a file",
     **dict.fromkeys(
         ("output", "output_separator", "results", "results_path", "attention_stats"),
         "the sweep, which reads the file",
@@ -100,10 +103,13 @@ def run(settings: Settings, *, progress: bool = True) -> SweepResult:
         earlier = read_description(folder)
         if earlier is None:
             raise ConfigError(f"--report-only: {folder} holds no sweep; give its --save-dir")
+        if config.published is not None:
+            earlier = replace(earlier, published=read_published(config.published))
         result = SweepResult(folder / REPORT_NAME, write_report(folder, earlier))
         if progress:
             print(f"report: {result.report}")
         return result
+    published = None if config.published is None else read_published(config.published)
     for path in settings.user_modules:
         import_user_module(path)
     plan = SweepPlan(settings, frozenset(config.systems))
@@ -130,10 +136,6 @@ def run(settings: Settings, *, progress: bool = True) -> SweepResult:
         raise ConfigError(
             "--score-reference in --generate-flags: translations are scored; leave it out"
         )
-    if generate.attention.memory_stats is not None:
-        raise ConfigError(
-            "--memory-stats in --generate-flags: all models would write one file; leave it out"
-        )
     typed = [name for name in (train.task.source_lang, train.task.target_lang) if name]
     languages = tuple(typed) if len(typed) == 2 else infer_languages(settings.data)
     _check_boundaries(settings, languages)
@@ -151,7 +153,8 @@ def run(settings: Settings, *, progress: bool = True) -> SweepResult:
     steps = plan.steps()
     # The steps are compared with what was run before anything is written.
     runner = StepRunner(steps, settings.running, environment, config.time.seconds or None, progress)
-    description = write_description(folder, SweepDescription(settings, environment))
+    description = SweepDescription(settings, environment, published=published)
+    description = write_description(folder, description)
     runner.run(lambda: write_report(folder, description))
     data = write_report(folder, description)
     runner.say(f"report: {folder / REPORT_NAME}")
@@ -193,7 +196,7 @@ def _settings_of(
 ) -> list[SettingsT]:
     """Return the settings of the first command of each step, a training or an evaluation."""
     parser = _parser(settings_class, command)
-    commands = [shown_command(step.commands[0])[1:] for step in steps]
+    commands = [arguments_of(step.commands[0]) for step in steps]
     return [read_settings(settings_class, parser.parse_args(words)) for words in commands]
 
 

@@ -19,6 +19,7 @@ from relu_nmt.attention.spec import ATTENTION_PRESETS, AttentionSpec
 from relu_nmt.config import from_dict
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.safe_write import write_text
+from relu_nmt.sweep.published import Published
 from relu_nmt.sweep.settings import SweepSettings
 from relu_nmt.sweep.steps import (
     CONTRASTS,
@@ -32,6 +33,7 @@ from relu_nmt.sweep.steps import (
 
 SWEEP_FILE, MODELS = "sweep.json", "models"
 OUTPUT_SEPARATOR = "tag"
+TOOLS, TORCHRUN = "relu_nmt.cli.", "torch.distributed.run"
 # A typed flag comes later on the command line and wins.
 TRAIN_DEFAULTS = ("--log-interval", "50")
 
@@ -65,6 +67,7 @@ class SweepPlan:
             *config.time.flags,
             *start,
             *("--generate-flags", shlex.join(config.generate_flags)),
+            *(("--memory-stats",) if config.memory_stats else ()),
             *config.train_flags,
         )
 
@@ -119,6 +122,10 @@ class SweepPlan:
             *start,
             *("--seed", str(model.seed), "--save-dir", checkpoints),
         )
+        together = self.settings.running.training_processes
+        if together > 1:
+            launcher = ("-m", TORCHRUN, "--standalone", "--nproc-per-node", str(together))
+            train = (train[0], *launcher, *train[1:])
         if config.averaged is None:
             return (train,)
         average = tool(
@@ -142,6 +149,7 @@ class SweepPlan:
             *("--output", str(step.path(".txt")), "--output-separator", OUTPUT_SEPARATOR),
             *("--results", str(step.path(".results.json"))),
             *(["--attention-stats", str(step.path(".attention.json"))] if measured else []),
+            *(["--memory-stats", str(step.path(".memory.json"))] if config.memory_stats else []),
         )
 
     def _score_command(self, folder: Path) -> Command:
@@ -170,15 +178,23 @@ def model_folder(save_dir: str | Path, model: SweepModel) -> Path:
 
 def tool(name: str, *arguments: str) -> Command:
     """Return the command that runs one of the toolkit's own, in this Python."""
-    return (sys.executable, "-m", f"relu_nmt.cli.{name}", *arguments)
+    return (sys.executable, "-m", f"{TOOLS}{name}", *arguments)
 
 
 def shown_command(command: Sequence[str]) -> list[str]:
     """Return a command as a user types it: ``relu-nmt-train ...``."""
-    if len(command) > 2 and command[1] == "-m" and command[2].startswith("relu_nmt.cli."):
-        name = command[2].rpartition(".")[2].replace("_", "-")
+    if list(command[1:3]) == ["-m", TORCHRUN]:
+        return ["torchrun", *command[3:]]
+    if len(command) > 2 and command[1] == "-m" and command[2].startswith(TOOLS):
+        name = command[2].removeprefix(TOOLS).replace("_", "-")
         return [f"relu-nmt-{name}", *command[3:]]
     return list(command)
+
+
+def arguments_of(command: Sequence[str]) -> list[str]:
+    """Return the words behind the name of one of the toolkit's commands."""
+    own = next(place for place, word in enumerate(command) if word.startswith(TOOLS))
+    return list(command[own + 1 :])
 
 
 def attention_flags(attention: str) -> tuple[str, ...]:
@@ -205,11 +221,13 @@ class SweepDescription:
         environment: machine and versions of the last run.
         attentions: and variants of all runs, in the order of the report; the first is the
             baseline.
+        published: figures to show beside the measured ones, if there are any.
     """
 
     settings: SweepSettings
     environment: dict[str, Any]
     attentions: tuple[str, ...] = ()
+    published: Published | None = None
 
 
 def read_description(folder: Path) -> SweepDescription | None:
@@ -226,7 +244,9 @@ def read_description(folder: Path) -> SweepDescription | None:
             name: tuple(values.pop(name)) for name in ("user_modules", "command")
         }
         settings = dataclasses.replace(from_dict(SweepSettings, values), **typed)
-        return SweepDescription(settings, found["environment"], tuple(found["attentions"]))
+        published = Published.of(found.get("published"))
+        names = tuple(found["attentions"])
+        return SweepDescription(settings, found["environment"], names, published)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError, ConfigError) as error:
@@ -236,7 +256,8 @@ def read_description(folder: Path) -> SweepDescription | None:
 def write_description(folder: Path, description: SweepDescription) -> SweepDescription:
     """Write what the sweep is about.
 
-    Attentions of earlier sweeps in the folder stay known, and the first of all the baseline.
+    Attentions of earlier sweeps in the folder stay known, and the first of all the baseline; so do
+    published figures, until there are others.
 
     Returns:
         What was written.
@@ -251,7 +272,8 @@ def write_description(folder: Path, description: SweepDescription) -> SweepDescr
     if earlier is not None:
         _check_same_setting(folder, earlier.settings, description.settings)
     attentions = tuple(dict.fromkeys([*known, *description.settings.sweep.systems]))
-    description = dataclasses.replace(description, attentions=attentions)
+    published = description.published or (earlier.published if earlier else None)
+    description = dataclasses.replace(description, attentions=attentions, published=published)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps(dataclasses.asdict(description), indent=1, ensure_ascii=False)

@@ -24,6 +24,7 @@ from relu_nmt.evaluation.significance import (
     resampled_scores,
     resampling_interval,
 )
+from relu_nmt.sweep.course import Course, read_course, summary
 from relu_nmt.sweep.plan import model_folder, shown_command
 from relu_nmt.sweep.steps import (
     CONTRASTS,
@@ -48,14 +49,21 @@ RESULTS |= {
     for name in ("tokens_per_second", "seconds", "memory_bytes", "gpu_memory_bytes")
 }
 SLOTS = ("encoder", "decoder", "cross")
+ALL_SLOTS = "attention"
+"""Before the names of columns that are means over all attention modules."""
 STATISTICS = {
     "entropy": "entropy",
+    "exp_entropy": "exp_entropy",
     "max_entropy": "mean_log_n",
     "zero_fraction": "zero_fraction",
     "null_fraction": "null_fraction",
     "row_sum": "sum",
+    **{name: name for name in ("query_norm", "key_norm", "output_square")},
 }
 CONTRAST_COLUMNS = ("accuracy_context", "accuracy_alone", "chance", "contrasts")
+MEMORY_STATISTICS = ("variance_ratio", "anisotropy", "null_fraction")
+SPEEDS = {f"{what}_relative_speed": f"{what}_tokens_per_second" for what in ("train", "decode")}
+"""Speeds over those of the baseline."""
 LENGTH_FIELDS = (
     *("groups", "sentences", "over_long_sentences", "mean_tokens", "longest_tokens"),
     "mean_sentences",
@@ -63,7 +71,7 @@ LENGTH_FIELDS = (
 # Numbers of which a mean over seeds tells nothing.
 NO_MEAN = ("seed", "mixture", "length")
 SHARED = ("attention", "trained_on", "mixture", "length")
-TEXTS = tuple(f"{score}_signature" for score in SCORES)
+TEXTS = (*(f"{score}_signature" for score in SCORES), "feed_forward")
 
 Record = dict[str, Any]
 
@@ -86,12 +94,14 @@ class Cell:
         model: the model.
         length: of the evaluation, in tokens.
         record: its numbers and texts by column, without those that are unknown.
+        course: of the training, see :func:`relu_nmt.sweep.course.read_course`.
         statistics: of the documents, for d-BLEU; None if not evaluated.
     """
 
     model: SweepModel
     length: int
     record: Record = field(default_factory=dict)
+    course: Course = field(default_factory=dict)
     statistics: SegmentStatistics | None = None
 
     @property
@@ -116,7 +126,7 @@ def read_cells(folder: Path, models: Mapping[SweepModel, Sequence[int]]) -> list
     for model, lengths in models.items():
         home = model_folder(folder, model)
         train = Step(model, None, home)
-        state = train.state
+        state, course = train.state, read_course(train)
         shared = {
             "attention": model.attention,
             "trained_on": model.trained_on,
@@ -124,8 +134,11 @@ def read_cells(folder: Path, models: Mapping[SweepModel, Sequence[int]]) -> list
             "seed": model.seed,
             **_training_record(train, state),
             **_contrast_record(Step(model, CONTRASTS, home)),
+            **summary(course),
         }
         own = [_evaluated(Step(model, length, home), length, state, shared) for length in lengths]
+        for cell in own:
+            cell.course = course
         # A model that translates at one length has learnt, however weak it is at another.
         scored = [cell for cell in own if cell.status == DONE]
         if scored and all(cell.record["d_bleu"] < LOWEST_CONVERGED_BLEU for cell in scored):
@@ -169,11 +182,8 @@ def _add_scores(cell: Cell, step: Step) -> None:
         if results.get(name) is not None:
             record[column] = results[name]
     _add_lengths(record, "test", results.get("lengths"))
-    weights = step.path(".attention.json")  # absent of mechanisms without weights
-    slots = json.loads(weights.read_text("utf-8"))["slots"] if weights.exists() else {}
-    for slot, (column, name) in itertools.product(SLOTS, STATISTICS.items()):
-        if name in slots.get(slot, {}):
-            record[f"{slot}_{column}"] = slots[slot][name]
+    _add_weights(record, step.path(".attention.json"))
+    _add_memories(record, step.path(".memory.json"))
     found = cell.statistics = SegmentStatistics.from_json(results["document_statistics"])
     record["documents"] = len(found.counts)
     # By the length of the reference document, the second of BLEU's counts.
@@ -189,6 +199,33 @@ def _add_scores(cell: Cell, step: Step) -> None:
                 record[f"s_bleu[{title} {bucket}]"] = values["score"]
 
 
+def _add_weights(record: Record, path: Path) -> None:
+    """Add the statistics of the attentions; there are none of mechanisms without weights."""
+    if not path.exists():
+        return
+    found = json.loads(path.read_text("utf-8"))
+    places = {**found["slots"], ALL_SLOTS: found.get("overall", {})}
+    for (place, values), (column, name) in itertools.product(places.items(), STATISTICS.items()):
+        if name in values:
+            record[f"{place}_{column}"] = values[name]
+
+
+def _add_memories(record: Record, path: Path) -> None:
+    """Add the statistics of the feed-forward networks, if they were measured."""
+    if not path.exists():
+        return
+    found = json.loads(path.read_text("utf-8"))
+    record["feed_forward"] = found["feed_forward"]
+    sizes = {module["size"] for module in found["modules"].values()}
+    if len(sizes) == 1:
+        record["memory_size"] = sizes.pop()
+    for name in MEMORY_STATISTICS:
+        if found["overall"].get(name) is not None:
+            record[f"memory_{name}"] = found["overall"][name]
+    for percent, value in found["overall"].get("top_sums", {}).items():
+        record[f"memory_top_sum[{percent}]"] = value
+
+
 def _training_record(step: Step, state: StepState | None) -> Record:
     """Return what is known of a training; little of one that has hardly begun."""
     if state is None:
@@ -197,7 +234,7 @@ def _training_record(step: Step, state: StepState | None) -> Record:
     gpus, visible = machine.get("gpus"), machine.get("CUDA_VISIBLE_DEVICES") or "first"
     versions = " ".join(str(machine.get(name, "")) for name in ("relu_nmt", "revision"))
     record = {
-        **_course(step.checkpoints),
+        **_results_of(step.checkpoints),
         "train_memory_bytes": state.peak_memory or None,
         "started": state.started,
         "train_command": _shown(state),
@@ -233,7 +270,7 @@ def _contrast_record(step: Step) -> Record:
     return record
 
 
-def _course(checkpoints: Path) -> Record:
+def _results_of(checkpoints: Path) -> Record:
     try:
         results = TrainingResult.load(checkpoints)
     except DataError:
@@ -295,6 +332,8 @@ def average_cells(cells: Sequence[Cell], baseline: str) -> list[Average]:
     * ``d_bleu_seed_interval``, ``d_bleu_document_interval``: half widths of 95% intervals;
     * ``gain``, ``gain_seed_interval``, ``gain_document_interval``, ``p_value``: d-BLEU against
       the baseline, over the seeds that converged with both, ``gain_seeds``;
+    * ``train_relative_speed``, ``decode_relative_speed``: tokens per second over those of the
+      baseline;
     * ``seeds``, and the numbers of seeds by status.
 
     Args:
@@ -307,7 +346,12 @@ def average_cells(cells: Sequence[Cell], baseline: str) -> list[Average]:
     averages = {key: _average(*key, own) for key, own in groups.items()}
     for (system, length), average in averages.items():
         other = averages.get((System(baseline, system.mixture), length))
-        if other is not None and other is not average:
+        if other is None:
+            continue
+        for column, speed in SPEEDS.items():
+            if average.record.get(speed) and other.record.get(speed):
+                average.record[column] = average.record[speed] / other.record[speed]
+        if other is not average:
             _add_gain(average, other)
     return list(averages.values())
 

@@ -13,6 +13,7 @@ from relu_nmt.data.groups import DocumentConfig
 from relu_nmt.errors import ConfigError
 from relu_nmt.io.worker_pool import available_cores
 
+DEFAULT_ATTENTIONS = ("softmax", "reluformer", "sparsemax")
 SECONDS = {"s": 1, "m": 60, "h": 3600}
 BUDGET_EXAMPLES = "4000u (or 4000) for updates, 90s, 15m or 2h for time"
 
@@ -98,10 +99,11 @@ class SweepConfig(SubsetOptions):
         least=1,
     )
     attentions: tuple[str, ...] = option(
-        ("softmax", "reluformer", "sparsemax"),
+        (),
         "attentions, the first (of the first sweep of a --save-dir) is what the others are "
         "compared with. A bare name with a preset, such as reluformer, takes gamma and regulariser "
-        "of it; NAME:option=value sets options",
+        f"of it; NAME:option=value sets options (default: {','.join(DEFAULT_ATTENTIONS)}; none if "
+        "there are --variants)",
         metavar="NAME,NAME,...",
         parse=parse_attentions,
     )
@@ -140,6 +142,16 @@ class SweepConfig(SubsetOptions):
         "--save-interval-updates wrote",
         metavar="WHICH",
     )
+    memory_stats: bool = option(
+        False,
+        "also measure the feed-forward networks as memories, and plot them against their size",
+    )
+    published: str | None = option(
+        None,
+        "YAML file of published figures, which the report shows beside those measured; "
+        "examples/paper_study has some",
+        metavar="FILE",
+    )
     train_flags: tuple[str, ...] = option(
         (),
         "flags for relu-nmt-train in one text, or behind --",
@@ -171,13 +183,14 @@ class SweepConfig(SubsetOptions):
         """
         for name in ("lengths", "attentions", "seeds"):
             values = getattr(self, name)
-            if not values or len(set(values)) < len(values):
+            if (name != "attentions" and not values) or len(set(values)) < len(values):
                 shown = ",".join(map(str, values))
                 raise ConfigError(f"{flag_of(name)} {shown}: expected different ones, at least one")
         for text in self.variants:
-            if not re.fullmatch(r"[\w.+-]+:\s.*\S", text):
+            if not re.fullmatch(r"[\w.+-]+:\s.*\S", text, re.DOTALL):
                 raise ConfigError(f"--variants '{text}': expected 'NAME: flags of relu-nmt-train'")
-        if len(set(self.systems)) < len(self.attentions) + len(self.variants):
+        names = [*self.attentions, *(text.partition(":")[0] for text in self.variants)]
+        if len(set(names)) < len(names):
             raise ConfigError("--variants: a name stands there twice, or is one of --attentions")
         if self.checkpoint not in ("best", "last") and self.averaged is None:
             raise ConfigError(
@@ -193,7 +206,8 @@ class SweepConfig(SubsetOptions):
     @property
     def systems(self) -> tuple[str, ...]:
         """What is compared: the attentions, then the variants."""
-        return (*self.attentions, *self.variant_flags)
+        variants = tuple(self.variant_flags)
+        return (*self.attentions, *variants) or DEFAULT_ATTENTIONS
 
     @property
     def time(self) -> TrainingBudget:
@@ -225,6 +239,13 @@ class JobsConfig:
         "GPUs to deal out to the processes in turn, as --gpus 0,1,2,3 --jobs 4",
         metavar="N,N,...",
     )
+    training_processes: int = option(
+        1,
+        "processes that train a model together, by torchrun; each has a GPU of --gpus, as "
+        "--gpus 0,1,2,3 --jobs 2 --training-processes 2. A batch is --max-tokens for each of them",
+        metavar="N",
+        least=1,
+    )
     delete_checkpoints: bool = option(
         False,
         "when a model has been evaluated at every length, delete its checkpoints but the evaluated "
@@ -241,22 +262,30 @@ class JobsConfig:
         shown = ",".join(self.gpus)
         if not all(self.gpus):
             raise ConfigError(f"--gpus {shown}: expected numbers of GPUs such as 0,1")
-        if len(self.gpus) > self.jobs:
+        together = self.training_processes
+        if len(self.gpus) % together:
+            raise ConfigError(
+                f"--gpus {shown}: {together} --training-processes each need one; expected a "
+                f"multiple of {together}"
+            )
+        if len(self.gpus) > self.jobs * together:
             raise ConfigError(
                 f"--gpus {shown}: each process uses one, so some would stay idle; raise --jobs "
-                f"from {self.jobs} to {len(self.gpus)}"
+                f"from {self.jobs} to {len(self.gpus) // together}"
             )
 
     def environment(self, place: int) -> dict[str, str]:
-        """Return the environment of a process.
+        """Return the environment of a training or an evaluation.
 
         Args:
             place: from 0; of two processes at once, no two have the same.
         """
         found = dict(os.environ)
-        found.setdefault("OMP_NUM_THREADS", str(max(1, available_cores() // self.jobs)))
+        together = self.training_processes
+        found.setdefault("OMP_NUM_THREADS", str(max(1, available_cores() // self.jobs // together)))
         if self.gpus:
-            found["CUDA_VISIBLE_DEVICES"] = self.gpus[place % len(self.gpus)]
+            first = place * together % len(self.gpus)
+            found["CUDA_VISIBLE_DEVICES"] = ",".join(self.gpus[first : first + together])
         return found
 
 

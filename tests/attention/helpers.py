@@ -15,6 +15,7 @@ VARIANTS = [
     "pointwise:h=sigmoid",
     "polynomial:power=2",
     "polynomial:scale=dynamic,length=4096",
+    "reluformer:centered=true",
     "sima:norm=l2",
     "soft:stride=2,normalized=true,conv=3",
 ]

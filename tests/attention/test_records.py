@@ -1,10 +1,11 @@
 """Recording what attention modules did, by hooks."""
 
+import pytest
 import torch
 
 from relu_nmt.attention.base import NOTHING, Need
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.records import record_attention
+from relu_nmt.attention.records import attention_sums, record_attention
 from tests.attention.helpers import make_attention, random_qkv
 
 
@@ -59,3 +60,27 @@ def test_nothing_needed_records_nothing():
     with record_attention(model, NOTHING) as records:
         run(model)
     assert records == []
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_sizes_of_queries_keys_and_outputs_are_of_real_rows_and_visible_keys(causal):
+    attend = make_attention("reluformer", "decoder" if causal else "encoder")
+    mask = torch.arange(5) < torch.tensor([[3], [5]])
+    visibility = Visibility(5, 5, key_mask=mask, query_mask=mask, causal=causal)
+    q, k, v = random_qkv(2, 5, 5)
+    with record_attention(attend, Need(telemetry=True)) as records:
+        values = attend(q, k, v, visibility).values
+    [sums] = attention_sums(records)
+    names = ("query_norm", "key_norm", "output_square")
+    found = {name: sums.heads[sums.statistics.index(name)] / sums.rows for name in names}
+    assert sums.rows == 8
+    for head in range(2):
+        rows = [(b, i) for b, length in enumerate((3, 5)) for i in range(length)]
+        seen = {(b, i): i + 1 if causal else (3, 5)[b] for b, i in rows}
+        expected = {
+            "query_norm": [q[b, head, i].norm() for b, i in rows],
+            "key_norm": [k[b, head, : seen[b, i]].norm(dim=-1).mean() for b, i in rows],
+            "output_square": [values[b, head, i].square().mean() for b, i in rows],
+        }
+        for name, each in expected.items():
+            assert found[name][head] == pytest.approx(float(sum(each)) / 8, rel=1e-5), name

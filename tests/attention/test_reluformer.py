@@ -7,7 +7,7 @@ import torch
 
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.masks import Visibility
-from tests.attention.helpers import make_attention, random_qkv
+from tests.attention.helpers import make_attention, make_bias, random_qkv
 
 ALL = Need(statistics=True, telemetry=True, weights=True)
 
@@ -41,13 +41,80 @@ def test_length_counts_real_keys_only():
     torch.testing.assert_close(rows.total[0], positive / math.sqrt(3 / 2))
 
 
+def outputs_of_normal_scores(name, n, causal, batch=12_500, dim=8):
+    """Return outputs [batch, 2, Nq, dim] of independent standard normal scores and values.
+
+    Queries are d^0.5 along one axis, so that the scores q k / d^0.5 are what the keys have there.
+    """
+    attend = make_attention(name, "decoder" if causal else "encoder", dim=dim).float()
+    num_queries = n if causal else 1
+    q = torch.zeros(batch, 2, num_queries, dim)
+    q[..., 0] = math.sqrt(dim)
+    _, k, v = random_qkv(batch, 1, n, dim=dim, seed=n, dtype=torch.float32)
+    return attend(q, k, v, Visibility(num_queries, n, causal=causal)).values
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    ("name", "variance"),
+    [
+        ("pointwise:h=relu,alpha=0,qk_norm=false", lambda n: n / 2),  # without the factor
+        ("rela", lambda n: n / 2),  # what its norm is given
+        ("reluformer", lambda n: 1.0),
+        ("reluformer:gamma=2", lambda n: 0.25),
+    ],
+)
+def test_theorem_4_1_gives_the_variance_of_outputs_at_every_length(name, variance, causal):
+    for n in (1, 8, 32):
+        values = outputs_of_normal_scores(name, n, causal)
+        lengths = range(1, n + 1) if causal else [n]
+        for row, visible in enumerate(lengths):
+            found = values[:, :, row].var().item()
+            assert found == pytest.approx(variance(visible), rel=0.06), visible
+
+
 @pytest.mark.parametrize(("n", "kurtosis"), [(8, 4.88), (64, 3.23)])
-def test_theorem_4_1_variance_is_half_n_and_kurtosis_is_not_gaussian(n, kurtosis):
-    generator = torch.Generator().manual_seed(n)
-    x, v = (torch.randn(200_000, n, generator=generator) for _ in range(2))
-    y = (x.relu() * v).sum(-1)
-    assert y.var().item() == pytest.approx(n / 2, rel=0.03)
+def test_the_outputs_of_theorem_4_1_are_not_gaussian(n, kurtosis):
+    y = outputs_of_normal_scores("reluformer", n, causal=False)
     assert ((y / y.std()) ** 4).mean().item() == pytest.approx(kurtosis, rel=0.06)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_centered_scores_are_those_less_the_mean_of_their_row(causal):
+    attend = make_attention("reluformer:gamma=2,centered=true", "decoder")
+    q, k, v = random_qkv(2, 5, 6, seed=3)
+    mask = torch.arange(6) < torch.tensor([[4], [6]])
+    output = attend(q, k, v, Visibility(5, 6, key_mask=mask, causal=causal), need=ALL)
+    scores = torch.einsum("bhid,bhjd->bhij", q, k) / 2
+    for b, h, i in torch.cartesian_prod(torch.arange(2), torch.arange(2), torch.arange(5)):
+        seen = mask[b] & (torch.arange(6) <= (1 + i if causal else 6))
+        z = scores[b, h, i][seen]
+        expected = torch.zeros(6, dtype=torch.float64)
+        expected[seen] = (z - z.mean()).clamp_min(0) / (2 * math.sqrt(len(z) / 2))
+        torch.testing.assert_close(output.weights[b, h, i], expected, rtol=1e-6, atol=1e-12)
+        torch.testing.assert_close(output.values[b, h, i], expected @ v[b, h], rtol=1e-6, atol=0)
+
+
+def test_centered_scores_do_not_change_with_what_all_keys_share():
+    attend = make_attention("reluformer:centered=true", "cross")
+    q, k, v = random_qkv(2, 3, 7, seed=4)
+    shared = 10 * torch.randn(2, 2, 1, 4, generator=torch.Generator().manual_seed(5))
+    torch.testing.assert_close(
+        attend(q, k + shared, v, Visibility(3, 7)).values, attend(q, k, v, Visibility(3, 7)).values
+    )
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_bias_is_added_to_centered_scores(causal):
+    q, k, v = random_qkv(2, 4, 4, dim=4, seed=6)
+    visibility = Visibility(4, 4, causal=causal)
+    seen = torch.ones(4, 4, dtype=torch.float64).tril() if causal else torch.ones(4, 4).double()
+    scores = q @ k.transpose(-1, -2)
+    scores = scores - (scores * seen).sum(-1, keepdim=True) / seen.sum(-1, keepdim=True)
+    units, bias = torch.eye(4, dtype=torch.float64).expand(2, 2, 4, 4), make_bias(visibility)
+    output = make_attention("reluformer:centered=true")(q, k, v, visibility, bias=bias)
+    expected = make_attention("reluformer")(scores, units, v, visibility, bias=bias)
+    torch.testing.assert_close(output.values, expected.values)
 
 
 def slope(lengths, values):

@@ -105,6 +105,25 @@ def test_qk_norm_bounds_the_scores_and_has_two_gains():
     assert half.dtype == torch.float16
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_output_norm_takes_every_length_to_one_scale(dtype):
+    attend = make_attention("pointwise:h=relu,alpha=0,qk_norm=false,output_norm=true").to(dtype)
+    for n in (4, 400):
+        values = attend(*random_qkv(3, n, n, dtype=dtype), Visibility(n, n)).values
+        joined = values.transpose(1, 2).flatten(2)  # [B, N, D]
+        mean, spread = joined.double().mean(-1, True), joined.double().var(-1, False, True)
+        expected = (joined.double() - mean) / (spread + 1e-5).sqrt()
+        found = attend.finish(joined, joined)
+        assert found.dtype == dtype
+        torch.testing.assert_close(
+            found.double(), expected, rtol=0, atol=3e-2 if dtype == torch.bfloat16 else 1e-9
+        )
+    gated = make_attention("pointwise:gate=identity,output_norm=true")
+    x = joined.double()
+    product = gated.output_norm(x) * gated.gate(x)
+    torch.testing.assert_close(gated.finish(x, x), product)
+
+
 @pytest.mark.parametrize(("gate", "act"), [("silu", lambda y: y * y.sigmoid()), ("identity", None)])
 def test_gate_multiplies_the_joined_heads(gate, act):
     torch.manual_seed(0)

@@ -2,6 +2,8 @@
 
 import importlib
 import os
+import re
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("examples/*/*.sh"))
+SCRIPTS += [f"{script} paper" for script in SCRIPTS if "paper_study" in script]
 STUB = '#!/bin/sh\nprintf "%s\\0" "${0##*/}" "$@" >> "$RECORD"\nprintf "\\n\\0" >> "$RECORD"\n'
 COMMANDS = ("preprocess", "train", "generate", "average", "vision-train")
 VARIABLES = ("TEXT", "IMAGES", "CORPUS", "OUT", "RUN", "DATA")
@@ -22,9 +25,9 @@ def recorded_commands(script, folder):
     settings = {name: str(folder / name.lower()) for name in VARIABLES}
     settings |= {"PYTHON": str(folder / "python"), "RECORD": str(folder / "record")}
     settings["PATH"] = f"{folder}{os.pathsep}{os.environ['PATH']}"
-    if "sweep" in script:
+    if "sweep" in script or "paper_study" in script:
         settings["CORPUS"] = "grammar"
-    subprocess.run(["bash", script], cwd=ROOT, env={**os.environ, **settings}, check=True)
+    subprocess.run(["bash", *script.split()], cwd=ROOT, env={**os.environ, **settings}, check=True)
     words = (folder / "record").read_text().split("\0")
     while "\n" in words:
         end = words.index("\n")
@@ -35,23 +38,30 @@ def recorded_commands(script, folder):
         yield name.removeprefix("relu-nmt-").removeprefix("relu_nmt.cli.").replace("-", "_"), flags
 
 
+def commands_of_models(flags):
+    """Return the flags of relu-nmt-train of a sweep: for all models, and with each variant's."""
+    own, common = flags[: flags.index("--")], flags[flags.index("--") + 1 :]
+    common = ["data", "--max-doc-tokens", "9", *common]
+    variants = [word for word in own if re.match(r"[\w.+-]+:\s", word)]
+    return [common, *([*common, *shlex.split(text.partition(":")[2])] for text in variants)]
+
+
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_every_flag_of_an_example_does_something(script, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     checked = 0
     for name, flags in recorded_commands(script, tmp_path):
-        if name == "sweep":  # what follows -- is for relu-nmt-train, without its data folder
-            name, flags = (
-                "train",
-                ["data", "--max-doc-tokens", "9", *flags[flags.index("--") + 1 :]],
-            )
-        if name not in ("preprocess", "train", "vision_train", "average"):
-            continue
-        main = importlib.import_module(f"relu_nmt.cli.{name}").main
-        with pytest.raises(SystemExit) as end:
-            raise SystemExit(main([*flags, "--dump-config"]))
-        output = capsys.readouterr()
-        assert end.value.code in (0, None), output.err
-        assert not output.err
-        checked += 1
+        commands = [(name, flags)]
+        if name == "sweep":
+            commands = [("train", one) for one in commands_of_models(flags)]
+        for program, words in commands:
+            if program not in ("preprocess", "train", "vision_train", "average"):
+                continue
+            main = importlib.import_module(f"relu_nmt.cli.{program}").main
+            with pytest.raises(SystemExit) as end:
+                raise SystemExit(main([*words, "--dump-config"]))
+            output = capsys.readouterr()
+            assert end.value.code in (0, None), output.err
+            assert not output.err
+            checked += 1
     assert checked >= 1

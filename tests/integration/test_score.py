@@ -60,6 +60,18 @@ def error_of(capsys, *arguments):
     return line
 
 
+def test_compounds_of_tokenised_text_are_split(files, capsys):
+    (files / "one").write_text("a long-term plan , said he\n")
+    (files / "other").write_text("a short-term plan , said he\n")
+    command = ["--sys", "one", "--ref", "other", "--format", "json", "--tokenize"]
+    scores = {}
+    for tokenize in ("none", "compound"):
+        [line] = [json.loads("".join(lines_of(capsys, *command, tokenize)))]
+        scores[tokenize] = line[0]
+    assert scores["compound"]["score"] > scores["none"]["score"]  # term is right
+    assert "tok:compound" in scores["compound"]["signature"]
+
+
 @pytest.mark.parametrize("system", ["sys", "groups", "sep"])
 def test_documents_score_the_same_however_their_boundaries_are_given(files, capsys, system):
     joined = [[" ".join(lines) for lines in side] for side in (SENTENCES, REFERENCES)]

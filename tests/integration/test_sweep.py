@@ -161,6 +161,22 @@ def test_a_mixture_that_is_stopped_goes_on_and_a_divergence_is_a_result(data, tm
 
 
 @pytest.mark.slow
+def test_two_processes_train_a_model_and_memories_are_measured(data, tmp_path):
+    flags = "--attentions softmax --lengths 1 --training-processes 2 --memory-stats --budget 2u"
+    train = "--log-interval 1 --log-format json --telemetry-interval 1"
+    assert sweep.main(words(data, tmp_path, flags, train)) == 0
+    [cell, _] = records(tmp_path)
+    assert cell["train_command"].startswith("torchrun --standalone --nproc-per-node 2 -m ")
+    assert (cell["updates"], cell["feed_forward"]) == ("2", "relu")
+    assert float(cell["memory_variance_ratio"]) > 0
+    assert float(cell["attention_entropy"]) > 0
+    assert float(cell["first_query_norm"]) > 0 and float(cell["largest_gradient_norm"]) > 0
+    # A mean of exp(entropy) lies between 1 and the number of visible keys.
+    assert float(cell["encoder_exp_entropy"]) >= 1
+    assert "Feed-forward networks as memories" in (tmp_path / "report.html").read_text("utf-8")
+
+
+@pytest.mark.slow
 def test_documents_start_from_a_sweep_of_sentences(data, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("relu_nmt.recipes.sweep.probe", environment._look)  # PyTorch is here
     sentences, documents = tmp_path / "sentences", tmp_path / "documents"
@@ -220,7 +236,7 @@ def test_documents_start_from_a_sweep_of_sentences(data, tmp_path, capsys, monke
         (
             "--budget 4u --generate-flags=--memory-stats=m.json",
             "",
-            "--memory-stats in --generate-flags: all models would write one file",
+            "--memory-stats in --generate-flags: it is set by --memory-stats before",
         ),
         (
             "--budget 4u --generate-flags=--score-reference",

@@ -87,18 +87,22 @@ def test_the_attention_preset_goes_with_any_shape():
     named = TranslationTrainingSettings.of(**TRAIN, arch="reluformer_tiny")
     assert (tiny.model.attention, tiny.regularizer.active) == ("softmax", False)
     assert both.model == named.model and both.regularizer == named.regularizer
-    assert named.model.attention == "reluformer:gamma=2"
+    assert named.model.attention == "reluformer:gamma=8"
+    assert named.model.cross_attention == "reluformer:gamma=8,centered=true"
     assert (named.regularizer.attention_norm_weight, named.model.encoder_embed_dim) == (0.1, 64)
     plain = TranslationTrainingSettings.of(**TRAIN, arch="reluformer_tiny", attention_preset="none")
     assert plain.model == tiny.model
     image = ImageTrainingSettings.of(data="d", arch="vit_s", attention_preset="reluformer")
-    assert (image.model.attention, image.model.embed_dim) == ("reluformer:gamma=2", 384)
+    assert (image.model.attention, image.model.embed_dim) == ("reluformer:gamma=8", 384)
     assert image.regularizer.active
 
 
 def test_typed_attention_options_go_before_the_preset():
     flags = ["d", "--max-tokens", "9", "--arch", "reluformer_tiny", "--attention", "softmax"]
-    assert parsed(TranslationTrainingSettings, *flags).model.attention == "softmax"
+    model = parsed(TranslationTrainingSettings, *flags).model
+    assert (model.attention, model.cross_attention) == ("softmax", None)
+    model = parsed(TranslationTrainingSettings, *flags, "--cross-attention", "rela").model
+    assert (model.attention, model.cross_attention) == ("softmax", "rela")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from relu_nmt.errors import ConfigError, DataError
-from relu_nmt.evaluation.bleu import MetricConfig, ScoringConfig
+from relu_nmt.evaluation.bleu import CompoundTokenizer, MetricConfig, ScoringConfig
 
 
 def plain_bleu(hypotheses, references):
@@ -43,6 +43,32 @@ def test_bleu_equals_its_definition(smooth):
         hypotheses, references = random_pairs(20, seed)
         score = MetricConfig(tokenize="none", smooth=smooth).score(hypotheses, [references])
         assert score.value == pytest.approx(plain_bleu(hypotheses, references), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("line", "split"),
+    [
+        ("X-Y", "X ##AT##-##AT## Y"),
+        ("X - Y", "X - Y"),
+        ("--", "--"),
+        ("-X", "-X"),
+        ("X @-@ Y", "X @-@ Y"),
+        ("up-to-date x-y", "up ##AT##-##AT## to ##AT##-##AT## date x ##AT##-##AT## y"),
+        ("a-b-c", "a ##AT##-##AT## b-c"),  # the second match would overlap
+    ],
+)
+def test_compounds_are_split_as_the_script_for_wmt14_does(line, split):
+    assert CompoundTokenizer()(line) == split
+
+
+def test_the_bleu_of_split_compounds_is_that_of_lines_split_before():
+    hypotheses, references = random_pairs(20, 3)
+    pairs = [[line.replace("a b", "a-b") for line in side] for side in (hypotheses, references)]
+    score = MetricConfig(tokenize="compound", smooth="none").score(pairs[0], [pairs[1]])
+    split = [[line.replace("-", " ##AT##-##AT## ") for line in side] for side in pairs]
+    assert score.value == pytest.approx(plain_bleu(*split), abs=1e-6)
+    assert score.value != pytest.approx(plain_bleu(*pairs), abs=1e-6)
+    assert "tok:compound" in score.signature
 
 
 def test_the_signature_tells_the_settings():

@@ -88,6 +88,8 @@ def test_tokenised_text_is_compared_with_tokenised_references(corpus):
     expected = MetricConfig(lowercase=True, tokenize="none", smooth="none").score(words, [WORDS])
     assert score == expected
     assert "tok:none|smooth:none" in score.signature
+    split = scored(task, REFERENCES, tokens, ScoringConfig(scoring="compound-bleu"))
+    assert split.signature == score.signature.replace("tok:none", "tok:compound")
 
 
 def test_without_raw_references_unknown_words_never_match(corpus):

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from relu_nmt.analysis.attention import AttentionPlace, attention_weights
-from relu_nmt.attention import attentions
-from relu_nmt.attention.base import Need
+from relu_nmt.attention import attentions, sentences
+from relu_nmt.attention.base import Attention, Need
 from relu_nmt.attention.records import attention_sums, record_attention
 from relu_nmt.attention.spec import AttentionRegularizerConfig
 from relu_nmt.data.batches import collate
@@ -298,6 +298,31 @@ def test_the_regulariser_reads_both_attentions():
     unused = {n for n, p in model.named_parameters() if p.grad is None or not p.grad.any()}
     # Scores of all keys move together with a bias of keys, and ReLU's rows have a scale.
     assert unused == set() and "attention/cross.1.0/sum" in output.telemetry
+
+
+@pytest.mark.parametrize("choices", MECHANISMS)
+def test_sentences_in_parts_give_the_same_loss_and_gradients(choices, monkeypatch):
+    """In training sentences of like lengths are computed together; here as few as one by one."""
+    model = make_model(choices, global_layers=1)
+    modules = [module for module in model.modules() if isinstance(module, Attention)]
+    able = all(module.capabilities.non_negative for module in modules)
+    weights = (0.5, 0.5, 0.1) if able else ()
+    regularizer = AttentionRegularizerConfig(*weights)
+    objective = TranslationObjective(model, 0.1, regularizer).train()
+    pairs = [(np.array(s), np.array([*t[1:], EOS])) for s, t in zip(SOURCE, TARGET, strict=True)]
+    found = []
+    for short in (64, 1):
+        monkeypatch.setattr(sentences, "SHORT", short)
+        objective.zero_grad()
+        with record_attention(model, Need(telemetry=True)) as records:
+            output = objective(collate(pairs, range(3)))
+        output.loss.backward()
+        grads = [parameter.grad for parameter in model.parameters()]
+        found.append((output.loss, {n: m.total for n, m in output.metrics.items()}, grads))
+        shares = sum(record.visibility.share for record in records)
+        assert shares == pytest.approx(9)  # of 6 modules, 3 of them with both attentions
+        assert (len(records) > 9) == (short == 1)
+    torch.testing.assert_close(*found)
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned"])

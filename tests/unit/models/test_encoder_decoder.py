@@ -32,7 +32,7 @@ def batch():
 VARIANTS = [
     {"attention": "softmax"},
     {"attention": "reluformer"},
-    {"attention": "reluformer:gamma=2", "encoder_normalize_before": True},
+    {"attention": "reluformer:centered=true", "encoder_normalize_before": True},
     {"cross_attention": "reluformer", "decoder_normalize_before": True},
     {"positions": "learned", "layernorm_embedding": True},
     {"share_all_embeddings": True, "no_scale_embedding": True, "feed_forward": "gelu"},

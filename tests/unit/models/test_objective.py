@@ -12,7 +12,7 @@ from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.encoder_decoder import EncoderDecoder
 from relu_nmt.models.objective import (
     BLOCK_TOKENS,
-    CPU_CHUNK_TOKENS,
+    CPU_BLOCK_BYTES,
     TranslationObjective,
     projected_cross_entropy,
     smoothed_cross_entropy,
@@ -145,7 +145,7 @@ def test_gradient_reaches_every_parameter():
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-@pytest.mark.parametrize("tokens", [1, CPU_CHUNK_TOKENS + 1, BLOCK_TOKENS + 300])
+@pytest.mark.parametrize("tokens", [1, CPU_BLOCK_BYTES + 1, BLOCK_TOKENS + 300])
 def test_cross_entropy_equals_the_textbook_loss_and_gradient(smoothing, tokens):
     torch.manual_seed(0)
     vocab = 11

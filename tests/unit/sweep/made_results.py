@@ -77,7 +77,13 @@ def _write_results(step, model):
     speed = 3000 / SLOWNESS[model.attention] / (1 + max(model.lengths) / 2048)
     results = TrainingResult(step.checkpoints, ended="done", num_updates=4000, seconds=1012.5)
     for number, loss, wps in ((50, 7.1, speed / 2), (100, 6.0, speed)):
-        stats = {"loss": loss, "wps": wps, "ups": wps / 9, "train_wall": 450 / wps}
+        stats = {
+            "loss": loss,
+            "gnorm": 125 / number,
+            "wps": wps,
+            "ups": wps / 9,
+            "train_wall": 450 / wps,
+        }
         results.train.append(entry(1, {"num_updates": number, **stats}))
     valid = {"num_updates": 4000, "loss": 5.5, "nll_loss": 4.321}
     results.valid["valid"] = [entry(1, valid)]
@@ -129,7 +135,9 @@ def _write_evaluation(step, counts, lines):
         }
         for number, slot in enumerate(SLOTS)
     }
-    step.path(".attention.json").write_text(json.dumps({"slots": slots}))
+    overall = {name: value / 2 for name, value in slots["cross"].items()}
+    report = {"slots": slots, "overall": overall}
+    step.path(".attention.json").write_text(json.dumps(report))
 
 
 def make_scores(path, counts, lines, length):

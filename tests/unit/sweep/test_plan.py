@@ -5,7 +5,7 @@ import pytest
 from relu_nmt.cli.command import make_parser
 from relu_nmt.config import add_settings, read_settings
 from relu_nmt.recipes.training_settings import TranslationTrainingSettings
-from relu_nmt.sweep.plan import SweepPlan, attention_flags, shown_command
+from relu_nmt.sweep.plan import SweepPlan, arguments_of, attention_flags, shown_command
 from relu_nmt.sweep.settings import SweepSettings
 
 
@@ -111,6 +111,26 @@ def test_attentions_without_weights_are_not_measured():
     assert "--attention-stats" not in plan.steps()[1].commands[0]
 
 
+def test_several_processes_train_a_model_by_torchrun():
+    plan = make_plan(training_processes=4, checkpoint="average:2")
+    train, evaluate = plan.steps_of(plan.models()[0])
+    launched, average = train.commands
+    [alone] = make_plan().steps()[0].commands
+    shown = ["torchrun", "--standalone", "--nproc-per-node", "4", "-m", "relu_nmt.cli.train"]
+    assert shown_command(launched)[:7] == [*shown, "data"]
+    assert arguments_of(launched)[:3] == arguments_of(alone)[:3]
+    assert shown_command(average)[0] == "relu-nmt-average"
+    assert shown_command(evaluate.commands[0])[0] == "relu-nmt-generate"
+
+
+def test_memories_are_measured_on_demand_and_then_in_every_model_of_a_report():
+    plain, measured = make_plan(), make_plan(memory_stats=True)
+    assert "--memory-stats" not in plain.steps()[1].commands[0]
+    path = after(measured.steps()[1].commands[0], "--memory-stats")
+    assert path == "out/models/softmax-L128-seed1/evaluate-128.memory.json"
+    assert plain.shared_flags != measured.shared_flags
+
+
 def test_averaged_checkpoints_are_a_second_command_of_the_training():
     plan = make_plan(checkpoint="average:10")
     train, evaluate = plan.steps_of(plan.models()[0])
@@ -141,7 +161,7 @@ def test_only_reluformers_get_gamma_and_regulariser_of_the_preset(arch, attentio
     add_settings(parser, TranslationTrainingSettings)
     arguments = parser.parse_args(command[3:])
     settings = read_settings(TranslationTrainingSettings, arguments)
-    names = {"softmax": "softmax", "reluformer": "reluformer:gamma=2"}
+    names = {"softmax": "softmax", "reluformer": "reluformer:gamma=8"}
     assert settings.model.attention == names.get(attention, attention)
     assert settings.model.encoder_embed_dim == 64
     assert settings.regularizer.attention_norm_weight == (0.0 if attention == "softmax" else 0.1)

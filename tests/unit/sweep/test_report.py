@@ -3,6 +3,7 @@
 import base64
 import csv
 import dataclasses
+import itertools
 import json
 import re
 import shutil
@@ -15,7 +16,9 @@ import pytest
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.recipes.sweep import run
 from relu_nmt.sweep.plan import models_in, read_description, write_description
-from relu_nmt.sweep.report import read_report, write_report
+from relu_nmt.sweep.published import Published, read_published
+from relu_nmt.sweep.report import write_report
+from relu_nmt.sweep.report_data import read_report
 from relu_nmt.sweep.results import PENDING
 from relu_nmt.sweep.settings import SweepSettings
 from tests.unit.sweep.made_results import make_sweep
@@ -144,11 +147,17 @@ def test_the_other_tables_have_the_numbers_of_the_csv(made):
         row = find(rows, "mean", attention, length)
         assert cells[0] == shown(row["encoder_entropy"])
         assert cells[7] == shown(100 * float(row["cross_zero_fraction"]), 1) + "%"
+        assert cells[9] == shown(row["attention_entropy"])
     for attention, length, *cells in tables.with_title("training|tokens/s"):
         row = find(rows, "mean", attention, length)
         assert cells[0] == shown(row["train_tokens_per_second"], 0)
-        assert cells[3] == shown(float(row["train_memory_bytes"]) / 1e6, 0)
-        assert cells[4] == shown(row["decode_tokens_per_second"], 0)
+        assert cells[4] == shown(float(row["train_memory_bytes"]) / 1e6, 0)
+        assert cells[5] == shown(row["decode_tokens_per_second"], 0)
+        baseline = find(rows, "mean", "softmax", length)
+        for column, cell in (("train", cells[1]), ("decode", cells[6])):
+            speeds = [float(one[f"{column}_tokens_per_second"]) for one in (row, baseline)]
+            assert cell == shown(speeds[0] / speeds[1])
+            assert (cell == "1.00") == (attention == "softmax" or column == "decode")
     header = next(t[0] for t in tables.tables if t[0][:2] == ["attention", "L"] and "-" in t[0][2])
     buckets = [title.split("|")[0] for title in header[2:]]
     for attention, length, *cells in tables.with_title(buckets[0], buckets[1]):
@@ -213,10 +222,112 @@ def test_the_page_needs_nothing_but_itself(made):
             assert not re.match(r"\w+:|//", value), value
     assert "url(http" not in page
     assert "@import" not in page
-    assert page.count("<figure>") == 4
+    assert page.count("<figure>") == 5
     for image in re.findall(r'base64,([^"]+)"', page):
         svg = base64.b64decode(image).decode()
         assert not re.search(r'(?:href="|url\()(?!#)', svg)
+
+
+def test_measured_and_published_stand_in_two_tables(tmp_path):
+    description = make_sweep(tmp_path, lengths=(128, 256), seeds=(1, 2), trouble=False)
+    columns = {"d_bleu@256": "L = 256", "attention_entropy": "entropy", "d_bleu@64": "L = 64"}
+    rows = {"softmax": [31.19, None, 1.5], "theirs": ["diverges <1>", 1.6, None]}
+    published = Published("Table 9", "a paper, Table 9", columns, rows)
+    description = dataclasses.replace(description, published=published)
+    description = write_description(tmp_path, description)
+    page = page_of(tmp_path, description)
+    measured, theirs = Tables(page).tables[:2]
+    assert measured[0] == theirs[0] == ["", "L = 256", "entropy", "L = 64"]
+    assert [row[0] for row in measured] == [row[0] for row in theirs]
+    assert [row[0] for row in theirs[1:]] == ["softmax", "theirs", "reluformer", "sparsemax"]
+    assert theirs[1:3] == [
+        ["softmax", "31.19", "–", "1.50"],
+        ["theirs", "diverges <1>", "1.60", "–"],
+    ]
+    assert theirs[3] == ["reluformer", "–", "–", "–"]
+    with open(tmp_path / "results.csv", encoding="utf-8", newline="") as file:
+        records = list(csv.DictReader(file))
+    long, short = (find(records, "mean", "softmax", length) for length in (256, 128))
+    bleu = f"{shown(long['d_bleu'])}|± {shown(long['d_bleu_seed_interval'])} seeds"
+    assert measured[1] == ["softmax", bleu, shown(short["attention_entropy"]), "–"]
+    assert measured[2] == ["theirs", "–", "–", "–"]
+    assert "<title>Table 9</title>" in page
+    card = json.loads((tmp_path / "card.json").read_text())
+    assert card["published"]["rows"]["softmax"] == [31.19, None, 1.5]
+    assert len(card["measured"]) == 6
+    [entry] = [e for e in card["measured"] if (e["attention"], e["length"]) == ("softmax", 256)]
+    assert entry["d_bleu"] == float(long["d_bleu"]) and entry["status"] == "done"
+    assert card["settings"]["sweep"]["budget"] == "4000u"
+    # Another run in the same folder, which knows none, keeps them.
+    again = write_description(tmp_path, dataclasses.replace(description, published=None))
+    assert again.published == published == read_description(tmp_path).published
+
+
+def test_published_figures_are_read_from_yaml(tmp_path):
+    path = tmp_path / "table.yaml"
+    good = "title: T\nsource: S\ncolumns: {d_bleu: BLEU}\nrows: {a: [34.22]}\n"
+    path.write_text(good)
+    assert read_published(str(path)).value("a", "d_bleu") == 34.22
+    for wrong, reason in (
+        ("", "expected title and source"),
+        (good.replace("title", "name"), "expected title and source"),
+        (good.replace("[34.22]", "[34.22, 1]"), "rows: a: expected title"),
+        (good.replace("[34.22]", "[[]]"), "rows: a: expected title"),
+        (good.replace("d_bleu", "d_bleu@x"), "columns: d_bleu@x: expected title"),
+        (good.replace("source: S", "source: [1]"), "source: expected title"),
+        ("a: [", "while parsing"),
+    ):
+        path.write_text(wrong)
+        with pytest.raises(DataError, match=f"^--published {path}: {reason}"):
+            read_published(str(path))
+    with pytest.raises(DataError, match="cannot be read: No such file"):
+        read_published(str(tmp_path / "none.yaml"))
+
+
+def test_memories_are_told_by_network_and_size(tmp_path):
+    description = make_sweep(tmp_path, lengths=(1,), seeds=(1, 2), trouble=False)
+    networks = {"softmax": ("relu", 64), "reluformer": ("relu", 256), "sparsemax": ("silu", 64)}
+    for path in (tmp_path / "models").glob("*/evaluate-1.results.json"):
+        network, size = networks[path.parent.name.split("-")[0]]
+        seed = int(path.parent.name[-1])
+        overall = {"variance_ratio": 0.25 + seed / 100, "anisotropy": 0.5}
+        if network == "relu":  # signed weights have no shares
+            overall |= {"null_fraction": 0.125, "top_sums": {"0.2": 0.3, "1": 0.6, "100": 1.0}}
+        found = {"feed_forward": network, "overall": overall, "modules": {"a": {"size": size}}}
+        path.with_name("evaluate-1.memory.json").write_text(json.dumps(found))
+    page = page_of(tmp_path, description)
+    rows = Tables(page).with_title("network", "anisotropy")
+    assert [row[:2] for row in rows] == [["relu", "64"], ["relu", "256"], ["silu", "64"]]
+    assert rows[0][3:] == ["0.265", "0.500", "12.5%", "0.300", "0.600", "–"]
+    assert rows[2][3:] == ["0.265", "0.500", "–", "–", "–", "–"]
+    captions = re.findall("<figcaption>(.*?)</figcaption>", page)
+    # With one length, nothing is plotted over lengths.
+    assert [caption.split(" ")[0] for caption in captions] == ["Scores", "Sum", "Over"]
+
+
+def test_the_course_of_training_is_told_also_of_what_diverged(tmp_path):
+    description = make_sweep(tmp_path, lengths=(256,), seeds=(1,))
+    lines = ["$ relu-nmt-train ...", '{"epoch": 1, "num_updates": 9, "loss": 3}', '{"telemetry": {']
+    for updates, scale in ((100, 1.0), (200, 3.0)):
+        scalars = {f"attention/encoder.0.{head}/query_norm": scale + head for head in range(2)}
+        scalars |= {"attention/encoder.0.0/output_square": None, "attention/cross.0.0/key_norm": 2}
+        for layer, name in itertools.product(range(2), ("1", "2-3", "4-7")):
+            mean = sum(map(int, name.split("-"))) / len(name.split("-"))
+            place = f"attention/decoder.{layer}.n{name}"
+            scalars[f"{place}/output_square"] = 5 * mean ** (scale - 1)
+        line = {"epoch": 1, "num_updates": updates, "telemetry": scalars}
+        lines.append(json.dumps(line))
+    log = tmp_path / "models" / "sparsemax-L256-seed1" / "train.log"
+    log.write_text("\n".join([*lines, '{"epoch": 1, "telemetry": {"att']))
+    table = Tables(page_of(tmp_path, description)).with_title("largest gradient norm", "exponent")
+    assert [row[:4] for row in table] == [
+        [name, "1", "4,000", "2.50"] for name in ("softmax", "reluformer", "sparsemax")
+    ]
+    assert table[0][4:] == ["–, –"] * 4
+    assert table[2][4:] == ["–, –", "1.50, 3.50", "2.00, 2.00", "0.00, 2.00"]
+    [cell] = [c for c in read_report(tmp_path, description).cells if c.status == "diverged"]
+    assert cell.course["query_norm"] == {100: 1.5, 200: 3.5}
+    assert cell.course["gradient_norm"] == {50: 2.5, 100: 1.25}
 
 
 def test_commands_and_versions_are_told(made):
@@ -435,4 +546,4 @@ def test_a_browser_shows_the_report(made, tmp_path):
     )
     parsed = Tables(done.stdout)
     assert parsed.tables == Tables(page).tables
-    assert done.stdout.count("<img ") == page.count("<img ") == 4
+    assert done.stdout.count("<img ") == page.count("<img ") == 5

@@ -49,6 +49,13 @@ def test_unknown_attentions(text):
         parse_attentions(text)
 
 
+def test_what_is_compared():
+    assert SweepConfig().systems == ("softmax", "reluformer", "sparsemax")
+    variants = ("a: --lr 1", "b: --lr 2\n --dropout 0.1")
+    assert SweepConfig(variants=variants).systems == ("a", "b")
+    assert SweepConfig(attentions="softmax", variants=variants).systems == ("softmax", "a", "b")
+
+
 def test_lists():
     config = SweepConfig(seeds="1, 2,3", generate_flags="--beam 4 --remove-bpe '@@ '")
     assert config.seeds == (1, 2, 3)
@@ -72,7 +79,7 @@ def test_lists():
         ({"variants": ("wide",)}, "--variants 'wide': expected 'NAME: flags of relu-nmt-train'"),
         ({"variants": ("a/b: --lr 1",)}, "--variants 'a/b: --lr 1': expected"),
         ({"variants": ("a: --lr 1", "a: --lr 2")}, "--variants: a name stands there twice"),
-        ({"variants": ("softmax: --lr 1",)}, "or is one of --attentions"),
+        ({"attentions": "softmax", "variants": ("softmax: --lr 1",)}, "or is one of --attentions"),
         ({"budget": "10.5u"}, "--budget: '10.5u': updates are whole numbers"),
     ],
 )
@@ -92,6 +99,19 @@ def test_processes_get_a_gpu_each_and_a_share_of_the_cores(monkeypatch):
     assert config.environment(0)["OMP_NUM_THREADS"] == "5"
     with pytest.raises(ConfigError, match="--jobs 0"):
         JobsConfig(jobs=0)
+
+
+def test_processes_that_train_together_get_gpus_of_their_own(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr("relu_nmt.sweep.settings.available_cores", lambda: 8)
+    config = JobsConfig(jobs=2, gpus="0,1,4,5", training_processes=2)
+    found = [config.environment(place) for place in range(2)]
+    assert [variables["CUDA_VISIBLE_DEVICES"] for variables in found] == ["0,1", "4,5"]
+    assert {variables["OMP_NUM_THREADS"] for variables in found} == {"2"}
+    with pytest.raises(ConfigError, match=r"--gpus 0,1,2: 2 --training-processes each need one"):
+        JobsConfig(jobs=2, gpus="0,1,2", training_processes=2)
+    with pytest.raises(ConfigError, match="raise --jobs from 1 to 2"):
+        JobsConfig(jobs=1, gpus="0,1,2,3", training_processes=2)
 
 
 def test_a_gpu_that_no_process_would_get_is_a_mistake():

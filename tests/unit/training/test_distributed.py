@@ -1,4 +1,5 @@
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +25,28 @@ folder, update_freq, *poisoned = sys.argv[1:]
 test_distributed.train(Path(folder), int(update_freq), [int(number) for number in poisoned])
 process.close()
 """
+
+FAULTS = """
+import resource, sys, torch
+from relu_nmt.training.distributed import join_processes
+if len(sys.argv) > 1:
+    join_processes(cpu=True)
+faults = []
+for _ in range(8):
+    [torch.ones(2_000_000) for _ in range(12)]
+    faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
+print(faults[-1] - faults[2])
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="of the malloc of glibc")
+def test_freed_memory_is_used_again():
+    """Pages that come anew from the system are faults, 2,000 for a tensor of 8 MB."""
+    faults = [
+        int(subprocess.check_output([sys.executable, "-c", FAULTS, *flag], cwd=ROOT))
+        for flag in ([], ["keep"])
+    ]
+    assert 10 * faults[1] < faults[0]
 
 
 def train(folder, update_freq, poisoned=()):

@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Which form of ReLU attention learns as well as softmax, on Multi30k: many variants in a third of
+# the updates, or the best with three seeds to the end. See README.md.
+#   TEXT=folder/of/the/text JOBS=2 examples/multi30k/study.sh screen
+#   TEXT=folder/of/the/text JOBS=2 examples/multi30k/study.sh final
+cd "$(dirname "$0")/../.." || exit
+FORM=${1:-screen}
+case $FORM in
+screen) UPDATES=${UPDATES:-1600} WARMUP=${WARMUP:-400} SEEDS=${SEEDS:-1} ;;
+final) SEEDS=${SEEDS:-1,2,3} ;;
+*) echo "$FORM: expected screen or final" >&2 && exit 2 ;;
+esac
+source examples/multi30k/recipe.bash
+
+relu="--attention reluformer:gamma=8"
+centered="--cross-attention reluformer:gamma=8,centered=true"
+loss="--attention-norm-weight 0.1 --attention-entropy-weight 0.1"
+variants=("hybrid: $relu --cross-attention softmax" "no-loss: $relu $centered")
+[ "$FORM" = final ] || variants+=(
+    "gamma2: --attention reluformer:gamma=2 $loss" # of all slots, as in the next
+    "gamma8: $relu $loss" "gamma8-no-loss: $relu" "gamma8-norm1: $relu $loss --attention-norm-weight 1"
+    "encoder: --encoder-attention reluformer:gamma=8 $loss"
+    "decoder: --decoder-attention reluformer:gamma=8 $loss"
+    "cross: --cross-attention reluformer:gamma=8 $loss"
+    "cross-centered: $centered $loss"
+    "all-centered: --attention reluformer:gamma=8,centered=true $loss"
+    "gamma4-centered: ${relu/8/4} ${centered/8/4} $loss"
+    "qk-norm: $relu,qk_norm=true $loss"
+    "softmax-no-attention-dropout: --attention-dropout 0"
+    "no-attention-dropout: $relu $centered $loss --attention-dropout 0")
+
+# The preset of reluformer is $relu $centered $loss.
+exec "${PYTHON:-python}" -m relu_nmt.cli.sweep "$DATA" --save-dir "multi30k/study-$FORM" \
+    --lengths 1 --attentions softmax,reluformer --variants "${variants[@]}" --seeds "$SEEDS" \
+    --budget "${UPDATES}u" --checkpoint last --jobs "${JOBS:-1}" \
+    --generate-flags "--beam 5 --lenpen 1" -- --arch transformer_tiny --report-accuracy "${RECIPE[@]}"

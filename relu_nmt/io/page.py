@@ -1,0 +1,133 @@
+"""Pages of HTML that need nothing but themselves, their plots and numbers, and CSV beside them.
+
+A page is a Jinja2 template in the folder ``templates`` of its package. It extends ``page.html``,
+the shell with the style, and imports what tables and figures share from ``parts.html``.
+"""
+
+import base64
+import csv
+import io
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+UNKNOWN = "\u2013"
+# Told apart by marker and dashes where there is no colour; the colours differ in lightness too.
+COLOURS = ("#1b1f24", "#d1495b", "#2f6db5", "#6a994e", "#8a5fb4", "#b5760a", "#0f8b8d", "#7a4419")
+MARKERS = "osD^vPX*"
+DASHES = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
+STYLE: Any = {"font.size": 9.5, "svg.hashsalt": "relu_nmt", "axes.edgecolor": "#8b9299"}
+IMAGE_DPI = 160
+LETTERS_PER_INCH, LEGEND_LETTERS = 14, 8
+"""In a legend, and what its line and the space around take."""
+
+
+def line_style(index: int, kind: int | None = None) -> dict[str, Any]:
+    """Return how the line of one of several series looks, as arguments of matplotlib.
+
+    Args:
+        index: of the series, which has a colour, a marker and dashes.
+        kind: of the line, if a series has several: these differ by dashes.
+    """
+    dashes = index if kind is None else kind
+    return {
+        "color": COLOURS[index % len(COLOURS)],
+        "marker": MARKERS[index % len(MARKERS)],
+        "linestyle": DASHES[dashes % len(DASHES)],
+        "linewidth": 1.6,
+        "markersize": 5.5,
+    }
+
+
+def plain_axes(axes: "Axes", title: str) -> None:
+    """Give a plot its title, and a frame and a grid that do not distract."""
+    axes.set_title(title, loc="left", fontsize=9.5)
+    axes.grid(axis="y", color="#dfe2e5", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def common_legend(figure: "Figure", columns: int) -> None:
+    """Put each name once above the plots, in whichever of them it is drawn.
+
+    Args:
+        figure: has the plots.
+        columns: most columns; long names get fewer.
+    """
+    legend: dict[str, Any] = {}
+    for axes in figure.axes:
+        for line, name in zip(*axes.get_legend_handles_labels(), strict=True):
+            legend.setdefault(name, line)
+    longest = max(map(len, legend), default=0)
+    fitting = int(LETTERS_PER_INCH * figure.get_figwidth() / (longest + LEGEND_LETTERS))
+    shown = {"ncols": max(1, min(columns, fitting)), "frameon": False}
+    figure.legend(legend.values(), legend.keys(), loc="outside upper left", **shown)
+
+
+def draw_image(width: float, height: float, draw: Callable[["Figure"], object]) -> str:
+    """Return a figure for the ``src`` of an image: SVG, in which pictures are embedded.
+
+    Args:
+        width: in inches.
+        height: in inches.
+        draw: draws into the figure.
+    """
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(width, height), layout="constrained", dpi=IMAGE_DPI)
+        draw(figure)
+        file = io.BytesIO()
+        figure.savefig(file, format="svg", metadata={"Date": None})
+    return "data:image/svg+xml;base64," + base64.b64encode(file.getvalue()).decode("ascii")
+
+
+def render_page(package: str, template: str, values: Mapping[str, Any]) -> str:
+    """Return the page.
+
+    Args:
+        package: that has the template.
+        template: its name.
+        values: what it shows.
+    """
+    import jinja2
+
+    loaders = [jinja2.PackageLoader(name) for name in (package, "relu_nmt.io")]
+    environment = jinja2.Environment(
+        loader=jinja2.ChoiceLoader(loaders),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["number"] = number
+    return environment.get_template(template).render(values)
+
+
+def number(value: float | None, decimals: int = 2, signed: bool = False) -> str:
+    """Return a number for readers; a dash if it is unknown or not finite.
+
+    Example:
+        >>> number(31.236), number(1234567.0, 0), number(None), number(-0.5, 1, signed=True)
+        ('31.24', '1,234,567', '–', '−0.5')
+    """
+    if value is None or not math.isfinite(value):
+        return UNKNOWN
+    text = f"{value:{'+' if signed else ''},.{decimals}f}"
+    if not float(text.replace(",", "")):
+        text = text.lstrip("+-")
+    return text.replace("-", "\u2212")
+
+
+def csv_text(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> str:
+    """Return the rows as CSV, numbers in full precision; what a row has not is left empty."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()

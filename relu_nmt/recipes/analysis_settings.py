@@ -1,0 +1,101 @@
+"""Settings of :mod:`relu_nmt.recipes.analyze`."""
+
+from relu_nmt.attention.spec import AttentionPlace
+from relu_nmt.config import REQUIRED, group, like, option, settings
+from relu_nmt.config.shared import PrecisionOptions, ProgressBarOptions, SubsetOptions
+from relu_nmt.data.groups import SINGLE_SENTENCES, DocumentConfig
+from relu_nmt.errors import ConfigError
+from relu_nmt.recipes.translation_settings import ModelOptions
+
+LAST_LAYERS = ("encoder.-1", "decoder.-1", "cross.-1")
+
+
+def _places(text: str) -> tuple[str, ...]:
+    return tuple(str(AttentionPlace.parse(place)) for place in filter(None, text.split(",")))
+
+
+@settings
+class AnalyzedModelOptions(PrecisionOptions):
+    """Which models are shown side by side."""
+
+    path: tuple[str, ...] = option(
+        (), "checkpoints to show side by side, in this order", metavar="FILE", several=True
+    )
+    names: tuple[str, ...] = option(
+        (),
+        "what to call them, as many; by default what tells their paths apart",
+        metavar="NAME,NAME,...",
+        needs="path",
+    )
+    bf16: bool = like(ModelOptions, "bf16", False)
+
+
+@settings
+class AnalyzedDataOptions(SubsetOptions, ProgressBarOptions):
+    """Which sentences they are shown, and which of these are drawn."""
+
+    gen_subset: str = like(SubsetOptions, "gen_subset", "test", "split to analyse: test, valid...")
+    max_doc_tokens: int | None = like(
+        DocumentConfig,
+        "max_doc_tokens",
+        None,
+        "analyse documents: join their consecutive sentences as in training, up to N tokens, "
+        f"</s> included ({SINGLE_SENTENCES}, the default: single sentences)",
+    )
+    sample: int = option(
+        200,
+        "take N sentences, or groups of them, evenly spread over the split; 0: all",
+        metavar="N",
+        least=0,
+    )
+    examples: tuple[int, ...] = option(
+        (0,),
+        "draw the weights of these sentences or groups, by their number in the split, from 0, as "
+        "in the lines of relu-nmt-generate",
+        metavar="N,N,...",
+        least=0,
+    )
+    places: tuple[str, ...] = option(
+        LAST_LAYERS,
+        "of which layers, or heads, to draw them: SLOT.LAYER for the mean of the heads and each of "
+        "them, SLOT.LAYER.HEAD; LAYER from 0, -1 is the last",
+        metavar="PLACE,PLACE,...",
+        parse=_places,
+    )
+
+
+@settings
+class AnalysisSettings:
+    """All settings of :mod:`relu_nmt.recipes.analyze`.
+
+    Raises:
+        ConfigError: nothing to analyse, or settings that contradict each other.
+    """
+
+    data: str | None = option(None, "data folder", positional=True)
+    models: AnalyzedModelOptions = group("models", AnalyzedModelOptions)
+    sentences: AnalyzedDataOptions = group("sentences", AnalyzedDataOptions)
+    log: tuple[str, ...] = option(
+        (),
+        "also draw the course of these trainings: a results.json, or a log (--log-file) in any "
+        "format; a results.json beside a checkpoint is drawn anyway",
+        metavar="FILE",
+        several=True,
+    )
+    output: str = option(
+        REQUIRED, "page to write, report.html; its CSV files go beside it", metavar="FILE"
+    )
+
+    def check(self) -> None:
+        """See that there is something to show, and a name for each."""
+        paths, names = self.models.path, self.models.names
+        if not paths and not self.log:
+            raise ConfigError("nothing to analyse: give --path with checkpoints, or --log")
+        if paths and self.data is None:
+            raise ConfigError("--path needs a data folder, whose sentences the models are shown")
+        if self.data is not None and not paths:
+            raise ConfigError(f"data {self.data}: give --path with the checkpoints to analyse")
+        if names and len(names) != len(paths):
+            raise ConfigError(f"--names: {len(names)} names for {len(paths)} checkpoints")
+        if len(set(names)) < len(names):
+            raise ConfigError(f"--names {','.join(names)}: give each another name")

@@ -1,0 +1,234 @@
+"""What models attend to, and how they were trained: one page for several checkpoints."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from relu_nmt.analysis import plots
+from relu_nmt.analysis.attention import attention_of, checked_place, single_model
+from relu_nmt.analysis.courses import Course, read_course
+from relu_nmt.analysis.memories import MemoryStatistics
+from relu_nmt.analysis.report import AnalysisReport, AnalyzedModel, Example, distinct_names
+from relu_nmt.analysis.weights import Numbers, WeightStatistics
+from relu_nmt.attention.spec import SLOTS, AttentionPlace
+from relu_nmt.data.groups import SINGLE_SENTENCES
+from relu_nmt.data.split import sentence_numbers
+from relu_nmt.decoding.translations import SourceSentence, check_lengths
+from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.io.progress_bar import hidden_progress, progress_bar
+from relu_nmt.recipes.analysis_settings import AnalysisSettings as Settings
+from relu_nmt.recipes.translation import check_writable, load_translator, write_file
+from relu_nmt.recipes.translation_settings import ModelOptions
+from relu_nmt.training.results import FILE_NAME
+from relu_nmt.translator import Translator
+
+AT_ONCE = 1000
+"""Sentences or groups that are read, sorted by length and analysed before the next ones."""
+
+
+@dataclass(frozen=True)
+class AnalysisResult:
+    """What was written, and what is in it.
+
+    Args:
+        report: the page.
+        csv_files: the files beside it.
+        data: their numbers.
+    """
+
+    report: Path
+    csv_files: tuple[Path, ...]
+    data: AnalysisReport
+
+
+def run(settings: Settings, *, progress: bool = True) -> AnalysisResult:
+    """Analyse checkpoints on sentences or documents, and write the page and its CSV files.
+
+    Args:
+        settings: which models, on what, and what is drawn.
+        progress: print what is written, and show how far it is.
+
+    Raises:
+        ConfigError: a place that a model does not have, or a setting that does not fit.
+        CheckpointError: a checkpoint is missing, damaged, or of no translation model.
+        DataError: the split is missing, source-only, or without document boundaries, a log cannot
+            be read, or a file cannot be written.
+    """
+    page = Path(settings.output)
+    check_writable("--output", settings.output)
+    paths = settings.models.path
+    names = list(settings.models.names) or distinct_names(paths)
+    courses = _courses(settings, names)
+    with hidden_progress(settings.sentences.no_progress_bar or not progress):
+        data = AnalysisReport(courses=courses)
+        if paths:
+            data = _Analyzer(settings, names).run(courses)
+    texts = data.csv_files()
+    files = [page.with_name(f"{page.stem}_{name}.csv") for name in texts]
+    for file, text in zip(files, texts.values(), strict=True):
+        write_file("--output", str(file), text)
+    write_file("--output", settings.output, data.page([file.name for file in files]))
+    if progress:
+        print(f"written: {', '.join(map(str, [page, *files]))}")
+    return AnalysisResult(page, tuple(files), data)
+
+
+def _courses(settings: Settings, names: Sequence[str]) -> list[Course]:
+    """Return the courses of the trainings of the checkpoints, where they are, and of the logs."""
+    found: dict[Path, Course] = {}
+    for path, name in zip(settings.models.path, names, strict=True):
+        results = Path(path).with_name(FILE_NAME)
+        if results.exists() and results not in found:
+            found[results] = read_course(results, name, may_be_empty=True)
+    for path, name in zip(settings.log, distinct_names(settings.log), strict=True):
+        found[Path(path)] = read_course(path, f"{name} (log)" if name in names else name)
+    return [course for course in found.values() if course.curves]
+
+
+class _Analyzer:
+    """Shows the sentences to the models.
+
+    Args:
+        settings: all of them.
+        names: of the checkpoints.
+    """
+
+    def __init__(self, settings: Settings, names: Sequence[str]) -> None:
+        options, self._options = settings.models, settings.sentences
+        self._paths, self._names = options.path, names
+        self._translators = [
+            load_translator(
+                ModelOptions(path=path, cpu=options.cpu, bf16=options.bf16, fp16=options.fp16),
+                settings.data,
+            )
+            for path in options.path
+        ]
+        subset, limit = self._options.gen_subset, self._options.max_doc_tokens
+        self._splits = [one.task.load_split(subset) for one in self._translators]
+        first = self._splits[0]
+        if first.target is None:
+            raise DataError(
+                f"split {subset}: source-only data; what models attend to is measured as they read "
+                "the references"
+            )
+        self._unit = "sentences" if limit in (None, SINGLE_SENTENCES) else "groups"
+        # The same for all models, even if some have separators, which count as tokens.
+        self._groups = first.groups(() if limit is None else (limit,))
+        for number in self._options.examples:
+            if number >= len(self._groups):
+                raise ConfigError(
+                    f"--examples {number}: split {subset} has {len(self._groups):,} {self._unit}, "
+                    "numbered from 0"
+                )
+        self._places = {
+            text: [_weights_at(one, AttentionPlace.parse(text)) for one in self._translators]
+            for text in self._options.places
+        }
+
+    def run(self, courses: Sequence[Course]) -> AnalysisReport:
+        """Return what is found."""
+        number, total = self._options.sample or len(self._groups), len(self._groups)
+        chosen = np.arange(total)
+        if number < total:
+            chosen = np.linspace(0, total - 1, number).round().astype(np.int64)
+        models = [self._analyze(which, chosen) for which in range(len(self._paths))]
+        examples = [self._example(number) for number in self._options.examples]
+        every = "all" if len(chosen) == total else f"{len(chosen):,} of"
+        facts = {"data": self._splits[0].stem, "read": f"{every} {total:,} {self._unit}"}
+        if self._unit == "groups":
+            facts["groups"] = (
+                f"sentences of a document, up to {self._options.max_doc_tokens:,} tokens"
+            )
+        return AnalysisReport(models, examples, courses, facts)
+
+    def _pair(self, which: int, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return a sentence or group as a model reads it."""
+        source, target = self._splits[which].joined(self._groups.sentences(number))
+        assert target is not None, "source-only data is refused at the start"
+        check_lengths([SourceSentence(source)], self._translators[which].max_source_positions)
+        return source, target
+
+    def _numbers(self, which: int, number: int) -> Numbers | None:
+        """Return the number of the sentence of each token of a group."""
+        if self._unit == "sentences":
+            return None
+        split, sentences = self._splits[which], self._groups.sentences(number)
+        separated = self._translators[which].task.separators is not None
+        assert split.target_sizes is not None
+        return (
+            sentence_numbers(split.source_sizes[sentences], separated),
+            sentence_numbers(split.target_sizes[sentences], separated),
+        )
+
+    def _analyze(self, which: int, chosen: np.ndarray) -> AnalyzedModel:
+        """Return what is found of one model."""
+        translator, name = self._translators[which], self._names[which]
+        task, config = translator.task, translator.models[0].config
+        dictionaries = task.source_dictionary, task.target_dictionary
+        weights, memories = WeightStatistics(translator.ensemble, dictionaries), None
+        with suppress(ConfigError):  # if they are no memories, the page says so
+            memories = MemoryStatistics(translator.ensemble)
+        with progress_bar(f"analyse {name}", len(chosen), self._unit) as advance:
+            for start in range(0, len(chosen), AT_ONCE):
+                part = chosen[start : start + AT_ONCE].tolist()
+                pairs = [self._pair(which, number) for number in part]
+                numbers = [own for n in part if (own := self._numbers(which, n)) is not None]
+                sides = [source for source, _ in pairs], [target for _, target in pairs]
+                weights.add(*sides, numbers or None, advance)
+                if memories is not None:
+                    memories.add(*sides)
+        return AnalyzedModel(
+            name,
+            self._paths[which],
+            {slot: config.attention_of(slot) for slot in SLOTS},
+            config.feed_forward,
+            weights.without_weights,
+            weights.records(),
+            None if memories is None else memories.report(),
+        )
+
+    def _example(self, number: int) -> Example:
+        """Return the maps of one sentence or group."""
+        figures = []
+        for text, places in self._places.items():
+            maps = {
+                self._names[which]: self._map(which, number, place)
+                for which, place in enumerate(places)
+                if place is not None
+            }
+            if not maps:
+                continue
+            place = AttentionPlace.parse(text)
+            name = plots.SLOT_NAMES[place.slot]
+            layer = "last layer" if place.layer == -1 else f"layer {place.layer}"
+            head = "mean of the heads" if place.head is None else f"head {place.head}"
+            figures.append((f"{name}, {layer}, {head}", plots.large_maps(maps)))
+            if place.head is None:
+                figures.append((f"{name}, {layer}, every head", plots.head_maps(maps)))
+        task, (source, target) = self._translators[0].task, self._pair(0, number)
+        return Example(number, task.source_tokens(source), task.target_tokens(target), figures)
+
+    def _map(self, which: int, number: int, place: AttentionPlace) -> plots.SentenceMap:
+        translator, (source, target) = self._translators[which], self._pair(which, number)
+        words = SourceSentence(source, translator.task.source_dictionary.symbols_of(source))
+        found = translator.attention_at(place, words, target)
+        of_source, of_target = self._numbers(which, number) or (None, None)
+        queries = of_source if place.slot == "encoder" else of_target
+        return plots.SentenceMap(
+            found, queries, of_target if place.slot == "decoder" else of_source
+        )
+
+
+def _weights_at(translator: Translator, place: AttentionPlace) -> AttentionPlace | None:
+    """Return the place; None if the attention there has no weights.
+
+    Raises:
+        ConfigError: there is no such layer or head.
+    """
+    model = single_model(translator.ensemble)
+    if not attention_of(model, place.slot, place.layer).capabilities.weights:
+        return None
+    return checked_place(model, place)

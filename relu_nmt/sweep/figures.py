@@ -1,0 +1,108 @@
+"""The plots of the report: lines in panels side by side, as an image that a page can hold."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from relu_nmt.io.page import common_legend, draw_image, line_style, plain_axes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+PANEL_INCHES = (3.5, 3.0)
+WIDE_INCHES = (7.2, 3.9)
+MOST_COLUMNS = 3
+SPREAD = 0.06
+MOST_MARKERS = 20
+
+
+@dataclass
+class Line:
+    """A line of a panel.
+
+    Args:
+        label: of the legend, which has each once.
+        style: number of its colour, marker and dashes.
+        points: y by x; in a panel with names, x is the place of the name.
+        errors: half widths of the intervals of the points, if there are any.
+    """
+
+    label: str
+    style: int
+    points: dict[float, float]
+    errors: list[float] | None = None
+
+
+@dataclass
+class Panel:
+    """A plot.
+
+    Args:
+        title: what is plotted, with its unit.
+        x_label: the same of the horizontal axis.
+        lines: what is drawn.
+        names: of the places on the horizontal axis; by default it has numbers.
+        log_x: whether the horizontal axis is logarithmic, and
+        log_y: the vertical one.
+        from_zero: whether the vertical axis begins at 0.
+    """
+
+    title: str
+    x_label: str
+    lines: list[Line] = field(default_factory=list)
+    names: Sequence[str] | None = None
+    log_x: bool = False
+    log_y: bool = False
+    from_zero: bool = False
+
+
+def image(panels: Sequence[Panel]) -> str:
+    """Return the panels with one legend, for the ``src`` of an image."""
+    columns = min(MOST_COLUMNS, len(panels))
+    rows = -(-len(panels) // columns)
+
+    def draw(figure: "Figure") -> None:
+        all_axes = figure.subplots(rows, columns, squeeze=False).flatten()
+        for axes, panel in zip(all_axes, panels, strict=False):
+            _draw(axes, panel)
+        for axes in all_axes[len(panels) :]:
+            axes.set_visible(False)
+        common_legend(figure, 2 * columns + 1)
+
+    width, height = WIDE_INCHES if len(panels) == 1 else PANEL_INCHES
+    return draw_image(width * columns, height * rows, draw)
+
+
+def _draw(axes: "Axes", panel: Panel) -> None:
+    for number, line in enumerate(panel.lines):
+        # At named places lines stand side by side, so that their intervals can be told apart.
+        style = line_style(line.style)
+        if len(line.points) > MOST_MARKERS:
+            style["marker"] = None
+        shift = SPREAD * (number - (len(panel.lines) - 1) / 2) if panel.names else 0.0
+        axes.errorbar(
+            [x + shift for x in line.points],
+            list(line.points.values()),
+            line.errors,
+            label=line.label,
+            elinewidth=1.0,
+            capsize=3,
+            **style,
+        )
+    if panel.log_x:
+        axes.set_xscale("log", base=2 if panel.names is None else 10)
+    if panel.log_y:
+        axes.set_yscale("log")
+    if panel.names is not None:
+        axes.set_xticks(range(len(panel.names)), panel.names)
+        axes.set_xlim(-0.4, len(panel.names) - 0.6)
+    elif panel.log_x:
+        places = sorted({x for line in panel.lines for x in line.points})
+        axes.set_xticks(places, [f"{x:g}" for x in places], rotation=45)
+        axes.minorticks_off()
+    if panel.from_zero:
+        top = axes.get_ylim()[1]
+        axes.set_ylim(-0.03 * top, 1.05 * top)  # room for whole markers
+    axes.set_xlabel(panel.x_label)
+    plain_axes(axes, panel.title)

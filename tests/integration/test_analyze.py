@@ -1,0 +1,330 @@
+"""relu-nmt-analyze on a made corpus of documents and untrained models."""
+
+import base64
+import csv
+import json
+import random
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from relu_nmt.analysis.memories import MemoryStatistics
+from relu_nmt.analysis.report import distinct_names
+from relu_nmt.analysis.weights import PERCENTS, STATISTICS
+from relu_nmt.config import to_dict
+from relu_nmt.corpus.translation import TranslationTask
+from relu_nmt.loading import build_model
+from relu_nmt.models.config import TransformerConfig
+from relu_nmt.modules import feed_forwards
+from relu_nmt.recipes import analyze, preprocess
+from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
+from relu_nmt.translator import Translator
+from tests.commands import run_here
+
+SHAPE = {
+    f"{side}_{name}": value
+    for side in ("encoder", "decoder")
+    for name, value in {
+        **{"layers": 2, "embed_dim": 16},
+        **{"ffn_embed_dim": 16, "attention_heads": 2},
+    }.items()
+}
+VISION = Path(__file__).parents[1] / "compat/files/checkpoints/vit-mean.safetensors"
+NUM_DOCUMENTS, NUM_SENTENCES = 6, 3
+
+
+def save(path, task, **settings):
+    torch.manual_seed(1)
+    config = TransformerConfig(**SHAPE, **settings)
+    metadata = {"model_config": to_dict(config), "task": task.to_state(), "args": {}}
+    path.parent.mkdir(exist_ok=True)
+    save_checkpoint(path, Checkpoint(build_model(config, task).state_dict(), metadata))
+
+
+@pytest.fixture(scope="module")
+def own_network():
+    """A feed-forward network of another kind than ours, as a user may register."""
+    feed_forwards.register("own_network")(lambda dim, inner, dropout: nn.Linear(dim, dim))
+    yield
+    del feed_forwards._entries["own_network"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, own_network):
+    """A data folder with documents, and checkpoints."""
+    folder, rng = tmp_path_factory.mktemp("analyze"), random.Random(0)
+    words = ["Haus", "Hund", "ist", "ein", ",", ".", "rot", "Brot"]
+    for split, documents in (("train", 20), ("test", NUM_DOCUMENTS)):
+        for side in ("de", "en"):
+            texts = [
+                "\n".join(
+                    " ".join(rng.choice(words) for _ in range(rng.randint(2, 9)))
+                    for _ in range(NUM_SENTENCES)
+                )
+                for _ in range(documents)
+            ]
+            (folder / f"{split}.{side}").write_text("\n\n".join(texts) + "\n", "utf-8")
+    shared = {
+        **{"source_lang": "de", "target_lang": "en", "joined_dictionary": True},
+        **{"trainpref": str(folder / "train"), "testpref": str(folder / "test")},
+        **{"document_separator": "blank", "destdir": str(folder / "data-bin")},
+    }
+    preprocess.run(preprocess.Settings.of(**shared), progress=False)
+    task = TranslationTask.from_data_folder(folder / "data-bin")
+    save(folder / "relu/checkpoint_best.safetensors", task, attention="reluformer")
+    save(folder / "softmax/checkpoint_best.safetensors", task, attention="softmax")
+    slots = {"encoder_attention": "nystromformer", "cross_attention": "linformer"}
+    save(folder / "few/checkpoint_best.safetensors", task, attention="softmax", **slots)
+    save(folder / "own/checkpoint_best.safetensors", task, feed_forward="own_network")
+    aligned = {"attention": "reluformer", "document_attention": "aligned", "global_layers": 1}
+    save(folder / "aligned/last.safetensors", task.with_sentence_separator(), **aligned)
+    results = {"format": 1, "train": [{"num_updates": n, "loss": 9 - n} for n in (1, 2)]}
+    (folder / "relu/results.json").write_text(json.dumps({**results, "valid": {}}))
+    (folder / "softmax/results.json").write_text('{"train": [], "valid": {}}')  # none logged yet
+    return folder
+
+
+def checkpoints(folder, *names):
+    return [str(next((folder / name).glob("*.safetensors"))) for name in names]
+
+
+def command(folder, output, *flags, names=("relu", "softmax"), check=True):
+    paths = ["--path", *checkpoints(folder, *names), "--cpu"] if names else []
+    data = [folder / "data-bin"] if names else []
+    return run_here("analyze", *data, *paths, "--output", output, *flags, check=check)
+
+
+def table(path):
+    with open(path, encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def images_of(page):
+    """Return caption and SVG of each figure, and see that nothing else is loaded."""
+    assert not re.search(r'(?:src|href)="(?!data:|[\w.-]+\.csv")', page)
+    figures = re.findall(r'<img src="data:image/svg\+xml;base64,([^"]*)" alt="([^"]*)">', page)
+    found = {caption: base64.b64decode(image).decode() for image, caption in figures}
+    for svg in found.values():
+        assert not re.search(r'(?:href="|url\()(?!#|data:)', svg)
+    return found
+
+
+@pytest.fixture(scope="module")
+def analyzed(folder):
+    output = folder / "out/report.html"
+    done = command(folder, output, "--examples", "0,5", "--places", "encoder.-1,cross.0.1")
+    return output, done
+
+
+def test_the_page_and_its_files(analyzed):
+    output, done = analyzed
+    names = ["attention", "top_sums", "feed_forward", "training"]
+    files = [output, *(output.with_name(f"report_{name}.csv") for name in names)]
+    assert done.stdout == f"written: {', '.join(map(str, files))}\n"
+    assert sorted(output.parent.iterdir()) == sorted(files)
+    page = output.read_text("utf-8")
+    assert "<title>Attention of relu, softmax</title>" in page
+    assert all(f'href="{file.name}"' in page for file in files[1:])
+    captions = "\n".join(images_of(page))
+    for shown in ("Entropy by layer", "exactly zero", "Row sums", "Mean distance", "Figure 4"):
+        assert shown in captions
+    assert "outside the own sentence" not in captions  # of single sentences
+    assert "memory" in captions and "Averages since" in captions
+    assert page.count("encoder self-attention, last layer, mean of the heads.</fig") == 2
+    assert page.count("encoder self-attention, last layer, every head.</fig") == 2
+    assert page.count("cross-attention, layer 0, head 1.</fig") == 2
+    assert "read</dt><dd>all 18 sentences" in page
+
+
+def test_the_columns_of_the_files(analyzed):
+    output, _ = analyzed
+    attention = table(output.with_name("report_attention.csv"))
+    place = ["checkpoint", "slot", "sees", "layer", "head"]
+    assert list(attention[0]) == [*place, "rows", *STATISTICS]
+    # Two models, three slots: two layers of two heads and their mean, and the mean of the layers.
+    assert len(attention) == 2 * 3 * (2 * 3 + 1)
+    assert {row["sees"] for row in attention} == {"all"}
+    sums = {row["checkpoint"]: float(row["sum"]) for row in attention if row["layer"] == "mean"}
+    assert sums["softmax"] == pytest.approx(1) and sums["relu"] != pytest.approx(1)
+    ranks = table(output.with_name("report_top_sums.csv"))
+    assert list(ranks[0]) == [*place, "percent", "top_sum", "share_at_rank", "beyond"]
+    assert len(ranks) == len(attention) * len(PERCENTS)
+    for row in ranks:
+        assert float(row["top_sum"]) + float(row["beyond"]) == pytest.approx(1)
+    [loss, _] = table(output.with_name("report_training.csv"))
+    assert list(loss.values()) == ["relu", "train", "loss", "1", "8.0"]
+
+
+def test_the_numbers_are_those_of_the_maps(analyzed, folder):
+    """Entropies of the references, from the weights that the translator shows."""
+    output, _ = analyzed
+    attention = table(output.with_name("report_attention.csv"))
+    [path] = checkpoints(folder, "relu")
+    translator = Translator.from_checkpoint(path, "cpu")
+    task = translator.task.at_folder(folder / "data-bin")
+    split, values = task.load_split("test"), []
+    for number in range(len(split)):
+        source, target = (task.source_tokens(ids) for ids in split.pair(number))
+        found = translator.attention(source, target, slot="cross", layer=1, head=0)
+        for row in found.weights.astype(np.float64):
+            shares = row[row > 0] / row.sum() if row.sum() > 1e-6 else np.ones(1)
+            values.append(-(shares * np.log(shares)).sum())
+    where = {"checkpoint": "relu", "slot": "cross", "layer": "1", "head": "0"}
+    [row] = [row for row in attention if where.items() <= row.items()]
+    assert float(row["entropy"]) == pytest.approx(np.mean(values), abs=1e-5)
+    assert int(row["rows"]) == len(values)
+
+
+def test_the_feed_forward_networks_are_those_of_the_memory_statistics(analyzed, folder):
+    output, _ = analyzed
+    rows = table(output.with_name("report_feed_forward.csv"))
+    [path] = checkpoints(folder, "softmax")
+    translator = Translator.from_checkpoint(path, "cpu")
+    split = translator.task.at_folder(folder / "data-bin").load_split("test")
+    statistics = MemoryStatistics(translator.ensemble)
+    pairs = [split.pair(number) for number in range(len(split))]
+    statistics.add([source for source, _ in pairs], [target for _, target in pairs])
+    expected = statistics.report()["modules"]
+    own = {f"{row['side']}.{row['layer']}": row for row in rows if row["checkpoint"] == "softmax"}
+    assert own.keys() == expected.keys()
+    for name, part in expected.items():
+        assert float(own[name]["variance_ratio"]) == pytest.approx(part["variance_ratio"])
+        assert float(own[name]["top_sum_10"]) == pytest.approx(part["top_sums"]["10"])
+
+
+def test_documents_with_and_without_separators_side_by_side(folder, tmp_path):
+    output = tmp_path / "documents.html"
+    flags = ["--max-doc-tokens", "64", "--sample", "4", "--names", "one,two", "--examples", "1"]
+    command(folder, output, *flags, names=("aligned", "softmax"))
+    attention = table(tmp_path / "documents_attention.csv")
+    outside = {
+        (row["checkpoint"], row["sees"]): float(row["outside"])
+        for row in attention
+        if row["layer"] == row["head"] == "mean"
+    }
+    assert outside["one", "sentence"] == 0
+    assert outside["one", "all"] > 0.2 and outside["two", "all"] > 0.2
+    page = output.read_text("utf-8")
+    assert "read</dt><dd>4 of 6 groups" in page
+    for name in ("one, own sentence", "one, document"):
+        assert f'<td class="text">{name}</td>' in page
+    assert "outside the own sentence" in "\n".join(images_of(page))
+
+
+def test_what_has_no_weights_or_memories_is_said_in_a_line(folder, tmp_path):
+    output = tmp_path / "few.html"
+    command(folder, output, names=("few", "own"))
+    page = output.read_text("utf-8")
+    left_out = "has no matrix of weights; it is left out"
+    assert f"few: encoder self-attention (nystromformer) {left_out}" in page
+    assert f"few: cross-attention (linformer) {left_out}" in page
+    assert "own: its feed-forward networks (own_network) are no memories" in page
+    assert page.count("encoder self-attention, last layer, mean of the heads.</fig") == 1
+    rows = table(tmp_path / "few_attention.csv")
+    slots = {(row["checkpoint"], row["slot"]) for row in rows}
+    assert slots == {("few", "decoder"), *(("own", s) for s in ("encoder", "decoder", "cross"))}
+
+
+def test_logs_alone(folder, tmp_path):
+    output = tmp_path / "curves.html"
+    results = folder / "relu/results.json"
+    run_here("analyze", "--log", results, "--output", output)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["curves.html", "curves_training.csv"]
+    page = output.read_text("utf-8")
+    assert "<title>Training of relu/results</title>" in page
+    assert len(images_of(page)) == 1
+
+
+def test_as_a_recipe_it_prints_nothing_and_returns_its_numbers(folder, tmp_path, capsys):
+    path = checkpoints(folder, "relu")
+    settings = analyze.Settings.of(
+        data=str(folder / "data-bin"), path=path, output=str(tmp_path / "r.html"), sample=3
+    )
+    result = analyze.run(settings, progress=False)
+    assert capsys.readouterr() == ("", "")
+    assert result.report.exists() and all(file.exists() for file in result.csv_files)
+    [model] = result.data.models
+    rows = [r["rows"] for r in model.records if r["slot"] == "encoder" and r["head"] == 0]
+    split = TranslationTask.from_data_folder(folder / "data-bin").load_split("test")
+    assert rows[0] == split.source_sizes[[0, 8, 17]].sum()  # evenly spread over the split
+
+
+@pytest.mark.parametrize(
+    ("names", "flags", "message"),
+    [
+        ((), [], "nothing to analyse: give --path with checkpoints, or --log"),
+        (("relu",), ["--gen-subset", "dev"], "dev"),
+        (("relu",), ["--examples", "18"], "--examples 18: split test has 18 sentences, numbered"),
+        (("relu",), ["--places", "cross"], "--places: attention 'cross': expected SLOT.LAYER"),
+        (("relu",), ["--places", "cross.7"], "attention cross.7: the model's layers are cross.0"),
+        (("relu",), ["--places", "cross.0.2"], "attention cross.0.2: its heads are 0 to 1"),
+        (("relu",), ["--names", "a,b"], "--names: 2 names for 1 checkpoints"),
+        (("relu", "softmax"), ["--names", "a,a"], "--names a,a: give each another name"),
+        (("relu",), ["--log", "none.log"], "none.log: cannot read the course"),
+        (("relu",), ["--output", "/dev/null"], "--output /dev/null: is no plain file"),
+        (("relu",), ["--names", "x", "--log"], "--log: expected at least one argument"),
+    ],
+)
+def test_mistakes_are_one_line(folder, tmp_path, names, flags, message):
+    done = command(folder, tmp_path / "r.html", *flags, names=names, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert message in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--path", VISION], "vit-mean.safetensors: the checkpoint of an image classifier"),
+        ([], "nothing to analyse: give --path with checkpoints, or --log"),
+        (["--path", "none.safetensors"], "none.safetensors"),
+    ],
+)
+def test_what_is_no_translation_model(folder, tmp_path, words, message):
+    output = ["--output", tmp_path / "r.html"]
+    done = run_here("analyze", folder / "data-bin", *words, *output, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert message in done.stderr
+
+
+def test_missing_data(folder, tmp_path):
+    flags = ["--path", *checkpoints(folder, "relu"), "--output", tmp_path / "r.html"]
+    done = run_here("analyze", *flags, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "--path needs a data folder" in done.stderr
+
+
+def test_two_checkpoints_as_an_ensemble_are_refused(folder, tmp_path):
+    pair = ":".join(checkpoints(folder, "relu", "softmax"))
+    flags = ["--path", pair, "--output", tmp_path / "r.html"]
+    done = run_here("analyze", folder / "data-bin", *flags, check=False)
+    assert done.returncode == 2 and "of one model only" in done.stderr
+
+
+def test_names_are_what_tells_paths_apart():
+    assert distinct_names(["a/x/best.pt", "a/y/best.pt"]) == ["x", "y"]
+    assert distinct_names(["a/x/best.pt", "a/x/last.pt"]) == ["best", "last"]
+    assert distinct_names(["a/x/best.pt", "b/y/last.pt"]) == ["x", "y"]
+    assert distinct_names(["a/x/ck/best.pt", "b/x/ck/last.pt"]) == ["a", "b"]
+    assert distinct_names(["a/x/best.pt", "b/x/best.pt", "b/y/best.pt"]) == ["a/x", "b/x", "b/y"]
+    assert distinct_names(["a/x/best.pt", "a/x/last.pt", "a/y/last.pt"]) == [
+        *("x/best", "x/last", "y/last")
+    ]
+    assert distinct_names(["relu/best.pt"]) == ["relu/best"]
+    assert distinct_names(["a/best.pt"] * 3) == ["a/best", "a/best 2", "a/best 3"]
+    assert distinct_names([]) == []
+
+
+def test_bfloat16_changes_little(folder, tmp_path):
+    command(folder, tmp_path / "r.html", "--no-progress-bar", "--sample", "6", names=("relu",))
+    exact = table(tmp_path / "r_attention.csv")
+    done = command(folder, tmp_path / "r.html", "--bf16", "--sample", "6", names=("relu",))
+    rough = table(tmp_path / "r_attention.csv")
+    assert "analyse relu" in done.stderr
+    sums = [[float(row["sum"]) for row in rows] for rows in (exact, rough)]
+    assert sums[0] != sums[1]
+    np.testing.assert_allclose(*sums, rtol=0.1)
