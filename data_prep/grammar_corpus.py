@@ -10,8 +10,11 @@ earlier sentences.
 
 writes train, valid and test (``train.de``, ``train.en``, ...), ``valid.contrasts.jsonl`` and
 ``test.contrasts.jsonl`` with the sentences that need an earlier one, that one, and the wrong
-translations, and ``corpus.json``. Lines that training has seen word for word are removed from
-valid and test; the contrasts keep their whole documents.
+translations, and ``corpus.json``. Without earlier sentences their translation is a guess: of "it"
+(er, sie, es), of "you" (du, Sie), and from German of "er" and "sie", which are a person (he, she)
+as often as a thing (it) in sentences that fit both. Lines that training has seen word for word are
+removed from valid and test (``--near-copy 2`` keeps them, and documents whole); the contrasts keep
+their whole documents.
 """
 
 import argparse

@@ -137,6 +137,8 @@ QUALITIES = adjectives(
     "hell bright, bequem comfortable"
 )
 ADJECTIVES = COLOURS + QUALITIES
+# What both a thing and a person can be.
+COMMON_QUALITIES = (*QUALITIES[1:6], QUALITIES[8], QUALITIES[10], *QUALITIES[13:17])
 # What a price or a shape can be.
 FEATURE_QUALITIES = QUALITIES[4:11]
 # Only after "ist": what happens to things, and what people feel.

@@ -17,11 +17,10 @@ class Narrator:
         self.thing = story.thing(lex.THINGS)
         self.hero_is_known = False
         self._followers: tuple[Callable[[], None], ...] = (
-            self._is_like,
-            self._is_like,
+            *[self._is_like] * 5,
             self._is_and_is_not,
             self._has_feature,
-            self._is_somewhere,
+            *[self._is_somewhere] * 3,
             self._puts_somewhere,
             self._treats,
             self._treats,
@@ -30,7 +29,7 @@ class Narrator:
             self._sells,
             self._because,
             self._says_that,
-            self._compares,
+            *[self._compares] * 2,
             self._relative,
             self._feels,
             self._acts,
@@ -62,6 +61,17 @@ class Narrator:
         """The thing as a subject beside a person's clause: no pronoun that could mean either."""
         return self._it(0.0 if person.entity.gender == self.thing.gender else 0.8)
 
+    def _either(self) -> c.Phrase:
+        """The thing or the person, as the subject of what could be said of both.
+
+        A pronoun never could mean either. The person is meant half as often as the thing, which
+        may be neuter: so "er" and "sie" mean one as often as the other, and only context tells.
+        """
+        if self.story.chance(2 / 3):
+            return self._beside(c.Phrase(self.hero, "name"))
+        is_clear = self.hero.gender != self.thing.gender
+        return c.Phrase(self.hero, "pronoun" if is_clear and self.story.chance(0.8) else "name")
+
     def _relative_of_hero(self) -> c.Phrase:
         return c.Phrase(self.story.people(lex.RELATIVES), "possessive", owner=self.hero)
 
@@ -84,9 +94,10 @@ class Narrator:
         }[tense]
         return self.story.lots.choice(times)
 
-    def _state(self, clause: c.Clause) -> None:
+    def _state(self, clause: c.Clause, of_either: bool = False) -> None:
         """Say the clause, now and then with its time first."""
-        self.story.say(c.Statement(clause, clause.time is not None and self.story.chance(0.4)))
+        time_first = clause.time is not None and self.story.chance(0.4)
+        self.story.say(c.Statement(clause, time_first), of_either)
 
     # ---- a new thing
 
@@ -111,17 +122,20 @@ class Narrator:
     # ---- what is said of the thing
 
     def _is_like(self) -> None:
-        words = self.story.lots.choice((lex.STATES, lex.COLOURS, lex.QUALITIES, lex.QUALITIES))
-        is_graded = words is lex.QUALITIES
+        kinds = (lex.STATES, lex.COLOURS, lex.QUALITIES, lex.COMMON_QUALITIES)
+        quality = self.story.lots.choice(self.story.lots.choice(kinds))
+        is_graded = quality in lex.QUALITIES
         degree = self.story.lots.choice(("", "very", "too")) if is_graded else ""
-        predicate = c.Predicate(self.story.lots.choice(words), degree)
         tense = self.story.lots.choice(("present", "present", "past"))
-        negated = self.story.chance(0.2)
-        self.story.say(
-            c.Statement(
-                c.Clause(self._it(0.85), lex.BE, tense, predicate=predicate, negated=negated)
-            )
+        is_common = quality in lex.COMMON_QUALITIES
+        clause = c.Clause(
+            self._either() if is_common else self._it(0.85),
+            lex.BE,
+            tense,
+            predicate=c.Predicate(quality, degree),
+            negated=self.story.chance(0.2),
         )
+        self.story.say(c.Statement(clause), of_either=is_common)
 
     def _is_and_is_not(self) -> None:
         one = self.story.lots.choice(lex.COLOURS)
@@ -144,7 +158,8 @@ class Narrator:
     def _is_somewhere(self) -> None:
         verb = rests(self.thing)
         place = self.story.lots.choice(lex.PLACES)
-        self._state(c.Clause(self._it(), verb, place=place, time=self._time("present", 0.3)))
+        time = self._time("present", 0.3)
+        self._state(c.Clause(self._either(), verb, place=place, time=time), of_either=True)
 
     def _puts_somewhere(self) -> None:
         verb = lex.LAY if rests(self.thing) == lex.LIE else lex.PUT_UPRIGHT
@@ -236,12 +251,10 @@ class Narrator:
 
     def _compares(self) -> None:
         other = c.Phrase(self.story.thing(lex.THINGS), "indefinite")
-        predicate = c.Predicate(self.story.lots.choice(lex.QUALITIES), like=other)
-        self.story.say(
-            c.Statement(
-                c.Clause(self._it(), lex.BE, predicate=predicate, negated=self.story.chance(0.4))
-            )
-        )
+        predicate = c.Predicate(self.story.lots.choice(lex.COMMON_QUALITIES), like=other)
+        negated = self.story.chance(0.4)
+        clause = c.Clause(self._either(), lex.BE, predicate=predicate, negated=negated)
+        self.story.say(c.Statement(clause), of_either=True)
 
     def _relative(self) -> None:
         thing = c.Phrase(self.thing, "definite")

@@ -2,8 +2,9 @@
 
 A thing is introduced with a noun and spoken of with pronouns in the sentences after it, so that
 the gender of a German pronoun (and whether "er" is he or it) is decided by an earlier sentence.
-In a dialogue the greeting decides between "du" and "Sie". Every such sentence gets a
-:class:`Reference` that says what decided, and how it would read if that had been mistaken.
+In a dialogue the greeting decides between "du" and "Sie". Such a sentence, where nothing in it
+helps, gets a :class:`Reference` that says what decided, and how it would read if that had been
+mistaken.
 """
 
 import dataclasses
@@ -17,7 +18,7 @@ from bilingual_grammar import inflection as i
 from bilingual_grammar import lexicon as lex
 from bilingual_grammar.words import Noun, Verb
 
-THING, ADDRESS = "thing pronoun", "form of address"
+THING, PERSON, ADDRESS = "thing pronoun", "person pronoun", "form of address"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Reference:
     Attributes:
         sentence: its number in the document, from 0.
         antecedent: number of the earlier sentence that decides.
-        phenomenon: ``thing pronoun`` or ``form of address``.
+        phenomenon: ``thing pronoun``, ``person pronoun`` or ``form of address``.
         source_language: language in which the sentence is ambiguous, ``en`` or ``de``.
         contrasts: the sentence in the other language as it would read with another antecedent;
             all of them are wrong here.
@@ -61,7 +62,7 @@ class Story:
         self.pairs: list[tuple[str, str]] = []
         self.references: list[Reference] = []
         self._named_at: dict[int, int] = {}
-        self._kinds_named: set[str] = set()
+        self._kind_named_at: dict[tuple[str, str], int] = {}
         self._keys = itertools.count()
 
     # ------------------------------------------------------------------------- entities
@@ -93,51 +94,62 @@ class Story:
 
     # ------------------------------------------------------------------------ sentences
 
-    def say(self, sentence: c.Sentence) -> None:
-        """Add a sentence, and the references for what it leaves to earlier ones."""
+    def say(self, sentence: c.Sentence, of_either: bool = False) -> None:
+        """Add a sentence, and the references for what it leaves to earlier ones.
+
+        Args:
+            sentence: what is said.
+            of_either: whether it could as well be said of a person as of a thing.
+        """
         number = len(self.pairs)
         mentions = c.phrases_in(sentence)
-        named = {p.entity.key for p in mentions if p.form != "pronoun"}
-        self._kinds_named |= {p.entity.kind for p in mentions}
+        named = {p.entity for p in mentions if p.form != "pronoun"}
         spoken_of = {p.entity for p in mentions if p.form == "pronoun"}
         spoken_of |= {p.owner for p in mentions if p.owner is not None}
-        for entity in sorted(spoken_of, key=lambda entity: entity.key):
-            is_thing = entity.kind == "thing" and entity.number == 1
-            if is_thing and entity.key not in named and entity.key in self._named_at:
-                self._refer(sentence, entity, self._named_at[entity.key])
-            elif entity.speaker in ("du", "Sie"):
-                self._refer_to_listener(sentence, entity)
-        self._named_at.update(dict.fromkeys(named, number))
+        for entity in sorted(spoken_of - named, key=lambda entity: entity.key):
+            if entity.speaker in ("du", "Sie"):
+                listener = "Sie" if entity.speaker == "du" else "du"
+                other = dataclasses.replace(entity, speaker=listener)
+                self._refer(sentence, entity, ADDRESS, "en", [other])
+            elif entity.number == 1 and entity.key in self._named_at:
+                self._refer_to_named(sentence, entity, of_either)
+        self._named_at.update({entity.key: number for entity in named})
+        self._kind_named_at.update({(e.kind, e.gender): number for e in named if e.number == 1})
         self.pairs.append((german.sentence(sentence), english.sentence(sentence)))
 
-    def _refer(self, sentence: c.Sentence, entity: c.Entity, antecedent: int) -> None:
-        """Note that the gender of a thing decides on its German pronoun."""
-        right = german.sentence(sentence), english.sentence(sentence)
-        others = [dataclasses.replace(entity, gender=gender) for gender in i.GENDERS]
-        others += [dataclasses.replace(entity, kind=kind) for kind in ("man", "woman")]
-        changed = [c.with_pronouns_of(sentence, entity, other) for other in others]
-        wrong_german = {german.sentence(other) for other in changed} - {right[0]}
-        # "er" may be he or it, "sie" she or it; where somebody has been mentioned who could be
-        # meant, the German itself leaves it open.
-        fits = {{"m": "man", "f": "woman", "n": ""}[entity.gender]} - self._kinds_named
-        wrong_english = {
-            english.sentence(other)
-            for other, e in zip(changed, others, strict=True)
-            if e.kind in fits
-        } - {right[1]}
-        number = len(self.pairs)
-        for language, wrong in (("en", wrong_german), ("de", wrong_english)):
-            if wrong:
-                self.references.append(
-                    Reference(number, antecedent, THING, language, tuple(sorted(wrong)))
-                )
+    def _refer_to_named(self, sentence: c.Sentence, entity: c.Entity, of_either: bool) -> None:
+        """Note what the gender of a thing decides in German, and its being a thing in English."""
+        is_thing = entity.kind == "thing"
+        if is_thing:
+            others = [dataclasses.replace(entity, gender=gender) for gender in i.GENDERS]
+            self._refer(sentence, entity, THING, "en", others)
+        # "er" may be he or it, "sie" she or it; where somebody or something else that could be
+        # meant was named since, the German itself leaves it open.
+        kind = {"m": "man", "f": "woman", "n": ""}[entity.gender] if is_thing else "thing"
+        other_at = self._kind_named_at.get((kind, entity.gender), -1)
+        if of_either and kind and other_at < self._named_at[entity.key]:
+            other = dataclasses.replace(entity, kind=kind)
+            self._refer(sentence, entity, THING if is_thing else PERSON, "de", [other])
 
-    def _refer_to_listener(self, sentence: c.Sentence, entity: c.Entity) -> None:
-        """Note that the greeting (sentence 0) decides on the form of address."""
-        other = dataclasses.replace(entity, speaker="Sie" if entity.speaker == "du" else "du")
-        wrong = german.sentence(c.with_pronouns_of(sentence, entity, other))
-        if self.pairs and wrong != german.sentence(sentence):
-            self.references.append(Reference(len(self.pairs), 0, ADDRESS, "en", (wrong,)))
+    def _refer(
+        self,
+        sentence: c.Sentence,
+        entity: c.Entity,
+        phenomenon: str,
+        source_language: str,
+        others: Sequence[c.Entity],
+    ) -> None:
+        """Note how the translation would read if one of ``others`` were meant."""
+        write = german.sentence if source_language == "en" else english.sentence
+        wrong = {write(c.with_pronouns_of(sentence, entity, other)) for other in others}
+        wrong -= {write(sentence)}
+        # The greeting (sentence 0) decides on the form of address.
+        antecedent = self._named_at.get(entity.key, 0)
+        number = len(self.pairs)
+        if wrong and number:
+            self.references.append(
+                Reference(number, antecedent, phenomenon, source_language, tuple(sorted(wrong)))
+            )
 
     def document(self) -> StoryDocument:
         """Return what has been said."""

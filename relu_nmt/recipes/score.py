@@ -14,6 +14,7 @@ from relu_nmt.evaluation.bleu import MetricConfig, Score
 from relu_nmt.evaluation.buckets import bucket_scores, length_buckets
 from relu_nmt.evaluation.significance import paired_bootstrap
 from relu_nmt.io.progress_bar import hidden_progress
+from relu_nmt.io.safe_write import write_text
 from relu_nmt.io.text_lines import decode_lines, read_lines
 from relu_nmt.recipes.scoring_settings import DocumentOptions, ScoreOptions
 from relu_nmt.recipes.scoring_settings import ScoreSettings as Settings
@@ -67,7 +68,7 @@ def run(settings: Settings, *, progress: bool = True) -> ScoreResult:
 
     Raises:
         ConfigError: no such tokeniser, or buckets that do not rise.
-        DataError: lines or documents of the files do not fit.
+        DataError: lines or documents of the files do not fit, or a file cannot be written.
         CheckpointError: the model of a contrastive test cannot be read.
     """
     as_lines = progress and settings.format == "text"
@@ -86,8 +87,15 @@ def run(settings: Settings, *, progress: bool = True) -> ScoreResult:
             entries.append(entry)
             if as_lines:
                 print(entry.text, flush=True)
+    text = json.dumps([entry.values for entry in entries], indent=1, ensure_ascii=False)
     if progress and not as_lines:
-        print(json.dumps([entry.values for entry in entries], indent=1, ensure_ascii=False))
+        print(text)
+    if settings.results is not None:
+        try:
+            write_text(settings.results, text + "\n")
+        except OSError as error:
+            message = f"--results {settings.results}: cannot write it: {error.strerror}"
+            raise DataError(message) from error
     return ScoreResult(tuple(entries))
 
 

@@ -201,6 +201,7 @@ class ScoreSettings:
     segments: DocumentOptions = group("documents", DocumentOptions)
     contrasts: ContrastOptions = group("contrastive test of a model", ContrastOptions)
     format: str = option("text", "a line for each score, or JSON", choices=("text", "json"))
+    results: str | None = option(None, "also write the scores to FILE as JSON", metavar="FILE")
 
     def check(self) -> None:
         """Compare the groups with each other."""

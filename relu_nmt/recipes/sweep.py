@@ -115,6 +115,8 @@ def run(settings: Settings, *, progress: bool = True) -> SweepResult:
     plan = SweepPlan(settings, frozenset(config.systems))
     budget = config.time.flags[0].removeprefix("--").replace("-", "_")
     own = {**TRAIN_OWN_FLAGS, budget: "--budget"}
+    if config.contrastive is not None and not Path(config.contrastive).is_file():
+        raise ConfigError(f"--contrastive {config.contrastive}: no such file")
     if "--no-save" in config.train_flags:
         raise ConfigError("--no-save: there is no checkpoint to evaluate; leave it out")
     trainings = [plan.steps_of(model)[0] for model in plan.models()]

@@ -21,7 +21,15 @@ from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.sweep.published import Published
 from relu_nmt.sweep.settings import SweepSettings
-from relu_nmt.sweep.steps import FAILED, Command, Step, StepState, SweepModel, differences
+from relu_nmt.sweep.steps import (
+    CONTRASTS,
+    FAILED,
+    Command,
+    Step,
+    StepState,
+    SweepModel,
+    differences,
+)
 
 SWEEP_FILE, MODELS = "sweep.json", "models"
 OUTPUT_SEPARATOR = "tag"
@@ -89,6 +97,8 @@ class SweepPlan:
         for length in self.evaluated_lengths(model):
             command = self._generate_command(Step(model, length, folder))
             steps.append(Step(model, length, folder, (command,)))
+        if self.settings.sweep.contrastive:
+            steps.append(Step(model, CONTRASTS, folder, (self._score_command(folder),)))
         return steps
 
     def _train_commands(self, model: SweepModel, folder: Path) -> tuple[Command, ...]:
@@ -140,6 +150,15 @@ class SweepPlan:
             *("--results", str(step.path(".results.json"))),
             *(["--attention-stats", str(step.path(".attention.json"))] if measured else []),
             *(["--memory-stats", str(step.path(".memory.json"))] if config.memory_stats else []),
+        )
+
+    def _score_command(self, folder: Path) -> Command:
+        return tool(
+            "score",
+            *self._user_flags(),
+            *("--contrastive", str(self.settings.sweep.contrastive)),
+            *("--path", self._checkpoint(folder)),
+            *("--results", str(folder / "contrasts.results.json")),
         )
 
     def _checkpoint(self, folder: Path) -> str:

@@ -9,6 +9,7 @@ from relu_nmt.sweep.figures import Line, Panel, image
 from relu_nmt.sweep.plan import SweepDescription, models_in
 from relu_nmt.sweep.published import Value
 from relu_nmt.sweep.results import (
+    CONTRAST_COLUMNS,
     NOT_CONVERGED,
     PENDING,
     Average,
@@ -137,6 +138,16 @@ class ReportData:
             if column.startswith(counted)
         }
         return dict(sorted(found.items(), key=lambda one: _lowest(one[0])))
+
+    def contrasts(self) -> dict[System, dict[str, Record]]:
+        """Return what is known of contrasts, by system and category of the contrasts."""
+        found: dict[System, dict[str, Record]] = {}
+        for average in self.averages:
+            for column, value in average.record.items():
+                name, _, category = column.rstrip("]").partition("[")
+                if name in CONTRAST_COLUMNS:
+                    found.setdefault(average.system, {}).setdefault(category, {})[name] = value
+        return found
 
     def realised_lengths(self) -> Iterator[tuple[int, str, str, Record]]:
         """Yield limit, split, prefix of the columns and record that has them."""

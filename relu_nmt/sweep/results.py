@@ -26,7 +26,16 @@ from relu_nmt.evaluation.significance import (
 )
 from relu_nmt.sweep.course import Course, read_course, summary
 from relu_nmt.sweep.plan import model_folder, shown_command
-from relu_nmt.sweep.steps import DIVERGED, DONE, FAILED, STARTED, Step, StepState, SweepModel
+from relu_nmt.sweep.steps import (
+    CONTRASTS,
+    DIVERGED,
+    DONE,
+    FAILED,
+    STARTED,
+    Step,
+    StepState,
+    SweepModel,
+)
 from relu_nmt.training.results import TrainingResult
 
 PENDING, NOT_CONVERGED = "pending", "not converged"
@@ -51,6 +60,7 @@ STATISTICS = {
     "row_sum": "sum",
     **{name: name for name in ("query_norm", "key_norm", "output_square")},
 }
+CONTRAST_COLUMNS = ("accuracy_context", "accuracy_alone", "chance", "contrasts")
 MEMORY_STATISTICS = ("variance_ratio", "anisotropy", "null_fraction")
 SPEEDS = {f"{what}_relative_speed": f"{what}_tokens_per_second" for what in ("train", "decode")}
 """Speeds over those of the baseline."""
@@ -123,6 +133,7 @@ def read_cells(folder: Path, models: Mapping[SweepModel, Sequence[int]]) -> list
             "mixture": int(model.is_mixture),
             "seed": model.seed,
             **_training_record(train, state),
+            **_contrast_record(Step(model, CONTRASTS, home)),
             **summary(course),
         }
         own = [_evaluated(Step(model, length, home), length, state, shared) for length in lengths]
@@ -241,6 +252,21 @@ def _training_record(step: Step, state: StepState | None) -> Record:
             _add_lengths(record, prefix, part)
     except (OSError, ValueError, KeyError, TypeError):
         pass
+    return record
+
+
+def _contrast_record(step: Step) -> Record:
+    """Return accuracies in percent by category, given the sentences before and without them."""
+    state, record = step.state, Record()
+    if state is None or state.status != DONE:
+        return record
+    for one in json.loads(step.path(".results.json").read_text("utf-8")):
+        if one.get("name") == "accuracy":
+            with_context, alone, chance, counted = (
+                f"{column}[{one['category']}]" for column in CONTRAST_COLUMNS
+            )
+            record[alone if one["context"] == "0" else with_context] = one["score"]
+            record |= {chance: one["chance"], counted: one["contrasts"]}
     return record
 
 

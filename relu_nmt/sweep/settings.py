@@ -164,6 +164,13 @@ class SweepConfig(SubsetOptions):
         metavar="'FLAGS'",
         parse=shlex.split,
     )
+    contrastive: str | None = option(
+        None,
+        "contrasts such as test.contrasts.jsonl of data_prep/grammar_corpus.py: also report how "
+        "often each model prefers the right translation, given the sentences before, and without "
+        "them",
+        metavar="FILE",
+    )
     save_dir: str = option(
         "sweep", "folder of the models, logs and the report; the same again goes on", metavar="DIR"
     )

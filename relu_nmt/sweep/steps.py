@@ -17,6 +17,9 @@ STARTED, DONE, FAILED, DIVERGED = "started", "done", "failed", "diverged"
 FINAL = (DONE, DIVERGED)
 """What is not run again; a failed step is."""
 
+CONTRASTS = 0
+"""In place of a document length: the step that scores contrasts."""
+
 Command = tuple[str, ...]
 
 
@@ -59,7 +62,8 @@ class Step:
 
     Args:
         model: the model.
-        length: document length of the evaluation, in tokens; None for a training.
+        length: document length of the evaluation, in tokens; None for a training, 0 for the
+            contrasts, which have documents of their own.
         folder: of the model, for all its steps.
         commands: program and arguments of each, run one after the other.
     """
@@ -76,7 +80,7 @@ class Step:
 
     def path(self, ending: str) -> Path:
         """Return the path of one of the step's files, ``train.log`` or ``evaluate-128.log``."""
-        kind = "train" if self.is_training else f"evaluate-{self.length}"
+        kind = {None: "train", CONTRASTS: "contrasts"}.get(self.length, f"evaluate-{self.length}")
         return self.folder / f"{kind}{ending}"
 
     @property
@@ -97,6 +101,8 @@ class Step:
     def __str__(self) -> str:
         if self.is_training:
             return f"train {self.model}"
+        if self.length == CONTRASTS:
+            return f"contrasts of {self.model}"
         return f"evaluate {self.model} at {self.length}"
 
 

@@ -3,6 +3,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 
 import grammar_corpus
 import pytest
@@ -61,6 +62,7 @@ def test_a_reference_names_an_earlier_sentence_and_only_wrong_readings():
     assert phenomena == {
         ("thing pronoun", "en"),
         ("thing pronoun", "de"),
+        ("person pronoun", "de"),
         ("form of address", "en"),
     }
 
@@ -78,6 +80,26 @@ def test_the_antecedent_of_a_pronoun_has_the_gender_of_the_right_translation():
             assert gender_of[right.split()[0].lower()] in genders
             checked += 1
     assert checked > 50
+
+
+def test_a_german_pronoun_of_a_contrast_means_a_person_as_often_as_a_thing():
+    found = Counter()
+    english = {"thing pronoun": ("it", ("he", "she")), "person pronoun": (("he", "she"), "it")}
+    for number in range(1500):
+        document = write_document(3, number)
+        for reference in document.references:
+            if reference.source_language == "de":
+                pair = document.pairs[reference.sentence]
+                [wrong] = reference.contrasts
+                words = [text.lower().rstrip(".").split() for text in (pair[1], wrong)]
+                [changed] = {pair for pair in zip(*words, strict=True) if pair[0] != pair[1]}
+                right, other = english[reference.phenomenon]
+                assert changed[0] in right and changed[1] in other
+                [pronoun] = {"er", "sie"} & {*pair[0].lower().split()}
+                found[reference.phenomenon, pronoun] += 1
+    # Four numbers near 180, of which a blind choice by sentence or pronoun gains nothing.
+    assert sum(found.values()) > 500
+    assert max(found.values()) < 0.32 * sum(found.values())
 
 
 INFORMAL = re.compile(r"\b(du|dir|dich|dein\w*)\b|^(Gib|Zeig|Leih|Schick|Bring) ", re.IGNORECASE)

@@ -235,8 +235,10 @@ def test_contrasts(tmp_path, capsys):
     assert all("context = all signature: context:all|" in line for line in shown[:5])
     assert all("context = 0 signature: context:0|" in line for line in shown[5:])
     assert all("/2) chance = 41.67" in line for line in (shown[0], shown[5]))
-    assert main([*arguments, "--context-sentences", "1", "--format", "json"]) == 0
+    results = ["--results", str(tmp_path / "results.json")]
+    assert main([*arguments, "--context-sentences", "1", "--format", "json", *results]) == 0
     found = json.loads(capsys.readouterr().out)
+    assert json.loads((tmp_path / "results.json").read_text("utf-8")) == found
     assert found[0] == {"left out": {"de": 1}}
     # One sentence of context is all there is.
     assert [e["right"] for e in found[1:6]] == [
@@ -247,6 +249,12 @@ def test_contrasts(tmp_path, capsys):
     german = (tmp_path / "c.jsonl").read_text("utf-8").splitlines()[2]
     (tmp_path / "c.jsonl").write_text(german + "\n", encoding="utf-8")
     assert "sentences in de, but the model translates from en" in error_of(capsys, *arguments)
+
+
+def test_results_that_cannot_be_written(files, capsys):
+    texts = ["--sys", "sys.plain", "--ref", "ref.plain"]
+    error = error_of(capsys, *texts, "--results", "absent/results.json")
+    assert "--results absent/results.json: cannot write it: No such file" in error
 
 
 def test_compressed_texts_have_the_same_scores(files, capsys):

@@ -67,10 +67,21 @@ def records(folder):
 
 @pytest.mark.slow
 def test_two_cells_from_training_to_report(data, tmp_path, capsys):
-    flags = "--attentions softmax,reluformer --lengths 32 --jobs 2 --budget"
+    contrast = {
+        "source_language": "de",
+        "source": "1 2",
+        "reference": "1 2",
+        "contrasts": ["2 1"],
+        "source_context": ["3"],
+        "reference_context": ["3"],
+        "phenomenon": "order",
+    }
+    (tmp_path / "contrasts.jsonl").write_text(json.dumps(contrast) + "\n")
+    flags = "--attentions softmax,reluformer --lengths 32 --jobs 2"
+    flags += f" --contrastive {tmp_path}/contrasts.jsonl --budget"
     assert sweep.main(words(data, tmp_path, f"{flags} 4u", "--log-interval 1")) == 0
     printed = capsys.readouterr().out
-    assert "| 4/4 | nothing left | report: " in printed
+    assert "| 6/6 | nothing left | report: " in printed
     cells = [row for row in records(tmp_path) if row["row"] == "cell"]
     assert [row["attention"] for row in cells] == ["softmax", "reluformer"]
     page = (tmp_path / "report.html").read_text("utf-8")
@@ -83,6 +94,12 @@ def test_two_cells_from_training_to_report(data, tmp_path, capsys):
         assert float(row["train_memory_bytes"]) > 5e7
         assert float(row["encoder_entropy"]) > 0
         assert f"<td>{float(row['chrf']):.2f}</td>" in page
+        found = json.loads((folder / "contrasts.results.json").read_text())
+        assert [one["context"] for one in found] == ["all"] * 2 + ["0"] * 2
+        for one, name in ((found[1], "context"), (found[3], "alone")):
+            assert float(row[f"accuracy_{name}[order]"]) == one["score"]
+            assert row["chance[order]"] == str(one["chance"]) == "50.0"
+        assert f"<td>{found[0]['score']:.1f}<small>alone {found[2]['score']:.1f}</small>" in page
     # The text that was scored, scored again: the same d-BLEU by the command of its own.
     references = tmp_path / "reference.en"
     raw = iter((data / "test.de-en.en.raw").read_text().split("\n"))
@@ -231,6 +248,7 @@ def test_documents_start_from_a_sweep_of_sentences(data, tmp_path, capsys, monke
         ("--budget 4u --generate-flags=--bean=2", "", "unrecognized arguments: --bean=2"),
         ("", "", "--budget: say how long"),
         ("--budget 4u --gen-subset dev", "", "there is no split 'dev'"),
+        ("--budget 4u --contrastive c", "", "error: --contrastive c: no such file"),
     ],
 )
 def test_mistakes_are_found_before_anything_runs(data, tmp_path, capsys, flags, train, message):

@@ -91,6 +91,19 @@ def test_the_commands_of_a_model():
     assert "--attention-stats" in generate
 
 
+def test_contrasts_are_a_step_of_each_model():
+    plan = make_plan(doc_mixture=(1, 128), contrastive="test.contrasts.jsonl")
+    for model in plan.models():
+        _, evaluate, _, contrasts = plan.steps_of(model)
+        assert str(contrasts) == f"contrasts of {model}"
+        assert not contrasts.is_training
+        [command] = contrasts.commands
+        assert shown_command(command)[0] == "relu-nmt-score"
+        assert after(command, "--contrastive") == "test.contrasts.jsonl"
+        assert contrasts.checkpoint_of("--path") == evaluate.checkpoint_of("--path")
+        assert after(command, "--results") == str(contrasts.path(".results.json"))
+
+
 def test_attentions_without_weights_are_not_measured():
     settings = make_plan(attentions=("performer",)).settings
     assert "--attention-stats" in SweepPlan(settings).steps()[1].commands[0]

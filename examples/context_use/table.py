@@ -1,0 +1,76 @@
+"""Print what document models know of earlier sentences: table.py DIRECTION/sweep/results.csv...
+
+Writes ``context-use.json`` beside the folders of the directions, with the same numbers.
+"""
+
+import csv
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from relu_nmt.io.safe_write import write_text
+
+RESULTS = "context-use.json"
+CATEGORIES = ("all", "thing pronoun", "person pronoun", "form of address")
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """Return a record for each model of a sweep: accuracies in percent, and d-BLEU."""
+    with open(path, encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["row"] == "mean" and row["d_bleu"]]
+    by_model: dict[str, dict[str, dict[str, str]]] = {}
+    for row in rows:
+        by_model.setdefault(row["attention"], {})[row["length"]] = row
+    records = []
+    for model, lengths in by_model.items():
+        row = next(iter(lengths.values()))
+        contrasts = {
+            category: {
+                name: float(row[f"{name}[{category}]"])
+                for name in ("accuracy_context", "accuracy_alone", "chance", "contrasts")
+            }
+            for category in CATEGORIES
+            if row.get(f"contrasts[{category}]")
+        }
+        records.append(
+            {
+                "direction": path.parents[1].name,
+                "model": model,
+                "seeds": row["seeds"],
+                "updates": float(row["updates"]),
+                "contrasts": contrasts,
+                "d_bleu": {length: float(own["d_bleu"]) for length, own in lengths.items()},
+            }
+        )
+    return records
+
+
+def table(records: Sequence[dict[str, Any]]) -> str:
+    """Return the table as text: accuracy with the earlier sentences, and without them."""
+    lengths = records[0]["d_bleu"] if records else ()
+    titles = [f"{'accuracy with (alone)':28s}", *(f"{category:>17s}" for category in CATEGORIES)]
+    lines = ["".join([*titles, *(f"{'d-BLEU, L = ' + length:>18s}" for length in lengths)])]
+    for record in records:
+        cells = [f"{record['direction']:6s} {record['model']:21s}"]
+        for category in CATEGORIES:
+            found = record["contrasts"].get(category)
+            both = found and (found["accuracy_context"], found["accuracy_alone"])
+            cells.append(f"{'{:.1f} ({:.1f})'.format(*both) if both else '-':>17s}")
+        cells += [f"{score:>18.2f}" for score in record["d_bleu"].values()]
+        lines.append("".join(cells))
+    return "\n".join(lines)
+
+
+def main(paths: Sequence[str]) -> None:
+    """Print the table, and write its numbers."""
+    records = [record for path in map(Path, paths) for record in read(path)]
+    out = Path(paths[0]).parents[2] / RESULTS
+    write_text(out, json.dumps(records, indent=1) + "\n")
+    print(table(records))
+    print(f"results: {out}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
