@@ -15,6 +15,8 @@ WIDE_INCHES = (7.2, 3.9)
 MOST_COLUMNS = 3
 SPREAD = 0.06
 MOST_MARKERS = 20
+LEAST_SPAN = 10.0
+"""Of the values of a logarithmic vertical axis, the largest over the smallest."""
 
 
 @dataclass
@@ -44,7 +46,7 @@ class Panel:
         lines: what is drawn.
         names: of the places on the horizontal axis; by default it has numbers.
         log_x: whether the horizontal axis is logarithmic, and
-        log_y: the vertical one.
+        log_y: the vertical one, where its values differ by powers of ten.
         from_zero: whether the vertical axis begins at 0.
     """
 
@@ -92,7 +94,8 @@ def _draw(axes: "Axes", panel: Panel) -> None:
         )
     if panel.log_x:
         axes.set_xscale("log", base=2 if panel.names is None else 10)
-    if panel.log_y:
+    values = [y for line in panel.lines for y in line.points.values()]
+    if panel.log_y and max(values) > LEAST_SPAN * min(values) > 0:
         axes.set_yscale("log")
     if panel.names is not None:
         axes.set_xticks(range(len(panel.names)), panel.names)
