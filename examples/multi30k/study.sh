@@ -15,21 +15,22 @@ source examples/multi30k/recipe.bash
 relu="--attention reluformer:gamma=8"
 centered="--cross-attention reluformer:gamma=8,centered=true"
 loss="--attention-norm-weight 0.1 --attention-entropy-weight 0.1"
-variants=("hybrid: $relu --cross-attention softmax" "no-loss: $relu $centered")
+# reluformer is $relu $loss, its preset.
+variants=("hybrid: $relu --cross-attention softmax $loss" "centered: $relu $centered $loss")
 [ "$FORM" = final ] || variants+=(
-    "gamma2: --attention reluformer:gamma=2 $loss" # of all slots, as in the next
-    "gamma8: $relu $loss" "gamma8-no-loss: $relu" "gamma8-norm1: $relu $loss --attention-norm-weight 1"
+    "gamma2: --attention reluformer:gamma=2 $loss"
+    "no-loss: $relu" "norm-weight-1: $relu $loss --attention-norm-weight 1"
+    "hybrid-no-loss: $relu --cross-attention softmax"
+    "centered-no-loss: $relu $centered"
+    "all-centered-no-loss: --attention reluformer:gamma=8,centered=true"
     "encoder: --encoder-attention reluformer:gamma=8 $loss"
     "decoder: --decoder-attention reluformer:gamma=8 $loss"
     "cross: --cross-attention reluformer:gamma=8 $loss"
-    "cross-centered: $centered $loss"
-    "all-centered: --attention reluformer:gamma=8,centered=true $loss"
-    "gamma4-centered: ${relu/8/4} ${centered/8/4} $loss"
+    "cross-gamma2: $relu --cross-attention reluformer:gamma=2 $loss"
     "qk-norm: $relu,qk_norm=true $loss"
     "softmax-no-attention-dropout: --attention-dropout 0"
-    "no-attention-dropout: $relu $centered $loss --attention-dropout 0")
+    "no-attention-dropout: $relu $loss --attention-dropout 0")
 
-# The preset of reluformer is $relu $centered $loss.
 exec "${PYTHON:-python}" -m relu_nmt.cli.sweep "$DATA" --save-dir "multi30k/study-$FORM" \
     --lengths 1 --attentions softmax,reluformer --variants "${variants[@]}" --seeds "$SEEDS" \
     --budget "${UPDATES}u" --checkpoint last --jobs "${JOBS:-1}" \

@@ -265,11 +265,7 @@ def all_values(
             continue
         value = entry.read({**defaults, **by_preset, **base, **by_given, **given}[name])
         is_new = (name in given or name in by_given) and base.get(name) != value
-        said = given if is_new else {**base, **given}
-        for key, chosen in entry.presets[value].items():
-            # A preset for one part would go before what is said for all parts.
-            if key in options and options[key].otherwise not in said:
-                (by_given if is_new else by_preset)[key] = chosen
+        (by_given if is_new else by_preset).update(entry.presets[value])
     values = {**by_preset, **base, **by_given, **given}
     return {
         name: entry.read(values[name]) if name in values else entry.default

@@ -21,15 +21,13 @@ class TransformerConfig(TransformerOptions):
     """
 
     encoder_attention: str | None = attention_option(
-        None, "encoder self-attention, if another than --attention", otherwise="attention"
+        None, "encoder self-attention, if another than --attention"
     )
     decoder_attention: str | None = attention_option(
-        None, "decoder self-attention, if another than --attention", otherwise="attention"
+        None, "decoder self-attention, if another than --attention"
     )
     cross_attention: str | None = attention_option(
-        None,
-        "attention from decoder to encoder, if another than --attention",
-        otherwise="attention",
+        None, "attention from decoder to encoder, if another than --attention"
     )
     encoder_embed_dim: int = size_option(512, "width of the encoder")
     encoder_ffn_embed_dim: int = size_option(2048, "inner width of the encoder's FFN")

@@ -115,7 +115,6 @@ def test_presets_and_typed_flags(folder, tmp_path):
     assert run(folder / "joined", f"{flags} --save-dir {tmp_path}")[0] == 0
     metadata = load_checkpoint(tmp_path / "checkpoint_last.safetensors").metadata
     assert metadata["model_config"]["attention"] == "reluformer:gamma=8"
-    assert metadata["model_config"]["cross_attention"] == "reluformer:gamma=8,centered=true"
     assert metadata["model_config"]["dropout"] == 0.25
     assert metadata["args"]["regularizer"]["attention_norm_weight"] > 0
     assert metadata["args"]["trainer"]["run"]["max_update"] == 1

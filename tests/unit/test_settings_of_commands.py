@@ -88,7 +88,6 @@ def test_the_attention_preset_goes_with_any_shape():
     assert (tiny.model.attention, tiny.regularizer.active) == ("softmax", False)
     assert both.model == named.model and both.regularizer == named.regularizer
     assert named.model.attention == "reluformer:gamma=8"
-    assert named.model.cross_attention == "reluformer:gamma=8,centered=true"
     assert (named.regularizer.attention_norm_weight, named.model.encoder_embed_dim) == (0.1, 64)
     plain = TranslationTrainingSettings.of(**TRAIN, arch="reluformer_tiny", attention_preset="none")
     assert plain.model == tiny.model
@@ -99,10 +98,7 @@ def test_the_attention_preset_goes_with_any_shape():
 
 def test_typed_attention_options_go_before_the_preset():
     flags = ["d", "--max-tokens", "9", "--arch", "reluformer_tiny", "--attention", "softmax"]
-    model = parsed(TranslationTrainingSettings, *flags).model
-    assert (model.attention, model.cross_attention) == ("softmax", None)
-    model = parsed(TranslationTrainingSettings, *flags, "--cross-attention", "rela").model
-    assert (model.attention, model.cross_attention) == ("softmax", "rela")
+    assert parsed(TranslationTrainingSettings, *flags).model.attention == "softmax"
 
 
 @pytest.mark.parametrize(
