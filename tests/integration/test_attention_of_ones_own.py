@@ -64,7 +64,7 @@ def test_the_example_trains_and_translates(trained):
     assert report["attention"] == dict.fromkeys(SLOTS, "cosine_relu:gamma=2")
     assert report["modules"].keys() == {f"{slot}.{layer}" for slot in SLOTS for layer in (0, 1)}
     assert 0 < report["overall"]["entropy"] < report["overall"]["mean_log_n"]
-    assert report["modules"]["decoder.0"]["by_visible_keys"]["1"]["entropy"] == 0
+    assert abs(report["modules"]["decoder.0"]["by_visible_keys"]["1"]["entropy"]) < 1e-6
     sentences = (folder / "text/test.de").read_text().splitlines()
     assert report["sentences"] == sum(bool(line) for line in sentences)
 

@@ -129,7 +129,7 @@ def test_telemetry_names_every_layer_and_head(attention):
     assert not objective(batch()).telemetry
     scalars = objective(batch(), telemetry=True).telemetry
     # Of 3 x 2 modules each head, and of the causal ones positions 1, 2-3 and 4-7.
-    assert len(scalars) == 3 * 2 * 2 * 5 + 2 * 3 * 5
+    assert len(scalars) == 3 * 2 * 2 * 8 + 2 * 3 * 8
     assert all(math.isfinite(value) for value in scalars.values())
     zeros = scalars["attention/encoder.0.1/zero_fraction"]
     assert (zeros == 0.0) == (attention == "softmax")
