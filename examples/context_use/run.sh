@@ -11,7 +11,7 @@ DIRECTIONS=${DIRECTIONS:-en-de de-en}
 UPDATES=${UPDATES:-800}
 SEEDS=${SEEDS:-1}
 JOBS=${JOBS:-1}
-RELU='--attention reluformer:gamma=8 --attention-norm-weight 0.1 --attention-entropy-weight 0.1'
+RELU='--attention-preset reluformer'
 
 # Held-out documents stay whole: a line that training has seen may be the one that decides.
 corpus=$OUT/corpus
