@@ -58,6 +58,10 @@ class ImageTransform:
             return self
         return ImageTransform(replace(self.config, eval_crop_ratio=ratio), self.size)
 
+    def with_size(self, size: int) -> "ImageTransform":
+        """Return a transform to another size that keeps as much of a picture in validation."""
+        return ImageTransform(replace(self.config, eval_crop_ratio=self._eval_ratio), size)
+
     def training(self, image: "Image", generator: np.random.Generator) -> np.ndarray:
         """Return a random view of an image, float32 [3, size, size].
 

@@ -1,6 +1,5 @@
 """What a checkpoint tells about an image classifier, and the classifier made from it."""
 
-import dataclasses
 import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,17 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from relu_nmt.attention.backends import set_attention_backend
 from relu_nmt.config import from_dict, to_dict
 from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.training.checkpoint import load_checkpoint, load_weights
+from relu_nmt.vision.base import VisionModel, VisionOutput, build_vision_model
 from relu_nmt.vision.batches import ImageTransform
 from relu_nmt.vision.config import PreprocessingConfig, VisionTransformerConfig
 from relu_nmt.vision.image_files import read_image
-from relu_nmt.vision.vision_transformer import VisionOutput, VisionTransformer
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -34,11 +32,6 @@ def describe_task(classes: Sequence[str], preprocessing: PreprocessingConfig) ->
         "classes": list(classes),
         "preprocessing": to_dict(preprocessing),
     }
-
-
-def preprocessing_of(metadata: Mapping[str, Any]) -> PreprocessingConfig:
-    """Return how a checkpoint's model has its pictures prepared."""
-    return from_dict(PreprocessingConfig, metadata["task"]["preprocessing"])
 
 
 def classes_of(metadata: Mapping[str, Any], path: str | os.PathLike[str]) -> tuple[str, ...]:
@@ -67,7 +60,7 @@ class ImageClassifier:
         >>> from PIL import Image
         >>> config = VisionTransformerConfig(image_size=8, patch_size=4, layers=1)
         >>> transform = ImageTransform(PreprocessingConfig(), config.image_size)
-        >>> classifier = ImageClassifier(VisionTransformer(config, 2), ("cat", "dog"), transform)
+        >>> classifier = ImageClassifier(build_vision_model(config, 2), ("cat", "dog"), transform)
         >>> [found] = classifier.classify([Image.new("RGB", (50, 40))])
         >>> sorted(found), round(sum(found.values()), 4)
         (['cat', 'dog'], 1.0)
@@ -75,7 +68,7 @@ class ImageClassifier:
 
     def __init__(
         self,
-        model: VisionTransformer,
+        model: VisionModel,
         classes: Sequence[str],
         transform: ImageTransform,
         device: str | torch.device | None = None,
@@ -105,12 +98,10 @@ class ImageClassifier:
             device: where to compute; a GPU if there is one by default.
             dtype: what to compute in; float32 by default.
             attention_backend: the name of one that every attention of the model has, or ``auto``.
-            image_size: pixels a side to bring pictures to, if others than in training; learned
-                positions are then interpolated.
+            image_size: pixels a side to bring pictures to, if others than in training.
 
         Raises:
-            CheckpointError: the file is missing or damaged, its weights do not fit its settings,
-                or the model cannot work at another image size.
+            CheckpointError: the file is missing or damaged, or its weights do not fit its settings.
             ConfigError: no such back end.
             MissingExtraError: the back end is not installed.
         """
@@ -118,15 +109,17 @@ class ImageClassifier:
         classes = classes_of(checkpoint.metadata, path)
         try:
             config = from_dict(VisionTransformerConfig, checkpoint.metadata["model_config"])
-            if image_size is not None:
-                config = dataclasses.replace(config, image_size=image_size)
-            preprocessing = preprocessing_of(checkpoint.metadata)
-            model = VisionTransformer(config, len(classes))
+            task = checkpoint.metadata["task"]
+            preprocessing = from_dict(PreprocessingConfig, task["preprocessing"])
+            model = build_vision_model(config, len(classes))
         except ConfigError as error:  # such as an attention that a file of the user's registers
             raise CheckpointError(f"{path}: {error}") from error
-        load_weights(model, with_positions_of(model, checkpoint.model_tensors), path)
+        load_weights(model, checkpoint.model_tensors, path)
         set_attention_backend(model, attention_backend)
+        # Other sizes keep the share of a side that the model's own size has.
         transform = ImageTransform(preprocessing, config.image_size)
+        if image_size is not None:
+            transform = transform.with_size(image_size)
         return cls(model, classes, transform, device, dtype)
 
     def classify(
@@ -165,27 +158,6 @@ class ImageClassifier:
         """
         with torch.autocast(self.device.type, self.dtype, enabled=self.dtype is not None):
             return self.model(images.to(self.device, non_blocking=True))
-
-
-def with_positions_of(
-    model: VisionTransformer, tensors: Mapping[str, Tensor]
-) -> Mapping[str, Tensor]:
-    """Return weights with the learned positions of another image size fitted to a model.
-
-    They are interpolated as an image is, bicubic; the class token's own stays as it is.
-
-    Args:
-        model: the model.
-        tensors: weights of such a model, perhaps of another image size.
-    """
-    own, others = model.state_dict().get("positions"), tensors.get("positions")
-    if own is None or others is None or own.size(1) != others.size(1) or len(own) == len(others):
-        return tensors
-    old_side, new_side = (int(len(positions) ** 0.5) for positions in (others, own))
-    token, grid = others.tensor_split([len(others) - old_side**2])
-    image = grid.T.unflatten(1, (old_side, old_side))[None].float()  # [1, D, height, width]
-    image = F.interpolate(image, (new_side, new_side), mode="bicubic", antialias=True)
-    return {**tensors, "positions": torch.cat([token, image[0].flatten(1).T.to(others.dtype)])}
 
 
 def _opened(image: "Image | str | os.PathLike[str]") -> "Image":

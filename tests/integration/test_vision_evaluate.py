@@ -10,9 +10,9 @@ from PIL import Image
 
 from relu_nmt import ImageClassifier
 from relu_nmt.errors import CheckpointError, DataError
-from relu_nmt.training.checkpoint import load_checkpoint
+from relu_nmt.vision.batches import ImageTransform
+from relu_nmt.vision.config import PreprocessingConfig
 from relu_nmt.vision.images import open_images
-from relu_nmt.vision.loading import with_positions_of
 from tests.commands import run_here
 from tests.unit.vision.made_images import make_squares, zip_folder
 
@@ -75,9 +75,8 @@ def test_other_sizes_and_formats_of_numbers(trained):
     assert sizes == ["12", "12", "16", "16", "24", "24"]
     half = evaluate(trained, "--data", trained / "images/val", "--eval-crop-ratio=0.5")
     assert half.stdout.startswith("val: 30 images at 12 x 12")
-    wrong = evaluate(trained, "--data", trained / "images", "--image-size=13", check=False)
-    assert wrong.returncode == 2
-    assert "--image-size 13 must be a multiple of --patch-size 4" in wrong.stderr
+    odd = evaluate(trained, "--data", trained / "images/val", "--image-size=13")
+    assert odd.stdout.startswith("val: 30 images at 13 x 13")
 
 
 def test_top_5_counts_the_five_best(trained, tmp_path):
@@ -186,16 +185,11 @@ def test_from_python_with_pictures_and_files_of_any_kind(trained, tmp_path):
         ImageClassifier.from_checkpoint(tmp_path / "nowhere.safetensors")
 
 
-def test_positions_of_another_size_are_interpolated(trained):
-    """A plane stays a plane in the middle, and the class token keeps its own position."""
-    stored = dict(load_checkpoint(checkpoint(trained)).model_tensors)
-    model = ImageClassifier.from_checkpoint(checkpoint(trained), image_size=24).model
-    plane = torch.arange(3.0)[:, None] + 10 * torch.arange(3.0)
-    stored["positions"] = torch.cat([torch.full((1,), 7.0), plane.flatten()])[:, None]
-    stored["positions"] = stored["positions"].expand(10, 64)
-    found = with_positions_of(model, stored)["positions"]
-    assert found.shape == model.positions.shape == (37, 64)
-    assert (found[0] == 7).all()
-    grid = found[1:, 5].view(6, 6)
-    assert torch.allclose(grid.mean(), plane.mean(), atol=1e-4)
-    assert ((grid[1:] - grid[:-1]) > 0).all() and ((grid[:, 1:] - grid[:, :-1]) > 0).all()
+def test_another_size_keeps_as_much_of_a_picture():
+    """Not what the default for that size would be."""
+    transform = ImageTransform(PreprocessingConfig(), 64).with_size(128)
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (128, 128, 3), np.uint8))
+    whole = ImageTransform(PreprocessingConfig(eval_crop_ratio=1.0), 128)
+    assert np.array_equal(transform.evaluation(image), whole.evaluation(image))
+    default = ImageTransform(PreprocessingConfig(), 128)
+    assert not np.array_equal(transform.evaluation(image), default.evaluation(image))
