@@ -10,9 +10,9 @@ import torch
 from relu_nmt.config import from_dict, to_dict
 from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.training.checkpoint import load_checkpoint, load_weights
+from relu_nmt.vision.base import VisionModel, build_vision_model
 from relu_nmt.vision.batches import ImageTransform
 from relu_nmt.vision.config import PreprocessingConfig, VisionTransformerConfig
-from relu_nmt.vision.vision_transformer import VisionTransformer
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -53,14 +53,14 @@ class ImageClassifier:
         >>> from PIL import Image
         >>> config = VisionTransformerConfig(image_size=8, patch_size=4, layers=1)
         >>> transform = ImageTransform(PreprocessingConfig(), config.image_size)
-        >>> classifier = ImageClassifier(VisionTransformer(config, 2), ("cat", "dog"), transform)
+        >>> classifier = ImageClassifier(build_vision_model(config, 2), ("cat", "dog"), transform)
         >>> [found] = classifier.classify([Image.new("RGB", (50, 40))])
         >>> sorted(found), round(sum(found.values()), 4)
         (['cat', 'dog'], 1.0)
     """
 
     def __init__(
-        self, model: VisionTransformer, classes: Sequence[str], transform: ImageTransform
+        self, model: VisionModel, classes: Sequence[str], transform: ImageTransform
     ) -> None:
         self.model = model.eval()
         self.classes = tuple(classes)
@@ -79,7 +79,7 @@ class ImageClassifier:
         try:
             config = from_dict(VisionTransformerConfig, checkpoint.metadata["model_config"])
             preprocessing = from_dict(PreprocessingConfig, task["preprocessing"])
-            model = VisionTransformer(config, len(classes))
+            model = build_vision_model(config, len(classes))
         except ConfigError as error:  # such as an attention that a file of the user's registers
             raise CheckpointError(f"{path}: {error}") from error
         load_weights(model, checkpoint.model_tensors, path)
@@ -93,7 +93,7 @@ class ImageClassifier:
             images: 8-bit red, green and blue.
         """
         pixels = np.stack([self.transform.evaluation(image) for image in images])
-        device = self.model.positions.device
+        device = self.model.head.weight.device
         logits = self.model(torch.from_numpy(pixels).to(device)).logits
         results = []
         for row in logits.softmax(1).tolist():
