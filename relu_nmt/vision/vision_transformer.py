@@ -80,7 +80,7 @@ class VisionTransformer(VisionModel):
         if self.class_token is not None:
             x = torch.cat([self.class_token.expand(x.size(0), -1, -1), x], dim=1)
         x = self.dropout(x + self.positions_of(grid))
-        visibility = Visibility(x.size(1), x.size(1), device=x.device)
+        visibility = Visibility(x.size(1), x.size(1), device=x.device, grid=grid)
         intermediate = {}
         for index, block in enumerate(self.blocks):
             x = run_layer(block, (x, visibility, grid), self.config.checkpoint_activations)
