@@ -81,8 +81,9 @@ class XCiT(VisionModel):
         picture = self.stem(images)  # [B, D, height, width]
         grid = Grid(picture.size(2), picture.size(3))
         x = picture.flatten(2).transpose(1, 2)
-        x = self.dropout(x + self.positions(fourier_positions(grid, x.device)))
-        visibility = Visibility(x.size(1), x.size(1), device=x.device)
+        waves = fourier_positions(grid, x.device).to(self.positions.weight.dtype)
+        x = self.dropout(x + self.positions(waves))
+        visibility = Visibility(x.size(1), x.size(1), device=x.device, grid=grid)
         intermediate = {}
         for index, block in enumerate(self.blocks):
             x = run_layer(block, (x, visibility, grid), self.config.checkpoint_activations)
@@ -90,7 +91,7 @@ class XCiT(VisionModel):
                 intermediate[index] = x.transpose(1, 2).unflatten(2, grid)
         x = torch.cat([self.class_token.expand(x.size(0), -1, -1), x], dim=1)
         for block in self.class_blocks:
-            x = block(x)
+            x = block(x, grid)
         features = self.norm(x[:, 0])
         return VisionOutput(self.head(features).float(), features, intermediate)
 
@@ -248,7 +249,7 @@ class ClassAttention(SelfAttention):
     public code.
     """
 
-    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(self, x: Tensor, grid: Grid) -> Tensor:  # type: ignore[override]
         """Map tokens [B, N, D] to the output of the first, [B, 1, D]."""
         each = self.qkv(x).chunk(self.parts, dim=-1)
         queries = each[0]
@@ -256,7 +257,7 @@ class ClassAttention(SelfAttention):
             queries = queries[:, :1]
         q, k, v = self.split(queries), self.split(each[-2]), self.split(each[-1])
         q, k = self.attention.map_queries(q), self.attention.map_keys(k)
-        visibility = Visibility(q.size(2), k.size(2), device=x.device)
+        visibility = Visibility(q.size(2), k.size(2), device=x.device, grid=grid)
         values = self.attend(q, k, v, visibility)
         return self.finish(values[:, :1], x[:, :1])
 
@@ -287,11 +288,11 @@ class ClassBlock(nn.Module):
         self.feed_forward_residual = Residual(placement)
         self.norms_patches = config.xcit.class_layers_norm_patches
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, grid: Grid) -> Tensor:
         """Map class token and patches [B, 1 + N, D] to [B, 1 + N, D]."""
         residual = self.attention_residual
         normed = residual.before(x)
-        x = residual.add(x, torch.cat([self.attention(normed), normed[:, 1:]], dim=1))
+        x = residual.add(x, torch.cat([self.attention(normed, grid), normed[:, 1:]], dim=1))
         residual = self.feed_forward_residual
         first, patches = residual.before(x[:, :1]), x[:, 1:]
         if self.norms_patches:
