@@ -106,7 +106,8 @@ def run_command(
     os.environ.setdefault(KERNEL_CACHE, "256")
     debug = "--debug" in (sys.argv[1:] if argv is None else argv)
     try:
-        return body(parser.parse_args(argv)) or 0
+        # Flags may stand between the arguments, too.
+        return body(parser.parse_intermixed_args(argv)) or 0
     except ReluNmtError as error:
         if debug:
             raise

@@ -79,7 +79,8 @@ class ImageTraining(Training):
         sets = {"train": train}
         if not self.settings.trainer.validation.disable_validation:
             for images in held + others[: 1 if options.valid_data is None else None]:
-                sets = add_set(sets, with_classes_of(images, train))
+                images = with_classes_of(images, train.classes, str(train.store.origin))
+                sets = add_set(sets, images)
             if len(sets) == 1:
                 raise ConfigError(
                     f"{data}: no images to validate on; give --valid-data PATH, "
@@ -87,7 +88,7 @@ class ImageTraining(Training):
                 )
         for name, images in sets.items():
             self.say(
-                f"{images.tree.origin}: {name}: {len(images):,} images of "
+                f"{images.store.origin}: {name}: {len(images):,} images of "
                 f"{len(images.classes)} classes"
             )
             if images.num_ignored:
