@@ -119,7 +119,7 @@ def test_an_xcit_goes_on_where_it_stopped_statistics_included(squares, tmp_path,
 def test_training_starts_from_public_weights_and_goes_on_without_them(squares, tmp_path, capsys):
     public = ROOT / "tests/compat/timm_files/xcit.safetensors"
     flags = "--cpu --arch xcit_nano_12 --embed-dim 8 --heads 2 --layers 1 --image-size 32 "
-    flags += "--class-layers-norm-patches --log-format json --log-interval 1 --lr 0 "
+    flags += "--class-layers-norm-patches --log-format json --log-interval 1 --lr 1e-30 "
     flags += f"--lr-period-updates 9 --init {public} --save-dir {tmp_path}/run --batch-size 40"
     code, lines = run(squares, f"{flags} --max-update 1", capsys)
     assert code == 0
