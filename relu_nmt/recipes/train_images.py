@@ -15,6 +15,7 @@ from relu_nmt.vision.base import VisionModel, build_vision_model
 from relu_nmt.vision.batches import ImageBatches, ImageTransform
 from relu_nmt.vision.images import ImageSet, add_set, hold_out, open_images, with_classes_of
 from relu_nmt.vision.loading import classes_of, describe_task
+from relu_nmt.vision.timm_weights import load_timm_weights
 from relu_nmt.vision.vision_transformer import ImageObjective
 
 
@@ -107,6 +108,9 @@ class ImageTraining(Training):
             f"{model.num_tokens} tokens an image"
         )
         self.say_size(model)
+        if (public := self.settings.task.init) and self.checkpoint_to_continue() is None:
+            notes = load_timm_weights(model, public)
+            self.say("; ".join([f"start from the weights of {public}", *notes]))
         return model
 
     def _check_checkpoint(self, images: ImageSet) -> None:

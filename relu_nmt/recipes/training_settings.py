@@ -200,6 +200,11 @@ class ImageTrainingSettings(TrainingSettings):
     )
     trainer: VisionTrainerConfig = group("trainer", VisionTrainerConfig)
 
+    def check(self) -> None:
+        """Compare the groups with each other."""
+        if self.task.init and self.trainer.checkpoint.finetune_from_model:
+            raise ConfigError("--init and --finetune-from-model exclude each other")
+
 
 @settings
 class AverageSettings:

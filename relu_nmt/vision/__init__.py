@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 vision_models: "Registry[Callable[[VisionTransformerConfig, int], VisionModel]]" = Registry(
     "family of vision transformers",
-    {"vit": "relu_nmt.vision.vision_transformer"},
+    {
+        "vit": "relu_nmt.vision.vision_transformer",
+        "xcit": "relu_nmt.vision.xcit",
+    },
 )
 """Made with (config, number of classes); see :mod:`relu_nmt.vision.base`."""
 

@@ -68,5 +68,25 @@ _SHORT = {
     for short, size in (("ti", "tiny"), ("s", "small"), ("b", "base"), ("l", "large"))
     if f"{family}_{size}" in shapes
 }
-architectures = Architectures(_SHORT | _VIT | _DEIT)
+
+
+def _xcit(embed_dim: int, layers: int, heads: int) -> dict[str, Any]:
+    return {
+        "family": "xcit",
+        "attention": "xca",
+        **_vit(embed_dim, layers, heads),
+        "layer_scale": 1.0 if layers == 12 else 1e-5,
+    }
+
+
+_XCIT = {
+    "xcit_nano_12": {**_xcit(128, 12, 4), "class_layers_norm_patches": False},
+    "xcit_tiny_12": _xcit(192, 12, 4),
+    "xcit_tiny_24": _xcit(192, 24, 4),
+    "xcit_small_12": _xcit(384, 12, 8),
+    "xcit_small_24": _xcit(384, 24, 8),
+    "xcit_medium_24": _xcit(512, 24, 8),
+    "xcit_large_24": _xcit(768, 24, 16),
+}
+architectures = Architectures(_SHORT | _VIT | _DEIT | _XCIT)
 """The ``--arch`` presets."""

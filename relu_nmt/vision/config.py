@@ -6,7 +6,13 @@ from relu_nmt.attention.spec import AttentionPresetOptions
 from relu_nmt.config import flag_of, group, like, option, settings, shown
 from relu_nmt.config.shared import BatchingConfig, BatchSizeOptions
 from relu_nmt.errors import ConfigError
-from relu_nmt.modules.config import TransformerOptions, arch_option, probability_option, size_option
+from relu_nmt.modules.config import (
+    TransformerOptions,
+    arch_option,
+    attention_option,
+    probability_option,
+    size_option,
+)
 from relu_nmt.optim.config import OptimizerConfig, ScheduleConfig
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.vision import vision_blocks, vision_models
@@ -18,7 +24,33 @@ LARGEST_PADDED = 96
 """Up to this image size ``--train-crop auto`` pads and crops; above it crops and resizes."""
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
-_alike = ("family", "vit")  # families whose blocks all have one shape
+_alike = ("family", "vit", "xcit")  # families whose blocks all have one shape
+
+
+@settings
+class XCiTOptions:
+    """What XCiT has besides what all families have."""
+
+    local_patch_interaction: bool = option(
+        True, "convolutions over the grid of patches in every block", needs=("family", "xcit")
+    )
+    conv_activation: str = option(
+        "gelu",
+        "activation between the convolutions, those of the patches included",
+        choices=("gelu", "relu"),
+        needs=("family", "xcit"),
+    )
+    class_layers: int = size_option(
+        2, "blocks of attention from the class token to the patches", needs=("family", "xcit")
+    )
+    class_attention: str = attention_option(
+        "softmax", "attention of those: NAME or NAME:option=value,...", needs=("family", "xcit")
+    )
+    class_layers_norm_patches: bool = option(
+        True,
+        "norm the patches, too, between the attention and the FFN of those blocks",
+        needs=("family", "xcit"),
+    )
 
 
 @settings
@@ -62,7 +94,7 @@ class VisionTransformerConfig(TransformerOptions):
     drop_path: float = probability_option(
         0.0,
         "stochastic depth: probability that an image skips a sublayer of the last block; it grows "
-        "linearly from 0 in the first one",
+        "linearly from 0 in the first one (XCiT: the same in all)",
     )
     layer_scale: float = option(
         0.0,
@@ -70,6 +102,7 @@ class VisionTransformerConfig(TransformerOptions):
         least=0,
         metavar="F",
     )
+    xcit: XCiTOptions = group("XCiT", XCiTOptions)
 
     def check(self) -> None:
         """Compare the sizes with each other."""
@@ -172,10 +205,17 @@ class ImageTaskOptions:
     arch: str = arch_option(
         "vit_ti",
         architectures,
-        "vit_ti, vit_s, vit_b, vit_l (deit_ti, deit_s, deit_b are other names for the same), also "
-        "as vit_small_patch16_224",
+        "vit_ti, vit_s, vit_b, vit_l (deit_ti, deit_s, deit_b are the same), xcit_nano_12, "
+        "xcit_tiny_12, xcit_small_12 (or 24), xcit_medium_24, xcit_large_24; also as "
+        "vit_small_patch16_224",
     )
     attention_preset: str = like(AttentionPresetOptions, "attention_preset", "none")
+    init: str | None = option(
+        None,
+        "start from the public weights in a file that timm (or the model's authors) made: "
+        ".safetensors, or tensors of torch.save; a head for other classes starts anew",
+        metavar="FILE",
+    )
     label_smoothing: float = probability_option(
         0.0, "probability taken from the right class and spread over all; in training"
     )

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from relu_nmt.cli import vision_train
 from relu_nmt.errors import CheckpointError
@@ -95,6 +96,45 @@ def test_stopping_and_going_on_changes_no_bit(squares, tmp_path, flags):
     for last in (2, 7, 11):
         run(squares, f"{flags}/parts --max-update {last}")
     assert_same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
+
+
+XCIT = "--arch xcit_nano_12_p4 --embed-dim 16 --class-attention sima --checkpoint-activations"
+
+
+@pytest.mark.parametrize("attention", ["xca", "sima"])
+def test_an_xcit_goes_on_where_it_stopped_statistics_included(squares, tmp_path, attention):
+    flags = f"{TINY} {XCIT} --attention {attention} --drop-path 0.1 --no-epoch-checkpoints --bf16"
+    flags += f" --lr-period-updates 20 --save-dir {tmp_path}"
+    run(squares, f"{flags}/whole --max-update 7")
+    for last in (3, 7):
+        run(squares, f"{flags}/parts --max-update {last}")
+    assert_same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
+    assert weights(tmp_path / "whole")["blocks.0.local.norm.running_var"].std() > 0
+    classifier = ImageClassifier.from_checkpoint(tmp_path / "whole/checkpoint_last.safetensors")
+    images = open_images(squares)["val"]
+    [found] = classifier.classify([images.read(0)])
+    assert sum(found.values()) == pytest.approx(1)
+
+
+def test_training_starts_from_public_weights_and_goes_on_without_them(squares, tmp_path, capsys):
+    public = ROOT / "tests/compat/timm_files/xcit.safetensors"
+    flags = "--cpu --arch xcit_nano_12 --embed-dim 8 --heads 2 --layers 1 --image-size 32 "
+    flags += "--class-layers-norm-patches --log-format json --log-interval 1 --lr 1e-30 "
+    flags += f"--lr-period-updates 9 --init {public} --save-dir {tmp_path}/run --batch-size 40"
+    code, lines = run(squares, f"{flags} --max-update 1", capsys)
+    assert code == 0
+    told = [text for text in values(lines, "message") if "start from the weights" in text]
+    assert told == [f"start from the weights of {public}"]
+    stored = weights(tmp_path / "run")
+    theirs = load_file(public)
+    assert torch.equal(stored["blocks.0.attention.qkv.weight"], theirs["blocks.0.attn.qkv.weight"])
+    assert torch.equal(stored["head.weight"], theirs["head.weight"])
+    code, lines = run(squares, f"{flags} --max-update 2", capsys)
+    assert code == 0 and values(lines, "num_updates")[-1] == 2
+    assert not [text for text in values(lines, "message") if "start from" in text]
+    code = vision_train.main([str(squares), *flags.split(), "--finetune-from-model", "x"])
+    assert code == 2
+    assert "--init and --finetune-from-model exclude each other" in capsys.readouterr().err
 
 
 def test_a_zip_of_the_folder_and_another_back_end_train_the_same_model(squares, tmp_path):

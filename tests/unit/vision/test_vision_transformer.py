@@ -54,7 +54,7 @@ def test_numbers_of_parameters_are_the_published_ones(arch, settings, expected):
 
 def test_every_preset_makes_a_model_and_an_unknown_one_is_an_error():
     for values in architectures.values():
-        VisionTransformerConfig(**values)
+        VisionTransformerConfig.of(**values)
     with pytest.raises(ConfigError, match=r"--arch vit_x: expected one of .* did you mean vit_s"):
         ImageTaskOptions(arch="vit_x")
 
