@@ -20,6 +20,7 @@ COMMANDS = [
     "vision_train",
     "vision_evaluate",
     "vision_classify",
+    "vision_probe",
 ]
 
 setup(

@@ -1,7 +1,10 @@
 """Train an image classifier on class folders, or go on with its training."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from torch import Tensor
 
 from relu_nmt.config import flag_of, shown, to_dict
 from relu_nmt.config.classes import flat
@@ -9,7 +12,7 @@ from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.recipes.training import Training, run_training
 from relu_nmt.recipes.training_settings import ImageTrainingSettings as Settings
 from relu_nmt.training.batches import TrainingData
-from relu_nmt.training.checkpoint import read_metadata
+from relu_nmt.training.checkpoint import Checkpoint, read_metadata
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.results import TrainingResult
 from relu_nmt.training.trainer import Trainer
@@ -17,7 +20,7 @@ from relu_nmt.vision.base import VisionModel, build_vision_model
 from relu_nmt.vision.batches import ImageBatches, ImageTransform
 from relu_nmt.vision.data_config import RECIPES
 from relu_nmt.vision.images import ImageSet, add_set, hold_out, open_images, with_classes_of
-from relu_nmt.vision.loading import classes_of, describe_task
+from relu_nmt.vision.loading import classes_of, describe_task, start_weights
 from relu_nmt.vision.timm_weights import load_timm_weights
 from relu_nmt.vision.vision_transformer import ImageObjective
 
@@ -64,7 +67,17 @@ class ImageTraining(Training):
             describe_task(train_set.classes, settings.preprocessing, options.criterion),
             f"images per device = {options.batch_size}",
             self._trainer_config(train.num_batches),
+            lambda checkpoint: self._start(model, checkpoint, train_set.classes),
         )
+
+    def _start(
+        self, model: VisionModel, checkpoint: Checkpoint, classes: Sequence[str]
+    ) -> Mapping[str, Tensor]:
+        """Return the weights of ``--finetune-from-model``; what is not from there is printed."""
+        weights, notes = start_weights(model, checkpoint, classes)
+        for note in notes:
+            self.say(note)
+        return weights
 
     def _say_recipe(self) -> None:
         """Print what the recipe sets, as flags; not what other flags set otherwise."""
@@ -153,13 +166,20 @@ class ImageTraining(Training):
         return model
 
     def _check_checkpoint(self, images: ImageSet) -> None:
-        """Compare the checkpoint to go on from with these images.
+        """Compare the checkpoint to go on from with these images; one to start from may differ.
 
         Raises:
-            CheckpointError: it tells other classes apart.
+            CheckpointError: it tells other classes apart, or is of no image classifier.
         """
-        path = self.checkpoint_to_continue()
-        if path is not None and classes_of(read_metadata(path), path) != tuple(images.classes):
+        path, finetuned = (
+            self.checkpoint_to_continue(),
+            self.settings.trainer.checkpoint.finetune_from_model,
+        )
+        if path is None:
+            return
+        classes = classes_of(read_metadata(path), path)
+        is_start = finetuned is not None and path == Path(finetuned)
+        if not is_start and classes != tuple(images.classes):
             raise CheckpointError(
                 f"{path}: trained with other classes than those of {self.settings.data}; choose "
                 "another --save-dir for a fresh start"

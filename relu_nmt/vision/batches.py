@@ -144,6 +144,17 @@ class ImageTransform:
         return np.asarray(image.resize(size, Resampling.BICUBIC, box=box))
 
 
+class SqueezingTransform(ImageTransform):
+    """Brings the whole picture to a square before it takes the middle, in evaluation."""
+
+    def evaluation(self, image: "Image") -> np.ndarray:
+        """Return the middle of an image, float32 [3, size, size], its shape squeezed."""
+        lost = (1 - self._eval_ratio) / 2
+        width, height = image.size
+        box = (lost * width, lost * height, (1 - lost) * width, (1 - lost) * height)
+        return self._normalise(self._resize(image, box))
+
+
 class ImageBatches:
     """The batches of a set of images, epoch by epoch, each loaded by its number.
 

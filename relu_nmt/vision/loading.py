@@ -12,11 +12,18 @@ from torch import Tensor
 from relu_nmt.attention.backends import set_attention_backend
 from relu_nmt.config import from_dict, to_dict
 from relu_nmt.errors import CheckpointError, ConfigError
-from relu_nmt.training.checkpoint import load_checkpoint, load_weights
-from relu_nmt.vision.base import VisionModel, VisionOutput, build_vision_model
+from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, load_weights
+from relu_nmt.vision.base import (
+    VisionModel,
+    VisionOutput,
+    build_vision_model,
+    grid_of,
+    resized,
+)
 from relu_nmt.vision.batches import ImageTransform
 from relu_nmt.vision.config import CROSS_ENTROPY, PreprocessingConfig, VisionTransformerConfig
 from relu_nmt.vision.image_files import read_image
+from relu_nmt.vision.vision_transformer import VisionTransformer
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -47,6 +54,42 @@ def classes_of(metadata: Mapping[str, Any], path: str | os.PathLike[str]) -> tup
     if not isinstance(task, dict) or task.get("name") != TASK_NAME:
         raise CheckpointError(f"{path}: not the checkpoint of an image classifier")
     return tuple(task["classes"])
+
+
+def start_weights(
+    model: VisionModel, checkpoint: Checkpoint, classes: Sequence[str]
+) -> tuple[Mapping[str, Tensor], list[str]]:
+    """Return the weights of another image classifier as a start of this one.
+
+    A head for other classes starts anew, and learned positions of another image size are
+    interpolated.
+
+    Args:
+        model: as it was made.
+        checkpoint: of the other model.
+        classes: that this one is to tell apart.
+
+    Returns:
+        the weights, and in words what is not the other model's.
+    """
+    own, start, notes = model.state_dict(), dict(checkpoint.model_tensors), []
+    others = checkpoint.metadata["task"]["classes"]
+    if list(classes) != others:
+        start |= {name: own[name] for name in own if name.startswith("head.")}
+        notes.append(f"the head for {len(classes):,} other classes starts anew")
+    config = from_dict(VisionTransformerConfig, checkpoint.metadata["model_config"])
+    grids = [
+        grid_of((each.image_size, each.image_size), each.patch_sides)
+        for each in (config, model.config)
+    ]
+    if "positions" in start and isinstance(model, VisionTransformer) and grids[0] != grids[1]:
+        tokens, patches = start["positions"].tensor_split([-grids[0].height * grids[0].width])
+        start["positions"] = torch.cat([tokens, resized(patches, *grids)])
+        notes.append(
+            f"positions of {config.image_size} pixels a side are interpolated to those of "
+            f"{model.config.image_size}"
+        )
+    return start, notes
 
 
 class ImageClassifier:
