@@ -17,11 +17,13 @@ from relu_nmt.optim.config import OptimizerConfig, ScheduleConfig
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.vision import vision_blocks, vision_models
 from relu_nmt.vision.architectures import architectures
+from relu_nmt.vision.data_config import RECIPES
 
 _share = partial(option, above=0, most=1, metavar="P")
 
 LARGEST_PADDED = 96
 """Up to this image size ``--train-crop auto`` pads and crops; above it crops and resizes."""
+CROSS_ENTROPY = "cross_entropy"
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 _alike = ("family", "vit", "xcit")  # families whose blocks all have one shape
@@ -231,6 +233,17 @@ class ImageTaskOptions:
         "xcit_small_12; also as vit_small_patch16_224",
     )
     attention_preset: str = like(AttentionPresetOptions, "attention_preset", "none")
+    recipe: str = option(
+        "none",
+        f"settings of a published training: {', '.join(RECIPES)}; flags go before it",
+        presets=RECIPES,
+        metavar="NAME",
+    )
+    criterion: str = option(
+        CROSS_ENTROPY,
+        "loss per image: over all classes together, or of a sigmoid for each",
+        choices=(CROSS_ENTROPY, "sigmoid_cross_entropy"),
+    )
     init: str | None = option(
         None,
         "start from the public weights in a file that timm (or the model's authors) made: "
@@ -279,6 +292,19 @@ class VisionScheduleConfig(ScheduleConfig):
         -1.0,
         "updates of the first period; negative: up to the end of --max-epoch or --max-update, "
         "whichever is first",
+    )
+    warmup_epochs: float = option(
+        0.0,
+        "epochs of linear warm-up, instead of updates",
+        least=0,
+        needs=("warmup_updates", None),
+        metavar="N",
+    )
+    lr_batch_size: int | None = option(
+        None,
+        "multiply --lr by the images of an update, over all processes, and divide it by this",
+        least=1,
+        metavar="N",
     )
 
 

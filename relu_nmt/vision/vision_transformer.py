@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.spec import AttentionRegularizerConfig
 from relu_nmt.dropout import Dropout
 from relu_nmt.modules import norms
 from relu_nmt.modules.feed_forward import FeedForward
@@ -27,10 +28,10 @@ from relu_nmt.vision.base import (
     resized,
 )
 from relu_nmt.vision.blocks import PatchEmbedding
-from relu_nmt.vision.config import VisionTransformerConfig
+from relu_nmt.vision.config import CROSS_ENTROPY, VisionTransformerConfig
 
 if TYPE_CHECKING:
-    from relu_nmt.vision.batches import ImageBatch
+    from relu_nmt.vision.mixing import ImageBatch
 
 
 CUT_NORMAL_STD = 0.87962566103423978
@@ -145,25 +146,68 @@ class ImageObjective(RegularizedObjective):
     """Cross-entropy per image plus the attention regulariser, both as in translation.
 
     Label smoothing gives 1 - smoothing + smoothing / C to the right one of C classes and
-    smoothing / C to each other; the validation loss is without it.
+    smoothing / C to each other; of an image that is mixed with another, each has its share of
+    this. The validation loss is without it.
+
+    Args:
+        model: the model.
+        label_smoothing: probability mass taken from the right class.
+        regularizer: of the attention.
+        criterion: ``cross_entropy`` of one distribution over the classes, or
+            ``sigmoid_cross_entropy``, the sum of those of C independent ones.
     """
 
     model: VisionModel
 
+    def __init__(
+        self,
+        model: nn.Module,
+        label_smoothing: float,
+        regularizer: AttentionRegularizerConfig,
+        criterion: str = CROSS_ENTROPY,
+    ) -> None:
+        super().__init__(model, label_smoothing, regularizer)
+        self._of_class = cross_entropy if criterion == CROSS_ENTROPY else sigmoid_cross_entropy
+
     def loss(self, batch: "ImageBatch") -> LossOutput:
         """Return the cross-entropy of a batch, summed over its images."""
         logits = self.model(batch.images).logits
-        loss = F.cross_entropy(
-            logits,
-            batch.labels,
-            reduction="sum",
-            label_smoothing=self.label_smoothing if self.training else 0.0,
-        )
-        count = batch.num_sentences
+        smoothing = self.label_smoothing if self.training else 0.0
         with torch.no_grad():
-            correct = (logits.argmax(1) == batch.labels).sum()
+            guesses = logits.argmax(1)
+        # Both losses are linear in the probabilities that they are to match.
+        loss = self._of_class(logits, batch.labels, smoothing)
+        correct = (guesses == batch.labels).sum()
+        if batch.other_labels is not None:
+            rest = self._of_class(logits, batch.other_labels, smoothing)
+            loss = batch.share * loss + (1 - batch.share) * rest
+            others = (guesses == batch.other_labels).sum()
+            correct = batch.share * correct + (1 - batch.share) * others
+        count = batch.num_sentences
         metrics = {
             "loss": Metric(loss.detach(), count),
             "accuracy": Metric(100 * correct, count),  # top-1, percent
         }
         return LossOutput(loss, count, metrics)
+
+
+def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+    """Return the sum over the images of -sum_c t_c log softmax(z)_c.
+
+    Args:
+        logits: z, [B, C].
+        labels: [B] int64.
+        smoothing: t is 1 - smoothing + smoothing / C at the label and smoothing / C elsewhere.
+    """
+    return F.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
+
+
+def sigmoid_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+    """Return the sum over images and classes of log(1 + exp(z)) - t z, as :func:`cross_entropy`.
+
+    Reference: Beyer et al. 2020, "Are we done with ImageNet?", section 4: -t log p - (1 - t)
+    log(1 - p) with p = 1 / (1 + exp(-z)).
+    """
+    own = logits.gather(1, labels[:, None]).sum()
+    target = (1 - smoothing) * own + smoothing * logits.mean(1).sum()
+    return F.softplus(logits).sum() - target

@@ -12,6 +12,7 @@ from relu_nmt.attention.base import build_attention
 from relu_nmt.attention.softmax import CPU_HALF_FUSED_LENGTH
 from relu_nmt.attention.spec import AttentionSpec
 from relu_nmt.config import from_flat
+from relu_nmt.vision.data_config import RECIPES
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs/attention.md").read_text("utf-8")
@@ -116,7 +117,8 @@ def test_the_picture_of_the_layers_is_drawn_from_their_rules():
 
 
 @pytest.mark.parametrize(
-    "path", ["README.md", "docs/attention.md", "docs/architecture.md", "docs/layers.md"]
+    "path",
+    ["README.md", *(f"docs/{n}.md" for n in ("attention", "architecture", "layers", "images"))],
 )
 def test_links_lead_somewhere(path):
     text = re.sub("<!--.*?-->", "", (ROOT / path).read_text("utf-8"), flags=re.DOTALL)
@@ -127,3 +129,24 @@ def test_links_lead_somewhere(path):
             assert target[1:] in anchors, target
         elif "://" not in target:
             assert (ROOT / path).parent.joinpath(target.partition("#")[0]).exists(), target
+
+
+def test_the_guide_to_images_tells_what_the_recipes_set():
+    lines = (ROOT / "docs/images.md").read_text("utf-8").splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("| | `deit`"))
+    names = [name.strip("`") for name in cells(lines[start])[1:]]
+    assert names == [name for name in RECIPES if name != "none"]
+    rows = {row[0]: row[1:] for row in map(cells, lines[start + 2 : start + 16])}
+    for index, name in enumerate(names):
+        recipe = RECIPES[name]
+        assert int(rows["epochs"][index]) == recipe["max_epoch"]
+        assert float(rows["weight decay"][index]) == recipe["weight_decay"]
+        assert float(rows["clipping"][index] or 0) == recipe.get("clip_norm", 0)
+        assert float(rows["erasing"][index] or 0) == recipe.get("random_erasing", 0)
+        assert int(rows["views of an image"][index]) == recipe.get("repeated_augmentation", 1)
+        mixes = [float(part or 0) for part in rows["mixup / cutmix"][index].split("/")]
+        assert (mixes * 2)[:2] == [recipe.get("mixup", 0), recipe.get("cutmix", 0)]
+        magnitude = float(rows["RandAugment"][index].split()[2].rstrip(","))
+        assert magnitude == recipe["rand_augment_magnitude"]
+        if (kept := rows["validation keeps"][index]) or "eval_crop_ratio" in recipe:
+            assert float(kept) == recipe["eval_crop_ratio"]
