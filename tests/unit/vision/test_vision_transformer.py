@@ -128,7 +128,12 @@ def test_positions_of_fewer_patches_are_means():
 @pytest.mark.parametrize("pooling", ["class", "mean"])
 def test_big_vision_gives_the_class_token_no_position_and_its_own_weights(pooling):
     torch.manual_seed(0)
-    values = {**architectures["vit_base_bigvision_i1k"], **SMALL, "embed_dim": 64, "pooling": pooling}
+    values = {
+        **architectures["vit_base_bigvision_i1k"],
+        **SMALL,
+        "embed_dim": 64,
+        "pooling": pooling,
+    }
     model = build_vision_model(VisionTransformerConfig.of(**values), 5).eval()
     assert model.positions.shape == (4, 64)
     assert model.positions.std().item() == pytest.approx(1 / 8, rel=0.15)
