@@ -30,6 +30,26 @@ _alike = ("family", "vit", "xcit")  # families whose blocks all have one shape
 
 
 @settings
+class ViTOptions:
+    """What ViT has besides what all families have."""
+
+    big_vision: bool = option(
+        False,
+        "Big Vision's ViT: no position for the class token, and its initial weights",
+        needs=("family", "vit"),
+    )
+    tanh_layer: bool = option(
+        False, "a linear map and tanh before the classifier", needs=("family", "vit")
+    )
+    head_bias: float = option(
+        0.0,
+        "initial bias of the classifier, such as -6.9 for a sigmoid loss over 1,000 classes",
+        needs=("family", "vit"),
+        metavar="F",
+    )
+
+
+@settings
 class XCiTOptions:
     """What XCiT has besides what all families have."""
 
@@ -104,6 +124,7 @@ class VisionTransformerConfig(TransformerOptions):
         least=0,
         metavar="F",
     )
+    vit: ViTOptions = group("ViT", ViTOptions)
     xcit: XCiTOptions = group("XCiT", XCiTOptions)
 
     def check(self) -> None:
@@ -207,9 +228,9 @@ class ImageTaskOptions:
     arch: str = arch_option(
         "vit_ti",
         architectures,
-        "vit_ti, vit_s, vit_b, vit_l (deit_ti, deit_s, deit_b are the same), xcit_nano_12, "
-        "xcit_tiny_12, xcit_small_12 (or 24), xcit_medium_24, xcit_large_24; also as "
-        "vit_small_patch16_224",
+        "vit_ti, vit_s, vit_b, vit_l (deit_ti, deit_s, deit_b are the same), "
+        "vit_small_bigvision_i1k and others (docs/vision.md), xcit_nano_12, xcit_tiny_12, "
+        "xcit_small_12; also as vit_small_patch16_224",
     )
     attention_preset: str = like(AttentionPresetOptions, "attention_preset", "none")
     recipe: str = option(

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
 from docs import draw_layers
 from relu_nmt.attention import attentions
@@ -12,6 +13,9 @@ from relu_nmt.attention.base import build_attention
 from relu_nmt.attention.softmax import CPU_HALF_FUSED_LENGTH
 from relu_nmt.attention.spec import AttentionSpec
 from relu_nmt.config import from_flat
+from relu_nmt.vision.architectures import architectures
+from relu_nmt.vision.base import build_vision_model
+from relu_nmt.vision.config import VisionTransformerConfig
 from relu_nmt.vision.data_config import RECIPES
 
 ROOT = Path(__file__).parents[2]
@@ -52,6 +56,32 @@ def table_under(text: str, header: str) -> dict[str, dict[str, str]]:
 
 def cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.strip().strip("|").split("|")]
+
+
+def test_the_table_of_vision_models_has_every_shape_and_its_true_size():
+    text = (ROOT / "docs/vision.md").read_text("utf-8")
+    lines = [line for line in text.splitlines() if re.match(r"\| `\w+_", line)]
+    named = set()
+    for line in lines:
+        first, width, _, _, _, size = cells(line)
+        names = re.findall(r"`(\w+)`", first)
+        assert len({str(architectures[name]) for name in names}) == 1, line
+        named.update(names)
+        config = VisionTransformerConfig.of(**architectures[names[0]])
+        with torch.device("meta"):
+            model = build_vision_model(config, 1000)
+        assert sum(p.numel() for p in model.parameters()) == int(size.replace(",", "")), line
+        assert config.embed_dim == int(width), line
+    assert named == set(architectures)
+
+
+def test_the_example_of_vision_models_runs():
+    text = (ROOT / "docs/vision.md").read_text("utf-8")
+    [code] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    found = {}
+    exec(code, found)
+    assert found["output"].logits.shape == (2, 10)
+    assert found["output"].intermediate[1].shape == (2, 192, 7, 12)
 
 
 @pytest.mark.parametrize("header", ["| name | weights w_ij", "| name | causal"])
