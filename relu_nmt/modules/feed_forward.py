@@ -125,6 +125,18 @@ class GeluFeedForward(FeedForward):
         return F.gelu(hidden)
 
 
+@feed_forwards.register("gelu-tanh")
+class TanhGeluFeedForward(FeedForward):
+    """activate(h) = h (1 + tanh(sqrt(2 / pi) (h + 0.044715 h^3))) / 2, which approximates GELU.
+
+    Reference: Hendrycks and Gimpel 2016, "Gaussian error linear units", section 2.
+    """
+
+    def activate(self, hidden: Tensor) -> Tensor:
+        """See :meth:`FeedForward.activate`."""
+        return F.gelu(hidden, approximate="tanh")
+
+
 @feed_forwards.register("silu")
 class SiluFeedForward(FeedForward):
     """activate(h) = h sigmoid(h).

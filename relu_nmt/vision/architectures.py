@@ -69,6 +69,17 @@ _SHORT = {
     if f"{family}_{size}" in shapes
 }
 
+_BIG_VISION = {"big_vision": True, "feed_forward": "gelu-tanh"}
+_BIG_VISION_FORMS = {  # its settings for ImageNet-1k and for ImageNet-21k
+    "bigvision_i1k": {**_BIG_VISION, "tanh_layer": True, "head_bias": -6.9},
+    "bigvision_i21k": {**_BIG_VISION, "pooling": "mean", "head_bias": -10.0},
+}
+_BIG_VISION_VIT = {
+    f"{name}_{form}": {**_VIT[name], **values}
+    for name in ("vit_small", "vit_base", "vit_large")
+    for form, values in _BIG_VISION_FORMS.items()
+}
+
 
 def _xcit(embed_dim: int, layers: int, heads: int) -> dict[str, Any]:
     return {
@@ -88,5 +99,5 @@ _XCIT = {
     "xcit_medium_24": _xcit(512, 24, 8),
     "xcit_large_24": _xcit(768, 24, 16),
 }
-architectures = Architectures(_SHORT | _VIT | _DEIT | _XCIT)
+architectures = Architectures(_SHORT | _VIT | _DEIT | _BIG_VISION_VIT | _XCIT)
 """The ``--arch`` presets."""

@@ -17,14 +17,36 @@ from relu_nmt.optim.config import OptimizerConfig, ScheduleConfig
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.vision import vision_blocks, vision_models
 from relu_nmt.vision.architectures import architectures
+from relu_nmt.vision.data_config import RECIPES
 
 _share = partial(option, above=0, most=1, metavar="P")
 
 LARGEST_PADDED = 96
 """Up to this image size ``--train-crop auto`` pads and crops; above it crops and resizes."""
+CROSS_ENTROPY = "cross_entropy"
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 _alike = ("family", "vit", "xcit")  # families whose blocks all have one shape
+
+
+@settings
+class ViTOptions:
+    """What ViT has besides what all families have."""
+
+    big_vision: bool = option(
+        False,
+        "Big Vision's ViT: no position for the class token, and its initial weights",
+        needs=("family", "vit"),
+    )
+    tanh_layer: bool = option(
+        False, "a linear map and tanh before the classifier", needs=("family", "vit")
+    )
+    head_bias: float = option(
+        0.0,
+        "initial bias of the classifier, such as -6.9 for a sigmoid loss over 1,000 classes",
+        needs=("family", "vit"),
+        metavar="F",
+    )
 
 
 @settings
@@ -102,6 +124,7 @@ class VisionTransformerConfig(TransformerOptions):
         least=0,
         metavar="F",
     )
+    vit: ViTOptions = group("ViT", ViTOptions)
     xcit: XCiTOptions = group("XCiT", XCiTOptions)
 
     def check(self) -> None:
@@ -205,11 +228,22 @@ class ImageTaskOptions:
     arch: str = arch_option(
         "vit_ti",
         architectures,
-        "vit_ti, vit_s, vit_b, vit_l (deit_ti, deit_s, deit_b are the same), xcit_nano_12, "
-        "xcit_tiny_12, xcit_small_12 (or 24), xcit_medium_24, xcit_large_24; also as "
-        "vit_small_patch16_224",
+        "vit_ti, vit_s, vit_b, vit_l (deit_ti, deit_s, deit_b are the same), "
+        "vit_small_bigvision_i1k and others (docs/vision.md), xcit_nano_12, xcit_tiny_12, "
+        "xcit_small_12; also as vit_small_patch16_224",
     )
     attention_preset: str = like(AttentionPresetOptions, "attention_preset", "none")
+    recipe: str = option(
+        "none",
+        f"settings of a published training: {', '.join(RECIPES)}; flags go before it",
+        presets=RECIPES,
+        metavar="NAME",
+    )
+    criterion: str = option(
+        CROSS_ENTROPY,
+        "loss per image: over all classes together, or of a sigmoid for each",
+        choices=(CROSS_ENTROPY, "sigmoid_cross_entropy"),
+    )
     init: str | None = option(
         None,
         "start from the public weights in a file that timm (or the model's authors) made: "
@@ -258,6 +292,19 @@ class VisionScheduleConfig(ScheduleConfig):
         -1.0,
         "updates of the first period; negative: up to the end of --max-epoch or --max-update, "
         "whichever is first",
+    )
+    warmup_epochs: float = option(
+        0.0,
+        "epochs of linear warm-up, instead of updates",
+        least=0,
+        needs=("warmup_updates", None),
+        metavar="N",
+    )
+    lr_batch_size: int | None = option(
+        None,
+        "multiply --lr by the images of an update, over all processes, and divide it by this",
+        least=1,
+        metavar="N",
     )
 
 
