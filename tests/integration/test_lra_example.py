@@ -260,6 +260,25 @@ def test_every_attention_trains_and_ignores_padding(lra, name):
     torch.testing.assert_close(model(tokens)[0], logits[0], rtol=1e-4, atol=1e-5)
 
 
+def test_it_learns_which_word_a_text_has(lra, tmp_path, capsys):
+    rng = random.Random(0)
+    for split, count in (("train", 96), ("test", 32)):
+        for kind, word in (("neg", "bad"), ("pos", "good")):
+            (tmp_path / split / kind).mkdir(parents=True)
+            for number in range(count):
+                words = rng.choices(["the", "film", "is", "it"], k=4)
+                words[rng.randrange(4)] = word
+                (tmp_path / split / kind / f"{number}.txt").write_text(" ".join(words))
+    flags = (
+        f"{tmp_path} --task text-small --length 32 --attention reluformer --batch-size 32 --cpu "
+        "--lr 5e-3 --warmup-updates 10 --max-update 90 --total-num-update 90 "
+        f"--validate-interval-updates 90 --save-dir {tmp_path}/run --log-format none"
+    )
+    assert lra.train.main(flags.split()) == 0
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert results["valid"]["test"][-1]["accuracy"] > 95
+
+
 def command(lra, folder, capsys, *flags):
     flags = (
         f"{folder}/data --task listops-small --length 32 --num-train 40 --num-valid 8 --num-test 8 "
