@@ -103,7 +103,7 @@ def test_stopping_and_going_on_changes_no_bit(squares, tmp_path, flags):
 XCIT = "--arch xcit_nano_12_p4 --embed-dim 16 --class-attention sima --checkpoint-activations"
 
 
-@pytest.mark.parametrize("attention", ["xca", "sima"])
+@pytest.mark.parametrize("attention", ["xca", "sima --store-ema --ema-decay 0.9"])
 def test_an_xcit_goes_on_where_it_stopped_statistics_included(squares, tmp_path, attention):
     flags = f"{TINY} {XCIT} --attention {attention} --drop-path 0.1 --no-epoch-checkpoints --bf16"
     flags += f" --lr-period-updates 20 --save-dir {tmp_path}"
