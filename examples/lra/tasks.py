@@ -63,12 +63,15 @@ class Samples:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def some(self, count: int | None) -> "Samples":
+    def some(self, count: int) -> "Samples":
         """Return a fixed random choice of so many, in order; all, if there are no more."""
-        if count is None or count >= len(self):
-            return self
-        numbers = np.sort(np.random.default_rng(0).permutation(len(self))[:count])
+        numbers = chosen(len(self), count)
         return Samples([self.sequences[number] for number in numbers], self.labels[numbers])
+
+
+def chosen(total: int, count: int) -> np.ndarray:
+    """Return ``count`` of the numbers below ``total``, or all, in order; always the same ones."""
+    return np.sort(np.random.default_rng(0).permutation(total)[:count])
 
 
 def open_task(
@@ -89,14 +92,14 @@ def open_task(
     if name in ("listops", "pathfinder"):
         return _generated(name, folder, length, counts, say)
     if name == "image":
-        samples = _grey_images(folder)
+        samples = _grey_images(folder, counts)
     else:
         samples = (_byte_texts if name == "text" else _text_pairs)(folder)
     cut = {}
     for split, found in samples.items():
-        chosen = found.some(counts[split])
-        short = [tuple(ids[:length] for ids in sample) for sample in chosen.sequences]
-        cut[split] = replace(chosen, sequences=short)
+        some = found.some(counts[split])
+        short = [tuple(ids[:length] for ids in sample) for sample in some.sequences]
+        cut[split] = replace(some, sequences=short)
     return cut
 
 
@@ -135,33 +138,32 @@ def _stored(arrays: dict[str, np.ndarray], split: str) -> Samples:
     return Samples([(ids,) for ids in sequences], arrays[f"{split}_labels"])
 
 
-def _grey_images(folder: Path) -> dict[str, Samples]:
+def _grey_images(folder: Path, counts: dict[str, int]) -> dict[str, Samples]:
     """Return images as grey values row by row; every tenth training image is for validation."""
-    found = {}
+    sets = {}
     for split in ("train", "test"):
         path = folder / split
         if not path.exists():
             path = folder / f"{split}.zip"
         if not path.exists():
             raise DataError(f"{folder}: expected train and test, each a folder or .zip of classes")
-        [images] = open_images(path).values()
-        pixels = [
-            (np.asarray(images.read(number).convert("L")).flatten(),)
-            for number in range(len(images))
-        ]
-        for number, (ids,) in enumerate(pixels):
-            if len(ids) != TASKS["image"].length:
-                raise DataError(f"{path}: {images.paths[number]}: expected 32 x 32 pixels")
+        [sets[split]] = open_images(path).values()
+    held = np.arange(len(sets["train"])) % 10 == 9
+    for split, numbers in (("valid", np.flatnonzero(held)), ("train", np.flatnonzero(~held))):
+        sets[split] = sets["train"].subset(numbers, split)
+    found = {}
+    for split in SPLITS:  # decoded are those only that are wanted
+        images = sets[split].subset(chosen(len(sets[split]), counts[split]), split)
+        pixels = []
+        for number in range(len(images)):
+            image = images.read(number)
+            if image.size != (32, 32):
+                raise DataError(
+                    f"{images.store.origin}: {images.paths[number]}: expected 32 x 32 pixels"
+                )
+            pixels.append((np.asarray(image.convert("L")).flatten(),))
         found[split] = Samples(pixels, images.labels)
-    held = np.arange(len(found["train"])) % 10 == 9
-    parts = {
-        split: Samples(
-            [found["train"].sequences[i] for i in np.flatnonzero(chosen)],
-            found["train"].labels[chosen],
-        )
-        for split, chosen in (("train", ~held), ("valid", held))
-    }
-    return {**parts, "test": found["test"]}
+    return found
 
 
 def _bytes(text: str) -> np.ndarray:

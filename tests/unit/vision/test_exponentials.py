@@ -15,6 +15,8 @@ FREE = {
         **{"attention": "sima", "class_attention": "sima"},
         **{"feed_forward": "relu", "conv_activation": "relu"},
     },
+    "swin": {"attention": "sima", "feed_forward": "relu"},
+    "cvt": {"attention": "sima", "feed_forward": "relu"},
 }
 
 
@@ -44,6 +46,7 @@ def test_sima_with_relu_has_no_exponential(family):
         *(("vit", setting) for setting in ("feed_forward=gelu-tanh", "tanh_layer=true")),
         *(("xcit", setting) for setting in ("attention=xca", "class_attention=softmax")),
         *(("xcit", setting) for setting in ("conv_activation=gelu", "feed_forward=silu")),
+        *(("swin", "attention=softmax"), ("cvt", "feed_forward=quick-gelu")),
     ],
 )
 def test_each_part_that_has_one_is_found(family, setting):
