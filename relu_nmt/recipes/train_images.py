@@ -186,7 +186,7 @@ def config_for_data(
         say: prints what the numbers are.
     """
     schedule = config.schedule
-    if schedule.lr_batch_size is not None:
+    if schedule.lr_batch_size:
         images = batch_size * processes * config.run.update_freq_of(1)
         rates = tuple(rate * images / schedule.lr_batch_size for rate in schedule.lr)
         say(
