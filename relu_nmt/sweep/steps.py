@@ -28,9 +28,9 @@ class SweepModel:
     """A model.
 
     Args:
-        attention: as ``--attention`` takes it.
+        attention: as ``--attention`` takes it, or the name of what else tells models apart.
         seed: of weights, dropout and order of the data.
-        lengths: document lengths that it learns, in tokens.
+        lengths: document lengths that it learns, in tokens; none for a model of images.
         is_mixture: whether they are a ``--doc-mixture``.
     """
 
@@ -43,8 +43,8 @@ class SweepModel:
     def name(self) -> str:
         """Name of its folder."""
         lengths = "+".join(map(str, self.lengths))
-        lengths = f"mix{lengths}" if self.is_mixture else f"L{lengths}"
-        return f"{re.sub(r'[^A-Za-z0-9=.+_]', '-', self.attention)}-{lengths}-seed{self.seed}"
+        lengths = f"mix{lengths}-" if self.is_mixture else f"L{lengths}-" if lengths else ""
+        return f"{re.sub(r'[^A-Za-z0-9=.+_]', '-', self.attention)}-{lengths}seed{self.seed}"
 
     @property
     def trained_on(self) -> str:
@@ -53,7 +53,8 @@ class SweepModel:
 
     def __str__(self) -> str:
         what = "mixture" if self.is_mixture else "length"
-        return f"{self.attention} {what} {self.trained_on} seed {self.seed}"
+        learnt = f" {what} {self.trained_on}" if self.lengths else ""
+        return f"{self.attention}{learnt} seed {self.seed}"
 
 
 @dataclass(frozen=True)
