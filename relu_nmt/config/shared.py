@@ -89,8 +89,8 @@ class BatchingConfig(BatchSizeOptions):
     )
     skip_invalid_size_inputs: bool = option(
         False,
-        "leave out training sentences longer than --max-tokens (they are counted), "
-        "instead of stopping",
+        "leave out sentences that are longer than the model can take, and in training than "
+        "--max-tokens (they are counted), instead of stopping",
         flags=("--skip-invalid-size-inputs-valid-test",),
     )
 

@@ -10,6 +10,8 @@ from relu_nmt.modules import position_schemes
 from relu_nmt.modules.config import TransformerOptions, attention_option, size_option
 
 _positions = partial(option, metavar="NAME", choices=position_schemes)
+LEARNED_POSITIONS = 1024
+_LONGEST = f"default: with learned positions, of which there are as many, {LEARNED_POSITIONS}"
 
 
 @settings
@@ -78,15 +80,11 @@ class TransformerConfig(TransformerOptions):
     )
     no_scale_embedding: bool = option(False, "do not multiply embeddings by sqrt(width)")
     layernorm_embedding: bool = option(False, "LayerNorm on the embeddings")
-    max_source_positions: int = size_option(
-        1024,
-        "longest source with learned positions; others have no limit",
-        needs=("encoder_positions", "learned"),
+    max_source_positions: int | None = size_option(
+        None, f"longest source to train on, in tokens ({_LONGEST})"
     )
-    max_target_positions: int = size_option(
-        1024,
-        "longest target with learned positions; others have no limit",
-        needs=("decoder_positions", "learned"),
+    max_target_positions: int | None = size_option(
+        None, f"longest target to train on, in tokens ({_LONGEST})"
     )
 
     def check(self) -> None:
@@ -119,6 +117,11 @@ class TransformerConfig(TransformerOptions):
     def attention_of(self, slot: str) -> str:
         """Return the attention of the slot ``encoder``, ``decoder`` or ``cross``."""
         return getattr(self, f"{slot}_attention") or self.attention
+
+    def max_positions_of(self, side: str) -> int:
+        """Return how many positions the side ``encoder`` or ``decoder`` learns, if it does."""
+        which = {"encoder": "source", "decoder": "target"}[side]
+        return getattr(self, f"max_{which}_positions") or LEARNED_POSITIONS
 
     def positions_of(self, side: str) -> str:
         """Return the position scheme of the side ``encoder`` or ``decoder``."""

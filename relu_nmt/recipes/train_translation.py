@@ -8,7 +8,7 @@ import torch
 
 from relu_nmt.config import to_dict
 from relu_nmt.corpus.translation import TranslationTask
-from relu_nmt.data.batches import TranslationBatches, refuse_too_long
+from relu_nmt.data.batches import Longest, TranslationBatches, refuse_too_long
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR
 from relu_nmt.data.groups import LENGTHS_FILE, SINGLE_SENTENCES, lengths_in_words
 from relu_nmt.data.split import Split
@@ -51,6 +51,7 @@ class TranslationTraining(Training):
 
     settings: Settings
     task: TranslationTask
+    _longest: Longest
 
     def trainer(self) -> Trainer:
         """Return the trainer of a new training; what its parts are is printed."""
@@ -61,6 +62,7 @@ class TranslationTraining(Training):
         objective = TranslationObjective(
             model, settings.task.smoothing, settings.regularizer, settings.task.report_accuracy
         )
+        self._longest = self._longest_of(model)
         train, valid = self._batches()
         scorers: dict[str, Scorer] = {}
         if settings.bleu.eval_bleu and valid:
@@ -102,6 +104,17 @@ class TranslationTraining(Training):
         self.say(f"model: {self.settings.task.arch}, attention {_attention_names(config)}")
         self.say_size(model)
         return model
+
+    def _longest_of(self, model: EncoderDecoder) -> Longest:
+        """Return the longest source and target to train on."""
+        config = self.settings.model
+        given = (config.max_source_positions, config.max_target_positions)
+        own = (model.most_source_tokens, model.most_target_tokens)
+        source, target = (
+            min((limit for limit in limits if limit is not None), default=None)
+            for limits in zip(given, own, strict=True)
+        )
+        return source, target
 
     def _check_checkpoint(self) -> None:
         """Compare the checkpoint to go on from with this model and data.
@@ -171,13 +184,9 @@ class TranslationTraining(Training):
         if not skip and (not lengths or SINGLE_SENTENCES in lengths):
             refuse_too_long(split, batching.max_tokens)
         seed = self.settings.trainer.run.seed
-        batches = TranslationBatches(split, batching.training_limits, lengths, seed, skip)
+        limits = batching.training_limits
+        batches = TranslationBatches(split, limits, lengths, seed, skip, self._longest)
         self._tell_lengths(batches)
-        if batches.num_skipped:
-            self.say(
-                f"{batches.num_skipped:,} of them are longer than --max-tokens "
-                f"{batching.max_tokens} and left out (--skip-invalid-size-inputs)"
-            )
         return batches
 
     def _validation_batches(self, name: str) -> TranslationBatches:
@@ -185,7 +194,11 @@ class TranslationTraining(Training):
         documents = self.settings.documents
         lengths = (documents.validation_length,) if documents.active else ()
         limits = self.settings.batching.validation_limits
-        batches = TranslationBatches(self._open(name), limits, lengths)
+        skip = self.settings.batching.skip_invalid_size_inputs
+        split = self._open(name)
+        batches = TranslationBatches(
+            split, limits, lengths, skip_too_long=skip, longest=self._longest
+        )
         self._tell_lengths(batches)
         return batches
 
@@ -207,6 +220,11 @@ class TranslationTraining(Training):
         mixed = " (first epoch; dealt anew in each)" if len(descriptions) > 1 else ""
         for description in descriptions:
             self.say(f"{batches.split.name}{mixed}: {lengths_in_words(description)}")
+        if batches.num_skipped:
+            self.say(
+                f"{batches.num_skipped:,} of them are longer than --max-tokens or than the model "
+                "can take, and left out (--skip-invalid-size-inputs-valid-test)"
+            )
 
     def _write_lengths(self, batches: Iterable[TranslationBatches]) -> None:
         """Write how long the groups of sentences really are; nothing without documents."""
@@ -240,6 +258,7 @@ class TranslationTraining(Training):
             self.say,
             SAMPLES if options.eval_bleu_print_samples else 0,
             batches.groups if self.settings.documents.active else None,
+            self._longest[0],
         )
 
 
