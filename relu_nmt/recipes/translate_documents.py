@@ -19,6 +19,8 @@ from relu_nmt.recipes.translation import (
     limit_note,
     load_translator,
     share,
+    source_limit,
+    too_long_note,
 )
 from relu_nmt.recipes.translation_settings import TranslateDocumentsSettings as Settings
 
@@ -60,7 +62,15 @@ def run(settings: Settings, *, progress: bool = True) -> TextTranslation:
         _tell(notes)
     runs = [(blank, list(run)) for blank, run in itertools.groupby(lines, is_blank)]
     documents = [run for blank, run in runs if not blank]
+    limit = source_limit(settings.model, translator)
     sources = translator.encode_documents(documents)
+    numbers = [number for number, line in enumerate(lines) if not is_blank(line)]
+    too_long = [
+        number
+        for number, source in zip(numbers, sources.sentences, strict=True)
+        if limit.refuses(source)
+    ]
+    sources = sources.limited(limit)
     plan = WindowPlan(sources.sizes, sources.counts, windows)
     hidden = settings.documents.no_progress_bar or not progress
     with (
@@ -74,6 +84,7 @@ def run(settings: Settings, *, progress: bool = True) -> TextTranslation:
     text = [line for blank, run in runs for line in ([""] * len(run) if blank else next(rest))]
     report = [
         _report(sources, found, windows, int(plan.groups().over_long.sum())),
+        too_long_note(too_long, limit, "line"),
         _undivided_note(found),
         limit_note(found.num_at_limit, settings.search),
         _empty_note([line for own in found for line in own]),

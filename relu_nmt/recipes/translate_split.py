@@ -35,6 +35,7 @@ from relu_nmt.recipes.translation import (
     limit_note,
     load_translator,
     share,
+    source_limit,
     write_file,
 )
 from relu_nmt.recipes.translation_settings import TranslateSplitSettings as Settings
@@ -166,6 +167,7 @@ class _SplitTranslator:
         self._config = settings.generation
         self._windows = settings.documents.windows
         self._attention = attention
+        self._limit = source_limit(settings.model, translator)
         self._out = output
         joined = settings.model.post_process is not None
         self._lines = LineFormat(self._task, joined, self._config.print_alignment is not None)
@@ -219,20 +221,23 @@ class _SplitTranslator:
 
     def _over_long(self) -> str:
         """Refuse sentences that the model cannot read, or return a note that they stay empty."""
-        limit, sizes = self._translator.max_source_positions, self._split.source_sizes
-        too_long = sizes > (np.inf if limit is None else limit)
+        limit, sizes = self._limit, self._split.source_sizes
+        too_long = sizes > (np.inf if limit.tokens is None else limit.tokens)
         number = int(too_long.sum())
-        if number and not self._settings.split.skip_invalid_size_inputs_valid_test:
+        skip = self._settings.split.skip_invalid_size_inputs_valid_test
+        if number and not skip and not limit.truncate:
             raise DataError(
                 f"split {self._split.name}: sentence {int(too_long.argmax())} has more than the "
-                f"{limit} tokens that the model can read ({number} such sentences); "
-                "--skip-invalid-size-inputs-valid-test leaves them empty"
+                f"{limit.tokens} tokens that the model can read, or of --max-source-length "
+                f"({number} such sentences); --skip-invalid-size-inputs-valid-test leaves them "
+                "empty, --truncate-source cuts them"
             )
-        return f"NOTE: {number} sentences of more than {limit} tokens stay empty" if number else ""
+        done = "are cut" if limit.truncate else "stay empty"
+        return f"NOTE: {number} sentences of more than {limit.tokens} tokens {done}" * bool(number)
 
     def _read(self, numbers: range) -> list[SourceSentence]:
         """Return sentences with their references, without words if the model cannot read them."""
-        task, limit = self._task, self._translator.max_source_positions
+        task = self._task
         # Unknown words are only in the raw source.
         raw = self._split.raw_source if self._config.replace_unk is not None else None
         sentences = []
@@ -241,9 +246,7 @@ class _SplitTranslator:
             tokens = task.source_dictionary.symbols_of(ids)
             if raw is not None:
                 tokens = task.source_text.encode(raw[i])
-            if limit is not None and len(ids) > limit:
-                ids, tokens = ids[-1:], []
-            sentences.append(SourceSentence(ids, tokens, reference))
+            sentences.append(self._limit.applied(SourceSentence(ids, tokens, reference)))
         return sentences
 
     def _take(self, translated: TranslatedDocuments) -> None:

@@ -49,6 +49,17 @@ class ModelOptions(LanguageOptions, FairseqOptions, PrecisionOptions, AttentionB
         choices=("moses", "space", "none"),
     )
     bf16: bool = like(PrecisionOptions, "bf16", False, "compute in bfloat16; also on the CPU")
+    max_source_length: int | None = option(
+        None,
+        "longest sentence to translate, in tokens with </s>, if less than the model can read: it "
+        "bounds time and memory. The translation of longer ones is empty, and told of",
+        flags=("--max-source-positions",),
+        least=2,
+        metavar="N",
+    )
+    truncate_source: bool = option(
+        False, "translate the beginning of longer sentences instead, and tell of them"
+    )
 
 
 @settings
@@ -60,7 +71,9 @@ class SplitOptions(SubsetOptions, ProgressBarOptions):
     )
     quiet: bool = option(False, "print the score only")
     skip_invalid_size_inputs_valid_test: bool = option(
-        False, "leave sentences untranslated that are longer than the model can read"
+        False,
+        "leave sentences untranslated that are longer than the model can read (or "
+        "--max-source-length), instead of stopping",
     )
 
 
