@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from relu_nmt.config import add_settings, read_settings
 from relu_nmt.errors import ConfigError, ReluNmtError
+from relu_nmt.io.standard_streams import utf8_streams
 from relu_nmt.registry import close_names
 from relu_nmt.user_modules import FLAG, import_user_module
 
@@ -20,6 +21,8 @@ own 1,024 make up a third of the memory of a small training."""
 
 USER_ERROR = 2
 INTERRUPTED = 130
+READER_LEFT = 141
+"""As in a shell: 128 + SIGPIPE."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -101,13 +104,16 @@ def run_command(
     """Parse ``argv``, run ``body`` and return the exit code.
 
     Exit codes: 0 done, 2 a mistake that the user can mend (one line on standard error), 130
-    interrupted from the keyboard.
+    interrupted from the keyboard, 141 the reader of standard output has left.
     """
     os.environ.setdefault(KERNEL_CACHE, "256")
     debug = "--debug" in (sys.argv[1:] if argv is None else argv)
     try:
-        return body(parser.parse_args(argv)) or 0
-    except ReluNmtError as error:
+        with utf8_streams():
+            return body(parser.parse_args(argv)) or 0
+    except BrokenPipeError:  # head or less have seen enough; a shell says nothing either
+        return READER_LEFT
+    except (ReluNmtError, OSError) as error:
         if debug:
             raise
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
@@ -115,8 +121,3 @@ def run_command(
     except KeyboardInterrupt:
         print(f"{parser.prog}: interrupted", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:
-        # The reader (head, less) has left: the rest of the output has nowhere to go, and Python
-        # would complain once more when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -112,10 +113,12 @@ def run_training(
     config = settings.trainer
     process = join_processes(config.run.cpu)
     try:
-        log = TrainingLog(config.logging, quiet=not process.is_first, shown=progress)
-        result = training_class(settings, process, log).trainer().train()
-        if (peak := peak_gpu_bytes()) is not None:
-            log.say(f"peak GPU memory: {peak:,} bytes")
+        folder = CheckpointFolder(config.checkpoint, config.validation)
+        with folder.owned() if process.is_first else nullcontext():
+            log = TrainingLog(config.logging, quiet=not process.is_first, shown=progress)
+            result = training_class(settings, process, log).trainer().train()
+            if (peak := peak_gpu_bytes()) is not None:
+                log.say(f"peak GPU memory: {peak:,} bytes")
     finally:
         process.close()
     return result

@@ -13,7 +13,8 @@ from relu_nmt.decoding.document_search import (
     WindowPlan,
 )
 from relu_nmt.io.progress_bar import hidden_progress, progress_bar
-from relu_nmt.io.text_lines import decode_lines, read_lines
+from relu_nmt.io.standard_streams import standard_input
+from relu_nmt.io.text_lines import decode_lines, read_lines, reading
 from relu_nmt.recipes.translation import (
     length_note,
     limit_note,
@@ -97,7 +98,8 @@ def run(settings: Settings, *, progress: bool = True) -> TextTranslation:
 
 def _read(path: str) -> list[str]:
     if path == "-":
-        return decode_lines(sys.stdin.buffer.read(), "standard input")
+        with reading("standard input"), standard_input() as file:
+            return decode_lines(file.read(), "standard input")
     return read_lines(path)
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from relu_nmt.decoding.translations import SourceLimit, TranslatedLines, Translation
 from relu_nmt.errors import DataError
+from relu_nmt.io.standard_streams import standard_input
 from relu_nmt.io.text_lines import decode_lines, open_text, reading
 from relu_nmt.recipes.translation import (
     LineFormat,
@@ -90,7 +91,7 @@ def untranslated(translation: Translation) -> Translation:
 
 def _opened(path: str) -> io.BufferedReader:
     try:
-        return open(sys.stdin.fileno(), "rb", closefd=False) if path == "-" else open_text(path)
+        return standard_input() if path == "-" else open_text(path)
     except OSError as error:
         raise DataError(f"--input {path}: cannot read it: {error.strerror}") from error
 
