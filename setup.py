@@ -18,6 +18,8 @@ COMMANDS = [
     "average",
     "sweep",
     "vision_train",
+    "vision_evaluate",
+    "vision_classify",
 ]
 
 setup(

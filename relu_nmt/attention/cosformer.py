@@ -3,6 +3,7 @@
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from relu_nmt.attention import attentions
@@ -20,6 +21,11 @@ class CosFormerConfig(AttentionConfig):
     """Settings of :class:`CosFormerAttention`."""
 
     reweight: bool = option(True, "multiply by the cosine of the distance")
+    grid: bool = option(
+        False,
+        "distances of an image's patches, by rows and by columns: a cosine of each",
+        needs="reweight",
+    )
     horizon: int = option(
         1024, "M in causal use, where the length is not known: most tokens", least=1
     )
@@ -35,8 +41,14 @@ class CosFormerAttention(FeatureAttention):
     fewer queries than keys the queries are the last ones, as in step-by-step decoding. A query or
     key without positive channels gives output 0.
 
+    With ``grid``, for the patches of images, the cosine is cos(pi (y_i - y_j) / (2 R))
+    cos(pi (x_i - x_j) / (2 C)) on R rows and C columns, so that there are 4 d features. A class
+    token stands in the middle of the image, so that it is equally near to opposite patches.
+
     Reference: Qin et al. 2022, "cosFormer: Rethinking Softmax in Attention", Eq. 9-12. Deviation:
-    the paper's code takes M = max(Nq, Nk) of the padded batch, in causal use too.
+    the paper's code takes M = max(Nq, Nk) of the padded batch, in causal use too. The form for
+    images: Koohpayegani and Pirsiavash 2024, "SimA", appendix A.4; it does not say where the class
+    token stands.
 
     Example:
         >>> attend = CosFormerAttention(CosFormerConfig(), num_heads=1, head_dim=1, dropout=0.0)
@@ -56,10 +68,14 @@ class CosFormerAttention(FeatureAttention):
         """See :meth:`FeatureAttention.features`.
 
         Raises:
-            ConfigError: more tokens than ``horizon`` in causal use.
+            ConfigError: more tokens than ``horizon`` in causal use, or no patches with ``grid``.
         """
         q, k = q.relu(), k.relu()
         if not self.config.reweight:
+            return q, k
+        if self.config.grid:
+            for places in _grid_places(visibility, q):
+                q, k = _turned(q, places), _turned(k, places)
             return q, k
         if visibility.causal:
             if visibility.longest > self.config.horizon:
@@ -78,11 +94,34 @@ class CosFormerAttention(FeatureAttention):
 
     def most_keys(self, causal: bool) -> int | None:
         """Return ``horizon`` in causal use."""
-        return self.config.horizon if causal and self.config.reweight else None
+        has_horizon = causal and self.config.reweight and not self.config.grid
+        return self.config.horizon if has_horizon else None
 
     def divisor(self, totals: Tensor) -> Tensor:
         """Return the sums, at least 1e-6."""
         return totals.clamp_min(SMALLEST_SUM)
+
+
+def _grid_places(visibility: Visibility, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the row of each token over the number of rows, and the same of columns, [1, N] each.
+
+    Args:
+        visibility: has the grid of the patches.
+        like: gives dtype and device.
+
+    Raises:
+        ConfigError: the tokens are no patches.
+    """
+    if visibility.grid is None:
+        raise ConfigError("cosformer: grid=true is for the patches of images; leave it out")
+    rows, columns = visibility.grid
+    others = visibility.num_keys - rows * columns
+    patches = torch.arange(rows * columns, device=like.device)
+    places = []
+    for numbers, size in ((patches // columns, rows), (patches % columns, columns)):
+        middle = (size - 1) / 2
+        places.append(F.pad(numbers.to(like.dtype), (others, 0), value=middle)[None] / size)
+    return places[0], places[1]
 
 
 def _turned(x: Tensor, places: Tensor) -> Tensor:

@@ -30,6 +30,8 @@ class Visibility:
             statistic and loss. ``None`` if all are real.
         causal: query i sees keys 0 .. Nk - Nq + i only.
         device: where masks are made.
+        grid: rows and columns of an image's patches, where the last rows * columns tokens are
+            patches, row by row; ``None`` where tokens lie in one line.
 
     Attributes:
         longest: the most tokens of a sequence.
@@ -57,12 +59,14 @@ class Visibility:
         query_mask: Tensor | None = None,
         causal: bool = False,
         device: torch.device | None = None,
+        grid: tuple[int, int] | None = None,
     ) -> None:
         self.num_queries = num_queries
         self.num_keys = self.longest = num_keys
         self.key_mask = key_mask
         self.query_mask = query_mask
         self.causal = causal
+        self.grid = grid
         self.device = key_mask.device if key_mask is not None else device
 
     @property

@@ -19,7 +19,11 @@ from relu_nmt.config import option, settings
 class SimAConfig(AttentionConfig):
     """Settings of :class:`SimAAttention`."""
 
-    norm: str = option("l1", "norm over the tokens: l1 or l2 (an ablation)", choices=("l1", "l2"))
+    norm: str = option(
+        "l1",
+        "norm over the tokens: l1, l2 (an ablation), or none, which the paper shows to diverge",
+        choices=("l1", "l2", "none"),
+    )
 
 
 @attentions.register("sima")
@@ -28,10 +32,12 @@ class SimAAttention(Attention):
 
     It is computed as q' (k'^T v) if there are at least as many tokens as channels, unless the
     weights q' k'^T are needed. They are signed, and tiny: sum_ij |w_ij| <= d, so everything is
-    float32 (at 4096 tokens float16 would underflow).
+    float32 (at 4096 tokens float16 would underflow). With ``norm=none`` q' is q and k' is k, the
+    control whose loss becomes NaN in the paper.
 
     Reference: Koohpayegani and Pirsiavash 2024, "SimA: Simple Softmax-free Attention for Vision
-    Transformers", Eq. 4-6; the order of the products is that of its algorithm 1.
+    Transformers", Eq. 4-6; the order of the products is that of its algorithm 1, the norms those of
+    its ablations.
 
     Example:
         >>> import torch
@@ -53,11 +59,10 @@ class SimAAttention(Attention):
 
     def attend(self, problem: AttentionProblem) -> AttentionOutput:
         """See :meth:`Attention.attend`."""
-        order, need = int(self.config.norm[1]), problem.need
-        q, k = (
-            normalized_over_tokens(without_padding(x, problem.visibility), order)
-            for x in (problem.q, problem.k)
-        )
+        need = problem.need
+        q, k = (without_padding(x, problem.visibility) for x in (problem.q, problem.k))
+        if self.config.norm != "none":
+            q, k = (normalized_over_tokens(x, int(self.config.norm[1])) for x in (q, k))
         if need.rows or need.weights or problem.dropout > 0 or q.size(2) < self.head_dim:
             problem.q, problem.k = q, k
             return rows.solve(problem)

@@ -3,11 +3,46 @@
 from dataclasses import replace
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from relu_nmt.attention import attentions
 from relu_nmt.attention.base import Attention, AttentionConfig, AttentionOutput, AttentionProblem
+from relu_nmt.attention.polynomial import MAX_POWER, SCALES
 from relu_nmt.attention.token_axis import MIXES_TOKENS, normalized_over_tokens, without_padding
+from relu_nmt.config import option, settings
+
+POLYNOMIAL = ("kernel", "polynomial")
+
+
+@settings(flags=False)
+class CrossCovarianceConfig(AttentionConfig):
+    """Settings of :class:`CrossCovarianceAttention`."""
+
+    kernel: str = option(
+        "softmax", "map of the scores: softmax or polynomial", choices=("softmax", "polynomial")
+    )
+    power: int = option(
+        3,
+        f"exponent of the polynomial, 1 to {MAX_POWER}",
+        least=1,
+        most=MAX_POWER,
+        needs=POLYNOMIAL,
+    )
+    scale: str = option(
+        "dynamic",
+        "of the polynomial: fixed 1/sqrt(N), dynamic (learnt, starting there) or none",
+        choices=SCALES,
+        needs=POLYNOMIAL,
+    )
+    count: str = option(
+        "tokens",
+        "what N counts: tokens, or channels of a head, which a row of the matrix has",
+        choices=("tokens", "channels"),
+        needs=[POLYNOMIAL, ("scale", "fixed", "dynamic")],
+    )
+    unit_norm: bool = option(
+        True, "channels of l2 norm 1 over the tokens; else scores are divided by sqrt(tokens)"
+    )
 
 
 @attentions.register("xca")
@@ -16,18 +51,27 @@ class CrossCovarianceAttention(Attention):
 
     The matrix is [d, d]; t is a learnt temperature per head that starts at 1.
 
+    With ``kernel=polynomial`` softmax(z) becomes c z^power, element by element, for z = t q'^T k'.
+    "Rethinking Softmax" prints c = 1/14 for XCiT too, which is 1/sqrt(N) of its 196 tokens; its
+    theory, where N is the side of the matrix, would have 1/sqrt(d). ``count`` chooses. It does not
+    say whether the norm stays either: entries of z are of order N^(-1/2) with it, and of order 1
+    as q^T k / sqrt(N), which is ``unit_norm=false``. The dynamic scale is c = g / sqrt(N), with g
+    learnt from 1 on without weight decay.
+
     Reference: El-Nouby et al. 2021, "XCiT: Cross-Covariance Image Transformers", Eq. 2 (its
-    transpose, as in the public code).
+    transpose, as in the public code); Saratchandran et al. 2024, "Rethinking softmax:
+    self-attention with polynomial activations", Corollary 4.3 and Table 2.
 
     Example:
         >>> from relu_nmt.attention.masks import Visibility
-        >>> config = AttentionConfig()
+        >>> config = CrossCovarianceConfig()
         >>> attend = CrossCovarianceAttention(config, num_heads=1, head_dim=1, dropout=0.0)
         >>> v = torch.tensor([[[[1.0], [3.0]]]])
         >>> attend(v, v, v, Visibility(2, 2)).values.flatten().tolist()
         [1.0, 3.0]
     """
 
+    Config = CrossCovarianceConfig
     exact = True
     capabilities = replace(
         MIXES_TOKENS,
@@ -35,18 +79,37 @@ class CrossCovarianceAttention(Attention):
     )
 
     def __init__(
-        self, config: AttentionConfig, num_heads: int, head_dim: int, dropout: float
+        self, config: CrossCovarianceConfig, num_heads: int, head_dim: int, dropout: float
     ) -> None:
         super().__init__(config, num_heads, head_dim, dropout)
         self.temperature = nn.Parameter(torch.ones(num_heads))
         self.temperature.no_weight_decay = True  # type: ignore[attr-defined]
+        self.scale = None
+        if config.kernel == "polynomial" and config.scale == "dynamic":
+            self.scale = nn.Parameter(torch.ones(1))  # g
+            self.scale.no_weight_decay = True  # type: ignore[attr-defined]
 
     def attend(self, problem: AttentionProblem) -> AttentionOutput:
         """See :meth:`Attention.attend`."""
         visibility = problem.visibility
         q, k, v = (without_padding(x, visibility) for x in (problem.q, problem.k, problem.v))
-        queries = normalized_over_tokens(q, 2)
-        keys = normalized_over_tokens(k, 2)
-        covariance = queries.transpose(-1, -2) @ keys  # [B, H, d, d]
-        weights = (self.temperature[:, None, None] * covariance).softmax(-1)
-        return AttentionOutput(v @ weights.transpose(-1, -2))
+        num_tokens = visibility.positive_counts[..., None].to(q)  # [B or 1, 1, 1, 1]
+        if self.config.unit_norm:
+            q, k = normalized_over_tokens(q, 2), normalized_over_tokens(k, 2)
+        else:
+            q = q * num_tokens.rsqrt()
+        scores = self.temperature[:, None, None] * (q.transpose(-1, -2) @ k)  # [B, H, d, d]
+        return AttentionOutput(v @ self._map(scores, num_tokens).transpose(-1, -2))
+
+    def _map(self, scores: Tensor, num_tokens: Tensor) -> Tensor:
+        """Return the weights [B, H, d, d] of scores of the same shape."""
+        if self.config.kernel == "softmax":
+            return scores.softmax(-1)
+        weights = scores.pow(self.config.power)
+        if self.config.scale == "none":
+            return weights
+        if self.config.count == "tokens":
+            weights = weights * num_tokens.rsqrt()
+        else:
+            weights = weights * self.head_dim**-0.5
+        return weights if self.scale is None else weights * self.scale

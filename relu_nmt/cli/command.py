@@ -110,7 +110,8 @@ def run_command(
     debug = "--debug" in (sys.argv[1:] if argv is None else argv)
     try:
         with utf8_streams():
-            return body(parser.parse_args(argv)) or 0
+            # Flags may stand between the arguments, too.
+            return body(parser.parse_intermixed_args(argv)) or 0
     except BrokenPipeError:  # head or less have seen enough; a shell says nothing either
         return READER_LEFT
     except (ReluNmtError, OSError) as error:

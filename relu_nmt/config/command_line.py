@@ -62,7 +62,8 @@ def _add_flags(parser: argparse.ArgumentParser, config_class: type, title: str) 
         names = [*entry.flags, flag_of(entry.name)]
         common: Any = {"default": argparse.SUPPRESS, "help": _help_text(entry)}
         if entry.positional:
-            parser.add_argument(entry.name, nargs="?", metavar=entry.metavar, **common)
+            count = "*" if entry.several else "?"
+            parser.add_argument(entry.name, nargs=count, metavar=entry.metavar, **common)
         elif entry.kind is bool:
             is_negative = entry.name.startswith("no_")
             action: Any = "store_true" if is_negative else argparse.BooleanOptionalAction

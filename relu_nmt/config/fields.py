@@ -153,7 +153,8 @@ class Option:
 
     def _check_choice(self, value: str, whole: Any) -> None:
         names = self.choices.names() if isinstance(self.choices, Registry) else self.choices or ()
-        if value in names:
+        # Presets may know more names than they list.
+        if value in (names if self.presets is None else self.presets):
             return
         text = f"expected one of {', '.join(names)}"
         if isinstance(self.choices, Registry):

@@ -11,10 +11,11 @@ from relu_nmt.training.checkpoint import read_metadata
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.results import TrainingResult
 from relu_nmt.training.trainer import Trainer
+from relu_nmt.vision.base import VisionModel, build_vision_model
 from relu_nmt.vision.batches import ImageBatches, ImageTransform
 from relu_nmt.vision.images import ImageSet, add_set, hold_out, open_images, with_classes_of
 from relu_nmt.vision.loading import classes_of, describe_task
-from relu_nmt.vision.vision_transformer import ImageObjective, VisionTransformer
+from relu_nmt.vision.vision_transformer import ImageObjective
 
 
 def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
@@ -78,7 +79,8 @@ class ImageTraining(Training):
         sets = {"train": train}
         if not self.settings.trainer.validation.disable_validation:
             for images in held + others[: 1 if options.valid_data is None else None]:
-                sets = add_set(sets, with_classes_of(images, train))
+                images = with_classes_of(images, train.classes, str(train.store.origin))
+                sets = add_set(sets, images)
             if len(sets) == 1:
                 raise ConfigError(
                     f"{data}: no images to validate on; give --valid-data PATH, "
@@ -86,7 +88,7 @@ class ImageTraining(Training):
                 )
         for name, images in sets.items():
             self.say(
-                f"{images.tree.origin}: {name}: {len(images):,} images of "
+                f"{images.store.origin}: {name}: {len(images):,} images of "
                 f"{len(images.classes)} classes"
             )
             if images.num_ignored:
@@ -96,13 +98,13 @@ class ImageTraining(Training):
                 )
         return train, {name: images for name, images in sets.items() if images is not train}
 
-    def _model(self, num_classes: int) -> VisionTransformer:
+    def _model(self, num_classes: int) -> VisionModel:
         """Return a new model; its size is printed."""
         config = self.settings.model
-        model = self.new_model(lambda: VisionTransformer(config, num_classes))
+        model = self.new_model(lambda: build_vision_model(config, num_classes))
         self.say(
             f"model: {self.settings.task.arch}, attention {config.attention}, "
-            f"{config.num_tokens} tokens an image"
+            f"{model.num_tokens} tokens an image"
         )
         self.say_size(model)
         return model

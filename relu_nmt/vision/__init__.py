@@ -9,7 +9,14 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from relu_nmt.vision.base import VisionModel
     from relu_nmt.vision.config import VisionTransformerConfig
+
+vision_models: "Registry[Callable[[VisionTransformerConfig, int], VisionModel]]" = Registry(
+    "family of vision transformers",
+    {"vit": "relu_nmt.vision.vision_transformer"},
+)
+"""Made with (config, number of classes); see :mod:`relu_nmt.vision.base`."""
 
 vision_blocks: "Registry[Callable[[VisionTransformerConfig, int], nn.Module]]" = Registry(
     "vision block", dict.fromkeys(("transformer", "gau"), "relu_nmt.vision.blocks")

@@ -52,6 +52,16 @@ class ImageTransform:
         self._scale = 1 / (255 * std)
         self._shift = mean / std
 
+    def with_eval_ratio(self, ratio: float | None) -> "ImageTransform":
+        """Return a transform that keeps this share of a side in validation; None: as this one."""
+        if ratio is None:
+            return self
+        return ImageTransform(replace(self.config, eval_crop_ratio=ratio), self.size)
+
+    def with_size(self, size: int) -> "ImageTransform":
+        """Return a transform to another size that keeps as much of a picture in validation."""
+        return ImageTransform(replace(self.config, eval_crop_ratio=self._eval_ratio), size)
+
     def training(self, image: "Image", generator: np.random.Generator) -> np.ndarray:
         """Return a random view of an image, float32 [3, size, size].
 

@@ -6,7 +6,7 @@ maps tokens [B, N, D] to [B, N, D]; the last height * width of the N tokens are 
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, cast
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -19,51 +19,34 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.modules.multihead import SelfAttention
 from relu_nmt.modules.transformer_layer import LayerConfig, Residual, TransformerLayer
 from relu_nmt.vision import vision_blocks
+from relu_nmt.vision.base import NORM_EPS, Grid, initialize, whole_patches
 from relu_nmt.vision.config import VisionTransformerConfig
-
-INIT_STD = 0.02
-NORM_EPS = 1e-6
-
-
-class Grid(NamedTuple):
-    """How the patches of an image lie, in patches."""
-
-    height: int
-    width: int
-
-
-def initialize(*weights: Tensor) -> None:
-    """Draw weights from the normal distribution of standard deviation .02, cut off at 2."""
-    for weight in weights:
-        nn.init.trunc_normal_(weight, std=INIT_STD)
 
 
 class PatchEmbedding(nn.Module):
     """A linear map of each patch: the convolution whose stride is its width, as one product.
 
     Args:
-        patch_size: P, pixels a side.
+        sides: height and width of a patch, in pixels.
         embed_dim: D.
     """
 
-    def __init__(self, patch_size: int, embed_dim: int) -> None:
+    def __init__(self, sides: tuple[int, int], embed_dim: int) -> None:
         super().__init__()
-        self.patch_size = patch_size
-        self.projection = nn.Linear(3 * patch_size**2, embed_dim)
+        self.sides = sides
+        self.projection = nn.Linear(3 * sides[0] * sides[1], embed_dim)
         initialize(self.projection.weight)
         nn.init.zeros_(self.projection.bias)
 
-    def grid(self, images: Tensor) -> Grid:
-        """Return the grid of the patches of images [B, 3, Y, X]."""
-        return Grid(images.size(2) // self.patch_size, images.size(3) // self.patch_size)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Map images [B, 3, Y, X] to patches [B, N, D], row by row."""
-        size = self.patch_size
+    def forward(self, images: Tensor) -> tuple[Tensor, Grid]:
+        """Map images [B, 3, Y, X] to patches [B, N, D], row by row, and their grid."""
+        height, width = self.sides
+        images = whole_patches(images, self.sides)
         # [B, 3, Y/P, P, X/P, P] -> [B, Y/P, X/P, 3, P, P], in the order of a convolution's weight.
-        patches = images.unflatten(3, (-1, size)).unflatten(2, (-1, size))
-        patches = patches.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
-        return self.projection(patches)
+        patches = images.unflatten(3, (-1, width)).unflatten(2, (-1, height))
+        patches = patches.permute(0, 2, 4, 1, 3, 5).flatten(3)
+        grid = Grid(patches.size(1), patches.size(2))
+        return self.projection(patches.flatten(1, 2)), grid
 
 
 def layer_config(config: VisionTransformerConfig, index: int) -> LayerConfig:

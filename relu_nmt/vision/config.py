@@ -1,7 +1,6 @@
 """Settings of vision models, image data and their training."""
 
 from functools import partial
-from typing import Any
 
 from relu_nmt.attention.spec import AttentionPresetOptions
 from relu_nmt.config import flag_of, group, like, option, settings, shown
@@ -10,7 +9,8 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import TransformerOptions, arch_option, probability_option, size_option
 from relu_nmt.optim.config import OptimizerConfig, ScheduleConfig
 from relu_nmt.training.config import TrainerConfig
-from relu_nmt.vision import vision_blocks
+from relu_nmt.vision import vision_blocks, vision_models
+from relu_nmt.vision.architectures import architectures
 
 _share = partial(option, above=0, most=1, metavar="P")
 
@@ -18,26 +18,12 @@ LARGEST_PADDED = 96
 """Up to this image size ``--train-crop auto`` pads and crops; above it crops and resizes."""
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
-
-
-def _vit(embed_dim: int, layers: int, heads: int) -> dict[str, Any]:
-    return {"embed_dim": embed_dim, "layers": layers, "heads": heads}
-
-
-architectures = {
-    "vit_ti": _vit(192, 12, 3),
-    "vit_s": _vit(384, 12, 6),
-    "vit_b": _vit(768, 12, 12),
-    "vit_l": _vit(1024, 24, 16),
-}
-# DeiT without its distillation token is ViT trained by another recipe, so the names are synonyms.
-architectures |= {f"deit_{size}": architectures[f"vit_{size}"] for size in ("ti", "s", "b")}
-"""The ``--arch`` presets: settings that differ from the defaults, by name."""
+_alike = ("family", "vit")  # families whose blocks all have one shape
 
 
 @settings
 class VisionTransformerConfig(TransformerOptions):
-    """Shape of a vision transformer; the defaults are ViT-Ti/16.
+    """Shape of a vision transformer of any family; the defaults are ViT-Ti/16.
 
     Raises:
         ConfigError: settings that contradict each other.
@@ -48,12 +34,22 @@ class VisionTransformerConfig(TransformerOptions):
     )
     feed_forward: str = like(TransformerOptions, "feed_forward", "gelu")
     dropout: float = like(TransformerOptions, "dropout", 0.0)
-    block: str = option("transformer", "the blocks", choices=vision_blocks, metavar="NAME")
+    family: str = option(
+        "vit",
+        f"kind of model, which --arch sets: {', '.join(vision_models.names())}",
+        choices=vision_models,
+        metavar="NAME",
+    )
+    block: str = option(
+        "transformer", "the blocks", choices=vision_blocks, needs=("family", "vit"), metavar="NAME"
+    )
     image_size: int = size_option(224, "images are brought to this many pixels a side")
-    patch_size: int = size_option(16, "pixels a side of a patch, which is one token")
-    embed_dim: int = size_option(192, "width of the model")
-    layers: int = size_option(12, "number of blocks")
-    heads: int = size_option(3, "attention heads of a block")
+    patch_size: tuple[int, ...] = size_option(
+        (16,), "pixels a side of a patch, which is one token; or its height and width: 16,8"
+    )
+    embed_dim: int = size_option(192, "width of the model; of its first stage, if it has several")
+    layers: int = size_option(12, "number of blocks", needs=_alike)
+    heads: int = size_option(3, "attention heads of a block", needs=_alike)
     ffn_ratio: float = option(
         4.0, "inner width of the FFN in widths of the model", above=0, metavar="F"
     )
@@ -61,6 +57,7 @@ class VisionTransformerConfig(TransformerOptions):
         "class",
         "what the classifier reads: class, an extra token; mean, the mean of the patches",
         choices=("class", "mean"),
+        needs=("family", "vit"),
     )
     drop_path: float = probability_option(
         0.0,
@@ -76,12 +73,11 @@ class VisionTransformerConfig(TransformerOptions):
 
     def check(self) -> None:
         """Compare the sizes with each other."""
-        if self.image_size % self.patch_size:
+        if len(self.patch_size) > 2:
             raise ConfigError(
-                f"--image-size {self.image_size} must be a multiple of --patch-size "
-                f"{self.patch_size}"
+                f"--patch-size {shown(self.patch_size)}: expected one number, or height and width"
             )
-        if self.embed_dim % self.heads:
+        if self.family in _alike[1:] and self.embed_dim % self.heads:
             raise ConfigError(
                 f"--embed-dim {self.embed_dim} must be a multiple of --heads {self.heads}"
             )
@@ -94,9 +90,9 @@ class VisionTransformerConfig(TransformerOptions):
         return round(self.ffn_ratio * self.embed_dim)
 
     @property
-    def num_tokens(self) -> int:
-        """The number of tokens of an image, the class token included: n of every query."""
-        return (self.image_size // self.patch_size) ** 2 + (self.pooling == "class")
+    def patch_sides(self) -> tuple[int, int]:
+        """Height and width of a patch, in pixels."""
+        return self.patch_size[0], self.patch_size[-1]
 
 
 @settings
@@ -166,7 +162,7 @@ class PreprocessingConfig:
 
 
 @settings
-class ImageTaskOptions(AttentionPresetOptions):
+class ImageTaskOptions:
     """What is learnt from which images.
 
     Raises:
@@ -176,8 +172,10 @@ class ImageTaskOptions(AttentionPresetOptions):
     arch: str = arch_option(
         "vit_ti",
         architectures,
-        "vit_ti, vit_s, vit_b, vit_l (deit_ti, deit_s, deit_b are other names for the same)",
+        "vit_ti, vit_s, vit_b, vit_l (deit_ti, deit_s, deit_b are other names for the same), also "
+        "as vit_small_patch16_224",
     )
+    attention_preset: str = like(AttentionPresetOptions, "attention_preset", "none")
     label_smoothing: float = probability_option(
         0.0, "probability taken from the right class and spread over all; in training"
     )

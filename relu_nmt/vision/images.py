@@ -1,16 +1,15 @@
 """Images sorted into class folders, in a folder or in a zip file; read one by one."""
 
-import io
 import os
-import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from relu_nmt.errors import DataError, MissingExtraError
+from relu_nmt.errors import DataError
+from relu_nmt.vision.image_files import FileTree, ImageStore, import_pillow
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -22,53 +21,22 @@ TRAIN_FOLDER = "train"
 VALID_FOLDERS = ("val", "valid", "validation", "test")
 
 
-class FileTree:
-    """The files below a folder, whose links are followed, or in a zip file.
-
-    Args:
-        origin: the folder or zip file.
-
-    Raises:
-        DataError: it is no zip file.
-    """
-
-    def __init__(self, origin: Path) -> None:
-        self.origin = origin
-        try:
-            self._zip = None if origin.is_dir() else zipfile.ZipFile(origin)
-        except (OSError, zipfile.BadZipFile) as error:
-            raise DataError(f"{origin}: cannot be read as a zip file ({error})") from error
-
-    def paths(self) -> Iterator[str]:
-        """Give the path of each file in the tree, with ``/`` between its parts, in any order."""
-        if self._zip is not None:
-            yield from (entry.filename for entry in self._zip.infolist() if not entry.is_dir())
-            return
-        for parent, _, names in os.walk(self.origin, followlinks=True):
-            relative = Path(parent).relative_to(self.origin)
-            yield from ((relative / name).as_posix() for name in names)
-
-    def read(self, path: str) -> bytes:
-        """Return a file's bytes; called from several threads."""
-        return (self.origin / path).read_bytes() if self._zip is None else self._zip.read(path)
-
-
 @dataclass(frozen=True)
 class ImageSet:
     """Images and their classes.
 
     Args:
-        tree: where the files are.
+        store: where the images are.
         name: what to call the set in the log (``train``, ``val``).
-        paths: path in the tree of each image.
+        paths: of each image, its path or row in the store.
         labels: int64 [N], class of each image, an index into ``classes``.
         classes: names of the classes.
         num_ignored: files that are no images by their names.
     """
 
-    tree: FileTree
+    store: ImageStore
     name: str
-    paths: Sequence[str]
+    paths: Sequence[Any]
     labels: np.ndarray
     classes: Sequence[str]
     num_ignored: int = 0
@@ -83,17 +51,7 @@ class ImageSet:
             DataError: it cannot be decoded; names the file.
             MissingExtraError: Pillow is not installed.
         """
-        pillow = _pillow()
-        path = self.paths[index]
-        try:
-            with pillow.open(io.BytesIO(self.tree.read(path))) as image:
-                return image.convert("RGB")
-        except Exception as error:  # Pillow's decoders and zlib raise errors of many kinds
-            [reason, *_] = str(error).splitlines() or [type(error).__name__]
-            raise DataError(
-                f"{self.tree.origin}: {path}: cannot be read as an image ({reason}); repair or "
-                "remove it"
-            ) from error
+        return self.store.image(self.paths[index])
 
     def subset(self, numbers: np.ndarray, name: str) -> "ImageSet":
         """Return the images of these numbers, in this order, as a set called ``name``."""
@@ -126,7 +84,7 @@ def open_images(path: str | os.PathLike[str]) -> dict[str, ImageSet]:
         >>> images.classes, images.labels.tolist()
         (('cat', 'dog'), [0, 1])
     """
-    _pillow()
+    import_pillow()
     source = Path(path)
     if not source.exists():
         raise DataError(f"{source}: no such folder or zip file of images")
@@ -165,22 +123,27 @@ def _image_set(tree: FileTree, name: str, files: Sequence[str], prefix: str) -> 
     return ImageSet(tree, name, paths, labels, classes, len(files) - len(paths))
 
 
-def with_classes_of(images: ImageSet, training: ImageSet) -> ImageSet:
-    """Return validation images with the class numbers of the training images.
+def with_classes_of(images: ImageSet, classes: Sequence[str], origin: str) -> ImageSet:
+    """Return images with the class numbers of others.
+
+    Args:
+        images: to validate or test on.
+        classes: names of the classes, among which those of the images are.
+        origin: who names them, for the message.
 
     Raises:
-        DataError: a class is not among those of the training images.
+        DataError: a class is not among them.
     """
-    number = {label: index for index, label in enumerate(training.classes)}
+    number = {label: index for index, label in enumerate(classes)}
     for label in images.classes:
         if label not in number:
             raise DataError(
-                f"{images.tree.origin}: the class '{label}' of {images.name} is not among the "
-                f"{len(number)} classes of {training.tree.origin}"
+                f"{images.store.origin}: the class '{label}' of {images.name} is not among the "
+                f"{len(number)} classes of {origin}"
             )
     own_to_theirs = np.array([number[label] for label in images.classes], dtype=np.int64)
     labels = own_to_theirs[images.labels]
-    return replace(images, labels=labels, classes=training.classes)
+    return replace(images, labels=labels, classes=tuple(classes))
 
 
 def hold_out(images: ImageSet, fraction: float, name: str) -> tuple[ImageSet, ImageSet]:
@@ -201,7 +164,7 @@ def hold_out(images: ImageSet, fraction: float, name: str) -> tuple[ImageSet, Im
         numbers = np.flatnonzero(images.labels == label)
         if len(numbers) < 2:
             raise DataError(
-                f"{images.tree.origin}: the class '{class_name}' has one image only; "
+                f"{images.store.origin}: the class '{class_name}' has one image only; "
                 "--valid-fraction needs two of each"
             )
         count = min(max(1, round(fraction * len(numbers))), len(numbers) - 1)
@@ -218,11 +181,3 @@ def add_set(sets: Mapping[str, ImageSet], images: ImageSet) -> dict[str, ImageSe
         number += 1
         name = f"{images.name}{number}"
     return {**sets, name: images}
-
-
-def _pillow():  # noqa: ANN202 - a module
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise MissingExtraError("images need Pillow: pip install 'relu-nmt[vision]'") from error
-    return Image

@@ -1,23 +1,28 @@
 """What a checkpoint tells about an image classifier, and the classifier made from it."""
 
+import itertools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from relu_nmt.attention.backends import set_attention_backend
 from relu_nmt.config import from_dict, to_dict
 from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.training.checkpoint import load_checkpoint, load_weights
+from relu_nmt.vision.base import VisionModel, VisionOutput, build_vision_model
 from relu_nmt.vision.batches import ImageTransform
 from relu_nmt.vision.config import PreprocessingConfig, VisionTransformerConfig
-from relu_nmt.vision.vision_transformer import VisionTransformer
+from relu_nmt.vision.image_files import read_image
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 TASK_NAME = "image_classification"
+BATCH_SIZE = 32
 
 
 def describe_task(classes: Sequence[str], preprocessing: PreprocessingConfig) -> dict[str, Any]:
@@ -48,55 +53,112 @@ class ImageClassifier:
         model: the model; it is put into evaluation mode.
         classes: names of its C classes.
         transform: makes what the model reads of a picture.
+        device: where to compute; a GPU if there is one by default.
+        dtype: ``torch.float16`` or ``torch.bfloat16`` to compute in; float32 by default.
 
     Example:
         >>> from PIL import Image
         >>> config = VisionTransformerConfig(image_size=8, patch_size=4, layers=1)
         >>> transform = ImageTransform(PreprocessingConfig(), config.image_size)
-        >>> classifier = ImageClassifier(VisionTransformer(config, 2), ("cat", "dog"), transform)
+        >>> classifier = ImageClassifier(build_vision_model(config, 2), ("cat", "dog"), transform)
         >>> [found] = classifier.classify([Image.new("RGB", (50, 40))])
         >>> sorted(found), round(sum(found.values()), 4)
         (['cat', 'dog'], 1.0)
     """
 
     def __init__(
-        self, model: VisionTransformer, classes: Sequence[str], transform: ImageTransform
+        self,
+        model: VisionModel,
+        classes: Sequence[str],
+        transform: ImageTransform,
+        device: str | torch.device | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
-        self.model = model.eval()
+        if device is None:
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        self.device = torch.device(device)
+        self.dtype = None if dtype == torch.float32 else dtype
+        self.model = model.to(self.device).eval()
         self.classes = tuple(classes)
         self.transform = transform
 
     @classmethod
-    def from_checkpoint(cls, path: str | os.PathLike[str]) -> "ImageClassifier":
-        """Return the classifier of a checkpoint, on the CPU.
+    def from_checkpoint(
+        cls,
+        path: str | os.PathLike[str],
+        device: str | torch.device | None = None,
+        dtype: torch.dtype | None = None,
+        attention_backend: str = "auto",
+        image_size: int | None = None,
+    ) -> "ImageClassifier":
+        """Return the classifier of a checkpoint.
+
+        Args:
+            path: the file.
+            device: where to compute; a GPU if there is one by default.
+            dtype: what to compute in; float32 by default.
+            attention_backend: the name of one that every attention of the model has, or ``auto``.
+            image_size: pixels a side to bring pictures to, if others than in training.
 
         Raises:
             CheckpointError: the file is missing or damaged, or its weights do not fit its settings.
+            ConfigError: no such back end.
+            MissingExtraError: the back end is not installed.
         """
         checkpoint = load_checkpoint(path)
         classes = classes_of(checkpoint.metadata, path)
-        task = checkpoint.metadata["task"]
         try:
             config = from_dict(VisionTransformerConfig, checkpoint.metadata["model_config"])
+            task = checkpoint.metadata["task"]
             preprocessing = from_dict(PreprocessingConfig, task["preprocessing"])
-            model = VisionTransformer(config, len(classes))
+            model = build_vision_model(config, len(classes))
         except ConfigError as error:  # such as an attention that a file of the user's registers
             raise CheckpointError(f"{path}: {error}") from error
         load_weights(model, checkpoint.model_tensors, path)
-        return cls(model, classes, ImageTransform(preprocessing, config.image_size))
+        set_attention_backend(model, attention_backend)
+        # Other sizes keep the share of a side that the model's own size has.
+        transform = ImageTransform(preprocessing, config.image_size)
+        if image_size is not None:
+            transform = transform.with_size(image_size)
+        return cls(model, classes, transform, device, dtype)
 
-    @torch.inference_mode()
-    def classify(self, images: Sequence["Image"]) -> list[dict[str, float]]:
-        """Return the probability of each class for each picture, the likeliest class first.
+    def classify(
+        self,
+        images: Iterable["Image | str | os.PathLike[str]"],
+        top_k: int | None = None,
+        batch_size: int = BATCH_SIZE,
+    ) -> list[dict[str, float]]:
+        """Return the probabilities of classes for each picture, the likeliest class first.
 
         Args:
-            images: 8-bit red, green and blue.
+            images: files, or pictures of 8-bit red, green and blue.
+            top_k: only so many classes; all by default.
+            batch_size: pictures to read and classify at once.
+
+        Raises:
+            DataError: a file is missing or no image.
+            MissingExtraError: Pillow is not installed, which reads files.
         """
-        pixels = np.stack([self.transform.evaluation(image) for image in images])
-        device = self.model.positions.device
-        logits = self.model(torch.from_numpy(pixels).to(device)).logits
-        results = []
-        for row in logits.softmax(1).tolist():
-            named = zip(self.classes, row, strict=True)
-            results.append(dict(sorted(named, key=lambda pair: -pair[1])))
+        remaining, results = iter(images), []
+        while chunk := list(itertools.islice(remaining, batch_size)):
+            views = [self.transform.evaluation(_opened(image)) for image in chunk]
+            logits = self.outputs(torch.from_numpy(np.stack(views))).logits
+            best = logits.softmax(1).topk(min(top_k or len(self.classes), len(self.classes)))
+            for values, numbers in zip(best.values.tolist(), best.indices.tolist(), strict=True):
+                names = [self.classes[number] for number in numbers]
+                results.append(dict(zip(names, values, strict=True)))
         return results
+
+    @torch.inference_mode()
+    def outputs(self, images: Tensor) -> VisionOutput:
+        """Return what the model makes of images [B, 3, size, size], normalised.
+
+        Raises:
+            ConfigError: the device cannot compute in this format of numbers.
+        """
+        with torch.autocast(self.device.type, self.dtype, enabled=self.dtype is not None):
+            return self.model(images.to(self.device, non_blocking=True))
+
+
+def _opened(image: "Image | str | os.PathLike[str]") -> "Image":
+    return read_image(image) if isinstance(image, str | os.PathLike) else image.convert("RGB")

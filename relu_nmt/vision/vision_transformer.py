@@ -1,7 +1,6 @@
-"""The vision transformer (ViT, DeiT), with a registered attention in every block, and its loss."""
+"""The vision transformer (ViT, DeiT), and the loss of all families."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,32 +13,29 @@ from relu_nmt.modules import norms
 from relu_nmt.modules.objective import RegularizedObjective
 from relu_nmt.modules.transformer_layer import run_layer
 from relu_nmt.objective import LossOutput, Metric
-from relu_nmt.vision import vision_blocks
-from relu_nmt.vision.blocks import NORM_EPS, PatchEmbedding, initialize
+from relu_nmt.vision import vision_blocks, vision_models
+from relu_nmt.vision.base import (
+    NORM_EPS,
+    Grid,
+    VisionModel,
+    VisionOutput,
+    exempt_from_decay,
+    grid_of,
+    initialize,
+    resized,
+)
+from relu_nmt.vision.blocks import PatchEmbedding
 from relu_nmt.vision.config import VisionTransformerConfig
 
 if TYPE_CHECKING:
     from relu_nmt.vision.batches import ImageBatch
 
 
-@dataclass
-class VisionOutput:
-    """What the model makes of a batch of images.
-
-    Args:
-        logits: [B, C] scores of the classes, float32.
-        features: [B, D], what the classifier reads.
-        intermediate: [B, D, height, width] of each block that was asked for, by its index: its
-            output at the patches, without class token and before the final norm.
-    """
-
-    logits: Tensor
-    features: Tensor
-    intermediate: dict[int, Tensor]
-
-
-class VisionTransformer(nn.Module):
+@vision_models.register("vit")
+class VisionTransformer(VisionModel):
     """Patches with learned positions through pre-norm blocks to a linear classifier.
+
+    The positions of a grid of another size lie between the learned ones.
 
     Args:
         config: shape and attention.
@@ -49,7 +45,6 @@ class VisionTransformer(nn.Module):
         ConfigError: the attention cannot work with these settings.
 
     Example:
-        >>> import torch
         >>> config = VisionTransformerConfig(image_size=32, patch_size=4, layers=1)
         >>> tuple(VisionTransformer(config, 10)(torch.zeros(2, 3, 32, 32)).logits.shape)
         (2, 10)
@@ -59,14 +54,15 @@ class VisionTransformer(nn.Module):
     """
 
     def __init__(self, config: VisionTransformerConfig, num_classes: int) -> None:
-        super().__init__()
+        super().__init__(config)
         dim = config.embed_dim
-        self.config = config
-        self.patches = PatchEmbedding(config.patch_size, dim)
+        self.patches = PatchEmbedding(config.patch_sides, dim)
+        self.grid = grid_of((config.image_size, config.image_size), config.patch_sides)
         self.class_token = (
             nn.Parameter(torch.empty(1, 1, dim)) if config.pooling == "class" else None
         )
-        self.positions = nn.Parameter(torch.empty(config.num_tokens, dim))
+        self.num_tokens = self.grid.height * self.grid.width + (self.class_token is not None)
+        self.positions = nn.Parameter(torch.empty(self.num_tokens, dim))
         self.dropout = Dropout(config.dropout)
         make_block = vision_blocks.get(config.block)
         self.blocks = nn.ModuleList(make_block(config, i) for i in range(config.layers))
@@ -76,24 +72,15 @@ class VisionTransformer(nn.Module):
         nn.init.zeros_(self.head.bias)
         if self.class_token is not None:
             initialize(self.class_token)
-        for parameter in self.parameters():
-            # Read by the optimiser: DeiT's weight decay acts on matrices only.
-            if parameter.dim() < 2 or parameter is self.class_token or parameter is self.positions:
-                parameter.no_weight_decay = True  # type: ignore[attr-defined]
+        exempt_from_decay(self, self.class_token, self.positions)
 
     def forward(self, images: Tensor, blocks: Collection[int] = ()) -> VisionOutput:
-        """Classify images.
-
-        Args:
-            images: [B, 3, size, size], normalised.
-            blocks: indices of the blocks whose features are returned too, from 0.
-        """
-        grid = self.patches.grid(images)
-        x = self.patches(images)
+        """See :meth:`VisionModel.forward`."""
+        x, grid = self.patches(images)
         if self.class_token is not None:
             x = torch.cat([self.class_token.expand(x.size(0), -1, -1), x], dim=1)
-        x = self.dropout(x + self.positions)
-        visibility = Visibility(x.size(1), x.size(1), device=x.device)
+        x = self.dropout(x + self.positions_of(grid))
+        visibility = Visibility(x.size(1), x.size(1), device=x.device, grid=grid)
         intermediate = {}
         for index, block in enumerate(self.blocks):
             x = run_layer(block, (x, visibility, grid), self.config.checkpoint_activations)
@@ -104,6 +91,13 @@ class VisionTransformer(nn.Module):
         features = x.mean(1) if self.class_token is None else x[:, 0]
         return VisionOutput(self.head(features).float(), features, intermediate)
 
+    def positions_of(self, grid: Grid) -> Tensor:
+        """Return the positions [N, D] of the tokens of an image with this grid."""
+        if grid == self.grid:
+            return self.positions
+        own, patches = self.positions.tensor_split([-self.grid.height * self.grid.width])
+        return torch.cat([own, resized(patches, self.grid, grid)])
+
 
 class ImageObjective(RegularizedObjective):
     """Cross-entropy per image plus the attention regulariser, both as in translation.
@@ -112,7 +106,7 @@ class ImageObjective(RegularizedObjective):
     smoothing / C to each other; the validation loss is without it.
     """
 
-    model: VisionTransformer
+    model: VisionModel
 
     def loss(self, batch: "ImageBatch") -> LossOutput:
         """Return the cross-entropy of a batch, summed over its images."""

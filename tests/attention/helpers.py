@@ -17,7 +17,10 @@ VARIANTS = [
     "polynomial:scale=dynamic,length=4096",
     "reluformer:centered=true",
     "sima:norm=l2",
+    "sima:norm=none",
     "soft:stride=2,normalized=true,conv=3",
+    "xca:kernel=polynomial,count=channels",
+    "xca:kernel=polynomial,scale=fixed,unit_norm=false",
 ]
 """Options that change what a mechanism can do; tested beside the defaults of everything."""
 

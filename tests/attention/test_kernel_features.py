@@ -8,8 +8,10 @@ import torch
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.kernel_features import CHUNK, masked_sums
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.performer import log_features, random_directions
+from relu_nmt.attention.performer import exponent_parts, random_directions
 from relu_nmt.errors import ConfigError
+from relu_nmt.vision.config import VisionTransformerConfig
+from relu_nmt.vision.vision_transformer import VisionTransformer
 from tests.attention.helpers import make_attention, random_qkv
 
 WEIGHTS = Need(weights=True)
@@ -81,6 +83,54 @@ def test_cosformer_features_give_the_cosine_weights(causal):
         torch.testing.assert_close(weights[0, h, :5], expected[:5], rtol=1e-10, atol=1e-14)
 
 
+@pytest.mark.parametrize("others", [0, 1])
+def test_cosformer_on_a_grid_has_a_cosine_of_rows_and_one_of_columns(others):
+    attend = make_attention("cosformer:grid=true")
+    rows, columns = 2, 3
+    count = others + rows * columns
+    q, k, v = (x.abs() for x in random_qkv(1, count, count))
+    visibility = Visibility(count, count, grid=(rows, columns))
+    output = attend(q, k, v, visibility, need=WEIGHTS)
+    places = [(0.5, 1.0)] * others + [(y, x) for y in range(rows) for x in range(columns)]
+
+    def kernel(i, j, h):
+        (y, x), (other_y, other_x) = places[i], places[j]
+        vertical = math.cos(math.pi * (y - other_y) / (2 * rows))
+        return (
+            float(q[0, h, i] @ k[0, h, j])
+            * vertical
+            * math.cos(math.pi * (x - other_x) / (2 * columns))
+        )
+
+    for h in range(2):
+        expected = expected_rows(lambda i, j, h=h: kernel(i, j, h), count, lambda i: count)
+        torch.testing.assert_close(output.weights[0, h], expected, rtol=1e-10, atol=1e-14)
+    plain = attend(q, k, v, visibility).values
+    torch.testing.assert_close(plain, output.values, rtol=1e-10, atol=1e-12)
+
+
+def test_a_vision_transformer_tells_the_grid_of_its_patches():
+    torch.manual_seed(0)
+    config = VisionTransformerConfig(
+        attention="cosformer:grid=true", image_size=8, patch_size=4, layers=1
+    )
+    model = VisionTransformer(config, 2)
+    seen = []
+    model.blocks[0].layer.self_attention.attention.register_forward_hook(
+        lambda module, args, output: seen.append(args[3].grid)
+    )
+    assert model(torch.randn(1, 3, 8, 8)).logits.isfinite().all()
+    assert seen == [(2, 2)]
+
+
+def test_cosformer_on_a_grid_needs_patches():
+    attend = make_attention("cosformer:grid=true")
+    with pytest.raises(ConfigError, match="grid=true is for the patches of images"):
+        attend(*random_qkv(1, 4, 4), Visibility(4, 4))
+    with pytest.raises(ConfigError, match="grid"):
+        make_attention("cosformer:grid=true,reweight=false")
+
+
 def test_cosformer_without_positive_channels_gives_zero_and_finite_gradients():
     attend = make_attention("cosformer")
     q, k, v = (x.requires_grad_() for x in random_qkv(1, 3, 3))
@@ -105,18 +155,19 @@ def test_performer_is_its_formula_with_the_stabiliser_of_the_keys_seen(causal):
     weights = attend(q, k, v, Visibility(5, 5, causal=causal), need=WEIGHTS).weights
     w = attend.directions
 
-    def exponents(x):
+    def products(x):
         x = x / 4**0.25
-        return [float(row @ x) - float(x @ x) / 2 for row in w]
+        return [float(row @ x) for row in w], float(x @ x) / 2
 
     for h in range(2):
-        tops = [max(exponents(k[0, h, j])) for j in range(5)]
+        tops = [max(products(k[0, h, j])[0]) for j in range(5)]
 
         def kernel(i, j, h=h, tops=tops):
-            own, other = exponents(q[0, h, i]), exponents(k[0, h, j])
+            (own, own_half), (other, other_half) = products(q[0, h, i]), products(k[0, h, j])
             seen = max(tops[: i + 1] if causal else tops)
             return sum(
-                (math.exp(a - max(own)) + 1e-4) * (math.exp(b - seen) + 1e-4)
+                (math.exp(a - own_half - max(own)) + 1e-4)
+                * (math.exp(b - other_half - seen) + 1e-4)
                 for a, b in zip(own, other, strict=True)
             )
 
@@ -129,8 +180,8 @@ def test_performer_estimates_softmax_without_bias_and_its_error_falls_with_the_r
     x, y = (torch.randn(8, generator=generator, dtype=torch.float64) * 0.3 for _ in range(2))
     draws, counts = 1000, (8, 32, 128)
     directions = torch.stack([random_directions(128, 8, seed) for seed in range(draws)])
-    products = log_features(x, directions.flatten(0, 1)) + log_features(y, directions.flatten(0, 1))
-    products = products.exp().view(draws, 128)
+    parts = [exponent_parts(each, directions.flatten(0, 1)) for each in (x, y)]
+    products = sum(products - half for products, half in parts).exp().view(draws, 128)
     errors = []
     for count in counts:
         estimates = products[:, :count].mean(1)
@@ -139,6 +190,17 @@ def test_performer_estimates_softmax_without_bias_and_its_error_falls_with_the_r
         assert estimates.mean().item() == pytest.approx(math.exp(float(x @ y)), abs=tolerance)
     slope = math.log(errors[-1] / errors[0]) / math.log(counts[-1] / counts[0])
     assert slope == pytest.approx(-0.5, abs=0.05)
+
+
+@pytest.mark.parametrize("dim", [16, 32, 64])
+def test_performer_at_unit_variance_is_no_further_from_softmax_than_uniform_weights(dim):
+    q, k, v = random_qkv(4, 64, 64, dim=dim, seed=dim)
+    exact = (q @ k.transpose(-1, -2) / dim**0.5).softmax(-1)
+    weights = make_attention("performer", dim=dim)(
+        q, k, v, Visibility(64, 64), need=WEIGHTS
+    ).weights
+    error, of_uniform = (weights - exact).norm(), (1 / 64 - exact).norm()
+    assert error < 1.08 * of_uniform  # with the whole exponent in c it was 1.5, 1.9 and 1.1 times
 
 
 def test_performer_directions_are_orthogonal_in_blocks():

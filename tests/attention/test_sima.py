@@ -39,6 +39,19 @@ def test_weights_are_the_printed_formula_over_the_real_tokens(order):
             torch.testing.assert_close(output.values[0, h, i], value, rtol=1e-10, atol=1e-14)
 
 
+def test_without_a_norm_the_weights_are_the_products_of_queries_and_keys():
+    attend = make_attention("sima:norm=none")
+    q, k, v = random_qkv(1, 6, 6)
+    mask = torch.tensor([[True] * 5 + [False]])
+    output = attend(q, k, v, Visibility(6, 6, key_mask=mask), need=WEIGHTS)
+    for h in range(2):
+        for i in range(5):
+            for j in range(6):
+                product = sum(float(a * b) for a, b in zip(q[0, h, i], k[0, h, j], strict=True))
+                weight = output.weights[0, h, i, j].item()
+                assert weight == pytest.approx(product if j < 5 else 0.0, rel=1e-10)
+
+
 @pytest.mark.parametrize("tokens", [3, 40])
 def test_both_orders_of_the_product_agree(tokens):
     attend = make_attention("sima", dim=8)

@@ -175,5 +175,18 @@ def test_scores_that_are_not_finite_pass_on_as_nan(alpha, bad):
     assert gradient[1].isnan().all()
 
 
+@pytest.mark.parametrize("need", [Need(), ALL], ids=["values", "all"])
+@pytest.mark.parametrize("spec", ["softmax", "sparsemax", "entmax15", "entmax:alpha=1.3"])
+def test_scores_that_overflow_float16_make_the_output_not_finite(spec, need):
+    attend = make_attention(spec, dim=4).half()
+    q, k, v = (x.requires_grad_() for x in random_qkv(1, 3, 5, dtype=torch.float16))
+    with torch.no_grad():
+        q[0, 0, 1] = k[0, 0, 2] = 300.0  # their product is 4 * 300 * 150
+    values = attend(q, k, v, Visibility(3, 5), need=need).values
+    assert values[0, 0, 1].isnan().all() and values[0, 1].isfinite().all()
+    gradients = torch.autograd.grad(values.float().sum(), (q, k, v))
+    assert not all(gradient.isfinite().all() for gradient in gradients)
+
+
 def test_the_option_all_attentions_share_takes_no_place_before_their_own():
     assert EntmaxConfig(1.3) == EntmaxConfig(alpha=1.3, qk_norm=False)

@@ -37,7 +37,7 @@ MAY_IMPORT = {
     | {"attention", "modules", "models", "data", "tokenization", "corpus", "optim", "training"}
     | {"decoding", "evaluation", "analysis", "loading", "translator", "sweep", "vision"}
     | {"user_modules"},
-    "__init__": {"translator"},
+    "__init__": {"translator", "vision"},
 }
 
 

@@ -8,7 +8,7 @@ from relu_nmt.attention.base import Need
 from relu_nmt.attention.records import record_attention
 from relu_nmt.errors import ConfigError
 from relu_nmt.vision import vision_blocks
-from relu_nmt.vision.blocks import Grid
+from relu_nmt.vision.base import Grid
 from relu_nmt.vision.config import VisionTransformerConfig
 from relu_nmt.vision.vision_transformer import VisionTransformer
 

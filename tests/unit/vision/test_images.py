@@ -85,11 +85,11 @@ def test_what_is_no_folder_of_images(squares, tmp_path):
 def test_classes_have_the_numbers_of_the_training_images(squares, tmp_path):
     part = make_squares(tmp_path / "part", 2)
     shutil.rmtree(part / "blue")
-    images = with_classes_of(only(part), only(squares))
+    images = with_classes_of(only(part), only(squares).classes, "theirs")
     assert images.labels.tolist() == [1, 1, 2, 2]
     (part / "red").rename(part / "violet")
-    with pytest.raises(DataError, match="class 'violet' of part is not among the 3 classes"):
-        with_classes_of(only(part), only(squares))
+    with pytest.raises(DataError, match="'violet' of part is not among the 3 classes of theirs"):
+        with_classes_of(only(part), only(squares).classes, "theirs")
 
 
 def test_held_out_images_are_of_every_class_and_always_the_same(squares):

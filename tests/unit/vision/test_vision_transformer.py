@@ -8,8 +8,11 @@ from relu_nmt.attention.records import record_attention
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import TransformerOptions
 from relu_nmt.modules.transformer_layer import DropPath
+from relu_nmt.recipes.training_settings import ImageTrainingSettings
+from relu_nmt.vision.architectures import architectures
+from relu_nmt.vision.base import Grid, resized
 from relu_nmt.vision.blocks import PatchEmbedding
-from relu_nmt.vision.config import ImageTaskOptions, VisionTransformerConfig, architectures
+from relu_nmt.vision.config import ImageTaskOptions, VisionTransformerConfig
 from relu_nmt.vision.vision_transformer import VisionTransformer
 
 SMALL = {"image_size": 8, "patch_size": 4, "embed_dim": 16, "layers": 2, "heads": 2}
@@ -65,13 +68,61 @@ def test_the_options_of_all_transformers_have_the_spellings_of_translation():
     assert (config.attention, config.dropout) == ("reluformer", 0.0)
 
 
-def test_the_patch_embedding_is_a_convolution():
+@pytest.mark.parametrize(("sides", "size"), [((4, 4), (8, 12)), ((4, 2), (8, 6)), ((4, 4), (7, 9))])
+def test_the_patch_embedding_is_a_convolution_of_the_padded_image(sides, size):
     torch.manual_seed(0)
-    embedding = PatchEmbedding(patch_size=4, embed_dim=6)
-    images = torch.randn(2, 3, 8, 12)
-    weight = embedding.projection.weight.view(6, 3, 4, 4)
-    expected = F.conv2d(images, weight, embedding.projection.bias, stride=4)
-    torch.testing.assert_close(embedding(images), expected.flatten(2).transpose(1, 2))
+    embedding = PatchEmbedding(sides, embed_dim=6)
+    images = torch.randn(2, 3, *size)
+    patches, grid = embedding(images)
+    padded = torch.zeros(2, 3, grid.height * sides[0], grid.width * sides[1])
+    padded[:, :, : size[0], : size[1]] = images
+    weight = embedding.projection.weight.view(6, 3, *sides)
+    expected = F.conv2d(padded, weight, embedding.projection.bias, stride=sides)
+    assert tuple(grid) == tuple(expected.shape[2:])
+    torch.testing.assert_close(patches, expected.flatten(2).transpose(1, 2))
+
+
+@pytest.mark.parametrize("pooling", ["class", "mean"])
+@pytest.mark.parametrize("block", ["transformer", "gau"])
+def test_images_of_any_size_have_positions_between_the_learned_ones(block, pooling):
+    attention = "pointwise:h=relu2" if block == "gau" else "softmax"
+    model = small_model(block=block, attention=attention, pooling=pooling, patch_size=(4, 2)).eval()
+    assert model.grid == Grid(2, 4)
+    for size, grid in [((8, 8), (2, 4)), ((8, 12), (2, 6)), ((17, 5), (5, 3)), ((1, 1), (1, 1))]:
+        output = model(torch.randn(2, 3, *size), blocks=[0])
+        assert output.logits.isfinite().all()
+        assert output.intermediate[0].shape == (2, 16, *grid)
+    # The class token's position stays, and a linear slope stays one where it is read twice as fine.
+    positions = torch.arange(8.0).view(2, 4, 1).expand(2, 4, 16).flatten(0, 1)
+    with torch.no_grad():
+        model.positions[-8:] = positions
+    found = model.positions_of(Grid(2, 8))
+    assert torch.equal(found[:-16], model.positions[:-8])
+    row = found[-16:].view(2, 8, 16)[0, :, 0]
+    torch.testing.assert_close(row[3:5], torch.tensor([1.25, 1.75]), atol=0.02, rtol=0)
+
+
+def test_positions_of_fewer_patches_are_means():
+    """With antialiasing a checkerboard averages out."""
+    board = torch.tensor([[1.0, -1.0] * 4, [-1.0, 1.0] * 4] * 4).flatten()[:, None]
+    small = resized(board, Grid(8, 8), Grid(2, 2))
+    assert small.abs().max() < 0.2
+
+
+def test_names_tell_patch_and_image_as_in_timm():
+    small = architectures["vit_small"]
+    assert architectures["vit_small_patch16_224"] == {**small, "patch_size": 16, "image_size": 224}
+    assert architectures["vit_small_p8"] == {**small, "patch_size": 8}
+    assert architectures["deit_tiny_patch16x8_64"]["patch_size"] == (16, 8)
+    assert architectures["vit_s_384"] == {**small, "image_size": 384}
+    for name in ("vit_small_patch", "vit_small_patch16_window7_224", "vit_small_x", "vit", ""):
+        assert name not in architectures
+    settings = ImageTrainingSettings.of(data="d", arch="vit_small_patch32_384", patch_size="16,8")
+    assert (settings.model.patch_size, settings.model.image_size) == ((16, 8), 384)
+    assert settings.model.embed_dim == 384
+    # An attention's preset goes with every shape, in any order.
+    settings = ImageTrainingSettings.of(data="d", attention_preset="reluformer", arch="vit_s_32")
+    assert (settings.model.attention, settings.model.image_size) == ("reluformer:gamma=8", 32)
 
 
 @pytest.mark.parametrize("pooling", ["class", "mean"])
@@ -81,7 +132,7 @@ def test_the_whole_forward_pass_against_the_formula(pooling):
         for parameter in model.parameters():
             parameter.copy_(torch.randn_like(parameter) * 0.3)
     images = torch.randn(2, 3, 8, 8, dtype=torch.float64)
-    x = model.patches(images)
+    x, _ = model.patches(images)
     if pooling == "class":
         x = torch.cat([model.class_token.expand(2, 1, 16), x], 1)
     x = x + model.positions
@@ -171,7 +222,7 @@ def test_the_rate_of_drop_path_grows_linearly_over_the_blocks():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"image_size": 30, "patch_size": 4}, "--image-size 30 must be a multiple of --patch-size"),
+        ({"patch_size": (4, 4, 4)}, "--patch-size 4,4,4: expected one number, or height and width"),
         ({"embed_dim": 100, "heads": 3}, "--embed-dim 100 must be a multiple of --heads 3"),
         ({"layers": 0}, "--layers 0: expected 1 or more"),
         ({"drop_path": 1.0}, "--drop-path 1: expected 0 to below 1"),

@@ -1,0 +1,211 @@
+"""PINNsformer, a transformer that solves differential equations, with any registered attention.
+
+Shapes: ``N`` points, ``S`` steps of the sequence that stands for a point, ``D`` width.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from relu_nmt.attention.backends import set_attention_backend
+from relu_nmt.attention.base import Attention, build_attention
+from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.spec import AttentionSpec
+from relu_nmt.errors import ConfigError
+from relu_nmt.modules.multihead import CrossAttention, SelfAttention
+
+WIDTH, HEADS, FFN_DIM, OUTPUT_DIM = 32, 2, 256, 512
+STEPS, STEP = 5, 1e-4
+"""A point (x, t) becomes the sequence (x, t), (x, t + 1e-4) ... of 5 steps."""
+LARGEST_X, LARGEST_T = 2 * torch.pi, 1.0
+FIRST_BIAS = 0.01
+
+
+class Wave(nn.Module):
+    """w(x) = a sin x + b cos x with learnt a and b, which start at 1.
+
+    Reference: Zhao et al. 2024, "PINNsFormer", Eq. 7.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sine = nn.Parameter(torch.ones(1))
+        self.cosine = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [...] to [...]."""
+        return self.sine * x.sin() + self.cosine * x.cos()
+
+
+def network(inner: int, last: int) -> nn.Sequential:
+    """Return a network of three linear maps, D - inner - inner - last, with waves between."""
+    linear = nn.Linear(WIDTH, inner), nn.Linear(inner, inner), nn.Linear(inner, last)
+    return nn.Sequential(linear[0], Wave(), linear[1], Wave(), linear[2])
+
+
+class Layer(nn.Module):
+    """x + attention(w(x)), then x + network(w(x)).
+
+    Args:
+        attention: to the states themselves or to a memory.
+    """
+
+    def __init__(self, attention: SelfAttention | CrossAttention) -> None:
+        super().__init__()
+        self.attention = attention
+        self.before_attention, self.before_network = Wave(), Wave()
+        self.network = network(FFN_DIM, WIDTH)
+
+    def forward(self, x: Tensor, visibility: Visibility, *memory: Tensor) -> Tensor:
+        """Map [N, S, D] to [N, S, D], with the memory [N, S, D] of cross-attention."""
+        x = x + self.attention(self.before_attention(x), visibility, *memory)
+        return x + self.network(self.before_network(x))
+
+
+class PinnsFormer(nn.Module):
+    """The solution u(x, t) of an equation: one layer of an encoder and one of a decoder.
+
+    Weights are drawn as Xavier's; biases start at 0.01, those of queries, keys and values at 0, as
+    in the paper's code. With softmax it has 453,561 parameters.
+
+    Args:
+        attention: of the encoder.
+        cross_attention: of the decoder, to the encoder's output.
+
+    Raises:
+        ConfigError: an attention cannot work there, or has no second derivatives.
+
+    Reference: Zhao et al. 2024, "PINNsFormer: a transformer-based framework for physics-informed
+    neural networks", section 3; Saratchandran et al. 2024, "Rethinking softmax", appendix A.2.5.
+
+    Example:
+        >>> model = PinnsFormer("softmax", "softmax")
+        >>> tuple(model(torch.zeros(7, 5, 1), torch.zeros(7, 5, 1)).shape)
+        (7, 5, 1)
+    """
+
+    def __init__(self, attention: str, cross_attention: str) -> None:
+        super().__init__()
+        self.embedding = nn.Linear(2, WIDTH)
+        self.encoder = Layer(SelfAttention(WIDTH, _mechanism(attention, "encoder")))
+        self.encoder_wave = Wave()
+        self.decoder = Layer(CrossAttention(WIDTH, _mechanism(cross_attention, "cross")))
+        self.decoder_wave = Wave()
+        self.output = network(OUTPUT_DIM, 1)
+        networks = (self.embedding, self.encoder.network, self.decoder.network, self.output)
+        attentions = (self.encoder.attention.out_proj, self.decoder.attention.out_proj)
+        for part in (*networks, *attentions):
+            for module in part.modules():
+                if isinstance(module, nn.Linear):
+                    nn.init.xavier_uniform_(module.weight)
+                    nn.init.constant_(module.bias, FIRST_BIAS)
+        # The code that is written in plain operations, whose gradients have gradients.
+        set_attention_backend(self, "reference")
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        """Return u, [N, S, 1], of x [N, S, 1] and t [N, S, 1]."""
+        visibility = Visibility(x.size(1), x.size(1), device=x.device)
+        states = self.embedding(torch.cat([x, t], -1))
+        memory = self.encoder_wave(self.encoder(states, visibility))
+        return self.output(self.decoder_wave(self.decoder(states, visibility, memory)))
+
+
+def _mechanism(text: str, slot: str) -> Attention:
+    attention = build_attention(AttentionSpec.parse(text), slot, 0, HEADS, WIDTH // HEADS, 0.0)
+    if not attention.capabilities.double_backward:
+        raise ConfigError(
+            f"--attention {text}: its gradients cannot be differentiated again, as equations need"
+        )
+    return attention
+
+
+@dataclass(frozen=True)
+class Equation:
+    """A differential equation on 0 <= x <= 2 pi, periodic in x, and 0 <= t <= 1.
+
+    Args:
+        residual: what is 0 of a solution, of u, its derivatives by x and by t.
+        initial: u at t = 0, of x.
+        exact: the solution, of x and t.
+    """
+
+    residual: Callable[[Tensor, Tensor, Tensor], Tensor]
+    initial: Callable[[Tensor], Tensor]
+    exact: Callable[[Tensor, Tensor], Tensor]
+
+
+CONVECTION_SPEED, REACTION_RATE = 50.0, 5.0
+
+
+def _bump(x: Tensor) -> Tensor:
+    return torch.exp(-((x - torch.pi) ** 2) / (2 * (torch.pi / 4) ** 2))
+
+
+def _grown_bump(x: Tensor, t: Tensor) -> Tensor:
+    grown = _bump(x) * torch.exp(REACTION_RATE * t)
+    return grown / (grown + 1 - _bump(x))
+
+
+EQUATIONS = {
+    # u_t + 50 u_x = 0
+    "convection": Equation(
+        lambda u, u_x, u_t: u_t + CONVECTION_SPEED * u_x,
+        torch.sin,
+        lambda x, t: torch.sin(x - CONVECTION_SPEED * t),
+    ),
+    # u_t - 5 u (1 - u) = 0
+    "reaction": Equation(lambda u, u_x, u_t: u_t - REACTION_RATE * u * (1 - u), _bump, _grown_bump),
+}
+
+
+class Points:
+    """The points on which an equation is to hold, and those of its boundary and its beginning.
+
+    Args:
+        equation: the equation.
+        side: points along each of the two axes.
+        device: where they are.
+    """
+
+    def __init__(self, equation: Equation, side: int, device: str = "cpu") -> None:
+        self.equation = equation
+        x, t = (torch.linspace(0, end, side, device=device) for end in (LARGEST_X, LARGEST_T))
+        grid_x, grid_t = torch.meshgrid(x, t, indexing="ij")
+        later = STEP * torch.arange(STEPS, device=device)[:, None]
+        self.x, self.t = _sequences(grid_x), _sequences(grid_t) + later
+        self.start_x, self.start_t = _sequences(x), _sequences(torch.zeros_like(x)) + later
+        self.first, self.last = _sequences(torch.zeros_like(t)), _sequences(0 * t + LARGEST_X)
+        self.times = _sequences(t) + later
+
+    def losses(self, model: nn.Module) -> dict[str, Tensor]:
+        """Return the mean squares of residual, boundary (all steps) and initial value (first)."""
+        x, t = self.x.detach().requires_grad_(), self.t.detach().requires_grad_()
+        u = model(x, t)
+        u_x, u_t = torch.autograd.grad(u, (x, t), torch.ones_like(u), create_graph=True)
+        residual = self.equation.residual(u, u_x, u_t)
+        jump = model(self.last, self.times) - model(self.first, self.times)
+        start = model(self.start_x, self.start_t)[:, 0]
+        error = start - self.equation.initial(self.start_x[:, 0])
+        named = {"residual": residual, "boundary": jump, "initial": error}
+        return {name: value.square().mean() for name, value in named.items()}
+
+    @torch.no_grad()
+    def errors(self, model: nn.Module) -> dict[str, float]:
+        """Return rMAE and rMSE of the first steps against the solution.
+
+        rMAE is sum |e| / sum |u|, rMSE the root of sum e^2 / sum u^2.
+        """
+        u = model(self.x, self.t)[:, 0]
+        exact = self.equation.exact(self.x[:, 0], self.t[:, 0])
+        error = u - exact
+        return {
+            "rMAE": (error.abs().sum() / exact.abs().sum()).item(),
+            "rMSE": (error.square().sum() / exact.square().sum()).sqrt().item(),
+        }
+
+
+def _sequences(values: Tensor) -> Tensor:
+    """Return values [...] of N points as [N, S, 1], the same in each step."""
+    return values.reshape(-1, 1, 1).repeat(1, STEPS, 1)

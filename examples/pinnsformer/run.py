@@ -1,0 +1,230 @@
+r"""Solve differential equations with PINNsformer, one training an equation and an attention.
+
+    python examples/pinnsformer/run.py --setting small
+    python examples/pinnsformer/run.py --setting paper --equations convection \
+        --attentions softmax polynomial:scale=dynamic --out pinnsformer
+
+The same command goes on where it was stopped. Beside the trainings it writes report.md.
+"""
+
+import json
+import math
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from pinnsformer import EQUATIONS, PinnsFormer, Points
+
+from relu_nmt.cli.command import make_parser, run_command
+from relu_nmt.config import add_settings, option, read_settings, settings, to_dict
+from relu_nmt.errors import CheckpointError
+from relu_nmt.io.safe_write import safe_writer, write_text
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "small": {},
+    "paper": {"points": 51, "test_points": 101, "steps": 500},
+}
+PUBLISHED = {
+    "convection": {
+        "softmax": (5.4e-5, 4.1e-2, 4.4e-2),
+        "polynomial:scale=fixed": (4.9e-5, 3.9e-2, 4.3e-2),
+        "polynomial:scale=dynamic": (4.1e-5, 3.5e-2, 4.0e-2),
+        "polynomial:scale=none": (7.2e-5, 9.8e-2, 1.1e-1),
+    },
+    "reaction": {
+        "softmax": (3.8e-6, 3.1e-2, 5.8e-2),
+        "polynomial:scale=fixed": (3.1e-6, 3.0e-2, 5.6e-2),
+        "polynomial:scale=dynamic": (2.8e-6, 2.7e-2, 5.4e-2),
+        "polynomial:scale=none": (6.2e-6, 6.1e-2, 9.8e-2),
+    },
+}
+"""Loss, rMAE and rMSE of Saratchandran et al. 2024, "Rethinking softmax", by attention."""
+CHECKPOINT, RESULTS = "checkpoint.pt", "results.json"
+
+
+@settings
+class RunSettings:
+    """Which trainings to make, and how long ones."""
+
+    setting: str = option(
+        "small", "sizes to begin with; other flags go before it", presets=SETTINGS, metavar="NAME"
+    )
+    equations: tuple[str, ...] = option(
+        tuple(EQUATIONS), "equations to solve", choices=tuple(EQUATIONS), several=True
+    )
+    attentions: tuple[str, ...] = option(
+        tuple(PUBLISHED["convection"]),
+        "attentions of the encoder, NAME or NAME:option=value",
+        several=True,
+        metavar="NAME",
+    )
+    cross_attention: str | None = option(
+        None, "attention of the decoder to the encoder (default: the encoder's)", metavar="NAME"
+    )
+    points: int = option(21, "training points along each axis", least=2, metavar="N")
+    test_points: int = option(51, "test points along each axis", least=2, metavar="N")
+    steps: int = option(30, "steps of L-BFGS, of up to 20 iterations each", least=1, metavar="N")
+    seed: int = option(1, "draws the weights", metavar="N")
+    cpu: bool = option(False, "use the CPU even if there is a GPU")
+    threads: int = option(1, "CPU threads", least=1, metavar="N")
+    save_interval: int = option(10, "save every N steps", least=1, metavar="N")
+    out: str = option("pinnsformer", "folder of the trainings and of the report", metavar="DIR")
+
+
+class EquationTraining:
+    """One training by L-BFGS with a strong Wolfe line search on all points at once.
+
+    Args:
+        settings: of all trainings.
+        equation: name of the equation.
+        attention: of the encoder.
+
+    Raises:
+        ConfigError: an attention cannot work here.
+        CheckpointError: the folder's checkpoint is damaged, or of other settings.
+    """
+
+    def __init__(self, settings: RunSettings, equation: str, attention: str) -> None:
+        self.settings = settings
+        self.folder = (
+            Path(settings.out) / equation / attention.translate(str.maketrans(":=,", "---"))
+        )
+        self.device = "cpu" if settings.cpu or not torch.cuda.is_available() else "cuda"
+        torch.manual_seed(settings.seed)
+        self.model = PinnsFormer(attention, settings.cross_attention or attention).to(self.device)
+        self.points = Points(EQUATIONS[equation], settings.points, self.device)
+        self.test_points = Points(EQUATIONS[equation], settings.test_points, self.device)
+        self.optimizer = torch.optim.LBFGS(self.model.parameters(), line_search_fn="strong_wolfe")
+        kept = ("points", "test_points", "seed", "cross_attention")
+        self.results: dict[str, Any] = {
+            "equation": equation,
+            "attention": attention,
+            **{name: to_dict(settings)[name] for name in kept},
+            "parameters": sum(p.numel() for p in self.model.parameters()),
+            "steps": 0,
+            "seconds": 0.0,
+            "diverged": False,
+            "course": [],
+        }
+        self._restore()
+
+    def run(self) -> None:
+        """Train up to the last step; the results are written at each checkpoint."""
+        while self.results["steps"] < self.settings.steps and not self.results["diverged"]:
+            started = time.monotonic()
+            self.optimizer.step(self._closure)
+            losses = {name: loss.item() for name, loss in self.points.losses(self.model).items()}
+            total = sum(losses.values())
+            self.results["steps"] += 1
+            step = self.results["steps"]
+            self.results["seconds"] += time.monotonic() - started
+            self.results["diverged"] = not math.isfinite(total)
+            self.results["course"].append({"step": step, "loss": total, **losses})
+            print(f"{self.folder}: step {step}: loss {total:.3e}", flush=True)
+            if step % self.settings.save_interval == 0:
+                self._save()
+        self._save()
+
+    def _closure(self) -> torch.Tensor:
+        self.optimizer.zero_grad()
+        losses = self.points.losses(self.model)
+        loss = torch.stack(list(losses.values())).sum()
+        loss.backward()
+        return loss
+
+    def _save(self) -> None:
+        """Write the checkpoint, then the results with the errors of now."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        course = self.results["course"]
+        last = course[-1]["loss"] if course else None
+        self.results |= {"loss": last, **self.test_points.errors(self.model)}
+        state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        with safe_writer(self.folder / CHECKPOINT) as file:
+            torch.save({**state, "results": self.results}, file)
+        text = json.dumps(finite(self.results), indent=1, allow_nan=False)
+        write_text(self.folder / RESULTS, text + "\n")
+
+    def _restore(self) -> None:
+        path = self.folder / CHECKPOINT
+        if not path.exists():
+            return
+        try:
+            state = torch.load(path, map_location=self.device, weights_only=True)
+            found, own = state["results"], self.results
+            differ = [n for n in own if n in to_dict(self.settings) and n != "steps"]
+            differ = [n for n in differ if found[n] != own[n]]
+            if differ:
+                raise CheckpointError(
+                    f"{path}: made with {differ[0]} {found[differ[0]]}, not {own[differ[0]]}; "
+                    "choose another --out"
+                )
+            self.model.load_state_dict(state["model"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.results = found
+        except CheckpointError:
+            raise
+        except Exception as error:  # damaged files raise errors of many kinds
+            [reason, *_] = str(error).splitlines() or [type(error).__name__]
+            raise CheckpointError(f"{path}: damaged ({reason}); remove it") from error
+        print(f"{self.folder}: go on from step {self.results['steps']}")
+
+
+def finite(value: Any) -> Any:
+    """Return a value of JSON with None for numbers that are not finite."""
+    if isinstance(value, dict):
+        return {name: finite(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def report(out: Path) -> str:
+    """Return a table of all trainings in a folder, beside the published numbers."""
+    names = ("attention", "points", "seed", "steps", "seconds", "loss", "rMAE", "rMSE")
+    columns = [*names, "published loss", "rMAE", "rMSE"]
+    parts = []
+    for equation in EQUATIONS:
+        rows = []
+        for path in sorted((out / equation).glob(f"*/{RESULTS}")):
+            found = json.loads(path.read_text("utf-8"))
+            shown = [f"{found[name]}" for name in names[1:4]] + [f"{found['seconds']:.0f}"]
+            own = [found[name] for name in names[5:]]
+            theirs = PUBLISHED[equation].get(found["attention"], (None,) * 3)
+            shown += ["-" if number is None else f"{number:.1e}" for number in (*own, *theirs)]
+            rows.append([f"`{found['attention']}`" + " (diverged)" * found["diverged"], *shown])
+        if rows:
+            lines = [columns, ["---"] * len(columns), *rows]
+            parts.append(f"## {equation}\n\n" + "\n".join(f"| {' | '.join(r)} |" for r in lines))
+    return "\n\n".join(parts) + "\n"
+
+
+def run(settings: RunSettings) -> None:
+    """Make all trainings, one after the other, and the report after each.
+
+    Raises:
+        ConfigError: an attention cannot work here.
+        CheckpointError: a checkpoint is damaged, or of other settings.
+    """
+    torch.set_num_threads(settings.threads)
+    pairs = [(e, a) for e in settings.equations for a in settings.attentions]
+    for equation, attention in pairs:  # mistakes show before the first training
+        EquationTraining(settings, equation, attention)
+    for equation, attention in pairs:
+        EquationTraining(settings, equation, attention).run()
+        text = report(Path(settings.out))
+        write_text(Path(settings.out) / "report.md", text)
+    print(text)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    parser = make_parser("pinnsformer", str(__doc__), user_modules=True)
+    add_settings(parser, RunSettings)
+    return run_command(parser, lambda arguments: run(read_settings(RunSettings, arguments)), argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,19 @@
+"""relu-nmt-vision-classify: what a trained classifier sees in pictures."""
+
+from relu_nmt.cli.command import recipe_command
+from relu_nmt.recipes.image_settings import ClassifyImagesSettings
+
+DESCRIPTION = """\
+Classify pictures of any size:
+
+  relu-nmt-vision-classify checkpoints/checkpoint_best.safetensors photo.jpg another.png
+
+A line for each: its name and the likeliest classes with their probabilities, separated by tabs.
+"""
+
+main = recipe_command(
+    "relu-nmt-vision-classify", DESCRIPTION, ClassifyImagesSettings, "classify_images"
+)
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,101 @@
+"""Settings of the recipes that use a trained image classifier."""
+
+from relu_nmt.attention.spec import AttentionBackendConfig
+from relu_nmt.config import REQUIRED, group, like, option, settings
+from relu_nmt.config.shared import PrecisionOptions, ProgressBarOptions
+from relu_nmt.training.config import RunConfig
+from relu_nmt.vision.config import PreprocessingConfig
+
+EVALUATION_BATCH = 128
+_checkpoint = option(REQUIRED, "checkpoint", metavar="CKPT", positional=True)
+
+
+@settings
+class ClassifierOptions(PrecisionOptions, AttentionBackendConfig):
+    """How the classifier computes."""
+
+    bf16: bool = like(PrecisionOptions, "bf16", False, "compute in bfloat16; also on the CPU")
+
+
+@settings
+class ReadingOptions(ProgressBarOptions):
+    """How images are read."""
+
+    batch_size: int = option(EVALUATION_BATCH, "images of a batch", least=1, metavar="N")
+    num_workers: int = like(RunConfig, "num_workers", 1)
+
+
+@settings
+class EvaluationOptions(ReadingOptions):
+    """On what to evaluate, and how."""
+
+    data: tuple[str, ...] = option(
+        REQUIRED,
+        "images, as relu-nmt-vision-train takes them, one or more; where train lies beside other "
+        "sets, the others are taken",
+        several=True,
+        metavar="PATH",
+    )
+    image_size: tuple[int, ...] = option(
+        (),
+        "bring pictures to this many pixels a side, instead of as many as in training; several "
+        "with commas",
+        least=1,
+        metavar="N",
+    )
+    eval_crop_ratio: float | None = like(
+        PreprocessingConfig,
+        "eval_crop_ratio",
+        None,
+        "share of a side that the centre crop keeps (default: as in the training's validation)",
+    )
+    classes: str | None = option(
+        None,
+        "choose among the classes in this file only, one a line (what follows a space is a "
+        "remark); images of classes that the model does not have count as wrong",
+        metavar="FILE",
+    )
+    results: str | None = option(None, "write the results to FILE as JSON", metavar="FILE")
+
+
+@settings
+class EvaluateImagesSettings:
+    """All settings of ``relu-nmt-vision-evaluate``.
+
+    Raises:
+        ConfigError: a value out of range.
+    """
+
+    path: str = _checkpoint
+    options: EvaluationOptions = group("evaluation", EvaluationOptions)
+    model: ClassifierOptions = group("model", ClassifierOptions, stored=False)
+
+
+@settings
+class ClassificationOptions:
+    """What to classify, and what to print."""
+
+    top_k: int = option(5, "print so many classes a picture", least=1, metavar="N")
+    json: bool = option(False, "print JSON")
+    image_size: int | None = option(
+        None,
+        "bring pictures to this many pixels a side, instead of as many as in training",
+        least=1,
+        metavar="N",
+    )
+
+
+@settings
+class ClassifyImagesSettings:
+    """All settings of ``relu-nmt-vision-classify``.
+
+    Raises:
+        ConfigError: a value out of range.
+    """
+
+    path: str = _checkpoint
+    images: tuple[str, ...] = option(
+        REQUIRED, "image files", metavar="PHOTO", positional=True, several=True
+    )
+    options: ClassificationOptions = group("output", ClassificationOptions)
+    model: ClassifierOptions = group("model", ClassifierOptions)

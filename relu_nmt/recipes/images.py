@@ -1,0 +1,78 @@
+"""What the recipes that use a trained image classifier have in common."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.io.progress_bar import progress_bar
+from relu_nmt.io.safe_write import write_text
+from relu_nmt.recipes.image_settings import ClassifierOptions
+from relu_nmt.training.batches import load_ahead
+from relu_nmt.vision.batches import ImageBatch, ImageBatches
+from relu_nmt.vision.images import ImageSet, add_set, open_images
+from relu_nmt.vision.loading import ImageClassifier
+
+EPOCH = 1
+
+
+def load_classifier(
+    path: str, options: ClassifierOptions, image_size: int | None = None
+) -> ImageClassifier:
+    """Return the classifier that the options describe.
+
+    Raises:
+        ReluNmtError: the checkpoint cannot be read, or a flag does not fit it or the device.
+    """
+    device = "cuda" if torch.cuda.is_available() and not options.cpu else "cpu"
+    if options.fp16 and device == "cpu":
+        raise ConfigError("--fp16 needs a GPU; on the CPU use --bf16 or neither")
+    dtype = torch.float16 if options.fp16 else torch.bfloat16 if options.bf16 else None
+    backend = options.attention_backend
+    return ImageClassifier.from_checkpoint(path, device, dtype, backend, image_size)
+
+
+def evaluation_sets(paths: tuple[str, ...]) -> dict[str, ImageSet]:
+    """Return the sets of images to evaluate on, by name.
+
+    Raises:
+        DataError: a path is missing, or holds no images in class folders.
+    """
+    sets: dict[str, ImageSet] = {}
+    for path in paths:
+        train, *others = open_images(path).values()
+        for images in others or [train]:
+            sets = add_set(sets, images)
+    return sets
+
+
+def loaded(
+    batches: ImageBatches, label: str, num_workers: int, epoch: int = EPOCH
+) -> Iterator[ImageBatch]:
+    """Yield the batches of an epoch, loaded ahead, with a progress bar.
+
+    Args:
+        batches: the batches.
+        label: what is being done, for the bar.
+        num_workers: threads that load.
+        epoch: its number, from 1.
+    """
+    numbers = range(batches.begin_epoch(epoch))
+    with progress_bar(label, len(batches.images), "images") as advance:
+        for batch in load_ahead(batches.load, numbers, num_workers, torch.cuda.is_available()):
+            yield batch
+            advance(len(batch.ids))
+
+
+def write_results(path: str, values: Mapping[str, Any]) -> None:
+    """Write what was found as JSON, whole or not at all.
+
+    Raises:
+        DataError: the file cannot be written.
+    """
+    try:
+        write_text(path, json.dumps(values, indent=1, ensure_ascii=False) + "\n")
+    except OSError as error:
+        raise DataError(f"--results {path}: cannot write it: {error.strerror}") from error

@@ -1,0 +1,117 @@
+"""Where images are stored, and reading one of them."""
+
+import io
+import os
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Protocol
+
+from relu_nmt.errors import DataError, MissingExtraError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+class ImageStore(Protocol):
+    """A folder or file of many images.
+
+    Args:
+        origin: its path.
+    """
+
+    origin: Path
+
+    def image(self, path: Any) -> "Image":
+        """Decode one image to 8-bit red, green and blue; called from several threads.
+
+        Args:
+            path: which one: its path in the store, or its row.
+
+        Raises:
+            DataError: it cannot be decoded; names the file.
+        """
+
+
+class FileTree:
+    """The files below a folder, whose links are followed, or in a zip file.
+
+    Args:
+        origin: the folder or zip file.
+
+    Raises:
+        DataError: it is no zip file.
+    """
+
+    def __init__(self, origin: Path) -> None:
+        self.origin = origin
+        try:
+            self._zip = None if origin.is_dir() else zipfile.ZipFile(origin)
+        except (OSError, zipfile.BadZipFile) as error:
+            raise DataError(f"{origin}: cannot be read as a zip file ({error})") from error
+
+    def paths(self) -> Iterator[str]:
+        """Give the path of each file in the tree, with ``/`` between its parts, in any order."""
+        if self._zip is not None:
+            yield from (entry.filename for entry in self._zip.infolist() if not entry.is_dir())
+            return
+        for parent, _, names in os.walk(self.origin, followlinks=True):
+            relative = Path(parent).relative_to(self.origin)
+            yield from ((relative / name).as_posix() for name in names)
+
+    def read(self, path: str) -> bytes:
+        """Return a file's bytes; called from several threads."""
+        return (self.origin / path).read_bytes() if self._zip is None else self._zip.read(path)
+
+    def image(self, path: str) -> "Image":
+        """Decode the image at a path, see :meth:`ImageStore.image`."""
+        return decode_image(lambda: self.read(path), f"{self.origin}: {path}")
+
+
+def read_image(path: str | os.PathLike[str]) -> "Image":
+    """Decode an image file to 8-bit red, green and blue.
+
+    Raises:
+        DataError: there is none, or it cannot be decoded.
+        MissingExtraError: Pillow is not installed.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise DataError(f"{file}: no such image file")
+    return decode_image(file.read_bytes, str(file))
+
+
+def decode_image(read: Callable[[], bytes], what: str) -> "Image":
+    """Return the image in the bytes of a file, 8-bit red, green and blue.
+
+    Args:
+        read: returns the bytes.
+        what: names the file in the error.
+
+    Raises:
+        DataError: it cannot be read or decoded.
+        MissingExtraError: Pillow is not installed.
+    """
+    pillow = import_pillow()
+    try:
+        with pillow.open(io.BytesIO(read())) as image:
+            return image.convert("RGB")
+    except Exception as error:  # Pillow's decoders and zlib raise errors of many kinds
+        [reason, *_] = str(error).splitlines() or [type(error).__name__]
+        raise DataError(
+            f"{what}: cannot be read as an image ({reason}); repair or remove it"
+        ) from error
+
+
+def import_pillow() -> ModuleType:
+    """Return Pillow's module ``Image``.
+
+    Raises:
+        MissingExtraError: Pillow is not installed.
+    """
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise MissingExtraError("images need Pillow: pip install 'relu-nmt[vision]'") from error
+    return Image

@@ -1,0 +1,159 @@
+"""examples/pinnsformer: the model's size, its equations, second derivatives, resuming."""
+
+import importlib.util
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from relu_nmt.attention import attentions
+from relu_nmt.attention.softmax import SoftmaxAttention
+from relu_nmt.errors import ConfigError
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "pinnsformer"
+
+
+@pytest.fixture(scope="module")
+def example():
+    sys.path.insert(0, str(EXAMPLE))
+    spec = importlib.util.spec_from_file_location("pinnsformer_run", EXAMPLE / "run.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    yield module
+    sys.path.remove(str(EXAMPLE))
+    for name in (spec.name, "pinnsformer"):
+        del sys.modules[name]
+
+
+def size(model):
+    return sum(p.numel() for p in model.parameters())
+
+
+def test_the_model_has_the_published_size(example):
+    assert size(example.PinnsFormer("softmax", "softmax")) == 453_561
+    assert size(example.PinnsFormer("polynomial:scale=dynamic", "polynomial")) == 453_562
+
+
+class Exact(torch.nn.Module):
+    """An equation's solution, times a factor."""
+
+    def __init__(self, equation, factor=1.0):
+        super().__init__()
+        self.equation, self.factor = equation, factor
+
+    def forward(self, x, t):
+        return self.factor * self.equation.exact(x, t)
+
+
+@pytest.mark.parametrize("name", ["convection", "reaction"])
+def test_the_solution_fulfils_its_equation_and_others_do_not(example, name):
+    equation = example.EQUATIONS[name]
+    points = in_float64(example.Points(equation, 21))
+    losses = points.losses(Exact(equation))
+    assert losses["residual"] < 1e-15 and losses["initial"] < 1e-12
+    # The bump of the reaction is 3e-4 at both ends, where its slopes differ in sign only.
+    assert losses["boundary"] < 1e-10
+    assert points.losses(Exact(equation, 1.1))["initial"] > 1e-4
+    errors = points.errors(Exact(equation, 1.1))
+    assert errors["rMAE"] == pytest.approx(0.1) and errors["rMSE"] == pytest.approx(0.1)
+    # The first of the five steps is what the solution is measured at.
+    assert points.x.shape == points.t.shape == (441, 5, 1)
+    torch.testing.assert_close(points.t[0].flatten(), torch.arange(5).double() * 1e-4)
+
+
+def in_float64(points):
+    for name, value in vars(points).items():
+        if isinstance(value, torch.Tensor):
+            setattr(points, name, value.double())
+    steps = 1e-4 * torch.arange(5)[:, None].double()
+    points.t, points.start_t = points.t[:, :1] + steps, points.start_t[:, :1] + steps
+    return points
+
+
+@pytest.mark.parametrize("name", attentions.names())
+def test_the_gradient_of_the_loss_is_its_slope_with_every_attention(example, name):
+    able = attentions.get(name).capabilities
+    if not able.double_backward:
+        return
+    torch.manual_seed(0)
+    model = example.PinnsFormer(name, name if able.cross else "softmax").double().eval()
+    points = in_float64(example.Points(example.EQUATIONS["convection"], 3))
+    parameters = [p for n, p in model.named_parameters() if ".attention." in n]
+    directions = [torch.randn_like(p) for p in parameters]
+
+    def loss(step=0.0):
+        with torch.no_grad():
+            for p, direction in zip(parameters, directions, strict=True):
+                p.add_(direction, alpha=step)
+        return sum(points.losses(model).values())
+
+    gradients = torch.autograd.grad(loss(), parameters)
+    expected = sum((g * d).sum() for g, d in zip(gradients, directions, strict=True))
+    step = 1e-6
+    above, below = loss(step), loss(-2 * step)
+    slope = (above - below) / (2 * step)
+    assert slope.item() == pytest.approx(expected.item(), rel=2e-4, abs=1e-5)
+    assert abs(expected.item()) > 1e-3
+
+
+def test_an_attention_without_second_derivatives_is_refused(example, monkeypatch):
+    monkeypatch.setattr(
+        SoftmaxAttention,
+        "capabilities",
+        replace(SoftmaxAttention.capabilities, double_backward=False),
+    )
+    with pytest.raises(ConfigError, match="softmax: its gradients cannot be differentiated again"):
+        example.PinnsFormer("softmax", "softmax")
+    with pytest.raises(ConfigError, match="no cross form"):
+        example.PinnsFormer("sima", "sima")
+
+
+def command(example, out, *flags):
+    return example.main(
+        f"--points 4 --test-points 3 --equations reaction --attentions softmax --out {out}".split()
+        + list(flags)
+    )
+
+
+def test_a_training_that_was_stopped_goes_on_as_if_it_had_not_been(example, tmp_path, capsys):
+    assert command(example, tmp_path / "whole", "--steps", "2", "--save-interval", "1") == 0
+    assert command(example, tmp_path / "parts", "--steps", "1") == 0
+    assert command(example, tmp_path / "parts", "--steps", "2") == 0
+    place = Path("reaction/softmax")
+    states = [
+        torch.load(tmp_path / name / place / "checkpoint.pt", weights_only=True)
+        for name in ("whole", "parts")
+    ]
+    for name, weight in states[0]["model"].items():
+        assert weight.equal(states[1]["model"][name]), name
+    whole, parts = (
+        json.loads((tmp_path / name / place / "results.json").read_text())
+        for name in ("whole", "parts")
+    )
+    for timed in (whole, parts):
+        assert timed.pop("seconds") > 0
+    assert whole == parts and whole["steps"] == 2
+    assert whole["course"][1]["loss"] < whole["course"][0]["loss"]
+    assert whole["loss"] == pytest.approx(
+        sum(whole["course"][1][part] for part in ("residual", "boundary", "initial"))
+    )
+    report = (tmp_path / "parts" / "report.md").read_text()
+    assert f"{whole['rMAE']:.1e}" in report and "3.8e-06 | 3.1e-02 | 5.8e-02" in report
+    capsys.readouterr()
+    assert command(example, tmp_path / "parts", "--seed", "2") == 2
+    assert "made with seed 1, not 2; choose another --out" in capsys.readouterr().err
+
+
+def test_mistakes_are_one_line(example, tmp_path, capsys):
+    assert command(example, tmp_path, "--attentions", "softmix") == 2
+    assert "softmix" in capsys.readouterr().err
+    folder = tmp_path / "reaction" / "softmax"
+    folder.mkdir(parents=True)
+    (folder / "checkpoint.pt").write_bytes(b"no checkpoint")
+    assert command(example, tmp_path) == 2
+    error = capsys.readouterr().err
+    assert "checkpoint.pt: damaged" in error and error.count("\n") == 1

@@ -1,0 +1,195 @@
+"""relu-nmt-vision-evaluate and -classify with a classifier of coloured squares."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from relu_nmt import ImageClassifier
+from relu_nmt.errors import CheckpointError, DataError
+from relu_nmt.vision.batches import ImageTransform
+from relu_nmt.vision.config import PreprocessingConfig
+from relu_nmt.vision.images import open_images
+from tests.commands import run_here
+from tests.unit.vision.made_images import make_squares, zip_folder
+
+TRAIN = (
+    "--cpu --image-size 12 --patch-size 4 --embed-dim 64 --heads 2 --layers 1 --batch-size 20 "
+    "--lr 5e-3 --warmup-updates 4 --log-format json --no-epoch-checkpoints"
+)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A folder with images, and a checkpoint that tells their colours apart, but not always."""
+    folder = tmp_path_factory.mktemp("trained")
+    make_squares(folder / "images/train", 40, seed=1)
+    make_squares(folder / "images/val", 10, seed=2)
+    make_squares(folder / "images/test", 8, seed=3)
+    run_here(
+        "vision_train", folder / "images", *TRAIN.split(), "--max-epoch=2", f"--save-dir={folder}"
+    )
+    return folder
+
+
+def checkpoint(folder):
+    return folder / "checkpoint_last.safetensors"
+
+
+def expected_accuracy(folder, images):
+    """Top-1 accuracy, one image at a time."""
+    classifier = ImageClassifier.from_checkpoint(checkpoint(folder), device="cpu")
+    found = [classifier.classify([images.read(i)])[0] for i in range(len(images))]
+    guesses = [classifier.classes.index(next(iter(each))) for each in found]
+    return 100 * np.mean(np.array(guesses) == images.labels)
+
+
+def evaluate(trained, *flags, check=True):
+    return run_here("vision_evaluate", checkpoint(trained), "--cpu", *flags, check=check)
+
+
+def test_each_set_but_train_is_evaluated(trained, tmp_path):
+    zip_folder(trained / "images/train", tmp_path / "t.zip")
+    file = tmp_path / "accuracy.json"
+    flags = ["--batch-size=7", "--num-workers=2", f"--results={file}"]
+    done = evaluate(trained, "--data", trained / "images", tmp_path / "t.zip", *flags)
+    lines = done.stdout.splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["val", "test", "t"]
+    found = json.loads(file.read_text())
+    sets = open_images(trained / "images")
+    for line, entry, name in zip(lines, found["accuracies"], ("val", "test", "train"), strict=True):
+        top1 = expected_accuracy(trained, sets[name])
+        assert entry["top1"] == pytest.approx(top1)
+        assert entry["top5"] is None  # of three classes
+        assert line.endswith(f"{len(sets[name])} images at 12 x 12: top-1 {top1:.2f}")
+    assert found["settings"]["path"] == str(checkpoint(trained))
+    assert found["absent"] == []
+
+
+def test_other_sizes_and_formats_of_numbers(trained):
+    done = evaluate(trained, "--data", trained / "images", "--image-size=12,16,24", "--bf16")
+    sizes = [line.split(" at ")[1].split(" x")[0] for line in done.stdout.splitlines()]
+    assert sizes == ["12", "12", "16", "16", "24", "24"]
+    half = evaluate(trained, "--data", trained / "images/val", "--eval-crop-ratio=0.5")
+    assert half.stdout.startswith("val: 30 images at 12 x 12")
+    odd = evaluate(trained, "--data", trained / "images/val", "--image-size=13")
+    assert odd.stdout.startswith("val: 30 images at 13 x 13")
+
+
+def test_top_5_counts_the_five_best(trained, tmp_path):
+    """With labels changed at random, the accuracies of every depth are known."""
+    classes = "abcdefgh"
+    rng = np.random.default_rng(0)
+    for name in classes:
+        (tmp_path / "eight" / name).mkdir(parents=True)
+        for number in range(3):
+            pixels = rng.integers(0, 256, (12, 12, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "eight" / name / f"{number}.png")
+    flags = [*TRAIN.split(), "--max-update=1", "--disable-validation", f"--save-dir={tmp_path}"]
+    run_here("vision_train", tmp_path / "eight", *flags)
+    file = tmp_path / "results.json"
+    run_here(
+        "vision_evaluate", checkpoint(tmp_path), "--data", tmp_path / "eight", "--results", file
+    )
+    [found] = json.loads(file.read_text())["accuracies"]
+    classifier = ImageClassifier.from_checkpoint(checkpoint(tmp_path))
+    [images] = open_images(tmp_path / "eight").values()
+    ranked = classifier.classify([images.read(i) for i in range(len(images))], batch_size=5)
+    places = [list(r).index(classes[label]) for r, label in zip(ranked, images.labels, strict=True)]
+    assert found["top1"] == pytest.approx(100 * np.mean(np.array(places) < 1))
+    assert found["top5"] == pytest.approx(100 * np.mean(np.array(places) < 5))
+    assert found["top1"] < found["top5"] < 100
+
+
+def test_the_choice_can_be_restricted_to_a_list_of_classes(trained, tmp_path):
+    two = tmp_path / "two"
+    for name in ("blue", "red"):
+        shutil.copytree(trained / "images/test" / name, two / name)
+    shutil.copytree(trained / "images/test/green", two / "violet")
+    file = tmp_path / "classes.txt"
+    file.write_text("violet none such\nred the colour of blood\n\nblue\n")
+    results = tmp_path / "r.json"
+    done = evaluate(trained, "--data", two, "--classes", file, "--results", results)
+    assert "does not have 1 of the classes, whose images count as wrong: violet" in done.stdout
+    found = json.loads(results.read_text())
+    assert found["absent"] == ["violet"]
+    classifier = ImageClassifier.from_checkpoint(checkpoint(trained))
+    [images] = open_images(two).values()
+    right = 0
+    for index in range(len(images)):
+        [probabilities] = classifier.classify([images.read(index)])
+        best = "blue" if probabilities["blue"] > probabilities["red"] else "red"
+        right += best == images.classes[images.labels[index]]
+    assert found["accuracies"][0]["top1"] == pytest.approx(100 * right / 24)
+
+    file.write_text("blue\n")
+    refused = evaluate(trained, "--data", two, "--classes", file, check=False)
+    assert "the class 'red' of two is not among the 1 classes of --classes" in refused.stderr
+    file.write_text("violet\n")
+    refused = evaluate(trained, "--data", two, "--classes", file, check=False)
+    assert "none of its lines is a class of" in refused.stderr
+    refused = evaluate(trained, "--data", two, check=False)
+    assert f"'violet' of two is not among the 3 classes of {checkpoint(trained)}" in refused.stderr
+
+
+def test_classify_prints_the_likeliest_classes(trained):
+    photos = [trained / "images/test/red/0001.png", trained / "images/test/blue/0000.png"]
+    done = run_here("vision_classify", checkpoint(trained), "--top-k=2", *photos, "--cpu")
+    expected = ImageClassifier.from_checkpoint(checkpoint(trained), "cpu").classify(photos, 2)
+    for line, photo, own in zip(done.stdout.splitlines(), photos, expected, strict=True):
+        name, *pairs = line.split("\t")
+        assert name == str(photo)
+        assert pairs == [f"{label} {share:.1%}" for label, share in own.items()]
+        assert len(pairs) == 2
+    done = run_here("vision_classify", checkpoint(trained), photos[0], "--json", photos[1])
+    found = json.loads(done.stdout)
+    assert [each["image"] for each in found] == [str(photo) for photo in photos]
+    for each in found:
+        assert list(each["classes"].values()) == sorted(each["classes"].values(), reverse=True)
+        assert sum(each["classes"].values()) == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nowhere.png"], "nowhere.png: no such image file"),
+        (["CKPT"], "checkpoint_last.safetensors: cannot be read as an image"),
+        ([], "PHOTO is missing"),
+        (["a.png", "--top-k=0"], "--top-k 0: expected 1 or more"),
+        (["a.png", "--fp16", "--cpu"], "--fp16 needs a GPU"),
+    ],
+)
+def test_mistakes_are_one_line(trained, words, message):
+    words = [str(checkpoint(trained)) if word == "CKPT" else word for word in words]
+    done = run_here("vision_classify", checkpoint(trained), *words, check=False)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert message in done.stderr
+
+
+def test_from_python_with_pictures_and_files_of_any_kind(trained, tmp_path):
+    classifier = ImageClassifier.from_checkpoint(
+        checkpoint(trained), dtype=torch.bfloat16, attention_backend="reference"
+    )
+    grey = Image.new("L", (40, 30), 128)
+    grey.save(tmp_path / "grey.gif")
+    one, other = classifier.classify([grey, tmp_path / "grey.gif"], top_k=1)
+    assert list(one) == list(other)
+    assert classifier.classify([]) == []
+    with pytest.raises(DataError, match="no such image file"):
+        classifier.classify([tmp_path / "nowhere.png"])
+    with pytest.raises(CheckpointError, match="no such checkpoint"):
+        ImageClassifier.from_checkpoint(tmp_path / "nowhere.safetensors")
+
+
+def test_another_size_keeps_as_much_of_a_picture():
+    """Not what the default for that size would be."""
+    transform = ImageTransform(PreprocessingConfig(), 64).with_size(128)
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (128, 128, 3), np.uint8))
+    whole = ImageTransform(PreprocessingConfig(eval_crop_ratio=1.0), 128)
+    assert np.array_equal(transform.evaluation(image), whole.evaluation(image))
+    default = ImageTransform(PreprocessingConfig(), 128)
+    assert not np.array_equal(transform.evaluation(image), default.evaluation(image))
