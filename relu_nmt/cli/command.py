@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+import relu_nmt
+from relu_nmt.cli.fairseq_flags import NEAREST
 from relu_nmt.config import add_settings, read_settings
 from relu_nmt.errors import ConfigError, ReluNmtError
 from relu_nmt.io.standard_streams import utf8_streams
@@ -35,8 +37,10 @@ class Parser(argparse.ArgumentParser):
             ConfigError: always.
         """
         unknown = re.search(r"unrecognized arguments: (--[^\s=]+)", message)
+        if unknown and unknown[1] in NEAREST:
+            raise ConfigError(f"{unknown[1]}: {NEAREST[unknown[1]]}")
         hint = close_names(unknown[1], self._option_string_actions) if unknown else ""
-        raise ConfigError(f"{message}; {hint}" if hint else message)
+        raise ConfigError(f"{message}; {hint}" if hint else f"{message}; see --help")
 
 
 def make_parser(prog: str, description: str, user_modules: bool = False) -> argparse.ArgumentParser:
@@ -53,14 +57,17 @@ def make_parser(prog: str, description: str, user_modules: bool = False) -> argp
     parser.add_argument(
         "--debug", action="store_true", help="show the trace of an error, not only its message"
     )
+    parser.add_argument("--version", action="version", version=f"relu_nmt {relu_nmt.__version__}")
     if user_modules:
         parser.add_argument(
             FLAG,
+            "--user-dir",
             action="append",
             default=[],
             type=import_user_module,
             metavar="FILE",
-            help="Python file that registers an attention of your own; may be given several times",
+            help="Python file, or a package's folder, that registers an attention of your own; may "
+            "be given several times",
         )
     return parser
 

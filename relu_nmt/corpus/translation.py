@@ -17,7 +17,7 @@ from relu_nmt.data.data_folder import (
     split_path,
 )
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR, UNK, Dictionary
-from relu_nmt.data.indexed_dataset import IndexedDataset
+from relu_nmt.data.indexed_dataset import IndexedDataset, idx_path
 from relu_nmt.data.split import Split
 from relu_nmt.errors import CheckpointError, DataError, ReluNmtError
 from relu_nmt.tokenization.pipeline import TextPipeline, load_pipeline
@@ -180,6 +180,20 @@ class TranslationTask:
             target = IndexedDataset(split_path(folder, split, pair, self.target_lang))
         sizes = len(self.source_dictionary), len(self.target_dictionary)
         return Split(source, target, *sizes, self.separators)
+
+    def load_chained(self, split: str) -> list[Split]:
+        """Open ``train`` and, if they are there, ``train1``, ``train2``... which belong to it.
+
+        Raises:
+            DataError: one is damaged, or the first is missing.
+        """
+        found = [self.load_split(split)]
+        pair = Path(found[0].stem).suffix
+        while True:
+            stem = f"{split}{len(found)}{pair}.{self.source_lang}"
+            if not idx_path(Path(self.folder or "") / stem).exists():
+                return found
+            found.append(self.load_split(f"{split}{len(found)}"))
 
     def references(self, split: Split) -> list[str]:
         """Return the target sentences that translations of a split are compared with.

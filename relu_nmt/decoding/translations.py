@@ -192,7 +192,7 @@ def load_translations(path: str | os.PathLike[str]) -> dict[str, str]:
     """
     translations = {}
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8-sig") as file:
             for number, line in enumerate(file, 1):
                 words = line.split()
                 if len(words) != 2:

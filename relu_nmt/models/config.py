@@ -134,11 +134,18 @@ def _both_sides(embed_dim: int, ffn_dim: int, layers: int, heads: int) -> dict[s
     return {f"{side}_{name}": n for side in ("encoder", "decoder") for name, n in shape.items()}
 
 
+_BIG = _both_sides(1024, 4096, 6, 16)
 _SHAPES: dict[str, dict[str, Any]] = {
     "": _both_sides(512, 2048, 6, 8),
     "_tiny": _both_sides(64, 128, 2, 2),
     "_iwslt_de_en": _both_sides(512, 1024, 6, 4),
     "_wmt_en_de": _both_sides(512, 2048, 6, 8),
+    "_wmt_en_de_big": _BIG | {"dropout": 0.3, "attention_dropout": 0.1},
+    "_vaswani_wmt_en_de_big": _BIG | {"dropout": 0.3},
+    "_vaswani_wmt_en_fr_big": _BIG | {"dropout": 0.1},
+    "_wmt_en_de_big_t2t": _BIG
+    | {"dropout": 0.3, "attention_dropout": 0.1, "activation_dropout": 0.1}
+    | {f"{side}_normalize_before": True for side in ("encoder", "decoder")},
 }
 
 architectures: dict[str, dict[str, Any]] = {

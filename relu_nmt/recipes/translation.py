@@ -13,7 +13,7 @@ from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.decoding.translations import SourceLimit, SourceSentence, Translation
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.safe_write import write_text
-from relu_nmt.recipes.translation_settings import ModelOptions
+from relu_nmt.recipes.translation_settings import ModelOptions, model_overrides
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.translator import Translator
 
@@ -35,7 +35,9 @@ def load_translator(options: ModelOptions, data: str | None = None) -> Translato
     if options.fp16 and device == "cpu":
         raise ConfigError("--fp16 needs a GPU; on the CPU use --bf16 or neither")
     dtype = torch.float16 if options.fp16 else torch.bfloat16 if options.bf16 else None
-    translator = Translator.from_checkpoint(options.path, device, dtype, options.attention_backend)
+    overrides = model_overrides(options.model_overrides)
+    backend = options.attention_backend
+    translator = Translator.from_checkpoint(options.path, device, dtype, backend, overrides)
     translator.task = _adapted_task(translator.task, options, data)
     return translator
 
