@@ -76,7 +76,7 @@ def run(settings: Settings, *, progress: bool = True) -> TextTranslation:
     hidden = settings.documents.no_progress_bar or not progress
     with (
         hidden_progress(hidden),
-        progress_bar("translate", len(plan.windows), "groups") as advance,
+        progress_bar("translate", len(plan.windows), "groups", tells_waiting=True) as advance,
     ):
         found = translator.translate_in_windows(
             sources, windows, settings.search, on_progress=advance

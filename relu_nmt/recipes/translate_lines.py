@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from relu_nmt.decoding.translations import SourceLimit, TranslatedLines, Translation
 from relu_nmt.errors import DataError
+from relu_nmt.io.progress_bar import hidden_progress, progress_bar
 from relu_nmt.io.standard_streams import standard_input
 from relu_nmt.io.text_lines import decode_lines, open_text, reading
 from relu_nmt.recipes.translation import (
@@ -52,7 +53,17 @@ def run(settings: Settings, *, progress: bool = True) -> TranslatedLines:
             for lines in read_buffers(file, options.input, options.buffer_size):
                 encoded = [translator.encode(line) for line in lines]
                 sources = [limit.applied(source) for source in encoded]
-                translated = translator.translate_sentences(sources, config, len(texts))
+                longest = max(len(source.ids) for source in sources)
+                label = f"translate {len(lines):,} lines of up to {longest:,} tokens"
+                with (
+                    hidden_progress(not progress),
+                    progress_bar(
+                        label, len(lines), "lines", tells_waiting=True, only_if_slow=True
+                    ) as advance,
+                ):
+                    translated = translator.translate_sentences(
+                        sources, config, len(texts), advance
+                    )
                 for source, translations in zip(encoded, translated, strict=True):
                     number = len(texts)
                     if limit.refuses(source):

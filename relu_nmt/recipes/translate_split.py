@@ -213,7 +213,10 @@ class _SplitTranslator:
             self._print(note)
         hidden = self._settings.split.no_progress_bar or not progress
         label = f"translate {split.name}"
-        with hidden_progress(hidden), progress_bar(label, num_windows, unit) as advance:
+        with (
+            hidden_progress(hidden),
+            progress_bar(label, num_windows, unit, tells_waiting=True) as advance,
+        ):
             for documents, numbers in _document_ranges(self._counts):
                 sources = SourceDocuments(
                     self._read(numbers),
