@@ -158,7 +158,9 @@ class PrecisionOptions:
 class SeedOptions:
     """Where random numbers begin."""
 
-    seed: int = option(1, "seed of weights, dropout and order of the data", least=0, metavar="N")
+    seed: int = option(
+        1, "seed of weights, dropout and order of the data", least=0, most=2**63 - 1, metavar="N"
+    )
 
 
 @settings

@@ -275,6 +275,8 @@ class TranslationTask:
             DataError: the folder's dictionaries differ from this task's.
         """
         read_manifest(path)
+        if not dictionary_path(path, self.source_lang).exists():
+            infer_languages(path)  # tells what it is, if it is no data folder
         for own, language, flag in (
             (self.source_dictionary, self.source_lang, "--srcdict"),
             (self.target_dictionary, self.target_lang, "--tgtdict"),
