@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 from relu_nmt.errors import DataError
 
@@ -40,13 +41,15 @@ def discard_output() -> None:
         os.close(nowhere)
 
 
-def standard_input() -> io.BufferedReader:
+def standard_input() -> Any:
     """Return standard input as bytes.
 
     Raises:
         DataError: it is closed.
     """
+    if sys.stdin is None:  # Python's word for a closed one
+        raise DataError("standard input is closed; give a text there, or a file")
     try:
         return open(sys.stdin.fileno(), "rb", closefd=False)
-    except (AttributeError, OSError, ValueError) as error:  # Python has None for a closed one
-        raise DataError("standard input is closed; give a text there, or a file") from error
+    except io.UnsupportedOperation:  # a program's that is no file
+        return sys.stdin.buffer

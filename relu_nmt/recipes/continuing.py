@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from relu_nmt.attention.spec import AttentionSpec
-from relu_nmt.config import flag_of, shown
+from relu_nmt.config import flag_of, from_dict, shown, to_dict
 from relu_nmt.errors import CheckpointError, ConfigError
 
 MAY_CHANGE = ("checkpoint_activations", "max_source_positions", "max_target_positions")
@@ -21,18 +21,18 @@ Changes = dict[str, tuple[Any, Any]]
 """Settings by name, as they were and as they are."""
 
 
-def refuse_other_model(path: Path, stored: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+def refuse_other_model(path: Path, stored: Mapping[str, Any], model: Any) -> None:
     """See that a model is that of a checkpoint, but for what may change while it is trained.
 
     Args:
         path: the checkpoint.
         stored: settings of its model.
-        own: of the one that is to go on.
+        model: of the one that is to go on.
 
     Raises:
         CheckpointError: it is another; the message names the flags.
     """
-    changes = _changes(_in_full(stored), _in_full(own))
+    changes = _changes(_in_full(_of_today(stored, model)), _in_full(to_dict(model)))
     found = {k: values for k, values in changes.items() if not _may_change(k)}
     if found:
         were = " ".join(f"{flag_of(name)} {_shown(was)}" for name, (was, _) in found.items())
@@ -43,23 +43,29 @@ def refuse_other_model(path: Path, stored: Mapping[str, Any], own: Mapping[str, 
         )
 
 
-def change_note(stored: Mapping[str, Any], own: Mapping[str, Any]) -> str:
+def change_note(stored: Mapping[str, Any], settings: Any) -> str:
     """Return the line that tells which settings are changed; empty if none are.
 
     Args:
         stored: ``args`` of the checkpoint.
-        own: the same of the training that goes on from it.
+        settings: of the training that goes on from it.
     """
+    own = to_dict(settings, stored_only=True)
     changes = _changes(_told(stored), _told(own))
-    for values in (stored, own):
-        if not isinstance(values.get("model"), Mapping):
-            return ""
-    model = _changes(stored["model"], own["model"])
+    model = _changes(_of_today(stored.get("model") or {}, settings.model), own["model"])
     changes |= {name: values for name, values in model.items() if _may_change(name)}
     if not changes:
         return ""
     told = (f"{flag_of(k)} {_shown(now)} (was {_shown(was)})" for k, (was, now) in changes.items())
     return f"note: settings are changed since the checkpoint: {', '.join(told)}"
+
+
+def _of_today(stored: Mapping[str, Any], model: Any) -> Mapping[str, Any]:
+    """Return settings of a model as today's version has them, if it can read them."""
+    try:
+        return to_dict(from_dict(type(model), stored))
+    except ConfigError:
+        return stored
 
 
 def _may_change(name: str) -> bool:

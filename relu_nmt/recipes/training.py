@@ -100,13 +100,13 @@ class Training(ABC):
             "task": task,
             "args": to_dict(self.settings, stored_only=True),
         }
-        self._tell_changes(description)
+        self._tell_changes()
         trainer = Trainer(objective, data, config, description, self.process, self.log, start)
         devices = f"{self.process.world_size} device(s) ({self.process.device.type})"
         self.say(f"training on {devices}; {batch_size}")
         return trainer
 
-    def _tell_changes(self, description: Mapping[str, Any]) -> None:
+    def _tell_changes(self) -> None:
         """Compare the settings with those of the checkpoint that training starts from.
 
         Raises:
@@ -117,9 +117,8 @@ class Training(ABC):
             return
         stored = read_metadata(path)
         if self.goes_on:
-            own = description["model_config"]
-            refuse_other_model(path, stored.get("model_config") or {}, own)
-        if note := change_note(stored.get("args") or {}, description["args"]):
+            refuse_other_model(path, stored.get("model_config") or {}, self.settings.model)
+        if note := change_note(stored.get("args") or {}, self.settings):
             self.say(note)
 
 

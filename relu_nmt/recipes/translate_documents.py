@@ -98,8 +98,8 @@ def run(settings: Settings, *, progress: bool = True) -> TextTranslation:
 
 def _read(path: str) -> list[str]:
     if path == "-":
-        with reading("standard input"), standard_input() as file:
-            return decode_lines(file.read(), "standard input")
+        with reading("standard input"):
+            return decode_lines(standard_input().read(), "standard input")
     return read_lines(path)
 
 
