@@ -20,6 +20,7 @@ COMMANDS = [
     "vision_train",
     "vision_evaluate",
     "vision_classify",
+    "vision_probe",
 ]
 
 setup(
@@ -50,6 +51,7 @@ setup(
     extras_require={
         "triton": ["triton>=3.6"],
         "vision": ["pillow>=10"],
+        "parquet": ["pyarrow>=17"],
         "zstd": ["zstandard>=0.19"],
         # Triton's kernels are tested in its interpreter, which needs no GPU.
         "dev": [
@@ -59,6 +61,7 @@ setup(
             "ruff>=0.6",
             "mypy>=1.18",
             "pillow>=10",
+            "pyarrow>=17",
             "zstandard>=0.19",
             "triton>=3.6; sys_platform == 'linux'",
         ],

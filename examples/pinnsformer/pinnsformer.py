@@ -180,7 +180,11 @@ class Points:
         self.times = _sequences(t) + later
 
     def losses(self, model: nn.Module) -> dict[str, Tensor]:
-        """Return the mean squares of residual, boundary (all steps) and initial value (first)."""
+        """Return the mean squares of residual, boundary (all steps) and initial value (first).
+
+        As in the paper's code, the derivative by a step's x or t is that of the sum of u over the
+        steps, which attention connects.
+        """
         x, t = self.x.detach().requires_grad_(), self.t.detach().requires_grad_()
         u = model(x, t)
         u_x, u_t = torch.autograd.grad(u, (x, t), torch.ones_like(u), create_graph=True)

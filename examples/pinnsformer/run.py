@@ -19,7 +19,7 @@ import torch
 from pinnsformer import EQUATIONS, PinnsFormer, Points
 
 from relu_nmt.cli.command import make_parser, run_command
-from relu_nmt.config import add_settings, option, read_settings, settings, to_dict
+from relu_nmt.config import add_settings, option, read_settings, settings
 from relu_nmt.errors import CheckpointError
 from relu_nmt.io.safe_write import safe_writer, write_text
 
@@ -43,6 +43,8 @@ PUBLISHED = {
 }
 """Loss, rMAE and rMSE of Saratchandran et al. 2024, "Rethinking softmax", by attention."""
 CHECKPOINT, RESULTS = "checkpoint.pt", "results.json"
+KEPT = ("points", "test_points", "seed", "cross_attention")
+"""Settings that a training keeps when it goes on."""
 
 
 @settings
@@ -98,11 +100,10 @@ class EquationTraining:
         self.points = Points(EQUATIONS[equation], settings.points, self.device)
         self.test_points = Points(EQUATIONS[equation], settings.test_points, self.device)
         self.optimizer = torch.optim.LBFGS(self.model.parameters(), line_search_fn="strong_wolfe")
-        kept = ("points", "test_points", "seed", "cross_attention")
         self.results: dict[str, Any] = {
             "equation": equation,
             "attention": attention,
-            **{name: to_dict(settings)[name] for name in kept},
+            **{name: getattr(settings, name) for name in KEPT},
             "parameters": sum(p.numel() for p in self.model.parameters()),
             "steps": 0,
             "seconds": 0.0,
@@ -154,13 +155,12 @@ class EquationTraining:
         try:
             state = torch.load(path, map_location=self.device, weights_only=True)
             found, own = state["results"], self.results
-            differ = [n for n in own if n in to_dict(self.settings) and n != "steps"]
-            differ = [n for n in differ if found[n] != own[n]]
-            if differ:
-                raise CheckpointError(
-                    f"{path}: made with {differ[0]} {found[differ[0]]}, not {own[differ[0]]}; "
-                    "choose another --out"
-                )
+            for name in KEPT:
+                if found[name] != own[name]:
+                    raise CheckpointError(
+                        f"{path}: made with {name} {found[name]}, not {own[name]}; "
+                        "choose another --out"
+                    )
             self.model.load_state_dict(state["model"])
             self.optimizer.load_state_dict(state["optimizer"])
             self.results = found

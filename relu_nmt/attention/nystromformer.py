@@ -3,11 +3,12 @@
 from dataclasses import replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from relu_nmt.attention import attentions
 from relu_nmt.attention.base import Attention, AttentionConfig, AttentionOutput, AttentionProblem
 from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.polynomial import SCALES
 from relu_nmt.attention.token_axis import (
     MIXES_TOKENS,
     TokenConvolution,
@@ -25,6 +26,12 @@ class NystromformerConfig(AttentionConfig):
 
     landmarks: int = option(64, "number of landmarks m", least=1)
     kernel: str = option("softmax", "softmax or polynomial", choices=("softmax", "polynomial"))
+    scale: str = option(
+        "fixed",
+        "of the polynomial: fixed 1/sqrt(n), dynamic (learnt, starting there) or none",
+        choices=SCALES,
+        needs=("kernel", "polynomial"),
+    )
     iterations: int = option(6, "steps towards the pseudo-inverse", least=1)
     conv: int = option(0, "width of the convolution of the values, odd; 0 = none, LRA has 35")
 
@@ -39,10 +46,11 @@ class NystromformerAttention(Attention):
 
     Of the n real tokens, each ceil(n / m) consecutive ones give one landmark of the queries and
     one of the keys, their means; so padding does not move landmarks. K is softmax(x y^T) by rows,
-    or n^(-1/2) (x y^T)^3. Where every token is its own landmark (n <= m), the result is full
-    attention, computed as such: K(q, k) v. A convolution of v may be added. Outputs of the
-    polynomial kernel grow with the length of the segments; with thousands of tokens each they
-    exceed float16's range (measured), where bfloat16 holds.
+    or n^(-1/2) (x y^T)^3, whose ``scale`` may also be g n^(-1/2) with one g a layer, learnt from 1
+    on without weight decay, or 1; the output has this factor once. Where every token is its own
+    landmark (n <= m), the result is full attention, computed as such: K(q, k) v. A convolution of v
+    may be added. Outputs of the polynomial kernel grow with the length of the segments; with
+    thousands of tokens each they exceed float16's range (measured), where bfloat16 holds.
 
     Reference: Xiong et al. 2021, "Nystromformer", Eq. 13-14 and algorithm 1; the polynomial
     kernel is a reconstruction of "Rethinking Softmax", which does not print the formula.
@@ -67,6 +75,10 @@ class NystromformerAttention(Attention):
     ) -> None:
         super().__init__(config, num_heads, head_dim, dropout)
         self.convolution = TokenConvolution(num_heads, config.conv) if config.conv else None
+        self.scale = None
+        if config.scale == "dynamic":
+            self.scale = nn.Parameter(torch.ones(1))  # g
+            self.scale.no_weight_decay = True  # type: ignore[attr-defined]
 
     def attend(self, problem: AttentionProblem) -> AttentionOutput:
         """See :meth:`Attention.attend`."""
@@ -86,7 +98,11 @@ class NystromformerAttention(Attention):
         segments = segment_means(visibility, num_tokens, self.config.landmarks, k)
         present = segments.any(-1)[..., None, :]  # [B or 1, 1, 1, m]
         landmark_q, landmark_k, landmark_v = (segments @ x for x in (q, k, v))
-        scale = count.clamp_min(1).rsqrt()
+        scale = (
+            count.clamp_min(1).rsqrt() if self.config.scale != "none" else torch.ones_like(count)
+        )
+        if self.scale is not None:
+            scale = scale * self.scale
 
         to_landmarks = self._kernel(q, landmark_k, present, scale)  # [B, H, N, m]
         if num_tokens <= self.config.landmarks:

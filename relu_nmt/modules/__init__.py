@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 feed_forwards: "Registry[Callable[..., nn.Module]]" = Registry(
     "feed-forward network",
     dict.fromkeys(
-        ("relu", "gelu", "silu", "swiglu", "geglu", "softmax", "softmax-ln", "relu-ln"),
+        (
+            *("relu", "gelu", "gelu-tanh", "quick-gelu", "silu", "swiglu", "geglu"),
+            *("softmax", "softmax-ln", "relu-ln"),
+        ),
         "relu_nmt.modules.feed_forward",
     ),
 )

@@ -236,7 +236,21 @@ def run_layer(layer: nn.Module, inputs: tuple[Any, ...], recompute: bool) -> Ten
                     hooks.enter_context(hook)
             yield
 
+    @contextmanager
+    def second() -> Iterator[None]:
+        """Leave no records, and take the batch into the statistics of BatchNorm no second time."""
+        kept = [m for m in layer.modules() if isinstance(m, nn.BatchNorm2d)]
+        momenta = [module.momentum for module in kept]
+        for module in kept:
+            module.momentum = 0.0
+        try:
+            with without_records():
+                yield
+        finally:
+            for module, momentum in zip(kept, momenta, strict=True):
+                module.momentum = momentum
+
     def passes() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        return hooked(nullcontext()), hooked(without_records())
+        return hooked(nullcontext()), hooked(second())
 
     return checkpoint(layer, *inputs, use_reentrant=False, context_fn=passes)

@@ -99,3 +99,63 @@ class ClassifyImagesSettings:
     )
     options: ClassificationOptions = group("output", ClassificationOptions)
     model: ClassifierOptions = group("model", ClassifierOptions)
+
+
+KNN, RIDGE, LINEAR = ("method", "knn"), ("method", "ridge"), ("method", "linear")
+
+
+@settings
+class ProbeOptions(ProgressBarOptions):
+    """How frozen features are judged, and on what.
+
+    Raises:
+        ConfigError: a value out of range.
+    """
+
+    train: str = option(REQUIRED, "images to learn from", metavar="PATH")
+    test: str = option(REQUIRED, "images to be right about", metavar="PATH")
+    method: str = option(
+        REQUIRED,
+        "knn, votes of the nearest images of --train; ridge, linear regression from a few images "
+        "of each class; linear, a classifier trained on random views",
+        choices=("knn", "ridge", "linear"),
+    )
+    neighbours: int = option(20, "how many vote", least=1, needs=KNN, metavar="K")
+    temperature: float = option(0.07, "votes are exp(cosine / T)", above=0, needs=KNN, metavar="T")
+    shots: int = option(10, "images of each class", least=1, needs=RIDGE, metavar="N")
+    seeds: tuple[int, ...] = option(
+        (0, 1, 2), "choices of these images; accuracies are averaged", least=0, needs=RIDGE
+    )
+    l2: float = option(1024.0, "weight of the squared norm", above=0, needs=RIDGE)
+    epochs: int = option(100, "passes over --train", least=1, needs=LINEAR, metavar="N")
+    lr: float = option(
+        0.001, "learning rate, which falls to 0 as a cosine", above=0, needs=LINEAR, metavar="LR"
+    )
+    seed: int = option(1, "seed of weights, order and views", least=0, needs=LINEAR, metavar="N")
+    batch_size: int | None = option(
+        None, "images of a batch (default: 128; with linear 1,024)", least=1, metavar="N"
+    )
+    num_workers: int = like(RunConfig, "num_workers", 1)
+    image_size: int | None = like(ClassificationOptions, "image_size", None)
+    eval_crop_ratio: float = option(
+        0.875,
+        "share of a side that the centre crop keeps (224 of 256 pixels in the papers; 1 suits "
+        "small images)",
+        above=0,
+        most=1,
+        metavar="P",
+    )
+    results: str | None = like(EvaluationOptions, "results", None)
+
+
+@settings
+class ProbeImagesSettings:
+    """All settings of ``relu-nmt-vision-probe``.
+
+    Raises:
+        ConfigError: a value out of range.
+    """
+
+    path: str = _checkpoint
+    options: ProbeOptions = group("probe", ProbeOptions)
+    model: ClassifierOptions = group("model", ClassifierOptions, stored=False)

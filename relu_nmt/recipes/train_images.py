@@ -1,20 +1,27 @@
 """Train an image classifier on class folders, or go on with its training."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
+from torch import Tensor
+
+from relu_nmt.config import flag_of, shown, to_dict
+from relu_nmt.config.classes import flat
 from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.recipes.training import Training, run_training
 from relu_nmt.recipes.training_settings import ImageTrainingSettings as Settings
 from relu_nmt.training.batches import TrainingData
-from relu_nmt.training.checkpoint import read_metadata
+from relu_nmt.training.checkpoint import Checkpoint, read_metadata
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.results import TrainingResult
 from relu_nmt.training.trainer import Trainer
 from relu_nmt.vision.base import VisionModel, build_vision_model
 from relu_nmt.vision.batches import ImageBatches, ImageTransform
+from relu_nmt.vision.data_config import RECIPES
 from relu_nmt.vision.images import ImageSet, add_set, hold_out, open_images, with_classes_of
-from relu_nmt.vision.loading import classes_of, describe_task
+from relu_nmt.vision.loading import classes_of, describe_task, start_weights
+from relu_nmt.vision.timm_weights import load_timm_weights
 from relu_nmt.vision.vision_transformer import ImageObjective
 
 
@@ -42,23 +49,69 @@ class ImageTraining(Training):
     def trainer(self) -> Trainer:
         """Return the trainer of a new training; what its parts are is printed."""
         settings, options = self.settings, self.settings.task
-        transform = ImageTransform(settings.preprocessing, settings.model.image_size)
+        augmentation, size = settings.augmentation, settings.model.image_size
+        transform = ImageTransform(settings.preprocessing, size, augmentation)
+        self._say_recipe()
         train_set, valid_sets = self._images()
         self._check_checkpoint(train_set)
         model = self._model(len(train_set.classes))
         seed = settings.trainer.run.seed
-        train = ImageBatches(train_set, transform, options.batch_size, seed)
+        train = ImageBatches(train_set, transform, options.batch_size, seed, augmentation)
         valid_size = options.batch_size_valid or options.batch_size
         valid = {
             name: ImageBatches(images, transform, valid_size) for name, images in valid_sets.items()
         }
         return self.trainer_of(
-            ImageObjective(model, options.label_smoothing, settings.regularizer),
+            ImageObjective(model, options.label_smoothing, settings.regularizer, options.criterion),
             TrainingData(train, valid, scorers={}),
-            describe_task(train_set.classes, settings.preprocessing),
+            describe_task(train_set.classes, settings.preprocessing, options.criterion),
             f"images per device = {options.batch_size}",
-            with_cosine_period(settings.trainer, train.num_batches, self.process.world_size),
+            self._trainer_config(train.num_batches),
+            lambda checkpoint: self._start(model, checkpoint, train_set.classes),
         )
+
+    def _start(
+        self, model: VisionModel, checkpoint: Checkpoint, classes: Sequence[str]
+    ) -> Mapping[str, Tensor]:
+        """Return the weights of ``--finetune-from-model``; what is not from there is printed."""
+        weights, notes = start_weights(model, checkpoint, classes)
+        for note in notes:
+            self.say(note)
+        return weights
+
+    def _say_recipe(self) -> None:
+        """Print what the recipe sets, as flags; not what other flags set otherwise."""
+        name, values = self.settings.task.recipe, flat(to_dict(self.settings))
+        if flags := [
+            f"{flag_of(field)} {shown(value)}"
+            for field, value in RECIPES[name].items()
+            if values[field] == value
+        ]:
+            self.say(f"--recipe {name}: {' '.join(flags)}")
+
+    def _trainer_config(self, batches: int) -> TrainerConfig:
+        """Return the settings of the trainer with what depends on the data in numbers.
+
+        Args:
+            batches: batches of an epoch, over all processes.
+        """
+        processes, config = self.process.world_size, self.settings.trainer
+        schedule = config.schedule
+        if schedule.lr_batch_size:
+            images = self.settings.task.batch_size * processes * config.run.update_freq_of(1)
+            rates = tuple(rate * images / schedule.lr_batch_size for rate in schedule.lr)
+            self.say(
+                f"learning rate {shown(rates)}: --lr {shown(schedule.lr)} for "
+                f"{schedule.lr_batch_size} images, of which an update has {images:,}"
+            )
+            schedule = dataclasses.replace(schedule, lr=rates)
+        if schedule.warmup_epochs:
+            updates = -(-batches // (config.run.update_freq_of(1) * processes))
+            warmup = round(schedule.warmup_epochs * updates)
+            self.say(f"{warmup:,} updates of warm-up ({schedule.warmup_epochs:g} epochs)")
+            schedule = dataclasses.replace(schedule, warmup_epochs=0.0, warmup_updates=warmup)
+        config = dataclasses.replace(config, schedule=schedule)
+        return with_cosine_period(config, batches, processes)
 
     def _images(self) -> tuple[ImageSet, dict[str, ImageSet]]:
         """Return the training images and the validation sets by name.
@@ -107,16 +160,26 @@ class ImageTraining(Training):
             f"{model.num_tokens} tokens an image"
         )
         self.say_size(model)
+        if (public := self.settings.task.init) and self.checkpoint_to_continue() is None:
+            notes = load_timm_weights(model, public)
+            self.say("; ".join([f"start from the weights of {public}", *notes]))
         return model
 
     def _check_checkpoint(self, images: ImageSet) -> None:
-        """Compare the checkpoint to go on from with these images.
+        """Compare the checkpoint to go on from with these images; one to start from may differ.
 
         Raises:
-            CheckpointError: it tells other classes apart.
+            CheckpointError: it tells other classes apart, or is of no image classifier.
         """
-        path = self.checkpoint_to_continue()
-        if path is not None and classes_of(read_metadata(path), path) != tuple(images.classes):
+        path, finetuned = (
+            self.checkpoint_to_continue(),
+            self.settings.trainer.checkpoint.finetune_from_model,
+        )
+        if path is None:
+            return
+        classes = classes_of(read_metadata(path), path)
+        is_start = finetuned is not None and path == Path(finetuned)
+        if not is_start and classes != tuple(images.classes):
             raise CheckpointError(
                 f"{path}: trained with other classes than those of {self.settings.data}; choose "
                 "another --save-dir for a fresh start"

@@ -22,6 +22,7 @@ from relu_nmt.vision.config import (
     VisionTrainerConfig,
     VisionTransformerConfig,
 )
+from relu_nmt.vision.data_config import AugmentationConfig
 
 LABEL_SMOOTHED = "label_smoothed_cross_entropy"
 DEFAULT_SEARCH = '{"beam": 5, "max_len_a": 1.2, "max_len_b": 10}'
@@ -211,7 +212,12 @@ class ImageTrainingSettings(TrainingSettings):
         ConfigError: settings that contradict each other.
     """
 
-    data: str = option(REQUIRED, "folder or zip file of images", metavar="DATA", positional=True)
+    data: str = option(
+        REQUIRED,
+        "images: folder, zip file, NumPy archive or parquet file",
+        metavar="DATA",
+        positional=True,
+    )
     task: ImageTaskOptions = group("images and loss", ImageTaskOptions)
     model: VisionTransformerConfig = group("model", VisionTransformerConfig)
     regularizer: AttentionRegularizerConfig = group(
@@ -220,10 +226,14 @@ class ImageTrainingSettings(TrainingSettings):
     backend: AttentionBackendConfig = group(
         "attention back end", AttentionBackendConfig, stored=False
     )
-    preprocessing: PreprocessingConfig = group(
-        "augmentation and normalisation", PreprocessingConfig
-    )
+    preprocessing: PreprocessingConfig = group("crops and normalisation", PreprocessingConfig)
+    augmentation: AugmentationConfig = group("augmentation", AugmentationConfig)
     trainer: VisionTrainerConfig = group("trainer", VisionTrainerConfig)
+
+    def check(self) -> None:
+        """Compare the groups with each other."""
+        if self.task.init and self.trainer.checkpoint.finetune_from_model:
+            raise ConfigError("--init and --finetune-from-model exclude each other")
 
 
 @settings

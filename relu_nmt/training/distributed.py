@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -49,6 +50,17 @@ class ProcessGroup:
         if self.world_size > 1:
             dist.all_reduce(values)
         return values
+
+    def average(self, tensors: Sequence[Tensor]) -> None:
+        """Set each tensor to its mean over all processes."""
+        if self.world_size > 1 and tensors:
+            means = torch.cat([tensor.flatten() for tensor in tensors])
+            dist.all_reduce(means)
+            means /= self.world_size
+            for tensor, mean in zip(
+                tensors, means.split([t.numel() for t in tensors]), strict=True
+            ):
+                tensor.copy_(mean.view_as(tensor))
 
     def gather(self, value: Any) -> list[Any]:
         """Return every process's value, by rank."""

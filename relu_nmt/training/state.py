@@ -118,7 +118,7 @@ class WeightAverage:
     """The average a <- decay * a + (1 - decay) * w of a model's parameters; nothing without EMA.
 
     Args:
-        model: the model; its buffers are not averaged.
+        model: the model; of its buffers the statistics of BatchNorm are averaged, too.
         config: whether and when to average, and the decay.
 
     Example:
@@ -133,7 +133,7 @@ class WeightAverage:
     """
 
     def __init__(self, model: nn.Module, config: EmaConfig) -> None:
-        self._parameters = dict(model.named_parameters()) if config.store_ema else {}
+        self._parameters: dict[str, Tensor] = averaged_tensors(model) if config.store_ema else {}
         self._config = config
         self._averages = {name: p.detach().clone() for name, p in self._parameters.items()}
 
@@ -165,6 +165,16 @@ class WeightAverage:
     def _swap(self) -> None:
         for name, parameter in self._parameters.items():
             parameter.data, self._averages[name] = self._averages[name], parameter.data
+
+
+def averaged_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Return what an average of weights holds: parameters and the statistics of BatchNorm."""
+    found: dict[str, Tensor] = dict(model.named_parameters())
+    for name, module in model.named_modules():
+        if isinstance(module, nn.BatchNorm2d):
+            for own in ("running_mean", "running_var"):
+                found[f"{name}.{own}"] = module.get_buffer(own)
+    return found
 
 
 StartWeights = Callable[[Checkpoint], Mapping[str, Tensor]]
@@ -291,8 +301,8 @@ class Components:
         # The stored model is the averaged one, if there is an average.
         self.average.restart()
         if raw := _without_prefix(checkpoint.training_tensors, RAW_PREFIX):
-            check_fit(dict(self.model.named_parameters()), raw, path)
-            self.model.load_state_dict(raw, strict=False)  # the buffers are in place
+            check_fit(averaged_tensors(self.model), raw, path)
+            self.model.load_state_dict(raw, strict=False)  # other buffers are in place
         if not config.reset_optimizer:
             tensors = _without_prefix(checkpoint.training_tensors, OPTIMIZER_PREFIX)
             _load_optimizer(self.model, self.optimizer, tensors, path)

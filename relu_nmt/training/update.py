@@ -214,6 +214,14 @@ class Updater:
         self._clip_norm = clip_norm
         self._process = process
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        # Each process normalises by its own batch; what evaluation will use is the same in all.
+        self._statistics = [
+            tensor
+            for module in objective.modules()
+            if isinstance(module, nn.BatchNorm2d)
+            for tensor in (module.running_mean, module.running_var)
+            if tensor is not None
+        ]
 
     def run(self, batches: Sequence[tuple[Batch, int]], plan: UpdatePlan) -> LaunchedUpdate:
         """Make an update; the objective is in training mode.
@@ -249,6 +257,7 @@ class Updater:
             metrics = all_metrics(output)
             add_metrics(sums, {n: (weight * t, weight * c) for n, (t, c) in metrics.items()})
             telemetry = telemetry or output.telemetry
+        self._process.average(self._statistics)
         options: dict[str, Any] = {"dtype": torch.float64, "device": self._process.device}
         parts = [torch.tensor([head[name] for name in HEAD], **options)]
         for total, count in sums.values():

@@ -1,32 +1,36 @@
 """From decoded pictures to batches of pixels: random views in training, the middle otherwise."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from relu_nmt.config.shared import BatchLimits
 from relu_nmt.data.batches import plan_batches
+from relu_nmt.vision.augmentation import Augmentation
 from relu_nmt.vision.config import PreprocessingConfig
+from relu_nmt.vision.data_config import AugmentationConfig
 from relu_nmt.vision.images import ImageSet
+from relu_nmt.vision.mixing import ImageBatch, mixed
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 RATIO_LIMITS = (3 / 4, 4 / 3)
 CROP_TRIALS = 10
+NO_AUGMENTATION = AugmentationConfig()
 
 
-def sample_generator(seed: int, epoch: int, index: int) -> np.random.Generator:
-    """Return the random numbers of one image in one epoch.
+def sample_generator(seed: int, epoch: int, index: int, *others: int) -> np.random.Generator:
+    """Return the random numbers of one image in one epoch; ``others`` tell several of it apart.
 
     They depend on nothing else: not on its batch, the thread that reads it or what was read
     before. So a resumed training sees the same crops.
     """
-    return np.random.Generator(np.random.PCG64(np.random.SeedSequence((seed, epoch, index))))
+    return np.random.Generator(
+        np.random.PCG64(np.random.SeedSequence((seed, epoch, index, *others)))
+    )
 
 
 class ImageTransform:
@@ -35,6 +39,7 @@ class ImageTransform:
     Args:
         config: crops, mirroring and normalisation.
         size: pixels a side of the result.
+        augmentation: further changes in training.
 
     Example:
         >>> from PIL import Image
@@ -43,9 +48,17 @@ class ImageTransform:
         (3, 32, 32)
     """
 
-    def __init__(self, config: PreprocessingConfig, size: int) -> None:
+    def __init__(
+        self,
+        config: PreprocessingConfig,
+        size: int,
+        augmentation: AugmentationConfig | None = None,
+    ) -> None:
         self.config = config
         self.size = size
+        self._augmentation = None
+        if augmentation is not None and augmentation.changes_images:
+            self._augmentation = Augmentation(augmentation, config.pixel_mean)
         self._crop = config.crop_of(size)
         self._eval_ratio = config.eval_ratio_of(size)
         mean, std = (np.array(v, dtype=np.float32) for v in (config.pixel_mean, config.pixel_std))
@@ -77,7 +90,12 @@ class ImageTransform:
                 pixels = self._padded_crop(pixels, generator)
         if self.config.flip and generator.random() < 0.5:
             pixels = pixels[:, ::-1]
-        return self._normalise(pixels)
+        if self._augmentation is None:
+            return self._normalise(pixels)
+        from PIL import Image
+
+        changed = self._augmentation.changed(Image.fromarray(pixels), generator)
+        return self._augmentation.erased(self._normalise(np.asarray(changed)), generator)
 
     def evaluation(self, image: "Image") -> np.ndarray:
         """Return the middle of an image, float32 [3, size, size]."""
@@ -126,40 +144,15 @@ class ImageTransform:
         return np.asarray(image.resize(size, Resampling.BICUBIC, box=box))
 
 
-@dataclass(frozen=True)
-class ImageBatch:
-    """Images of one size and their classes.
+class SqueezingTransform(ImageTransform):
+    """Brings the whole picture to a square before it takes the middle, in evaluation."""
 
-    Args:
-        ids: [B] int64, numbers of the images in their set.
-        images: [B, 3, size, size], normalised.
-        labels: [B] int64.
-    """
-
-    ids: Tensor
-    images: Tensor
-    labels: Tensor
-
-    @property
-    def num_sentences(self) -> int:
-        """The number of images; the trainer's log calls samples sentences."""
-        return self.labels.size(0)
-
-    @property
-    def num_tokens(self) -> int:
-        """The number of images, so that the log's ``wps`` counts images a second."""
-        return self.labels.size(0)
-
-    def to(self, device: torch.device | str) -> "ImageBatch":
-        """Return the batch on ``device``; from pinned memory the copy does not block."""
-        return self._with(lambda tensor: tensor.to(device, non_blocking=True))
-
-    def pin_memory(self) -> "ImageBatch":
-        """Return the batch in page-locked memory, from which a GPU copies faster."""
-        return self._with(Tensor.pin_memory)
-
-    def _with(self, move: Callable[[Tensor], Tensor]) -> "ImageBatch":
-        return replace(self, images=move(self.images), labels=move(self.labels))
+    def evaluation(self, image: "Image") -> np.ndarray:
+        """Return the middle of an image, float32 [3, size, size], its shape squeezed."""
+        lost = (1 - self._eval_ratio) / 2
+        width, height = image.size
+        box = (lost * width, lost * height, (1 - lost) * width, (1 - lost) * height)
+        return self._normalise(self._resize(image, box))
 
 
 class ImageBatches:
@@ -171,15 +164,22 @@ class ImageBatches:
         batch_size: images of a batch; the last one of an epoch may have fewer.
         seed: shuffles and augments anew each epoch; None keeps the order and takes the middle of
             each image (validation).
+        augmentation: what happens to whole batches in training: mixing, repeated views.
     """
 
     def __init__(
-        self, images: ImageSet, transform: ImageTransform, batch_size: int, seed: int | None = None
+        self,
+        images: ImageSet,
+        transform: ImageTransform,
+        batch_size: int,
+        seed: int | None = None,
+        augmentation: AugmentationConfig = NO_AUGMENTATION,
     ) -> None:
         self.images = images
         self._transform = transform
         self._batch_size = batch_size
         self._seed = seed
+        self._augmentation = augmentation
         self._epoch = 0
         self._plan: list[np.ndarray] | None = None
 
@@ -196,7 +196,23 @@ class ImageBatches:
             sizes = np.ones(len(self.images), dtype=np.int64)
             limits = BatchLimits(max_sentences=self._batch_size)
             self._plan = plan_batches(sizes, None, limits, shuffle_seed)
+            if self._augmentation.repeated_augmentation > 1:
+                self._plan = self._repeated(self._plan)
         return len(self._plan)
+
+    def _repeated(self, plan: list[np.ndarray]) -> list[np.ndarray]:
+        """Return batches with several views of each image, and as many views as before.
+
+        View ``c`` of image ``i`` of N, from 0, has the number ``c * N + i``.
+
+        Reference: Hoffer et al. 2020, "Augment your batch".
+        """
+        total, count = len(self.images), self._augmentation.repeated_augmentation
+        views = np.concatenate(plan)[:, None] + total * np.arange(count)
+        return [
+            views.reshape(-1)[start : min(start + self._batch_size, total)]
+            for start in range(0, total, self._batch_size)
+        ]
 
     def load(self, index: int) -> ImageBatch:
         """Read batch ``index`` of the planned epoch.
@@ -205,16 +221,25 @@ class ImageBatches:
             DataError: an image cannot be decoded.
         """
         assert self._plan is not None, "begin_epoch comes first"
-        numbers = self._plan[index]
-        pixels = np.stack([self._view(int(number)) for number in numbers])
-        return ImageBatch(
-            torch.from_numpy(numbers.copy()),
+        views = self._plan[index]
+        pixels = np.stack([self._view(int(view)) for view in views])
+        numbers = views % len(self.images)
+        batch = ImageBatch(
+            torch.from_numpy(numbers),
             torch.from_numpy(pixels),
             torch.from_numpy(self.images.labels[numbers]),
         )
+        config = self._augmentation
+        if self._seed is None or not (config.mixup or config.cutmix):
+            return batch
+        # The fifth number tells this from the numbers of any image and view.
+        generator = sample_generator(self._seed, self._epoch, index, 0, 1)
+        return mixed(batch, config.mixup, config.cutmix, generator)
 
-    def _view(self, number: int) -> np.ndarray:
+    def _view(self, view: int) -> np.ndarray:
+        copy, number = divmod(view, len(self.images))
         image = self.images.read(number)
         if self._seed is None:
             return self._transform.evaluation(image)
-        return self._transform.training(image, sample_generator(self._seed, self._epoch, number))
+        generator = sample_generator(self._seed, self._epoch, number, copy)
+        return self._transform.training(image, generator)

@@ -6,19 +6,104 @@ from relu_nmt.attention.spec import AttentionPresetOptions
 from relu_nmt.config import flag_of, group, like, option, settings, shown
 from relu_nmt.config.shared import BatchingConfig, BatchSizeOptions
 from relu_nmt.errors import ConfigError
-from relu_nmt.modules.config import TransformerOptions, arch_option, probability_option, size_option
+from relu_nmt.modules.config import (
+    TransformerOptions,
+    arch_option,
+    attention_option,
+    probability_option,
+    size_option,
+)
 from relu_nmt.optim.config import OptimizerConfig, ScheduleConfig
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.vision import vision_blocks, vision_models
 from relu_nmt.vision.architectures import architectures
+from relu_nmt.vision.data_config import RECIPES
 
 _share = partial(option, above=0, most=1, metavar="P")
 
 LARGEST_PADDED = 96
 """Up to this image size ``--train-crop auto`` pads and crops; above it crops and resizes."""
+CROSS_ENTROPY = "cross_entropy"
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
-_alike = ("family", "vit")  # families whose blocks all have one shape
+_alike = ("family", "vit", "xcit")  # families whose blocks all have one shape
+_staged = ("family", "swin", "cvt")  # families whose blocks come in stages
+
+
+@settings
+class ViTOptions:
+    """What ViT has besides what all families have."""
+
+    big_vision: bool = option(
+        False,
+        "Big Vision's ViT: no position for the class token, and its initial weights",
+        needs=("family", "vit"),
+    )
+    tanh_layer: bool = option(
+        False, "a linear map and tanh before the classifier", needs=("family", "vit")
+    )
+    head_bias: float = option(
+        0.0,
+        "initial bias of the classifier, such as -6.9 for a sigmoid loss over 1,000 classes",
+        needs=("family", "vit"),
+        metavar="F",
+    )
+
+
+@settings
+class XCiTOptions:
+    """What XCiT has besides what all families have."""
+
+    local_patch_interaction: bool = option(
+        True, "convolutions over the grid of patches in every block", needs=("family", "xcit")
+    )
+    conv_activation: str = option(
+        "gelu",
+        "activation between the convolutions, those of the patches included",
+        choices=("gelu", "relu"),
+        needs=("family", "xcit"),
+    )
+    class_layers: int = size_option(
+        2, "blocks of attention from the class token to the patches", needs=("family", "xcit")
+    )
+    class_attention: str = attention_option(
+        "softmax", "attention of those: NAME or NAME:option=value,...", needs=("family", "xcit")
+    )
+    class_layers_norm_patches: bool = option(
+        True,
+        "norm the patches, too, between the attention and the FFN of those blocks",
+        needs=("family", "xcit"),
+    )
+
+
+@settings
+class StageOptions:
+    """The stages of Swin and CvT; the defaults are those of Swin-T.
+
+    Raises:
+        ConfigError: there are not as many of the one as of the other.
+    """
+
+    stage_layers: tuple[int, ...] = size_option(
+        (2, 2, 6, 2), "number of blocks of each stage", needs=_staged, metavar="N,N"
+    )
+    stage_heads: tuple[int, ...] = size_option(
+        (3, 6, 12, 24),
+        "attention heads of the blocks of each stage; all are as wide as those of the first",
+        needs=_staged,
+        metavar="N,N",
+    )
+    window_size: int = size_option(
+        7, "patches a side of the windows that attention stays inside", needs=("family", "swin")
+    )
+
+    def check(self) -> None:
+        """Compare the numbers of stages."""
+        if len(self.stage_heads) != len(self.stage_layers):
+            raise ConfigError(
+                f"--stage-heads {shown(self.stage_heads)}: expected as many numbers as in "
+                f"--stage-layers {shown(self.stage_layers)}"
+            )
 
 
 @settings
@@ -45,7 +130,9 @@ class VisionTransformerConfig(TransformerOptions):
     )
     image_size: int = size_option(224, "images are brought to this many pixels a side")
     patch_size: tuple[int, ...] = size_option(
-        (16,), "pixels a side of a patch, which is one token; or its height and width: 16,8"
+        (16,),
+        "pixels a side of a patch, which is one token; or its height and width: 16,8",
+        needs=("family", "vit", "xcit", "swin"),
     )
     embed_dim: int = size_option(192, "width of the model; of its first stage, if it has several")
     layers: int = size_option(12, "number of blocks", needs=_alike)
@@ -62,7 +149,8 @@ class VisionTransformerConfig(TransformerOptions):
     drop_path: float = probability_option(
         0.0,
         "stochastic depth: probability that an image skips a sublayer of the last block; it grows "
-        "linearly from 0 in the first one",
+        "linearly from 0 in the first one (XCiT: the same in all; CvT: in the "
+        "last stage)",
     )
     layer_scale: float = option(
         0.0,
@@ -70,6 +158,9 @@ class VisionTransformerConfig(TransformerOptions):
         least=0,
         metavar="F",
     )
+    vit: ViTOptions = group("ViT", ViTOptions)
+    xcit: XCiTOptions = group("XCiT", XCiTOptions)
+    stages: StageOptions = group("stages of Swin and CvT", StageOptions)
 
     def check(self) -> None:
         """Compare the sizes with each other."""
@@ -81,6 +172,11 @@ class VisionTransformerConfig(TransformerOptions):
             raise ConfigError(
                 f"--embed-dim {self.embed_dim} must be a multiple of --heads {self.heads}"
             )
+        if self.family in _staged[1:] and self.embed_dim % self.stages.stage_heads[0]:
+            raise ConfigError(
+                f"--embed-dim {self.embed_dim} must be a multiple of the first of --stage-heads "
+                f"{shown(self.stages.stage_heads)}"
+            )
         if self.ffn_dim < 1:
             raise ConfigError(f"--ffn-ratio {self.ffn_ratio:g}: leaves no inner width")
 
@@ -88,6 +184,16 @@ class VisionTransformerConfig(TransformerOptions):
     def ffn_dim(self) -> int:
         """The inner width of the FFN."""
         return round(self.ffn_ratio * self.embed_dim)
+
+    @property
+    def stage_head_dim(self) -> int:
+        """The width of every head, where blocks come in stages."""
+        return self.embed_dim // self.stages.stage_heads[0]
+
+    @property
+    def stage_dims(self) -> tuple[int, ...]:
+        """The width of each stage."""
+        return tuple(heads * self.stage_head_dim for heads in self.stages.stage_heads)
 
     @property
     def patch_sides(self) -> tuple[int, int]:
@@ -172,10 +278,28 @@ class ImageTaskOptions:
     arch: str = arch_option(
         "vit_ti",
         architectures,
-        "vit_ti, vit_s, vit_b, vit_l (deit_ti, deit_s, deit_b are other names for the same), also "
-        "as vit_small_patch16_224",
+        "vit_ti, vit_s, vit_b, vit_l (deit_ti, deit_s, deit_b are the same), "
+        "vit_small_bigvision_i1k and others (docs/vision.md), xcit_nano_12, xcit_tiny_12, "
+        "xcit_small_12, swin_tiny, swin_small, swin_base, cvt_13; also as vit_small_patch16_224",
     )
     attention_preset: str = like(AttentionPresetOptions, "attention_preset", "none")
+    recipe: str = option(
+        "none",
+        f"settings of a published training: {', '.join(RECIPES)}; flags go before it",
+        presets=RECIPES,
+        metavar="NAME",
+    )
+    criterion: str = option(
+        CROSS_ENTROPY,
+        "loss per image: over all classes together, or of a sigmoid for each",
+        choices=(CROSS_ENTROPY, "sigmoid_cross_entropy"),
+    )
+    init: str | None = option(
+        None,
+        "start from the public weights in a file that timm (or the model's authors) made: "
+        ".safetensors, or tensors of torch.save; a head for other classes starts anew",
+        metavar="FILE",
+    )
     label_smoothing: float = probability_option(
         0.0, "probability taken from the right class and spread over all; in training"
     )
@@ -218,6 +342,20 @@ class VisionScheduleConfig(ScheduleConfig):
         -1.0,
         "updates of the first period; negative: up to the end of --max-epoch or --max-update, "
         "whichever is first",
+    )
+    warmup_epochs: float = option(
+        0.0,
+        "epochs of linear warm-up, instead of updates",
+        least=0,
+        needs=("warmup_updates", None),
+        metavar="N",
+    )
+    lr_batch_size: int = option(
+        0,
+        "--lr is for updates of so many images; it is multiplied by how many times as many an "
+        "update really has, over all processes; 0: --lr as it is",
+        least=0,
+        metavar="N",
     )
 
 

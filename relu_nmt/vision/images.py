@@ -1,4 +1,4 @@
-"""Images sorted into class folders, in a folder or in a zip file; read one by one."""
+"""Images and their classes, in class folders, a zip file, a NumPy archive or a parquet table."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -10,6 +10,13 @@ import numpy as np
 
 from relu_nmt.errors import DataError
 from relu_nmt.vision.image_files import FileTree, ImageStore, import_pillow
+from relu_nmt.vision.image_tables import (
+    ARRAY_SUFFIX,
+    is_table,
+    numbered,
+    read_arrays,
+    read_tables,
+)
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -60,19 +67,20 @@ class ImageSet:
 
 
 def open_images(path: str | os.PathLike[str]) -> dict[str, ImageSet]:
-    """Find the images of a folder or zip file.
+    """Find the images of a folder, a zip file, a NumPy archive or parquet files.
 
-    It holds class folders (``cat/1.jpg``), or folders ``train`` and ``val`` (also ``valid``,
-    ``validation``, ``test``) that hold them. Classes are numbered in alphabetical order, and so
-    are images; so a folder and a zip of it are the same.
+    A folder or zip holds class folders (``cat/1.jpg``), or folders ``train`` and ``val`` (also
+    ``valid``, ``validation``, ``test``) that hold them. Classes are numbered in alphabetical order,
+    and so are images; so a folder and a zip of it are the same. The others are told of in
+    :mod:`~relu_nmt.vision.image_tables`.
 
     Returns:
-        the sets by name, ``train`` first; without a folder ``train`` there is one set, named
+        the sets by name, ``train`` first; without a part ``train`` there is one set, named
         after the path.
 
     Raises:
-        DataError: no such path, or no images in class folders.
-        MissingExtraError: Pillow is not installed.
+        DataError: no such path, or no images with classes in it.
+        MissingExtraError: Pillow is not installed, or pyarrow for parquet files.
 
     Example:
         >>> import tempfile
@@ -87,7 +95,9 @@ def open_images(path: str | os.PathLike[str]) -> dict[str, ImageSet]:
     import_pillow()
     source = Path(path)
     if not source.exists():
-        raise DataError(f"{source}: no such folder or zip file of images")
+        raise DataError(f"{source}: no such folder or file of images")
+    if source.suffix == ARRAY_SUFFIX or is_table(source):
+        return _tables(source)
     tree = FileTree(source)
     files = sorted(tree.paths())
     tops = {file.partition("/")[0] for file in files}
@@ -95,6 +105,18 @@ def open_images(path: str | os.PathLike[str]) -> dict[str, ImageSet]:
         return {source.stem: _image_set(tree, source.stem, files, "")}
     names = [TRAIN_FOLDER, *(name for name in VALID_FOLDERS if name in tops)]
     return {name: _image_set(tree, name, files, f"{name}/") for name in names}
+
+
+def _tables(source: Path) -> dict[str, ImageSet]:
+    read = read_arrays if source.suffix == ARRAY_SUFFIX else read_tables
+    rows, names = read(source, (TRAIN_FOLDER, *VALID_FOLDERS))
+    sets = {}
+    for part, own, classes in numbered(source, rows, names):
+        name = part or source.stem
+        paths = range(len(own.labels))
+        sets[name] = ImageSet(own.store, name, paths, own.labels, classes)
+    order = [TRAIN_FOLDER, *(name for name in sets if name != TRAIN_FOLDER)]
+    return {name: sets[name] for name in order if name in sets}
 
 
 def _image_set(tree: FileTree, name: str, files: Sequence[str], prefix: str) -> ImageSet:
@@ -162,7 +184,7 @@ def hold_out(images: ImageSet, fraction: float, name: str) -> tuple[ImageSet, Im
     held: list[np.ndarray] = []
     for label, class_name in enumerate(images.classes):
         numbers = np.flatnonzero(images.labels == label)
-        if len(numbers) < 2:
+        if len(numbers) == 1:
             raise DataError(
                 f"{images.store.origin}: the class '{class_name}' has one image only; "
                 "--valid-fraction needs two of each"

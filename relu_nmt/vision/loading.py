@@ -12,11 +12,18 @@ from torch import Tensor
 from relu_nmt.attention.backends import set_attention_backend
 from relu_nmt.config import from_dict, to_dict
 from relu_nmt.errors import CheckpointError, ConfigError
-from relu_nmt.training.checkpoint import load_checkpoint, load_weights
-from relu_nmt.vision.base import VisionModel, VisionOutput, build_vision_model
+from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, load_weights
+from relu_nmt.vision.base import (
+    VisionModel,
+    VisionOutput,
+    build_vision_model,
+    grid_of,
+    resized,
+)
 from relu_nmt.vision.batches import ImageTransform
-from relu_nmt.vision.config import PreprocessingConfig, VisionTransformerConfig
+from relu_nmt.vision.config import CROSS_ENTROPY, PreprocessingConfig, VisionTransformerConfig
 from relu_nmt.vision.image_files import read_image
+from relu_nmt.vision.vision_transformer import VisionTransformer
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -25,12 +32,15 @@ TASK_NAME = "image_classification"
 BATCH_SIZE = 32
 
 
-def describe_task(classes: Sequence[str], preprocessing: PreprocessingConfig) -> dict[str, Any]:
-    """Return what a checkpoint stores of the data, as JSON can hold it."""
+def describe_task(
+    classes: Sequence[str], preprocessing: PreprocessingConfig, criterion: str = CROSS_ENTROPY
+) -> dict[str, Any]:
+    """Return what a checkpoint stores of the data and the loss, as JSON can hold it."""
     return {
         "name": TASK_NAME,
         "classes": list(classes),
         "preprocessing": to_dict(preprocessing),
+        "criterion": criterion,
     }
 
 
@@ -46,6 +56,42 @@ def classes_of(metadata: Mapping[str, Any], path: str | os.PathLike[str]) -> tup
     return tuple(task["classes"])
 
 
+def start_weights(
+    model: VisionModel, checkpoint: Checkpoint, classes: Sequence[str]
+) -> tuple[Mapping[str, Tensor], list[str]]:
+    """Return the weights of another image classifier as a start of this one.
+
+    A head for other classes starts anew, and learned positions of another image size are
+    interpolated.
+
+    Args:
+        model: as it was made.
+        checkpoint: of the other model.
+        classes: that this one is to tell apart.
+
+    Returns:
+        the weights, and in words what is not the other model's.
+    """
+    own, start, notes = model.state_dict(), dict(checkpoint.model_tensors), []
+    others = checkpoint.metadata["task"]["classes"]
+    if list(classes) != others:
+        start |= {name: own[name] for name in own if name.startswith("head.")}
+        notes.append(f"the head for {len(classes):,} other classes starts anew")
+    config = from_dict(VisionTransformerConfig, checkpoint.metadata["model_config"])
+    grids = [
+        grid_of((each.image_size, each.image_size), each.patch_sides)
+        for each in (config, model.config)
+    ]
+    if "positions" in start and isinstance(model, VisionTransformer) and grids[0] != grids[1]:
+        tokens, patches = start["positions"].tensor_split([-grids[0].height * grids[0].width])
+        start["positions"] = torch.cat([tokens, resized(patches, *grids)])
+        notes.append(
+            f"positions of {config.image_size} pixels a side are interpolated to those of "
+            f"{model.config.image_size}"
+        )
+    return start, notes
+
+
 class ImageClassifier:
     """A trained model, ready to classify pictures of any size.
 
@@ -55,6 +101,8 @@ class ImageClassifier:
         transform: makes what the model reads of a picture.
         device: where to compute; a GPU if there is one by default.
         dtype: ``torch.float16`` or ``torch.bfloat16`` to compute in; float32 by default.
+        criterion: the loss of the training; with ``sigmoid_cross_entropy`` each class has a
+            probability of its own, and they need not sum to 1.
 
     Example:
         >>> from PIL import Image
@@ -73,6 +121,7 @@ class ImageClassifier:
         transform: ImageTransform,
         device: str | torch.device | None = None,
         dtype: torch.dtype | None = None,
+        criterion: str = CROSS_ENTROPY,
     ) -> None:
         if device is None:
             device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -81,6 +130,7 @@ class ImageClassifier:
         self.model = model.to(self.device).eval()
         self.classes = tuple(classes)
         self.transform = transform
+        self.criterion = criterion
 
     @classmethod
     def from_checkpoint(
@@ -120,7 +170,8 @@ class ImageClassifier:
         transform = ImageTransform(preprocessing, config.image_size)
         if image_size is not None:
             transform = transform.with_size(image_size)
-        return cls(model, classes, transform, device, dtype)
+        criterion = task.get("criterion", CROSS_ENTROPY)  # which older ones do not name
+        return cls(model, classes, transform, device, dtype, criterion)
 
     def classify(
         self,
@@ -143,7 +194,8 @@ class ImageClassifier:
         while chunk := list(itertools.islice(remaining, batch_size)):
             views = [self.transform.evaluation(_opened(image)) for image in chunk]
             logits = self.outputs(torch.from_numpy(np.stack(views))).logits
-            best = logits.softmax(1).topk(min(top_k or len(self.classes), len(self.classes)))
+            shares = logits.softmax(1) if self.criterion == CROSS_ENTROPY else logits.sigmoid()
+            best = shares.topk(min(top_k or len(self.classes), len(self.classes)))
             for values, numbers in zip(best.values.tolist(), best.indices.tolist(), strict=True):
                 names = [self.classes[number] for number in numbers]
                 results.append(dict(zip(names, values, strict=True)))

@@ -10,6 +10,7 @@ VARIANTS = [
     "linformer:rank=2,length=4096",
     "nystromformer:landmarks=2,conv=3",
     "nystromformer:landmarks=2,kernel=polynomial",
+    "nystromformer:landmarks=2,kernel=polynomial,scale=dynamic",
     "performer:kernel=relu",
     "pointwise:h=gelu,alpha=0.5",
     "pointwise:h=sigmoid",
@@ -28,6 +29,7 @@ SHORT_ONLY = {
     "soft:stride=2,normalized=true,conv=3": "inverting 2048 landmarks takes minutes",
     "nystromformer:landmarks=2,kernel=polynomial": "its true outputs exceed float16's 65504: the"
     " inverse of cubed products of means over thousands of tokens is that large",
+    "nystromformer:landmarks=2,kernel=polynomial,scale=dynamic": "the same",
 }
 """Variants that are not tested at thousands of tokens in half precision, and why."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from relu_nmt.attention.backends import blocks, blockwise, reference
+from relu_nmt.attention.backends import blocks, blockwise, reference, rows
 from relu_nmt.attention.backends.reference import PointwiseProblem
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.masks import Visibility
@@ -97,3 +97,16 @@ def test_a_map_from_outside_the_package(monkeypatch):
     expected = (z + (z**2 + 4).sqrt()) / 2 @ v
     torch.testing.assert_close(attend(q, k, v, Visibility(3, 4)).values, expected)
     assert attend.capabilities.non_negative
+
+
+@pytest.mark.parametrize("name", ["softmax", "entmax15"])
+def test_blocks_of_whole_rows_have_second_derivatives(name, monkeypatch):
+    monkeypatch.setattr(rows, "BLOCK_WEIGHTS", 8)
+    monkeypatch.setattr(rows, "LEAST_ROWS", 2)
+    attend = make_attention(name)
+    attend.backend = "blockwise"
+    inputs = [x.requires_grad_() for x in random_qkv(1, 5, 5)]
+    visibility = Visibility(5, 5)
+    assert torch.autograd.gradgradcheck(
+        lambda *qkv: attend(*qkv, visibility).values, inputs, fast_mode=True
+    )

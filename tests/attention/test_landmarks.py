@@ -78,6 +78,22 @@ def test_nystromformer_with_a_landmark_per_token_is_full_attention(landmarks, ke
     torch.testing.assert_close(values, weights @ v, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("landmarks", [3, 9])
+def test_the_scale_of_the_polynomial_is_one_factor_of_the_output(landmarks):
+    spec = f"nystromformer:landmarks={landmarks},kernel=polynomial"
+    q, k, v = random_qkv(1, 9, 9)
+    fixed = make_attention(spec)(q, k, v, Visibility(9, 9)).values
+    none = make_attention(f"{spec},scale=none")(q, k, v, Visibility(9, 9)).values
+    torch.testing.assert_close(none, 3 * fixed, rtol=1e-9, atol=1e-12)
+    dynamic = make_attention(f"{spec},scale=dynamic")
+    assert dynamic.scale.tolist() == [1.0] and dynamic.scale.no_weight_decay
+    torch.testing.assert_close(dynamic(q, k, v, Visibility(9, 9)).values, fixed)
+    with torch.no_grad():
+        dynamic.scale.fill_(-2.0)
+    values = dynamic(q, k, v, Visibility(9, 9)).values
+    torch.testing.assert_close(values, -2 * fixed, rtol=1e-9, atol=1e-12)
+
+
 @pytest.mark.parametrize(
     "name", ["nystromformer:landmarks=3,conv=3", "soft:stride=2,conv=3", "soft:stride=4"]
 )

@@ -1,5 +1,6 @@
 """examples/pinnsformer: the model's size, its equations, second derivatives, resuming."""
 
+import doctest
 import importlib.util
 import json
 import sys
@@ -27,6 +28,10 @@ def example():
     sys.path.remove(str(EXAMPLE))
     for name in (spec.name, "pinnsformer"):
         del sys.modules[name]
+
+
+def test_the_examples_of_the_docstrings_hold(example):
+    assert doctest.testmod(sys.modules["pinnsformer"]).failed == 0
 
 
 def size(model):

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from relu_nmt.cli import vision_train
 from relu_nmt.errors import CheckpointError
@@ -21,6 +22,7 @@ from relu_nmt.recipes.train_images import with_cosine_period
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.training.config import RunConfig, TrainerConfig
 from relu_nmt.vision.config import VisionScheduleConfig
+from relu_nmt.vision.data_config import RECIPES
 from relu_nmt.vision.images import open_images
 from relu_nmt.vision.loading import ImageClassifier
 from tests.unit.vision.made_images import make_squares, zip_folder
@@ -86,6 +88,7 @@ def test_it_learns_colours_and_the_checkpoint_classifies(squares, tmp_path, caps
     [
         "--dropout 0.1 --drop-path 0.2 --layers 2",
         "--store-ema --ema-decay 0.9 --update-freq 2 --bf16 --train-crop resized --num-workers 3",
+        "--recipe deit --num-workers 2 --batch-size 16",
     ],
 )
 def test_stopping_and_going_on_changes_no_bit(squares, tmp_path, flags):
@@ -95,6 +98,71 @@ def test_stopping_and_going_on_changes_no_bit(squares, tmp_path, flags):
     for last in (2, 7, 11):
         run(squares, f"{flags}/parts --max-update {last}")
     assert_same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
+
+
+XCIT = "--arch xcit_nano_12_p4 --embed-dim 16 --class-attention sima --checkpoint-activations"
+
+
+@pytest.mark.parametrize("attention", ["xca", "sima --store-ema --ema-decay 0.9"])
+def test_an_xcit_goes_on_where_it_stopped_statistics_included(squares, tmp_path, attention):
+    flags = f"{TINY} {XCIT} --attention {attention} --drop-path 0.1 --no-epoch-checkpoints --bf16"
+    flags += f" --lr-period-updates 20 --save-dir {tmp_path}"
+    run(squares, f"{flags}/whole --max-update 7")
+    for last in (3, 7):
+        run(squares, f"{flags}/parts --max-update {last}")
+    assert_same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
+    assert weights(tmp_path / "whole")["blocks.0.local.norm.running_var"].std() > 0
+    classifier = ImageClassifier.from_checkpoint(tmp_path / "whole/checkpoint_last.safetensors")
+    images = open_images(squares)["val"]
+    [found] = classifier.classify([images.read(0)])
+    assert sum(found.values()) == pytest.approx(1)
+
+
+SWIN = "--arch swin_tiny_patch2_window2_12 --stage-layers 2,1 --stage-heads 2,4"
+CVT = "--arch cvt_13_12 --stage-layers 1,1 --stage-heads 1,2"
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        f"{SWIN} --attention reluformer --attention-norm-weight .1 --attention-entropy-weight .1",
+        f"{SWIN} --attention sima",
+        f"{CVT} --attention polynomial:power=3 --ffn relu",
+        f"{CVT} --checkpoint-activations",
+    ],
+)
+def test_swin_and_cvt_go_on_where_they_stopped(squares, tmp_path, shape):
+    flags = f"--cpu {shape} --embed-dim 8 --drop-path .1 --batch-size 20 --lr 5e-3 --bf16 "
+    flags += "--warmup-updates 4 --log-format json --log-interval 1 --lr-period-updates 20 "
+    flags += f"--no-epoch-checkpoints --save-dir {tmp_path}"
+    run(squares, f"{flags}/whole --max-update 7")
+    for last in (3, 7):
+        run(squares, f"{flags}/parts --max-update {last}")
+    assert_same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
+    classifier = ImageClassifier.from_checkpoint(tmp_path / "whole/checkpoint_last.safetensors")
+    [found] = classifier.classify([open_images(squares)["val"].read(0)])
+    assert sum(found.values()) == pytest.approx(1)
+
+
+def test_training_starts_from_public_weights_and_goes_on_without_them(squares, tmp_path, capsys):
+    public = ROOT / "tests/compat/timm_files/xcit.safetensors"
+    flags = "--cpu --arch xcit_nano_12 --embed-dim 8 --heads 2 --layers 1 --image-size 32 "
+    flags += "--class-layers-norm-patches --log-format json --log-interval 1 --lr 1e-30 "
+    flags += f"--lr-period-updates 9 --init {public} --save-dir {tmp_path}/run --batch-size 40"
+    code, lines = run(squares, f"{flags} --max-update 1", capsys)
+    assert code == 0
+    told = [text for text in values(lines, "message") if "start from the weights" in text]
+    assert told == [f"start from the weights of {public}"]
+    stored = weights(tmp_path / "run")
+    theirs = load_file(public)
+    assert torch.equal(stored["blocks.0.attention.qkv.weight"], theirs["blocks.0.attn.qkv.weight"])
+    assert torch.equal(stored["head.weight"], theirs["head.weight"])
+    code, lines = run(squares, f"{flags} --max-update 2", capsys)
+    assert code == 0 and values(lines, "num_updates")[-1] == 2
+    assert not [text for text in values(lines, "message") if "start from" in text]
+    code = vision_train.main([str(squares), *flags.split(), "--finetune-from-model", "x"])
+    assert code == 2
+    assert "--init and --finetune-from-model exclude each other" in capsys.readouterr().err
 
 
 def test_a_zip_of_the_folder_and_another_back_end_train_the_same_model(squares, tmp_path):
@@ -140,13 +208,13 @@ def test_tensorboard_has_losses_accuracy_and_attention_statistics(squares, tmp_p
 @pytest.mark.parametrize(
     ("data", "flags", "message"),
     [
-        ("nowhere", "", "nowhere: no such folder or zip file of images"),
+        ("nowhere", "", "nowhere: no such folder or file of images"),
         ("train/red", "", "no class in it; images must lie in two class folders"),
         ("train", "", "no images to validate on; give --valid-data"),
         ("", "--patch-size 4,4,4", "--patch-size 4,4,4: expected one number, or height and width"),
         ("", "--arch vit_x", "--arch vit_x: expected one of vit_ti, vit_s"),
         ("", "--best-checkpoint-metric bleu", "'val' has only loss, accuracy"),
-        ("", "--valid-data train/red", "train/red: no such folder or zip file"),
+        ("", "--valid-data train/red", "train/red: no such folder or file"),
         ("", "--fp16", "--fp16 needs a CUDA GPU"),
         ("", "--max-epoch 0", "cosine needs --lr-period-updates"),
     ],
@@ -203,6 +271,59 @@ def test_a_training_that_ends_in_the_warm_up_is_allowed():
     )
     rates = CosineSchedule(with_cosine_period(config, 7, 1).schedule, 0, False)
     assert rates.learning_rate(7, 1) == pytest.approx(7 / 9 * 1e-3)
+
+
+def test_a_recipe_is_printed_without_what_flags_set_otherwise(squares, capsys):
+    flags = f"{TINY} --recipe swin --max-update 2 --no-save --mixup 0 --batch-size 16"
+    flags = flags.replace("--lr 5e-3 --warmup-updates 4", "--update-freq 2")
+    code, lines = run(squares, flags, capsys)
+    assert code == 0
+    [said] = [text for text in values(lines, "message") if text.startswith("--recipe")]
+    assert said.startswith("--recipe swin: --rand-augment 2 --rand-augment-magnitude 9 ")
+    assert "--cutmix 1 --label-smoothing 0.1 --eval-crop-ratio 0.875 --max-epoch 300" in said
+    assert "--warmup-epochs 20" in said and "--clip-norm 5" in said
+    assert "--mixup" not in said and "--batch-size" not in said
+    messages = "\n".join(values(lines, "message"))
+    assert "--lr 0.0005 for 512 images, of which an update has 32" in messages
+    assert "80 updates of warm-up (20 epochs)" in messages  # 8 batches, 2 of them an update
+    # 5e-4 * 32 / 512 after 80 updates, from 1e-6.
+    expected = 1e-6 + 2 / 80 * (5e-4 * 32 / 512 - 1e-6)
+    assert values(lines, "lr")[-1] == pytest.approx(expected, rel=0.01)
+
+
+@pytest.mark.parametrize("recipe", [name for name in RECIPES if name != "none"])
+def test_every_recipe_trains(squares, recipe, capsys):
+    flags = f"{TINY} --recipe {recipe} --max-update 2 --no-save --disable-validation"
+    flags = flags.replace("--lr 5e-3 --warmup-updates 4", "--min-lr 0")
+    code, lines = run(squares, flags, capsys)
+    assert code == 0
+    assert np.isfinite(values(lines, "loss")).all()
+
+
+def test_sigmoid_losses_learn_and_their_probabilities_stand_alone(squares, tmp_path, capsys):
+    flags = f"{TINY} --criterion sigmoid_cross_entropy --max-epoch 6 --no-epoch-checkpoints"
+    code, lines = run(squares, f"{flags} --mixup 0.2 --save-dir {tmp_path}", capsys)
+    assert code == 0
+    assert max(values(lines, "val_accuracy")) > 90
+    classifier = ImageClassifier.from_checkpoint(tmp_path / "checkpoint_last.safetensors")
+    images = open_images(squares)["val"]
+    [found] = classifier.classify([images.read(0)])
+    view = torch.from_numpy(classifier.transform.evaluation(images.read(0)))[None]
+    logits = classifier.outputs(view).logits[0]
+    expected = dict(zip(classifier.classes, logits.sigmoid().tolist(), strict=True))
+    assert found == pytest.approx(expected)
+
+
+def test_a_numpy_archive_trains_the_same_model(squares, tmp_path):
+    arrays = {}
+    for part, images in open_images(squares).items():
+        pixels = [np.asarray(images.read(i)) for i in range(len(images))]
+        arrays |= {f"{part}_images": np.stack(pixels), f"{part}_labels": images.labels}
+    np.savez(tmp_path / "squares.npz", **arrays, classes=np.array(["blue", "green", "red"]))
+    flags = f"{TINY} --max-epoch 1 --no-epoch-checkpoints --save-dir {tmp_path}"
+    run(tmp_path / "squares.npz", f"{flags}/a")
+    run(squares, f"{flags}/b")
+    assert_same(weights(tmp_path / "a"), weights(tmp_path / "b"))
 
 
 def test_help_is_quick():

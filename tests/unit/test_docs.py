@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
 from docs import draw_layers
 from relu_nmt.attention import attentions
@@ -12,6 +13,10 @@ from relu_nmt.attention.base import build_attention
 from relu_nmt.attention.softmax import CPU_HALF_FUSED_LENGTH
 from relu_nmt.attention.spec import AttentionSpec
 from relu_nmt.config import from_flat
+from relu_nmt.vision.architectures import architectures
+from relu_nmt.vision.base import build_vision_model
+from relu_nmt.vision.config import VisionTransformerConfig
+from relu_nmt.vision.data_config import RECIPES
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs/attention.md").read_text("utf-8")
@@ -51,6 +56,32 @@ def table_under(text: str, header: str) -> dict[str, dict[str, str]]:
 
 def cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.strip().strip("|").split("|")]
+
+
+def test_the_table_of_vision_models_has_every_shape_and_its_true_size():
+    text = (ROOT / "docs/vision.md").read_text("utf-8")
+    lines = [line for line in text.splitlines() if re.match(r"\| `\w+_", line)]
+    named = set()
+    for line in lines:
+        first, width, _, _, _, size = cells(line)
+        names = re.findall(r"`(\w+)`", first)
+        assert len({str(architectures[name]) for name in names}) == 1, line
+        named.update(names)
+        config = VisionTransformerConfig.of(**architectures[names[0]])
+        with torch.device("meta"):
+            model = build_vision_model(config, 1000)
+        assert sum(p.numel() for p in model.parameters()) == int(size.replace(",", "")), line
+        assert config.embed_dim == int(width.split()[0]), line  # of the first stage
+    assert named == set(architectures)
+
+
+def test_the_example_of_vision_models_runs():
+    text = (ROOT / "docs/vision.md").read_text("utf-8")
+    [code] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    found = {}
+    exec(code, found)
+    assert found["output"].logits.shape == (2, 10)
+    assert found["output"].intermediate[1].shape == (2, 192, 7, 12)
 
 
 @pytest.mark.parametrize("header", ["| name | weights w_ij", "| name | causal"])
@@ -116,7 +147,8 @@ def test_the_picture_of_the_layers_is_drawn_from_their_rules():
 
 
 @pytest.mark.parametrize(
-    "path", ["README.md", "docs/attention.md", "docs/architecture.md", "docs/layers.md"]
+    "path",
+    ["README.md", *(f"docs/{n}.md" for n in ("attention", "architecture", "layers", "images"))],
 )
 def test_links_lead_somewhere(path):
     text = re.sub("<!--.*?-->", "", (ROOT / path).read_text("utf-8"), flags=re.DOTALL)
@@ -127,3 +159,24 @@ def test_links_lead_somewhere(path):
             assert target[1:] in anchors, target
         elif "://" not in target:
             assert (ROOT / path).parent.joinpath(target.partition("#")[0]).exists(), target
+
+
+def test_the_guide_to_images_tells_what_the_recipes_set():
+    lines = (ROOT / "docs/images.md").read_text("utf-8").splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("| | `deit`"))
+    names = [name.strip("`") for name in cells(lines[start])[1:]]
+    assert names == [name for name in RECIPES if name != "none"]
+    rows = {row[0]: row[1:] for row in map(cells, lines[start + 2 : start + 16])}
+    for index, name in enumerate(names):
+        recipe = RECIPES[name]
+        assert int(rows["epochs"][index]) == recipe["max_epoch"]
+        assert float(rows["weight decay"][index]) == recipe["weight_decay"]
+        assert float(rows["clipping"][index] or 0) == recipe.get("clip_norm", 0)
+        assert float(rows["erasing"][index] or 0) == recipe.get("random_erasing", 0)
+        assert int(rows["views of an image"][index]) == recipe.get("repeated_augmentation", 1)
+        mixes = [float(part or 0) for part in rows["mixup / cutmix"][index].split("/")]
+        assert (mixes * 2)[:2] == [recipe.get("mixup", 0), recipe.get("cutmix", 0)]
+        magnitude = float(rows["RandAugment"][index].split()[2].rstrip(","))
+        assert magnitude == recipe["rand_augment_magnitude"]
+        if (kept := rows["validation keeps"][index]) or "eval_crop_ratio" in recipe:
+            assert float(kept) == recipe["eval_crop_ratio"]

@@ -4,11 +4,12 @@ import pytest
 import torch
 
 from relu_nmt.cli.command import make_parser, run_command
-from relu_nmt.config import add_settings, read_settings
+from relu_nmt.config import add_settings, from_dict, read_settings, to_dict
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.encoder_decoder import EncoderDecoder
 from relu_nmt.modules import feed_forwards, norms, position_schemes
-from relu_nmt.vision import vision_blocks
+from relu_nmt.vision import vision_blocks, vision_models
+from relu_nmt.vision.base import build_vision_model
 from relu_nmt.vision.config import VisionTransformerConfig
 from relu_nmt.vision.vision_transformer import VisionTransformer
 
@@ -46,7 +47,7 @@ class LogDistance(DistanceBias):
 """
 BLOCK = """
 from torch import nn
-from relu_nmt.vision import vision_blocks
+from relu_nmt.vision import vision_blocks, vision_models
 from relu_nmt.vision.blocks import TransformerBlock
 
 @vision_blocks.register("mine")
@@ -63,6 +64,24 @@ class LocalBlock(nn.Module):
         image = patches.transpose(1, 2).unflatten(2, grid)
         return x + self.mix(image).flatten(2).mean(2)[:, None]
 """
+FAMILY = """
+from torch import nn
+from relu_nmt.vision import vision_models
+from relu_nmt.vision.base import VisionModel, VisionOutput
+
+@vision_models.register("mine")
+class MeanColour(VisionModel):
+    num_tokens = 1
+
+    def __init__(self, config, num_classes):
+        super().__init__(config)
+        self.embed = nn.Linear(3, config.embed_dim)
+        self.head = nn.Linear(config.embed_dim, num_classes)
+
+    def forward(self, images, blocks=()):
+        features = self.embed(images.mean((2, 3)))
+        return VisionOutput(self.head(features), features, {})
+"""
 
 
 @pytest.fixture
@@ -73,7 +92,7 @@ def user_file(tmp_path):
         return ["--user-module", str(path)]
 
     yield write
-    for registry in (feed_forwards, norms, position_schemes, vision_blocks):
+    for registry in (feed_forwards, norms, position_schemes, vision_blocks, vision_models):
         registry._entries.pop("mine", None)
 
 
@@ -138,3 +157,12 @@ def test_a_part_of_ones_own_in_vision(text, flag, user_file):
     model = VisionTransformer(config, 3)
     model(torch.randn(2, 3, 8, 8)).logits.sum().backward()
     assert all(p.grad is not None for p in model.parameters())
+
+
+def test_a_family_of_ones_own_may_read_any_setting(user_file):
+    flags = ["--family", "mine", "--embed-dim", "8", "--layers", "2", "--pooling", "mean"]
+    config = settings_of(VisionTransformerConfig, [*flags, *user_file(FAMILY)])
+    model = build_vision_model(config, 3)
+    output = model(torch.randn(2, 3, 5, 7))
+    assert type(model).__name__ == "MeanColour" and output.logits.shape == (2, 3)
+    assert from_dict(VisionTransformerConfig, to_dict(config)) == config

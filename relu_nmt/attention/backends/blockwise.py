@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from relu_nmt.attention.backends.blocks import (
     Block,
@@ -25,6 +24,7 @@ from relu_nmt.attention.backends.reference import (
     PointwiseResult,
     RowSums,
     in_one_dtype,
+    refuse_second_derivatives,
 )
 from relu_nmt.dropout import dropout_factors
 
@@ -97,10 +97,10 @@ class _Blockwise(torch.autograd.Function):
         return values, *sums
 
     @staticmethod
-    @once_differentiable
     def backward(
         ctx: Any, grad_values: Tensor | None, *grad_sums: Tensor | None
     ) -> tuple[Tensor | None, ...]:
+        refuse_second_derivatives("blockwise")
         q, k, v = (x.contiguous() for x in ctx.saved_tensors)
         plan = ctx.plan
         if grad_values is None:

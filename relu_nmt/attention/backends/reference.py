@@ -12,6 +12,7 @@ from relu_nmt.attention.bias import biased
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.pointwise_maps import PointwiseMap
 from relu_nmt.dropout import dropout
+from relu_nmt.errors import ConfigError
 
 
 @dataclass
@@ -141,6 +142,24 @@ def pointwise(problem: PointwiseProblem) -> PointwiseResult:
     if need.weights:
         scaled = weights.to(torch.promote_types(weights.dtype, torch.float32)) * scale
     return PointwiseResult(values, sums, scaled)
+
+
+def refuse_second_derivatives(backend: str) -> None:
+    """Raise an error in a backward pass whose own gradients are wanted (``create_graph``).
+
+    ``once_differentiable`` would leave a second derivative out silently where the loss is linear
+    in the outputs.
+
+    Args:
+        backend: name of the back end that has none.
+
+    Raises:
+        ConfigError: gradients are being recorded.
+    """
+    if torch.is_grad_enabled():
+        raise ConfigError(
+            f"--attention-backend {backend} has no second derivatives; choose reference"
+        )
 
 
 def in_one_dtype(problem: PointwiseProblem) -> tuple[Tensor, Tensor, Tensor]:

@@ -34,7 +34,7 @@ def reference(problem: AttentionProblem) -> AttentionOutput:
 def blockwise(problem: AttentionProblem) -> AttentionOutput:
     """Compute it by blocks of queries: memory linear in the length, in both directions.
 
-    The backward pass makes the weights of a block again, so it has no second derivatives.
+    The backward pass makes the weights of a block again. It can be differentiated, too.
     """
     visibility, bias, need = problem.visibility, problem.bias, problem.need
     positive = problem.attention.capabilities.non_negative

@@ -18,6 +18,7 @@ from relu_nmt.attention.backends.reference import (
     PointwiseResult,
     RowSums,
     in_one_dtype,
+    refuse_second_derivatives,
 )
 from relu_nmt.attention.backends.triton_blocks import (
     INTERPRETED,
@@ -29,7 +30,6 @@ from relu_nmt.attention.backends.triton_blocks import (
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.bias import ScoreBias
 from relu_nmt.attention.pointwise_maps import PointwiseMap
-from relu_nmt.errors import ConfigError
 
 MAX_WIDTH = 256
 """The widest head whose blocks fit into the shared memory of a GPU."""
@@ -186,12 +186,7 @@ class _PointwiseAttention(torch.autograd.Function):
     def backward(
         ctx: Any, do: Tensor | None, grad_total: Tensor | None, grad_logs: Tensor | None, *_: None
     ) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():
-            # once_differentiable would leave a second derivative out silently where the loss is
-            # linear in the outputs.
-            raise ConfigError(
-                "--attention-backend triton has no second derivatives; choose reference"
-            )
+        refuse_second_derivatives("triton")
         q, k, v = ctx.saved_tensors
         if do is None:  # only the sums have been used
             do = v.new_zeros(()).expand(*q.shape[:3], v.size(3))

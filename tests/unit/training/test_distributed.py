@@ -68,13 +68,13 @@ def train(folder, update_freq, poisoned=()):
     ).trainer().train()
 
 
-def launch_two(*arguments):
+def launch_two(*arguments, script=WORKER):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    script = Path(arguments[0]).with_suffix(".py")
-    script.write_text(WORKER)
+    file = Path(arguments[0]).with_suffix(".py")
+    file.write_text(script)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     return subprocess.run(
-        [*command, str(script), *map(str, arguments)],
+        [*command, str(file), *map(str, arguments)],
         capture_output=True,
         text=True,
         check=False,
@@ -105,6 +105,24 @@ def test_two_processes_make_the_updates_of_one_that_accumulates(tmp_path, capsys
     ]
     for name, tensor in stored[0].training_tensors.items():
         torch.testing.assert_close(tensor, stored[1].training_tensors[name], rtol=1e-4, atol=1e-6)
+
+
+AVERAGE = """
+import torch
+from relu_nmt.training.distributed import join_processes
+process = join_processes(cpu=True)
+tensors = [torch.full((2, 3), float(process.rank)), torch.arange(2.0) * process.rank]
+process.average(tensors)
+print(tensors[0].unique().tolist(), tensors[1].tolist(), flush=True)
+process.close()
+"""
+
+
+@pytest.mark.slow
+def test_statistics_are_averaged_over_the_processes(tmp_path):
+    done = launch_two(tmp_path / "average", script=AVERAGE)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("[0.5] [0.0, 0.5]") == 2
 
 
 @pytest.mark.slow

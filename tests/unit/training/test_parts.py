@@ -89,6 +89,20 @@ def test_the_average_follows_the_formula():
     assert model.weight[0, 0].item() == 6.0
 
 
+def test_the_statistics_of_batch_norm_are_averaged_with_the_weights_they_belong_to():
+    model = nn.Sequential(nn.BatchNorm2d(1))
+    average = WeightAverage(model, EmaConfig(store_ema=True, ema_decay=0.5))
+    seen = []
+    for update in (1, 2):
+        model(torch.full((1, 1, 1, 2), 10.0 * update))
+        seen.append(model[0].running_mean.item())
+        average.update(update)
+    with average.applied() as raw:
+        assert model[0].running_mean.item() == pytest.approx(0.25 * seen[0] + 0.5 * seen[1])
+        assert raw["0.running_mean"].item() == seen[1]
+    assert model[0].running_mean.item() == seen[1]
+
+
 def test_before_its_start_the_average_is_a_copy():
     model = nn.Linear(2, 1)
     average = WeightAverage(model, EmaConfig(store_ema=True, ema_decay=0.5, ema_start_update=3))

@@ -69,7 +69,7 @@ def test_an_image_that_vanished_is_named(squares):
 
 
 def test_what_is_no_folder_of_images(squares, tmp_path):
-    with pytest.raises(DataError, match="nowhere: no such folder or zip file"):
+    with pytest.raises(DataError, match="nowhere: no such folder or file"):
         open_images(tmp_path / "nowhere")
     (tmp_path / "text.zip").write_text("no zip")
     with pytest.raises(DataError, match=r"text\.zip: cannot be read as a zip file"):

@@ -4,17 +4,20 @@ import torch.nn.functional as F
 
 from relu_nmt.attention import attentions
 from relu_nmt.attention.base import Need
+from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.records import record_attention
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import TransformerOptions
 from relu_nmt.modules.transformer_layer import DropPath
 from relu_nmt.recipes.training_settings import ImageTrainingSettings
 from relu_nmt.vision.architectures import architectures
-from relu_nmt.vision.base import Grid, resized
+from relu_nmt.vision.base import Grid, build_vision_model, resized
 from relu_nmt.vision.blocks import PatchEmbedding
 from relu_nmt.vision.config import ImageTaskOptions, VisionTransformerConfig
 from relu_nmt.vision.vision_transformer import VisionTransformer
 
+QK_NORM = {"attention": "pointwise:h=relu"}
+LARGER = {**QK_NORM, "num_classes": 21_843}
 SMALL = {"image_size": 8, "patch_size": 4, "embed_dim": 16, "layers": 2, "heads": 2}
 
 
@@ -24,7 +27,7 @@ def small_model(**settings):
 
 
 def count(arch, num_classes=1000, **settings):
-    config = VisionTransformerConfig(**{**architectures[arch], **settings})
+    config = VisionTransformerConfig.of(**{**architectures[arch], **settings})
     with torch.device("meta"):
         model = VisionTransformer(config, num_classes)
     return sum(p.numel() for p in model.parameters())
@@ -44,6 +47,19 @@ def count(arch, num_classes=1000, **settings):
         ("vit_ti", {"image_size": 64, "patch_size": 4, "num_classes": 200}, 5_436_296),
         ("vit_ti", {"image_size": 64, "patch_size": 8, "num_classes": 200}, 5_427_080),
         ("vit_ti", {"image_size": 64, "patch_size": 16, "num_classes": 200}, 5_528_456),
+        # Big Vision, with norms of queries and keys, on ImageNet-1k and on ImageNet-21k.
+        ("vit_small_bigvision_i1k_patch32_224", QK_NORM, 23_027_944),
+        ("vit_small_bigvision_i1k_patch16_224", QK_NORM, 22_199_656),
+        ("vit_small_bigvision_i1k_patch8_224", QK_NORM, 22_204_264),
+        ("vit_base_bigvision_i1k_patch32_224", QK_NORM, 88_815_592),
+        ("vit_base_bigvision_i1k", QK_NORM, 87_159_016),
+        ("vit_large_bigvision_i1k", QK_NORM, 305_378_280),
+        ("vit_small_bigvision_i21k_patch32_224", LARGER, 30_904_275),
+        ("vit_small_bigvision_i21k_patch16_224", LARGER, 30_075_987),
+        ("vit_small_bigvision_i21k_patch8_224", LARGER, 30_080_595),
+        ("vit_base_bigvision_i21k_patch32_224", LARGER, 104_252_499),
+        ("vit_base_bigvision_i21k", LARGER, 102_595_923),
+        ("vit_large_bigvision_i21k", LARGER, 325_691_731),
         # Without the class token there is neither it nor its position.
         ("vit_ti", {"pooling": "mean"}, 5_717_416 - 2 * 192),
     ],
@@ -54,7 +70,7 @@ def test_numbers_of_parameters_are_the_published_ones(arch, settings, expected):
 
 def test_every_preset_makes_a_model_and_an_unknown_one_is_an_error():
     for values in architectures.values():
-        VisionTransformerConfig(**values)
+        VisionTransformerConfig.of(**values)
     with pytest.raises(ConfigError, match=r"--arch vit_x: expected one of .* did you mean vit_s"):
         ImageTaskOptions(arch="vit_x")
 
@@ -107,6 +123,49 @@ def test_positions_of_fewer_patches_are_means():
     board = torch.tensor([[1.0, -1.0] * 4, [-1.0, 1.0] * 4] * 4).flatten()[:, None]
     small = resized(board, Grid(8, 8), Grid(2, 2))
     assert small.abs().max() < 0.2
+
+
+@pytest.mark.parametrize("pooling", ["class", "mean"])
+def test_big_vision_gives_the_class_token_no_position_and_its_own_weights(pooling):
+    torch.manual_seed(0)
+    values = {
+        **architectures["vit_base_bigvision_i1k"],
+        **SMALL,
+        "embed_dim": 64,
+        "pooling": pooling,
+    }
+    model = build_vision_model(VisionTransformerConfig.of(**values), 5).eval()
+    assert model.positions.shape == (4, 64)
+    assert model.positions.std().item() == pytest.approx(1 / 8, rel=0.15)
+    weights = {name: p.detach() for name, p in model.named_parameters()}
+    assert not weights["head.weight"].any() and torch.all(weights["head.bias"] == -6.9)
+    first = "blocks.0.layer.self_attention.qkv.weight"
+    assert weights[first].std().item() == pytest.approx(1 / 8, rel=0.05)  # Xavier, D to D
+    inner = "blocks.1.layer.feed_forward.inner"
+    assert weights[f"{inner}.weight"].std().item() == pytest.approx((2 / 320) ** 0.5, rel=0.05)
+    assert weights[f"{inner}.bias"].std().item() == pytest.approx(1e-6, rel=0.2)
+    for name in ("patches.projection", "tanh_layer"):
+        own = weights[f"{name}.weight"]
+        assert own.std().item() == pytest.approx(own.size(1) ** -0.5, rel=0.05), name
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn_like(parameter) * 0.3)
+    images, seen = torch.randn(2, 3, 8, 8), []
+    model.blocks[0].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    output = model(images)
+    x = model.patches(images)[0] + model.positions
+    if pooling == "class":
+        x = torch.cat([model.class_token.expand(2, 1, 64), x], 1)
+    torch.testing.assert_close(seen[0], x)
+    for block in model.blocks:
+        x = block(x, Visibility(x.size(1), x.size(1)), Grid(2, 2))
+    x = model.norm(x)
+    features = model.tanh_layer(x[:, 0] if pooling == "class" else x.mean(1)).tanh()
+    torch.testing.assert_close(output.features, features)
+    torch.testing.assert_close(output.logits, model.head(features))
+    # Images of another size, too, have positions for their patches only.
+    assert model(torch.randn(2, 3, 12, 16)).logits.isfinite().all()
+    assert model.positions_of(Grid(3, 4)).shape == (12, 64)
 
 
 def test_names_tell_patch_and_image_as_in_timm():

@@ -1,0 +1,99 @@
+"""Pathfinder: two dashed paths among distractors; do the two discs lie at the ends of the same one?
+
+The images follow the description of Linsley et al. 2018, "Learning long-range spatial dependencies
+with horizontal gated recurrent units", section 3, in Long Range Arena's size of 32 pixels with
+paths of 14 dashes. The generator is our own, so these are not the images of Long Range Arena.
+"""
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from random import Random
+
+import numpy as np
+
+SIDE, SCALE = 32, 4
+"""Pixels of a side, and how much finer it is drawn."""
+PATH_DASHES, DISTRACTOR_DASHES, DISTRACTORS = 14, 4, 5
+STEP, DASH, THICKNESS, DISC = 2.2, 1.4, 0.9, 1.6
+"""Pixels from dash to dash, of a dash, across it, and of the radius of a disc."""
+MARGIN, GAP, BEND = 2.0, 3.0, 0.5
+"""Pixels to the border and to other paths; radians that a path turns by at most a dash."""
+STARTS, TURNS = 60, 4
+
+Point = tuple[float, float]
+
+
+def _is_free(point: Point, others: Sequence[Point]) -> bool:
+    x, y = point
+    if not (MARGIN < x < SIDE - MARGIN and MARGIN < y < SIDE - MARGIN):
+        return False
+    return all((x - a) ** 2 + (y - b) ** 2 > GAP**2 for a, b in others)
+
+
+def _path(random: Random, dashes: int, others: Sequence[Point]) -> list[Point] | None:
+    """Return the dashes + 1 points of a smooth path away from the others, or None."""
+    points = [(random.uniform(MARGIN, SIDE - MARGIN), random.uniform(MARGIN, SIDE - MARGIN))]
+    if not _is_free(points[0], others):
+        return None
+    heading = random.uniform(0, 2 * math.pi)
+    for _ in range(dashes):
+        x, y = points[-1]
+        for _ in range(TURNS):
+            turned = heading + random.uniform(-BEND, BEND)
+            point = x + STEP * math.cos(turned), y + STEP * math.sin(turned)
+            if _is_free(point, others) and _is_free(point, points[:-1]):
+                break
+        else:
+            return None
+        points.append(point)
+        heading = turned
+    return points
+
+
+def _place(random: Random, dashes: int, paths: Sequence[list[Point]]) -> list[Point] | None:
+    """Return a path away from these, or None if none of some trials finds room."""
+    others = [point for path in paths for point in path]
+    for _ in range(STARTS):
+        path = _path(random, dashes, others)
+        if path is not None:
+            return path
+    return None
+
+
+def make_image(random: Random) -> tuple[np.ndarray, int]:
+    """Return an image as grey values, uint8 [32 * 32], and 1 if the discs are on one path, or 0.
+
+    Example:
+        >>> pixels, label = make_image(Random(1))
+        >>> pixels.shape, label in (0, 1)
+        ((1024,), True)
+    """
+    paths: list[list[Point]] = []
+    while len(paths) < 2:
+        path = _place(random, PATH_DASHES, paths)
+        paths = [] if path is None else [*paths, path]
+    label = random.randrange(2)
+    ends = paths[0][0], paths[0][-1] if label else random.choice((paths[1][0], paths[1][-1]))
+    for _ in range(DISTRACTORS):
+        path = _place(random, DISTRACTOR_DASHES, paths)
+        if path is not None:
+            paths.append(path)
+    return _drawn(paths, ends), label
+
+
+def _drawn(paths: Sequence[list[Point]], discs: Sequence[Point]) -> np.ndarray:
+    from PIL import Image, ImageDraw
+    from PIL.Image import Resampling
+
+    image = Image.new("L", (SIDE * SCALE, SIDE * SCALE))
+    draw = ImageDraw.Draw(image)
+    for path in paths:
+        for start, end in pairwise(np.array(path)):
+            middle, half = (start + end) / 2, (end - start) / STEP * DASH / 2
+            line = np.concatenate([middle - half, middle + half]) * SCALE
+            draw.line(line.tolist(), fill=255, width=round(THICKNESS * SCALE))
+    for disc in np.array(discs):
+        box = np.concatenate([disc - DISC, disc + DISC]) * SCALE
+        draw.ellipse(box.tolist(), fill=255)
+    return np.asarray(image.resize((SIDE, SIDE), Resampling.BOX)).flatten()

@@ -1,0 +1,59 @@
+"""Print what trainings came to, beside the published numbers: table.py FOLDER..."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from relu_nmt.errors import ReluNmtError
+from relu_nmt.training.results import TrainingResult
+
+TASKS = ("listops", "text", "retrieval", "image", "pathfinder")
+NYSTROM = "nystromformer:conv=35"
+PUBLISHED = {
+    NYSTROM: (37.1, 63.8, 79.8, 39.9, 72.9),
+    f"{NYSTROM},kernel=polynomial": (37.2, 63.7, 80.0, 39.9, 72.9),
+    f"{NYSTROM},kernel=polynomial,scale=dynamic": (37.5, 63.9, 81.1, 40.1, 73.1),
+    f"{NYSTROM},kernel=polynomial,scale=none": (32.3, 62.0, 78.5, 38.1, 67.9),
+}
+"""Accuracy in percent by task: Saratchandran et al. 2024, "Rethinking softmax"."""
+HEADS = ("task", "attention", "parameters", "updates", "best valid %", "its test %", "published %")
+
+
+def row(folder: Path) -> list[str]:
+    """Return the cells of a training: test accuracy is that of the best validated checkpoint.
+
+    Raises:
+        DataError: the folder has no results of a training.
+    """
+    result = TrainingResult.load(folder)
+    task = result.settings["task"]["task"]
+    attention = result.settings["model"]["attention"]
+    best: dict[str, Any] = result.best or {}
+    test = [
+        entry["accuracy"]
+        for entry in result.valid.get("test", [])
+        if entry["num_updates"] == best.get("num_updates")
+    ]
+    small = task.endswith("-small")
+    published = None if small else PUBLISHED.get(attention, (None,) * 5)[TASKS.index(task)]
+    numbers = best.get("value"), test[-1] if test else None, published
+    shown = ["-" if number is None else f"{number:.1f}" for number in numbers]
+    updates = f"{result.num_updates:,}" + " (diverged)" * result.diverged
+    return [task, f"`{attention}`", f"{result.parameters:,}", updates, *shown]
+
+
+def main(folders: Sequence[str]) -> int:
+    """Print the table of these ``--save-dir`` folders; return the exit code."""
+    try:
+        rows = [row(Path(folder)) for folder in folders]
+    except ReluNmtError as error:
+        print(f"table.py: error: {error}", file=sys.stderr)
+        return 2
+    for cells in (list(HEADS), ["---"] * len(HEADS), *sorted(rows)):
+        print(f"| {' | '.join(cells)} |")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,275 @@
+"""The tasks of Long Range Arena: their data, as sequences of ids, and batches of them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import torch
+from listops import make_expression
+from pathfinder import make_image
+from torch import Tensor
+
+from relu_nmt.config.shared import BatchLimits
+from relu_nmt.data.batches import plan_batches
+from relu_nmt.errors import DataError
+from relu_nmt.io.safe_write import safe_writer
+from relu_nmt.vision.images import open_images
+
+SPLITS = ("train", "valid", "test")
+PADDING = 0
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a task is like.
+
+    Args:
+        length: most tokens of a sequence; it is padded to the next power of two.
+        vocab_size: number of ids, padding included, as in the paper's settings.
+        classes: number of classes.
+        sequences: of a sample; 2 where two documents are compared.
+    """
+
+    length: int
+    vocab_size: int
+    classes: int
+    sequences: int = 1
+
+
+TASKS = {
+    "listops": Task(2000, 32, 10),
+    "text": Task(4000, 512, 2),
+    "retrieval": Task(4000, 512, 2, sequences=2),
+    "image": Task(1024, 512, 10),
+    "pathfinder": Task(1024, 512, 2),
+}
+Sample = tuple[np.ndarray, ...]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The samples of a split.
+
+    Args:
+        sequences: of each sample, its sequences of ids, uint8.
+        labels: int64 [N].
+    """
+
+    sequences: Sequence[Sample]
+    labels: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def some(self, count: int) -> "Samples":
+        """Return a fixed random choice of so many, in order; all, if there are no more."""
+        numbers = chosen(len(self), count)
+        return Samples([self.sequences[number] for number in numbers], self.labels[numbers])
+
+
+def chosen(total: int, count: int) -> np.ndarray:
+    """Return ``count`` of the numbers below ``total``, or all, in order; always the same ones."""
+    return np.sort(np.random.default_rng(0).permutation(total)[:count])
+
+
+def open_task(
+    name: str, folder: Path, length: int, counts: dict[str, int], say: Callable[[str], None]
+) -> dict[str, Samples]:
+    """Return the samples of a task by split.
+
+    Args:
+        name: one of ``TASKS``.
+        folder: where its files are; generated samples are kept there.
+        length: most tokens of a sequence.
+        counts: most samples of each split; of generated ones, exactly so many.
+        say: prints a message.
+
+    Raises:
+        DataError: files are missing or damaged.
+    """
+    if name in ("listops", "pathfinder"):
+        return _generated(name, folder, length, counts, say)
+    if name == "image":
+        samples = _grey_images(folder, counts)
+    else:
+        samples = (_byte_texts if name == "text" else _text_pairs)(folder)
+    cut = {}
+    for split, found in samples.items():
+        some = found.some(counts[split])
+        short = [tuple(ids[:length] for ids in sample) for sample in some.sequences]
+        cut[split] = replace(some, sequences=short)
+    return cut
+
+
+def _generated(
+    name: str, folder: Path, length: int, counts: dict[str, int], say: Callable[[str], None]
+) -> dict[str, Samples]:
+    numbers = "-".join(str(counts[split]) for split in SPLITS)
+    path = folder / f"{name}-{length}-{numbers}.npz"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        arrays = {}
+        for index, split in enumerate(SPLITS):
+            say(f"{path}: make {counts[split]:,} samples for {split}")
+            found = [_make(name, length, (index, i)) for i in range(counts[split])]
+            arrays[f"{split}_ids"] = np.concatenate([ids for ids, _ in found])
+            arrays[f"{split}_lengths"] = np.array([len(ids) for ids, _ in found])
+            arrays[f"{split}_labels"] = np.array([label for _, label in found], dtype=np.int64)
+        with safe_writer(path) as file:
+            np.savez(file, **arrays)
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            return {split: _stored(stored, split) for split in SPLITS}
+    except Exception as error:  # damaged files raise errors of many kinds
+        raise DataError(f"{path}: damaged ({error}); remove it, and it is made again") from error
+
+
+def _make(name: str, length: int, seed: tuple[int, int]) -> tuple[np.ndarray, int]:
+    if name == "pathfinder":
+        return make_image(Random(f"{seed}"))
+    return make_expression(np.random.default_rng(seed), length // 4, length)
+
+
+def _stored(arrays: dict[str, np.ndarray], split: str) -> Samples:
+    ends = np.cumsum(arrays[f"{split}_lengths"])[:-1]
+    sequences = np.split(arrays[f"{split}_ids"], ends)
+    return Samples([(ids,) for ids in sequences], arrays[f"{split}_labels"])
+
+
+def _grey_images(folder: Path, counts: dict[str, int]) -> dict[str, Samples]:
+    """Return images as grey values row by row; every tenth training image is for validation."""
+    sets = {}
+    for split in ("train", "test"):
+        path = folder / split
+        if not path.exists():
+            path = folder / f"{split}.zip"
+        if not path.exists():
+            raise DataError(f"{folder}: expected train and test, each a folder or .zip of classes")
+        [sets[split]] = open_images(path).values()
+    held = np.arange(len(sets["train"])) % 10 == 9
+    for split, numbers in (("valid", np.flatnonzero(held)), ("train", np.flatnonzero(~held))):
+        sets[split] = sets["train"].subset(numbers, split)
+    found = {}
+    for split in SPLITS:  # decoded are those only that are wanted
+        images = sets[split].subset(chosen(len(sets[split]), counts[split]), split)
+        pixels = []
+        for number in range(len(images)):
+            image = images.read(number)
+            if image.size != (32, 32):
+                raise DataError(
+                    f"{images.store.origin}: {images.paths[number]}: expected 32 x 32 pixels"
+                )
+            pixels.append((np.asarray(image.convert("L")).flatten(),))
+        found[split] = Samples(pixels, images.labels)
+    return found
+
+
+def _bytes(text: str) -> np.ndarray:
+    """Return ids of a text: its UTF-8 bytes plus 1, which are at most 245."""
+    return np.frombuffer(text.encode(), dtype=np.uint8) + np.uint8(1)
+
+
+def _byte_texts(folder: Path) -> dict[str, Samples]:
+    """Return the reviews of train/pos/*.txt and so on; validation is on the test set."""
+    found = {}
+    for split in ("train", "test"):
+        sequences: list[Sample] = []
+        labels: list[int] = []
+        for label, kind in enumerate(("neg", "pos")):
+            paths = sorted((folder / split / kind).glob("*.txt"))
+            if not paths:
+                raise DataError(f"{folder / split / kind}: expected reviews, one .txt file each")
+            sequences += [(_bytes(path.read_text("utf-8", "replace")),) for path in paths]
+            labels += [label] * len(paths)
+        found[split] = Samples(sequences, np.array(labels, dtype=np.int64))
+    return {"train": found["train"], "valid": found["test"], "test": found["test"]}
+
+
+def _text_pairs(folder: Path) -> dict[str, Samples]:
+    """Return the pairs of new_aan_pairs.train.tsv and so on: label, two ids, two texts."""
+    found = {}
+    for split, name in zip(SPLITS, ("train", "eval", "test"), strict=True):
+        path = folder / f"new_aan_pairs.{name}.tsv"
+        if not path.exists():
+            raise DataError(f"{path}: no such file; expected pairs of papers of the AAN corpus")
+        sequences: list[Sample] = []
+        labels = []
+        with path.open(encoding="utf-8", errors="replace", newline="\n") as lines:
+            for number, line in enumerate(lines, 1):
+                fields = line.rstrip("\n").split("\t")
+                if len(fields) != 5 or fields[0] not in ("0.0", "1.0", "0", "1"):
+                    raise DataError(f"{path}:{number}: expected a label, two ids and two texts")
+                sequences.append((_bytes(fields[3]), _bytes(fields[4])))
+                labels.append(int(float(fields[0])))
+        found[split] = Samples(sequences, np.array(labels, dtype=np.int64))
+    return found
+
+
+@dataclass(frozen=True)
+class SequenceBatch:
+    """Samples of one width and their classes.
+
+    Args:
+        ids: [B] int64, numbers of the samples in their split.
+        tokens: [B, P, N] int64, the P sequences of each; 0 where padding.
+        labels: [B] int64.
+    """
+
+    ids: Tensor
+    tokens: Tensor
+    labels: Tensor
+
+    @property
+    def num_sentences(self) -> int:
+        """The number of samples; the trainer's log calls samples sentences."""
+        return self.labels.size(0)
+
+    @property
+    def num_tokens(self) -> int:
+        """The number of tokens without padding."""
+        return int((self.tokens != PADDING).sum())
+
+    def to(self, device: torch.device | str) -> "SequenceBatch":
+        """Return the batch on ``device``."""
+        return SequenceBatch(self.ids, self.tokens.to(device), self.labels.to(device))
+
+
+class SequenceBatches:
+    """The batches of a split, epoch by epoch, each made by its number.
+
+    Args:
+        samples: the samples.
+        width: tokens that every sequence is padded to.
+        batch_size: samples of a batch; the last one of an epoch may have fewer.
+        seed: shuffles anew each epoch; None keeps the order (validation).
+    """
+
+    def __init__(
+        self, samples: Samples, width: int, batch_size: int, seed: int | None = None
+    ) -> None:
+        self.samples = samples
+        self._width = width
+        self._limits = BatchLimits(max_sentences=batch_size)
+        self._seed = seed
+        self._plan: list[np.ndarray] = []
+
+    def begin_epoch(self, epoch: int) -> int:
+        """Plan ``epoch`` (from 1) and return its number of batches."""
+        shuffle_seed = None if self._seed is None else (self._seed, epoch)
+        sizes = np.ones(len(self.samples), dtype=np.int64)
+        self._plan = plan_batches(sizes, None, self._limits, shuffle_seed)
+        return len(self._plan)
+
+    def load(self, index: int) -> SequenceBatch:
+        """Return batch ``index`` of the planned epoch."""
+        numbers = self._plan[index]
+        samples = [self.samples.sequences[number] for number in numbers]
+        tokens = np.zeros((len(samples), len(samples[0]), self._width), dtype=np.int64)
+        for row, sample in zip(tokens, samples, strict=True):
+            for sequence, ids in zip(row, sample, strict=True):
+                sequence[: len(ids)] = ids
+        labels = self.samples.labels[numbers]
+        parts = (torch.from_numpy(np.asarray(part)) for part in (numbers.copy(), tokens, labels))
+        return SequenceBatch(*parts)

@@ -1,0 +1,231 @@
+r"""Train a classifier of a task of Long Range Arena, with any registered attention.
+
+    python examples/lra/train.py lra/data --task listops-small --attention softmax \
+        --save-dir lra/listops-small/softmax
+
+Tasks: listops, pathfinder (made in the folder), image, text, retrieval (from files in the folder,
+see README.md), each as in the paper or -small. The same command goes on where it was stopped.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from classifier import ClassifierConfig, SequenceClassifier, SequenceObjective
+from tasks import SPLITS, TASKS, SequenceBatches, open_task
+
+from relu_nmt.attention.spec import (
+    AttentionBackendConfig,
+    AttentionPresetOptions,
+    AttentionRegularizerConfig,
+)
+from relu_nmt.cli.command import make_parser, run_command
+from relu_nmt.config import REQUIRED, add_settings, group, like, option, read_settings, settings
+from relu_nmt.config.shared import BatchSizeOptions
+from relu_nmt.errors import CheckpointError, ConfigError
+from relu_nmt.optim.config import OptimizerConfig, ScheduleConfig
+from relu_nmt.recipes.training import Training, run_training
+from relu_nmt.recipes.training_settings import TrainingSettings
+from relu_nmt.training.batches import TrainingData
+from relu_nmt.training.checkpoint import read_metadata
+from relu_nmt.training.config import CheckpointConfig, TrainerConfig, ValidationConfig
+from relu_nmt.training.trainer import Trainer
+
+SMALL = "-small"
+
+
+def preset(batch: int, steps: int, warmup: int, counts: Sequence[int], **others: Any) -> dict:
+    """Return the settings of a task: batch, updates, those of warm-up, and samples a split."""
+    return {
+        "batch_size": batch,
+        "max_update": steps,
+        "total_num_update": steps,
+        "warmup_updates": warmup,
+        "validate_interval_updates": max(1, steps // 10),
+        **dict(zip((f"num_{split}" for split in SPLITS), counts, strict=True)),
+        **others,
+    }
+
+
+def small(length: int, batch: int = 32) -> dict:
+    """Return settings for one CPU core: shorter, and with a higher learning rate."""
+    counts = (9_600, 500, 500)
+    return preset(batch, 600, 60, counts, length=length, lr="1e-3", validate_interval_updates=200)
+
+
+PRESETS = {
+    "listops": preset(32, 5_000, 1_000, (96_000, 2_000, 2_000)),
+    "text": preset(32, 20_000, 8_000, (25_000, 25_000, 25_000)),
+    "retrieval": preset(32, 30_000, 800, (147_086, 18_090, 17_437)),
+    "image": preset(256, 35_000, 175, (45_000, 5_000, 10_000)),
+    "pathfinder": preset(256, 62_400, 312, (160_000, 20_000, 20_000)),
+    "listops-small": small(500),
+    "text-small": small(1_000),
+    "retrieval-small": small(1_000, batch=16),
+    "image-small": small(1_024),
+    "pathfinder-small": small(1_024),
+}
+"""Steps and batches of the public code of Nystromformer, which "Rethinking softmax" takes over."""
+
+
+@settings
+class TaskOptions(AttentionPresetOptions):
+    """What is learnt from which samples."""
+
+    task: str = option(
+        "listops-small",
+        f"{', '.join(TASKS)}; with {SMALL} shorter and fewer sequences and updates; other flags "
+        "go before it",
+        presets=PRESETS,
+        metavar="NAME",
+    )
+    length: int | None = option(
+        None,
+        "tokens that sequences are cut to, and padded to the next power of two; expressions of "
+        "listops have a quarter to all of it (default: the paper's)",
+        least=16,
+        metavar="N",
+    )
+    num_train: int = option(
+        9_600, "training samples (at most, if they are files)", least=1, metavar="N"
+    )
+    num_valid: int = option(500, "samples to validate on", least=1, metavar="N")
+    num_test: int = option(500, "samples to test on, at each validation", least=1, metavar="N")
+    batch_size: int = like(BatchSizeOptions, "batch_size", 32, "samples of a batch, per process")
+
+    @property
+    def name(self) -> str:
+        """The name in ``TASKS``."""
+        return self.task.removesuffix(SMALL)
+
+    @property
+    def longest(self) -> int:
+        """The most tokens of a sequence."""
+        return self.length or TASKS[self.name].length
+
+    @property
+    def width(self) -> int:
+        """The tokens that sequences are padded to."""
+        return 1 << (self.longest - 1).bit_length()
+
+    def check(self) -> None:
+        """See that images are whole."""
+        own = TASKS[self.name].length
+        if self.name in ("image", "pathfinder") and self.longest != own:
+            raise ConfigError(f"--length {self.length}: {self.task} has {own} pixels")
+
+
+@settings
+class LraOptimizerConfig(OptimizerConfig):
+    """The optimiser's settings with the defaults of Long Range Arena."""
+
+    adam_betas: tuple[float, ...] = like(OptimizerConfig, "adam_betas", (0.9, 0.999))
+    adam_eps: float = like(OptimizerConfig, "adam_eps", 1e-6)
+
+
+@settings
+class LraScheduleConfig(ScheduleConfig):
+    """The schedule's settings: up and down in straight lines."""
+
+    lr: tuple[float, ...] = like(ScheduleConfig, "lr", (1e-4,))
+    lr_scheduler: str = like(ScheduleConfig, "lr_scheduler", "polynomial_decay")
+
+
+@settings
+class LraValidationConfig(ValidationConfig):
+    """The best checkpoint is the most accurate one."""
+
+    best_checkpoint_metric: str = like(ValidationConfig, "best_checkpoint_metric", "accuracy")
+
+
+@settings
+class LraCheckpointConfig(CheckpointConfig):
+    """The best and the last checkpoint are kept."""
+
+    no_epoch_checkpoints: bool = like(CheckpointConfig, "no_epoch_checkpoints", True)
+
+
+@settings
+class LraTrainerConfig(TrainerConfig):
+    """The settings of the trainer with the defaults of Long Range Arena."""
+
+    optimizer: LraOptimizerConfig = group("optimiser", LraOptimizerConfig)
+    schedule: LraScheduleConfig = group("learning rate", LraScheduleConfig)
+    validation: LraValidationConfig = group("validation", LraValidationConfig)
+    checkpoint: LraCheckpointConfig = group("checkpoints", LraCheckpointConfig)
+
+
+@settings
+class LraSettings(TrainingSettings):
+    """All settings of a training."""
+
+    data: str = option(REQUIRED, "folder of the task's files", metavar="DATA", positional=True)
+    task: TaskOptions = group("task", TaskOptions)
+    model: ClassifierConfig = group("model", ClassifierConfig)
+    regularizer: AttentionRegularizerConfig = group(
+        "attention regulariser", AttentionRegularizerConfig
+    )
+    backend: AttentionBackendConfig = group(
+        "attention back end", AttentionBackendConfig, stored=False
+    )
+    trainer: LraTrainerConfig = group("trainer", LraTrainerConfig)
+
+
+class LraTraining(Training):
+    """Makes the parts of a training."""
+
+    settings: LraSettings
+
+    def trainer(self) -> Trainer:
+        """Return the trainer of a new training.
+
+        Raises:
+            DataError: files are missing or damaged.
+            CheckpointError: the checkpoint to go on from is of another task.
+        """
+        settings, options = self.settings, self.settings.task
+        described = {"name": "long_range_arena", "task": options.name, "length": options.longest}
+        path = self.checkpoint_to_continue()
+        if path is not None and read_metadata(path).get("task") != described:
+            raise CheckpointError(
+                f"{path}: of another task or length; choose another --save-dir for a fresh start"
+            )
+        counts = {split: getattr(options, f"num_{split}") for split in SPLITS}
+        samples = open_task(options.name, Path(settings.data), options.longest, counts, self.say)
+        for split, found in samples.items():
+            self.say(f"{options.name}: {split}: {len(found):,} samples")
+        model = self.new_model(
+            lambda: SequenceClassifier(settings.model, TASKS[options.name], options.width)
+        )
+        self.say(f"attention {settings.model.attention}, {options.width} tokens")
+        self.say_size(model)
+        seed = settings.trainer.run.seed
+        batches = {
+            split: SequenceBatches(
+                found, options.width, options.batch_size, seed if split == "train" else None
+            )
+            for split, found in samples.items()
+        }
+        return self.trainer_of(
+            SequenceObjective(model, 0.0, settings.regularizer),
+            TrainingData(batches.pop("train"), batches, scorers={}),
+            described,
+            f"samples per device = {options.batch_size}",
+            settings.trainer,
+        )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    parser = make_parser("lra", str(__doc__), user_modules=True)
+    add_settings(parser, LraSettings)
+    return run_command(
+        parser,
+        lambda words: run_training(LraTraining, read_settings(LraSettings, words), True).exit_code,
+        argv,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,19 @@
+"""relu-nmt-vision-probe: what the frozen features of an image model are worth."""
+
+from relu_nmt.cli.command import recipe_command
+from relu_nmt.recipes.image_settings import ProbeImagesSettings
+
+DESCRIPTION = """\
+Judge the features of a model on images of any classes, without training it:
+
+  relu-nmt-vision-probe CKPT --train pets/train --test pets/test --method knn
+  relu-nmt-vision-probe CKPT --train pets/train --test pets/test --method ridge --results ridge.json
+  relu-nmt-vision-probe CKPT --train pets/train --test pets/test --method linear --epochs 100
+
+Accuracies are in percent; those of ridge are the mean over choices of 10 images of each class.
+"""
+
+main = recipe_command("relu-nmt-vision-probe", DESCRIPTION, ProbeImagesSettings, "probe_images")
+
+if __name__ == "__main__":
+    raise SystemExit(main())

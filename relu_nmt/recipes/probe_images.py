@@ -1,0 +1,198 @@
+"""Judge the frozen features of an image model: k-NN, few-shot ridge regression, linear probe."""
+
+import dataclasses
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from relu_nmt.config import to_dict
+from relu_nmt.errors import DataError
+from relu_nmt.io.progress_bar import hidden_progress
+from relu_nmt.recipes.image_settings import EVALUATION_BATCH, ProbeOptions
+from relu_nmt.recipes.image_settings import ProbeImagesSettings as Settings
+from relu_nmt.recipes.images import load_classifier, loaded, write_results
+from relu_nmt.vision.batches import ImageBatches, SqueezingTransform
+from relu_nmt.vision.images import ImageSet, open_images, with_classes_of
+from relu_nmt.vision.loading import ImageClassifier
+from relu_nmt.vision.probes import choose_shots, neighbour_scores, percent_right, ridge_scores
+
+LINEAR_BATCH = 1024
+MOMENTUM = 0.9
+LINEAR_STD = 0.01
+TOP = 5
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """How well frozen features tell classes apart.
+
+    Args:
+        method: ``knn``, ``ridge`` or ``linear``.
+        classes: number of classes.
+        train_images: images of ``--train``, of which ridge regression uses a few.
+        test_images: images of ``--test``.
+        top1: percent of the test images whose class has the highest score; a mean over the seeds.
+        top5: percent whose class is among the five with the highest scores, likewise; None if
+            there are no more than five.
+        by_seed: top-1 of each seed of ridge regression.
+    """
+
+    method: str
+    classes: int
+    train_images: int
+    test_images: int
+    top1: float
+    top5: float | None
+    by_seed: tuple[float, ...] = ()
+
+    def __str__(self) -> str:
+        seeds = ", ".join(f"{value:.2f}" for value in self.by_seed)
+        seeds = f" ({seeds})" if len(self.by_seed) > 1 else ""
+        top5 = "" if self.top5 is None else f", top-5 {self.top5:.2f}"
+        images = f"{self.test_images:,} images of {self.classes:,} classes"
+        return f"{self.method}: {images}: top-1 {self.top1:.2f}{seeds}{top5}"
+
+
+def run(settings: Settings, *, progress: bool = True) -> ProbeResult:
+    """Judge the features of a checkpoint.
+
+    Args:
+        settings: the checkpoint, the images and the method.
+        progress: print the result on standard output, and progress bars on standard error.
+
+    Raises:
+        CheckpointError: the checkpoint is missing or damaged.
+        ConfigError: settings that do not fit the model or the device.
+        DataError: images are missing, damaged or of other classes; the results cannot be written.
+    """
+    options = settings.options
+    train, *_ = open_images(options.train).values()
+    test = _test_set(options.test)
+    test = with_classes_of(test, train.classes, options.train)
+    with hidden_progress(not progress):
+        classifier = load_classifier(settings.path, settings.model, options.image_size)
+        method = {"knn": _knn, "ridge": _ridge, "linear": _linear}[options.method]
+        accuracies = method(classifier, train, test, options)
+    top1, top5 = np.mean(accuracies, axis=0).tolist()
+    by_seed = tuple(own[0] for own in accuracies) if options.method == "ridge" else ()
+    counts = len(train.classes), len(train), len(test)
+    top5 = top5 if len(train.classes) > TOP else None
+    result = ProbeResult(options.method, *counts, top1, top5, by_seed)
+    if progress:
+        print(result)
+    if options.results is not None:
+        values = {"settings": to_dict(settings, stored_only=True), **dataclasses.asdict(result)}
+        write_results(options.results, values)
+    return result
+
+
+def _test_set(path: str) -> ImageSet:
+    """Return the set of a path, or the one beside train.
+
+    Raises:
+        DataError: there are several.
+    """
+    first, *others = open_images(path).values()
+    if len(others) > 1:
+        names = ", ".join(images.name for images in (first, *others))
+        raise DataError(f"--test {path}: holds {names}; give the path of one")
+    return others[0] if others else first
+
+
+def features_of(
+    classifier: ImageClassifier, batches: ImageBatches, label: str, num_workers: int
+) -> tuple[Tensor, Tensor]:
+    """Return features [N, D], float32, and classes [N] of images, on the classifier's device.
+
+    Args:
+        classifier: of whose model they are what the head reads.
+        batches: of the images.
+        label: what to call them in the progress bar.
+        num_workers: threads that read them.
+    """
+    features, labels = [], []
+    for batch in loaded(batches, label, num_workers):
+        features.append(classifier.outputs(batch.images).features.float())
+        labels.append(batch.labels.to(classifier.device))
+    return torch.cat(features), torch.cat(labels)
+
+
+def _knn(
+    classifier: ImageClassifier, train: ImageSet, test: ImageSet, options: ProbeOptions
+) -> list[list[float]]:
+    transform = classifier.transform.with_eval_ratio(options.eval_crop_ratio)
+    size = options.batch_size or EVALUATION_BATCH
+    (known, labels), (queries, right) = (
+        features_of(classifier, ImageBatches(images, transform, size), name, options.num_workers)
+        for name, images in (("train", train), ("test", test))
+    )
+    scores = neighbour_scores(
+        known, labels, queries, len(train.classes), options.neighbours, options.temperature
+    )
+    return [percent_right(scores, right, (1, TOP))]
+
+
+def _ridge(
+    classifier: ImageClassifier, train: ImageSet, test: ImageSet, options: ProbeOptions
+) -> list[list[float]]:
+    """Return the accuracies of each seed; of the training images only those chosen are read."""
+    num_classes = len(train.classes)
+    chosen = [
+        choose_shots(train.labels, num_classes, options.shots, seed) for seed in options.seeds
+    ]
+    used = np.unique(np.concatenate(chosen))
+    transform = SqueezingTransform(
+        classifier.transform.with_eval_ratio(options.eval_crop_ratio).config,
+        classifier.transform.size,
+    )
+    size = options.batch_size or EVALUATION_BATCH
+    (known, labels), (queries, right) = (
+        features_of(classifier, ImageBatches(images, transform, size), name, options.num_workers)
+        for name, images in (("train", train.subset(used, "train")), ("test", test))
+    )
+    found = []
+    for numbers in chosen:
+        rows = torch.from_numpy(np.searchsorted(used, numbers)).to(known.device)
+        scores = ridge_scores(known[rows], labels[rows], queries, num_classes, options.l2)
+        found.append(percent_right(scores, right, (1, TOP)))
+    return found
+
+
+def _linear(
+    classifier: ImageClassifier, train: ImageSet, test: ImageSet, options: ProbeOptions
+) -> list[list[float]]:
+    """Train a linear classifier on random crops, mirrored or not; return its accuracies.
+
+    Reference: Caron et al. 2021 (DINO), section 4.1: SGD with momentum .9 and without decay.
+    """
+    size = options.batch_size or LINEAR_BATCH
+    transform = classifier.transform.with_eval_ratio(options.eval_crop_ratio)
+    batches = ImageBatches(train, transform, size, options.seed)
+    torch.manual_seed(options.seed)
+    head = nn.Linear(classifier.model.head.in_features, len(train.classes))
+    nn.init.normal_(head.weight, std=LINEAR_STD)
+    nn.init.zeros_(head.bias)
+    head.to(classifier.device)
+    optimizer = torch.optim.SGD(head.parameters(), options.lr, momentum=MOMENTUM)
+    done, total = 0, options.epochs * batches.num_batches
+    for epoch in range(1, options.epochs + 1):
+        label = f"epoch {epoch} of {options.epochs}"
+        for batch in loaded(batches, label, options.num_workers, epoch):
+            for group in optimizer.param_groups:
+                group["lr"] = options.lr * 0.5 * (1 + math.cos(math.pi * done / total))
+            # A copy, for what was computed without gradients cannot enter a graph.
+            features = classifier.outputs(batch.images).features.float().clone()
+            loss = F.cross_entropy(head(features), batch.labels.to(classifier.device))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            done += 1
+    queries, right = features_of(
+        classifier, ImageBatches(test, transform, size), "test", options.num_workers
+    )
+    with torch.no_grad():
+        return [percent_right(head(queries.clone()), right, (1, TOP))]

@@ -1,0 +1,257 @@
+"""Images in one file of many: a NumPy archive of pixels, or a parquet table of image files.
+
+Both are read into memory when they are opened, a table as the compressed files that it holds.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from relu_nmt.errors import DataError, MissingExtraError
+from relu_nmt.vision.image_files import ImageStore, decode_image, import_pillow
+
+ARRAY_SUFFIX = ".npz"
+TABLE_SUFFIX = ".parquet"
+IMAGES = ("image", "img")
+LABELS = ("label", "labels", "fine_label", "class")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Images in rows, and the class of each.
+
+    Args:
+        store: whose images have the numbers of their rows.
+        labels: [N], numbers or names of classes.
+    """
+
+    store: ImageStore
+    labels: np.ndarray
+
+
+class PixelArray:
+    """Images of one size as an array.
+
+    Args:
+        origin: the file.
+        pixels: uint8 [N, height, width] or [N, height, width, 1 or 3].
+    """
+
+    def __init__(self, origin: Path, pixels: np.ndarray) -> None:
+        self.origin = origin
+        self._pixels = pixels
+
+    def image(self, path: int) -> Any:
+        """Return the image of a row, see :meth:`ImageStore.image`."""
+        pixels = self._pixels[path]
+        if pixels.shape[2:] == (1,):
+            pixels = pixels[:, :, 0]
+        return import_pillow().fromarray(pixels).convert("RGB")
+
+
+class FileColumn:
+    """Image files as a column of a table.
+
+    Args:
+        origin: the file, or the folder of several.
+        column: of bytes.
+    """
+
+    def __init__(self, origin: Path, column: Any) -> None:
+        self.origin = origin
+        self._column = column
+
+    def image(self, path: int) -> Any:
+        """Decode the image in a row, see :meth:`ImageStore.image`."""
+        return decode_image(lambda: self._column[path].as_py(), f"{self.origin}: row {path}")
+
+
+def is_table(source: Path) -> bool:
+    """Say whether this is a parquet file, or a folder that holds some."""
+    if source.is_dir():
+        return next(source.glob(f"*{TABLE_SUFFIX}"), None) is not None
+    return source.suffix == TABLE_SUFFIX
+
+
+def read_arrays(source: Path, parts: Sequence[str]) -> tuple[dict[str, Rows], Sequence[str]]:
+    """Return the images of a NumPy archive by the name of their part, and names of the classes.
+
+    Args:
+        source: an archive of ``images`` and ``labels``, or ``train_images``, ``train_labels``,
+            ``val_images``, ... (or ``x_train``, ``y_train``, ...), and perhaps ``classes``, the
+            names of the numbered ones.
+        parts: what may stand for ``train`` there. Without any, the only part is called "".
+
+    Raises:
+        DataError: it cannot be read, or its arrays do not fit.
+    """
+    try:
+        with np.load(source, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+    except Exception as error:  # NumPy's and zlib's errors are of many kinds
+        [reason, *_] = str(error).splitlines() or [type(error).__name__]
+        raise DataError(f"{source}: cannot be read as a NumPy archive ({reason})") from error
+    found = {}
+    for part in ("", *parts):
+        names = [("images", "labels"), ("x", "y")]
+        if part:
+            names = [(f"{part}_images", f"{part}_labels"), (f"x_{part}", f"y_{part}")]
+        for images, labels in names:
+            if images in arrays and labels in arrays:
+                found[part] = _rows_of(source, images, arrays[images], arrays[labels])
+    if not found:
+        raise DataError(
+            f"{source}: has {', '.join(arrays) or 'nothing'}; expected images and labels, or "
+            "train_images, train_labels, test_images and so on"
+        )
+    return found, [str(name) for name in arrays.get("classes", ())]
+
+
+def _rows_of(source: Path, name: str, pixels: np.ndarray, labels: np.ndarray) -> Rows:
+    channels = pixels.shape[3:]
+    if pixels.dtype != np.uint8 or pixels.ndim not in (3, 4) or channels not in ((), (1,), (3,)):
+        raise DataError(
+            f"{source}: {name} is {pixels.dtype} {list(pixels.shape)}; expected uint8 [images, "
+            "height, width] or [images, height, width, 3]"
+        )
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.shape != pixels.shape[:1]:
+        raise DataError(
+            f"{source}: {name} has {len(pixels):,} images, but its labels are {list(labels.shape)}"
+        )
+    return Rows(PixelArray(source, pixels), labels)
+
+
+def read_tables(source: Path, parts: Sequence[str]) -> tuple[dict[str, Rows], Sequence[str]]:
+    """Return the images of parquet files by the name of their part, and names of the classes.
+
+    Args:
+        source: a file, or a folder of them, whose names begin with that of a part
+            (``train-00000-of-00002.parquet``), as data sets of Hugging Face are stored. Their
+            columns are ``image`` (or ``img``), the bytes of a file, perhaps as field ``bytes`` of
+            a struct, and ``label``.
+        parts: what may stand for ``train`` there. Without any, the only part is called "".
+
+    Raises:
+        DataError: a file cannot be read, or has other columns.
+        MissingExtraError: pyarrow is not installed.
+    """
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise MissingExtraError(
+            f"{source}: parquet files need pyarrow: pip install 'relu-nmt[parquet]'"
+        ) from error
+    files = sorted(source.glob(f"*{TABLE_SUFFIX}")) if source.is_dir() else [source]
+    by_part: dict[str, list[Path]] = {}
+    for file in files:
+        [start, *_] = re.split(r"\W|_", file.name)
+        by_part.setdefault(start if start in parts and source.is_dir() else "", []).append(file)
+    if len(by_part) > 1 and "" in by_part:
+        raise DataError(
+            f"{by_part[''][0]}: its name begins with none of {', '.join(parts)}, as others there do"
+        )
+    found: dict[str, Rows] = {}
+    names: Sequence[str] = ()
+    for part, own in by_part.items():
+        origin = own[0] if len(own) == 1 else source
+        try:
+            table, part_names = _read_table(own)
+            labels = table["label"].to_numpy(zero_copy_only=False)
+        except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+            [reason, *_] = str(error).splitlines() or [type(error).__name__]
+            raise DataError(f"{origin}: cannot be read as a parquet file ({reason})") from error
+        names = names or part_names
+        found[part] = Rows(FileColumn(origin, _bytes_in(table["image"], origin)), labels)
+    return found, names
+
+
+def _read_table(files: Sequence[Path]) -> tuple[Any, Sequence[str]]:
+    """Return the columns ``image`` and ``label`` of files of one part, and names of the classes."""
+    import pyarrow
+    from pyarrow import parquet
+
+    tables: list[Any] = []
+    names: tuple[str, ...] = ()
+    for file in files:
+        schema = parquet.read_schema(file)
+        columns = [_column(file, schema.names, kind) for kind in (IMAGES, LABELS)]
+        table = parquet.read_table(file, columns=columns, partitioning=None)
+        names = names or _names_in(schema.metadata or {}, columns[1])
+        tables.append(table.rename_columns(["image", "label"]).replace_schema_metadata())
+    return pyarrow.concat_tables(tables), names
+
+
+def _bytes_in(column: Any, file: Path) -> Any:
+    """Return the column of bytes in a column of images.
+
+    Raises:
+        DataError: there is none.
+    """
+    import pyarrow
+    from pyarrow import types
+
+    if types.is_struct(column.type) and "bytes" in [field.name for field in column.type]:
+        chunks = [chunk.field("bytes") for chunk in column.chunks]
+        column = pyarrow.chunked_array(chunks, chunks[0].type if chunks else pyarrow.binary())
+    if not (types.is_binary(column.type) or types.is_large_binary(column.type)):
+        raise DataError(f"{file}: its images are {column.type}; expected bytes of files")
+    return column
+
+
+def _column(file: Path, names: Sequence[str], known: Sequence[str]) -> str:
+    """Return the first known name among those of the columns."""
+    for name in known:
+        if name in names:
+            return name
+    raise DataError(
+        f"{file}: has the columns {', '.join(names)}; expected one of {', '.join(known)}"
+    )
+
+
+def _names_in(metadata: Mapping[bytes, bytes], column: str) -> tuple[str, ...]:
+    """Return the names of the classes as the library ``datasets`` stores them, if it did."""
+    try:
+        features = json.loads(metadata[b"huggingface"])["info"]["features"]
+        return tuple(map(str, features[column]["names"]))
+    except (KeyError, TypeError, ValueError):
+        return ()
+
+
+def numbered(
+    source: Path, rows: Mapping[str, Rows], names: Sequence[str]
+) -> Iterator[tuple[str, Rows, Sequence[str]]]:
+    """Yield part, rows with int64 labels, and the classes, which are those of all parts.
+
+    Args:
+        source: the file, for messages.
+        rows: by part.
+        names: of the numbered classes; without, they are called by their numbers.
+
+    Raises:
+        DataError: a label is neither a number nor a name, or has no name.
+    """
+    together = np.concatenate([own.labels for own in rows.values()])
+    if together.dtype.kind in "iu":
+        used = np.unique(together)
+        if len(used) and (used[0] < 0 or (names and used[-1] >= len(names))):
+            wrong = used[0] if used[0] < 0 else used[-1]
+            raise DataError(f"{source}: the label {wrong} stands for no class")
+        known = np.arange(len(names)) if names else used
+        classes = tuple(names) or tuple(map(str, used.tolist()))
+    else:
+        if not all(isinstance(label, str) for label in together):
+            raise DataError(f"{source}: labels must be whole numbers or names of classes")
+        known = np.array(sorted(set(together.tolist())))
+        classes = tuple(known.tolist())
+    if len(classes) < 2:
+        raise DataError(f"{source}: only {len(classes)} class; two or more are needed")
+    for part, own in rows.items():
+        labels = np.searchsorted(known, own.labels.astype(known.dtype)).astype(np.int64)
+        yield part, Rows(own.store, labels), classes

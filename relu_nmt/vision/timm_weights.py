@@ -1,0 +1,228 @@
+"""Public weights as timm stores them, read into models of this package (``--init``)."""
+
+import math
+import os
+import pickle
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from relu_nmt.errors import CheckpointError
+from relu_nmt.training.checkpoint import load_weights
+from relu_nmt.vision.base import Grid, VisionModel, resized
+from relu_nmt.vision.vision_transformer import VisionTransformer
+
+_LAYER = "blocks.#.layer"
+_IN_STAGES = {
+    "norm1": "attention_residual.norm",
+    "attn.proj": "attention.out_proj",
+    "norm2": "feed_forward_residual.norm",
+    "mlp.fc1": "feed_forward.inner",
+    "mlp.fc2": "feed_forward.outer",
+}
+NAMES = {
+    "vit": {
+        "cls_token": "class_token",
+        "pos_embed": "positions",
+        "patch_embed.proj": "patches.projection",
+        "blocks.#.norm1": f"{_LAYER}.self_attention_residual.norm",
+        "blocks.#.attn.qkv": f"{_LAYER}.self_attention.qkv",
+        "blocks.#.attn.proj": f"{_LAYER}.self_attention.out_proj",
+        "blocks.#.ls1.gamma": f"{_LAYER}.self_attention_residual.gain",
+        "blocks.#.norm2": f"{_LAYER}.feed_forward_residual.norm",
+        "blocks.#.mlp.fc1": f"{_LAYER}.feed_forward.inner",
+        "blocks.#.mlp.fc2": f"{_LAYER}.feed_forward.outer",
+        "blocks.#.ls2.gamma": f"{_LAYER}.feed_forward_residual.gain",
+        "norm": "norm",
+        "head": "head",
+    },
+    "xcit": {
+        "cls_token": "class_token",
+        "pos_embed.token_projection": "positions",
+        "pos_embeder.token_projection": "positions",  # in the files of XCiT's authors
+        **{f"patch_embed.proj.{2 * i}.0": f"stem.layers.{3 * i}" for i in range(4)},
+        **{f"patch_embed.proj.{2 * i}.1": f"stem.layers.{3 * i + 1}" for i in range(4)},
+        "blocks.#.norm1": "blocks.#.attention_residual.norm",
+        "blocks.#.attn.temperature": "blocks.#.attention.attention.temperature",
+        "blocks.#.attn.qkv": "blocks.#.attention.qkv",
+        "blocks.#.attn.proj": "blocks.#.attention.out_proj",
+        "blocks.#.gamma1": "blocks.#.attention_residual.gain",
+        "blocks.#.norm3": "blocks.#.local_residual.norm",
+        "blocks.#.local_mp.conv1": "blocks.#.local.first",
+        "blocks.#.local_mp.bn": "blocks.#.local.norm",
+        "blocks.#.local_mp.conv2": "blocks.#.local.second",
+        "blocks.#.gamma3": "blocks.#.local_residual.gain",
+        "blocks.#.norm2": "blocks.#.feed_forward_residual.norm",
+        "blocks.#.mlp.fc1": "blocks.#.feed_forward.inner",
+        "blocks.#.mlp.fc2": "blocks.#.feed_forward.outer",
+        "blocks.#.gamma2": "blocks.#.feed_forward_residual.gain",
+        "cls_attn_blocks.#.norm1": "class_blocks.#.attention_residual.norm",
+        "cls_attn_blocks.#.attn.qkv": "class_blocks.#.attention.qkv",
+        "cls_attn_blocks.#.attn.proj": "class_blocks.#.attention.out_proj",
+        "cls_attn_blocks.#.gamma1": "class_blocks.#.attention_residual.gain",
+        "cls_attn_blocks.#.norm2": "class_blocks.#.feed_forward_residual.norm",
+        "cls_attn_blocks.#.mlp.fc1": "class_blocks.#.feed_forward.inner",
+        "cls_attn_blocks.#.mlp.fc2": "class_blocks.#.feed_forward.outer",
+        "cls_attn_blocks.#.gamma2": "class_blocks.#.feed_forward_residual.gain",
+        "norm": "norm",
+        "head": "head",
+    },
+}
+NAMES["swin"] = {
+    "patch_embed.proj": "patches.projection",
+    "patch_embed.norm": "patches_norm",
+    "layers.#.downsample.norm": "mergings.#.norm",
+    "layers.#.downsample.reduction": "mergings.#.reduction",
+    "layers.#.blocks.#.attn.relative_position_bias_table": "stages.#.#.attention.position_bias",
+    **{f"layers.#.blocks.#.{theirs}": f"stages.#.#.{ours}" for theirs, ours in _IN_STAGES.items()},
+    "layers.#.blocks.#.attn.qkv": "stages.#.#.attention.qkv",
+    "norm": "norm",
+    "head": "head",
+    "head.fc": "head",
+}
+NAMES["cvt"] = {  # those of its authors
+    "stage#.patch_embed.proj": "embeddings.#.convolution",
+    "stage#.patch_embed.norm": "embeddings.#.norm",
+    "stage#.cls_token": "class_token",
+    **{f"stage#.blocks.#.{theirs}": f"stages.#.#.{ours}" for theirs, ours in _IN_STAGES.items()},
+    **{
+        f"stage#.blocks.#.attn.{theirs.format(part)}": f"stages.#.#.attention.{ours.format(part)}"
+        for part in "qkv"
+        for theirs, ours in (
+            ("proj_{}", "{}"),
+            ("conv_proj_{}.conv", "{}_convolution.0"),
+            ("conv_proj_{}.bn", "{}_convolution.1"),
+        )
+    },
+    "norm": "norm",
+    "head": "head",
+}
+"""timm's names and ours, by family: of modules, or of parameters themselves. Each # is a number."""
+_BUFFERS = (".relative_position_index", ".attn_mask")
+"""What older files of Swin hold beside the weights."""
+
+
+def load_timm_weights(model: VisionModel, path: str | os.PathLike[str]) -> list[str]:
+    """Load a public model's weights; a head for other classes is left out.
+
+    Positions that were learned for images of another size are interpolated.
+
+    Args:
+        model: of the same shape, with the attention of the public model.
+        path: file that timm or the authors made: ``.safetensors``, or one of ``torch.save``, of
+            which nothing but tensors is read.
+
+    Returns:
+        what was changed or left out, in words.
+
+    Raises:
+        CheckpointError: the file is missing, damaged or of another model.
+    """
+    family = model.config.family
+    if family not in NAMES:
+        raise CheckpointError(f"--init {path}: works for {', '.join(NAMES)}, not for {family}")
+    own, notes = model.state_dict(), []
+    tensors = _joined(_read(Path(path)))
+    if family == "swin":
+        tensors = _merged_last(tensors)
+    found = {_renamed(name, NAMES[family]): tensor for name, tensor in tensors.items()}
+    if found.keys().isdisjoint(own):
+        raise CheckpointError(
+            f"{path}: holds no weights of timm's {family}; a checkpoint of relu_nmt is what "
+            "--finetune-from-model takes"
+        )
+    if isinstance(model, VisionTransformer) and "positions" in found:
+        old = len(found["positions"][0])
+        found["positions"] = _positions_for(model, found["positions"][0])
+        if old != model.num_tokens:
+            notes.append(f"its positions of {old} tokens are interpolated to {model.num_tokens}")
+    for name, tensor in found.items():
+        if name.endswith(".position_bias") and name in own and len(tensor) != len(own[name]):
+            old, new = (math.isqrt(len(table)) for table in (tensor, own[name]))
+            found[name] = tensor = resized(tensor, Grid(old, old), Grid(new, new))
+            note = f"its position biases of windows of {old // 2 + 1} patches are interpolated"
+            notes += [] if note in notes else [note]
+        # Convolutions that are linear maps here, and axes of length 1.
+        if name in own and tensor.dim() > own[name].dim() and tensor.numel() == own[name].numel():
+            found[name] = tensor.reshape(own[name].shape)
+    theirs, ours = (len(weights.get("head.bias", ())) for weights in (found, own))
+    if theirs != ours:
+        notes.append(f"its head of {theirs:,} classes is left out; that of {ours:,} starts anew")
+        found |= {name: own[name] for name in ("head.weight", "head.bias")}
+    load_weights(model, found, path)
+    return notes
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a file by name.
+
+    Raises:
+        CheckpointError: it is missing or damaged, or holds something else.
+    """
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise CheckpointError(f"--init {path}: no such file") from None
+    except (OSError, SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        [reason, *_] = str(error).splitlines() or [type(error).__name__]
+        raise CheckpointError(f"--init {path}: cannot be read as weights ({reason})") from error
+    for key in ("model", "state_dict"):  # how some authors wrap them
+        if isinstance(found, dict) and isinstance(found.get(key), dict):
+            found = found[key]
+    if not isinstance(found, dict) or not all(isinstance(t, Tensor) for t in found.values()):
+        raise CheckpointError(f"--init {path}: expected tensors by name, as timm stores them")
+    return found
+
+
+def _joined(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors with separate queries, keys and values as one matrix."""
+    found = dict(tensors)
+    for name in tensors:
+        if ".attn.q." in name:
+            parts = [found.pop(name.replace(".attn.q.", f".attn.{part}.")) for part in "qkv"]
+            found[name.replace(".attn.q.", ".attn.qkv.")] = torch.cat(parts)
+    return found
+
+
+def _merged_last(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights of a Swin with the merging of patches at the end of a stage.
+
+    It is there in the files of its authors; newer ones of timm have it at the next stage's start.
+    """
+    found = {name: t for name, t in tensors.items() if not name.endswith(_BUFFERS)}
+    if any(name.startswith("layers.0.downsample.") for name in found):
+        return found
+
+    def before(match: re.Match[str]) -> str:
+        return f"layers.{int(match[1]) - 1}.downsample."
+
+    return {re.sub(r"layers\.(\d+)\.downsample\.", before, n): t for n, t in found.items()}
+
+
+def _renamed(name: str, names: Mapping[str, str]) -> str:
+    """Return our name of a tensor; one that is not in the table stays."""
+    for theirs, ours in names.items():
+        pattern = re.escape(theirs).replace(r"\#", r"(\d+)") + r"(\.[a-z_]+)?"
+        if match := re.fullmatch(pattern, name):
+            *numbers, leaf = match.groups()
+            for number in numbers:
+                ours = ours.replace("#", number, 1)
+            return ours + (leaf or "")
+    return name
+
+
+def _positions_for(model: VisionTransformer, positions: Tensor) -> Tensor:
+    """Return positions [N', D] of a square grid as those of the model's own, [N, D]."""
+    others = model.num_tokens - model.grid.height * model.grid.width
+    side = math.isqrt(max(0, len(positions) - others))
+    if side * side + others != len(positions) or len(positions) == model.num_tokens:
+        return positions
+    own, patches = positions[:others], positions[others:]
+    return torch.cat([own, resized(patches, Grid(side, side), model.grid)])

@@ -1,0 +1,301 @@
+"""XCiT: patches mixed by attention between channels and by small convolutions."""
+
+import math
+from collections.abc import Collection
+
+import torch
+from torch import Tensor, nn
+
+from relu_nmt.attention.base import build_attention
+from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.spec import AttentionSpec
+from relu_nmt.dropout import Dropout
+from relu_nmt.errors import ConfigError
+from relu_nmt.modules import norms
+from relu_nmt.modules.feed_forward import build_feed_forward
+from relu_nmt.modules.multihead import SelfAttention
+from relu_nmt.modules.transformer_layer import LayerConfig, Residual, run_layer
+from relu_nmt.vision import vision_models
+from relu_nmt.vision.base import (
+    NORM_EPS,
+    Grid,
+    VisionModel,
+    VisionOutput,
+    exempt_from_decay,
+    grid_of,
+    initialize,
+)
+from relu_nmt.vision.blocks import mechanism
+from relu_nmt.vision.config import VisionTransformerConfig
+
+WAVES = 32
+"""Sines and cosines of the position on each axis."""
+ACTIVATIONS: dict[str, type[nn.Module]] = {"gelu": nn.GELU, "relu": nn.ReLU}
+
+
+@vision_models.register("xcit")
+class XCiT(VisionModel):
+    """Patches through blocks of attention, local patch interaction and feed-forward network.
+
+    Then a class token collects what the patches hold, in blocks of class attention.
+
+    Args:
+        config: shape and attention, ``xca`` in the paper.
+        num_classes: C.
+
+    Raises:
+        ConfigError: the attention or the patches cannot work with these settings.
+
+    Example:
+        >>> config = VisionTransformerConfig.of(
+        ...     family="xcit", attention="xca", image_size=32, patch_size=4, layers=1
+        ... )
+        >>> tuple(XCiT(config, 10)(torch.zeros(2, 3, 32, 32)).logits.shape)
+        (2, 10)
+
+    Reference: El-Nouby et al. 2021, "XCiT: Cross-Covariance Image Transformers", sections 3.3 and
+    4; block order, and what class attention does to the patches, as in the public code.
+    """
+
+    def __init__(self, config: VisionTransformerConfig, num_classes: int) -> None:
+        super().__init__(config)
+        dim = config.embed_dim
+        grid = grid_of((config.image_size, config.image_size), config.patch_sides)
+        self.num_tokens = grid.height * grid.width
+        self.stem = ConvolutionalStem(config)
+        self.positions = nn.Linear(2 * WAVES, dim)
+        self.dropout = Dropout(config.dropout)
+        self.blocks = nn.ModuleList(XCiTBlock(config, i) for i in range(config.layers))
+        self.class_token = nn.Parameter(torch.empty(1, 1, dim))
+        self.class_blocks = nn.ModuleList(
+            ClassBlock(config, config.layers + i) for i in range(config.xcit.class_layers)
+        )
+        self.norm = norms.get(config.norm)(dim, NORM_EPS)
+        self.head = nn.Linear(dim, num_classes)
+        initialize(self.class_token, self.head.weight)
+        nn.init.zeros_(self.head.bias)
+        exempt_from_decay(self, self.class_token)
+
+    def forward(self, images: Tensor, blocks: Collection[int] = ()) -> VisionOutput:
+        """See :meth:`VisionModel.forward`."""
+        picture = self.stem(images)  # [B, D, height, width]
+        grid = Grid(picture.size(2), picture.size(3))
+        x = picture.flatten(2).transpose(1, 2)
+        waves = fourier_positions(grid, x.device).to(self.positions.weight.dtype)
+        x = self.dropout(x + self.positions(waves))
+        visibility = Visibility(x.size(1), x.size(1), device=x.device, grid=grid)
+        intermediate = {}
+        for index, block in enumerate(self.blocks):
+            x = run_layer(block, (x, visibility, grid), self.config.checkpoint_activations)
+            if index in blocks:
+                intermediate[index] = x.transpose(1, 2).unflatten(2, grid)
+        x = torch.cat([self.class_token.expand(x.size(0), -1, -1), x], dim=1)
+        for block in self.class_blocks:
+            x = block(x, grid)
+        features = self.norm(x[:, 0])
+        return VisionOutput(self.head(features).float(), features, intermediate)
+
+
+class ConvolutionalStem(nn.Module):
+    """Patches by convolutions that halve the sides of the picture, 3 x 3 with BatchNorm each.
+
+    Args:
+        config: the model's settings; patches have sides that are powers of 2.
+
+    Raises:
+        ConfigError: patches of other sides, or a width that cannot be halved as often.
+
+    Reference: El-Nouby et al. 2021, appendix A; Graham et al. 2021, "LeViT", section 4.2.
+    """
+
+    def __init__(self, config: VisionTransformerConfig) -> None:
+        super().__init__()
+        halvings = [side.bit_length() - 1 for side in config.patch_sides]
+        steps = max(halvings)
+        if any(2**n != side for n, side in zip(halvings, config.patch_sides, strict=True)):
+            raise ConfigError(
+                f"--patch-size {'x'.join(map(str, config.patch_sides))}: --family xcit needs sides "
+                "that are powers of 2"
+            )
+        if steps == 0 or config.embed_dim % 2 ** (steps - 1):
+            raise ConfigError(
+                f"--embed-dim {config.embed_dim} with patches of {max(config.patch_sides)} pixels: "
+                f"--family xcit halves sides and width {steps} times, at least once"
+            )
+        layers: list[nn.Module] = []
+        width = 3
+        for step in range(1, steps + 1):
+            wider = config.embed_dim >> (steps - step)
+            stride = [2 if step <= n else 1 for n in halvings]
+            layers += [
+                nn.Conv2d(width, wider, 3, (stride[0], stride[1]), padding=1, bias=False),
+                nn.BatchNorm2d(wider),
+                ACTIVATIONS[config.xcit.conv_activation](),
+            ]
+            width = wider
+        self.layers = nn.Sequential(*layers[:-1])
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map [B, 3, Y, X] to [B, D, height, width]."""
+        return self.layers(images)
+
+
+def fourier_positions(grid: Grid, device: torch.device) -> Tensor:
+    """Return sines and cosines of where patches are, [N, 64]: 32 for the row, 32 for the column.
+
+    Places run from 2 pi / size to 2 pi on each axis, so grids of any size are covered alike.
+
+    Args:
+        grid: of the N patches, row by row.
+        device: where it is made.
+    """
+    rates = 10000.0 ** (-torch.arange(0, WAVES, 2, device=device) / WAVES)  # [16]
+    waves = []
+    for size in grid:
+        places = torch.arange(1, size + 1, device=device) * (2 * math.pi / (size + 1e-6))
+        angles = places[:, None] * rates
+        waves.append(torch.stack([angles.sin(), angles.cos()], 2).flatten(1))  # [size, 32]
+    rows = waves[0][:, None].expand(-1, grid.width, -1)
+    columns = waves[1][None].expand(grid.height, -1, -1)
+    return torch.cat([rows, columns], 2).flatten(0, 1)
+
+
+class LocalPatchInteraction(nn.Module):
+    """Two depth-wise 3 x 3 convolutions over the grid, with an activation and BatchNorm between.
+
+    Args:
+        embed_dim: D.
+        activation: its name.
+
+    Reference: El-Nouby et al. 2021, section 3.3; the activation is before the BatchNorm, as in the
+    public code.
+    """
+
+    def __init__(self, embed_dim: int, activation: str) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(embed_dim, embed_dim, 3, padding=1, groups=embed_dim)
+        self.activation = ACTIVATIONS[activation]()
+        self.norm = nn.BatchNorm2d(embed_dim)
+        self.second = nn.Conv2d(embed_dim, embed_dim, 3, padding=1, groups=embed_dim)
+
+    def forward(self, x: Tensor, grid: Grid) -> Tensor:
+        """Map patches [B, N, D] of the grid to [B, N, D]."""
+        picture = x.transpose(1, 2).unflatten(2, grid)
+        picture = self.second(self.norm(self.activation(self.first(picture))))
+        return picture.flatten(2).transpose(1, 2)
+
+
+def _placement(config: VisionTransformerConfig, drop_path: float) -> LayerConfig:
+    return LayerConfig(
+        config,
+        config.embed_dim,
+        config.ffn_dim,
+        norm_eps=NORM_EPS,
+        normalize_before=True,
+        drop_path=drop_path,
+        layer_scale=config.layer_scale,
+    )
+
+
+def _feed_forward(config: VisionTransformerConfig) -> nn.Module:
+    network = build_feed_forward(
+        config.feed_forward, config.embed_dim, config.ffn_dim, config.activation_dropout
+    )
+    initialize(*(m.weight for m in network.modules() if isinstance(m, nn.Linear)))
+    return network
+
+
+class XCiTBlock(nn.Module):
+    """Attention, local patch interaction and feed-forward network in pre-norm residual branches.
+
+    All blocks have the same rate of stochastic depth.
+
+    Args:
+        config: the model's settings.
+        index: number of the block, from 0.
+    """
+
+    def __init__(self, config: VisionTransformerConfig, index: int) -> None:
+        super().__init__()
+        placement = _placement(config, config.drop_path)
+        self.attention = SelfAttention(config.embed_dim, mechanism(config, index, config.heads))
+        initialize(self.attention.qkv.weight, self.attention.out_proj.weight)
+        self.attention_residual = Residual(placement)
+        self.local = None
+        if config.xcit.local_patch_interaction:
+            self.local = LocalPatchInteraction(config.embed_dim, config.xcit.conv_activation)
+            self.local_residual = Residual(placement)
+        self.feed_forward = _feed_forward(config)
+        self.feed_forward_residual = Residual(placement)
+
+    def forward(self, x: Tensor, visibility: Visibility, grid: Grid) -> Tensor:
+        """Map patches [B, N, D] to [B, N, D]."""
+        residual = self.attention_residual
+        x = residual.add(x, self.attention(residual.before(x), visibility))
+        if self.local is not None:
+            residual = self.local_residual
+            x = residual.add(x, self.local(residual.before(x), grid))
+        residual = self.feed_forward_residual
+        return residual.add(x, self.feed_forward(residual.before(x)))
+
+
+class ClassAttention(SelfAttention):
+    """What the first token, that of the class, attends to among all.
+
+    A mechanism that normalises queries over the tokens (SimA) gets the queries of all tokens, of
+    which the first one's output is kept.
+
+    Reference: Touvron et al. 2021, "Going deeper with image transformers", section 3; for SimA its
+    public code.
+    """
+
+    def forward(self, x: Tensor, grid: Grid) -> Tensor:  # type: ignore[override]
+        """Map tokens [B, N, D] to the output of the first, [B, 1, D]."""
+        each = self.qkv(x).chunk(self.parts, dim=-1)
+        queries = each[0]
+        if self.attention.capabilities.cross:
+            queries = queries[:, :1]
+        q, k, v = self.split(queries), self.split(each[-2]), self.split(each[-1])
+        q, k = self.attention.map_queries(q), self.attention.map_keys(k)
+        visibility = Visibility(q.size(2), k.size(2), device=x.device, grid=grid)
+        values = self.attend(q, k, v, visibility)
+        return self.finish(values[:, :1], x[:, :1])
+
+
+class ClassBlock(nn.Module):
+    """Class attention and a feed-forward network for the class token; patches only pass through.
+
+    What passes is as in the public code: the patches get their own normed states added, are normed
+    again (not in the nano models), and doubled.
+
+    Args:
+        config: the model's settings.
+        layer: number of the block, counted on from those of the patches.
+    """
+
+    def __init__(self, config: VisionTransformerConfig, layer: int) -> None:
+        super().__init__()
+        placement = _placement(config, drop_path=0.0)
+        spec = AttentionSpec.parse(config.xcit.class_attention)
+        head_dim = config.embed_dim // config.heads
+        made = build_attention(
+            spec, "encoder", layer, config.heads, head_dim, config.attention_dropout
+        )
+        self.attention = ClassAttention(config.embed_dim, made)
+        initialize(self.attention.qkv.weight, self.attention.out_proj.weight)
+        self.attention_residual = Residual(placement)
+        self.feed_forward = _feed_forward(config)
+        self.feed_forward_residual = Residual(placement)
+        self.norms_patches = config.xcit.class_layers_norm_patches
+
+    def forward(self, x: Tensor, grid: Grid) -> Tensor:
+        """Map class token and patches [B, 1 + N, D] to [B, 1 + N, D]."""
+        residual = self.attention_residual
+        normed = residual.before(x)
+        x = residual.add(x, torch.cat([self.attention(normed, grid), normed[:, 1:]], dim=1))
+        residual = self.feed_forward_residual
+        first, patches = residual.before(x[:, :1]), x[:, 1:]
+        if self.norms_patches:
+            patches = residual.before(patches)
+        first = residual.add(first, self.feed_forward(first))
+        return torch.cat([first, 2 * patches], dim=1)

@@ -1,0 +1,166 @@
+"""relu-nmt-vision-probe, and training that starts from a classifier of other classes."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from relu_nmt.training.checkpoint import load_checkpoint
+from relu_nmt.vision.base import Grid, resized
+from relu_nmt.vision.images import open_images
+from relu_nmt.vision.loading import ImageClassifier
+from relu_nmt.vision.probes import choose_shots, neighbour_scores, ridge_scores
+from tests.commands import run_here
+from tests.unit.vision.made_images import make_squares
+
+SHAPE = "--cpu --image-size 12 --patch-size 4 --embed-dim 32 --heads 2 --layers 1"
+TRAIN = f"{SHAPE} --batch-size 20 --lr 5e-3 --log-format json --no-epoch-checkpoints"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A folder with images, and a checkpoint of a short training."""
+    folder = tmp_path_factory.mktemp("trained")
+    make_squares(folder / "images/train", 15, seed=1)
+    make_squares(folder / "images/test", 8, seed=3)
+    run_here(
+        "vision_train",
+        folder / "images",
+        *TRAIN.split(),
+        "--attention=reluformer",
+        "--max-update=40",
+        f"--save-dir={folder}",
+    )
+    return folder
+
+
+def checkpoint(folder):
+    return folder / "checkpoint_last.safetensors"
+
+
+def probe(trained, method, *flags, check=True):
+    paths = ["--train", trained / "images", "--test", trained / "images/test"]
+    words = [checkpoint(trained), "--cpu", *paths, "--method", method, *flags]
+    return run_here("vision_probe", *words, check=check)
+
+
+def features(trained, name, numbers=None):
+    """Features of images, one at a time; test and training squares are square already."""
+    classifier = ImageClassifier.from_checkpoint(checkpoint(trained), "cpu")
+    transform = classifier.transform.with_eval_ratio(1.0)
+    images = open_images(trained / "images")[name]
+    numbers = range(len(images)) if numbers is None else numbers
+    views = (torch.from_numpy(transform.evaluation(images.read(i))) for i in numbers)
+    found = torch.cat([classifier.outputs(view[None]).features for view in views])
+    return found, torch.from_numpy(images.labels)[list(numbers)]
+
+
+def right(scores, labels):
+    return 100 * float((scores.argmax(1) == labels).double().mean())
+
+
+def test_nearest_neighbours(trained, tmp_path):
+    file = tmp_path / "knn.json"
+    flags = ["--neighbours=7", "--temperature=0.1", "--eval-crop-ratio=1", "--batch-size=7"]
+    done = probe(trained, "knn", *flags, "--results", file)
+    known, test = features(trained, "train"), features(trained, "test")
+    expected = right(neighbour_scores(*known, test[0], 3, 7, 0.1), test[1])
+    found = json.loads(file.read_text())
+    assert found["top1"] == pytest.approx(expected)
+    assert (found["classes"], found["train_images"], found["test_images"]) == (3, 45, 24)
+    assert found["top5"] is None  # of three classes
+    assert found["settings"]["options"]["neighbours"] == 7
+    assert done.stdout == f"knn: 24 images of 3 classes: top-1 {expected:.2f}\n"
+
+
+def test_ridge_regression_from_a_few_images(trained, tmp_path):
+    file = tmp_path / "ridge.json"
+    flags = ["--shots=4", "--seeds=0,5", "--l2=10", "--eval-crop-ratio=1"]
+    done = probe(trained, "ridge", *flags, "--results", file)
+    found = json.loads(file.read_text())
+    labels = open_images(trained / "images")["train"].labels
+    test = features(trained, "test")
+    expected = []
+    for seed in (0, 5):
+        known = features(trained, "train", choose_shots(labels, 3, 4, seed).tolist())
+        expected.append(right(ridge_scores(*known, test[0], 3, 10.0), test[1]))
+    assert found["by_seed"] == pytest.approx(expected)
+    assert found["top1"] == pytest.approx(np.mean(expected))
+    assert f"({expected[0]:.2f}, {expected[1]:.2f})" in done.stdout
+
+
+def test_a_linear_classifier_learns_on_random_views(trained):
+    flags = ["--lr=0.03", "--batch-size=15", "--epochs=20", "--eval-crop-ratio=1"]
+    one, two = (probe(trained, "linear", *flags, "--num-workers=2").stdout for _ in range(2))
+    assert one == two  # to the last digit printed
+    assert float(one.split("top-1 ")[1]) > 90
+    other = probe(trained, "linear", "--epochs=1", "--seed=2", "--bf16").stdout
+    assert other.startswith("linear: 24 images of 3 classes")
+
+
+@pytest.mark.parametrize(
+    ("method", "flags", "message"),
+    [
+        ("svm", [], "--method svm: expected one of knn, ridge, linear"),
+        ("knn", ["--shots=3"], "--shots 3 does nothing with --method knn; it needs --method ridge"),
+        ("ridge", ["--lr=3"], "--lr 3 does nothing with --method ridge"),
+        ("knn", ["--results=/nowhere/at/all.json"], "--results /nowhere/at/all.json: cannot write"),
+        ("knn", ["--test=nowhere"], "nowhere: no such folder or file of images"),
+    ],
+)
+def test_mistakes_are_one_line(trained, method, flags, message):
+    done = probe(trained, method, *flags, check=False)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith("relu-nmt-vision-probe: error: ")
+    assert message in done.stderr
+
+
+def test_of_several_sets_one_must_be_named(trained, tmp_path):
+    shutil.copytree(trained / "images", tmp_path / "images")
+    shutil.copytree(tmp_path / "images/test", tmp_path / "images/val")
+    done = probe(trained, "knn", "--test", tmp_path / "images", check=False)
+    assert "holds train, val, test; give the path of one" in done.stderr
+
+
+def finetune(trained, data, folder, *flags, check=True):
+    start = f"--finetune-from-model={checkpoint(trained)}"
+    words = [data, *TRAIN.split(), "--attention=reluformer", "--valid-fraction=0.2"]
+    return run_here("vision_train", *words, start, *flags, f"--save-dir={folder}", check=check)
+
+
+def stored(folder):
+    return load_checkpoint(checkpoint(folder)).model_tensors
+
+
+def test_a_training_starts_from_a_model_of_other_classes(trained, tmp_path):
+    shutil.copytree(trained / "images/train", tmp_path / "four")
+    (tmp_path / "four/red").rename(tmp_path / "four/crimson")
+    shutil.copytree(tmp_path / "four/crimson", tmp_path / "four/scarlet")
+    done = finetune(trained, tmp_path / "four", tmp_path / "run", "--max-update=1", "--lr=1e-9")
+    assert "the head for 4 other classes starts anew" in done.stdout
+    before, after = stored(trained), stored(tmp_path / "run")
+    assert after["head.weight"].shape == (4, 32)
+    for name, tensor in before.items():
+        if not name.startswith("head."):
+            torch.testing.assert_close(after[name], tensor, rtol=0, atol=1e-7)
+    # It goes on from its own checkpoint, and refuses those of other classes as ever.
+    again = finetune(trained, tmp_path / "four", tmp_path / "run", "--max-update=2")
+    assert "go on from" in again.stdout and "starts anew" not in again.stdout
+    refused = finetune(
+        trained, trained / "images/train", tmp_path / "run", "--max-update=3", check=False
+    )
+    assert "trained with other classes" in refused.stderr
+
+
+def test_the_same_classes_keep_their_head_and_another_size_its_positions(trained, tmp_path):
+    flags = ["--max-update=1", "--lr=1e-9", "--image-size=24"]
+    done = finetune(trained, trained / "images/train", tmp_path / "run", *flags)
+    assert "positions of 12 pixels a side are interpolated to those of 24" in done.stdout
+    assert "starts anew" not in done.stdout
+    before, after = stored(trained), stored(tmp_path / "run")
+    torch.testing.assert_close(after["head.weight"], before["head.weight"], rtol=0, atol=1e-7)
+    old = before["positions"]
+    expected = torch.cat([old[:1], resized(old[1:], Grid(3, 3), Grid(6, 6))])
+    torch.testing.assert_close(after["positions"], expected, rtol=0, atol=1e-7)

@@ -1,0 +1,168 @@
+"""RandAugment, colour jitter and random erasing."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from relu_nmt.vision.augmentation import FORMS, Augmentation, operations
+from relu_nmt.vision.batches import ImageTransform, sample_generator
+from relu_nmt.vision.config import PreprocessingConfig
+from relu_nmt.vision.data_config import AugmentationConfig
+
+GREY = (0.5, 0.5, 0.5)
+FILL = (128, 128, 128)
+
+
+def noise(size=(16, 12), seed=0):
+    pixels = np.random.default_rng(seed).integers(0, 256, (*size[::-1], 3), dtype=np.uint8)
+    return Image.fromarray(pixels)
+
+
+def values(image):
+    return np.asarray(image).astype(int)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_views_follow_from_the_generator_alone_and_keep_size_and_mode(form):
+    config = AugmentationConfig(rand_augment=2, rand_augment_form=form, color_jitter=0.4)
+    augmentation, image = Augmentation(config, GREY), noise()
+    views = []
+    for number in range(60):
+        one, two = (augmentation.changed(image, sample_generator(1, 2, number)) for _ in range(2))
+        assert (one.size, one.mode) == (image.size, "RGB")
+        assert one.tobytes() == two.tobytes()
+        views.append(one.tobytes())
+    assert len(set(views)) > 50
+    assert image.tobytes() == noise().tobytes()  # the picture itself stays
+
+
+def seen_operations(form, count, **settings):
+    """Return (name, argument) of what is done to many images."""
+    seen = []
+    config = AugmentationConfig(rand_augment=2, rand_augment_form=form, **settings)
+    augmentation = Augmentation(config, GREY)
+
+    def recorded(name):
+        return lambda image, *arguments: (seen.append((name, *arguments)), image)[1]
+
+    augmentation._operations = {name: recorded(name) for name in FORMS[form]}
+    for number in range(count):
+        augmentation.changed(noise(), sample_generator(0, 1, number))
+    return seen
+
+
+def test_the_increasing_form_does_one_of_two_with_strengths_around_the_magnitude():
+    seen = seen_operations("increasing", 3000)
+    assert len(seen) == pytest.approx(3000, abs=5 * (6000 / 4) ** 0.5)  # 2 a picture, half done
+    by_name = {name: [x[1:] for x in seen if x[0] == name] for name in FORMS["increasing"]}
+    assert all(150 < len(found) < 260 for found in by_name.values())  # 200 of each of 15
+    angles = np.array(by_name["rotate"])
+    assert np.abs(angles).mean() == pytest.approx(27, abs=0.5)
+    assert np.abs(angles).std() == pytest.approx(1.5, rel=0.35)  # 30 * .5 / 10, cut off at 30
+    assert np.abs(angles).max() <= 30
+    assert 0.35 < (angles > 0).mean() < 0.65
+    factors = np.array(by_name["color"])
+    assert set(np.round(factors[:, 0], 1)) <= {0.1, 0.2, 0.3, 1.7, 1.8, 1.9}
+    assert {x[0] for x in by_name["posterize"]} <= {0, 1}
+    assert all(x == () for x in by_name["invert"])
+
+
+def test_the_original_form_does_all_and_goes_beyond_10():
+    seen = seen_operations("original", 1600, rand_augment_magnitude=15, rand_augment_std=0)
+    assert len(seen) == 3200
+    by_name = {name: [x[1:] for x in seen if x[0] == name] for name in FORMS["original"]}
+    assert {x[0] for x in by_name["rotate"]} == {45.0, -45.0}
+    assert {round(x[0], 6) for x in by_name["brightness"]} == {2.8}
+    assert {x[0] for x in by_name["posterize"]} == {6}
+    assert {x[0] for x in by_name["solarize"]} == {384}
+    assert {x[0] for x in by_name["solarize_add"]} == {165}
+    assert {round(x[0], 3) for x in by_name["cutout"]} == {round(60 / 224, 3)}
+    places = {tuple(x[1]) for x in by_name["cutout"]}
+    assert len(places) > 100 and all(0 <= x < 16 and 0 <= y < 12 for x, y in places)
+
+
+def test_operations_of_values_against_their_definitions():
+    image, done = noise(), operations(FILL)
+    v = values(image)
+    assert np.array_equal(values(done["invert"](image)), 255 - v)
+    assert np.array_equal(values(done["solarize"](image, 100)), np.where(v >= 100, 255 - v, v))
+    assert np.array_equal(values(done["solarize"](image, 384)), v)
+    added = np.where(v < 128, np.minimum(v + 60, 255), v)
+    assert np.array_equal(values(done["solarize_add"](image, 60)), added)
+    for bits in (0, 1, 4, 7):
+        assert np.array_equal(values(done["posterize"](image, bits)), v >> (8 - bits) << (8 - bits))
+    assert np.array_equal(values(done["posterize"](image, 8)), v)
+    for factor in (0.1, 0.6, 1.9):
+        assert (
+            np.abs(values(done["brightness"](image, factor)) - np.clip(v * factor, 0, 255)).max()
+            <= 1
+        )
+        grey = (v @ [0.299, 0.587, 0.114])[..., None]
+        expected = np.clip(grey + factor * (v - grey), 0, 255)
+        assert np.abs(values(done["color"](image, factor)) - expected).max() <= 2
+        mean = round(grey.mean())
+        expected = np.clip(mean + factor * (v - mean), 0, 255)
+        assert np.abs(values(done["contrast"](image, factor)) - expected).max() <= 2
+
+
+def test_operations_of_places_against_their_definitions():
+    image, done = noise(), operations(FILL)
+    v = values(image)
+    right = values(done["translate_x"](image, 0.25))  # of 16 pixels
+    assert np.array_equal(right[:, :12], v[:, 4:]) and (right[:, 12:] == 128).all()
+    down = values(done["translate_y"](image, -0.25))  # of 12 pixels
+    assert np.array_equal(down[3:], v[:9]) and (down[:3] == 128).all()
+    sheared = values(done["shear_x"](image, 1.0))  # row y moves by y (and by half a pixel)
+    assert (sheared[10, 10:] == 128).all()
+    turned = values(done["rotate"](image, 180))
+    assert np.array_equal(turned, v[::-1, ::-1])
+    hole = values(done["cutout"](image, 2 / 16, np.array([15, 1])))
+    inside = np.zeros((12, 16), bool)
+    inside[0:3, 13:16] = True
+    assert (hole[inside] == 128).all() and np.array_equal(hole[~inside], v[~inside])
+
+
+def test_colour_jitter_stays_within_its_share():
+    augmentation = Augmentation(AugmentationConfig(color_jitter=0.3), GREY)
+    plain = Image.new("RGB", (4, 4), (100, 100, 100))  # contrast and saturation leave it alone
+    found = [
+        values(augmentation.changed(plain, sample_generator(0, 1, i)))[0, 0, 0] for i in range(300)
+    ]
+    assert 70 <= min(found) < 75 and 125 < max(found) <= 130
+
+
+def test_a_box_of_noise_of_2_to_33_percent_for_a_share_of_the_images():
+    augmentation = Augmentation(AugmentationConfig(random_erasing=0.25), GREY)
+    pixels = np.full((3, 40, 30), 9.0, dtype=np.float32)
+    shares, ratios = [], []
+    for number in range(1000):
+        found = augmentation.erased(pixels, sample_generator(0, 1, number))
+        changed = (found != 9).any(0)
+        if not changed.any():
+            continue
+        rows, columns = np.flatnonzero(changed.any(1)), np.flatnonzero(changed.any(0))
+        height, width = np.ptp(rows) + 1, np.ptp(columns) + 1
+        assert changed.sum() == height * width  # one box
+        shares.append(height * width / (40 * 30))
+        ratios.append(height / width)
+    assert (pixels == 9).all()
+    assert 180 < len(shares) < 320
+    assert 0.015 < min(shares) < 0.05 and 0.25 < max(shares) < 0.35
+    assert 0.25 < min(ratios) < 0.5 and 2 < max(ratios) < 4
+
+
+def test_augmentation_changes_training_views_only_and_off_leaves_them_bit_for_bit():
+    image, preprocessing = noise((20, 20)), PreprocessingConfig()
+    plain = ImageTransform(preprocessing, 16)
+    off = ImageTransform(preprocessing, 16, AugmentationConfig())
+    on = ImageTransform(preprocessing, 16, AugmentationConfig(random_erasing=0.9))
+    seen = 0
+    for number in range(20):
+        views = [t.training(image, sample_generator(1, 1, number)) for t in (plain, off, on)]
+        assert np.array_equal(views[0], views[1])
+        # The crop is drawn first, so that what is not erased is the same.
+        same = (views[0] == views[2]).all(0)
+        assert same.mean() > 0.6
+        seen += not same.all()
+    assert seen > 12
+    assert np.array_equal(plain.evaluation(image), on.evaluation(image))

@@ -1,0 +1,54 @@
+"""Models without exponentials: every operator of the graph is looked at."""
+
+import pytest
+import torch
+from torch._decomp import core_aten_decompositions
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from tests.unit.vision.test_families import small_model
+
+EXPONENTIALS = {"exp", "exp2", "expm1", "erf", "tanh", "sigmoid", "log", "log1p"}
+"""What softmax, GELU and other activations are made of; no operator here contains another."""
+FREE = {
+    "vit": {"attention": "sima", "feed_forward": "relu"},
+    "xcit": {
+        **{"attention": "sima", "class_attention": "sima"},
+        **{"feed_forward": "relu", "conv_activation": "relu"},
+    },
+    "swin": {"attention": "sima", "feed_forward": "relu"},
+    "cvt": {"attention": "sima", "feed_forward": "relu"},
+}
+
+
+def operators(model):
+    """Return the names of the ATen operators that the model makes logits of images with."""
+    table = core_aten_decompositions()
+    with torch.no_grad():
+        graph = make_fx(lambda images: model(images).logits, table)(torch.randn(2, 3, 16, 16))
+    targets = {node.target for node in graph.graph.nodes if node.op == "call_function"}
+    names = {t.overloadpacket.__name__ for t in targets if isinstance(t, torch._ops.OpOverload)}
+    # GELU and softmax may stay whole, as they are operators of their own.
+    parts = {"gelu": {"erf"}, "_softmax": {"exp"}, "_log_softmax": {"exp"}}
+    return names.union(*(part for name, part in parts.items() if name in names))
+
+
+@pytest.mark.parametrize("family", FREE)
+def test_sima_with_relu_has_no_exponential(family):
+    found = operators(small_model(family, **FREE[family]).eval())
+    assert {"relu", "bmm"} <= found
+    assert not found & EXPONENTIALS
+
+
+@pytest.mark.parametrize(
+    ("family", "setting"),
+    [
+        *(("vit", setting) for setting in ("attention=softmax", "feed_forward=gelu")),
+        *(("vit", setting) for setting in ("feed_forward=gelu-tanh", "tanh_layer=true")),
+        *(("xcit", setting) for setting in ("attention=xca", "class_attention=softmax")),
+        *(("xcit", setting) for setting in ("conv_activation=gelu", "feed_forward=silu")),
+        *(("swin", "attention=softmax"), ("cvt", "feed_forward=quick-gelu")),
+    ],
+)
+def test_each_part_that_has_one_is_found(family, setting):
+    name, _, value = setting.partition("=")
+    assert operators(small_model(family, **{**FREE[family], name: value}).eval()) & EXPONENTIALS

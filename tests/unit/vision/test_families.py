@@ -1,0 +1,120 @@
+"""Every family of vision transformers with every attention: registered means tested."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from relu_nmt.attention import attentions
+from relu_nmt.attention.base import Need
+from relu_nmt.attention.records import record_attention
+from relu_nmt.config import from_dict, to_dict
+from relu_nmt.vision import vision_models
+from relu_nmt.vision.base import build_vision_model
+from relu_nmt.vision.config import VisionTransformerConfig
+
+SMALL = {
+    "vit": {"image_size": 8, "patch_size": 4, "embed_dim": 16, "layers": 2, "heads": 2},
+    "xcit": {
+        **{"image_size": 8, "patch_size": 4, "embed_dim": 16, "layers": 2, "heads": 2},
+        "layer_scale": 1.0,
+    },
+    "swin": {
+        **{"image_size": 24, "patch_size": 4, "embed_dim": 8, "window_size": 3},
+        **{"stage_layers": (2, 2), "stage_heads": (2, 4)},
+    },
+    "cvt": {"image_size": 16, "embed_dim": 8, "stage_layers": (1, 2), "stage_heads": (1, 2)},
+}
+UNFIT = {"cvt": {"cosformer", "nystromformer", "soft", "xca"}}
+"""The attentions that cannot work in a family: CvT has fewer keys than queries."""
+PAIRS = [
+    (family, attention)
+    for family in vision_models.names()
+    for attention in attentions.names()
+    if attention not in UNFIT.get(family, ())
+]
+every_pair = pytest.mark.parametrize(("family", "attention"), PAIRS)
+every_family = pytest.mark.parametrize("family", vision_models.names())
+
+
+def small_model(family, **settings):
+    torch.manual_seed(0)
+    values = {"family": family, **SMALL[family], **settings}
+    return build_vision_model(VisionTransformerConfig.of(**values), num_classes=5)
+
+
+def pictures(height=8, width=8):
+    return torch.randn(3, 3, height, width, generator=torch.Generator().manual_seed(1))
+
+
+@every_pair
+def test_every_attention_learns_in_every_family(family, attention):
+    model = small_model(family, attention=attention).train()
+    output = model(pictures(16, 16))
+    assert output.logits.shape == (3, 5)
+    F.cross_entropy(output.logits, torch.tensor([0, 1, 2])).backward()
+    assert torch.isfinite(output.logits).all()
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None:
+            assert torch.isfinite(parameter.grad).all(), name
+    learned = [n for n, p in model.named_parameters() if p.grad is not None and p.grad.any()]
+    assert any("qkv" in name or ".q." in name for name in learned)
+
+
+@every_pair
+def test_bfloat16_is_close(family, attention):
+    model = small_model(family, attention=attention).eval()
+    exact = model(pictures()).logits
+    with torch.autocast("cpu", torch.bfloat16):
+        rough = model(pictures()).logits
+    assert rough.dtype == torch.float32
+    # Performer's random features and landmarks are no less exact than the others here.
+    torch.testing.assert_close(rough, exact, rtol=0.1, atol=0.05)
+
+
+@every_family
+@pytest.mark.parametrize("size", [(9, 9), (17, 11), (5, 30), (33, 8)])
+def test_images_of_odd_sizes(family, size):
+    model = small_model(family).train()
+    output = model(pictures(*size), blocks=[1])
+    output.logits.square().sum().backward()
+    assert output.logits.isfinite().all()
+    [features] = output.intermediate.values()
+    assert features.shape[0] == 3 and features.isfinite().all()
+    # Patches of part of an image count as whole ones.
+    if family in ("vit", "xcit"):
+        assert features.shape == (3, 16, -(-size[0] // 4), -(-size[1] // 4))
+
+
+@every_family
+def test_settings_and_weights_make_the_same_model_again(family):
+    model = small_model(family, feed_forward="relu", drop_path=0.1).train()
+    model(pictures())  # BatchNorm takes it in
+    again = build_vision_model(from_dict(VisionTransformerConfig, to_dict(model.config)), 5)
+    assert again.config == model.config
+    again.load_state_dict(model.state_dict())
+    assert torch.equal(again.eval()(pictures()).logits, model.eval()(pictures()).logits)
+
+
+@every_family
+def test_activations_computed_again_change_nothing(family):
+    """Neither gradients nor the statistics of BatchNorm, which sees every batch twice."""
+    found = []
+    for again in (False, True):
+        model = small_model(family, checkpoint_activations=again, drop_path=0.3).train()
+        torch.manual_seed(3)
+        for _ in range(2):
+            model(pictures()).logits.square().sum().backward()
+        gradients = {f"gradient of {n}": p.grad for n, p in model.named_parameters()}
+        found.append({**gradients, **dict(model.named_buffers())})
+    for name, tensor in found[0].items():
+        if "num_batches" not in name:
+            assert torch.equal(tensor, found[1][name]), name
+
+
+@every_family
+def test_every_attention_module_is_recorded_at_its_own_place(family):
+    model = small_model(family)
+    with record_attention(model, Need(statistics=True)) as records:
+        model(pictures(16, 16))
+    places = [(record.slot, record.layer) for record in records]
+    assert places and len(set(places)) == len(places)

@@ -1,0 +1,141 @@
+"""Mixup, cutmix, repeated views, and the losses of mixed classes."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from relu_nmt.vision.batches import ImageBatches, ImageTransform, sample_generator
+from relu_nmt.vision.config import PreprocessingConfig
+from relu_nmt.vision.data_config import AugmentationConfig
+from relu_nmt.vision.images import open_images
+from relu_nmt.vision.mixing import ImageBatch, mixed
+from relu_nmt.vision.vision_transformer import cross_entropy, sigmoid_cross_entropy
+from tests.unit.vision.made_images import make_squares
+
+
+def batch(size=5, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.rand(size, 3, 12, 10, generator=generator)
+    return ImageBatch(torch.arange(size), images, torch.arange(size) % 3)
+
+
+def mixes(mixup, cutmix, count=400):
+    b = batch()
+    return b, [mixed(b, mixup, cutmix, sample_generator(0, 1, i)) for i in range(count)]
+
+
+def is_cutmix(found, b):
+    same = found.images == b.images
+    return bool((same | (found.images == b.images.flip(0))).all())
+
+
+def test_mixup_is_the_mean_with_the_share_of_the_labels():
+    b, found = mixes(0.8, 0.0)
+    for one in found:
+        expected = one.share * b.images + (1 - one.share) * b.images.flip(0)
+        torch.testing.assert_close(one.images, expected)
+        assert one.labels.tolist() == b.labels.tolist()
+        assert one.other_labels.tolist() == b.labels.flip(0).tolist()
+    shares = np.array([one.share for one in found])
+    # Beta(a, a) has mean 1/2 and variance 1 / (4 (2 a + 1)).
+    assert shares.mean() == pytest.approx(0.5, abs=0.08)
+    assert shares.var() == pytest.approx(1 / (4 * 2.6), rel=0.25)
+
+
+def test_cutmix_keeps_as_many_pixels_as_its_share_says():
+    b, found = mixes(0.0, 1.0)
+    for one in found:
+        own = (one.images == b.images).all(1)  # [B, height, width]
+        assert is_cutmix(one, b)
+        for number in (0, 1, 3, 4):  # the middle one is mixed with itself
+            assert own[number].float().mean().item() == pytest.approx(one.share, abs=1e-6)
+        rows, columns = (~own[0]).any(1), (~own[0]).any(0)
+        assert (~own[0]).sum() == rows.sum() * columns.sum()  # a box
+    shares = np.array([one.share for one in found])
+    assert shares.min() < 0.2 and shares.max() > 0.9
+    # Uniform shares grow by what lies outside of the image.
+    assert 0.5 < shares.mean() < 0.8
+
+
+def test_with_both_each_has_half_of_the_batches_and_bits_follow_from_the_generator():
+    b, found = mixes(0.8, 1.0)
+    assert 150 < sum(is_cutmix(one, b) for one in found) < 250
+    again = mixed(b, 0.8, 1.0, sample_generator(0, 1, 7))
+    assert torch.equal(again.images, found[7].images) and again.share == found[7].share
+    moved = again.to("meta")
+    assert moved.images.is_meta and moved.other_labels.is_meta and moved.share == again.share
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_losses_are_those_of_dense_targets_that_sum_to_one(smoothing, share):
+    torch.manual_seed(0)
+    logits = torch.randn(6, 4, dtype=torch.float64)
+    labels, others = torch.randint(4, (2, 6))
+    hot = share * F.one_hot(labels, 4) + (1 - share) * F.one_hot(others, 4)
+    targets = (1 - smoothing) * hot.double() + smoothing / 4
+    assert torch.allclose(targets.sum(1), torch.ones(6, dtype=torch.float64))
+    dense = {
+        cross_entropy: -(targets * logits.log_softmax(1)).sum(),
+        sigmoid_cross_entropy: F.binary_cross_entropy_with_logits(logits, targets, reduction="sum"),
+    }
+    for loss, expected in dense.items():
+        own, rest = loss(logits, labels, smoothing), loss(logits, others, smoothing)
+        torch.testing.assert_close(share * own + (1 - share) * rest, expected)
+
+
+@pytest.fixture
+def images(tmp_path):
+    [images] = open_images(make_squares(tmp_path / "squares", 5)).values()
+    return images
+
+
+def batches(images, **settings):
+    config = AugmentationConfig(**settings)
+    transform = ImageTransform(PreprocessingConfig(), 8, config)
+    return ImageBatches(images, transform, 4, 1, config)
+
+
+def test_mixed_batches_repeat_in_any_order_and_not_in_validation(images):
+    source = batches(images, mixup=0.8, cutmix=1.0, rand_augment=2, random_erasing=0.2)
+    source.begin_epoch(3)
+    first = [source.load(i) for i in range(4)]
+    source = batches(images, mixup=0.8, cutmix=1.0, rand_augment=2, random_erasing=0.2)
+    source.begin_epoch(3)
+    for one, other in zip(first[::-1], [source.load(i) for i in (3, 2, 1, 0)], strict=True):
+        assert torch.equal(one.images, other.images) and one.share == other.share
+        assert torch.equal(one.labels, other.labels)
+    assert len({one.share for one in first}) == 4
+    config = AugmentationConfig(mixup=0.8)
+    plain = ImageBatches(images, ImageTransform(PreprocessingConfig(), 8), 4, None, config)
+    plain.begin_epoch(1)
+    assert plain.load(0).other_labels is None
+
+
+def test_repeated_views_are_others_of_fewer_images(images):
+    source = batches(images, repeated_augmentation=3)
+    assert source.begin_epoch(1) == source.num_batches == 4
+    loaded = [source.load(i) for i in range(4)]
+    assert [len(one.ids) for one in loaded] == [4, 4, 4, 3]
+    ids = torch.cat([one.ids for one in loaded]).tolist()
+    assert sorted(ids.count(number) for number in set(ids)) == [3] * 5
+    views = torch.cat([one.images for one in loaded])
+    labels = torch.cat([one.labels for one in loaded])
+    assert labels.tolist() == images.labels[ids].tolist()
+    assert ids[0] == ids[1] == ids[2]
+    assert not all(torch.equal(views[3 * i], views[3 * i + 1]) for i in range(5))
+    source.begin_epoch(2)
+    assert torch.cat([source.load(i).ids for i in range(4)]).tolist() != ids
+
+
+def test_the_first_view_is_that_of_a_training_without_repetition(images):
+    once, thrice = batches(images), batches(images, repeated_augmentation=3)
+    views = {}
+    for source in (once, thrice):
+        for index in range(source.begin_epoch(1)):
+            found = source.load(index)
+            for number, view in zip(found.ids.tolist(), found.images, strict=True):
+                views.setdefault((source is once, number), view)
+    for (is_once, number), view in views.items():
+        assert is_once or torch.equal(view, views[True, number])

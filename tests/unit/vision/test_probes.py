@@ -1,0 +1,93 @@
+"""k-NN against all pairs one by one, ridge regression against least squares."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from relu_nmt.vision.batches import ImageTransform, SqueezingTransform
+from relu_nmt.vision.config import PreprocessingConfig
+from relu_nmt.vision.probes import choose_shots, neighbour_scores, percent_right, ridge_scores
+
+
+def clusters(count, classes=4, dim=6, seed=0):
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(classes, size=count)
+    centres = np.random.default_rng(99).normal(size=(classes, dim))
+    return centres[labels] + rng.normal(size=(count, dim)), labels
+
+
+@pytest.mark.parametrize("neighbours", [1, 5, 500])
+def test_neighbours_against_a_loop_over_all_pairs(neighbours):
+    (train, labels), (test, _) = clusters(60), clusters(17, seed=1)
+    found = neighbour_scores(
+        torch.tensor(train), torch.tensor(labels), torch.tensor(test), 4, neighbours, 0.07
+    )
+    for row, query in zip(found.tolist(), test, strict=True):
+        cosines = [
+            float(np.dot(query, x) / np.linalg.norm(query) / np.linalg.norm(x)) for x in train
+        ]
+        best = sorted(range(60), key=lambda i: -cosines[i])[:neighbours]
+        expected = [0.0] * 4
+        for i in best:
+            expected[labels[i]] += math.exp(cosines[i] / 0.07)
+        assert row == pytest.approx(expected, rel=1e-3)
+
+
+def test_many_queries_are_taken_in_parts(monkeypatch):
+    (train, labels), (test, _) = clusters(60), clusters(17, seed=1)
+    tensors = torch.tensor(train), torch.tensor(labels), torch.tensor(test)
+    whole = neighbour_scores(*tensors, 4)
+    monkeypatch.setattr("relu_nmt.vision.probes.QUERIES_AT_ONCE", 5)
+    torch.testing.assert_close(neighbour_scores(*tensors, 4), whole)
+
+
+@pytest.mark.parametrize(("count", "dim"), [(40, 6), (8, 30)])  # more images, more features
+def test_ridge_against_numpys_least_squares(count, dim):
+    (shots, labels), (test, _) = clusters(count, dim=dim), clusters(9, dim=dim, seed=1)
+    found = ridge_scores(
+        torch.tensor(shots).float().double(), torch.tensor(labels), torch.tensor(test), 4, l2=1024.0
+    )
+    # (X^T X + l I)^-1 X^T Y is the least-squares solution of X and sqrt(l) I over Y and 0.
+    shots = shots.astype(np.float32).astype(np.float64)
+    mean, std = shots.mean(0), shots.std(0) + 1e-5
+    x = np.column_stack([(shots - mean) / std, np.full(count, 100.0)])
+    y = np.where(np.arange(4) == labels[:, None], 1.0, -1.0)
+    padded = np.vstack([x, 32.0 * np.eye(dim + 1)]), np.vstack([y, np.zeros((dim + 1, 4))])
+    weights, *_ = np.linalg.lstsq(*padded, rcond=None)
+    expected = np.column_stack([(test - mean) / std, np.full(9, 100.0)]) @ weights
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-8, atol=1e-10)
+
+
+def test_constant_features_do_no_harm():
+    shots, labels = torch.ones(6, 3), torch.tensor([0, 1] * 3)
+    assert ridge_scores(shots, labels, shots, 2).isfinite().all()
+
+
+def test_shots_are_of_each_class_and_follow_from_the_seed():
+    labels = np.array([2, 0, 0, 2, 0, 1, 2, 0])
+    found = choose_shots(labels, 3, 2, seed=0)
+    assert labels[found].tolist() == [0, 0, 1, 2, 2]  # there is one of class 1
+    assert len(set(found.tolist())) == 5
+    assert found.tolist() == choose_shots(labels, 3, 2, seed=0).tolist()
+    assert len({tuple(choose_shots(labels, 3, 2, seed)) for seed in range(20)}) > 5
+
+
+def test_percent_right():
+    scores = torch.tensor([[3.0, 2.0, 1.0], [3.0, 2.0, 1.0], [1.0, 2.0, 3.0], [3.0, 1.0, 2.0]])
+    labels = torch.tensor([0, 1, 2, 1])
+    assert percent_right(scores, labels, (1, 2)) == [50.0, 75.0]
+    assert percent_right(scores, labels, (1, 5)) == [50.0, 100.0]
+
+
+def test_a_squeezed_picture_is_the_middle_of_its_square():
+    rng = np.random.default_rng(0)
+    image = Image.fromarray(rng.integers(0, 256, (64, 128, 3), dtype=np.uint8))
+    config = PreprocessingConfig(eval_crop_ratio=0.875, pixel_mean=(0.0,) * 3, pixel_std=(1.0,) * 3)
+    found = SqueezingTransform(config, 28).evaluation(image)
+    square = np.asarray(image.resize((32, 32), Image.Resampling.BICUBIC))[2:30, 2:30]
+    assert np.abs(255 * found - square.transpose(2, 0, 1)).mean() < 3  # the same but for rounding
+    kept = ImageTransform(config, 28).evaluation(image)
+    assert np.abs(255 * kept - square.transpose(2, 0, 1)).mean() > 20
