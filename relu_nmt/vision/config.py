@@ -350,10 +350,11 @@ class VisionScheduleConfig(ScheduleConfig):
         needs=("warmup_updates", None),
         metavar="N",
     )
-    lr_batch_size: int | None = option(
-        None,
-        "multiply --lr by the images of an update, over all processes, and divide it by this",
-        least=1,
+    lr_batch_size: int = option(
+        0,
+        "--lr is for updates of so many images; it is multiplied by how many times as many an "
+        "update really has, over all processes; 0: --lr as it is",
+        least=0,
         metavar="N",
     )
 
