@@ -35,6 +35,7 @@ class Capabilities:
         causal: it can hide later keys, as the decoder's self-attention must.
         cross: queries and keys may come from different sequences, and each query's output is its
             own; so queries may come one at a time.
+        fewer_keys: there may be fewer keys than queries, where all queries come at once.
         weights: there is a matrix of weights [Nq, Nk] to return and to drop from.
         scores: its weights are a map of scores q k, so that a bias can be added to them and
             queries and keys can be rotated by their positions.
@@ -48,6 +49,7 @@ class Capabilities:
 
     causal: bool = True
     cross: bool = True
+    fewer_keys: bool = False
     weights: bool = True
     scores: bool = False
     non_negative: bool = True

@@ -30,10 +30,10 @@ class SimAConfig(AttentionConfig):
 class SimAAttention(Attention):
     """out = (q' k'^T) v, where q'_ic = q_ic / sum_j |q_jc|, the same for k'; no d^(-1/2).
 
-    It is computed as q' (k'^T v) if there are at least as many tokens as channels, unless the
-    weights q' k'^T are needed. They are signed, and tiny: sum_ij |w_ij| <= d, so everything is
-    float32 (at 4096 tokens float16 would underflow). With ``norm=none`` q' is q and k' is k, the
-    control whose loss becomes NaN in the paper.
+    It is computed as q' (k'^T v) if that takes no more products, with as many keys as queries from
+    as many tokens as channels on, unless the weights q' k'^T are needed. They are signed, and tiny:
+    sum_ij |w_ij| <= d, so everything is float32 (at 4096 tokens float16 would underflow). With
+    ``norm=none`` q' is q and k' is k, the control whose loss becomes NaN in the paper.
 
     Reference: Koohpayegani and Pirsiavash 2024, "SimA: Simple Softmax-free Attention for Vision
     Transformers", Eq. 4-6; the order of the products is that of its algorithm 1, the norms those of
@@ -53,6 +53,7 @@ class SimAAttention(Attention):
     capabilities = Capabilities(
         causal=False,
         cross=False,
+        fewer_keys=True,
         non_negative=False,
         reason="it normalises each channel of queries and keys over the whole token axis",
     )
@@ -63,7 +64,9 @@ class SimAAttention(Attention):
         q, k = (without_padding(x, problem.visibility) for x in (problem.q, problem.k))
         if self.config.norm != "none":
             q, k = (normalized_over_tokens(x, int(self.config.norm[1])) for x in (q, k))
-        if need.rows or need.weights or problem.dropout > 0 or q.size(2) < self.head_dim:
+        num_queries, num_keys = q.size(2), k.size(2)
+        small = 2 * num_queries * num_keys < self.head_dim * (num_queries + num_keys)
+        if need.rows or need.weights or problem.dropout > 0 or small:
             problem.q, problem.k = q, k
             return rows.solve(problem)
         return AttentionOutput(q @ (k.transpose(-1, -2) @ problem.v))

@@ -19,7 +19,7 @@ feed_forwards: "Registry[Callable[..., nn.Module]]" = Registry(
     "feed-forward network",
     dict.fromkeys(
         (
-            *("relu", "gelu", "gelu-tanh", "silu", "swiglu", "geglu"),
+            *("relu", "gelu", "gelu-tanh", "quick-gelu", "silu", "swiglu", "geglu"),
             *("softmax", "softmax-ln", "relu-ln"),
         ),
         "relu_nmt.modules.feed_forward",

@@ -8,6 +8,7 @@ easily a subclass of :class:`FeedForward` with another ``activate``, or of one o
 
 from typing import Any, ClassVar
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -135,6 +136,18 @@ class TanhGeluFeedForward(FeedForward):
     def activate(self, hidden: Tensor) -> Tensor:
         """See :meth:`FeedForward.activate`."""
         return F.gelu(hidden, approximate="tanh")
+
+
+@feed_forwards.register("quick-gelu")
+class QuickGeluFeedForward(FeedForward):
+    """activate(h) = h sigmoid(1.702 h), which approximates GELU; CvT's.
+
+    Reference: Hendrycks and Gimpel 2016, "Gaussian error linear units", section 2.
+    """
+
+    def activate(self, hidden: Tensor) -> Tensor:
+        """See :meth:`FeedForward.activate`."""
+        return hidden * torch.sigmoid(1.702 * hidden)
 
 
 @feed_forwards.register("silu")

@@ -97,7 +97,7 @@ class ImageTraining(Training):
         """
         processes, config = self.process.world_size, self.settings.trainer
         schedule = config.schedule
-        if schedule.lr_batch_size is not None:
+        if schedule.lr_batch_size:
             images = self.settings.task.batch_size * processes * config.run.update_freq_of(1)
             rates = tuple(rate * images / schedule.lr_batch_size for rate in schedule.lr)
             self.say(

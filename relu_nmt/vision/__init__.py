@@ -17,6 +17,8 @@ vision_models: "Registry[Callable[[VisionTransformerConfig, int], VisionModel]]"
     {
         "vit": "relu_nmt.vision.vision_transformer",
         "xcit": "relu_nmt.vision.xcit",
+        "swin": "relu_nmt.vision.swin",
+        "cvt": "relu_nmt.vision.cvt",
     },
 )
 """Made with (config, number of classes); see :mod:`relu_nmt.vision.base`."""

@@ -8,7 +8,12 @@ ENDINGS = re.compile(
     r"(?P<shape>.+?)(_(patch|p)(?P<patch_size>\d+(x\d+)?))?(_window(?P<window_size>\d+))?"
     r"(_(?P<image_size>\d+))?"
 )
-NAMED_SETTINGS = {"vit": {"patch_size", "image_size"}, "xcit": {"patch_size", "image_size"}}
+NAMED_SETTINGS = {
+    "vit": {"patch_size", "image_size"},
+    "xcit": {"patch_size", "image_size"},
+    "swin": {"patch_size", "window_size", "image_size"},
+    "cvt": {"image_size"},
+}
 """What the end of a name may say of a shape, by its family."""
 
 
@@ -99,5 +104,34 @@ _XCIT = {
     "xcit_medium_24": _xcit(512, 24, 8),
     "xcit_large_24": _xcit(768, 24, 16),
 }
-architectures = Architectures(_SHORT | _VIT | _DEIT | _BIG_VISION_VIT | _XCIT)
+
+
+def _swin(embed_dim: int, layers: tuple[int, ...], drop_path: float) -> dict[str, Any]:
+    heads = embed_dim // 32
+    return {
+        "family": "swin",
+        "patch_size": 4,
+        "embed_dim": embed_dim,
+        "stage_layers": layers,
+        "stage_heads": (heads, 2 * heads, 4 * heads, 8 * heads),
+        "drop_path": drop_path,
+    }
+
+
+_SWIN = {
+    "swin_tiny": _swin(96, (2, 2, 6, 2), 0.2),
+    "swin_small": _swin(96, (2, 2, 18, 2), 0.3),
+    "swin_base": _swin(128, (2, 2, 18, 2), 0.5),
+}
+_CVT = {
+    "cvt_13": {
+        "family": "cvt",
+        "embed_dim": 64,
+        "stage_layers": (1, 2, 10),
+        "stage_heads": (1, 3, 6),
+        "feed_forward": "quick-gelu",
+        "drop_path": 0.1,
+    }
+}
+architectures = Architectures(_SHORT | _VIT | _DEIT | _BIG_VISION_VIT | _XCIT | _SWIN | _CVT)
 """The ``--arch`` presets."""

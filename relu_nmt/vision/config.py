@@ -27,6 +27,7 @@ CROSS_ENTROPY = "cross_entropy"
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 _alike = ("family", "vit", "xcit")  # families whose blocks all have one shape
+_staged = ("family", "swin", "cvt")  # families whose blocks come in stages
 
 
 @settings
@@ -76,6 +77,36 @@ class XCiTOptions:
 
 
 @settings
+class StageOptions:
+    """The stages of Swin and CvT; the defaults are those of Swin-T.
+
+    Raises:
+        ConfigError: there are not as many of the one as of the other.
+    """
+
+    stage_layers: tuple[int, ...] = size_option(
+        (2, 2, 6, 2), "number of blocks of each stage", needs=_staged, metavar="N,N"
+    )
+    stage_heads: tuple[int, ...] = size_option(
+        (3, 6, 12, 24),
+        "attention heads of the blocks of each stage; all are as wide as those of the first",
+        needs=_staged,
+        metavar="N,N",
+    )
+    window_size: int = size_option(
+        7, "patches a side of the windows that attention stays inside", needs=("family", "swin")
+    )
+
+    def check(self) -> None:
+        """Compare the numbers of stages."""
+        if len(self.stage_heads) != len(self.stage_layers):
+            raise ConfigError(
+                f"--stage-heads {shown(self.stage_heads)}: expected as many numbers as in "
+                f"--stage-layers {shown(self.stage_layers)}"
+            )
+
+
+@settings
 class VisionTransformerConfig(TransformerOptions):
     """Shape of a vision transformer of any family; the defaults are ViT-Ti/16.
 
@@ -99,7 +130,9 @@ class VisionTransformerConfig(TransformerOptions):
     )
     image_size: int = size_option(224, "images are brought to this many pixels a side")
     patch_size: tuple[int, ...] = size_option(
-        (16,), "pixels a side of a patch, which is one token; or its height and width: 16,8"
+        (16,),
+        "pixels a side of a patch, which is one token; or its height and width: 16,8",
+        needs=("family", "vit", "xcit", "swin"),
     )
     embed_dim: int = size_option(192, "width of the model; of its first stage, if it has several")
     layers: int = size_option(12, "number of blocks", needs=_alike)
@@ -116,7 +149,8 @@ class VisionTransformerConfig(TransformerOptions):
     drop_path: float = probability_option(
         0.0,
         "stochastic depth: probability that an image skips a sublayer of the last block; it grows "
-        "linearly from 0 in the first one (XCiT: the same in all)",
+        "linearly from 0 in the first one (XCiT: the same in all; CvT: in the "
+        "last stage)",
     )
     layer_scale: float = option(
         0.0,
@@ -126,6 +160,7 @@ class VisionTransformerConfig(TransformerOptions):
     )
     vit: ViTOptions = group("ViT", ViTOptions)
     xcit: XCiTOptions = group("XCiT", XCiTOptions)
+    stages: StageOptions = group("stages of Swin and CvT", StageOptions)
 
     def check(self) -> None:
         """Compare the sizes with each other."""
@@ -137,6 +172,11 @@ class VisionTransformerConfig(TransformerOptions):
             raise ConfigError(
                 f"--embed-dim {self.embed_dim} must be a multiple of --heads {self.heads}"
             )
+        if self.family in _staged[1:] and self.embed_dim % self.stages.stage_heads[0]:
+            raise ConfigError(
+                f"--embed-dim {self.embed_dim} must be a multiple of the first of --stage-heads "
+                f"{shown(self.stages.stage_heads)}"
+            )
         if self.ffn_dim < 1:
             raise ConfigError(f"--ffn-ratio {self.ffn_ratio:g}: leaves no inner width")
 
@@ -144,6 +184,16 @@ class VisionTransformerConfig(TransformerOptions):
     def ffn_dim(self) -> int:
         """The inner width of the FFN."""
         return round(self.ffn_ratio * self.embed_dim)
+
+    @property
+    def stage_head_dim(self) -> int:
+        """The width of every head, where blocks come in stages."""
+        return self.embed_dim // self.stages.stage_heads[0]
+
+    @property
+    def stage_dims(self) -> tuple[int, ...]:
+        """The width of each stage."""
+        return tuple(heads * self.stage_head_dim for heads in self.stages.stage_heads)
 
     @property
     def patch_sides(self) -> tuple[int, int]:
@@ -230,7 +280,7 @@ class ImageTaskOptions:
         architectures,
         "vit_ti, vit_s, vit_b, vit_l (deit_ti, deit_s, deit_b are the same), "
         "vit_small_bigvision_i1k and others (docs/vision.md), xcit_nano_12, xcit_tiny_12, "
-        "xcit_small_12; also as vit_small_patch16_224",
+        "xcit_small_12, swin_tiny, swin_small, swin_base, cvt_13; also as vit_small_patch16_224",
     )
     attention_preset: str = like(AttentionPresetOptions, "attention_preset", "none")
     recipe: str = option(
@@ -300,10 +350,11 @@ class VisionScheduleConfig(ScheduleConfig):
         needs=("warmup_updates", None),
         metavar="N",
     )
-    lr_batch_size: int | None = option(
-        None,
-        "multiply --lr by the images of an update, over all processes, and divide it by this",
-        least=1,
+    lr_batch_size: int = option(
+        0,
+        "--lr is for updates of so many images; it is multiplied by how many times as many an "
+        "update really has, over all processes; 0: --lr as it is",
+        least=0,
         metavar="N",
     )
 

@@ -144,7 +144,6 @@ def read_tables(source: Path, parts: Sequence[str]) -> tuple[dict[str, Rows], Se
     """
     try:
         import pyarrow
-        from pyarrow import parquet
     except ImportError as error:
         raise MissingExtraError(
             f"{source}: parquet files need pyarrow: pip install 'relu-nmt[parquet]'"
@@ -161,22 +160,32 @@ def read_tables(source: Path, parts: Sequence[str]) -> tuple[dict[str, Rows], Se
     found: dict[str, Rows] = {}
     names: Sequence[str] = ()
     for part, own in by_part.items():
-        tables = []
-        for file in own:
-            try:
-                schema = parquet.read_schema(file)
-                columns = [_column(file, schema.names, kind) for kind in (IMAGES, LABELS)]
-                table = parquet.read_table(file, columns=columns, partitioning=None)
-            except (pyarrow.ArrowException, OSError) as error:
-                [reason, *_] = str(error).splitlines() or [type(error).__name__]
-                raise DataError(f"{file}: cannot be read as a parquet file ({reason})") from error
-            names = names or _names_in(schema.metadata or {}, columns[1])
-            tables.append(table.rename_columns(["image", "label"]).replace_schema_metadata())
-        whole = pyarrow.concat_tables(tables)
-        labels = whole["label"].to_numpy(zero_copy_only=False)
-        store = FileColumn(own[0] if len(own) == 1 else source, _bytes_in(whole["image"], own[0]))
-        found[part] = Rows(store, labels)
+        origin = own[0] if len(own) == 1 else source
+        try:
+            table, part_names = _read_table(own)
+            labels = table["label"].to_numpy(zero_copy_only=False)
+        except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+            [reason, *_] = str(error).splitlines() or [type(error).__name__]
+            raise DataError(f"{origin}: cannot be read as a parquet file ({reason})") from error
+        names = names or part_names
+        found[part] = Rows(FileColumn(origin, _bytes_in(table["image"], origin)), labels)
     return found, names
+
+
+def _read_table(files: Sequence[Path]) -> tuple[Any, Sequence[str]]:
+    """Return the columns ``image`` and ``label`` of files of one part, and names of the classes."""
+    import pyarrow
+    from pyarrow import parquet
+
+    tables: list[Any] = []
+    names: tuple[str, ...] = ()
+    for file in files:
+        schema = parquet.read_schema(file)
+        columns = [_column(file, schema.names, kind) for kind in (IMAGES, LABELS)]
+        table = parquet.read_table(file, columns=columns, partitioning=None)
+        names = names or _names_in(schema.metadata or {}, columns[1])
+        tables.append(table.rename_columns(["image", "label"]).replace_schema_metadata())
+    return pyarrow.concat_tables(tables), names
 
 
 def _bytes_in(column: Any, file: Path) -> Any:
@@ -206,7 +215,7 @@ def _column(file: Path, names: Sequence[str], known: Sequence[str]) -> str:
     )
 
 
-def _names_in(metadata: Mapping[bytes, bytes], column: str) -> Sequence[str]:
+def _names_in(metadata: Mapping[bytes, bytes], column: str) -> tuple[str, ...]:
     """Return the names of the classes as the library ``datasets`` stores them, if it did."""
     try:
         features = json.loads(metadata[b"huggingface"])["info"]["features"]

@@ -18,6 +18,13 @@ from relu_nmt.vision.base import Grid, VisionModel, resized
 from relu_nmt.vision.vision_transformer import VisionTransformer
 
 _LAYER = "blocks.#.layer"
+_IN_STAGES = {
+    "norm1": "attention_residual.norm",
+    "attn.proj": "attention.out_proj",
+    "norm2": "feed_forward_residual.norm",
+    "mlp.fc1": "feed_forward.inner",
+    "mlp.fc2": "feed_forward.outer",
+}
 NAMES = {
     "vit": {
         "cls_token": "class_token",
@@ -66,7 +73,38 @@ NAMES = {
         "head": "head",
     },
 }
-"""timm's names and ours, by family: of modules, or of parameters themselves. # is a number."""
+NAMES["swin"] = {
+    "patch_embed.proj": "patches.projection",
+    "patch_embed.norm": "patches_norm",
+    "layers.#.downsample.norm": "mergings.#.norm",
+    "layers.#.downsample.reduction": "mergings.#.reduction",
+    "layers.#.blocks.#.attn.relative_position_bias_table": "stages.#.#.attention.position_bias",
+    **{f"layers.#.blocks.#.{theirs}": f"stages.#.#.{ours}" for theirs, ours in _IN_STAGES.items()},
+    "layers.#.blocks.#.attn.qkv": "stages.#.#.attention.qkv",
+    "norm": "norm",
+    "head": "head",
+    "head.fc": "head",
+}
+NAMES["cvt"] = {  # those of its authors
+    "stage#.patch_embed.proj": "embeddings.#.convolution",
+    "stage#.patch_embed.norm": "embeddings.#.norm",
+    "stage#.cls_token": "class_token",
+    **{f"stage#.blocks.#.{theirs}": f"stages.#.#.{ours}" for theirs, ours in _IN_STAGES.items()},
+    **{
+        f"stage#.blocks.#.attn.{theirs.format(part)}": f"stages.#.#.attention.{ours.format(part)}"
+        for part in "qkv"
+        for theirs, ours in (
+            ("proj_{}", "{}"),
+            ("conv_proj_{}.conv", "{}_convolution.0"),
+            ("conv_proj_{}.bn", "{}_convolution.1"),
+        )
+    },
+    "norm": "norm",
+    "head": "head",
+}
+"""timm's names and ours, by family: of modules, or of parameters themselves. Each # is a number."""
+_BUFFERS = (".relative_position_index", ".attn_mask")
+"""What older files of Swin hold beside the weights."""
 
 
 def load_timm_weights(model: VisionModel, path: str | os.PathLike[str]) -> list[str]:
@@ -90,6 +128,8 @@ def load_timm_weights(model: VisionModel, path: str | os.PathLike[str]) -> list[
         raise CheckpointError(f"--init {path}: works for {', '.join(NAMES)}, not for {family}")
     own, notes = model.state_dict(), []
     tensors = _joined(_read(Path(path)))
+    if family == "swin":
+        tensors = _merged_last(tensors)
     found = {_renamed(name, NAMES[family]): tensor for name, tensor in tensors.items()}
     if found.keys().isdisjoint(own):
         raise CheckpointError(
@@ -102,6 +142,11 @@ def load_timm_weights(model: VisionModel, path: str | os.PathLike[str]) -> list[
         if old != model.num_tokens:
             notes.append(f"its positions of {old} tokens are interpolated to {model.num_tokens}")
     for name, tensor in found.items():
+        if name.endswith(".position_bias") and name in own and len(tensor) != len(own[name]):
+            old, new = (math.isqrt(len(table)) for table in (tensor, own[name]))
+            found[name] = tensor = resized(tensor, Grid(old, old), Grid(new, new))
+            note = f"its position biases of windows of {old // 2 + 1} patches are interpolated"
+            notes += [] if note in notes else [note]
         # Convolutions that are linear maps here, and axes of length 1.
         if name in own and tensor.dim() > own[name].dim() and tensor.numel() == own[name].numel():
             found[name] = tensor.reshape(own[name].shape)
@@ -146,13 +191,30 @@ def _joined(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
+def _merged_last(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights of a Swin with the merging of patches at the end of a stage.
+
+    It is there in the files of its authors; newer ones of timm have it at the next stage's start.
+    """
+    found = {name: t for name, t in tensors.items() if not name.endswith(_BUFFERS)}
+    if any(name.startswith("layers.0.downsample.") for name in found):
+        return found
+
+    def before(match: re.Match[str]) -> str:
+        return f"layers.{int(match[1]) - 1}.downsample."
+
+    return {re.sub(r"layers\.(\d+)\.downsample\.", before, n): t for n, t in found.items()}
+
+
 def _renamed(name: str, names: Mapping[str, str]) -> str:
     """Return our name of a tensor; one that is not in the table stays."""
     for theirs, ours in names.items():
-        pattern = re.escape(theirs).replace(r"\#", r"(?P<number>\d+)") + r"(?P<leaf>\.[a-z_]+)?"
+        pattern = re.escape(theirs).replace(r"\#", r"(\d+)") + r"(\.[a-z_]+)?"
         if match := re.fullmatch(pattern, name):
-            number = match.groupdict().get("number", "")
-            return ours.replace("#", number) + (match["leaf"] or "")
+            *numbers, leaf = match.groups()
+            for number in numbers:
+                ours = ours.replace("#", number, 1)
+            return ours + (leaf or "")
     return name
 
 

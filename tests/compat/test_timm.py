@@ -15,9 +15,13 @@ from relu_nmt.vision.timm_weights import NAMES, load_timm_weights
 from tests.compat.timm_files import make_files
 from tests.compat.timm_files.make_files import FILES, MODELS
 
+CVT = {"family": "cvt", "embed_dim": 8, "stage_layers": (1, 1), "stage_heads": (1, 2)}
+"""timm has none."""
+
 
 def our_model(name, classes=make_files.CLASSES, **settings):
-    values = {"image_size": MODELS[name]["image"], **MODELS[name]["ours"], **settings}
+    shape = {"image_size": MODELS[name]["image"], **MODELS[name]["ours"]} if name in MODELS else CVT
+    values = {**shape, **settings}
     return build_vision_model(VisionTransformerConfig.of(**values), classes).eval()
 
 
@@ -39,7 +43,7 @@ def test_stored_weights_give_the_stored_outputs(name):
     "arch",
     [
         *("vit_tiny_patch16_224", "deit_small_patch16_224", "vit_base_patch32_224"),
-        *("xcit_nano_12_p16_224", "xcit_tiny_12_p8_224"),
+        *("xcit_nano_12_p16_224", "xcit_tiny_12_p8_224", "swin_tiny_patch4_window7_224"),
     ],
 )
 def test_whole_models_of_timm_give_the_same_outputs(arch, tmp_path):
@@ -91,6 +95,70 @@ def test_files_of_the_authors_of_xcit_and_deit(tmp_path):
     load_timm_weights(one, tmp_path / "xcit.pth")
     load_timm_weights(other, FILES / "xcit.safetensors")
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+
+
+def test_files_of_the_authors_of_swin(tmp_path):
+    """One head; patches are merged at the end of a stage; tables that are no weights."""
+    stored = load_file(FILES / "swin.safetensors")
+    authors = {"layers.0.blocks.1.attn_mask": torch.zeros(16, 9, 9)}
+    for name, tensor in stored.items():
+        name = name.replace("head.fc.", "head.")
+        for stage in (1, 2):
+            name = name.replace(f"layers.{stage}.downsample", f"layers.{stage - 1}.downsample")
+        authors[name] = tensor
+        if name.endswith("_bias_table"):
+            authors[name.replace("bias_table", "index")] = torch.zeros(9, 9, dtype=torch.int64)
+    torch.save({"model": authors}, tmp_path / "swin.pth")
+    one, other = our_model("swin"), our_model("swin")
+    assert load_timm_weights(one, tmp_path / "swin.pth") == []
+    load_timm_weights(other, FILES / "swin.safetensors")
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+
+
+def test_the_position_biases_of_another_window_are_interpolated():
+    model = our_model("swin", window_size=5)
+    notes = load_timm_weights(model, FILES / "swin.safetensors")
+    assert notes == ["its position biases of windows of 3 patches are interpolated"]
+    table = load_file(FILES / "swin.safetensors")[
+        "layers.1.blocks.0.attn.relative_position_bias_table"
+    ]
+    found = model.stages[1][0].attention.position_bias
+    assert found.shape == (81, 2)
+    torch.testing.assert_close(found.mean(0), table.float().mean(0), rtol=0.05, atol=0.05)
+
+
+def test_files_of_the_authors_of_cvt(tmp_path):
+    """With the names of the public code, which timm has not."""
+    model, names = our_model("cvt"), {"stage1.cls_token": "class_token"}
+    for stage in (0, 1):
+        embedding = f"stage{stage}.patch_embed"
+        names[f"{embedding}.proj"] = f"embeddings.{stage}.convolution"
+        names[f"{embedding}.norm"] = f"embeddings.{stage}.norm"
+        theirs, ours = f"stage{stage}.blocks.0", f"stages.{stage}.0"
+        for part in "qkv":
+            names[f"{theirs}.attn.conv_proj_{part}.conv"] = f"{ours}.attention.{part}_convolution.0"
+            names[f"{theirs}.attn.conv_proj_{part}.bn"] = f"{ours}.attention.{part}_convolution.1"
+            names[f"{theirs}.attn.proj_{part}"] = f"{ours}.attention.{part}"
+        names[f"{theirs}.attn.proj"] = f"{ours}.attention.out_proj"
+        names[f"{theirs}.norm1"] = f"{ours}.attention_residual.norm"
+        names[f"{theirs}.norm2"] = f"{ours}.feed_forward_residual.norm"
+        names[f"{theirs}.mlp.fc1"] = f"{ours}.feed_forward.inner"
+        names[f"{theirs}.mlp.fc2"] = f"{ours}.feed_forward.outer"
+    names |= {"norm": "norm", "head": "head"}
+    by_ours = {ours: theirs for theirs, ours in names.items()}
+
+    def public(name):
+        module, _, leaf = name.rpartition(".")
+        return by_ours.get(name) or f"{by_ours[module]}.{leaf}"
+
+    tensors = {
+        public(name): torch.rand_like(t) if t.is_floating_point() else t
+        for name, t in model.state_dict().items()
+    }
+    torch.save(tensors, tmp_path / "cvt.pth")
+    assert load_timm_weights(model, tmp_path / "cvt.pth") == []
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, tensors[public(name)]), name
 
 
 class Unsafe:

@@ -21,6 +21,9 @@ from relu_nmt.data.indexed_dataset import IndexedDataset, IndexedDatasetWriter
 from relu_nmt.data.split import Split
 from relu_nmt.errors import ReluNmtError
 from relu_nmt.recipes import preprocess
+from relu_nmt.vision.images import open_images
+from tests.unit.vision.made_images import make_squares, zip_folder
+from tests.unit.vision.test_image_tables import files_of, write_table
 
 MANY = settings(
     max_examples=60,
@@ -215,3 +218,27 @@ def test_manifest_with_any_value(folder, tmp_path, value, where):
     (copy / "manifest.json").write_text(json.dumps(content))
     read_or_refuse(lambda: read_manifest(copy))
     read_or_refuse(lambda: read_whole_folder(copy))
+
+
+@MANY
+@given(damage=damages())
+@pytest.mark.parametrize("suffix", [".npz", ".parquet", ".zip"])
+def test_files_of_images(tmp_path, suffix, damage):
+    pixels = np.random.default_rng(0).integers(0, 256, (6, 3, 3, 3), dtype=np.uint8)
+    file = tmp_path / f"whole{suffix}"
+    if not file.exists():
+        if suffix == ".npz":
+            np.savez_compressed(file, images=pixels, labels=np.arange(6))
+        elif suffix == ".zip":
+            zip_folder(make_squares(tmp_path / "squares", 2), file)
+        else:
+            write_table(file, {"image": files_of(pixels, True), "label": list("abcabc")})
+    damaged = tmp_path / f"damaged{suffix}"
+    damaged.write_bytes(damage(file.read_bytes()))
+
+    def read():
+        for images in open_images(damaged).values():
+            for index in range(len(images)):
+                images.read(index)
+
+    read_or_refuse(read)

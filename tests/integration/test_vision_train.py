@@ -118,6 +118,32 @@ def test_an_xcit_goes_on_where_it_stopped_statistics_included(squares, tmp_path,
     assert sum(found.values()) == pytest.approx(1)
 
 
+SWIN = "--arch swin_tiny_patch2_window2_12 --stage-layers 2,1 --stage-heads 2,4"
+CVT = "--arch cvt_13_12 --stage-layers 1,1 --stage-heads 1,2"
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        f"{SWIN} --attention reluformer --attention-norm-weight .1 --attention-entropy-weight .1",
+        f"{SWIN} --attention sima",
+        f"{CVT} --attention polynomial:power=3 --ffn relu",
+        f"{CVT} --checkpoint-activations",
+    ],
+)
+def test_swin_and_cvt_go_on_where_they_stopped(squares, tmp_path, shape):
+    flags = f"--cpu {shape} --embed-dim 8 --drop-path .1 --batch-size 20 --lr 5e-3 --bf16 "
+    flags += "--warmup-updates 4 --log-format json --log-interval 1 --lr-period-updates 20 "
+    flags += f"--no-epoch-checkpoints --save-dir {tmp_path}"
+    run(squares, f"{flags}/whole --max-update 7")
+    for last in (3, 7):
+        run(squares, f"{flags}/parts --max-update {last}")
+    assert_same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
+    classifier = ImageClassifier.from_checkpoint(tmp_path / "whole/checkpoint_last.safetensors")
+    [found] = classifier.classify([open_images(squares)["val"].read(0)])
+    assert sum(found.values()) == pytest.approx(1)
+
+
 def test_training_starts_from_public_weights_and_goes_on_without_them(squares, tmp_path, capsys):
     public = ROOT / "tests/compat/timm_files/xcit.safetensors"
     flags = "--cpu --arch xcit_nano_12 --embed-dim 8 --heads 2 --layers 1 --image-size 32 "

@@ -96,6 +96,25 @@ def test_the_attention_preset_goes_with_any_shape():
     assert image.regularizer.active
 
 
+def test_a_recipe_goes_with_any_shape_and_flags_go_before_it(tmp_path):
+    flags = ["d", "--recipe", "deit", "--arch", "vit_s", "--mixup", "0", "--lr-batch-size", "0"]
+    config = parsed(ImageTrainingSettings, *flags)
+    assert (config.augmentation.mixup, config.augmentation.cutmix) == (0.0, 1.0)
+    assert (config.model.embed_dim, config.model.drop_path) == (384, 0.05)
+    assert (config.trainer.schedule.lr, config.trainer.schedule.lr_batch_size) == ((5e-4,), 0)
+    # Updates of warm-up go before the recipe's epochs, and no RandAugment before its magnitude.
+    flags += ["--warmup-updates", "7", "--rand-augment", "0"]
+    other = parsed(ImageTrainingSettings, *flags)
+    assert (other.trainer.schedule.warmup_epochs, other.trainer.schedule.warmup) == (0, 7)
+    path = tmp_path / "own.yaml"
+    path.write_text(c.to_yaml(other))
+    assert parsed(ImageTrainingSettings, "--config", str(path)) == other
+    assert c.from_dict(ImageTrainingSettings, json.loads(json.dumps(c.to_dict(config)))) == config
+    for flag in ("--rand-augment-std=1", "--rand-augment-magnitude=3"):
+        with pytest.raises(ConfigError, match="does nothing without --rand-augment"):
+            parsed(ImageTrainingSettings, "d", flag)
+
+
 def test_typed_attention_options_go_before_the_preset():
     flags = ["d", "--max-tokens", "9", "--arch", "reluformer_tiny", "--attention", "softmax"]
     assert parsed(TranslationTrainingSettings, *flags).model.attention == "softmax"
@@ -116,9 +135,6 @@ def test_typed_attention_options_go_before_the_preset():
         ("--disable-validation --patience 3", "--disable-validation"),
         ("--min-lr 0.1", "--lr-scheduler cosine"),
         ("--total-num-update 9", "--lr-scheduler polynomial_decay"),
-        ("--max-source-positions 80", "--positions learned"),
-        ("--decoder-learned-pos --max-source-positions 80", "--positions learned"),
-        ("--positions learned --encoder-positions none --max-source-positions 80", "--encoder-pos"),
     ],
 )
 def test_a_flag_that_does_nothing_says_what_it_needs(flags, needed):
@@ -128,8 +144,8 @@ def test_a_flag_that_does_nothing_says_what_it_needs(flags, needed):
     assert needed in str(error.value)
 
 
-@pytest.mark.parametrize("flags", ["--positions learned", "--encoder-learned-pos"])
-def test_longest_source_with_learned_positions(flags):
+@pytest.mark.parametrize("flags", ["--positions learned", "--encoder-learned-pos", ""])
+def test_longest_source_with_any_positions(flags):
     typed = ["d", "--max-tokens", "9", *flags.split(), "--max-source-positions", "80"]
     assert parsed(TranslationTrainingSettings, *typed).model.max_source_positions == 80
 

@@ -36,6 +36,21 @@ MODELS = {
             "tokens_norm": True,
         },
     },
+    "swin": {
+        "class": "SwinTransformer",
+        "image": 48,
+        # Of 12 x 12 patches; windows are shifted but in the last stage.
+        "others": [(48, 96)],
+        "ours": {
+            **{"family": "swin", "embed_dim": 4, "patch_size": 4, "window_size": 3},
+            **{"stage_layers": (2, 2, 1), "stage_heads": (1, 2, 4)},
+        },
+        "timm": {
+            **{"img_size": 48, "embed_dim": 4, "patch_size": 4, "window_size": 3},
+            **{"depths": (2, 2, 1), "num_heads": (1, 2, 4)},
+            "strict_img_size": False,
+        },
+    },
 }
 """By name: the class of timm, the size of the images, other sizes, the settings here and there."""
 CLASSES = 3
@@ -49,10 +64,11 @@ def images(height: int, width: int) -> torch.Tensor:
 
 def timm_model(name: str) -> torch.nn.Module:
     """Return a small model of timm with random weights, also where they would be 0 or 1."""
-    from timm.models import vision_transformer, xcit
+    from timm.models import swin_transformer, vision_transformer, xcit
 
+    modules = {"vit": vision_transformer, "xcit": xcit, "swin": swin_transformer}
     values = MODELS[name]
-    kind = getattr(xcit if name == "xcit" else vision_transformer, values["class"])
+    kind = getattr(modules[name], values["class"])
     torch.manual_seed(0)
     model = kind(num_classes=CLASSES, **values["timm"]).eval()
     with torch.no_grad():

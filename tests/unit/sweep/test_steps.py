@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.io.file_lock import acquire_lock
 from relu_nmt.sweep.steps import (
     DONE,
     FAILED,
@@ -16,7 +17,6 @@ from relu_nmt.sweep.steps import (
     Step,
     StepState,
     SweepModel,
-    acquire_lock,
     check_same_commands,
 )
 

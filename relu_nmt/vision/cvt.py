@@ -1,0 +1,185 @@
+"""CvT: convolutions before the projections of attention, and between stages of smaller maps."""
+
+from collections.abc import Collection
+
+import torch
+from torch import Tensor, nn
+
+from relu_nmt.attention import attentions
+from relu_nmt.attention.masks import Visibility
+from relu_nmt.dropout import Dropout
+from relu_nmt.errors import ConfigError
+from relu_nmt.modules.multihead import MultiheadAttention
+from relu_nmt.modules.transformer_layer import run_layer
+from relu_nmt.vision import vision_models
+from relu_nmt.vision.base import Grid, VisionModel, VisionOutput, exempt_from_decay, initialize
+from relu_nmt.vision.config import VisionTransformerConfig
+from relu_nmt.vision.stages import build_stages, stage_attention, stage_norm
+
+FIRST_EMBEDDING = (7, 4, 2)
+"""Width, stride and padding of the convolution before the first stage, in pixels."""
+NEXT_EMBEDDING = (3, 2, 1)
+SMALLEST_IMAGE = 3
+"""Pixels a side, for the first convolution to find a place."""
+KEY_STRIDE = 2
+
+
+class ConvolutionalAttention(MultiheadAttention):
+    """Self-attention whose queries, keys and values each come from a convolution of their own.
+
+    It is depth-wise, 3 x 3, and followed by batch normalisation and a linear map. That of keys and
+    values skips every second row and column, so that they are fewer than the queries. Class tokens,
+    in front, go to the linear maps at once. Scores are divided by the square root of the model's
+    width D, not of a head's.
+
+    Args:
+        config: the model's settings.
+        stage: number of the stage, from 0.
+        layer: number of the block in the model, from 0.
+
+    Raises:
+        ConfigError: the attention wants as many keys as queries.
+
+    Reference: Wu et al. 2021, "CvT: Introducing convolutions to vision transformers", section 3.2;
+    the divisor of the scores is that of its public code.
+    """
+
+    def __init__(self, config: VisionTransformerConfig, stage: int, layer: int) -> None:
+        attention, dim = stage_attention(config, stage, layer), config.stage_dims[stage]
+        able = attention.capabilities
+        if not (able.cross or able.fewer_keys):
+            kinds = ((name, attentions.get(name).capabilities) for name in attentions.names())
+            fitting = ", ".join(name for name, kind in kinds if kind.cross or kind.fewer_keys)
+            raise ConfigError(
+                f"--attention {config.attention}: it wants as many keys as queries, but in CvT "
+                f"they are a quarter; choose one of {fitting}"
+            )
+        super().__init__(dim, attention)
+        self.q_convolution = depth_wise(dim, 1)
+        self.k_convolution = depth_wise(dim, KEY_STRIDE)
+        self.v_convolution = depth_wise(dim, KEY_STRIDE)
+        self.q, self.k, self.v = self.draw_projections(1, 1, 1)
+
+    def forward(self, x: Tensor, grid: Grid) -> Tensor:
+        """Map [B, N, D] to [B, N, D].
+
+        Args:
+            x: the states; the last height * width are the patches.
+            grid: of the patches.
+        """
+        first, patches = x.tensor_split([x.size(1) - grid.height * grid.width], dim=1)
+        image = patches.transpose(1, 2).unflatten(2, grid)
+
+        def heads(convolution: nn.Module, linear: nn.Module) -> Tensor:
+            tokens = convolution(image).flatten(2).transpose(1, 2)
+            return self.split(linear(torch.cat([first, tokens], dim=1)))
+
+        q = self.attention.map_queries(heads(self.q_convolution, self.q))
+        k = self.attention.map_keys(heads(self.k_convolution, self.k))
+        v = heads(self.v_convolution, self.v)
+        # The mechanism divides by the root of a head's width, D / H.
+        q = q * self.num_heads**-0.5
+        visibility = Visibility(q.size(2), k.size(2), device=x.device)
+        return self.finish(self.attend(q, k, v, visibility), x)
+
+
+def depth_wise(dim: int, stride: int) -> nn.Sequential:
+    """Return a new depth-wise 3 x 3 convolution with batch normalisation."""
+    return nn.Sequential(
+        nn.Conv2d(dim, dim, 3, stride, padding=1, groups=dim, bias=False), nn.BatchNorm2d(dim)
+    )
+
+
+class ConvolutionalEmbedding(nn.Module):
+    """A convolution with a stride, and a norm of the tokens that it gives.
+
+    Args:
+        config: the model's settings.
+        stage: number of the stage that it leads to, from 0.
+
+    Reference: Wu et al. 2021, "CvT", section 3.1.
+    """
+
+    def __init__(self, config: VisionTransformerConfig, stage: int) -> None:
+        super().__init__()
+        channels = config.stage_dims[stage - 1] if stage else 3
+        shape = NEXT_EMBEDDING if stage else FIRST_EMBEDDING
+        self.convolution = nn.Conv2d(channels, config.stage_dims[stage], *shape)
+        self.norm = stage_norm(config, config.stage_dims[stage])
+
+    def forward(self, image: Tensor) -> tuple[Tensor, Grid]:
+        """Map [B, C, Y, X] to tokens [B, N, D], row by row, and their grid."""
+        made = self.convolution(image)
+        return self.norm(made.flatten(2).transpose(1, 2)), Grid(made.size(2), made.size(3))
+
+
+@vision_models.register("cvt")
+class ConvolutionalTransformer(VisionModel):
+    """Stages of blocks with convolutional projections, without positions.
+
+    The class token comes in front of the patches of the last stage; only there blocks are skipped
+    by stochastic depth, the more the later. The convolutions pad the image themselves, so that it
+    may have any size of 3 pixels or more.
+
+    Args:
+        config: shape and attention.
+        num_classes: C.
+
+    Raises:
+        ConfigError: the attention cannot work with these settings.
+
+    Example:
+        >>> config = VisionTransformerConfig.of(
+        ...     family="cvt", embed_dim=8, stage_layers=(1, 2), stage_heads=(1, 2)
+        ... )
+        >>> output = ConvolutionalTransformer(config, 10)(torch.zeros(2, 3, 30, 50), blocks=[2])
+        >>> tuple(output.logits.shape), tuple(output.intermediate[2].shape)
+        ((2, 10), (2, 16, 4, 6))
+
+    Reference: Wu et al. 2021, "CvT: Introducing convolutions to vision transformers", Table 2.
+    """
+
+    def __init__(self, config: VisionTransformerConfig, num_classes: int) -> None:
+        super().__init__(config)
+        if config.image_size < SMALLEST_IMAGE:
+            raise ConfigError(
+                f"--image-size {config.image_size}: CvT wants {SMALLEST_IMAGE} or more"
+            )
+        width, stride, padding = FIRST_EMBEDDING
+        self.num_tokens = ((config.image_size + 2 * padding - width) // stride + 1) ** 2
+        layers, dim = config.stages.stage_layers, config.stage_dims[-1]
+        self.embeddings = nn.ModuleList(
+            ConvolutionalEmbedding(config, stage) for stage in range(len(layers))
+        )
+        self.dropout = Dropout(config.dropout)
+        rates = [config.drop_path * index / max(1, layers[-1] - 1) for index in range(layers[-1])]
+        rates = [0.0] * sum(layers[:-1]) + rates
+        self.stages = build_stages(config, ConvolutionalAttention, rates)
+        self.class_token = nn.Parameter(torch.empty(1, 1, dim))
+        self.norm = stage_norm(config, dim)
+        self.head = nn.Linear(dim, num_classes)
+        initialize(self.class_token, self.head.weight)
+        nn.init.zeros_(self.head.bias)
+        exempt_from_decay(self, self.class_token)
+
+    def forward(self, images: Tensor, blocks: Collection[int] = ()) -> VisionOutput:
+        """See :meth:`VisionModel.forward`."""
+        image, intermediate, layer = images, {}, 0
+        for embedding, stage in zip(self.embeddings, self.stages, strict=True):
+            x, grid = embedding(image)
+            if stage is self.stages[-1]:
+                x = torch.cat([self.class_token.expand(x.size(0), -1, -1), x], dim=1)
+            x = self.dropout(x)
+            for block in stage:
+                x = run_layer(block, (x, grid), self.config.checkpoint_activations)
+                if layer in blocks:
+                    intermediate[layer] = _picture(x, grid)
+                layer += 1
+            image = _picture(x, grid)
+        features = self.norm(x[:, 0])
+        return VisionOutput(self.head(features).float(), features, intermediate)
+
+
+def _picture(x: Tensor, grid: Grid) -> Tensor:
+    """Return the patches [B, D, height, width] of tokens [B, N, D]."""
+    return x[:, -grid.height * grid.width :].transpose(1, 2).unflatten(2, grid)

@@ -1,0 +1,237 @@
+"""Swin: attention inside windows of patches, which are shifted in every second block."""
+
+from collections.abc import Collection
+from functools import cached_property
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from relu_nmt.attention.bias import ScoreBias
+from relu_nmt.attention.masks import Visibility
+from relu_nmt.dropout import Dropout
+from relu_nmt.modules.multihead import MultiheadAttention
+from relu_nmt.modules.transformer_layer import run_layer
+from relu_nmt.vision import vision_models
+from relu_nmt.vision.base import (
+    Grid,
+    VisionModel,
+    VisionOutput,
+    exempt_from_decay,
+    grid_of,
+    initialize,
+)
+from relu_nmt.vision.blocks import PatchEmbedding
+from relu_nmt.vision.config import VisionTransformerConfig
+from relu_nmt.vision.stages import build_stages, stage_attention, stage_norm
+
+
+class Windows:
+    """The windows of a map: rows of tokens in which any attention works as it is.
+
+    Shifted windows begin half a window above and left of the map. Where windows stick out of it,
+    they hold padding, a key that nobody sees; so they are the regions that the paper's masks leave
+    after its cyclic shift. A map no larger than a window is one window, and is not shifted.
+
+    Args:
+        grid: of the map.
+        size: patches a side of a window, w.
+        shifted: whether the windows are shifted by half of their sides, rounded down.
+        x: [B, N, D], the states; tells batch size and device.
+
+    Example:
+        >>> windows = Windows(Grid(1, 3), 2, True, torch.zeros(1, 3, 1))
+        >>> rows = windows.take(torch.tensor([[[5], [6], [7]]]))
+        >>> rows[..., 0].tolist(), windows.visibility.counts.flatten().tolist()
+        ([[0, 5], [6, 7]], [1.0, 2.0])
+        >>> windows.put(rows)[0, :, 0].tolist()
+        [5, 6, 7]
+
+    Reference: Liu et al. 2021, "Swin Transformer", section 3.2.
+    """
+
+    def __init__(self, grid: Grid, size: int, shifted: bool, x: Tensor) -> None:
+        self.grid, self.size, self.device, self.batch = grid, size, x.device, x.size(0)
+        self.sides = [min(size, length) for length in grid]
+        shifts = [
+            side // 2 if shifted and length > side else 0
+            for length, side in zip(grid, self.sides, strict=True)
+        ]
+        self.before = [-shift % side for shift, side in zip(shifts, self.sides, strict=True)]
+        self.after = [
+            -(length + before) % side
+            for length, before, side in zip(grid, self.before, self.sides, strict=True)
+        ]
+
+    def take(self, x: Tensor) -> Tensor:
+        """Return the windows [B W, N', C] of a map [B, N, C], with zeros for padding."""
+        (top, left), (bottom, right) = self.before, self.after
+        x = F.pad(x.unflatten(1, self.grid), (0, 0, left, right, top, bottom))
+        x = x.unflatten(2, (-1, self.sides[1])).unflatten(1, (-1, self.sides[0]))
+        return x.transpose(2, 3).flatten(3, 4).flatten(0, 2)
+
+    def put(self, rows: Tensor) -> Tensor:
+        """Return the map [B, N, C] of windows [B W, N', C]."""
+        top, left = self.before
+        height, width = self.grid
+        across = (left + width + self.after[1]) // self.sides[1]
+        x = rows.unflatten(1, self.sides).unflatten(0, (self.batch, -1, across)).transpose(2, 3)
+        x = x.flatten(3, 4).flatten(1, 2)  # [B, rows of all windows, columns of all windows, C]
+        return x[:, top : top + height, left : left + width].flatten(1, 2)
+
+    @cached_property
+    def visibility(self) -> Visibility:
+        """Which tokens of a window each of its tokens sees: those of the map."""
+        height, width = self.sides
+        length = height * width
+        mask = None
+        if any((*self.before, *self.after)):
+            num_patches = self.grid.height * self.grid.width
+            ones = torch.ones(1, num_patches, 1, dtype=torch.bool, device=self.device)
+            mask = self.take(ones)[..., 0].repeat(self.batch, 1)
+        return Visibility(
+            length,
+            length,
+            key_mask=mask,
+            query_mask=mask,
+            device=self.device,
+            grid=(height, width),
+        )
+
+    def bias(self, table: Tensor) -> ScoreBias:
+        """Return the bias of the scores in each window.
+
+        Args:
+            table: [H, (2 w - 1)^2], for each difference of rows and columns, query minus key.
+        """
+        height, width = (torch.arange(side, device=self.device) for side in self.sides)
+        codes = (height[:, None] * (2 * self.size - 1) + width).flatten()[None]
+        return ScoreBias(table, codes, codes, zero=2 * self.size * (self.size - 1))
+
+
+class WindowAttention(MultiheadAttention):
+    """Self-attention inside windows, whose scores get a learned bias for each relative position.
+
+    A mechanism without scores has no bias: then only the windows and the merging of patches tell
+    where a patch is.
+
+    Args:
+        config: the model's settings.
+        stage: number of the stage, from 0.
+        layer: number of the block in the model, from 0.
+
+    Reference: Liu et al. 2021, "Swin Transformer", Eq. 4.
+    """
+
+    def __init__(self, config: VisionTransformerConfig, stage: int, layer: int) -> None:
+        attention = stage_attention(config, stage, layer)
+        super().__init__(config.stage_dims[stage], attention)
+        self.parts = 2 if attention.shares_queries_and_keys else 3
+        [self.qkv] = self.draw_projections(self.parts)
+        self.position_bias = None
+        if attention.capabilities.scores:
+            differences = (2 * config.stages.window_size - 1) ** 2
+            self.position_bias = nn.Parameter(torch.empty(differences, self.num_heads))
+            initialize(self.position_bias)
+
+    def forward(self, x: Tensor, windows: Windows) -> Tensor:
+        """Map [B, N, D] to [B, N, D]."""
+        parts = [self.split(part) for part in windows.take(self.qkv(x)).chunk(self.parts, dim=-1)]
+        q, k = self.attention.map_queries(parts[0]), self.attention.map_keys(parts[-2])
+        bias = None if self.position_bias is None else windows.bias(self.position_bias.T)
+        values = self.attend(q, k, parts[-1], windows.visibility, bias)
+        return self.finish(windows.put(values), x)
+
+
+class PatchMerging(nn.Module):
+    """A linear map of each 2 x 2 patches side by side; a map of odd sides gets zeros.
+
+    Args:
+        config: the model's settings.
+        stage: number of the stage before, from 0.
+
+    Reference: Liu et al. 2021, "Swin Transformer", section 3.1.
+    """
+
+    def __init__(self, config: VisionTransformerConfig, stage: int) -> None:
+        super().__init__()
+        dim, next_dim = config.stage_dims[stage : stage + 2]
+        self.norm = stage_norm(config, 4 * dim)
+        self.reduction = nn.Linear(4 * dim, next_dim, bias=False)
+        initialize(self.reduction.weight)
+
+    def forward(self, x: Tensor, grid: Grid) -> tuple[Tensor, Grid]:
+        """Map [B, N, D] to [B, about N / 4, D'], and return the grid of these, too."""
+        height, width = grid
+        x = F.pad(x.unflatten(1, grid), (0, 0, 0, width % 2, 0, height % 2))
+        x = x.unflatten(2, (-1, 2)).unflatten(1, (-1, 2))  # [B, Y/2, 2, X/2, 2, D]
+        # The order of the public weights: column by column.
+        x = x.permute(0, 1, 3, 4, 2, 5).flatten(3)
+        grid = Grid(x.size(1), x.size(2))
+        return self.reduction(self.norm(x.flatten(1, 2))), grid
+
+
+@vision_models.register("swin")
+class SwinTransformer(VisionModel):
+    """Stages of blocks with attention inside windows; between them patches are merged.
+
+    Images of any size are padded to whole patches with zeros, the mean colour; padding inside
+    windows is no key. n of a query is the number of patches in its window or, where windows are
+    shifted, in its part of it.
+
+    Args:
+        config: shape and attention.
+        num_classes: C.
+
+    Raises:
+        ConfigError: the attention cannot work with these settings.
+
+    Example:
+        >>> config = VisionTransformerConfig.of(
+        ...     family="swin", patch_size=(4,), embed_dim=8, stage_layers=(1, 2), stage_heads=(1, 2)
+        ... )
+        >>> output = SwinTransformer(config, 10)(torch.zeros(2, 3, 50, 70), blocks=[2])
+        >>> tuple(output.logits.shape), tuple(output.intermediate[2].shape)
+        ((2, 10), (2, 16, 7, 9))
+
+    Reference: Liu et al. 2021, "Swin Transformer: Hierarchical vision transformer using shifted
+    windows". Deviation: padded patches of maps that are no multiple of the window are no keys.
+    """
+
+    def __init__(self, config: VisionTransformerConfig, num_classes: int) -> None:
+        super().__init__(config)
+        dims = config.stage_dims
+        height, width = grid_of((config.image_size, config.image_size), config.patch_sides)
+        self.num_tokens = height * width
+        self.patches = PatchEmbedding(config.patch_sides, dims[0])
+        self.patches_norm = stage_norm(config, dims[0])
+        self.dropout = Dropout(config.dropout)
+        self.mergings = nn.ModuleList(PatchMerging(config, i) for i in range(len(dims) - 1))
+        count = sum(config.stages.stage_layers)
+        rates = [config.drop_path * layer / max(1, count - 1) for layer in range(count)]
+        self.stages = build_stages(config, WindowAttention, rates)
+        self.norm = stage_norm(config, dims[-1])
+        self.head = nn.Linear(dims[-1], num_classes)
+        initialize(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+        modules = [m for m in self.modules() if isinstance(m, WindowAttention)]
+        exempt_from_decay(self, *(module.position_bias for module in modules))
+
+    def forward(self, images: Tensor, blocks: Collection[int] = ()) -> VisionOutput:
+        """See :meth:`VisionModel.forward`."""
+        config, intermediate, layer = self.config, {}, 0
+        x, grid = self.patches(images)
+        x = self.dropout(self.patches_norm(x))
+        for number, stage in enumerate(self.stages):
+            if number:
+                x, grid = self.mergings[number - 1](x, grid)
+            windows = [
+                Windows(grid, config.stages.window_size, shifted, x) for shifted in (False, True)
+            ]
+            for index, block in enumerate(stage):
+                x = run_layer(block, (x, windows[index % 2]), config.checkpoint_activations)
+                if layer in blocks:
+                    intermediate[layer] = x.transpose(1, 2).unflatten(2, grid)
+                layer += 1
+        features = self.norm(x).mean(1)
+        return VisionOutput(self.head(features).float(), features, intermediate)

@@ -1,0 +1,217 @@
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from relu_nmt.attention.base import Need
+from relu_nmt.attention.records import record_attention
+from relu_nmt.errors import ConfigError
+from relu_nmt.vision.base import Grid, build_vision_model
+from relu_nmt.vision.config import VisionTransformerConfig, architectures
+from tests.unit.vision.test_families import UNFIT
+
+SMALL = {
+    "family": "cvt",
+    "image_size": 32,
+    "embed_dim": 8,
+    "stage_layers": (1, 2, 2),
+    "stage_heads": (1, 2, 4),
+    "feed_forward": "quick-gelu",
+}
+
+
+def small_model(**settings):
+    torch.manual_seed(0)
+    return build_vision_model(VisionTransformerConfig.of(**{**SMALL, **settings}), 5)
+
+
+def randomized(model):
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn_like(parameter) * 0.3)
+        for module in model.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.running_mean.normal_()
+                module.running_var.uniform_(0.5, 2.0)
+    return model.eval()
+
+
+def test_numbers_of_parameters_and_sizes_of_maps_are_the_published_ones():
+    config = VisionTransformerConfig.of(**architectures["cvt_13_224"])
+    with torch.device("meta"):
+        model = build_vision_model(config, 1000)
+        output = model.eval()(torch.zeros(1, 3, 224, 224), blocks=range(13))
+    assert sum(p.numel() for p in model.parameters()) == 19_997_480
+    shapes = [tuple(picture.shape[1:]) for picture in output.intermediate.values()]
+    assert shapes == [(64, 56, 56)] + [(192, 28, 28)] * 2 + [(384, 14, 14)] * 10
+    assert output.features.shape == (1, 384)
+    assert model.num_tokens == 56**2
+    for stage, dim in zip(model.stages, (64, 192, 384), strict=True):
+        for block in stage:
+            assert sum(p.numel() for p in block.parameters()) == 12 * dim**2 + 46 * dim
+    rates = [[b.feed_forward_residual.drop_path.p for b in stage] for stage in model.stages]
+    assert rates[:2] == [[0.0], [0.0, 0.0]]
+    assert rates[2] == pytest.approx([0.1 * i / 9 for i in range(10)])
+
+
+class Published(nn.Module):
+    """CvT as its paper and public code describe it, with the weights of one of our models."""
+
+    def __init__(self, weights, layers, heads):
+        super().__init__()
+        self.weights, self.layers, self.heads = weights, layers, heads
+
+    def norm(self, x, name):
+        x = x - x.mean(-1, keepdim=True)
+        x = x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+        return x * self.weights[f"{name}.weight"] + self.weights[f"{name}.bias"]
+
+    def linear(self, x, name):
+        return x @ self.weights[f"{name}.weight"].T + self.weights[f"{name}.bias"]
+
+    def projected(self, x, height, width, block, part, stride):
+        """Convolve the patches, leave the class token, and map both."""
+        name = f"{block}.attention.{part}_convolution"
+        own = x.shape[1] - height * width
+        image = x[:, own:].transpose(1, 2).reshape(len(x), -1, height, width)
+        kernel = self.weights[f"{name}.0.weight"]
+        image = F.conv2d(image, kernel, stride=stride, padding=1, groups=len(kernel))
+        mean, variance, gain, shift = (
+            self.weights[f"{name}.1.{each}"][:, None, None]
+            for each in ("running_mean", "running_var", "weight", "bias")
+        )
+        image = (image - mean) / (variance + 1e-5).sqrt() * gain + shift
+        tokens = torch.cat([x[:, :own], image.flatten(2).transpose(1, 2)], 1)
+        return self.linear(tokens, f"{block}.attention.{part}")
+
+    def attention(self, x, height, width, block, heads):
+        q, k, v = (
+            self.projected(x, height, width, block, part, stride)
+            for part, stride in (("q", 1), ("k", 2), ("v", 2))
+        )
+        dim = q.shape[-1]
+        joined = []
+        for some in torch.arange(dim).chunk(heads):
+            scores = q[..., some] @ k[..., some].transpose(1, 2) / dim**0.5
+            weights = scores.exp() / scores.exp().sum(-1, keepdim=True)
+            joined.append(weights @ v[..., some])
+        return self.linear(torch.cat(joined, -1), f"{block}.attention.out_proj")
+
+    def forward(self, image):
+        for stage, (layers, heads) in enumerate(zip(self.layers, self.heads, strict=True)):
+            name = f"embeddings.{stage}"
+            kernel, bias = (self.weights[f"{name}.convolution.{x}"] for x in ("weight", "bias"))
+            stride, padding = (2, 1) if stage else (4, 2)
+            image = F.conv2d(image, kernel, bias, stride=stride, padding=padding)
+            height, width = image.shape[2:]
+            x = self.norm(image.flatten(2).transpose(1, 2), f"{name}.norm")
+            if stage == len(self.layers) - 1:
+                x = torch.cat([self.weights["class_token"].expand(len(x), 1, -1), x], 1)
+            for index in range(layers):
+                block = f"stages.{stage}.{index}"
+                y = self.norm(x, f"{block}.attention_residual.norm")
+                x = x + self.attention(y, height, width, block, heads)
+                y = self.norm(x, f"{block}.feed_forward_residual.norm")
+                y = self.linear(y, f"{block}.feed_forward.inner")
+                y = y / (1 + (-1.702 * y).exp())
+                x = x + self.linear(y, f"{block}.feed_forward.outer")
+            patches = x[:, -height * width :]
+            image = patches.transpose(1, 2).reshape(len(x), -1, height, width)
+        return self.linear(self.norm(x[:, 0], "norm"), "head")
+
+
+@pytest.mark.parametrize("size", [(32, 32), (29, 50)])
+def test_the_whole_forward_pass_against_the_formula(size):
+    model = randomized(small_model()).double()
+    published = Published(model.state_dict(), SMALL["stage_layers"], SMALL["stage_heads"])
+    images = torch.randn(2, 3, *size, dtype=torch.float64)
+    torch.testing.assert_close(model(images).logits, published(images).float())
+
+
+@pytest.mark.parametrize("name", ["reluformer", "polynomial:power=3", "pointwise:qk_norm=true"])
+def test_scores_are_divided_by_the_root_of_the_models_width(name):
+    attend = randomized(small_model(attention=name)).stages[2][0].attention.double()
+    seen = {}
+    attend.attention.register_forward_hook(
+        lambda module, args, kwargs, output: seen.update(args=args, values=output.values),
+        with_kwargs=True,
+    )
+    attend(torch.randn(2, 7, 32, dtype=torch.float64), Grid(2, 3))
+    q, k, v, visibility = seen["args"]
+    assert (q.shape[2], k.shape[2], visibility.counts.item()) == (7, 3, 3)
+    # The queries are divided by sqrt(H) before the mechanism divides scores by sqrt(D / H).
+    scores = (q * 4**0.5) @ k.transpose(-1, -2) / 32**0.5
+    if name == "reluformer":
+        weights = scores.relu() / 1.5**0.5
+    elif name.startswith("polynomial"):
+        weights = scores**3 / 3**0.5
+    else:
+        weights = scores.relu() / 3
+    torch.testing.assert_close(seen["values"], weights @ v)
+
+
+def test_sima_normalises_queries_and_keys_over_their_own_tokens():
+    attend = randomized(small_model(attention="sima")).stages[1][0].attention.double()
+    captured = {}
+    attend.attention.register_forward_hook(
+        lambda module, args, kwargs, output: captured.update(args=args, values=output.values),
+        with_kwargs=True,
+    )
+    attend(torch.randn(2, 30, 16, dtype=torch.float64), Grid(5, 6))
+    q, k, v, _ = captured["args"]
+    q, k = (x / x.abs().sum(2, keepdim=True) for x in (q, k))
+    assert (q.shape[2], k.shape[2]) == (30, 9)
+    torch.testing.assert_close(captured["values"], q @ k.transpose(-1, -2) @ v)
+
+
+@pytest.mark.parametrize("name", sorted(UNFIT["cvt"]))
+def test_an_attention_that_wants_as_many_keys_as_queries_is_refused(name):
+    with pytest.raises(ConfigError, match=f"--attention {name}: it wants as many keys .* softmax"):
+        small_model(attention=name)
+
+
+@pytest.mark.parametrize("size", [(3, 3), (4, 17), (37, 61)])
+def test_images_of_any_size(size):
+    output = small_model().eval()(torch.randn(2, 3, *size), blocks=[0, 4])
+    assert torch.isfinite(output.logits).all()
+    first, last = (output.intermediate[i].shape[2:] for i in (0, 4))
+    assert first == tuple((side - 3) // 4 + 1 for side in size)
+    assert last == tuple(-(-side // 4) for side in first)  # halved twice, rounded up
+
+
+def test_a_smaller_image_is_an_error():
+    with pytest.raises(ConfigError, match="--image-size 2: CvT wants 3 or more"):
+        small_model(image_size=2)
+
+
+@pytest.mark.parametrize("name", ["softmax", "reluformer", "sima"])
+def test_bfloat16_is_close_to_float32(name):
+    model = randomized(small_model(attention=name))
+    images = torch.randn(2, 3, 33, 31)
+    expected = model(images).logits
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = model(images).logits
+    assert logits.dtype == torch.float32
+    # bfloat16 has 8 bits; errors of some roundings in five blocks.
+    assert (logits - expected).norm() < 0.1 * expected.norm()
+
+
+def test_the_class_token_is_in_the_last_stage_alone_and_no_convolution_sees_it():
+    model = randomized(small_model())
+    with record_attention(model, Need(telemetry=True)) as records:
+        model(torch.randn(2, 3, 32, 32))
+    queries = [r.visibility.num_queries for r in records]
+    assert queries == [64, 16, 16, 4 + 1, 4 + 1]
+    assert [r.visibility.counts.item() for r in records] == [16, 4, 4, 1 + 1, 1 + 1]
+    convolved = []
+    convolution = model.stages[2][0].attention.q_convolution
+    convolution.register_forward_pre_hook(lambda module, args: convolved.append(args[0]))
+    model(torch.randn(2, 3, 32, 32))
+    assert convolved[0].shape == (2, 32, 2, 2)
+
+
+def test_weight_decay_spares_norms_biases_and_the_class_token():
+    exempt = {n for n, p in small_model().named_parameters() if hasattr(p, "no_weight_decay")}
+    norms = {"stages.0.0.attention.q_convolution.1.weight", "embeddings.0.norm.weight"}
+    assert {"class_token", *norms} <= exempt
+    assert not {"embeddings.0.convolution.weight", "stages.0.0.attention.q.weight"} & exempt

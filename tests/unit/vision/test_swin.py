@@ -1,0 +1,259 @@
+import pytest
+import torch
+import torch.nn.functional as F
+
+from relu_nmt.attention import attentions
+from relu_nmt.attention.base import Need
+from relu_nmt.attention.records import record_attention
+from relu_nmt.errors import ConfigError
+from relu_nmt.vision.base import Grid, build_vision_model
+from relu_nmt.vision.config import VisionTransformerConfig, architectures
+from relu_nmt.vision.swin import PatchMerging, WindowAttention, Windows
+
+SMALL = {
+    "family": "swin",
+    "image_size": 24,
+    "patch_size": (4,),
+    "embed_dim": 8,
+    "stage_layers": (2, 2),
+    "stage_heads": (2, 4),
+    "window_size": 3,
+}
+
+
+def small_config(**settings):
+    return VisionTransformerConfig.of(**{**SMALL, **settings})
+
+
+def small_model(num_classes=5, **settings):
+    torch.manual_seed(0)
+    return build_vision_model(small_config(**settings), num_classes)
+
+
+def randomized(model):
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn_like(parameter) * 0.3)
+    return model.eval()
+
+
+@pytest.mark.parametrize(
+    ("arch", "expected"),
+    [
+        ("swin_tiny_patch4_window7_224", 28_288_354),
+        ("swin_tiny", 28_288_354),
+        ("swin_base_patch4_window7_224", 87_768_224),
+    ],
+)
+def test_numbers_of_parameters_are_the_published_ones(arch, expected):
+    config = VisionTransformerConfig.of(**architectures[arch])
+    with torch.device("meta"):
+        model = build_vision_model(config, 1000)
+        output = model(torch.zeros(1, 3, 224, 224), blocks=range(sum(config.stages.stage_layers)))
+    assert sum(p.numel() for p in model.parameters()) == expected
+    assert model.num_tokens == 56**2
+    sides = [picture.shape[2:] for picture in output.intermediate.values()]
+    maps = {side: sides.count((side, side)) for side in (56, 28, 14, 7)}
+    assert tuple(maps.values()) == config.stages.stage_layers
+
+
+def test_the_rate_of_drop_path_grows_linearly_over_all_blocks():
+    config = VisionTransformerConfig.of(**architectures["swin_tiny"])
+    with torch.device("meta"):
+        model = build_vision_model(config, 2)
+    rates = [b.attention_residual.drop_path.p for stage in model.stages for b in stage]
+    assert rates == pytest.approx([0.2 * i / 11 for i in range(12)])
+
+
+def regions_after_the_cyclic_shift(height, width, window):
+    """Return which tokens see each other [N, N] in shifted windows, as in the paper."""
+    shift = window // 2
+    places = torch.arange(height * width).view(height, width)
+    places = places.roll((-shift, -shift), (0, 1))
+    regions = torch.zeros(height, width)
+    cuts = (slice(0, -window), slice(-window, -shift), slice(-shift, None))
+    for i, rows in enumerate(cuts):
+        for j, columns in enumerate(cuts):
+            regions[rows, columns] = 3 * i + j
+    seen = torch.zeros(height * width, height * width, dtype=torch.bool)
+    for top in range(0, height, window):
+        for left in range(0, width, window):
+            part = slice(top, top + window), slice(left, left + window)
+            tokens, ids = places[part].flatten(), regions[part].flatten()
+            seen[tokens[:, None], tokens[None]] = ids[:, None] == ids[None]
+    return seen
+
+
+def seen_by(windows, grid):
+    """Return [N, N], which tokens see each other in these windows."""
+    numbers = 1 + torch.arange(grid.height * grid.width).view(1, -1, 1)
+    seen = torch.zeros(numbers.numel(), numbers.numel(), dtype=torch.bool)
+    for row in windows.take(numbers)[..., 0]:
+        tokens = row[row > 0] - 1
+        seen[tokens[:, None], tokens[None]] = True
+    return seen
+
+
+@pytest.mark.parametrize("window", [2, 3, 4, 7])
+@pytest.mark.parametrize("across", [2, 3])
+def test_shifted_windows_are_the_regions_of_the_papers_masks(window, across):
+    grid = Grid(2 * window, across * window)
+    windows = Windows(grid, window, True, torch.zeros(1, grid.height * grid.width, 1))
+    expected = regions_after_the_cyclic_shift(*grid, window)
+    assert torch.equal(seen_by(windows, grid), expected)
+    counts = windows.visibility.counts[:, 0].expand(-1, window**2)
+    padded = windows.take(torch.ones(1, grid.height * grid.width, 1))[..., 0] == 0
+    counts = windows.put(counts.masked_fill(padded, 0)[..., None])[0, :, 0]
+    assert torch.equal(counts, expected.sum(1).float())
+
+
+@pytest.mark.parametrize("shifted", [False, True])
+@pytest.mark.parametrize("grid", [Grid(1, 1), Grid(5, 8), Grid(7, 3), Grid(2, 10), Grid(6, 6)])
+def test_every_token_is_in_one_window_of_maps_of_any_size(grid, shifted):
+    x = torch.randn(2, grid.height * grid.width, 3)
+    windows = Windows(grid, 3, shifted, x)
+    assert torch.equal(windows.put(windows.take(x)), x)
+    # Without padding every window has a token.
+    assert windows.visibility.counts.min() >= 1
+    ys, xs = torch.arange(grid.height), torch.arange(grid.width)
+
+    def window_of(places, length):
+        return (places + (2 if shifted and length > 3 else 0)) // 3
+
+    ids = window_of(ys, grid.height)[:, None] * 100 + window_of(xs, grid.width)
+    assert torch.equal(seen_by(windows, grid), ids.flatten()[:, None] == ids.flatten()[None])
+
+
+@pytest.mark.parametrize(
+    "name", ["softmax", "reluformer", "polynomial:power=3", "pointwise:h=softplus"]
+)
+@pytest.mark.parametrize("shifted", [False, True])
+@pytest.mark.parametrize("grid", [Grid(6, 6), Grid(4, 7)])
+def test_window_attention_against_a_dense_one_with_masks(name, shifted, grid):
+    torch.manual_seed(0)
+    attend = WindowAttention(small_config(attention=name), 0, 0).double()
+    torch.nn.init.normal_(attend.position_bias)
+    x = torch.randn(2, grid.height * grid.width, 8, dtype=torch.float64, requires_grad=True)
+    windows = Windows(grid, 3, shifted, x)
+    output = attend(x, windows)
+
+    seen = seen_by(windows, grid)
+    q, k, v = attend.qkv(x).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
+    q, k = attend.attention.map_queries(q), attend.attention.map_keys(k)
+    scores = q @ k.transpose(-1, -2) / 2
+    ys, xs = torch.arange(grid.height), torch.arange(grid.width)
+    ys, xs = (z.flatten() for z in torch.meshgrid(ys, xs, indexing="ij"))
+    for i, j in seen.nonzero().tolist():
+        place = (ys[i] - ys[j] + 2) * 5 + xs[i] - xs[j] + 2
+        scores[:, :, i, j] = scores[:, :, i, j] + attend.position_bias[place]
+    n = seen.sum(1, keepdim=True).double()
+    if name == "softmax":
+        weights = scores.masked_fill(~seen, -torch.inf).softmax(-1)
+    elif name == "reluformer":
+        weights = scores.relu() * seen / (n / 2).sqrt()
+    elif name.startswith("polynomial"):
+        weights = scores.pow(3) * seen / n.sqrt()
+    else:
+        weights = F.softplus(scores) * seen / n
+    values = (weights @ v).transpose(1, 2).flatten(2)
+    expected = attend.out_proj(values)
+    torch.testing.assert_close(output, expected)
+    [ours] = torch.autograd.grad(output.square().sum(), x, retain_graph=True)
+    [theirs] = torch.autograd.grad(expected.square().sum(), x)
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_a_token_depends_on_its_window_alone():
+    torch.manual_seed(0)
+    grid, attend = Grid(6, 6), WindowAttention(small_config(), 0, 0)
+    windows = Windows(grid, 3, True, torch.zeros(1, 36, 8))
+    jacobian = torch.autograd.functional.jacobian(
+        lambda x: attend(x, windows)[0].sum(1), torch.randn(1, 36, 8)
+    )
+    depends = jacobian[:, 0].abs().sum(-1) > 0
+    assert torch.equal(depends, regions_after_the_cyclic_shift(6, 6, 3))
+
+
+def test_a_map_no_larger_than_the_window_is_one_window_without_padding():
+    windows = Windows(Grid(3, 2), 7, True, torch.zeros(1, 6, 1))
+    assert windows.visibility.mask is None
+    assert windows.visibility.counts.item() == 6
+    table = torch.arange(169.0)[None]
+    bias = windows.bias(table).values()[0, 0]
+    # One row down is 13 places on, one column right is one; 84 is no difference.
+    assert bias[0].tolist() == [84, 83, 71, 70, 58, 57]
+
+
+def test_merging_takes_four_patches_column_by_column():
+    merging = PatchMerging(small_config(), 0)
+    merging.norm = torch.nn.Identity()
+    x = torch.randn(1, 15, 8)
+    merged, grid = merging(x, Grid(3, 5))
+    assert grid == (2, 3)
+    last = torch.cat([x[:, 14], torch.zeros(1, 24)], 1)
+    torch.testing.assert_close(merged[:, 5], last @ merging.reduction.weight.T)
+    first = torch.cat([x[:, 0], x[:, 5], x[:, 1], x[:, 6]], 1)
+    torch.testing.assert_close(merged[:, 0], first @ merging.reduction.weight.T)
+
+
+@pytest.mark.parametrize("name", attentions.names())
+def test_scores_have_a_position_bias_that_learns(name):
+    model = small_model(attention=name).train()
+    # 23 x 30 pixels are 6 x 8 patches, 3 x 4 in the second stage.
+    model(torch.randn(3, 3, 23, 30)).logits.square().sum().backward()
+    for block in (block for stage in model.stages for block in stage):
+        bias = block.attention.position_bias
+        assert (bias is not None) == attentions.get(name).capabilities.scores
+        assert bias is None or bias.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("name", ["softmax", "reluformer", "sima", "xca"])
+def test_bfloat16_is_close_to_float32(name):
+    model = randomized(small_model(attention=name))
+    images = torch.randn(2, 3, 25, 31)
+    expected = model(images).logits
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = model(images).logits
+    assert logits.dtype == torch.float32
+    # bfloat16 has 8 bits; errors of some roundings in four blocks.
+    assert (logits - expected).norm() < 0.1 * expected.norm()
+
+
+def test_images_of_one_batch_do_not_see_each_other():
+    model = randomized(small_model())
+    images = torch.randn(3, 3, 21, 40)
+    logits = model(images).logits
+    torch.testing.assert_close(model(images[1:2]).logits[0], logits[1])
+
+
+def test_records_have_the_counts_of_shifted_windows():
+    model = small_model(attention="reluformer")
+    with record_attention(model, Need(telemetry=True)) as records:
+        model(torch.randn(2, 3, 24, 24))
+    assert [r.layer for r in records] == [0, 1, 2, 3]
+    plain, shifted = (records[i].visibility for i in (0, 1))
+    assert plain.counts.unique().tolist() == [9]
+    # 6 = 1 + 3 + 2 rows and columns: windows of shifted regions.
+    assert shifted.counts.unique().tolist() == [1, 2, 3, 4, 6, 9]
+    assert shifted.real_rows(2 * 9).sum() == 2 * 36
+
+
+def test_weight_decay_spares_norms_biases_and_the_position_biases():
+    exempt = {n for n, p in small_model().named_parameters() if hasattr(p, "no_weight_decay")}
+    assert "stages.0.0.attention.position_bias" in exempt
+    assert "patches_norm.weight" in exempt
+    assert not {"mergings.0.reduction.weight", "stages.0.0.attention.qkv.weight"} & exempt
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"stage_heads": (2,)}, "--stage-heads 2: expected as many numbers as in --stage-layers"),
+        ({"embed_dim": 9}, "--embed-dim 9 must be a multiple of the first of --stage-heads 2,4"),
+        ({"window_size": 0}, "--window-size 0: expected 1 or more"),
+        ({"stage_layers": (2, 0)}, "--stage-layers 2,0: expected 1 or more"),
+    ],
+)
+def test_settings_that_cannot_work(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        small_config(**settings)
