@@ -99,10 +99,11 @@ def render_page(place: str | Path, template: str, values: Mapping[str, Any]) -> 
     """
     import jinja2
 
-    is_folder = isinstance(place, Path)
-    own = jinja2.FileSystemLoader(place) if is_folder else jinja2.PackageLoader(place)
+    shared = jinja2.PackageLoader("relu_nmt.io")
+    own: jinja2.BaseLoader
+    own = jinja2.PackageLoader(place) if isinstance(place, str) else jinja2.FileSystemLoader(place)
     environment = jinja2.Environment(
-        loader=jinja2.ChoiceLoader([own, jinja2.PackageLoader("relu_nmt.io")]),
+        loader=jinja2.ChoiceLoader([own, shared]),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
