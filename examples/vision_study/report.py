@@ -43,6 +43,11 @@ ATTENTION = {
     (TELEMETRY, "encoder query_norm"): "length of queries",
     (TELEMETRY, "encoder output_square"): "mean square of outputs",
 }
+PLOTS = {"learning": LEARNING, "attention": ATTENTION}
+MEANING = {
+    "learning": "Means over the seeds.",
+    "attention": "Means over seeds, layers, heads and images, of attentions that have rows.",
+}
 LOGARITHMIC = ("norm of the gradient", "length of queries", "mean square of outputs")
 
 Record = dict[str, Any]
@@ -185,6 +190,32 @@ def curve_panels(
     return panels
 
 
+AXIS_PANELS = {"test_accuracy": "test top-1, %", "train_loss": "training loss, bits"}
+
+
+def axis_panels(means: Sequence[Record], study: Study) -> list[Panel]:
+    """Return the plots over the study's axis, a line for what stands at no place of it."""
+    places = {name: v.x for name, v in study.variants.items() if v.x is not None}
+    ends = min(places.values()), max(places.values())
+    styles = list(dict.fromkeys(v.line or name for name, v in study.variants.items()))
+    panels = []
+    for column, title in AXIS_PANELS.items():
+        lines: dict[str, Line] = {}
+        for record in means:
+            value, name = record.get(column), record["variant"]
+            if value is None:
+                continue
+            label = study.variants[name].line or name
+            line = lines.setdefault(label, Line(label, styles.index(label), {}, []))
+            interval = record.get(f"{column}_interval") or 0.0
+            for x in (places[name],) if name in places else ends:
+                line.points[x] = value
+                line.errors = [*(line.errors or ()), interval]
+        if lines:
+            panels.append(Panel(title, study.axis, list(lines.values()), log_x=study.log_axis))
+    return panels
+
+
 def _mean(curves: Sequence[Mapping[int, float]]) -> dict[float, float]:
     """Return the mean of curves at each update that all of them that have begun have come to."""
     curves = [curve for curve in curves if curve]
@@ -216,11 +247,15 @@ def write_report(folder: Path, study: Study) -> None:
 
 def _page(study: Study, trainings: Sequence[Trained], means: Sequence[Record]) -> str:
     figures = []
-    for model in dict.fromkeys(t.record["model"] for t in trainings):
+    if study.axis and (panels := axis_panels(means, study)):
+        caption = f"Over {study.axis}. Means over the seeds; a level line: without {study.axis}."
+        figures.append((caption, image(panels)))
+    # Of a study with an axis they would be too many lines; curves.csv has them all.
+    for model in () if study.axis else dict.fromkeys(t.record["model"] for t in trainings):
         own = [t for t in trainings if t.record["model"] == model]
-        for what, wanted in (("learning", LEARNING), ("attention", ATTENTION)):
+        for what, wanted in PLOTS.items():
             if panels := curve_panels(own, wanted):
-                figures.append((f"{model}: {what}", image(panels)))
+                figures.append((f"{model}: {what}. {MEANING[what]}", image(panels)))
     environment = next((t.state.environment for t in trainings if t.state.environment), {})
     shown = ("cpu", "gpus", "OMP_NUM_THREADS", "relu_nmt", "revision", "torch", "python")
     facts = [(name, environment.get(name)) for name in shown]

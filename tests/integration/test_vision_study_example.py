@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from relu_nmt.cli import vision_evaluate, vision_train
 from relu_nmt.cli.command import make_parser
@@ -23,7 +24,7 @@ from tests.unit.vision.made_images import make_squares, zip_folder
 EXAMPLE = Path(__file__).parents[2] / "examples" / "vision_study"
 MODULES = ("studies", "report", "run")
 TINY = "--cpu --image-size 16 --patch-size 8 --layers 1 --embed-dim 64 --heads 2 --batch-size 20"
-OWN = {"attention", "class_attention", "seed", "save_dir", "data"}
+OWN = ("attention", "class_attention", "seed", "save_dir", "data")
 
 
 class Modules:
@@ -68,7 +69,7 @@ def trained(step):
 
 def names_of_studies():
     text = (EXAMPLE / "studies.py").read_text("utf-8")
-    return re.findall(r'"(\w+)": _[A-Z]+', text)
+    return re.findall(r'^    "([\w-]+)": _', text[text.index("\nSTUDIES") :], re.MULTILINE)
 
 
 @pytest.mark.parametrize("setting", ["small", "paper"])
@@ -103,8 +104,9 @@ def test_variants_of_a_model_differ_in_nothing_but_the_attention(example, images
     found = {step.model.attention: trained(step) for step in steps}
     for variant, values in found.items():
         baseline = found[study.baselines[study.variants[variant].model]]
-        assert {key for key in values if values[key] != baseline[key]} <= OWN
-    assert len({(v["attention"], v["arch"]) for v in found.values()}) == len(found)
+        assert {key for key in values if values[key] != baseline[key]} <= {*OWN}
+    kinds = [{k: v for k, v in values.items() if k not in OWN[2:]} for values in found.values()]
+    assert all(one not in kinds[:number] for number, one in enumerate(kinds))
 
 
 def test_updates_and_flags_reach_every_training(example, images):
@@ -196,6 +198,47 @@ def test_curves_are_means_over_seeds_at_updates_that_all_have_reached(example, t
     [panel] = example.report.curve_panels(trainings, {("train", "loss"): "loss"})
     [line] = panel.lines
     assert (line.label, line.points) == ("softmax", {10.0: 3 + 1.5})
+
+
+def test_plots_over_the_axis_have_a_line_for_each_map(example, tmp_path):
+    for seed, accuracy in ((1, 60.0), (2, 64.0)):
+        make_training(tmp_path, "softmax", seed, accuracy)
+        make_training(tmp_path, "relu / L^1", seed, accuracy + seed)
+    make_training(tmp_path, "relu / L^0", 1, 50.0)
+    make_training(tmp_path, "gelu / L^1.5", 1, 10.0, DIVERGED)
+    study = example.studies.STUDIES["alpha"]
+    means = example.report.averages(example.report.read_trainings(tmp_path, study), study)
+    accuracy, _ = example.report.axis_panels(means, study)
+    softmax, relu = accuracy.lines
+    assert (softmax.label, softmax.points) == ("softmax", {0.0: 62.0, 1.5: 62.0})
+    assert (relu.label, relu.points) == ("relu", {0.0: 50.0, 1.0: 63.5})
+    assert relu.errors == pytest.approx([0.0, mean_interval([61.0, 66.0])])
+    example.report.write_report(tmp_path, study)
+    page = (tmp_path / "report.html").read_text("utf-8")
+    assert page.count("<img") == 1 and "Over alpha" in page
+
+
+def test_the_divisors_are_those_of_the_names(example, images):
+    from relu_nmt.attention.base import build_attention
+    from relu_nmt.attention.spec import AttentionSpec
+    from relu_nmt.vision.base import build_vision_model
+    from relu_nmt.vision.config import VisionTransformerConfig
+
+    study = example.studies.STUDIES["scale"]
+    for setting in ("small", "paper"):
+        steps = example.run.plan(settings_of(example, "scale", str(images), "--setting", setting))
+        for step in steps:
+            values = trained(step)
+            variant = study.variants[step.model.attention]
+            if variant.x is not None:
+                spec = AttentionSpec.parse(values["attention"])
+                attention = build_attention(spec, "encoder", 0, 1, 4, dropout=0.0)
+                assert attention.row_scale(torch.ones(1)).item() == pytest.approx(1 / variant.x)
+                continue
+            sides = {name: values[name] for name in ("image_size", "patch_size")}
+            config = VisionTransformerConfig.of(**sides, embed_dim=8, heads=1, layers=1)
+            tokens = build_vision_model(config, 2).num_tokens
+            assert variant.model == f"N = {tokens - 1}"  # without the class token
 
 
 def test_it_trains_evaluates_and_goes_on(example, images, tmp_path, capsys, monkeypatch):
