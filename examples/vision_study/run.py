@@ -131,7 +131,8 @@ def _train(settings: StudySettings, study: Study, step: Step, data: str) -> Comm
     if updates:
         tenth, often = str(updates // 10), str(max(1, updates // 50))
         intervals = ["--max-update", str(updates), "--warmup-updates", tenth]
-        intervals += ["--save-interval-updates", tenth, "--log-interval", often]
+        intervals += ["--save-interval-updates", tenth, "--keep-interval-updates", "1"]
+        intervals += ["--log-interval", often]
         intervals += ["--telemetry-interval", str(max(1, updates // 20))]
     command = tool(
         "vision_train",

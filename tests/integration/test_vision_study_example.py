@@ -117,7 +117,7 @@ def test_updates_and_flags_reach_every_training(example, images):
     for step in steps:
         values = trained(step)
         assert (values["max_update"], values["warmup_updates"]) == (2000, 7)
-        assert values["save_interval_updates"] == 200
+        assert (values["save_interval_updates"], values["keep_interval_updates"]) == (200, 1)
         assert values["patch_size"] == (4,) or values["patch_size"] == [4]
         assert values["data"] == str(images / "train")
     command = example.run.plan(settings_of(example, *words, "--training-processes", "4"))[0]
