@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from relu_nmt.config import from_dict
+from relu_nmt.config.classes import known_fields
 from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.groups import SINGLE_SENTENCES, DocumentConfig
@@ -78,32 +79,52 @@ class LoadedModel:
     max_doc_tokens: int = SINGLE_SENTENCES
 
 
-def load_model(path: str | os.PathLike[str]) -> LoadedModel:
+def load_model(
+    path: str | os.PathLike[str], overrides: Mapping[str, Any] | None = None
+) -> LoadedModel:
     """Return the model and the task of a checkpoint, on the CPU, in evaluation mode.
 
+    Args:
+        path: the checkpoint.
+        overrides: settings of the model that go before those in it.
+
     Raises:
+        ConfigError: there are no such settings.
         CheckpointError: the file is missing or damaged, or its weights do not fit its settings.
     """
     checkpoint = load_checkpoint(path)
+    refuse_images(path, checkpoint.metadata)
     missing = {"model_config", "task"} - checkpoint.metadata.keys()
     if missing:
         raise CheckpointError(
             f"{path}: no {' and no '.join(sorted(missing))} in it; "
             "it is not the checkpoint of a translation model"
         )
-    stored = checkpoint.metadata["task"]
-    kind = stored.get("name") if isinstance(stored, dict) else None
-    if kind == "image_classification":
-        raise CheckpointError(
-            f"{path}: the checkpoint of an image classifier; expected that of a translation model"
-        )
-    task = TranslationTask.from_state(stored)
+    task = TranslationTask.from_state(checkpoint.metadata["task"])
     try:
-        model = build_model(from_dict(TransformerConfig, checkpoint.metadata["model_config"]), task)
+        changed = known_fields(TransformerConfig, overrides or {})
+    except ConfigError as error:
+        raise ConfigError(f"--model-overrides: {error}") from error
+    settings = {**checkpoint.metadata["model_config"], **changed}
+    try:
+        model = build_model(from_dict(TransformerConfig, settings), task)
     except ConfigError as error:  # such as an attention that a file of the user's registers
         raise CheckpointError(f"{path}: {error}") from error
     load_weights(model, checkpoint.model_tensors, path)
     return LoadedModel(model.eval(), task, _max_doc_tokens(checkpoint.metadata, path))
+
+
+def refuse_images(path: str | os.PathLike[str], metadata: Mapping[str, Any]) -> None:
+    """See that a checkpoint is not one of images.
+
+    Raises:
+        CheckpointError: it is.
+    """
+    task = metadata.get("task")
+    if isinstance(task, dict) and task.get("name") == "image_classification":
+        raise CheckpointError(
+            f"{path}: the checkpoint of an image classifier; expected that of a translation model"
+        )
 
 
 def _max_doc_tokens(metadata: Mapping[str, Any], path: str | os.PathLike[str]) -> int:

@@ -2,7 +2,7 @@
 
 import os
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -89,6 +89,7 @@ class Translator:
         device: str | torch.device | None = None,
         dtype: torch.dtype | None = None,
         attention_backend: str = "auto",
+        model_overrides: Mapping[str, Any] | None = None,
     ) -> "Translator":
         """Load a checkpoint, or several as an ensemble.
 
@@ -97,6 +98,7 @@ class Translator:
             device: where to compute; a GPU if there is one by default.
             dtype: what to compute in; float32 by default.
             attention_backend: the name of one that every attention of the model has, or ``auto``.
+            model_overrides: settings of the model that go before those in the checkpoint.
 
         Raises:
             CheckpointError: a file is missing, damaged, or its dictionaries differ.
@@ -105,7 +107,7 @@ class Translator:
         """
         if isinstance(path, str | os.PathLike):
             path = os.fspath(path).split(os.pathsep)
-        loaded = [load_model(file) for file in path]
+        loaded = [load_model(file, model_overrides) for file in path]
         for file, other in zip(path[1:], loaded[1:], strict=True):
             first = loaded[0].task
             if (first.source_dictionary, first.target_dictionary) != (

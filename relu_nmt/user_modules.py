@@ -11,23 +11,26 @@ FLAG = "--user-module"
 
 
 def import_user_module(path: str) -> str:
-    """Import a Python file, so that what it registers can be used; a second time does nothing.
+    """Import a Python file or package, so that what it registers can be used; but once.
 
     Returns ``path``, as a type of argparse does.
 
     The file is run as it is: it is the user's own code.
 
     Args:
-        path: a ``.py`` file.
+        path: a ``.py`` file, or a folder with an ``__init__.py``.
 
     Raises:
         ConfigError: there is no such file, or running it fails.
     """
-    file = Path(path).resolve()
+    given = Path(path).resolve()
+    file = given / "__init__.py" if given.is_dir() else given
     if file.suffix != ".py" or not file.is_file():
-        raise ConfigError(f"{FLAG} {path}: expected a Python file (.py)")
+        raise ConfigError(
+            f"{FLAG} {path}: expected a Python file (.py), or a folder with an __init__.py"
+        )
     # Two files may have the same name in different folders.
-    name = f"relu_nmt_user_{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
+    name = f"relu_nmt_user_{given.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
     if name in sys.modules:
         return path
     spec = importlib.util.spec_from_file_location(name, file)

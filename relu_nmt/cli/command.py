@@ -8,8 +8,11 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+import relu_nmt
+from relu_nmt.cli.fairseq_flags import NEAREST
 from relu_nmt.config import add_settings, read_settings
 from relu_nmt.errors import ConfigError, ReluNmtError
+from relu_nmt.io.standard_streams import utf8_streams
 from relu_nmt.registry import close_names
 from relu_nmt.user_modules import FLAG, import_user_module
 
@@ -20,6 +23,8 @@ own 1,024 make up a third of the memory of a small training."""
 
 USER_ERROR = 2
 INTERRUPTED = 130
+READER_LEFT = 141
+"""As in a shell: 128 + SIGPIPE."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -32,8 +37,10 @@ class Parser(argparse.ArgumentParser):
             ConfigError: always.
         """
         unknown = re.search(r"unrecognized arguments: (--[^\s=]+)", message)
+        if unknown and unknown[1] in NEAREST:
+            raise ConfigError(f"{unknown[1]}: {NEAREST[unknown[1]]}")
         hint = close_names(unknown[1], self._option_string_actions) if unknown else ""
-        raise ConfigError(f"{message}; {hint}" if hint else message)
+        raise ConfigError(f"{message}; {hint}" if hint else f"{message}; see --help")
 
 
 def make_parser(prog: str, description: str, user_modules: bool = False) -> argparse.ArgumentParser:
@@ -50,14 +57,17 @@ def make_parser(prog: str, description: str, user_modules: bool = False) -> argp
     parser.add_argument(
         "--debug", action="store_true", help="show the trace of an error, not only its message"
     )
+    parser.add_argument("--version", action="version", version=f"relu_nmt {relu_nmt.__version__}")
     if user_modules:
         parser.add_argument(
             FLAG,
+            "--user-dir",
             action="append",
             default=[],
             type=import_user_module,
             metavar="FILE",
-            help="Python file that registers an attention of your own; may be given several times",
+            help="Python file, or a package's folder, that registers an attention of your own; may "
+            "be given several times",
         )
     return parser
 
@@ -101,14 +111,17 @@ def run_command(
     """Parse ``argv``, run ``body`` and return the exit code.
 
     Exit codes: 0 done, 2 a mistake that the user can mend (one line on standard error), 130
-    interrupted from the keyboard.
+    interrupted from the keyboard, 141 the reader of standard output has left.
     """
     os.environ.setdefault(KERNEL_CACHE, "256")
     debug = "--debug" in (sys.argv[1:] if argv is None else argv)
     try:
-        # Flags may stand between the arguments, too.
-        return body(parser.parse_intermixed_args(argv)) or 0
-    except ReluNmtError as error:
+        with utf8_streams():
+            # Flags may stand between the arguments, too.
+            return body(parser.parse_intermixed_args(argv)) or 0
+    except BrokenPipeError:  # head or less have seen enough; a shell says nothing either
+        return READER_LEFT
+    except (ReluNmtError, OSError) as error:
         if debug:
             raise
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
@@ -116,8 +129,3 @@ def run_command(
     except KeyboardInterrupt:
         print(f"{parser.prog}: interrupted", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:
-        # The reader (head, less) has left: the rest of the output has nowhere to go, and Python
-        # would complain once more when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0

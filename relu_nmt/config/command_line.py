@@ -5,7 +5,7 @@ import json
 import os
 import sys
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -39,7 +39,8 @@ def add_settings(parser: argparse.ArgumentParser, config_class: type) -> None:
     Flags that were not typed are absent from the parsed namespace, and typed ones are still text:
     :func:`read_settings` makes the settings of it.
     """
-    _add_flags(parser, config_class, "settings")
+    hidden = getattr(config_class, "refused", ())
+    _add_flags(parser, config_class, "settings", hidden)
     files = parser.add_argument_group("settings file")
     files.add_argument(
         "--config",
@@ -51,7 +52,9 @@ def add_settings(parser: argparse.ArgumentParser, config_class: type) -> None:
     )
 
 
-def _add_flags(parser: argparse.ArgumentParser, config_class: type, title: str) -> None:
+def _add_flags(
+    parser: argparse.ArgumentParser, config_class: type, title: str, hidden: Collection[str]
+) -> None:
     """Add the flags of one class and its groups.
 
     A ``bool`` field gets ``--name`` and ``--no-name`` (only ``--no-name`` if its name starts with
@@ -61,6 +64,8 @@ def _add_flags(parser: argparse.ArgumentParser, config_class: type, title: str) 
     for entry in options_of(config_class).values():
         names = [*entry.flags, flag_of(entry.name)]
         common: Any = {"default": argparse.SUPPRESS, "help": _help_text(entry)}
+        if entry.name in hidden:
+            common["help"] = argparse.SUPPRESS
         if entry.positional:
             count = "*" if entry.several else "?"
             parser.add_argument(entry.name, nargs=count, metavar=entry.metavar, **common)
@@ -83,7 +88,7 @@ def _add_flags(parser: argparse.ArgumentParser, config_class: type, title: str) 
                 help=text,
             )
     for title, kind in groups_of(config_class).values():
-        _add_flags(parser, kind, title)
+        _add_flags(parser, kind, title, hidden)
 
 
 def _metavar(entry: Option) -> str | None:
@@ -171,7 +176,7 @@ def _nested_values(path: Path) -> tuple[Mapping[str, Any], bool]:
     try:
         if path.suffix == ".safetensors":
             return _checkpoint_settings(path), True
-        text = path.read_text("utf-8")
+        text = path.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"--config {path}: cannot read it: {error}") from error
     import yaml  # JSON is YAML

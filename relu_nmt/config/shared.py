@@ -19,6 +19,20 @@ class LanguageOptions:
     )
 
 
+_RIGHT = "padding stands on the right, and changes no translation"
+
+
+def _no_left_padding(text: str) -> str:
+    """Return ``False``, if that is the text.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if text.lower() not in ("false", "0", "no"):
+        raise ValueError(f"expected False, or leave it out: {_RIGHT}")
+    return "False"
+
+
 @settings
 class FairseqOptions:
     """Flags of fairseq that choose among things of which there is one here."""
@@ -28,6 +42,12 @@ class FairseqOptions:
     )
     dataset_impl: str = option(
         "mmap", "as in fairseq", choices=("mmap",), no_effect="there is one format of data"
+    )
+    left_pad_source: str = option(
+        "False", "as in fairseq", parse=_no_left_padding, metavar="False", no_effect=_RIGHT
+    )
+    left_pad_target: str = option(
+        "False", "as in fairseq", parse=_no_left_padding, metavar="False", no_effect=_RIGHT
     )
 
 
@@ -89,8 +109,8 @@ class BatchingConfig(BatchSizeOptions):
     )
     skip_invalid_size_inputs: bool = option(
         False,
-        "leave out training sentences longer than --max-tokens (they are counted), "
-        "instead of stopping",
+        "leave out sentences that are longer than the model can take, and in training than "
+        "--max-tokens (they are counted), instead of stopping",
         flags=("--skip-invalid-size-inputs-valid-test",),
     )
 
@@ -122,7 +142,11 @@ class PrecisionOptions:
 
     cpu: bool = option(False, "use the CPU even if there is a GPU")
     bf16: bool = option(False, "compute in bfloat16 (weights stay in 32 bits); also on the CPU")
-    fp16: bool = option(False, "compute in float16; needs a CUDA GPU")
+    fp16: bool = option(
+        False,
+        "compute in float16; needs a CUDA GPU. Weights stay in 32 bits, by any of the names",
+        flags=("--amp", "--memory-efficient-fp16"),
+    )
 
     def check(self) -> None:
         """Compare the formats."""
@@ -134,7 +158,9 @@ class PrecisionOptions:
 class SeedOptions:
     """Where random numbers begin."""
 
-    seed: int = option(1, "seed of weights, dropout and order of the data", least=0, metavar="N")
+    seed: int = option(
+        1, "seed of weights, dropout and order of the data", least=0, most=2**63 - 1, metavar="N"
+    )
 
 
 @settings

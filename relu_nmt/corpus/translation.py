@@ -17,7 +17,7 @@ from relu_nmt.data.data_folder import (
     split_path,
 )
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR, UNK, Dictionary
-from relu_nmt.data.indexed_dataset import IndexedDataset
+from relu_nmt.data.indexed_dataset import IndexedDataset, idx_path
 from relu_nmt.data.split import Split
 from relu_nmt.errors import CheckpointError, DataError, ReluNmtError
 from relu_nmt.tokenization.pipeline import TextPipeline, load_pipeline
@@ -181,6 +181,20 @@ class TranslationTask:
         sizes = len(self.source_dictionary), len(self.target_dictionary)
         return Split(source, target, *sizes, self.separators)
 
+    def load_chained(self, split: str) -> list[Split]:
+        """Open ``train`` and, if they are there, ``train1``, ``train2``... which belong to it.
+
+        Raises:
+            DataError: one is damaged, or the first is missing.
+        """
+        found = [self.load_split(split)]
+        pair = Path(found[0].stem).suffix
+        while True:
+            stem = f"{split}{len(found)}{pair}.{self.source_lang}"
+            if not idx_path(Path(self.folder or "") / stem).exists():
+                return found
+            found.append(self.load_split(f"{split}{len(found)}"))
+
     def references(self, split: Split) -> list[str]:
         """Return the target sentences that translations of a split are compared with.
 
@@ -261,6 +275,8 @@ class TranslationTask:
             DataError: the folder's dictionaries differ from this task's.
         """
         read_manifest(path)
+        if not dictionary_path(path, self.source_lang).exists():
+            infer_languages(path)  # tells what it is, if it is no data folder
         for own, language, flag in (
             (self.source_dictionary, self.source_lang, "--srcdict"),
             (self.target_dictionary, self.target_lang, "--tgtdict"),

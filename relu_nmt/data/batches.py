@@ -14,11 +14,14 @@ from torch import Tensor
 
 from relu_nmt.config.shared import BatchLimits
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.data.groups import describe_lengths
+from relu_nmt.data.groups import Groups, describe_lengths
 from relu_nmt.data.split import Pair, Split, longer_side
 from relu_nmt.errors import DataError
 
 FIRST_EPOCH = 1
+
+Longest = tuple[int | None, int | None]
+"""The longest source and target that a model can take, in tokens, ``</s>`` included; None: any."""
 
 
 @dataclass(frozen=True)
@@ -221,15 +224,18 @@ class TranslationBatches:
             sentences; with several, each epoch deals them out anew. None at all: single sentences.
         seed: shuffles batches and deals lengths; sentences longer than their group's limit are
             left out. None (validation) keeps batches in order of length, and such sentences whole.
-        skip_too_long: leave out sentences longer than ``limits.max_tokens``; otherwise each gets
-            a batch of its own. :attr:`num_skipped` counts them.
+        skip_too_long: leave out groups that are longer than the model can take, and for training
+            than ``limits.max_tokens``; otherwise the former are an error, and each of the latter
+            gets a batch of its own. :attr:`num_skipped` counts them.
+        longest: what the model can take.
 
     Attributes:
         groups: all groups of the planned epoch, at first of epoch 1; left out ones included.
         num_skipped: groups (single sentences) of the epoch that are longer than a batch.
 
     Raises:
-        DataError: there is no sentence left, or no document boundaries are known to join within.
+        DataError: there is no sentence left, or one that the model cannot take, in this epoch or
+            any other; or no document boundaries are known to join within.
 
     Example:
         >>> import tempfile
@@ -250,6 +256,7 @@ class TranslationBatches:
         lengths: tuple[int, ...] = (),
         seed: int | None = None,
         skip_too_long: bool = False,
+        longest: Longest = (None, None),
     ) -> None:
         assert seed is not None or len(lengths) <= 1, "dealing needs a seed"
         self.split = split
@@ -257,31 +264,67 @@ class TranslationBatches:
         self._lengths = lengths
         self._seed = seed
         self._skip_too_long = skip_too_long
+        self._longest = longest
         self._plan: list[np.ndarray] | None = None
+        if not skip_too_long:
+            self._refuse_unreadable()
         self._divide(FIRST_EPOCH)
+
+    def _refuse_unreadable(self) -> None:
+        """See that the model can take the groups of every epoch: each length may be dealt to all.
+
+        Raises:
+            DataError: it cannot.
+        """
+        # None at all are single sentences, as length 1 is.
+        plans = [self._lengths[i : i + 1] for i in range(max(1, len(self._lengths)))]
+        for lengths in plans:
+            groups = self._usable(self.split.groups(lengths))
+            found = zip(
+                ("source", "target"), self._longest, self.split.group_sizes(groups), strict=True
+            )
+            for side, most, sizes in found:
+                if most is None or sizes is None or sizes.max(initial=0) <= most:
+                    continue
+                first, *others = np.flatnonzero(sizes > most)
+                more = f" (and {len(others):,} more)" if others else ""
+                what = "sentence" if groups.count[first] == 1 else "the group from sentence"
+                raise DataError(
+                    f"{self.split.stem}: {what} {groups.first[first]} has {sizes[first]:,} {side} "
+                    f"tokens{more}, but the model can take {most:,} (--max-{side}-positions, or "
+                    "what its attention bounds); raise that, or leave such sentences out with "
+                    "--skip-invalid-size-inputs-valid-test"
+                )
+
+    def _usable(self, groups: Groups) -> Groups:
+        """Return what is left of groups without those that are too long for their limit."""
+        return groups if self._seed is None else groups.select(~groups.over_long)
 
     def _divide(self, epoch: int) -> None:
         """Divide the split into the groups of an epoch, and leave out those that are too long."""
         self._epoch = epoch
         self.groups = used = self.split.groups(self._lengths, (self._seed or 0, epoch))
-        over_long = used.over_long
-        if self._seed is not None and over_long.any():
-            used = used.select(~over_long)
-            if not len(used):
-                raise DataError(
-                    f"{self.split.source.prefix}: every sentence is longer than "
-                    f"{max(self._lengths)} tokens; raise --max-doc-tokens"
-                )
+        used = self._usable(used)
+        if len(self.groups) and not len(used):
+            raise DataError(
+                f"{self.split.source.prefix}: every sentence is longer than "
+                f"{max(self._lengths)} tokens; raise --max-doc-tokens"
+            )
         sizes = self.split.group_sizes(used)
-        most = self._limits.max_tokens if self._skip_too_long else None
-        fits = np.array(True) if most is None else longer_side(*sizes) <= most
+        fits = np.ones(len(used), dtype=bool)
+        if self._skip_too_long:
+            in_batch = None if self._seed is None else self._limits.max_tokens
+            for own, *limits in zip(sizes, self._longest, (in_batch, in_batch), strict=True):
+                most = min((limit for limit in limits if limit is not None), default=None)
+                if own is not None and most is not None:
+                    fits &= own <= most
         self.num_skipped = int((~fits).sum())
         if self.num_skipped:
             used = used.select(fits)
             sizes = self.split.group_sizes(used)
         if not len(used):
-            longer = f"; all {self.num_skipped:,} are longer than --max-tokens"
-            reason = longer if self.num_skipped else ""
+            longer = f"; all {self.num_skipped:,} are longer than --max-tokens, or than the model"
+            reason = f"{longer} can take" if self.num_skipped else ""
             raise DataError(f"{self.split.source.prefix}: no sentence to use{reason}")
         self._used, self._sizes = used, sizes
 

@@ -29,6 +29,12 @@ JOURNAL_NAME = "journal.json"
 FORMAT_NAME = "relu_nmt data folder"
 FORMAT_VERSION = 1
 REQUIRED = {"source_lang": str, "text": dict, "splits": dict, "files": dict}
+OTHER_FOLDERS: tuple[tuple[str, Callable[[str], bool]], ...] = (
+    ("a folder of checkpoints, and ", lambda name: name.endswith((".safetensors", ".pt"))),
+    ("a folder of images, and ", lambda name: name.endswith((".jpg", ".jpeg", ".png", ".zip"))),
+    ("a folder of text, and ", lambda name: bool(re.search(r"\.[a-z]{2}(\.gz)?$|\.txt$", name))),
+)
+"""What people give by mistake, by the name of one of its files."""
 _INDEX_NAME = re.compile(r"(?P<split>[^.]+)\.(?P<src>[^.-]+)-(?P<tgt>[^.-]+)\.(?P<lang>[^.]+)\.idx")
 
 
@@ -71,8 +77,9 @@ def infer_languages(folder: str | os.PathLike[str]) -> tuple[str, str]:
     matches = [match for name in names if (match := _INDEX_NAME.fullmatch(name))]
     pairs = {(match["src"], match["tgt"]) for match in matches}
     if not pairs:
+        found = next((what for what, ends in OTHER_FOLDERS if any(map(ends, names))), "")
         raise DataError(
-            f"{folder}: no binarised corpus (no file like train.de-en.de.idx); make it with "
+            f"{folder}: {found}no binarised corpus (no file like train.de-en.de.idx); make it with "
             "relu-nmt-preprocess"
         )
     if len(pairs) > 1:

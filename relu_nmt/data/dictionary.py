@@ -235,7 +235,7 @@ class Dictionary:
             DataError: the file is missing, not UTF-8 or not a dictionary.
         """
         try:
-            text = Path(path).read_bytes().decode("utf-8")
+            text = Path(path).read_bytes().decode("utf-8-sig")
         except OSError as error:
             raise DataError(f"{path}: cannot read the dictionary: {error.strerror}") from error
         except UnicodeDecodeError as error:

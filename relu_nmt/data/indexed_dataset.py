@@ -16,6 +16,7 @@ import hashlib
 import mmap
 import os
 import struct
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -168,6 +169,37 @@ class IndexedDataset:
     def __reduce__(self) -> tuple[type["IndexedDataset"], tuple[str]]:
         # Another process maps the files itself instead of receiving a copy of the corpus.
         return IndexedDataset, (self.prefix,)
+
+
+class DatasetParts:
+    """Sentences of several datasets, one after the other: whole ones, or parts of them.
+
+    Args:
+        parts: the datasets, and which of their sentences.
+
+    Attributes:
+        prefix: of the first dataset.
+        sizes: int32 [N], tokens of each sentence with ``</s>``.
+    """
+
+    def __init__(self, parts: Sequence[tuple["Dataset", range]]) -> None:
+        self._parts = list(parts)
+        self.prefix: str = parts[0][0].prefix
+        own = [dataset.sizes[numbers.start : numbers.stop] for dataset, numbers in parts]
+        self.sizes: np.ndarray = np.concatenate(own)
+        self._ends = np.cumsum([len(sizes) for sizes in own])
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        """Return the token ids of sentence ``index``, a new int64 [n]."""
+        which = int(np.searchsorted(self._ends, index, side="right"))
+        dataset, numbers = self._parts[which]
+        return dataset[numbers.stop - int(self._ends[which]) + index]
+
+
+Dataset = IndexedDataset | DatasetParts
 
 
 class IndexedDatasetWriter:

@@ -16,7 +16,7 @@ from relu_nmt.data.groups import (
     read_documents,
     single_sentences,
 )
-from relu_nmt.data.indexed_dataset import IndexedDataset
+from relu_nmt.data.indexed_dataset import Dataset, DatasetParts
 from relu_nmt.errors import DataError
 from relu_nmt.io.text_lines import read_lines
 
@@ -56,8 +56,8 @@ class Split:
 
     def __init__(
         self,
-        source: IndexedDataset,
-        target: IndexedDataset | None = None,
+        source: Dataset,
+        target: Dataset | None = None,
         source_vocab_size: int | None = None,
         target_vocab_size: int | None = None,
         separators: tuple[int, int] | None = None,
@@ -70,11 +70,78 @@ class Split:
         self.source = source
         self.target = target
         self._vocab_sizes = (source_vocab_size, target_vocab_size)
-        self._separators = (None, None) if separators is None else separators
+        self.separators = separators
         self._added = int(separators is not None)
 
     def __len__(self) -> int:
         return len(self.source)
+
+    @classmethod
+    def chained(cls, splits: Sequence["Split"]) -> "Split":
+        """Return the sentences of several splits of one task as one, which is named as the first.
+
+        Raises:
+            DataError: some have a target side, or document boundaries, and others have not.
+        """
+        first, *others = splits
+        if not others:
+            return first
+        for own, what in (("target", "a target side"), ("documents", "document boundaries")):
+            having = [split for split in splits if getattr(split, own) is not None]
+            if 0 < len(having) < len(splits):
+                without = next(split for split in splits if split not in having)
+                raise DataError(
+                    f"{without.stem}: has no {what.removeprefix('a ')}, as {having[0].stem} has, "
+                    "which it is joined with"
+                )
+        joined = cls._of(
+            first,
+            [(split.source, range(len(split))) for split in splits],
+            [(split.target, range(len(split))) for split in splits if split.target is not None],
+        )
+        known = [split.documents for split in splits if split.documents is not None]
+        joined.documents = np.concatenate(known) if known else None
+        return joined
+
+    def cut(self, shard: int, num_shards: int) -> tuple["Split", "Split"]:
+        """Return what comes before one of as many equal parts of the split, and this part.
+
+        Documents are not divided, where they are known.
+
+        Args:
+            shard: number of the part, from 0.
+            num_shards: how many.
+        """
+        begins = np.arange(len(self) + 1)
+        if self.documents is not None:
+            begins = np.append(0, np.cumsum(self.documents))
+        first, last = ((len(begins) - 1) * i // num_shards for i in (shard, shard + 1))
+        return self._part(begins, 0, first), self._part(begins, first, last)
+
+    def _part(self, begins: np.ndarray, first: int, last: int) -> "Split":
+        """Return documents ``first`` to ``last - 1``, which begin at these sentences."""
+        own = range(int(begins[first]), int(begins[last]))
+        target = [] if self.target is None else [(self.target, own)]
+        part = self._of(self, [(self.source, own)], target)
+        part.documents = None if self.documents is None else self.documents[first:last]
+        for name in ("raw_source", "raw_target"):
+            raw = getattr(self, name)
+            setattr(part, name, None if raw is None else raw[own.start : own.stop])
+        return part
+
+    @staticmethod
+    def _of(
+        split: "Split",
+        source: Sequence[tuple[Dataset, range]],
+        target: Sequence[tuple[Dataset, range]],
+    ) -> "Split":
+        """Return a split like another one, with these sentences."""
+        return Split(
+            DatasetParts(source),
+            DatasetParts(target) if target else None,
+            *split._vocab_sizes,
+            split.separators,
+        )
 
     @property
     def stem(self) -> str:
@@ -144,7 +211,7 @@ class Split:
         """The same for the target sentences; None for source-only data too."""
         return None if self.target is None else self._raw(self.target)
 
-    def _raw(self, side: IndexedDataset) -> list[str] | None:
+    def _raw(self, side: Dataset) -> list[str] | None:
         path = Path(f"{side.prefix}.raw")
         if not path.exists():
             return None
@@ -204,8 +271,9 @@ class Split:
             return source, None
         return source, join_sentences([self._sentence(self.target, i, 1) for i in sentences])
 
-    def _sentence(self, side: IndexedDataset, index: int, which: int) -> np.ndarray:
-        vocab_size, separator = self._vocab_sizes[which], self._separators[which]
+    def _sentence(self, side: Dataset, index: int, which: int) -> np.ndarray:
+        vocab_size = self._vocab_sizes[which]
+        separator = None if self.separators is None else self.separators[which]
         ids = side[index]
         if len(ids) == 0 or ids[-1] != Dictionary.eos_index:
             raise DataError(
@@ -288,12 +356,16 @@ def longer_side(source_sizes: np.ndarray, target_sizes: np.ndarray | None) -> np
     return source_sizes if target_sizes is None else np.maximum(source_sizes, target_sizes)
 
 
-def check_parallel(counts: Mapping[str, int], what: str) -> None:
+def check_parallel(
+    counts: Mapping[str, int], what: str, lone_returns: Mapping[str, int] | None = None
+) -> None:
     """Check that all files have as many lines or sentences.
 
     Args:
         counts: their number by path.
         what: "lines" or "sentences", for the message.
+        lone_returns: carriage returns by path that end a line without a line feed: by mistake,
+            perhaps.
 
     Raises:
         DataError: the numbers differ; the message names both.
@@ -304,4 +376,10 @@ def check_parallel(counts: Mapping[str, int], what: str) -> None:
             raise DataError(
                 f"{path}: {count:,} {what}, but {other} has {other_count:,}; both sides must be "
                 "parallel, line by line"
+                + "".join(
+                    f"; {number:,} of {name} end in a carriage return alone (\\r), which may stand "
+                    "within a line by mistake"
+                    for name, number in (lone_returns or {}).items()
+                    if number
+                )
             )

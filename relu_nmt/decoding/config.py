@@ -64,6 +64,7 @@ class SearchOptions(BatchSizeOptions):
         "when K hypotheses have ended, stop at once (full, as fairseq) or when no open one scores "
         "better so far (ahead); exact: stop when none ever can. A beam of 1 stops at once",
         choices=STOP_RULES,
+        constants={"--no-early-stop": "exact"},
         needs=SEARCHED,
     )
     sampling: bool = option(

@@ -25,7 +25,13 @@ from relu_nmt.data.groups import Groups, plan_groups
 from relu_nmt.data.split import join_sentences, sentence_slices
 from relu_nmt.decoding.config import GenerationConfig, WindowConfig
 from relu_nmt.decoding.constraints import length_limits
-from relu_nmt.decoding.translations import Line, SourceSentence, TranslatedLines, Translation
+from relu_nmt.decoding.translations import (
+    Line,
+    SourceLimit,
+    SourceSentence,
+    TranslatedLines,
+    Translation,
+)
 from relu_nmt.errors import ConfigError
 
 
@@ -145,6 +151,13 @@ class SourceDocuments:
     counts: np.ndarray
     sizes: np.ndarray
     separators: tuple[int, int] | None
+
+    def limited(self, limit: SourceLimit) -> "SourceDocuments":
+        """Return the documents without sentences that are too long, or with their beginnings."""
+        sentences = [limit.applied(sentence) for sentence in self.sentences]
+        if limit.tokens is None:
+            return self
+        return replace(self, sentences=sentences, sizes=np.minimum(self.sizes, limit.tokens))
 
     def with_words(self, begin: int, end: int) -> list[int]:
         """Return which of the sentences ``begin`` to ``end - 1`` have words."""

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -73,9 +73,11 @@ class TranslatedLines(list[str]):
         texts: the translations.
         at_limit: which of them reached the longest output, or are part of a group of lines whose
             translation did.
+        too_long: which of them are of sources that are too long, and so empty or of their begin.
 
     Attributes:
         at_limit: the same: numbers of the lines, from 0.
+        too_long: likewise.
 
     Example:
         >>> lines = TranslatedLines(["a house", "a a a a"], [1])
@@ -83,9 +85,12 @@ class TranslatedLines(list[str]):
         (['a house', 'a a a a'], (1,))
     """
 
-    def __init__(self, texts: Iterable[str], at_limit: Iterable[int] = ()) -> None:
+    def __init__(
+        self, texts: Iterable[str], at_limit: Iterable[int] = (), too_long: Iterable[int] = ()
+    ) -> None:
         super().__init__(texts)
         self.at_limit = tuple(at_limit)
+        self.too_long = tuple(too_long)
 
 
 def as_lines(texts: Iterable[str]) -> list[str]:
@@ -114,6 +119,41 @@ def check_lengths(sources: Sequence[SourceSentence], limit: int | None) -> None:
             f"{longest} tokens to translate at once, but the model can read {limit}; "
             f"give --max-doc-tokens {limit} or less, and split sentences that are longer"
         )
+
+
+@dataclass(frozen=True)
+class SourceLimit:
+    """The longest source to translate, and what becomes of longer ones.
+
+    Args:
+        tokens: ``</s>`` included; None: any length.
+        truncate: cut longer ones, instead of leaving them without words: their translation is
+            then empty.
+        is_separated: each sentence ends in a separator and ``</s>``.
+
+    Example:
+        >>> source = SourceSentence(np.array([5, 6, 7, 2]), ["a", "b", "c"])
+        >>> SourceLimit(3, truncate=True).applied(source).tokens
+        ['a', 'b']
+    """
+
+    tokens: int | None = None
+    truncate: bool = False
+    is_separated: bool = False
+
+    def refuses(self, source: SourceSentence) -> bool:
+        """Return whether the source is too long."""
+        return self.tokens is not None and len(source.ids) > self.tokens
+
+    def applied(self, source: SourceSentence) -> SourceSentence:
+        """Return the source, or what is left of one that is too long."""
+        if self.tokens is None or not self.refuses(source):
+            return source
+        num_ends = 1 + self.is_separated
+        kept = self.tokens - num_ends if self.truncate else 0
+        ends = source.ids[-num_ends:] if kept > 0 else source.ids[-1:]
+        ids = np.concatenate([source.ids[: max(0, kept)], ends])
+        return replace(source, ids=ids, tokens=source.tokens[: max(0, kept)])
 
 
 def replace_unknown_words(
@@ -152,7 +192,7 @@ def load_translations(path: str | os.PathLike[str]) -> dict[str, str]:
     """
     translations = {}
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8-sig") as file:
             for number, line in enumerate(file, 1):
                 words = line.split()
                 if len(words) != 2:

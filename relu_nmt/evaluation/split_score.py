@@ -251,6 +251,7 @@ class ValidationBleu:
         say: prints a line; the score's signature and samples go there.
         num_samples: translations to print each time.
         groups: the sentences to translate together, all of the split; None for each on its own.
+        longest: most tokens of a source; the translations of longer ones are empty. None: any.
     """
 
     metric_names = ("bleu",)
@@ -265,7 +266,9 @@ class ValidationBleu:
         say: Callable[[str], None],
         num_samples: int = 0,
         groups: Groups | None = None,
+        longest: int | None = None,
     ) -> None:
+        self._longest = longest
         self._generator = generator
         self._task = task
         self._split = split
@@ -327,7 +330,9 @@ class ValidationBleu:
     def _translate(self, numbers: Sequence[int]) -> list[list[str]]:
         """Return the best translation of each sentence or group, as dictionary tokens."""
         joined = [self._split.joined(self._groups.sentences(number))[0] for number in numbers]
-        found = self._generator.translate([SourceSentence(ids) for ids in joined])
+        longest = self._longest
+        read = [ids if longest is None or len(ids) <= longest else ids[-1:] for ids in joined]
+        found = self._generator.translate([SourceSentence(ids) for ids in read])
         return [self._task.target_dictionary.symbols_of(best.tokens) for best, *_ in found]
 
     def _print_samples(self, texts: Sequence[str]) -> None:

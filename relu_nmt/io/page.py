@@ -1,7 +1,8 @@
 """Pages of HTML that need nothing but themselves, their plots and numbers, and CSV beside them.
 
-A page is a Jinja2 template in the folder ``templates`` of its package. It extends ``page.html``,
-the shell with the style, and imports what tables and figures share from ``parts.html``.
+A page is a Jinja2 template in the folder ``templates`` of its package or in an example's folder. It
+extends ``page.html``, the shell with the style, and imports what tables and figures share from
+``parts.html``.
 """
 
 import base64
@@ -9,6 +10,7 @@ import csv
 import io
 import math
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -87,19 +89,21 @@ def draw_image(width: float, height: float, draw: Callable[["Figure"], object]) 
     return "data:image/svg+xml;base64," + base64.b64encode(file.getvalue()).decode("ascii")
 
 
-def render_page(package: str, template: str, values: Mapping[str, Any]) -> str:
+def render_page(place: str | Path, template: str, values: Mapping[str, Any]) -> str:
     """Return the page.
 
     Args:
-        package: that has the template.
+        place: package that has the template, or the folder of the template.
         template: its name.
         values: what it shows.
     """
     import jinja2
 
-    loaders = [jinja2.PackageLoader(name) for name in (package, "relu_nmt.io")]
+    shared = jinja2.PackageLoader("relu_nmt.io")
+    own: jinja2.BaseLoader
+    own = jinja2.PackageLoader(place) if isinstance(place, str) else jinja2.FileSystemLoader(place)
     environment = jinja2.Environment(
-        loader=jinja2.ChoiceLoader(loaders),
+        loader=jinja2.ChoiceLoader([own, shared]),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,

@@ -1,6 +1,7 @@
 """How far a long pass over text or sentences has come, on standard error."""
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,6 +10,8 @@ from contextvars import ContextVar
 from tqdm import tqdm
 
 SECONDS_BETWEEN_LINES = 10.0
+SECONDS_UNTIL_TOLD = 15.0
+"""After which it is told that nothing has become of what is being done yet."""
 
 _hidden: ContextVar[bool] = ContextVar("hidden", default=False)
 
@@ -34,13 +37,23 @@ def bars_are_drawn() -> bool:
 
 
 @contextmanager
-def progress_bar(label: str, total: int, unit: str = "B") -> Iterator[Callable[[int], object]]:
+def progress_bar(
+    label: str,
+    total: int,
+    unit: str = "B",
+    *,
+    tells_waiting: bool = False,
+    only_if_slow: bool = False,
+) -> Iterator[Callable[[int], object]]:
     """Draw a bar on a terminal, otherwise print a line every ten seconds and one at the end.
 
     Args:
         label: what is being done.
         total: its size.
         unit: what is counted: bytes (``B``, shown in MB) or anything else by its plural.
+        tells_waiting: also tell where nothing becomes done for long, as at a very long line; by a
+            thread, so not for what forks processes.
+        only_if_slow: lines only, and none if all is done before the first is due.
 
     Returns:
         Gives a function that adds a number to what is done, up to the total.
@@ -52,28 +65,45 @@ def progress_bar(label: str, total: int, unit: str = "B") -> Iterator[Callable[[
     is_hidden, done = _hidden.get(), 0
     started = last_line = time.monotonic()
     bar = None
-    if bars_are_drawn():
+    if bars_are_drawn() and not only_if_slow:
         bar = tqdm(total=total, desc=label, unit=unit, unit_scale=unit == "B", file=sys.stderr)
 
     def print_line() -> None:
+        nonlocal last_line
+        last_line = time.monotonic()
         if bar is None and not is_hidden:
             share, seconds = done / max(1, total), time.monotonic() - started
             size = f"{total:,} {unit}" if unit != "B" else f"{total / 1e6:,.1f} MB"
             print(f"{label}: {share:.0%} of {size}, {seconds:.1f} s", file=sys.stderr, flush=True)
 
     def advance(number: int) -> None:
-        nonlocal done, last_line
+        nonlocal done
         number = min(number, total - done)  # what is done again counts no more
         done += number
         if bar is not None:
             bar.update(number)
         elif time.monotonic() - last_line >= SECONDS_BETWEEN_LINES:
-            last_line = time.monotonic()
             print_line()
 
+    ended = threading.Event()
+
+    def tell_waiting() -> None:
+        while not ended.wait(SECONDS_UNTIL_TOLD):
+            if bar is not None:
+                bar.refresh()
+            elif time.monotonic() - last_line >= SECONDS_UNTIL_TOLD:
+                print_line()
+
+    waiting = threading.Thread(target=tell_waiting, daemon=True)
+    if tells_waiting:
+        waiting.start()
     try:
         yield advance
     finally:
+        ended.set()
+        if tells_waiting:
+            waiting.join()
         if bar is not None:
             bar.close()
-    print_line()
+    if not only_if_slow or last_line > started:
+        print_line()

@@ -1,12 +1,14 @@
 """Files that are either whole or absent: written under a temporary name, then renamed."""
 
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 TEMPORARY_SUFFIX = ".tmp"
+_OWNER = re.compile(rf"\.(\d+)-[0-9a-f]{{8}}{re.escape(TEMPORARY_SUFFIX)}$")
 
 
 @contextmanager
@@ -21,13 +23,37 @@ def replacing(path: str | os.PathLike[str], *, unique: bool = True) -> Iterator[
             them is the last. Otherwise what a killed process left is written over.
     """
     final = Path(path)
-    part = f".{os.urandom(4).hex()}" if unique else ""
+    part = f".{os.getpid()}-{os.urandom(4).hex()}" if unique else ""
     temporary = final.with_name(f"{final.name}{part}{TEMPORARY_SUFFIX}")
     try:
         yield temporary
         os.replace(temporary, final)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def remove_abandoned(folder: Path, beginnings: Sequence[str]) -> None:
+    """Remove what killed processes of this machine left of files that they were to replace.
+
+    Args:
+        folder: where the files are.
+        beginnings: of the files' names, with or without a dot before.
+    """
+    for path in folder.glob(f"*{TEMPORARY_SUFFIX}"):
+        owner = _OWNER.search(path.name)
+        named = path.name.lstrip(".").startswith(tuple(beginnings))
+        if named and not (owner and _is_running(int(owner[1]))):
+            path.unlink(missing_ok=True)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # another user's
+        return True
+    return True
 
 
 @contextmanager

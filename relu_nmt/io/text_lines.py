@@ -1,10 +1,12 @@
 r"""Text files as lines: found, counted and read in pieces of bounded size.
 
 A line ends in ``\n``, ``\r\n`` or ``\r``, as in Python's text files and in fairseq; no other
-character ends a line. The last line may lack its end. A file whose name ends in ``.gz``, ``.xz``,
-``.bz2`` or ``.zst`` is decompressed while it is read.
+character ends a line. The last line may lack its end. A byte-order mark at the beginning is no
+part of the text. A file whose name ends in ``.gz``, ``.xz``, ``.bz2`` or ``.zst`` is decompressed
+while it is read.
 """
 
+import codecs
 import hashlib
 import io
 import os
@@ -53,6 +55,7 @@ class TextFile:
         num_lines: its lines.
         sha256: checksum of the text.
         chunks: the file in pieces of whole lines, in order.
+        num_lone_returns: carriage returns without a line feed behind them; each ends a line.
     """
 
     path: str
@@ -60,6 +63,7 @@ class TextFile:
     num_lines: int = 0
     sha256: str = ""
     chunks: list[Chunk] = field(default_factory=list)
+    num_lone_returns: int = 0
 
     @property
     def is_compressed(self) -> bool:
@@ -203,6 +207,8 @@ def decode_lines(data: bytes, path: str, first_line: int = 1) -> list[str]:
     Raises:
         DataError: the bytes are not UTF-8; the message gives the line.
     """
+    if first_line == 1:
+        data = data.removeprefix(codecs.BOM_UTF8)
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -261,6 +267,7 @@ def scan_text(path: str, chunk_bytes: int = CHUNK_BYTES) -> TextFile:
                 end = result.num_bytes = start + len(whole)
                 result.chunks.append(Chunk(path, start, end, result.num_lines + 1))
                 result.num_lines += count
+                result.num_lone_returns += whole.count(b"\r") - whole.count(b"\r\n")
             if not block:
                 break
     result.sha256 = digest.hexdigest()

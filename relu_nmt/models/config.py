@@ -10,6 +10,8 @@ from relu_nmt.modules import position_schemes
 from relu_nmt.modules.config import TransformerOptions, attention_option, size_option
 
 _positions = partial(option, metavar="NAME", choices=position_schemes)
+LEARNED_POSITIONS = 1024
+_LONGEST = f"default: with learned positions, of which there are as many, {LEARNED_POSITIONS}"
 
 
 @settings
@@ -78,15 +80,11 @@ class TransformerConfig(TransformerOptions):
     )
     no_scale_embedding: bool = option(False, "do not multiply embeddings by sqrt(width)")
     layernorm_embedding: bool = option(False, "LayerNorm on the embeddings")
-    max_source_positions: int = size_option(
-        1024,
-        "longest source with learned positions; others have no limit",
-        needs=("encoder_positions", "learned"),
+    max_source_positions: int | None = size_option(
+        None, f"longest source to train on, in tokens ({_LONGEST})"
     )
-    max_target_positions: int = size_option(
-        1024,
-        "longest target with learned positions; others have no limit",
-        needs=("decoder_positions", "learned"),
+    max_target_positions: int | None = size_option(
+        None, f"longest target to train on, in tokens ({_LONGEST})"
     )
 
     def check(self) -> None:
@@ -120,6 +118,11 @@ class TransformerConfig(TransformerOptions):
         """Return the attention of the slot ``encoder``, ``decoder`` or ``cross``."""
         return getattr(self, f"{slot}_attention") or self.attention
 
+    def max_positions_of(self, side: str) -> int:
+        """Return how many positions the side ``encoder`` or ``decoder`` learns, if it does."""
+        which = {"encoder": "source", "decoder": "target"}[side]
+        return getattr(self, f"max_{which}_positions") or LEARNED_POSITIONS
+
     def positions_of(self, side: str) -> str:
         """Return the position scheme of the side ``encoder`` or ``decoder``."""
         return getattr(self, f"{side}_positions") or self.positions
@@ -131,11 +134,18 @@ def _both_sides(embed_dim: int, ffn_dim: int, layers: int, heads: int) -> dict[s
     return {f"{side}_{name}": n for side in ("encoder", "decoder") for name, n in shape.items()}
 
 
+_BIG = _both_sides(1024, 4096, 6, 16)
 _SHAPES: dict[str, dict[str, Any]] = {
     "": _both_sides(512, 2048, 6, 8),
     "_tiny": _both_sides(64, 128, 2, 2),
     "_iwslt_de_en": _both_sides(512, 1024, 6, 4),
     "_wmt_en_de": _both_sides(512, 2048, 6, 8),
+    "_wmt_en_de_big": _BIG | {"dropout": 0.3, "attention_dropout": 0.1},
+    "_vaswani_wmt_en_de_big": _BIG | {"dropout": 0.3},
+    "_vaswani_wmt_en_fr_big": _BIG | {"dropout": 0.1},
+    "_wmt_en_de_big_t2t": _BIG
+    | {"dropout": 0.3, "attention_dropout": 0.1, "activation_dropout": 0.1}
+    | {f"{side}_normalize_before": True for side in ("encoder", "decoder")},
 }
 
 architectures: dict[str, dict[str, Any]] = {

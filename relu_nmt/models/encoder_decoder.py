@@ -394,7 +394,7 @@ def _position_scheme(config: TransformerConfig, side: str) -> PositionScheme:
             embed_dim=getattr(config, f"{side}_embed_dim"),
             num_heads=getattr(config, f"{side}_attention_heads"),
             causal=side == "decoder",
-            max_positions=getattr(config, f"max_{which}_positions"),
+            max_positions=config.max_positions_of(side),
             flag=f"--max-{which}-positions",
         )
     )

@@ -139,11 +139,10 @@ class _Builder:
                 raise DataError(f"{text.path}: the file is empty")
         if self.config.document_separator == "none":
             for split in self.config.splits():
-                counts = {
-                    inputs[split, language].path: inputs[split, language].num_lines
-                    for language in self.config.languages
-                }
-                check_parallel(counts, "lines")
+                texts = [inputs[split, language] for language in self.config.languages]
+                counts = {text.path: text.num_lines for text in texts}
+                returns = {text.path: text.num_lone_returns for text in texts}
+                check_parallel(counts, "lines", returns)
         return inputs
 
     def _key(self) -> str:

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import torch
 
-from relu_nmt.config import to_dict
 from relu_nmt.corpus.translation import TranslationTask
-from relu_nmt.data.batches import TranslationBatches, refuse_too_long
+from relu_nmt.data.batches import Longest, TranslationBatches, refuse_too_long
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR
 from relu_nmt.data.groups import LENGTHS_FILE, SINGLE_SENTENCES, lengths_in_words
 from relu_nmt.data.split import Split
@@ -17,13 +16,13 @@ from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.evaluation.bleu import ScoringConfig
 from relu_nmt.evaluation.split_score import SAMPLES, ValidationBleu
 from relu_nmt.io.safe_write import write_text
-from relu_nmt.loading import build_model, start_weights
+from relu_nmt.loading import build_model, refuse_images, start_weights
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.encoder_decoder import EncoderDecoder
 from relu_nmt.models.objective import TranslationObjective
 from relu_nmt.recipes.training import Training, run_training
 from relu_nmt.recipes.training_settings import TranslationTrainingSettings as Settings
-from relu_nmt.recipes.training_settings import search_settings
+from relu_nmt.recipes.training_settings import detokenizer_settings, search_settings
 from relu_nmt.training.batches import Scorer, TrainingData
 from relu_nmt.training.checkpoint import read_metadata
 from relu_nmt.training.results import TrainingResult
@@ -51,6 +50,7 @@ class TranslationTraining(Training):
 
     settings: Settings
     task: TranslationTask
+    _longest: Longest
 
     def trainer(self) -> Trainer:
         """Return the trainer of a new training; what its parts are is printed."""
@@ -61,6 +61,7 @@ class TranslationTraining(Training):
         objective = TranslationObjective(
             model, settings.task.smoothing, settings.regularizer, settings.task.report_accuracy
         )
+        self._longest = self._longest_of(model)
         train, valid = self._batches()
         scorers: dict[str, Scorer] = {}
         if settings.bleu.eval_bleu and valid:
@@ -81,6 +82,13 @@ class TranslationTraining(Training):
         task = TranslationTask.from_data_folder(
             settings.data, options.source_lang, options.target_lang
         )
+        languages = {"source_lang": task.source_lang, "target_lang": task.target_lang}
+        for name, language in detokenizer_settings(bleu.eval_bleu_detok_args).items():
+            if language != languages[name]:
+                raise ConfigError(
+                    f"--eval-bleu-detok-args: {name} {language}, but the data's is "
+                    f"{languages[name]}; text is detokenised as that"
+                )
         if task.target_text.keeps_text:
             task = task.with_post_processing(bleu.eval_bleu_remove_bpe, bleu.eval_bleu_detok)
         return task.with_sentence_separator() if settings.documents.sentence_separator else task
@@ -103,24 +111,37 @@ class TranslationTraining(Training):
         self.say_size(model)
         return model
 
+    def _longest_of(self, model: EncoderDecoder) -> Longest:
+        """Return the longest source and target to train on."""
+        config = self.settings.model
+        given = (config.max_source_positions, config.max_target_positions)
+        own = (model.most_source_tokens, model.most_target_tokens)
+        source, target = (
+            min((limit for limit in limits if limit is not None), default=None)
+            for limits in zip(given, own, strict=True)
+        )
+        return source, target
+
     def _check_checkpoint(self) -> None:
         """Compare the checkpoint to go on from with this model and data.
 
         Raises:
-            CheckpointError: its dictionaries are not the data's.
+            CheckpointError: its dictionaries, or its languages, are not the data's.
         """
         path = self.checkpoint_to_continue()
-        if path is None:
+        stored = {} if path is None else read_metadata(path)
+        if path is None or "task" not in stored:
             return
-        stored = read_metadata(path)
-        if "task" in stored:
-            theirs = TranslationTask.from_state(stored["task"])
-            for side in ("source", "target"):
-                self._check_dictionary(path, theirs, side)
-        own = to_dict(self.settings.model)
-        for name, value in stored.get("model_config", {}).items():
-            if name in own and own[name] != value:
-                self.say(f"note: --{name.replace('_', '-')} was {value}, is {own[name]}")
+        refuse_images(path, stored)
+        theirs, own = TranslationTask.from_state(stored["task"]), self.task
+        pairs = [f"{task.source_lang}-{task.target_lang}" for task in (theirs, own)]
+        if self.goes_on and pairs[0] != pairs[1]:
+            raise CheckpointError(
+                f"{path}: was trained on {pairs[0]}, not {pairs[1]}; give the same --source-lang "
+                "and --target-lang, or another --save-dir for a fresh start"
+            )
+        for side in ("source", "target"):
+            self._check_dictionary(path, theirs, side)
 
     def _check_dictionary(self, path: Path | str, theirs: TranslationTask, side: str) -> None:
         """Compare a dictionary of a checkpoint with the data's.
@@ -166,18 +187,14 @@ class TranslationTraining(Training):
                 fit into a batch, or document boundaries are wanted but unknown.
         """
         batching, lengths = self.settings.batching, self.settings.documents.training_lengths
-        split = self._open(name)
+        split = self._open(name, chained=True)
         skip = batching.skip_invalid_size_inputs
         if not skip and (not lengths or SINGLE_SENTENCES in lengths):
             refuse_too_long(split, batching.max_tokens)
         seed = self.settings.trainer.run.seed
-        batches = TranslationBatches(split, batching.training_limits, lengths, seed, skip)
+        limits = batching.training_limits
+        batches = TranslationBatches(split, limits, lengths, seed, skip, self._longest)
         self._tell_lengths(batches)
-        if batches.num_skipped:
-            self.say(
-                f"{batches.num_skipped:,} of them are longer than --max-tokens "
-                f"{batching.max_tokens} and left out (--skip-invalid-size-inputs)"
-            )
         return batches
 
     def _validation_batches(self, name: str) -> TranslationBatches:
@@ -185,16 +202,27 @@ class TranslationTraining(Training):
         documents = self.settings.documents
         lengths = (documents.validation_length,) if documents.active else ()
         limits = self.settings.batching.validation_limits
-        batches = TranslationBatches(self._open(name), limits, lengths)
+        skip = self.settings.batching.skip_invalid_size_inputs
+        split = self._open(name)
+        batches = TranslationBatches(
+            split, limits, lengths, skip_too_long=skip, longest=self._longest
+        )
         self._tell_lengths(batches)
         return batches
 
-    def _open(self, name: str) -> Split:
-        """Return a split with both sides, and with documents if sentences are to be joined."""
-        split = self.task.load_split(name)
-        if split.target is None:
-            raise DataError(f"{split.source.prefix}: has no target side to learn from")
-        self.say(f"{split.source.prefix}: {len(split):,} sentence pairs")
+    def _open(self, name: str, chained: bool = False) -> Split:
+        """Return a split with both sides, and with documents if sentences are to be joined.
+
+        Args:
+            name: of the split.
+            chained: as in fairseq, ``train1``, ``train2``... belong to ``train``.
+        """
+        splits = self.task.load_chained(name) if chained else [self.task.load_split(name)]
+        for part in splits:
+            if part.target is None:
+                raise DataError(f"{part.source.prefix}: has no target side to learn from")
+            self.say(f"{part.source.prefix}: {len(part):,} sentence pairs")
+        split = Split.chained(splits)
         if self.settings.documents.active:
             documents = self.settings.documents
             flag = "--doc-mixture" if documents.doc_mixture else "--max-doc-tokens"
@@ -207,6 +235,11 @@ class TranslationTraining(Training):
         mixed = " (first epoch; dealt anew in each)" if len(descriptions) > 1 else ""
         for description in descriptions:
             self.say(f"{batches.split.name}{mixed}: {lengths_in_words(description)}")
+        if batches.num_skipped:
+            self.say(
+                f"{batches.num_skipped:,} of them are longer than --max-tokens or than the model "
+                "can take, and left out (--skip-invalid-size-inputs-valid-test)"
+            )
 
     def _write_lengths(self, batches: Iterable[TranslationBatches]) -> None:
         """Write how long the groups of sentences really are; nothing without documents."""
@@ -240,6 +273,7 @@ class TranslationTraining(Training):
             self.say,
             SAMPLES if options.eval_bleu_print_samples else 0,
             batches.groups if self.settings.documents.active else None,
+            self._longest[0],
         )
 
 

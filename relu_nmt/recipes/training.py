@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -10,8 +11,10 @@ from torch import nn
 
 from relu_nmt.attention.backends import set_attention_backend
 from relu_nmt.config import to_dict
+from relu_nmt.recipes.continuing import change_note, refuse_other_model
 from relu_nmt.recipes.training_settings import TrainingSettings
 from relu_nmt.training.batches import TrainingData
+from relu_nmt.training.checkpoint import read_metadata
 from relu_nmt.training.checkpoint_manager import CheckpointFolder
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.distributed import ProcessGroup, join_processes
@@ -59,6 +62,13 @@ class Training(ABC):
         trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
         self.say(f"num. shared model params: {total:,} (num. trained: {trained:,})")
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether there is a checkpoint of this training, and not only weights to start from."""
+        config = self.settings.trainer
+        folder = CheckpointFolder(config.checkpoint, config.validation)
+        return folder.restore_path() is not None
+
     def checkpoint_to_continue(self) -> Path | None:
         """Return the checkpoint that training will start from, ``None`` for a fresh start."""
         config = self.settings.trainer
@@ -90,10 +100,26 @@ class Training(ABC):
             "task": task,
             "args": to_dict(self.settings, stored_only=True),
         }
+        self._tell_changes()
         trainer = Trainer(objective, data, config, description, self.process, self.log, start)
         devices = f"{self.process.world_size} device(s) ({self.process.device.type})"
         self.say(f"training on {devices}; {batch_size}")
         return trainer
+
+    def _tell_changes(self) -> None:
+        """Compare the settings with those of the checkpoint that training starts from.
+
+        Raises:
+            CheckpointError: training would go on with another model.
+        """
+        path = self.checkpoint_to_continue()
+        if path is None:
+            return
+        stored = read_metadata(path)
+        if self.goes_on:
+            refuse_other_model(path, stored.get("model_config") or {}, self.settings.model)
+        if note := change_note(stored.get("args") or {}, self.settings):
+            self.say(note)
 
 
 def run_training(
@@ -112,10 +138,12 @@ def run_training(
     config = settings.trainer
     process = join_processes(config.run.cpu)
     try:
-        log = TrainingLog(config.logging, quiet=not process.is_first, shown=progress)
-        result = training_class(settings, process, log).trainer().train()
-        if (peak := peak_gpu_bytes()) is not None:
-            log.say(f"peak GPU memory: {peak:,} bytes")
+        folder = CheckpointFolder(config.checkpoint, config.validation)
+        with folder.owned() if process.is_first else nullcontext():
+            log = TrainingLog(config.logging, quiet=not process.is_first, shown=progress)
+            result = training_class(settings, process, log).trainer().train()
+            if (peak := peak_gpu_bytes()) is not None:
+                log.say(f"peak GPU memory: {peak:,} bytes")
     finally:
         process.close()
     return result

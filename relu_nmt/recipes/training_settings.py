@@ -93,6 +93,24 @@ def _checked_search(text: str) -> str:
     return text
 
 
+def detokenizer_settings(text: str) -> dict[str, Any]:
+    """Return the settings that JSON gives for a detokeniser.
+
+    Raises:
+        ValueError: no JSON object, or other settings than there are.
+    """
+    values = json.loads(text)
+    if not isinstance(values, dict) or values.keys() - {"source_lang", "target_lang"}:
+        raise ValueError('expected JSON such as \'{"target_lang": "en"}\'')
+    return values
+
+
+def _checked_detokenizer(text: str) -> str:
+    """Return the text if :func:`detokenizer_settings` can read it."""
+    detokenizer_settings(text)
+    return text
+
+
 @settings
 class EvalBleuOptions:
     """BLEU of the validation set during training."""
@@ -117,6 +135,13 @@ class EvalBleuOptions:
         None,
         "how data that came tokenised is detokenised",
         choices=("moses", "space", "none"),
+        needs="eval_bleu",
+    )
+    eval_bleu_detok_args: str = option(
+        "{}",
+        "as in fairseq, JSON: target_lang, which is the data's anyway",
+        metavar="JSON",
+        parse=_checked_detokenizer,
         needs="eval_bleu",
     )
     eval_tokenized_bleu: bool = option(

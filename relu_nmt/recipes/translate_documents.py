@@ -13,12 +13,15 @@ from relu_nmt.decoding.document_search import (
     WindowPlan,
 )
 from relu_nmt.io.progress_bar import hidden_progress, progress_bar
-from relu_nmt.io.text_lines import decode_lines, read_lines
+from relu_nmt.io.standard_streams import standard_input
+from relu_nmt.io.text_lines import decode_lines, read_lines, reading
 from relu_nmt.recipes.translation import (
     length_note,
     limit_note,
     load_translator,
     share,
+    source_limit,
+    too_long_note,
 )
 from relu_nmt.recipes.translation_settings import TranslateDocumentsSettings as Settings
 
@@ -60,12 +63,20 @@ def run(settings: Settings, *, progress: bool = True) -> TextTranslation:
         _tell(notes)
     runs = [(blank, list(run)) for blank, run in itertools.groupby(lines, is_blank)]
     documents = [run for blank, run in runs if not blank]
+    limit = source_limit(settings.model, translator)
     sources = translator.encode_documents(documents)
+    numbers = [number for number, line in enumerate(lines) if not is_blank(line)]
+    too_long = [
+        number
+        for number, source in zip(numbers, sources.sentences, strict=True)
+        if limit.refuses(source)
+    ]
+    sources = sources.limited(limit)
     plan = WindowPlan(sources.sizes, sources.counts, windows)
     hidden = settings.documents.no_progress_bar or not progress
     with (
         hidden_progress(hidden),
-        progress_bar("translate", len(plan.windows), "groups") as advance,
+        progress_bar("translate", len(plan.windows), "groups", tells_waiting=True) as advance,
     ):
         found = translator.translate_in_windows(
             sources, windows, settings.search, on_progress=advance
@@ -74,6 +85,7 @@ def run(settings: Settings, *, progress: bool = True) -> TextTranslation:
     text = [line for blank, run in runs for line in ([""] * len(run) if blank else next(rest))]
     report = [
         _report(sources, found, windows, int(plan.groups().over_long.sum())),
+        too_long_note(too_long, limit, "line"),
         _undivided_note(found),
         limit_note(found.num_at_limit, settings.search),
         _empty_note([line for own in found for line in own]),
@@ -86,7 +98,8 @@ def run(settings: Settings, *, progress: bool = True) -> TextTranslation:
 
 def _read(path: str) -> list[str]:
     if path == "-":
-        return decode_lines(sys.stdin.buffer.read(), "standard input")
+        with reading("standard input"):
+            return decode_lines(standard_input().read(), "standard input")
     return read_lines(path)
 
 

@@ -1,17 +1,27 @@
 """Translate raw lines from standard input or a file, as they arrive."""
 
 import io
+import math
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 
-from relu_nmt.decoding.translations import TranslatedLines
+from relu_nmt.decoding.translations import SourceLimit, TranslatedLines, Translation
 from relu_nmt.errors import DataError
+from relu_nmt.io.progress_bar import hidden_progress, progress_bar
+from relu_nmt.io.standard_streams import standard_input
 from relu_nmt.io.text_lines import decode_lines, open_text, reading
-from relu_nmt.recipes.translation import LineFormat, limit_note, load_translator
+from relu_nmt.recipes.translation import (
+    LineFormat,
+    limit_note,
+    load_translator,
+    named,
+    source_limit,
+    too_long_note,
+)
 from relu_nmt.recipes.translation_settings import TranslateLinesSettings as Settings
 
 READ_BYTES = 1 << 16
-MAX_NAMED_LINES = 10
 
 
 def run(settings: Settings, *, progress: bool = True) -> TranslatedLines:
@@ -24,13 +34,16 @@ def run(settings: Settings, *, progress: bool = True) -> TranslatedLines:
     Raises:
         ConfigError: settings that do not fit the model.
         CheckpointError: a checkpoint is missing or damaged.
-        DataError: the input cannot be read, is not UTF-8 or too long for the model.
+        DataError: the input cannot be read, or is not UTF-8.
     """
     options, config = settings.lines, settings.search
     texts: list[str] = []
     at_limit: list[int] = []
+    too_long: list[int] = []
+    limit = SourceLimit()
     with _opened(options.input) as file:
         translator = load_translator(settings.model, settings.data)
+        limit = source_limit(settings.model, translator)
         formatted = LineFormat(
             translator.task,
             settings.model.post_process is not None,
@@ -38,10 +51,25 @@ def run(settings: Settings, *, progress: bool = True) -> TranslatedLines:
         )
         try:
             for lines in read_buffers(file, options.input, options.buffer_size):
-                sources = [translator.encode(line) for line in lines]
-                translated = translator.translate_sentences(sources, config, len(texts))
-                for source, translations in zip(sources, translated, strict=True):
+                encoded = [translator.encode(line) for line in lines]
+                sources = [limit.applied(source) for source in encoded]
+                longest = max(len(source.ids) for source in sources)
+                label = f"translate {len(lines):,} lines of up to {longest:,} tokens"
+                with (
+                    hidden_progress(not progress),
+                    progress_bar(
+                        label, len(lines), "lines", tells_waiting=True, only_if_slow=True
+                    ) as advance,
+                ):
+                    translated = translator.translate_sentences(
+                        sources, config, len(texts), advance
+                    )
+                for source, translations in zip(encoded, translated, strict=True):
                     number = len(texts)
+                    if limit.refuses(source):
+                        too_long.append(number)
+                        if not limit.truncate:
+                            translations = [untranslated(own) for own in translations]
                     texts.append(translations[0].text)
                     if translations[0].reached_limit:
                         at_limit.append(number)
@@ -58,19 +86,23 @@ def run(settings: Settings, *, progress: bool = True) -> TranslatedLines:
                 if progress:
                     sys.stdout.flush()
         finally:  # also where someone who types lines ends it with Ctrl-C
+            if progress and too_long:
+                print(too_long_note(too_long, limit, "line"), file=sys.stderr)
             if progress and at_limit:
-                named = ", ".join(str(number + 1) for number in at_limit[:MAX_NAMED_LINES])
-                others = len(at_limit) - MAX_NAMED_LINES
-                named += f" and {others:,} more" if others > 0 else ""
-                noun = "line" if len(at_limit) == 1 else "lines"
                 note = limit_note(len(at_limit), config)
-                print(f"{note} ({noun} {named})", file=sys.stderr)
-    return TranslatedLines(texts, at_limit)
+                print(f"{note} ({named(at_limit, 'line')})", file=sys.stderr)
+    return TranslatedLines(texts, at_limit, too_long)
+
+
+def untranslated(translation: Translation) -> Translation:
+    """Return the empty translation of a line that is too long, marked by its score."""
+    hypothesis = replace(translation.hypothesis, score=-math.inf)
+    return replace(translation, hypothesis=hypothesis)
 
 
 def _opened(path: str) -> io.BufferedReader:
     try:
-        return open(sys.stdin.fileno(), "rb", closefd=False) if path == "-" else open_text(path)
+        return standard_input() if path == "-" else open_text(path)
     except OSError as error:
         raise DataError(f"--input {path}: cannot read it: {error.strerror}") from error
 

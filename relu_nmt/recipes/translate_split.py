@@ -18,7 +18,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from relu_nmt.data.groups import DOCUMENT_TAG, describe_lengths, lengths_in_words
-from relu_nmt.data.split import longer_side
+from relu_nmt.data.split import Split, longer_side
 from relu_nmt.decoding.document_search import SourceDocuments, TranslatedDocuments, WindowPlan
 from relu_nmt.decoding.translations import Line, SourceSentence
 from relu_nmt.errors import DataError
@@ -35,6 +35,7 @@ from relu_nmt.recipes.translation import (
     limit_note,
     load_translator,
     share,
+    source_limit,
     write_file,
 )
 from relu_nmt.recipes.translation_settings import TranslateSplitSettings as Settings
@@ -91,10 +92,10 @@ class SplitTranslation:
         return next(iter(self.scores.values()), None)
 
     def speed_line(self) -> str:
-        """Return fairseq's line of how long it took."""
+        """Return fairseq's line of how long it took; none of them begins as those of text do."""
         sentences, seconds = sum(self.counts), max(self.seconds, 1e-9)
         return (
-            f"Translated {sentences:,} sentences ({self.num_tokens:,} tokens) in "
+            f"| Translated {sentences:,} sentences ({self.num_tokens:,} tokens) in "
             f"{self.seconds:.1f}s ({sentences / seconds:.2f} sentences/s, "
             f"{self.tokens_per_second:.2f} tokens/s)"
         )
@@ -166,23 +167,38 @@ class _SplitTranslator:
         self._config = settings.generation
         self._windows = settings.documents.windows
         self._attention = attention
+        self._limit = source_limit(settings.model, translator)
         self._out = output
         joined = settings.model.post_process is not None
         self._lines = LineFormat(self._task, joined, self._config.print_alignment is not None)
         self._split = self._task.load_split(settings.split.gen_subset)
+        before, num_shards = None, settings.split.num_shards
+        if num_shards > 1:
+            before, self._split = self._split.cut(settings.split.shard_id, num_shards)
         self._has_documents = settings.documents.max_doc_tokens is not None
         if self._has_documents:
             length = self._windows.max_doc_tokens
             self._counts = self._split.require_documents("--max-doc-tokens", length)
         else:  # each sentence is a document
             self._counts = np.ones(len(self._split), dtype=np.int64)
-        by_source = settings.documents.count_source_only
-        target_sizes = None if by_source else self._split.target_sizes
-        self._sizes = longer_side(self._split.source_sizes, target_sizes)
+        self._sizes = self._sizes_of(self._split)
         self._found = SplitTranslation()
         self._aligned: list[AlignedSentence] = []
+        self._first = 0 if before is None else self._num_windows(before)
         for flag in ("output", "results"):
             check_writable(f"--{flag}", getattr(settings.documents, flag))
+
+    def _sizes_of(self, split: Split) -> np.ndarray:
+        """Return what each sentence counts towards the limit of a window, int [N]."""
+        by_source = self._settings.documents.count_source_only
+        return longer_side(split.source_sizes, None if by_source else split.target_sizes)
+
+    def _num_windows(self, split: Split) -> int:
+        """Return how many windows there are in a part of the split."""
+        if not self._has_documents or not len(split):
+            return len(split)
+        counts = split.require_documents("--max-doc-tokens", self._windows.max_doc_tokens)
+        return len(WindowPlan(self._sizes_of(split), counts, self._windows).windows)
 
     def run(self, progress: bool) -> SplitTranslation:
         """Translate everything."""
@@ -197,7 +213,10 @@ class _SplitTranslator:
             self._print(note)
         hidden = self._settings.split.no_progress_bar or not progress
         label = f"translate {split.name}"
-        with hidden_progress(hidden), progress_bar(label, num_windows, unit) as advance:
+        with (
+            hidden_progress(hidden),
+            progress_bar(label, num_windows, unit, tells_waiting=True) as advance,
+        ):
             for documents, numbers in _document_ranges(self._counts):
                 sources = SourceDocuments(
                     self._read(numbers),
@@ -207,7 +226,11 @@ class _SplitTranslator:
                 )
                 started = time.perf_counter()
                 translated = self._translator.translate_in_windows(
-                    sources, self._windows, self._config, len(found.groups), advance
+                    sources,
+                    self._windows,
+                    self._config,
+                    self._first + len(found.groups),
+                    advance,
                 )
                 found.seconds += time.perf_counter() - started
                 self._take(translated)
@@ -219,20 +242,23 @@ class _SplitTranslator:
 
     def _over_long(self) -> str:
         """Refuse sentences that the model cannot read, or return a note that they stay empty."""
-        limit, sizes = self._translator.max_source_positions, self._split.source_sizes
-        too_long = sizes > (np.inf if limit is None else limit)
+        limit, sizes = self._limit, self._split.source_sizes
+        too_long = sizes > (np.inf if limit.tokens is None else limit.tokens)
         number = int(too_long.sum())
-        if number and not self._settings.split.skip_invalid_size_inputs_valid_test:
+        skip = self._settings.split.skip_invalid_size_inputs_valid_test
+        if number and not skip and not limit.truncate:
             raise DataError(
                 f"split {self._split.name}: sentence {int(too_long.argmax())} has more than the "
-                f"{limit} tokens that the model can read ({number} such sentences); "
-                "--skip-invalid-size-inputs-valid-test leaves them empty"
+                f"{limit.tokens} tokens that the model can read, or of --max-source-length "
+                f"({number} such sentences); --skip-invalid-size-inputs-valid-test leaves them "
+                "empty, --truncate-source cuts them"
             )
-        return f"NOTE: {number} sentences of more than {limit} tokens stay empty" if number else ""
+        done = "are cut" if limit.truncate else "stay empty"
+        return f"NOTE: {number} sentences of more than {limit.tokens} tokens {done}" * bool(number)
 
     def _read(self, numbers: range) -> list[SourceSentence]:
         """Return sentences with their references, without words if the model cannot read them."""
-        task, limit = self._task, self._translator.max_source_positions
+        task = self._task
         # Unknown words are only in the raw source.
         raw = self._split.raw_source if self._config.replace_unk is not None else None
         sentences = []
@@ -241,9 +267,7 @@ class _SplitTranslator:
             tokens = task.source_dictionary.symbols_of(ids)
             if raw is not None:
                 tokens = task.source_text.encode(raw[i])
-            if limit is not None and len(ids) > limit:
-                ids, tokens = ids[-1:], []
-            sentences.append(SourceSentence(ids, tokens, reference))
+            sentences.append(self._limit.applied(SourceSentence(ids, tokens, reference)))
         return sentences
 
     def _take(self, translated: TranslatedDocuments) -> None:
@@ -252,7 +276,7 @@ class _SplitTranslator:
         self._aligned += aligned_sentences(translated, sum(found.counts))
         for own in translated.windows:
             if not self._settings.split.quiet:
-                number = len(found.groups)
+                number = self._first + len(found.groups)
                 lines = self._lines.of_split(number, own.source)
                 for translation in own.translations:
                     lines += self._lines.hypothesis(number, translation)
@@ -306,7 +330,9 @@ class _SplitTranslator:
             self._print(_mismatch_line(found))
         self._print(limit_note(found.num_at_limit, self._config))
         self._print(found.speed_line())
-        beginning = f"Generate {split.name} with beam={self._config.beam}"
+        options = self._settings.split
+        part = f", shard {options.shard_id} of {options.num_shards}," * (options.num_shards > 1)
+        beginning = f"Generate {split.name}{part} with beam={self._config.beam}"
         if found.scores and split.raw_target is None:
             self._print(
                 "NOTE: the folder keeps no raw references; scored on its dictionary's tokens"

@@ -2,6 +2,7 @@
 
 import math
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -9,12 +10,15 @@ import torch
 from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.groups import SINGLE_SENTENCES
 from relu_nmt.decoding.config import GenerationConfig
-from relu_nmt.decoding.translations import SourceSentence, Translation
+from relu_nmt.decoding.translations import SourceLimit, SourceSentence, Translation
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.safe_write import write_text
-from relu_nmt.recipes.translation_settings import ModelOptions
+from relu_nmt.recipes.translation_settings import ModelOptions, model_overrides
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.translator import Translator
+
+MOST_NAMED = 10
+"""Lines that a note tells the numbers of."""
 
 
 def load_translator(options: ModelOptions, data: str | None = None) -> Translator:
@@ -31,7 +35,9 @@ def load_translator(options: ModelOptions, data: str | None = None) -> Translato
     if options.fp16 and device == "cpu":
         raise ConfigError("--fp16 needs a GPU; on the CPU use --bf16 or neither")
     dtype = torch.float16 if options.fp16 else torch.bfloat16 if options.bf16 else None
-    translator = Translator.from_checkpoint(options.path, device, dtype, options.attention_backend)
+    overrides = model_overrides(options.model_overrides)
+    backend = options.attention_backend
+    translator = Translator.from_checkpoint(options.path, device, dtype, backend, overrides)
     translator.task = _adapted_task(translator.task, options, data)
     return translator
 
@@ -106,6 +112,43 @@ def limit_note(number: int, config: GenerationConfig) -> str:
         f"+ {config.max_len_b} tokens, or what the model can write) and may be cut off; "
         "--max-len-a and --max-len-b change it"
     )
+
+
+def source_limit(options: ModelOptions, translator: Translator) -> SourceLimit:
+    """Return the longest source to translate, and what becomes of longer ones."""
+    limits = (options.max_source_length, translator.max_source_positions)
+    tokens = min((limit for limit in limits if limit is not None), default=None)
+    return SourceLimit(tokens, options.truncate_source, translator.task.has_sentence_separator)
+
+
+def too_long_note(numbers: Sequence[int], limit: SourceLimit, what: str) -> str:
+    """Return the line that tells which sources are too long; empty if none are.
+
+    Args:
+        numbers: of the sources, from 0.
+        limit: what is too long.
+        what: the sources are: ``line``.
+    """
+    if not numbers:
+        return ""
+    done = "only their beginning is translated" if limit.truncate else "their translation is empty"
+    return (
+        f"NOTE: {len(numbers):,} {what}s of more than {limit.tokens} tokens: {done} "
+        f"({named(numbers, what)})"
+    )
+
+
+def named(numbers: Sequence[int], what: str) -> str:
+    """Return which of many things are meant, by their numbers from 0, as people count them.
+
+    Example:
+        >>> named([0, 4], "line"), named([2], "line")
+        ('lines 1, 5', 'line 3')
+    """
+    shown = ", ".join(str(number + 1) for number in numbers[:MOST_NAMED])
+    others = len(numbers) - MOST_NAMED
+    shown += f" and {others:,} more" if others > 0 else ""
+    return f"{what}{'' if len(numbers) == 1 else 's'} {shown}"
 
 
 def length_note(limit: int, trained: int) -> str:

@@ -1,6 +1,9 @@
 """Settings of the recipes that translate: a split, documents of plain text, and lines."""
 
+import ast
+import json
 from pathlib import Path
+from typing import Any, ClassVar
 
 from relu_nmt.attention.spec import AttentionBackendConfig, AttentionPlace
 from relu_nmt.config import REQUIRED, group, like, option, settings, to_dict
@@ -20,6 +23,30 @@ from relu_nmt.decoding.config import (
 )
 from relu_nmt.errors import ConfigError
 from relu_nmt.evaluation.bleu import ScoringConfig
+
+NEED_REFERENCES = ("score_reference", "prefix_size")
+
+
+def model_overrides(text: str) -> dict[str, Any]:
+    """Return settings of a model by name: JSON, or as Python writes it, which fairseq's users do.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    for read in (json.loads, ast.literal_eval):
+        try:
+            values = read(text)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            values = None
+        if isinstance(values, dict) and all(isinstance(name, str) for name in values):
+            return values
+    raise ValueError('expected settings such as \'{"positions": "learned"}\'')
+
+
+def _checked_overrides(text: str) -> str:
+    """Return the text if :func:`model_overrides` can read it."""
+    model_overrides(text)
+    return text
 
 
 @settings
@@ -49,6 +76,24 @@ class ModelOptions(LanguageOptions, FairseqOptions, PrecisionOptions, AttentionB
         choices=("moses", "space", "none"),
     )
     bf16: bool = like(PrecisionOptions, "bf16", False, "compute in bfloat16; also on the CPU")
+    model_overrides: str = option(
+        "{}",
+        "settings of the model that go before those in its checkpoint, as JSON or as Python writes "
+        "them: {'max_source_positions': 512}",
+        metavar="SETTINGS",
+        parse=_checked_overrides,
+    )
+    max_source_length: int | None = option(
+        None,
+        "longest sentence to translate, in tokens with </s>, if less than the model can read: it "
+        "bounds time and memory. The translation of longer ones is empty, and told of",
+        flags=("--max-source-positions",),
+        least=2,
+        metavar="N",
+    )
+    truncate_source: bool = option(
+        False, "translate the beginning of longer sentences instead, and tell of them"
+    )
 
 
 @settings
@@ -60,8 +105,23 @@ class SplitOptions(SubsetOptions, ProgressBarOptions):
     )
     quiet: bool = option(False, "print the score only")
     skip_invalid_size_inputs_valid_test: bool = option(
-        False, "leave sentences untranslated that are longer than the model can read"
+        False,
+        "leave sentences untranslated that are longer than the model can read (or "
+        "--max-source-length), instead of stopping",
     )
+
+    num_shards: int = option(
+        1, "translate one of N equal parts of the split, in its order", least=1, metavar="N"
+    )
+    shard_id: int = option(0, "which of them, from 0", least=0, metavar="I")
+
+    def check(self) -> None:
+        """Compare the shard with their number."""
+        if self.shard_id >= self.num_shards:
+            raise ConfigError(
+                f"--shard-id {self.shard_id}: expected 0 to {self.num_shards - 1} "
+                f"(--num-shards {self.num_shards})"
+            )
 
 
 @settings
@@ -270,6 +330,8 @@ class TranslateDocumentsSettings:
     model: ModelOptions = group("model", ModelOptions)
     documents: TextDocumentOptions = group("documents", TextDocumentOptions)
     search: DocumentGenerationConfig = group("search", DocumentGenerationConfig)
+    refused: ClassVar = (*NEED_REFERENCES, "nbest", "print_alignment")
+    """Options of the search that ``--help`` does not show, since :meth:`check` refuses them."""
 
     def check(self) -> None:
         """Refuse what one line for each line has no room for."""
@@ -314,6 +376,8 @@ class TranslateLinesSettings:
     model: ModelOptions = group("model", ModelOptions)
     lines: LineOptions = group("input and output", LineOptions)
     search: GenerationConfig = group("search", GenerationConfig)
+    refused: ClassVar = NEED_REFERENCES
+    """See :class:`TranslateDocumentsSettings`."""
 
     def check(self) -> None:
         """Refuse what needs references."""

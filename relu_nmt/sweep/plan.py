@@ -122,10 +122,7 @@ class SweepPlan:
             *start,
             *("--seed", str(model.seed), "--save-dir", checkpoints),
         )
-        together = self.settings.running.training_processes
-        if together > 1:
-            launcher = ("-m", TORCHRUN, "--standalone", "--nproc-per-node", str(together))
-            train = (train[0], *launcher, *train[1:])
+        train = launched(train, self.settings.running.training_processes)
         if config.averaged is None:
             return (train,)
         average = tool(
@@ -179,6 +176,14 @@ def model_folder(save_dir: str | Path, model: SweepModel) -> Path:
 def tool(name: str, *arguments: str) -> Command:
     """Return the command that runs one of the toolkit's own, in this Python."""
     return (sys.executable, "-m", f"{TOOLS}{name}", *arguments)
+
+
+def launched(command: Command, processes: int) -> Command:
+    """Return the command that runs another in so many processes together, by torchrun."""
+    if processes == 1:
+        return command
+    launcher = ("-m", TORCHRUN, "--standalone", "--nproc-per-node", str(processes))
+    return (command[0], *launcher, *command[1:])
 
 
 def shown_command(command: Sequence[str]) -> list[str]:

@@ -13,6 +13,8 @@ from types import FrameType
 from typing import Any, BinaryIO
 
 from relu_nmt.errors import DataError, ReluNmtError
+from relu_nmt.io.file_lock import acquire_lock
+from relu_nmt.io.signals import handle_stop_signals
 from relu_nmt.sweep.plan import shown_command
 from relu_nmt.sweep.settings import JobsConfig
 from relu_nmt.sweep.steps import (
@@ -24,14 +26,12 @@ from relu_nmt.sweep.steps import (
     Command,
     Step,
     StepState,
-    acquire_lock,
     check_same_commands,
 )
 from relu_nmt.training.results import MAXRSS_UNIT, TrainingResult
 
 POLL_SECONDS = 0.2
 RETRY_LOCK_SECONDS = 3.0
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
 LEFT_OUT = "left out"
 
 
@@ -120,7 +120,7 @@ class StepRunner:
             after_step: called when the results have changed.
         """
         self._after_step = after_step
-        before = {number: signal.signal(number, self._note_signal) for number in SIGNALS}
+        before = handle_stop_signals(self._note_signal)
         try:
             left, done = len(self._open_steps()), sum(s in FINAL for s in self._ended.values())
             self.say(f"{left} steps to do, {done} done before, {self._config.jobs} at once")

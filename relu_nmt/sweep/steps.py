@@ -1,8 +1,6 @@
 """A step of a sweep, a training or an evaluation: its files, its lock, and how it ended."""
 
-import fcntl
 import json
-import os
 import re
 import shlex
 from collections.abc import Sequence
@@ -28,9 +26,9 @@ class SweepModel:
     """A model.
 
     Args:
-        attention: as ``--attention`` takes it.
+        attention: as ``--attention`` takes it, or the name of what else tells models apart.
         seed: of weights, dropout and order of the data.
-        lengths: document lengths that it learns, in tokens.
+        lengths: document lengths that it learns, in tokens; none for a model of images.
         is_mixture: whether they are a ``--doc-mixture``.
     """
 
@@ -43,8 +41,8 @@ class SweepModel:
     def name(self) -> str:
         """Name of its folder."""
         lengths = "+".join(map(str, self.lengths))
-        lengths = f"mix{lengths}" if self.is_mixture else f"L{lengths}"
-        return f"{re.sub(r'[^A-Za-z0-9=.+_]', '-', self.attention)}-{lengths}-seed{self.seed}"
+        lengths = f"mix{lengths}-" if self.is_mixture else f"L{lengths}-" if lengths else ""
+        return f"{re.sub(r'[^A-Za-z0-9=.+_]', '-', self.attention)}-{lengths}seed{self.seed}"
 
     @property
     def trained_on(self) -> str:
@@ -53,7 +51,8 @@ class SweepModel:
 
     def __str__(self) -> str:
         what = "mixture" if self.is_mixture else "length"
-        return f"{self.attention} {what} {self.trained_on} seed {self.seed}"
+        learnt = f" {what} {self.trained_on}" if self.lengths else ""
+        return f"{self.attention}{learnt} seed {self.seed}"
 
 
 @dataclass(frozen=True)
@@ -219,36 +218,3 @@ def differences(old: Sequence[str], new: Sequence[str]) -> tuple[str, str]:
 def _num_alike(old: Sequence[str], new: Sequence[str]) -> int:
     pairs = enumerate(zip(old, new, strict=False))
     return next((i for i, (a, b) in pairs if a != b), min(len(old), len(new)))
-
-
-def acquire_lock(path: Path) -> int | None:
-    """Lock a file, so that several sweeps of a folder do not run the same step.
-
-    The lock belongs to the operating system: it is gone when the last process that holds it ends,
-    however that happens. The commands of a step hold it too, so a step whose sweep was killed
-    stays locked while its command still runs.
-
-    Args:
-        path: the file; it is made, and stays.
-
-    Returns:
-        An open descriptor, which holds the lock until it is closed; None if another process does.
-
-    Raises:
-        DataError: the file cannot be made, or its file system has no locks.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be made: {error.strerror}") from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(descriptor)
-        if isinstance(error, BlockingIOError):
-            return None
-        raise DataError(
-            f"{path}: this file system has no locks ({error.strerror}); choose another --save-dir"
-        ) from error
-    return descriptor

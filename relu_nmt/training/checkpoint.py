@@ -258,19 +258,25 @@ def _check_is_safetensors(path: Path) -> None:
         with open(path, "rb") as file:
             start = file.read(9)
     except FileNotFoundError:
-        raise CheckpointError(f"{path}: no such checkpoint") from None
+        raise CheckpointError(f"{path}: no such checkpoint{_beside(path)}") from None
     except OSError as error:
         raise CheckpointError(f"{path}: cannot read the checkpoint ({error.strerror})") from error
     if start.startswith(_PICKLE_STARTS):
         raise CheckpointError(
             f"{path}: a pickled PyTorch or fairseq checkpoint, which could run any code when "
-            "read; only checkpoints of relu_nmt (.safetensors) are loaded"
+            f"read; only checkpoints of relu_nmt (.safetensors) are loaded{_beside(path)}"
         )
     if len(start) < 9 or start[8:9] != b"{":
         raise CheckpointError(
             f"{path}: not a checkpoint (no safetensors header), or damaged; "
-            "give a file that relu-nmt-train wrote"
+            f"give a file that relu-nmt-train wrote{_beside(path)}"
         )
+
+
+def _beside(path: Path) -> str:
+    """Return that there is a checkpoint under a like name, as fairseq's users type it."""
+    other = path.with_suffix(SUFFIX)
+    return f"; {other.name} is there" if other != path and other.is_file() else ""
 
 
 def _damaged(path: Path, reason: Exception | str) -> CheckpointError:

@@ -3,17 +3,22 @@
 import os
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from relu_nmt.errors import CheckpointError, ConfigError
-from relu_nmt.io.safe_write import replacing
+from relu_nmt.errors import CheckpointError, ConfigError, DataError
+from relu_nmt.io.file_lock import acquire_lock
+from relu_nmt.io.safe_write import remove_abandoned, replacing
 from relu_nmt.training.checkpoint import SUFFIX, Checkpoint, save_checkpoint
 from relu_nmt.training.config import CheckpointConfig, ValidationConfig
 from relu_nmt.training.results import BEST, LAST
+from relu_nmt.training.results import FILE_NAME as RESULTS
 
 # Names of the checkpoints saved by updates and by epochs, up to the suffix.
 BY_UPDATES = r"checkpoint_\d+_(\d+)"
 BY_EPOCHS = r"checkpoint(\d+)"
+LOCK = ".lock"
 # The new file is complete before an old one goes.
 FILES_AT_ONCE = 2
 BYTES_PER_VALUE = 4
@@ -103,6 +108,31 @@ class CheckpointFolder:
         if wanted == LAST:
             return None
         raise CheckpointError(f"--restore-file {wanted}: no such file, here or in {self.path}")
+
+    @contextmanager
+    def owned(self) -> Iterator[None]:
+        """Let no other training write here meanwhile, and remove what a killed one left half.
+
+        Raises:
+            ConfigError: another training does, or the folder cannot be written.
+        """
+        if self._config.no_save:
+            yield
+            return
+        try:
+            lock = acquire_lock(self.path / LOCK)
+        except DataError as error:
+            raise ConfigError(f"--save-dir {error}") from error
+        if lock is None:
+            raise ConfigError(
+                f"--save-dir {self.path}: another training is writing to it; stop that one, or "
+                "choose another folder"
+            )
+        try:
+            remove_abandoned(self.path, ("checkpoint", RESULTS))
+            yield
+        finally:
+            os.close(lock)
 
     def check(self, num_weights: int, averaged: bool) -> None:
         """See that the folder can be written and has room.

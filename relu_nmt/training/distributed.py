@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from relu_nmt.errors import ConfigError
+from relu_nmt.io.signals import handle_stop_signals
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 
@@ -152,7 +153,7 @@ def _environment_number(name: str, default: int | None) -> int:
 
 
 class SignalWatch:
-    """Notes SIGINT and SIGTERM, so that the update can be finished and a checkpoint written.
+    """Notes STOP_SIGNALS, so that the update can be finished and a checkpoint written.
 
     A second SIGINT interrupts at once. Only the main thread of a program can receive signals;
     elsewhere nothing is changed.
@@ -170,8 +171,7 @@ class SignalWatch:
 
     def __enter__(self) -> "SignalWatch":
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._old[number] = signal.signal(number, self._note)
+            self._old = handle_stop_signals(self._note)
         return self
 
     def __exit__(self, *error: object) -> None:

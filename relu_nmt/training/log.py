@@ -4,12 +4,14 @@ import json
 import math
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
 from relu_nmt.errors import ConfigError, MissingExtraError
+from relu_nmt.io.standard_streams import discard_output
 from relu_nmt.training.config import LoggingConfig
 
 UPDATES_TAG = "train_inner"
@@ -114,6 +116,10 @@ class TrainingLog:
         quiet: log nothing (all processes but the first).
         shown: print on standard output; the log file and TensorBoard do not depend on it.
 
+    Attributes:
+        lost: why a part of the log could not be written any more, as where a disk is full or the
+            reader of a pipe has left. Training is worth more, and goes on.
+
     Raises:
         ConfigError: the log file cannot be written.
         MissingExtraError: tensorboard is wanted but not installed.
@@ -126,6 +132,7 @@ class TrainingLog:
 
     def __init__(self, config: LoggingConfig, quiet: bool = False, shown: bool = True) -> None:
         self._config = config
+        self.lost: OSError | None = None
         self._shown = shown and not quiet
         default = "tqdm" if sys.stderr.isatty() and not config.no_progress_bar else "simple"
         self._format = config.log_format or default
@@ -219,10 +226,12 @@ class TrainingLog:
         """Close the bar, the log file and TensorBoard's files."""
         self._close_bar()
         if self._file is not None:
-            self._file.close()
+            with self._may_be_lost("the log file", self._lose_file):
+                self._file.close()
             self._file = None
-        for writer in self._writers.values():
-            writer.close()
+        with self._may_be_lost("TensorBoard's files", self._lose_board):
+            for writer in self._writers.values():
+                writer.close()
         self._writers.clear()
 
     def _close_bar(self) -> None:
@@ -243,23 +252,51 @@ class TrainingLog:
         """Write the finite values as curves over ``num_updates``, which is one of them."""
         if self._board is None or self._writer_class is None:
             return
-        if tag not in self._writers:
-            folder = str(Path(self._board) / tag)
-            self._writers[tag] = self._writer_class(folder, purge_step=self._first_update)
-        for name, value in values.items():
-            if name != "num_updates" and math.isfinite(value):
-                self._writers[tag].add_scalar(name, value, int(values["num_updates"]))
-        self._writers[tag].flush()
+        with self._may_be_lost("TensorBoard's files", self._lose_board):
+            if tag not in self._writers:
+                folder = str(Path(self._board) / tag)
+                self._writers[tag] = self._writer_class(folder, purge_step=self._first_update)
+            for name, value in values.items():
+                if name != "num_updates" and math.isfinite(value):
+                    self._writers[tag].add_scalar(name, value, int(values["num_updates"]))
+            self._writers[tag].flush()
 
     def _write(self, line: str) -> None:
         if self._bar is not None:
             self._bar.clear()
         if self._shown:
-            print(line, flush=True)
+            with self._may_be_lost("standard output", self._lose_output):
+                print(line, flush=True)
         if self._bar is not None:
             self._bar.refresh()
         if self._file is not None:
-            print(line, file=self._file, flush=True)
+            with self._may_be_lost("the log file", self._lose_file):
+                print(line, file=self._file, flush=True)
+
+    @contextmanager
+    def _may_be_lost(self, what: str, lose: Callable[[], None]) -> Iterator[None]:
+        """Go on without a part of the log if it cannot be written, and tell it once."""
+        try:
+            yield
+        except OSError as error:
+            lose()
+            self.lost = self.lost or error
+            with suppress(OSError):  # it may be the same pipe
+                text = f"NOTE: {what} cannot be written ({error.strerror or error}); "
+                print(text + "training goes on without", file=sys.stderr, flush=True)
+
+    def _lose_output(self) -> None:
+        self._shown = False
+        discard_output()
+
+    def _lose_file(self) -> None:
+        file, self._file = self._file, None
+        with suppress(OSError):
+            if file is not None:
+                file.close()
+
+    def _lose_board(self) -> None:
+        self._board = None
 
 
 def _summary_writer(folder: str) -> type:

@@ -20,6 +20,7 @@ LAST = "checkpoint_last.safetensors"
 FORMAT = 1
 SIGNAL_EXIT_CODE = 128
 """What a signal adds to, as in a shell."""
+PIPE_SIGNAL, LOST_EXIT_CODE = 13, 2
 
 Stats = dict[str, Any]
 """Values by name; None stands for infinity and NaN, which JSON does not have."""
@@ -48,7 +49,7 @@ def peak_gpu_bytes() -> int | None:
 class TrainingResult:
     """The course of a training and how it ended, over all resumes.
 
-    All but ``save_dir`` is what the file holds.
+    All but ``save_dir`` and ``log_lost`` is what the file holds.
 
     Args:
         save_dir: folder of the file and of the checkpoints; None if none are written.
@@ -69,6 +70,7 @@ class TrainingResult:
         memory: most bytes over all runs: ``resident_bytes`` of the first process,
             ``gpu_bytes`` of tensors on its GPU; None where they are not counted.
         settings: what the training was told to do.
+        log_lost: why a part of the log could not be written, if so; the training went on.
 
     Example:
         >>> result = TrainingResult(num_updates=20)
@@ -93,6 +95,7 @@ class TrainingResult:
     best: dict[str, Any] | None = None
     memory: dict[str, int | None] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
+    log_lost: OSError | None = None
 
     @property
     def best_score(self) -> float | None:
@@ -115,8 +118,16 @@ class TrainingResult:
 
     @property
     def exit_code(self) -> int:
-        """The exit code of the command: 0, or what a shell has for the signal that ended it."""
-        return 0 if self.signal is None else SIGNAL_EXIT_CODE + self.signal
+        """The exit code of the command.
+
+        0, or what a shell has for the signal that ended it, or for that of a pipe whose reader has
+        left; 2: another part of the log could not be written.
+        """
+        if self.signal is not None:
+            return SIGNAL_EXIT_CODE + self.signal
+        if isinstance(self.log_lost, BrokenPipeError):
+            return SIGNAL_EXIT_CODE + PIPE_SIGNAL
+        return 0 if self.log_lost is None else LOST_EXIT_CODE
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -175,7 +186,8 @@ class TrainingResult:
 
     @classmethod
     def _stored(cls) -> list[str]:
-        return [f.name for f in dataclasses.fields(cls) if f.name != "save_dir"]
+        names = [field.name for field in dataclasses.fields(cls)]
+        return [name for name in names if name not in ("save_dir", "log_lost")]
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> "TrainingResult":

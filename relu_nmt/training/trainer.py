@@ -143,6 +143,7 @@ class Trainer:
             self._write_result()
         finally:
             self.log.close()
+        self.result.log_lost = self.log.lost
         return self.result
 
     def _train(self) -> None:

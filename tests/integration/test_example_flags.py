@@ -13,8 +13,8 @@ ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("examples/*/*.sh"))
 SCRIPTS += [f"{script} paper" for script in SCRIPTS if "paper_study" in script]
 STUB = '#!/bin/sh\nprintf "%s\\0" "${0##*/}" "$@" >> "$RECORD"\nprintf "\\n\\0" >> "$RECORD"\n'
-COMMANDS = ("preprocess", "train", "generate", "average", "vision-train")
-VARIABLES = ("TEXT", "IMAGES", "CORPUS", "OUT", "RUN", "DATA")
+COMMANDS = ("preprocess", "train", "generate", "average")
+VARIABLES = ("TEXT", "CORPUS", "OUT", "RUN", "DATA")
 
 
 def recorded_commands(script, folder):
@@ -55,7 +55,7 @@ def test_every_flag_of_an_example_does_something(script, tmp_path, monkeypatch, 
         if name == "sweep":
             commands = [("train", one) for one in commands_of_models(flags)]
         for program, words in commands:
-            if program not in ("preprocess", "train", "vision_train", "average"):
+            if program not in ("preprocess", "train", "average"):
                 continue
             main = importlib.import_module(f"relu_nmt.cli.{program}").main
             with pytest.raises(SystemExit) as end:

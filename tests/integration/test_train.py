@@ -297,7 +297,8 @@ def test_a_changed_setting_is_noted_when_going_on(folder, tmp_path, capsys):
     flags = f"{QUICK} --max-tokens 100 --save-dir {tmp_path}"
     run(folder / "joined", f"{flags} --max-update 1 --dropout 0.1", capsys)
     _, lines = run(folder / "joined", f"{flags} --max-update 2 --dropout 0.3", capsys)
-    assert "note: --dropout was 0.1, is 0.3" in values(lines, "message")
+    told = [text for text in values(lines, "message") if text.startswith("note: ")]
+    assert told == ["note: settings are changed since the checkpoint: --dropout 0.3 (was 0.1)"]
 
 
 def test_help_is_quick():

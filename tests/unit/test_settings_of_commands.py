@@ -135,9 +135,6 @@ def test_typed_attention_options_go_before_the_preset():
         ("--disable-validation --patience 3", "--disable-validation"),
         ("--min-lr 0.1", "--lr-scheduler cosine"),
         ("--total-num-update 9", "--lr-scheduler polynomial_decay"),
-        ("--max-source-positions 80", "--positions learned"),
-        ("--decoder-learned-pos --max-source-positions 80", "--positions learned"),
-        ("--positions learned --encoder-positions none --max-source-positions 80", "--encoder-pos"),
     ],
 )
 def test_a_flag_that_does_nothing_says_what_it_needs(flags, needed):
@@ -147,8 +144,8 @@ def test_a_flag_that_does_nothing_says_what_it_needs(flags, needed):
     assert needed in str(error.value)
 
 
-@pytest.mark.parametrize("flags", ["--positions learned", "--encoder-learned-pos"])
-def test_longest_source_with_learned_positions(flags):
+@pytest.mark.parametrize("flags", ["--positions learned", "--encoder-learned-pos", ""])
+def test_longest_source_with_any_positions(flags):
     typed = ["d", "--max-tokens", "9", *flags.split(), "--max-source-positions", "80"]
     assert parsed(TranslationTrainingSettings, *typed).model.max_source_positions == 80
 

@@ -62,4 +62,4 @@ def test_commands_import_before_they_check_other_options(tmp_path, capsys):
         del attentions._entries["made_up"]
     assert run_command(parser, lambda _: None, ["--user-module", "nothing.py"]) == 2
     error = capsys.readouterr().err
-    assert error == "relu-nmt-x: error: --user-module nothing.py: expected a Python file (.py)\n"
+    assert error.startswith("relu-nmt-x: error: --user-module nothing.py: expected a Python file")

@@ -10,7 +10,7 @@ from relu_nmt.data.indexed_dataset import IndexedDataset
 from relu_nmt.io.text_lines import scan_text
 
 ODD = (
-    "\ufeffa b\xa0c\n\n  \t\na\x85b\u2028c </s> <unk> <pad> <s>\r\nunseen a\rb\x1cc\u3000a\n"
+    "b \ufeffa b\xa0c\n\n  \t\na\x85b\u2028c </s> <unk> <pad> <s>\r\nunseen a\rb\x1cc\u3000a\n"
     "\u200ba b\x0cc\x00d"
 ) * 30
 

@@ -1,3 +1,5 @@
+import time
+
 from relu_nmt.io import progress_bar as progress
 
 
@@ -21,3 +23,27 @@ def test_bar_on_a_terminal(capsys, monkeypatch):
     with progress.progress_bar("count de", 4_000_000) as advance:
         advance(4_000_000)
     assert "count de: 100%|" in capsys.readouterr().err
+
+
+def test_waiting_for_long_is_told(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "SECONDS_UNTIL_TOLD", 0.02)
+    with progress.progress_bar("one line", 1, "lines", tells_waiting=True, only_if_slow=True):
+        time.sleep(0.2)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) > 2 and all(line.startswith("one line: 0% of 1 lines, ") for line in lines)
+
+
+def test_what_is_quick_may_tell_nothing(capsys):
+    with progress.progress_bar("one line", 1, "lines", only_if_slow=True) as advance:
+        advance(1)
+    assert capsys.readouterr().err == ""
+
+
+def test_hidden_progress_tells_no_waiting(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "SECONDS_UNTIL_TOLD", 0.02)
+    with (
+        progress.hidden_progress(),
+        progress.progress_bar("one line", 1, "lines", tells_waiting=True),
+    ):
+        time.sleep(0.1)
+    assert capsys.readouterr().err == ""

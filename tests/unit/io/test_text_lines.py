@@ -25,7 +25,8 @@ ODD_TEXT = st.text(st.sampled_from("ab ä日\n\n\r\t\x0b\x0c\x1c\x85\xa0\u2028\u
 
 
 def universal_lines(text):
-    """Lines as Python's text files have them."""
+    """Lines as Python's text files have them, without a byte-order mark at the beginning."""
+    text = text.removeprefix("\ufeff")
     return [line.removesuffix("\n") for line in io.StringIO(text, newline=None).readlines()]
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from relu_nmt.errors import DataError
+from relu_nmt.io.file_lock import acquire_lock
 from relu_nmt.sweep.plan import models_in
 from relu_nmt.sweep.runner import StepRunner, in_words, last_line, time_left
 from relu_nmt.sweep.settings import JobsConfig
@@ -21,7 +22,6 @@ from relu_nmt.sweep.steps import (
     Step,
     StepState,
     SweepModel,
-    acquire_lock,
 )
 
 NOTE_RUN = "import os, sys; open('ran', 'a').write(sys.argv[1] + chr(10)); "

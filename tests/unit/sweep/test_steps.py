@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.io.file_lock import acquire_lock
 from relu_nmt.sweep.steps import (
     DONE,
     FAILED,
@@ -16,7 +17,6 @@ from relu_nmt.sweep.steps import (
     Step,
     StepState,
     SweepModel,
-    acquire_lock,
     check_same_commands,
 )
 
@@ -107,3 +107,16 @@ def test_the_folder_is_made_or_its_lack_reported(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match="cannot be made"):
         acquire_lock(tmp_path / "file/a.lock")
+
+
+@pytest.mark.parametrize(
+    ("lengths", "is_mixture", "name", "words"),
+    [
+        ((128,), False, "relu-L-L128-seed2", "relu/L length 128 seed 2"),
+        ((1, 128), True, "relu-L-mix1+128-seed2", "relu/L mixture 1,128 seed 2"),
+        ((), False, "relu-L-seed2", "relu/L seed 2"),
+    ],
+)
+def test_the_name_of_a_model_tells_its_lengths_if_there_are_any(lengths, is_mixture, name, words):
+    model = SweepModel("relu/L", 2, lengths, is_mixture)
+    assert (model.name, str(model)) == (name, words)

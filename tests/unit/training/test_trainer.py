@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from relu_nmt.errors import CheckpointError, ConfigError, TrainingError
+from relu_nmt.io.signals import STOP_SIGNALS
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.training.config import EmaConfig
 from relu_nmt.training.state import WeightAverage
@@ -245,7 +246,7 @@ class Interrupting(ToySource):
         return super().load(index)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", STOP_SIGNALS)
 @pytest.mark.parametrize("at", [(1, 3), (1, 6), (2, 0)])
 def test_a_signal_saves_and_the_same_command_goes_on(tmp_path, number, at):
     before = signal.getsignal(number)

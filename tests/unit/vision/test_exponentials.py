@@ -32,9 +32,10 @@ def operators(model):
     return names.union(*(part for name, part in parts.items() if name in names))
 
 
+@pytest.mark.parametrize("attention", ["sima", "pointwise:h=relu", "polynomial:power=3"])
 @pytest.mark.parametrize("family", FREE)
-def test_sima_with_relu_has_no_exponential(family):
-    found = operators(small_model(family, **FREE[family]).eval())
+def test_sima_or_pointwise_attention_with_relu_has_no_exponential(family, attention):
+    found = operators(small_model(family, **{**FREE[family], "attention": attention}).eval())
     assert {"relu", "bmm"} <= found
     assert not found & EXPONENTIALS
 
@@ -46,6 +47,7 @@ def test_sima_with_relu_has_no_exponential(family):
         *(("vit", setting) for setting in ("feed_forward=gelu-tanh", "tanh_layer=true")),
         *(("xcit", setting) for setting in ("attention=xca", "class_attention=softmax")),
         *(("xcit", setting) for setting in ("conv_activation=gelu", "feed_forward=silu")),
+        *(("cvt", "feed_forward=quick-gelu"), ("swin", "attention=softmax")),
         *(("swin", "attention=softmax"), ("cvt", "feed_forward=quick-gelu")),
     ],
 )

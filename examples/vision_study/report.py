@@ -1,0 +1,279 @@
+"""The report of a study: report.html with tables and plots, results.csv and curves.csv."""
+
+import json
+import shlex
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from studies import Study
+
+from relu_nmt.errors import DataError
+from relu_nmt.evaluation.significance import mean_interval
+from relu_nmt.io.page import csv_text, render_page
+from relu_nmt.io.safe_write import write_text
+from relu_nmt.sweep.figures import Line, Panel, image
+from relu_nmt.sweep.plan import shown_command
+from relu_nmt.sweep.steps import DONE, Step, StepState
+from relu_nmt.training.course import TELEMETRY, TRAIN, Course, read_course
+from relu_nmt.training.results import FILE_NAME, TrainingResult
+
+REPORT, RESULTS, CURVES, ACCURACY = "report.html", "results.csv", "curves.csv", "accuracy.json"
+VALID = "valid"
+COLUMNS = (
+    *("row", "variant", "model", "seed", "seeds", "status", "test_accuracy"),
+    *("test_accuracy_interval", "gain", "gain_interval", "gain_seeds", "valid_accuracy"),
+    *("train_loss", "updates", "images_per_second", "parameters", "seconds"),
+)
+MEANS = ("test_accuracy", "valid_accuracy", "train_loss", "images_per_second", "seconds")
+LEARNING = {
+    (TRAIN, "loss"): "training loss, bits",
+    (VALID, "accuracy"): "held-out accuracy, %",
+    (TRAIN, "gnorm"): "norm of the gradient",
+}
+ATTENTION = {
+    (TELEMETRY, "encoder sum"): "row sum",
+    (TELEMETRY, "encoder entropy"): "entropy, nats",
+    (TELEMETRY, "encoder zero_fraction"): "share of zeros",
+    (TELEMETRY, "encoder largest"): "largest weight of a row",
+    (TELEMETRY, "encoder query_norm"): "length of queries",
+    (TELEMETRY, "encoder output_square"): "mean square of outputs",
+}
+PLOTS = {"learning": LEARNING, "attention": ATTENTION}
+MEANING = {
+    "learning": "Means over the seeds.",
+    "attention": "Means over seeds, layers, heads and images, of attentions that have rows.",
+}
+LOGARITHMIC = ("norm of the gradient", "length of queries", "mean square of outputs")
+
+Record = dict[str, Any]
+
+
+@dataclass
+class Trained:
+    """A training, done or not.
+
+    Args:
+        step: the training.
+        state: how it ended.
+        record: its numbers by column of the CSV file, as far as they are known.
+        course: its curves.
+    """
+
+    step: Step
+    state: StepState
+    record: Record
+    course: Course
+
+
+def read_trainings(folder: Path, study: Study) -> list[Trained]:
+    """Return what there is of a study, in the order of its variants and by seed.
+
+    Raises:
+        DataError: a file is damaged.
+    """
+    found = []
+    for path in folder.glob("*/train.json"):
+        state = StepState.read(path)
+        if state is not None and state.model.attention in study.variants:
+            step = Step(state.model, None, path.parent, state.commands)
+            found.append(Trained(step, state, _record(step, state, study), _course(step)))
+    order = list(study.variants)
+    return sorted(found, key=lambda t: (order.index(t.record["variant"]), t.record["seed"]))
+
+
+def _record(step: Step, state: StepState, study: Study) -> Record:
+    name = step.model.attention
+    record = {"row": "training", "variant": name, "model": study.variants[name].model}
+    record |= {"seed": step.model.seed, "status": state.status}
+    with suppress(DataError):  # it has not come to results yet
+        result = TrainingResult.load(step.checkpoints)
+        record |= {
+            "updates": result.num_updates,
+            "parameters": result.parameters,
+            "images_per_second": result.tokens_per_second,
+            "seconds": result.seconds,
+            "train_loss": result.train[-1]["loss"] if result.train else None,
+        }
+        if valid := result.valid.get(VALID):
+            record["valid_accuracy"] = valid[-1]["accuracy"]
+    if state.status == DONE:
+        path = step.folder / ACCURACY
+        try:
+            [accuracy] = json.loads(path.read_text("utf-8"))["accuracies"]
+            record |= {"test_accuracy": accuracy["top1"], "test_images": accuracy["images"]}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise DataError(
+                f"{path}: cannot be read ({error}); delete {step.path('.json')} to evaluate again"
+            ) from error
+    return {key: value for key, value in record.items() if value is not None}
+
+
+def _course(step: Step) -> Course:
+    """Return the curves; the log alone has telemetry, the results alone no twice told updates."""
+    course = Course(str(step.model))
+    for path in (step.path(".log"), step.checkpoints / FILE_NAME):
+        with suppress(DataError):
+            course.curves |= read_course(path, course.name, may_be_empty=True).curves
+    return course
+
+
+def averages(trainings: Sequence[Trained], study: Study) -> list[Record]:
+    """Return a record for each variant: means over the seeds that are done, and 95% intervals.
+
+    ``gain`` is its test accuracy less that of the baseline, over the seeds that both have.
+    """
+    done = {
+        name: {
+            t.record["seed"]: t.record
+            for t in trainings
+            if t.record["variant"] == name and t.record["status"] == DONE
+        }
+        for name in study.variants
+    }
+    records = []
+    for name in dict.fromkeys(t.record["variant"] for t in trainings):
+        own = [t.record for t in trainings if t.record["variant"] == name]
+        record: Record = {"row": "mean", "variant": name, "model": own[0]["model"]}
+        record["seeds"] = ",".join(map(str, done[name]))
+        counts = Counter(one["status"] for one in own)
+        record["status"] = ", ".join(f"{count} {status}" for status, count in counts.items())
+        good = list(done[name].values())
+        for column in MEANS:
+            values = [one[column] for one in good if column in one]
+            if values:
+                record[column] = sum(values) / len(values)
+        if good:
+            record["parameters"] = good[0]["parameters"]
+            record["updates"] = max(one["updates"] for one in good)
+            record["test_accuracy_interval"] = mean_interval([g["test_accuracy"] for g in good])
+        baseline = study.baselines.get(record["model"])
+        if baseline != name:
+            record |= _gain(done[name], done.get(baseline or "", {}))
+        records.append(record)
+    return records
+
+
+def _gain(own: Mapping[int, Record], other: Mapping[int, Record]) -> Record:
+    """Return the differences of two variants whose records are given by seed."""
+    seeds = sorted(own.keys() & other.keys())
+    gains = [own[seed]["test_accuracy"] - other[seed]["test_accuracy"] for seed in seeds]
+    if not gains:
+        return {}
+    mean, shown = sum(gains) / len(gains), ",".join(map(str, seeds))
+    return {"gain": mean, "gain_interval": mean_interval(gains), "gain_seeds": shown}
+
+
+def curve_panels(
+    trainings: Sequence[Trained], wanted: Mapping[tuple[str, str], str]
+) -> list[Panel]:
+    """Return the plots of some curves over updates, a line a variant, means over its seeds.
+
+    Args:
+        trainings: of one model.
+        wanted: title by split and metric.
+    """
+    names = list(dict.fromkeys(t.record["variant"] for t in trainings))
+    panels = []
+    for key, title in wanted.items():
+        panel = Panel(title, "updates", log_y=title in LOGARITHMIC)
+        for style, name in enumerate(names):
+            own = [t.course.curves.get(key, {}) for t in trainings if t.record["variant"] == name]
+            if points := _mean(own):
+                panel.lines.append(Line(name, style, points))
+        if panel.lines:
+            panels.append(panel)
+    return panels
+
+
+AXIS_PANELS = {"test_accuracy": "test top-1, %", "train_loss": "training loss, bits"}
+
+
+def axis_panels(means: Sequence[Record], study: Study) -> list[Panel]:
+    """Return the plots over the study's axis, a line for what stands at no place of it."""
+    places = {name: v.x for name, v in study.variants.items() if v.x is not None}
+    ends = min(places.values()), max(places.values())
+    styles = list(dict.fromkeys(v.line or name for name, v in study.variants.items()))
+    panels = []
+    for column, title in AXIS_PANELS.items():
+        lines: dict[str, Line] = {}
+        for record in means:
+            value, name = record.get(column), record["variant"]
+            if value is None:
+                continue
+            label = study.variants[name].line or name
+            line = lines.setdefault(label, Line(label, styles.index(label), {}, []))
+            interval = record.get(f"{column}_interval") or 0.0
+            for x in (places[name],) if name in places else ends:
+                line.points[x] = value
+                line.errors = [*(line.errors or ()), interval]
+        if lines:
+            panels.append(Panel(title, study.axis, list(lines.values()), log_x=study.log_axis))
+    return panels
+
+
+def _mean(curves: Sequence[Mapping[int, float]]) -> dict[float, float]:
+    """Return the mean of curves at each update that all of them that have begun have come to."""
+    curves = [curve for curve in curves if curve]
+    shared = sorted(set.intersection(*map(set, curves))) if curves else []
+    return {float(u): sum(curve[u] for curve in curves) / len(curves) for u in shared}
+
+
+def write_report(folder: Path, study: Study) -> None:
+    """Write the report of what there is.
+
+    Raises:
+        DataError: there is nothing, a file is damaged, or one cannot be written.
+    """
+    trainings = read_trainings(folder, study)
+    if not trainings:
+        raise DataError(f"{folder}: no training of this study there; check --save-dir")
+    means = averages(trainings, study)
+    rows = [*(t.record for t in trainings), *means]
+    others = dict.fromkeys(name for row in rows for name in row if name not in COLUMNS)
+    curves = [row for training in trainings for row in training.course.rows()]
+    names = ("training", "split", "metric", "num_updates", "value")
+    try:
+        write_text(folder / RESULTS, csv_text([*COLUMNS, *others], rows))
+        write_text(folder / CURVES, csv_text(names, curves))
+        write_text(folder / REPORT, _page(study, trainings, means))
+    except OSError as error:
+        raise DataError(f"{folder / REPORT}: cannot be written: {error.strerror}") from error
+
+
+def _page(study: Study, trainings: Sequence[Trained], means: Sequence[Record]) -> str:
+    figures = []
+    if study.axis and (panels := axis_panels(means, study)):
+        caption = f"Over {study.axis}. Means over the seeds; a level line: without {study.axis}."
+        figures.append((caption, image(panels)))
+    # Of a study with an axis they would be too many lines; curves.csv has them all.
+    for model in () if study.axis else dict.fromkeys(t.record["model"] for t in trainings):
+        own = [t for t in trainings if t.record["model"] == model]
+        for what, wanted in PLOTS.items():
+            if panels := curve_panels(own, wanted):
+                figures.append((f"{model}: {what}. {MEANING[what]}", image(panels)))
+    environment = next((t.state.environment for t in trainings if t.state.environment), {})
+    shown = ("cpu", "gpus", "OMP_NUM_THREADS", "relu_nmt", "revision", "torch", "python")
+    facts = [(name, environment.get(name)) for name in shown]
+    tests = {t.record["test_images"] for t in trainings if "test_images" in t.record}
+    commands = [
+        (str(t.step.model), " && ".join(shlex.join(shown_command(c)) for c in t.state.commands))
+        for t in trainings
+    ]
+    values = {
+        "study": study,
+        "means": means,
+        "facts_of_all": [
+            ("paper", study.source),
+            ("test images", ", ".join(f"{count:,}" for count in sorted(tests))),
+            *((name, ", ".join(v) if isinstance(v, list) else v) for name, v in facts),
+            ("report of", time.strftime("%d %B %Y, %H:%M")),
+        ],
+        "figures": figures,
+        "commands": commands,
+    }
+    return render_page(Path(__file__).parent, REPORT, values)

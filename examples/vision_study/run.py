@@ -1,0 +1,201 @@
+r"""Train what a study of the vision papers compares, and report.
+
+    python examples/vision_study/run.py comparison cifar10 --seeds 1 2 3 --jobs 4
+    python examples/vision_study/run.py comparison imagenet --setting paper \
+        --gpus 0,1,2,3 --training-processes 4
+
+What stands behind -- goes to every relu-nmt-vision-train. The same command goes on where it was
+stopped; trainings that are done are not run again, failed ones are. After each training it writes
+report.html, results.csv and curves.csv. Exit code 1: a training failed (one that diverged is a
+result).
+"""
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from report import ACCURACY, REPORT, write_report
+from studies import STUDIES, Study
+
+from relu_nmt.cli.command import make_parser, run_command
+from relu_nmt.config import REQUIRED, add_settings, group, option, read_settings, settings
+from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.recipes.training_settings import ImageTrainingSettings
+from relu_nmt.sweep.environment import describe_environment, probe
+from relu_nmt.sweep.plan import arguments_of, launched, tool
+from relu_nmt.sweep.runner import StepRunner
+from relu_nmt.sweep.settings import JobsConfig
+from relu_nmt.sweep.steps import Command, Step, SweepModel
+from relu_nmt.training.results import SIGNAL_EXIT_CODE
+
+TESTS = ("test", "val", "valid", "validation")
+
+
+@settings
+class StudySettings:
+    """Which study, on what, and how its trainings are run."""
+
+    study: str = option(
+        REQUIRED,
+        f"what is compared: {', '.join(STUDIES)}",
+        choices=tuple(STUDIES),
+        positional=True,
+        metavar="STUDY",
+    )
+    data: str = option(
+        REQUIRED,
+        "folder with train and test (or val), each a folder or a .zip of class folders",
+        positional=True,
+        metavar="DATA",
+    )
+    setting: str = option(
+        "small", "small, for CIFAR-10; paper, for ImageNet", choices=("small", "paper")
+    )
+    seeds: tuple[int, ...] = option(
+        (1,), "a training for each of these seeds", several=True, least=0, metavar="N"
+    )
+    updates: int | None = option(
+        None, "updates of each training, a tenth of them warm-up", least=10, metavar="N"
+    )
+    variants: tuple[str, ...] = option(
+        (), "train these only, by their names in the report", several=True, metavar="NAME"
+    )
+    running: JobsConfig = group("running", JobsConfig)
+    save_dir: str = option(
+        "vision-study", "the report is in DIR/STUDY-SETTING, with all trainings", metavar="DIR"
+    )
+    train_flags: tuple[str, ...] = option(
+        (),
+        "flags for relu-nmt-vision-train in one text, or behind --",
+        metavar="'FLAGS'",
+        parse=shlex.split,
+    )
+
+    def check(self) -> None:
+        """See that the variants are of this study.
+
+        Raises:
+            ConfigError: one is not.
+        """
+        known = STUDIES[self.study].variants
+        if unknown := set(self.variants) - known.keys():
+            raise ConfigError(
+                f"--variants '{min(unknown)}': {self.study} has {', '.join(known)} (names with "
+                "spaces in quotes)"
+            )
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the trainings and the report."""
+        return Path(self.save_dir) / f"{self.study}-{self.setting}"
+
+
+def plan(settings: StudySettings) -> list[Step]:
+    """Return the trainings, all of a seed before those of the next one.
+
+    Raises:
+        DataError: there are no images.
+    """
+    study = STUDIES[settings.study]
+    train, test = (_part(settings.data, names) for names in (("train",), TESTS))
+    steps = []
+    for seed in settings.seeds:
+        for name in settings.variants or study.variants:
+            model = SweepModel(name, seed, ())
+            step = Step(model, None, settings.folder / model.name)
+            commands = (_train(settings, study, step, train), _evaluate(step, test))
+            steps.append(Step(model, None, step.folder, commands))
+    return steps
+
+
+def _part(data: str, names: Sequence[str]) -> str:
+    """Return the folder or zip file of training or test images.
+
+    Raises:
+        DataError: there is none.
+    """
+    paths = [Path(data, f"{name}{ending}") for name in names for ending in ("", ".zip")]
+    found = next((path for path in paths if path.exists()), None)
+    if found is None:
+        expected = " or ".join(path.name for path in paths)
+        raise DataError(f"{data}: no images there; expected {expected}, with a folder a class")
+    return str(found)
+
+
+def _train(settings: StudySettings, study: Study, step: Step, data: str) -> Command:
+    variant, setting = study.variants[step.model.attention], study.settings[settings.setting]
+    updates = settings.updates or setting.updates
+    intervals = ["--telemetry-interval", "500"]
+    if updates:
+        tenth, often = str(updates // 10), str(max(1, updates // 50))
+        intervals = ["--max-update", str(updates), "--warmup-updates", tenth]
+        intervals += ["--save-interval-updates", tenth, "--keep-interval-updates", "1"]
+        intervals += ["--log-interval", often]
+        intervals += ["--telemetry-interval", str(max(1, updates // 20))]
+    command = tool(
+        "vision_train",
+        data,
+        *("--valid-fraction", str(setting.valid_fraction), "--no-epoch-checkpoints"),
+        *("--best-checkpoint-metric", "accuracy", "--log-format", "json"),
+        *shlex.split(f"{setting.models[variant.model]} {setting.flags} {variant.flags}"),
+        *intervals,
+        *settings.train_flags,
+        *("--seed", str(step.model.seed), "--save-dir", str(step.checkpoints)),
+    )
+    return launched(command, settings.running.training_processes)
+
+
+def _evaluate(step: Step, data: str) -> Command:
+    """Return the command for the accuracy after the last update, the same budget for all."""
+    checkpoint = str(step.checkpoints / "checkpoint_last.safetensors")
+    results = ("--data", data, "--results", str(step.folder / ACCURACY), "--no-progress-bar")
+    return tool("vision_evaluate", checkpoint, *results)
+
+
+def run(settings: StudySettings) -> int:
+    """Make the trainings that are not done, and the report after each; return the exit code.
+
+    Raises:
+        ConfigError: a flag is wrong, or a training was begun with others.
+        DataError: there are no images, or a file is damaged or cannot be written.
+    """
+    folder = settings.folder
+    study = STUDIES[settings.study]
+    if settings.running.report_only:
+        write_report(folder, study)
+        print(f"report: {folder / REPORT}")
+        return 0
+    steps = plan(settings)
+    parser = make_parser("relu-nmt-vision-train", "")
+    add_settings(parser, ImageTrainingSettings)
+    for step in steps:  # mistakes show before the first training
+        read_settings(ImageTrainingSettings, parser.parse_args(arguments_of(step.commands[0])))
+    environment = describe_environment(probe([], [])["gpus"])
+    runner = StepRunner(steps, settings.running, environment)
+    runner.run(lambda: write_report(folder, study))
+    write_report(folder, study)
+    runner.say(f"report: {folder / REPORT}")
+    if runner.signal is not None:
+        return SIGNAL_EXIT_CODE + runner.signal
+    return 1 if runner.failed else 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if "--" in words:
+        first = words.index("--")
+        words = [*words[:first], f"--train-flags={shlex.join(words[first + 1 :])}"]
+    parser = make_parser("vision_study", str(__doc__))
+    add_settings(parser, StudySettings)
+
+    def body(arguments: argparse.Namespace) -> int:
+        return run(read_settings(StudySettings, arguments))
+
+    return run_command(parser, body, words)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""Flags of fairseq that no command here has, and what there is instead."""
+
+_PROCESSES = "processes are started by torchrun: torchrun --nproc-per-node N -m relu_nmt.cli.train"
+_STORED = "the checkpoint holds tokeniser and subwords, so that raw text goes in; leave it out"
+_ALIGNED = "models are not trained on alignments; relu-nmt-interactive --print-alignment prints "
+_ALIGNED += "what attention aligns"
+_DROPPED = "whole layers are not dropped; --dropout, --attention-dropout and --activation-dropout "
+_DROPPED += "are what there is"
+_FLOAT16 = "--fp16 needs no such setting: weights stay in 32 bits; leave it out"
+_BOARD = "the log goes to --tensorboard-logdir, --log-file and results.json"
+_QUANTISED = "models are not quantised; --bf16 and --fp16 are what saves time and memory"
+_SOFTMAX = "there is one output layer, over the whole dictionary; --nwordssrc and --nwordstgt of "
+_SOFTMAX += "relu-nmt-preprocess bound it"
+
+NEAREST = {
+    "--align-suffix": _ALIGNED,
+    "--alignfile": _ALIGNED,
+    "--load-alignments": _ALIGNED,
+    "--alignment-layer": _ALIGNED,
+    "--alignment-heads": _ALIGNED,
+    "--encoder-layerdrop": _DROPPED,
+    "--decoder-layerdrop": _DROPPED,
+    "--encoder-layers-to-keep": _DROPPED,
+    "--decoder-layers-to-keep": _DROPPED,
+    "--distributed-world-size": _PROCESSES,
+    "--distributed-num-procs": _PROCESSES,
+    "--distributed-port": _PROCESSES,
+    "--distributed-rank": _PROCESSES,
+    "--distributed-init-method": _PROCESSES,
+    "--distributed-backend": _PROCESSES,
+    "--device-id": _PROCESSES + "; CUDA_VISIBLE_DEVICES chooses GPUs",
+    "--distributed-no-spawn": "processes are started by torchrun anyway; leave it out",
+    "--find-unused-parameters": "--ddp-backend legacy_ddp does that",
+    "--bpe": _STORED,
+    "--bpe-codes": _STORED,
+    "--sentencepiece-model": _STORED,
+    "--moses-target-lang": _STORED,
+    "--moses-source-lang": _STORED,
+    "--fp16-no-flatten-grads": _FLOAT16,
+    "--memory-efficient-bf16": "weights stay in 32 bits here: --bf16",
+    "--threshold-loss-scale": "--min-loss-scale is where training stops",
+    "--fp16-scale-tolerance": _FLOAT16,
+    "--amp-batch-retries": "an update whose gradient overflows is left out; leave the flag out",
+    "--amp-init-scale": "--fp16-init-scale is the same",
+    "--amp-scale-window": "--fp16-scale-window is the same",
+    "--wandb-project": _BOARD,
+    "--azureml-logging": _BOARD,
+    "--aim-repo": _BOARD,
+    "--eval-bleu-bpe": "--eval-bleu-remove-bpe undoes subwords",
+    "--eval-bleu-bpe-path": "--eval-bleu-remove-bpe undoes subwords",
+    "--sentence-avg": "the loss is a mean over target tokens; leave it out",
+    "--curriculum": "batches are shuffled in every epoch; leave it out",
+    "--all-gather-list-size": "there is no such limit; leave it out",
+    "--empty-cache-freq": "PyTorch empties its cache when it needs to; leave it out",
+    "--optimizer-overrides": "flags of the optimiser (--lr, --adam-betas...) are those of the "
+    "command line anyway",
+    "--reset-logging": "logs are added to; leave it out",
+    "--use-old-adam": "there is one Adam; leave it out",
+    "--fp16-adam-stats": "Adam's moments stay in 32 bits; leave it out",
+    "--ignore-prefix-size": "--prefix-size of relu-nmt-generate forces beginnings",
+    "--ema-fp32": "the average is in 32 bits anyway; leave it out",
+    "--ema-seed-model": "--finetune-from-model starts weights and their average",
+    "--cross-self-attention": "--attention, --cross-attention and their like choose attention",
+    "--no-cross-attention": "every decoder layer attends to the source; --cross-attention chooses "
+    "how",
+    "--encoder-embed-path": "embeddings are trained; --finetune-from-model starts from a model's",
+    "--decoder-embed-path": "embeddings are trained; --finetune-from-model starts from a model's",
+    "--decoder-output-dim": "it is --decoder-embed-dim",
+    "--adaptive-input": _SOFTMAX,
+    "--adaptive-softmax-cutoff": _SOFTMAX,
+    "--adaptive-softmax-dropout": _SOFTMAX,
+    "--quant-noise-pq": _QUANTISED,
+    "--quant-noise-pq-block-size": _QUANTISED,
+    "--quant-noise-scalar": _QUANTISED,
+    "--offload-activations": "--checkpoint-activations saves memory",
+    "--upsample-primary": "splits train, train1, train2... are joined as they are; repeat a file "
+    "in the text to weigh it more",
+    "--lm-path": "no language model is mixed in; several models with --path a:b are an ensemble",
+    "--constraints": "no words can be forced; --prefix-size forces beginnings of references",
+    "--iter-decode-max-iter": "models write from left to right; --beam is how they search",
+    "--retain-iter-history": "models write from left to right; --nbest prints more translations",
+    "--match-source-len": "--max-len-a 1 --max-len-b 0 bounds the output by the source",
+    "--suppress-crashes": "errors are told and end the command; leave it out",
+    "--tpu": "there are CPU and GPU",
+    "--wer-args": "BLEU and chrF are the scores: --scoring",
+}
+"""What to say of a flag instead of guessing at its spelling."""

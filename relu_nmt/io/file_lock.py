@@ -1,0 +1,40 @@
+"""A lock that one process of all has, for a folder or a piece of work."""
+
+import fcntl
+import os
+from pathlib import Path
+
+from relu_nmt.errors import DataError
+
+
+def acquire_lock(path: Path) -> int | None:
+    """Lock a file.
+
+    The lock belongs to the operating system: it is gone when the last process that holds it ends,
+    however that happens. A process may pass it on to others, as a sweep does to its commands: it
+    is then locked as long as one of them runs.
+
+    Args:
+        path: the file; it is made, and stays.
+
+    Returns:
+        An open descriptor, which holds the lock until it is closed; None if another process does.
+
+    Raises:
+        DataError: the file cannot be made, or its file system has no locks.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be made: {error.strerror}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        if isinstance(error, BlockingIOError):
+            return None
+        raise DataError(
+            f"{path}: this file system has no locks ({error.strerror}); choose another --save-dir"
+        ) from error
+    return descriptor

@@ -1,0 +1,115 @@
+"""What was changed since a checkpoint that a training goes on from."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from relu_nmt.attention.spec import AttentionSpec
+from relu_nmt.config import flag_of, from_dict, shown, to_dict
+from relu_nmt.errors import CheckpointError, ConfigError
+
+MAY_CHANGE = ("checkpoint_activations", "max_source_positions", "max_target_positions")
+"""Settings of a model, beside its dropout, that change nothing that it has learnt."""
+_UNTOLD = (
+    "model backend checkpoint validation logging distributed bleu arch attention_preset max_epoch "
+    "max_update stop_time_hours patience num_workers cpu"
+)
+NOT_TOLD = tuple(_UNTOLD.split())
+"""Groups of settings, and settings, that another run of a training may well have otherwise."""
+
+Changes = dict[str, tuple[Any, Any]]
+"""Settings by name, as they were and as they are."""
+
+
+def refuse_other_model(path: Path, stored: Mapping[str, Any], model: Any) -> None:
+    """See that a model is that of a checkpoint, but for what may change while it is trained.
+
+    Args:
+        path: the checkpoint.
+        stored: settings of its model.
+        model: of the one that is to go on.
+
+    Raises:
+        CheckpointError: it is another; the message names the flags.
+    """
+    changes = _changes(_in_full(_of_today(stored, model)), _in_full(to_dict(model)))
+    found = {k: values for k, values in changes.items() if not _may_change(k)}
+    if found:
+        were = " ".join(f"{flag_of(name)} {_shown(was)}" for name, (was, _) in found.items())
+        are = " ".join(f"{flag_of(name)} {_shown(now)}" for name, (_, now) in found.items())
+        raise CheckpointError(
+            f"{path}: was trained with {were}, not {are}; give the same model flags to go on, "
+            "another --save-dir for a fresh start, or --finetune-from-model for its weights"
+        )
+
+
+def change_note(stored: Mapping[str, Any], settings: Any) -> str:
+    """Return the line that tells which settings are changed; empty if none are.
+
+    Args:
+        stored: ``args`` of the checkpoint.
+        settings: of the training that goes on from it.
+    """
+    own = to_dict(settings, stored_only=True)
+    changes = _changes(_told(stored), _told(own))
+    model = _changes(_of_today(stored.get("model") or {}, settings.model), own["model"])
+    changes |= {name: values for name, values in model.items() if _may_change(name)}
+    if not changes:
+        return ""
+    told = (f"{flag_of(k)} {_shown(now)} (was {_shown(was)})" for k, (was, now) in changes.items())
+    return f"note: settings are changed since the checkpoint: {', '.join(told)}"
+
+
+def _of_today(stored: Mapping[str, Any], model: Any) -> Mapping[str, Any]:
+    """Return settings of a model as today's version has them, if it can read them."""
+    try:
+        return to_dict(from_dict(type(model), stored))
+    except ConfigError:
+        return stored
+
+
+def _may_change(name: str) -> bool:
+    return name in MAY_CHANGE or "drop" in name
+
+
+def _changes(stored: Mapping[str, Any], own: Mapping[str, Any]) -> Changes:
+    """Return what differs of the settings that both have; earlier versions had fewer."""
+    return {
+        name: (stored[name], value)
+        for name, value in own.items()
+        if name in stored and _plain(stored[name]) != _plain(value)
+    }
+
+
+def _in_full(model: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a model's settings with what each slot and side really has."""
+    full, common = dict(model), set()
+    for name, value in model.items():
+        _, _, shared = name.partition("_")
+        if shared in model and shared in ("attention", "positions"):
+            full[name] = model[shared] if value is None else value
+            common.add(shared)
+    for name in full:
+        if name.endswith("attention") and isinstance(full[name], str):
+            try:
+                full[name] = str(AttentionSpec.parse(full[name]))
+            except ConfigError:  # as an earlier version wrote it
+                continue
+    return {name: value for name, value in full.items() if name not in common}
+
+
+def _told(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of which it is told if they change, by name."""
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        if name not in NOT_TOLD:
+            found |= _told(value) if isinstance(value, Mapping) else {name: value}
+    return found
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _shown(value: Any) -> str:
+    return "not given" if value is None else shown(value)

@@ -1,0 +1,236 @@
+"""What a fairseq user types: accepted where it has a meaning, else refused with what there is."""
+
+import json
+import random
+import shutil
+
+import pytest
+
+from relu_nmt.cli.fairseq_flags import NEAREST
+from relu_nmt.config.fields import all_options
+from relu_nmt.corpus.preprocess_config import PreprocessConfig
+from relu_nmt.recipes import preprocess
+from tests.commands import run_here
+
+NAMES = ("train", "train1", "valid", "test")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """A folder as fairseq users have it, with train1; five documents of two sentences for test."""
+    folder = tmp_path_factory.mktemp("fairseq-flags")
+    rng = random.Random(0)
+    for split in NAMES:
+        lines = [" ".join(rng.choices("0123456789", k=rng.randint(2, 7))) for _ in range(10)]
+        text = "".join(
+            f"{one}\n{two}\n\n" for one, two in zip(lines[::2], lines[1::2], strict=True)
+        )
+        for language in ("de", "en"):
+            (folder / f"{split}.{language}").write_text(text)
+    config = PreprocessConfig(
+        "de",
+        "en",
+        trainpref=str(folder / "train"),
+        validpref=str(folder / "valid"),
+        testpref=f"{folder / 'test'},{folder / 'train1'}",
+        destdir=str(folder / "bin"),
+        joined_dictionary=True,
+        document_separator="blank",
+    )
+    preprocess.run(config, progress=False)
+    for path in (folder / "bin").glob("test1.*"):
+        if path.suffix != ".raw":
+            shutil.copy(path, path.with_name(path.name.replace("test1", "train1")))
+    return folder / "bin"
+
+
+def train(data, folder, *flags, check=True):
+    common = "--arch transformer_tiny --cpu --batch-size 4 --log-format json --log-interval 1"
+    words = [*common.split(), "--no-epoch-checkpoints", "--save-dir", folder, *flags]
+    return run_here("train", data, *words, check=check)
+
+
+@pytest.fixture(scope="module")
+def model(data, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    train(data, folder, "--max-update", "2")
+    return folder / "checkpoint_last.safetensors"
+
+
+def generate(data, model, *flags, check=True):
+    words = ["--path", model, "--cpu", "--max-len-b", "6", "--beam", "2", *flags]
+    return run_here("generate", data, *words, check=check)
+
+
+def numbered(output):
+    kinds = ("S-", "T-", "H-", "D-", "P-")
+    return [line for line in output.splitlines() if line.startswith(kinds)]
+
+
+def test_no_line_of_generate_but_targets_begins_with_t(data, model):
+    lines = generate(data, model).stdout.splitlines()
+    assert [line for line in lines if line.startswith("T")] == [
+        line for line in lines if line.startswith("T-")
+    ]
+    assert sum(line.startswith("T-") for line in lines) == 10
+
+
+@pytest.mark.parametrize("flags", [(), ("--max-doc-tokens", "12")])
+def test_shards_are_the_whole_in_order(data, model, flags):
+    whole = numbered(generate(data, model, *flags).stdout)
+    shards = [
+        generate(data, model, *flags, "--num-shards", "3", "--shard-id", str(i)).stdout
+        for i in range(3)
+    ]
+    parts = [line for shard in shards for line in numbered(shard)]
+    # Scores differ in their last digits by what else is in the batch.
+    fields = ([line.split("\t") for line in lines] for lines in (parts, whole))
+    texts = ([(first, last) for first, *_, last in own if first[0] != "P"] for own in fields)
+    assert next(texts) == next(texts)
+    assert "Generate test, shard 2 of 3, with beam=2" in shards[2]
+    done = generate(data, model, "--num-shards", "3", "--shard-id", "3", check=False)
+    assert done.returncode == 2 and "--shard-id 3: expected 0 to 2" in done.stderr
+
+
+def test_train1_belongs_to_train(data, tmp_path):
+    done = train(data, tmp_path, "--max-epoch", "1")
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert sum(one["bsz"] for one in lines if "wpb" in one and "update" in one) == 20
+    assert any("train1.de-en.de: 10 sentence pairs" in one.get("message", "") for one in lines)
+    train(data, tmp_path / "documents", "--max-epoch", "1", "--max-doc-tokens", "12")
+    only = tmp_path / "only"
+    shutil.copytree(data, only)
+    (only / "train1.de-en.documents").unlink()
+    done = train(only, tmp_path / "some", "--max-epoch", "1", check=False)
+    assert done.returncode == 2 and "train1.de-en: has no document boundaries" in done.stderr
+
+
+def test_settings_of_the_model_can_be_overridden(data, model):
+    plain = generate(data, model).stdout
+    same = generate(data, model, "--model-overrides", "{'dropout': 0.5, 'norm': 'layer'}").stdout
+    assert numbered(same) == numbered(plain)
+    changed = generate(data, model, "--model-overrides", '{"no_scale_embedding": true}').stdout
+    assert numbered(changed) != numbered(plain)
+    for text, told in (
+        ("{'dropuot': 1}", "did you mean dropout"),
+        ("__import__('os')", "expected settings such as"),
+        ("{'encoder_layers': 3}", "does not fit the model"),
+    ):
+        done = generate(data, model, "--model-overrides", text, check=False)
+        assert done.returncode == 2 and done.stderr.count("\n") == 1 and told in done.stderr
+
+
+def test_an_early_stop_may_be_forbidden(data, model):
+    with_flag = generate(data, model, "--no-early-stop").stdout
+    assert numbered(with_flag) == numbered(generate(data, model, "--stop-rule", "exact").stdout)
+
+
+def test_a_folder_of_the_users_is_imported(data, tmp_path):
+    package = tmp_path / "own_parts"
+    package.mkdir()
+    (package / "__init__.py").write_text("from . import maps\n")
+    (package / "maps.py").write_text(
+        "from relu_nmt.modules import norms\n"
+        "from torch import nn\n"
+        "norms.register('fairseq_users_own')(nn.LayerNorm)\n"
+    )
+    flags = ("--user-dir", package, "--norm", "fairseq_users_own", "--max-update", "1")
+    train(data, tmp_path / "run", *flags)
+    done = train(data, tmp_path / "run", "--user-dir", tmp_path, check=False)
+    assert done.returncode == 2 and "a folder with an __init__.py" in done.stderr
+
+
+def test_flags_that_change_nothing_here_are_accepted(data, tmp_path):
+    flags = "--left-pad-source False --left-pad-target False --report-accuracy --max-update 1 "
+    flags += '--eval-bleu --eval-bleu-detok-args {"target_lang":"en"}'
+    done = train(data, tmp_path, *flags.split())
+    assert "note: --left-pad-source has no effect" in done.stderr
+    assert "valid_accuracy" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ("--left-pad-source True", "expected False, or leave it out: padding stands on the right"),
+        ('--eval-bleu --eval-bleu-detok-args {"target_lang":"fr"}', "but the data's is en"),
+        ('--eval-bleu --eval-bleu-detok-args {"dash":1}', "--eval-bleu-detok-args"),
+        ("--amp", "--fp16 needs a CUDA GPU"),
+        ("--memory-efficient-fp16", "--fp16 needs a CUDA GPU"),
+        ("--encoder-layerdrop 0.2", "--encoder-layerdrop: whole layers are not dropped; --dropout"),
+        ("--distributed-world-size 4", "torchrun"),
+        ("--max-tokns 4", "did you mean --max-tokens"),
+        ("--nonsense", "unrecognized arguments: --nonsense; see --help"),
+    ],
+)
+def test_others_are_refused_with_what_there_is(data, tmp_path, flags, told):
+    done = train(data, tmp_path, *flags.split(), check=False)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert told in done.stderr
+
+
+def test_alignments_of_preprocess_are_refused():
+    done = run_here("preprocess", "-s", "de", "-t", "en", "--align-suffix", "align", check=False)
+    assert done.returncode == 2 and "--print-alignment" in done.stderr
+
+
+SHAPES = {
+    "wmt_en_de_big": (1024, 4096, 16, 0.3, 0.1, False),
+    "vaswani_wmt_en_de_big": (1024, 4096, 16, 0.3, 0.0, False),
+    "vaswani_wmt_en_fr_big": (1024, 4096, 16, 0.1, 0.0, False),
+    "wmt_en_de_big_t2t": (1024, 4096, 16, 0.3, 0.1, True),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_big_shapes_are_fairseqs(name):
+    from relu_nmt.recipes.training_settings import TranslationTrainingSettings as Settings
+
+    for family in ("transformer", "reluformer"):
+        model = Settings.of(data="d", max_tokens=9, arch=f"{family}_{name}").model
+        values = (model.encoder_embed_dim, model.decoder_ffn_embed_dim)
+        values += (model.decoder_attention_heads, model.dropout, model.attention_dropout)
+        assert (*values, model.encoder_normalize_before) == SHAPES[name]
+
+
+def test_what_is_refused_is_no_flag_of_ours():
+    from relu_nmt.recipes import scoring_settings, training_settings, translation_settings
+
+    classes = [training_settings.TranslationTrainingSettings, PreprocessConfig]
+    classes += [translation_settings.TranslateSplitSettings, scoring_settings.ScoreSettings]
+    classes += [translation_settings.TranslateLinesSettings]
+    own = set()
+    for kind in classes:
+        for entry in all_options(kind).values():
+            own |= {f"--{entry.name.replace('_', '-')}", *entry.flags, *entry.constants}
+    assert own & set(NEAREST) == set()
+
+
+@pytest.mark.parametrize("command", ["train", "generate", "translate_document", "sweep"])
+def test_every_command_tells_its_version(command, capsys):
+    from importlib import import_module
+
+    import relu_nmt
+
+    with pytest.raises(SystemExit) as end:
+        import_module(f"relu_nmt.cli.{command}").main(["--version"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out == f"relu_nmt {relu_nmt.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "hidden"),
+    [
+        ("translate_document", ["--nbest", "--print-alignment", "--score-reference"]),
+        ("interactive", ["--score-reference", "--prefix-size"]),
+        ("generate", []),
+    ],
+)
+def test_help_shows_no_flag_that_is_refused(command, hidden, capsys):
+    from importlib import import_module
+
+    with pytest.raises(SystemExit):
+        import_module(f"relu_nmt.cli.{command}").main(["--help"])
+    shown = capsys.readouterr().out
+    assert all(flag not in shown for flag in hidden)
+    every = {"--nbest", "--print-alignment", "--score-reference", "--prefix-size"}
+    assert all(flag in shown for flag in every - {*hidden, "--prefix-size"})

@@ -1,0 +1,157 @@
+"""What a terminal, a pipe, a full disk and a killed process do to a training and its folder."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from relu_nmt.corpus.preprocess_config import PreprocessConfig
+from relu_nmt.io.file_lock import acquire_lock
+from relu_nmt.recipes import preprocess
+from relu_nmt.training.checkpoint import read_metadata
+from tests.commands import run_here
+
+ROOT = Path(__file__).parents[2]
+FLAGS = "--arch transformer_tiny --cpu --max-tokens 100 --log-interval 1 --no-epoch-checkpoints"
+LAST = "checkpoint_last.safetensors"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("interrupted")
+    rng = random.Random(0)
+    for split, count in (("train", 60), ("valid", 8)):
+        lines = [" ".join(rng.choices("0123456789", k=rng.randint(1, 9))) for _ in range(count)]
+        for language in ("de", "en"):
+            (folder / f"{split}.{language}").write_text("".join(f"{line}\n" for line in lines))
+    prefixes = {f"{split}pref": str(folder / split) for split in ("train", "valid")}
+    config = PreprocessConfig("de", "en", destdir=str(folder / "bin"), **prefixes)
+    preprocess.run(config, progress=False)
+    return folder / "bin"
+
+
+def start(data, save_dir, *flags, command=(), **streams):
+    words = [sys.executable, "-m", "relu_nmt.cli.train", str(data), *FLAGS.split(), *flags]
+    words = [*command, *words, "--save-dir", str(save_dir)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(words, cwd=ROOT, env=environment, stderr=subprocess.PIPE, **streams)
+
+
+def updates(folder):
+    return read_metadata(folder / LAST)["training_state"]["num_updates"]
+
+
+def wait_for(process, text):
+    for line in process.stdout:
+        if text in line:
+            return
+    raise AssertionError(process.stderr.read())
+
+
+def test_a_reader_that_leaves_does_not_end_it_and_it_is_no_success(data, tmp_path):
+    process = start(data, tmp_path, "--max-update", "8", stdout=subprocess.PIPE)
+    process.stdout.readline()
+    process.stdout.close()
+    error = process.stderr.read().decode()
+    assert process.wait(timeout=120) == 128 + signal.SIGPIPE
+    assert updates(tmp_path) == 8
+    assert error.count("\n") == 1 and "standard output cannot be written (Broken pipe)" in error
+
+
+def test_a_full_disk_under_standard_output_does_not_end_it(data, tmp_path):
+    with open("/dev/full", "w") as full:
+        process = start(data, tmp_path, "--max-update", "3", stdout=full)
+    error = process.stderr.read().decode()
+    assert process.wait(timeout=120) == 2
+    assert updates(tmp_path) == 3
+    assert error.count("\n") == 1 and "No space left" in error
+
+
+def test_a_log_file_that_cannot_be_written_does_not_end_it(data, tmp_path):
+    flags = [*FLAGS.split(), "--max-update", "3", "--save-dir", tmp_path, "--log-file", "/dev/full"]
+    done = run_here("train", data, *flags, check=False)
+    assert done.returncode == 2 and "num_updates=3" in done.stdout
+    assert updates(tmp_path) == 3
+    assert done.stderr.count("\n") == 1 and "the log file cannot be written" in done.stderr
+
+
+def test_curves_that_cannot_be_written_do_not_end_it(data, tmp_path, monkeypatch):
+    from torch.utils.tensorboard import SummaryWriter
+
+    def fail(self):
+        raise OSError(28, os.strerror(28))
+
+    monkeypatch.setattr(SummaryWriter, "flush", fail)
+    flags = [*FLAGS.split(), "--max-update", "3", "--save-dir", tmp_path / "run"]
+    flags += ["--tensorboard-logdir", tmp_path / "curves"]
+    done = run_here("train", data, *flags, check=False)
+    assert done.returncode == 2 and "num_updates=3" in done.stdout
+    assert "TensorBoard's files cannot be written (No space left" in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1])
+def test_a_closed_terminal_and_a_queue_let_it_save(data, tmp_path, number):
+    process = start(data, tmp_path, stdout=subprocess.PIPE, text=True)
+    wait_for(process, "num_updates=3")
+    process.send_signal(number)
+    out, error = process.communicate(timeout=60)
+    assert (process.returncode, error) == (128 + number, "")
+    assert "interrupted" in out and updates(tmp_path) >= 3
+
+
+def test_what_nohup_ignores_stays_ignored(data, tmp_path):
+    process = start(
+        data, tmp_path, "--max-update", "30", command=["nohup"], stdout=subprocess.PIPE, text=True
+    )
+    wait_for(process, "num_updates=3")
+    process.send_signal(signal.SIGHUP)
+    process.communicate(timeout=120)
+    assert process.returncode == 0 and updates(tmp_path) == 30
+
+
+def test_two_trainings_in_one_folder_are_refused(data, tmp_path):
+    flags = [*FLAGS.split(), "--max-update", "1", "--save-dir", tmp_path]
+    run_here("train", data, *flags)
+    run_here("train", data, *flags)  # the first has let go of it
+    lock = acquire_lock(tmp_path / ".lock")
+    done = run_here("train", data, *flags, check=False)
+    os.close(lock)
+    assert done.returncode == 2
+    assert f"--save-dir {tmp_path}: another training is writing to it" in done.stderr
+
+
+def test_what_a_killed_training_left_half_is_removed(data, tmp_path):
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    left = [f"{LAST}.{ended.pid}-0123abcd.tmp", ".checkpoint_best.tmp", f"{LAST}.0123abcd.tmp"]
+    kept = [f"checkpoint_mean.safetensors.{os.getpid()}-0123abcd.tmp", "own.tmp"]
+    for name in (*left, *kept):
+        (tmp_path / name).write_bytes(b"half")
+    run_here("train", data, *FLAGS.split(), "--max-update", "1", "--save-dir", tmp_path)
+    assert sorted(path.name for path in tmp_path.glob("*.tmp")) == sorted(kept)
+
+
+def test_a_checkpoint_in_writing_names_its_process(tmp_path):
+    from relu_nmt.io.safe_write import remove_abandoned, replacing
+
+    with replacing(tmp_path / LAST) as temporary:
+        temporary.write_bytes(b"half")
+        remove_abandoned(tmp_path, ("checkpoint",))
+        assert temporary.exists()
+    assert (tmp_path / LAST).exists()
+
+
+def test_a_killed_training_lets_go_of_its_folder(data, tmp_path):
+    process = start(data, tmp_path, stdout=subprocess.PIPE, text=True)
+    wait_for(process, "num_updates=2")
+    flags = [*FLAGS.split(), "--max-update", "1", "--save-dir", tmp_path]
+    assert run_here("train", data, *flags, check=False).returncode == 2
+    process.kill()
+    process.communicate()
+    time.sleep(0.1)
+    run_here("train", data, *flags)

@@ -1,0 +1,69 @@
+"""A line that is too long for the model, or for the user, costs the others nothing."""
+
+import pytest
+
+from relu_nmt.config import to_dict
+from relu_nmt.corpus.translation import TranslationTask
+from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.loading import build_model
+from relu_nmt.models.config import TransformerConfig
+from relu_nmt.tokenization.pipeline import TextPipeline
+from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
+from tests.commands import run_here
+
+MOST = 9
+LONG = " ".join("1" * MOST)  # with its end one too many
+TEXT = f"1 2 3\n{LONG}\n4 5\n"
+SHORT = ("--max-len-b", "4", "--cpu")
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["plain", "separated"])
+def model(tmp_path_factory, request):
+    """An untrained model that reads at most MOST tokens."""
+    words = Dictionary(list("12345"))
+    task = TranslationTask(TextPipeline("de"), TextPipeline("en"), words, words)
+    task = task.with_sentence_separator() if request.param else task
+    shape = {"layers": 1, "embed_dim": 16, "ffn_embed_dim": 16, "attention_heads": 2}
+    shape = {f"{side}_{k}": v for side in ("encoder", "decoder") for k, v in shape.items()}
+    most = MOST + request.param
+    config = TransformerConfig(encoder_positions="learned", max_source_positions=most, **shape)
+    path = tmp_path_factory.mktemp("long") / "model.safetensors"
+    metadata = {"model_config": to_dict(config), "task": task.to_state(), "args": {}}
+    save_checkpoint(path, Checkpoint(build_model(config, task).state_dict(), metadata))
+    return path, most
+
+
+def test_interactive_gives_one_empty_line_and_tells_of_it(model):
+    path, most = model
+    apart = run_here("interactive", "--path", path, *SHORT, stdin="1 2 3\n4 5\n").stdout
+    first, second, _ = apart.split("\n")
+    done = run_here("interactive", "--path", path, *SHORT, stdin=TEXT)
+    assert done.stdout == f"{first}\n\n{second}\n"
+    note = f"NOTE: 1 lines of more than {most} tokens: their translation is empty (line 2)"
+    assert note in done.stderr
+
+
+def test_fairseqs_lines_mark_it_by_its_score(model):
+    flags = ("--format", "fairseq", *SHORT)
+    lines = run_here("interactive", "--path", model[0], *flags, stdin=TEXT).stdout.split("\n")
+    sources = [line for line in lines if line.startswith(f"S-1\t{LONG}")]
+    assert sources and "H-1\t-inf\t" in lines and "D-1\t-inf\t" in lines
+
+
+def test_a_document_keeps_its_other_lines(model, tmp_path):
+    (tmp_path / "text").write_text(TEXT)
+    flags = ("--path", model[0], "--max-doc-tokens", "1", *SHORT)
+    done = run_here("translate_document", tmp_path / "text", *flags)
+    assert done.stdout.count("\n") == 3 and done.stdout.split("\n")[1] == ""
+    assert "their translation is empty (line 2)" in done.stderr
+
+
+def test_the_user_may_bound_and_cut_lines(model):
+    flags = ("--path", model[0], *SHORT, "--max-source-length", "5")
+    done = run_here("interactive", *flags, stdin=TEXT)
+    assert "NOTE: 1 lines of more than 5 tokens" in done.stderr
+    kept = " ".join(LONG.split()[: 4 - (model[1] > MOST)])
+    expected = run_here("interactive", "--path", model[0], *SHORT, stdin=f"{kept}\n").stdout
+    done = run_here("interactive", *flags, "--truncate-source", stdin=TEXT)
+    assert done.stdout.split("\n")[1] == expected.split("\n")[0]
+    assert "only their beginning is translated (line 2)" in done.stderr

@@ -1,0 +1,106 @@
+"""Locale, byte-order marks, carriage returns, closed and full streams: what a shell may do."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from relu_nmt.corpus.preprocess_config import PreprocessConfig
+from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.errors import DataError
+from relu_nmt.io.text_lines import read_lines
+from relu_nmt.recipes import preprocess
+from tests.commands import run_here
+
+ROOT = Path(__file__).parents[2]
+BOM = b"\xef\xbb\xbf"
+GERMAN = "Größe\nStraße\n"
+
+
+def score(*flags, **settings):
+    """Run relu-nmt-score, which is quick, as a program of its own."""
+    environment = {**os.environ, **settings.pop("variables", {})}
+    words = [sys.executable, "-m", "relu_nmt.cli.score", *map(str, flags)]
+    return subprocess.run(words, cwd=ROOT, env=environment, check=False, **settings)
+
+
+@pytest.fixture
+def texts(tmp_path):
+    (tmp_path / "größe.out").write_text(GERMAN, "utf-8")
+    return "--sys", tmp_path / "größe.out", "--ref", tmp_path / "größe.out"
+
+
+def test_output_is_utf_8_whatever_the_locale_says(tmp_path):
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    missing = tmp_path / "größe"
+    done = score("--sys", missing, "--ref", missing, variables=ascii_only, capture_output=True)
+    assert done.returncode == 2 and "größe" in done.stderr.decode("utf-8")
+
+
+def test_a_full_disk_under_standard_output_is_one_line(texts):
+    with open("/dev/full", "w") as full:
+        done = score(*texts, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1 and "No space left" in done.stderr
+
+
+def test_a_reader_that_has_left_is_no_success(texts):
+    read, write = os.pipe()
+    os.close(read)
+    done = score(*texts, stdout=write, stderr=subprocess.PIPE, text=True)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_closed_standard_output_is_one_line(texts):
+    command = [sys.executable, "-m", "relu_nmt.cli.score", *map(str, texts)]
+    shell = ["sh", "-c", 'exec "$@" >&-', "sh", *command]
+    done = subprocess.run(shell, cwd=ROOT, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1 and "standard output is closed" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["interactive", "translate_document"])
+def test_closed_standard_input_is_one_line(command, monkeypatch, capsys):
+    from importlib import import_module
+
+    monkeypatch.setattr(sys, "stdin", None)
+    words = ["--path", "x"] if command == "interactive" else ["-", "--path", "x"]
+    assert import_module(f"relu_nmt.cli.{command}").main(words) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "standard input is closed" in error
+
+
+def prepare(folder, german, english):
+    (folder / "train.de").write_bytes(german)
+    (folder / "train.en").write_bytes(english)
+    config = PreprocessConfig(
+        "de", "en", trainpref=str(folder / "train"), destdir=str(folder / "bin"), workers=1
+    )
+    preprocess.run(config, progress=False)
+    return Dictionary.load(folder / "bin/dict.de.txt")
+
+
+def test_a_byte_order_mark_is_no_part_of_a_text(tmp_path):
+    words = prepare(tmp_path, BOM + b"ein Haus\nein Hund\n", b"a house\na dog\n")
+    assert "ein" in words and "\ufeffein" not in words
+    assert read_lines(tmp_path / "train.de")[0] == "ein Haus"
+    path = tmp_path / "bin/dict.de.txt"
+    path.write_bytes(BOM + path.read_bytes())
+    assert Dictionary.load(path) == words
+    (tmp_path / "own.yaml").write_bytes(BOM + b"metrics: chrf\n")
+    done = run_here("score", "--config", tmp_path / "own.yaml", "--dump-config", check=False)
+    assert "unknown option" not in done.stderr
+
+
+def test_a_lone_carriage_return_is_told_where_counts_differ(tmp_path):
+    with pytest.raises(DataError, match=r"2 of .*train\.de end in a carriage return alone"):
+        prepare(tmp_path, b"ein\rHaus\nein \rHund\r\n", b"a house\na dog\n")
+
+
+def test_without_one_nothing_is_told_of_it(tmp_path):
+    with pytest.raises(DataError) as error:
+        prepare(tmp_path, b"ein\r\nHaus\r\nHund\r\n", b"a house\na dog\n")
+    assert "carriage" not in str(error.value)

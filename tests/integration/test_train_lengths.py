@@ -1,0 +1,69 @@
+"""Sentences longer than a model can take are found before the first update."""
+
+import json
+import re
+
+import pytest
+
+from relu_nmt.corpus.preprocess_config import PreprocessConfig
+from relu_nmt.recipes import preprocess
+from tests.commands import run_here
+
+LONG = {"source": 17, "target": 23}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Sentences of three words; one long source in training and validation, and one long target."""
+    folder = tmp_path_factory.mktemp("lengths")
+    for split in ("train", "valid"):
+        sides = [["1 2 3"] * 40, ["1 2 3"] * 40]
+        sides[0][30] = " ".join("1" * (LONG["source"] - 1))
+        sides[1][35] = " ".join("2" * (LONG["target"] - 1))
+        for language, lines in zip(("de", "en"), sides, strict=True):
+            (folder / f"{split}.{language}").write_text("".join(f"{line}\n" for line in lines))
+    prefixes = {f"{split}pref": str(folder / split) for split in ("train", "valid")}
+    config = PreprocessConfig("de", "en", destdir=str(folder / "bin"), **prefixes)
+    preprocess.run(config, progress=False)
+    return folder / "bin"
+
+
+def train(data, folder, *flags, check=True):
+    common = "--arch transformer_tiny --cpu --max-tokens 60 --max-epoch 1 --log-format json"
+    words = [str(data), *common.split(), "--log-interval", "1", "--save-dir", folder, *flags]
+    return run_here("train", *words, check=check)
+
+
+LEARNED = ("--positions", "learned")
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+@pytest.mark.parametrize("positions", [LEARNED, ()])
+def test_they_are_refused_before_the_first_update(data, tmp_path, side, positions):
+    flag = f"--max-{side}-positions"
+    done = train(data, tmp_path, *positions, flag, LONG[side] - 1, check=False)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    sentence = {"source": 30, "target": 35}[side]
+    told = rf"train\.de-en: sentence {sentence} has {LONG[side]} {side} tokens, but .*{flag}"
+    assert re.search(told, done.stderr), done.stderr
+    assert "num_updates" not in done.stdout
+    train(data, tmp_path, *positions, flag, LONG[side])
+
+
+def test_an_attention_of_bounded_length_counts_too(data, tmp_path):
+    flags = ("--encoder-attention", "linformer:length=16")
+    done = train(data, tmp_path, *flags, check=False)
+    assert done.returncode == 2
+    assert re.search("sentence 30 has 17 source tokens, but the model can take 16", done.stderr)
+
+
+def test_they_are_left_out_on_request(data, tmp_path):
+    limits = ("--max-source-positions", LONG["source"] - 1)
+    limits += ("--max-target-positions", LONG["target"] - 1)
+    skip = "--skip-invalid-size-inputs-valid-test"
+    done = train(data, tmp_path, *LEARNED, *limits, skip, "--eval-bleu")
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    left_out = [one["message"] for one in lines if "left out" in one.get("message", "")]
+    assert len(left_out) == 2 and all(text.startswith("2 of them") for text in left_out)
+    assert sum(one.get("bsz", 0) for one in lines if "wpb" in one) == 38
+    assert any("valid_bleu" in one for one in lines)

@@ -1,0 +1,293 @@
+"""examples/vision_study: flags of all trainings, one recipe for all, the report, going on."""
+
+import csv
+import importlib
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from relu_nmt.cli import vision_evaluate, vision_train
+from relu_nmt.cli.command import make_parser
+from relu_nmt.config import add_settings, read_settings, to_dict
+from relu_nmt.config.classes import flat
+from relu_nmt.evaluation.significance import mean_interval
+from relu_nmt.recipes.training_settings import ImageTrainingSettings
+from relu_nmt.sweep.plan import arguments_of
+from relu_nmt.sweep.steps import DIVERGED, DONE, STARTED, Step, StepState, SweepModel
+from relu_nmt.training.results import TrainingResult, entry
+from tests.unit.vision.made_images import make_squares, zip_folder
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "vision_study"
+MODULES = ("studies", "report", "run")
+TINY = "--cpu --image-size 16 --patch-size 8 --layers 1 --embed-dim 64 --heads 2 --batch-size 20"
+OWN = ("attention", "class_attention", "seed", "save_dir", "data")
+
+
+class Modules:
+    """The modules of the example by their names."""
+
+
+@pytest.fixture(scope="module")
+def example():
+    sys.path.insert(0, str(EXAMPLE))
+    found = Modules()
+    for name in MODULES:
+        setattr(found, name, importlib.import_module(name))
+    yield found
+    sys.path.remove(str(EXAMPLE))
+    for name in MODULES:
+        del sys.modules[name]
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    """A folder with train, and test.zip."""
+    folder = tmp_path_factory.mktemp("squares")
+    make_squares(folder / "train", 20, seed=1)
+    make_squares(folder / "test", 5, seed=2)
+    zip_folder(folder / "test", folder / "test.zip")
+    return folder
+
+
+def settings_of(example, *words):
+    parser = make_parser("vision_study", "")
+    add_settings(parser, example.run.StudySettings)
+    return read_settings(example.run.StudySettings, parser.parse_intermixed_args(words))
+
+
+def trained(step):
+    """Return all settings of a training by name."""
+    parser = make_parser("relu-nmt-vision-train", "")
+    add_settings(parser, ImageTrainingSettings)
+    found = read_settings(ImageTrainingSettings, parser.parse_args(arguments_of(step.commands[0])))
+    return flat(to_dict(found))
+
+
+def names_of_studies():
+    text = (EXAMPLE / "studies.py").read_text("utf-8")
+    return re.findall(r'^    "([\w-]+)": _', text[text.index("\nSTUDIES") :], re.MULTILINE)
+
+
+@pytest.mark.parametrize("setting", ["small", "paper"])
+@pytest.mark.parametrize("name", names_of_studies())
+def test_every_flag_is_taken_and_does_something(example, images, tmp_path, capsys, name, setting):
+    words = (name, str(images), "--setting", setting, "--save-dir", str(tmp_path))
+    steps = example.run.plan(settings_of(example, *words))
+    assert len(steps) == len(example.studies.STUDIES[name].variants)
+    assert len({step.folder for step in steps}) == len(steps)
+    for step in steps:
+        train, evaluate = step.commands
+        for command, words in ((vision_train, train), (vision_evaluate, evaluate)):
+            with pytest.raises(SystemExit) as end:
+                raise SystemExit(command.main([*arguments_of(words), "--dump-config"]))
+            output = capsys.readouterr()
+            assert end.value.code in (0, None), output.err
+            assert not output.err
+
+
+def test_the_names_of_studies_are_in_the_readme(example):
+    assert list(example.studies.STUDIES) == names_of_studies()
+    readme = (EXAMPLE / "README.md").read_text("utf-8")
+    for name in example.studies.STUDIES:
+        assert f"| `{name}` |" in readme
+
+
+@pytest.mark.parametrize("setting", ["small", "paper"])
+@pytest.mark.parametrize("name", names_of_studies())
+def test_variants_of_a_model_differ_in_nothing_but_the_attention(example, images, name, setting):
+    study = example.studies.STUDIES[name]
+    steps = example.run.plan(settings_of(example, name, str(images), "--setting", setting))
+    found = {step.model.attention: trained(step) for step in steps}
+    for variant, values in found.items():
+        baseline = found[study.baselines[study.variants[variant].model]]
+        assert {key for key in values if values[key] != baseline[key]} <= {*OWN}
+    kinds = [{k: v for k, v in values.items() if k not in OWN[2:]} for values in found.values()]
+    assert all(one not in kinds[:number] for number, one in enumerate(kinds))
+
+
+def test_updates_and_flags_reach_every_training(example, images):
+    words = ("comparison", str(images), "--updates", "2000", "--seeds", "4", "5")
+    settings = settings_of(example, *words, "--train-flags", "--patch-size 4 --warmup-updates 7")
+    steps = example.run.plan(settings)
+    assert [step.model.seed for step in steps] == [4] * 9 + [5] * 9
+    for step in steps:
+        values = trained(step)
+        assert (values["max_update"], values["warmup_updates"]) == (2000, 7)
+        assert (values["save_interval_updates"], values["keep_interval_updates"]) == (200, 1)
+        assert values["patch_size"] == (4,) or values["patch_size"] == [4]
+        assert values["data"] == str(images / "train")
+    command = example.run.plan(settings_of(example, *words, "--training-processes", "4"))[0]
+    assert "torch.distributed.run" in command.commands[0]
+
+
+def make_training(folder, name, seed, accuracy, status=DONE, entropy=None):
+    """Write what a training leaves: state, results, log, accuracy."""
+    model = SweepModel(name, seed, ())
+    step = Step(model, None, folder / model.name)
+    step.folder.mkdir()
+    commands = (("python", "-m", "relu_nmt.cli.vision_train", "data", "--seed", str(seed)),)
+    StepState(status, commands, model, environment={"cpu": "abacus", "gpus": []}).write(step)
+    result = TrainingResult(step.checkpoints, num_updates=20, parameters=1234, seconds=60.0)
+    for updates in (10, 20):
+        stats = {"num_updates": updates, "loss": 30 / updates + seed, "gnorm": 1.0, "wps": 50.0}
+        result.train.append(entry(1, {**stats, "ups": 1.0, "train_wall": 10.0}))
+    result.valid["valid"] = [entry(1, {"num_updates": 20, "accuracy": accuracy - 1})]
+    result.write()
+    log = ["$ relu-nmt-vision-train"]
+    if entropy is not None:
+        telemetry = {f"attention/encoder.{layer}.0/entropy": entropy + layer for layer in (0, 1)}
+        log.append(json.dumps({"epoch": 1, "num_updates": 10, "telemetry": telemetry}))
+    step.path(".log").write_text("\n".join(log))
+    if status == DONE:
+        found = {"accuracies": [{"top1": accuracy, "images": 99}]}
+        (step.folder / "accuracy.json").write_text(json.dumps(found))
+    return step
+
+
+def test_the_report_has_means_intervals_and_gains(example, tmp_path):
+    for seed, accuracy in enumerate((80.0, 82.0, 84.0), 1):
+        make_training(tmp_path, "softmax", seed, accuracy, entropy=seed)
+    for seed, accuracy in enumerate((83.0, 84.0, 88.0), 1):
+        make_training(tmp_path, "SimA", seed, accuracy)
+    make_training(tmp_path, "x^3 fixed", 2, 81.5)
+    make_training(tmp_path, "x^3 unscaled", 1, 10.0, DIVERGED)
+    make_training(tmp_path, "XCiT SimA", 1, 50.0, STARTED)
+    make_training(tmp_path, "XCiT SimA", 2, 50.0)
+    make_training(tmp_path, "of another study", 1, 50.0)
+    example.report.write_report(tmp_path, example.studies.STUDIES["comparison"])
+    rows = list(csv.DictReader((tmp_path / "results.csv").open()))
+    assert len([row for row in rows if row["row"] == "training"]) == 10
+    means = {row["variant"]: row for row in rows if row["row"] == "mean"}
+    assert list(means) == ["softmax", "x^3 fixed", "x^3 unscaled", "SimA", "XCiT SimA"]
+    sima = means["SimA"]
+    assert float(sima["test_accuracy"]) == pytest.approx(85)
+    assert float(sima["test_accuracy_interval"]) == pytest.approx(mean_interval([83, 84, 88]))
+    assert float(sima["gain"]) == pytest.approx(3)
+    assert float(sima["gain_interval"]) == pytest.approx(mean_interval([3, 2, 4]))
+    assert float(sima["train_loss"]) == pytest.approx(1.5 + 2)
+    assert (sima["seeds"], sima["gain_seeds"], sima["status"]) == ("1,2,3", "1,2,3", "3 done")
+    assert means["softmax"]["gain"] == ""
+    assert (means["x^3 fixed"]["gain"], means["x^3 fixed"]["gain_interval"]) == ("-0.5", "")
+    diverged = means["x^3 unscaled"]
+    assert (diverged["status"], diverged["test_accuracy"]) == ("1 diverged", "")
+    assert means["XCiT SimA"]["status"] == "1 started, 1 done"
+    assert means["XCiT SimA"]["gain"] == ""  # its baseline is not there
+    page = (tmp_path / "report.html").read_text("utf-8")
+    assert re.search(r'<th scope="row">SimA</th>\s*<td>85.00<small>± 6.57</small></td>', page)
+    assert "<td>+3.00<small>± 2.48</small></td>" in page
+    assert "−0.50" in page and "1 diverged" in page and "abacus" in page
+    assert page.count("<img") == 3  # ViT: learning and attention; XCiT: learning
+    curves = list(csv.DictReader((tmp_path / "curves.csv").open()))
+    entropies = [
+        (row["training"], float(row["value"]))
+        for row in curves
+        if row["metric"] == "encoder entropy"
+    ]
+    assert sorted(entropies) == [(f"softmax seed {seed}", seed + 0.5) for seed in (1, 2, 3)]
+
+
+def test_curves_are_means_over_seeds_at_updates_that_all_have_reached(example, tmp_path):
+    for seed in (1, 2):
+        make_training(tmp_path, "softmax", seed, 50.0)
+    trainings = example.report.read_trainings(tmp_path, example.studies.STUDIES["comparison"])
+    del trainings[1].course.curves["train", "loss"][20]
+    [panel] = example.report.curve_panels(trainings, {("train", "loss"): "loss"})
+    [line] = panel.lines
+    assert (line.label, line.points) == ("softmax", {10.0: 3 + 1.5})
+
+
+def test_plots_over_the_axis_have_a_line_for_each_map(example, tmp_path):
+    for seed, accuracy in ((1, 60.0), (2, 64.0)):
+        make_training(tmp_path, "softmax", seed, accuracy)
+        make_training(tmp_path, "relu / L^1", seed, accuracy + seed)
+    make_training(tmp_path, "relu / L^0", 1, 50.0)
+    make_training(tmp_path, "gelu / L^1.5", 1, 10.0, DIVERGED)
+    study = example.studies.STUDIES["alpha"]
+    means = example.report.averages(example.report.read_trainings(tmp_path, study), study)
+    accuracy, _ = example.report.axis_panels(means, study)
+    softmax, relu = accuracy.lines
+    assert (softmax.label, softmax.points) == ("softmax", {0.0: 62.0, 1.5: 62.0})
+    assert (relu.label, relu.points) == ("relu", {0.0: 50.0, 1.0: 63.5})
+    assert relu.errors == pytest.approx([0.0, mean_interval([61.0, 66.0])])
+    example.report.write_report(tmp_path, study)
+    page = (tmp_path / "report.html").read_text("utf-8")
+    assert page.count("<img") == 1 and "Over alpha" in page
+
+
+def test_the_divisors_are_those_of_the_names(example, images):
+    from relu_nmt.attention.base import build_attention
+    from relu_nmt.attention.spec import AttentionSpec
+    from relu_nmt.vision.base import build_vision_model
+    from relu_nmt.vision.config import VisionTransformerConfig
+
+    study = example.studies.STUDIES["scale"]
+    for setting in ("small", "paper"):
+        steps = example.run.plan(settings_of(example, "scale", str(images), "--setting", setting))
+        for step in steps:
+            values = trained(step)
+            variant = study.variants[step.model.attention]
+            if variant.x is not None:
+                spec = AttentionSpec.parse(values["attention"])
+                attention = build_attention(spec, "encoder", 0, 1, 4, dropout=0.0)
+                assert attention.row_scale(torch.ones(1)).item() == pytest.approx(1 / variant.x)
+                continue
+            sides = {name: values[name] for name in ("image_size", "patch_size")}
+            config = VisionTransformerConfig.of(**sides, embed_dim=8, heads=1, layers=1)
+            tokens = build_vision_model(config, 2).num_tokens
+            assert variant.model == f"N = {tokens - 1}"  # without the class token
+
+
+def test_it_trains_evaluates_and_goes_on(example, images, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("relu_nmt.sweep.runner.POLL_SECONDS", 0.02)
+    words = ["comparison", str(images), "--updates", "10", "--save-dir", str(tmp_path)]
+    words += ["--jobs", "2", "--variants", "relu/L", "XCiT SimA", "--", *TINY.split()]
+    assert example.run.main(words) == 0, capsys.readouterr()
+    folder = tmp_path / "comparison-small"
+    rows = list(csv.DictReader((folder / "results.csv").open()))
+    for row in rows:
+        assert (row["updates"], row["row"] in ("training", "mean")) == ("10", True)
+        assert 0 <= float(row["test_accuracy"]) <= 100
+    assert {row["test_images"] for row in rows if row["row"] == "training"} == {"15"}
+    metrics = {row["metric"] for row in csv.DictReader((folder / "curves.csv").open())}
+    assert metrics >= {"loss", "accuracy", "encoder zero_fraction", "encoder output_square"}
+    page = (folder / "report.html").read_text("utf-8")
+    capsys.readouterr()
+    assert example.run.main(words) == 0
+    assert "0 steps to do, 2 done before" in capsys.readouterr().out
+    (folder / "report.html").unlink()
+    assert example.run.main([*words[:6], "--report-only"]) == 0
+    again = (folder / "report.html").read_text("utf-8")
+    assert again.count("<img") == page.count("<img") == 4
+    # Other flags would be another training.
+    assert example.run.main([*words, "--lr", "5e-4"]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert "was done with another command" in line
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--variants", "sima"], "comparison has softmax, relu/L"),
+        (["--", "--no-such-flag"], "--no-such-flag"),
+        (["--", "--image-size", "0"], "--image-size 0"),
+        (["--report-only"], "no training of this study there"),
+    ],
+)
+def test_mistakes_are_told_in_a_line_before_anything_runs(
+    example, images, tmp_path, capsys, words, message
+):
+    code = example.run.main(["comparison", str(images), "--save-dir", str(tmp_path / "s"), *words])
+    [line] = capsys.readouterr().err.splitlines()
+    assert code == 2
+    assert message in line
+    assert not (tmp_path / "s").exists()
+
+
+def test_missing_images_are_told(example, tmp_path, capsys):
+    assert example.run.main(["comparison", str(tmp_path), "--save-dir", str(tmp_path / "s")]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert "expected train or train.zip" in line

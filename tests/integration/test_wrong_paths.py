@@ -1,0 +1,67 @@
+"""A path to something else is told what it is; so are values that no computer can hold."""
+
+from pathlib import Path
+
+import pytest
+
+from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
+from tests.commands import run_here
+
+IMAGES = Path(__file__).parents[1] / "compat/files/checkpoints/vit-class.safetensors"
+MODEL = IMAGES.with_name("softmax.safetensors")
+DATA = Path(__file__).parents[1] / "compat/files/data-joined"
+
+
+def error_of(*words):
+    done = run_here(*words, check=False)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+    return done.stderr
+
+
+@pytest.mark.parametrize("command", ["generate", "interactive", "translate_document", "train"])
+def test_a_checkpoint_of_images_is_called_so(command, tmp_path):
+    words = [command, DATA, "--cpu", "--path", IMAGES]
+    if command == "translate_document":
+        words[1] = Path(__file__)
+    if command == "train":
+        words[3:] = ["--finetune-from-model", IMAGES, "--max-tokens", "99", "--no-save"]
+    assert f"{IMAGES}: the checkpoint of an image classifier" in error_of(*words)
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("checkpoint_last.safetensors", "a folder of checkpoints"),
+        ("train.de", "a folder of text"),
+        ("cat.jpg", "a folder of images"),
+        ("other", "no binarised corpus"),
+    ],
+)
+def test_a_folder_that_is_no_data_folder_is_told_what_it_is(tmp_path, name, what):
+    (tmp_path / name).write_bytes(b"")
+    for words in (("generate", "--path", MODEL), ("train", "--max-tokens", "9")):
+        command, *flags = words
+        assert f"{tmp_path}: {what}" in error_of(command, tmp_path, "--cpu", *flags)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"PK\x03\x04and more of it"])
+def test_a_pt_beside_a_safetensors_is_told(tmp_path, content):
+    save_checkpoint(tmp_path / "checkpoint_best.safetensors", Checkpoint({}))
+    if content is not None:
+        (tmp_path / "checkpoint_best.pt").write_bytes(content)
+    error = error_of("generate", DATA, "--cpu", "--path", tmp_path / "checkpoint_best.pt")
+    assert error.endswith("; checkpoint_best.safetensors is there\n")
+
+
+@pytest.mark.parametrize("command", ["train", "generate"])
+def test_an_absurd_seed_is_one_line(command):
+    flags = ["--path", MODEL, "--sampling"] if command == "generate" else ["--max-tokens", "9"]
+    error = error_of(command, DATA, "--cpu", *flags, "--seed", str(10**30))
+    assert f"--seed {10**30}: expected 0 to" in error
+
+
+@pytest.mark.parametrize("flag", ["--lr", "--clip-norm", "--dropout", "--weight-decay"])
+@pytest.mark.parametrize("value", ["nan", "inf"])
+def test_what_is_no_number_is_one_line(flag, value):
+    error = error_of("train", DATA, "--max-tokens", "9", flag, value)
+    assert f"{flag} {value}: expected" in error
