@@ -22,7 +22,8 @@ from relu_nmt.sweep.steps import DONE, Step, StepState
 from relu_nmt.training.course import TELEMETRY, TRAIN, Course, read_course
 from relu_nmt.training.results import FILE_NAME, TrainingResult
 
-REPORT, RESULTS, CURVES, ACCURACY = "report.html", "results.csv", "curves.csv", "accuracy.json"
+REPORT, RESULTS, CURVES = "report.html", "results.csv", "curves.csv"
+ACCURACY, NORMS = "accuracy.json", "norms.json"
 VALID = "valid"
 COLUMNS = (
     *("row", "variant", "model", "seed", "seeds", "status", "test_accuracy"),
@@ -43,12 +44,19 @@ ATTENTION = {
     (TELEMETRY, "encoder query_norm"): "length of queries",
     (TELEMETRY, "encoder output_square"): "mean square of outputs",
 }
-PLOTS = {"learning": LEARNING, "attention": ATTENTION}
+NORM_KINDS = {"weights": "the weights", "jacobian": "the Jacobian"}
+NORM_PANELS = {
+    ("norms", f"{kind} of layer {layer}"): f"norm of {title}, layer {layer}"
+    for kind, title in NORM_KINDS.items()
+    for layer in (2, 7, 12)
+}
+PLOTS = {"learning": LEARNING, "attention": ATTENTION, "norms": NORM_PANELS}
 MEANING = {
     "learning": "Means over the seeds.",
+    "norms": "Frobenius norms, means over seeds, heads and images; all layers are in curves.csv.",
     "attention": "Means over seeds, layers, heads and images, of attentions that have rows.",
 }
-LOGARITHMIC = ("norm of the gradient", "length of queries", "mean square of outputs")
+LOGARITHMIC = ("norm", "length of queries", "mean square of outputs")
 
 Record = dict[str, Any]
 
@@ -119,6 +127,11 @@ def _course(step: Step) -> Course:
     for path in (step.path(".log"), step.checkpoints / FILE_NAME):
         with suppress(DataError):
             course.curves |= read_course(path, course.name, may_be_empty=True).curves
+    path = step.folder / NORMS
+    if path.exists():
+        for one in json.loads(path.read_text("utf-8"))["norms"]:
+            named = {f"{kind} of layer {one['layer']}": one[kind] for kind in NORM_KINDS}
+            course.add("norms", {**named, "num_updates": one["num_updates"]})
     return course
 
 
@@ -180,7 +193,7 @@ def curve_panels(
     names = list(dict.fromkeys(t.record["variant"] for t in trainings))
     panels = []
     for key, title in wanted.items():
-        panel = Panel(title, "updates", log_y=title in LOGARITHMIC)
+        panel = Panel(title, "updates", log_y=title.startswith(LOGARITHMIC))
         for style, name in enumerate(names):
             own = [t.course.curves.get(key, {}) for t in trainings if t.record["variant"] == name]
             if points := _mean(own):

@@ -53,6 +53,7 @@ class Study:
         baselines: by the name of a model, the variant that its others are compared with.
         axis: what the variants differ in by degrees, if they do; the report has plots over it.
         log_axis: whether it is logarithmic.
+        norms: also measure norms of attention in the checkpoints, ten of which are kept.
     """
 
     title: str
@@ -63,6 +64,7 @@ class Study:
     baselines: Mapping[str, str] = field(default_factory=lambda: {"ViT": "softmax"})
     axis: str = ""
     log_axis: bool = False
+    norms: bool = False
 
 
 _SMALL = "--image-size 32 --patch-size 8"
@@ -194,6 +196,27 @@ def _degrees() -> Study:
     )
 
 
+_NORMS = Study(
+    "Norms of attention in training",
+    "Does a fixed scale keep the Frobenius norms of the cubes, and of their Jacobian, where those "
+    "of softmax are, and do they grow without it?",
+    "Saratchandran et al. 2024, Table 1, Figures 2, 3, 6 and 7",
+    {
+        "softmax": Variant("--attention softmax", published="50.26, ViT-Ti on Tiny-ImageNet"),
+        "x^3 fixed": Variant("--attention polynomial:scale=fixed", published="50.5 (x^3/16)"),
+        "x^3 dynamic": Variant("--attention polynomial:scale=dynamic"),
+        "x^3 unscaled": Variant("--attention polynomial:scale=none", published="45.3"),
+    },
+    {
+        "small": Setting(
+            {"ViT": f"--arch vit_ti {_SMALL}"},
+            "--batch-size 64 --lr 1e-3 --clip-norm 1.0",
+            updates=1200,
+        ),
+        "paper": Setting({"ViT": "--arch vit_ti_p4_64"}, f"{_TINY_IMAGENET} --save-interval 10"),
+    },
+    norms=True,
+)
 STUDIES = {
     "comparison": _COMPARISON,
     "alpha": _alpha("with query-key normalisation", "qk_norm=true", "softmax:qk_norm=true"),
@@ -201,4 +224,5 @@ STUDIES = {
     "alpha-gate": _alpha("with a gate", "qk_norm=true,gate=silu", "softmax:qk_norm=true"),
     "scale": _scale(),
     "degrees": _degrees(),
+    "norms": _NORMS,
 }

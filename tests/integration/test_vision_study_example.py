@@ -10,6 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from relu_nmt.attention.base import Need, build_attention
+from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.records import record_attention
+from relu_nmt.attention.spec import AttentionSpec
 from relu_nmt.cli import vision_evaluate, vision_train
 from relu_nmt.cli.command import make_parser
 from relu_nmt.config import add_settings, read_settings, to_dict
@@ -19,10 +23,12 @@ from relu_nmt.recipes.training_settings import ImageTrainingSettings
 from relu_nmt.sweep.plan import arguments_of
 from relu_nmt.sweep.steps import DIVERGED, DONE, STARTED, Step, StepState, SweepModel
 from relu_nmt.training.results import TrainingResult, entry
+from relu_nmt.vision.base import build_vision_model
+from relu_nmt.vision.config import VisionTransformerConfig
 from tests.unit.vision.made_images import make_squares, zip_folder
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "vision_study"
-MODULES = ("studies", "report", "run")
+MODULES = ("studies", "report", "run", "norms")
 TINY = "--cpu --image-size 16 --patch-size 8 --layers 1 --embed-dim 64 --heads 2 --batch-size 20"
 OWN = ("attention", "class_attention", "seed", "save_dir", "data")
 
@@ -80,7 +86,8 @@ def test_every_flag_is_taken_and_does_something(example, images, tmp_path, capsy
     assert len(steps) == len(example.studies.STUDIES[name].variants)
     assert len({step.folder for step in steps}) == len(steps)
     for step in steps:
-        train, evaluate = step.commands
+        train, evaluate, *others = step.commands
+        assert len(others) == example.studies.STUDIES[name].norms
         for command, words in ((vision_train, train), (vision_evaluate, evaluate)):
             with pytest.raises(SystemExit) as end:
                 raise SystemExit(command.main([*arguments_of(words), "--dump-config"]))
@@ -219,11 +226,6 @@ def test_plots_over_the_axis_have_a_line_for_each_map(example, tmp_path):
 
 
 def test_the_divisors_are_those_of_the_names(example, images):
-    from relu_nmt.attention.base import build_attention
-    from relu_nmt.attention.spec import AttentionSpec
-    from relu_nmt.vision.base import build_vision_model
-    from relu_nmt.vision.config import VisionTransformerConfig
-
     study = example.studies.STUDIES["scale"]
     for setting in ("small", "paper"):
         steps = example.run.plan(settings_of(example, "scale", str(images), "--setting", setting))
@@ -239,6 +241,70 @@ def test_the_divisors_are_those_of_the_names(example, images):
             config = VisionTransformerConfig.of(**sides, embed_dim=8, heads=1, layers=1)
             tokens = build_vision_model(config, 2).num_tokens
             assert variant.model == f"N = {tokens - 1}"  # without the class token
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "softmax",
+        "polynomial:scale=fixed",
+        "polynomial:power=2,scale=none",
+        "polynomial:power=4,scale=dynamic",
+        "polynomial:power=1,scale=dynamic,length=9,per_head=true",
+    ],
+)
+def test_the_norms_are_those_of_the_jacobian_by_autograd(example, spec):
+    torch.manual_seed(1)
+    attention = build_attention(AttentionSpec.parse(spec), "encoder", 0, 2, 5, dropout=0.0)
+    if getattr(attention, "scale", None) is not None:
+        torch.nn.init.uniform_(attention.scale, -2, 2)
+    q, v = torch.randn(3, 2, 7, 5), torch.randn(3, 2, 7, 5)
+
+    def weights(scores):
+        """Return the weights of these scores, given as keys of the unit vectors of width 7."""
+        wide = build_attention(AttentionSpec.parse(spec), "encoder", 0, 2, 7, dropout=0.0)
+        wide.load_state_dict(attention.state_dict())
+        wide.double()
+        unit = torch.eye(7).double().expand(3, 2, 7, 7) * 7**0.5
+        with record_attention(wide, Need(weights=True)) as found:
+            wide(scores, unit, torch.zeros(3, 2, 7, 7).double(), Visibility(7, 7))
+        return found[0].weights
+
+    with torch.no_grad(), record_attention(attention, Need(weights=True)) as records:
+        attention(q, torch.randn(3, 2, 7, 5), v, Visibility(7, 7))
+    scores = torch.randn(3, 2, 7, 7).double()
+    records[0].weights = weights(scores).detach()
+    full = torch.autograd.functional.jacobian(weights, scores)
+    own = [full[b, h, :, :, b, h].square().sum().sqrt() for b in range(3) for h in range(2)]
+    size, slope = example.norms.norms(attention, records[0])
+    assert slope == pytest.approx(torch.stack(own).mean().item(), rel=1e-5)
+    expected = torch.linalg.matrix_norm(records[0].weights).mean().item()
+    assert size == pytest.approx(expected, rel=1e-6)
+
+
+def test_norms_of_all_checkpoints_reach_the_report(example, images, tmp_path, capsys):
+    words = ["norms", str(images), "--updates", "20", "--save-dir", str(tmp_path)]
+    words += ["--variants", "x^3 unscaled", "--", *TINY.replace("--layers 1", "--layers 2").split()]
+    own = [word for word in words if word != "--"]
+    split = own.index("--cpu")
+    flags = " ".join(own[split:])
+    [step] = example.run.plan(settings_of(example, *own[:split], "--train-flags", flags))
+    train, _, measure = step.commands
+    assert vision_train.main(arguments_of(train)) == 0
+    assert example.norms.main(list(measure[2:])) == 0
+    state = StepState(STARTED, step.commands, step.model)
+    state.write(step)
+    study = example.studies.STUDIES["norms"]
+    [found] = example.report.read_trainings(step.folder.parent, study)
+    curve = found.course.curves["norms", "jacobian of layer 2"]
+    assert set(curve) >= {2, 4, 8, 10, 14, 16, 20}  # the others end an epoch of 3
+    assert all(value > 0 for value in curve.values())
+    assert found.course.curves["norms", "weights of layer 1"].keys() == curve.keys()
+    example.report.write_report(step.folder.parent, study)
+    page = (step.folder.parent / "report.html").read_text("utf-8")
+    assert "norms. Frobenius norms" in page
+    assert example.norms.main([str(tmp_path), "--data", "x", "--results", "y"]) == 2
+    assert "no checkpoints there" in capsys.readouterr().err
 
 
 def test_it_trains_evaluates_and_goes_on(example, images, tmp_path, capsys, monkeypatch):
