@@ -4,6 +4,8 @@ import doctest
 import importlib
 import json
 import math
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -369,6 +371,27 @@ def test_a_stopped_training_goes_on_bit_for_bit_and_its_teacher_is_a_classifier(
     assert "not the checkpoint of a self-distillation" in capsys.readouterr().err
     code, _, error = command(dino, images, tmp_path / "tuned", capsys, "--max-epoch 3")
     assert code == 2 and "not of self-distillation" in error
+
+
+@pytest.mark.slow
+def test_two_processes_train_as_one_with_accumulation(images, tmp_path):
+    """The centre is the mean of all processes, and the frozen layer has a gradient in none."""
+    common = "--max-epoch 3 --lr-period-updates 9 --warmup-epochs 1 --max-update 4 --batch-size 12"
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    for name, start, flags in (("two", launcher, ""), ("one", [], "--update-freq 2")):
+        script = [sys.executable, *start, str(EXAMPLE / "train.py")]
+        done = subprocess.run(
+            [*script, *words(images, tmp_path / name, common, flags)],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count("\nteacher: ") == 1
+    one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
+    for name, tensor in one.items():
+        torch.testing.assert_close(two[name], tensor, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
