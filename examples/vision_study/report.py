@@ -22,7 +22,8 @@ from relu_nmt.sweep.steps import DONE, Step, StepState
 from relu_nmt.training.course import TELEMETRY, TRAIN, Course, read_course
 from relu_nmt.training.results import FILE_NAME, TrainingResult
 
-REPORT, RESULTS, CURVES, ACCURACY = "report.html", "results.csv", "curves.csv", "accuracy.json"
+REPORT, RESULTS, CURVES = "report.html", "results.csv", "curves.csv"
+ACCURACY, NORMS = "accuracy.json", "norms.json"
 VALID = "valid"
 COLUMNS = (
     *("row", "variant", "model", "seed", "seeds", "status", "test_accuracy"),
@@ -43,7 +44,19 @@ ATTENTION = {
     (TELEMETRY, "encoder query_norm"): "length of queries",
     (TELEMETRY, "encoder output_square"): "mean square of outputs",
 }
-LOGARITHMIC = ("norm of the gradient", "length of queries", "mean square of outputs")
+NORM_KINDS = {"weights": "the weights", "jacobian": "the Jacobian"}
+NORM_PANELS = {
+    ("norms", f"{kind} of layer {layer}"): f"norm of {title}, layer {layer}"
+    for kind, title in NORM_KINDS.items()
+    for layer in (2, 7, 12)
+}
+PLOTS = {"learning": LEARNING, "attention": ATTENTION, "norms": NORM_PANELS}
+MEANING = {
+    "learning": "Means over the seeds.",
+    "norms": "Frobenius norms, means over seeds, heads and images; all layers are in curves.csv.",
+    "attention": "Means over seeds, layers, heads and images, of attentions that have rows.",
+}
+LOGARITHMIC = ("norm", "length of queries", "mean square of outputs")
 
 Record = dict[str, Any]
 
@@ -114,6 +127,11 @@ def _course(step: Step) -> Course:
     for path in (step.path(".log"), step.checkpoints / FILE_NAME):
         with suppress(DataError):
             course.curves |= read_course(path, course.name, may_be_empty=True).curves
+    path = step.folder / NORMS
+    if path.exists():
+        for one in json.loads(path.read_text("utf-8"))["norms"]:
+            named = {f"{kind} of layer {one['layer']}": one[kind] for kind in NORM_KINDS}
+            course.add("norms", {**named, "num_updates": one["num_updates"]})
     return course
 
 
@@ -175,13 +193,39 @@ def curve_panels(
     names = list(dict.fromkeys(t.record["variant"] for t in trainings))
     panels = []
     for key, title in wanted.items():
-        panel = Panel(title, "updates", log_y=title in LOGARITHMIC)
+        panel = Panel(title, "updates", log_y=title.startswith(LOGARITHMIC))
         for style, name in enumerate(names):
             own = [t.course.curves.get(key, {}) for t in trainings if t.record["variant"] == name]
             if points := _mean(own):
                 panel.lines.append(Line(name, style, points))
         if panel.lines:
             panels.append(panel)
+    return panels
+
+
+AXIS_PANELS = {"test_accuracy": "test top-1, %", "train_loss": "training loss, bits"}
+
+
+def axis_panels(means: Sequence[Record], study: Study) -> list[Panel]:
+    """Return the plots over the study's axis, a line for what stands at no place of it."""
+    places = {name: v.x for name, v in study.variants.items() if v.x is not None}
+    ends = min(places.values()), max(places.values())
+    styles = list(dict.fromkeys(v.line or name for name, v in study.variants.items()))
+    panels = []
+    for column, title in AXIS_PANELS.items():
+        lines: dict[str, Line] = {}
+        for record in means:
+            value, name = record.get(column), record["variant"]
+            if value is None:
+                continue
+            label = study.variants[name].line or name
+            line = lines.setdefault(label, Line(label, styles.index(label), {}, []))
+            interval = record.get(f"{column}_interval") or 0.0
+            for x in (places[name],) if name in places else ends:
+                line.points[x] = value
+                line.errors = [*(line.errors or ()), interval]
+        if lines:
+            panels.append(Panel(title, study.axis, list(lines.values()), log_x=study.log_axis))
     return panels
 
 
@@ -216,11 +260,15 @@ def write_report(folder: Path, study: Study) -> None:
 
 def _page(study: Study, trainings: Sequence[Trained], means: Sequence[Record]) -> str:
     figures = []
-    for model in dict.fromkeys(t.record["model"] for t in trainings):
+    if study.axis and (panels := axis_panels(means, study)):
+        caption = f"Over {study.axis}. Means over the seeds; a level line: without {study.axis}."
+        figures.append((caption, image(panels)))
+    # Of a study with an axis they would be too many lines; curves.csv has them all.
+    for model in () if study.axis else dict.fromkeys(t.record["model"] for t in trainings):
         own = [t for t in trainings if t.record["model"] == model]
-        for what, wanted in (("learning", LEARNING), ("attention", ATTENTION)):
+        for what, wanted in PLOTS.items():
             if panels := curve_panels(own, wanted):
-                figures.append((f"{model}: {what}", image(panels)))
+                figures.append((f"{model}: {what}. {MEANING[what]}", image(panels)))
     environment = next((t.state.environment for t in trainings if t.state.environment), {})
     shown = ("cpu", "gpus", "OMP_NUM_THREADS", "relu_nmt", "revision", "torch", "python")
     facts = [(name, environment.get(name)) for name in shown]

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from report import ACCURACY, REPORT, write_report
+from report import ACCURACY, NORMS, REPORT, write_report
 from studies import STUDIES, Study
 
 from relu_nmt.cli.command import make_parser, run_command
@@ -105,8 +105,10 @@ def plan(settings: StudySettings) -> list[Step]:
         for name in settings.variants or study.variants:
             model = SweepModel(name, seed, ())
             step = Step(model, None, settings.folder / model.name)
-            commands = (_train(settings, study, step, train), _evaluate(step, test))
-            steps.append(Step(model, None, step.folder, commands))
+            commands = [_train(settings, study, step, train), _evaluate(step, test)]
+            if study.norms:
+                commands.append(_measure(step, test))
+            steps.append(Step(model, None, step.folder, tuple(commands)))
     return steps
 
 
@@ -131,12 +133,15 @@ def _train(settings: StudySettings, study: Study, step: Step, data: str) -> Comm
     if updates:
         tenth, often = str(updates // 10), str(max(1, updates // 50))
         intervals = ["--max-update", str(updates), "--warmup-updates", tenth]
-        intervals += ["--save-interval-updates", tenth, "--log-interval", often]
+        intervals += ["--save-interval-updates", tenth]
+        intervals += [] if study.norms else ["--keep-interval-updates", "1"]
+        intervals += ["--log-interval", often]
         intervals += ["--telemetry-interval", str(max(1, updates // 20))]
     command = tool(
         "vision_train",
         data,
-        *("--valid-fraction", str(setting.valid_fraction), "--no-epoch-checkpoints"),
+        *("--valid-fraction", str(setting.valid_fraction)),
+        *(() if study.norms and not updates else ("--no-epoch-checkpoints",)),
         *("--best-checkpoint-metric", "accuracy", "--log-format", "json"),
         *shlex.split(f"{setting.models[variant.model]} {setting.flags} {variant.flags}"),
         *intervals,
@@ -151,6 +156,13 @@ def _evaluate(step: Step, data: str) -> Command:
     checkpoint = str(step.checkpoints / "checkpoint_last.safetensors")
     results = ("--data", data, "--results", str(step.folder / ACCURACY), "--no-progress-bar")
     return tool("vision_evaluate", checkpoint, *results)
+
+
+def _measure(step: Step, data: str) -> Command:
+    """Return the command for the norms in all checkpoints."""
+    script, results = Path(__file__).with_name("norms.py"), step.folder / NORMS
+    flags = ("--data", data, "--results", str(results))
+    return (sys.executable, str(script), str(step.checkpoints), *flags)
 
 
 def run(settings: StudySettings) -> int:

@@ -11,12 +11,16 @@ class Variant:
     Args:
         flags: of relu-nmt-vision-train, those in which it differs.
         model: which of the setting's models it is.
-        published: the paper's top-1 on ImageNet-1k in percent, and of which model.
+        published: the paper's top-1 in percent, and of which model.
+        line: of the plot over the study's axis, and
+        x: its place there; None for one that the axis does not concern.
     """
 
     flags: str
     model: str = "ViT"
     published: str = ""
+    line: str = ""
+    x: float | None = None
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,9 @@ class Study:
         variants: by the names that the report has.
         settings: ``small`` and ``paper``.
         baselines: by the name of a model, the variant that its others are compared with.
+        axis: what the variants differ in by degrees, if they do; the report has plots over it.
+        log_axis: whether it is logarithmic.
+        norms: also measure norms of attention in the checkpoints, ten of which are kept.
     """
 
     title: str
@@ -55,6 +62,9 @@ class Study:
     variants: Mapping[str, Variant]
     settings: Mapping[str, Setting]
     baselines: Mapping[str, str] = field(default_factory=lambda: {"ViT": "softmax"})
+    axis: str = ""
+    log_axis: bool = False
+    norms: bool = False
 
 
 _SMALL = "--image-size 32 --patch-size 8"
@@ -65,16 +75,16 @@ _COMPARISON = Study(
     "Wortsman et al. 2023; Saratchandran et al. 2024, Tables 1 and 2; Koohpayegani and "
     "Pirsiavash 2024, Table 1",
     {
-        "softmax": Variant("--attention softmax", published="79.8 (DeiT-S), 81.5 (DeiT-B)"),
+        "softmax": Variant("--attention softmax", published="79.8, DeiT-S; 81.5, DeiT-B"),
         "relu/L": Variant("--attention pointwise:h=relu,alpha=1"),
         "relu unscaled": Variant("--attention pointwise:h=relu,alpha=0"),
-        "x^3 fixed": Variant("--attention polynomial:scale=fixed", published="81.4 (DeiT-B)"),
-        "x^3 dynamic": Variant("--attention polynomial:scale=dynamic", published="81.6 (DeiT-B)"),
-        "x^3 unscaled": Variant("--attention polynomial:scale=none", published="78.5 (DeiT-B)"),
-        "SimA": Variant("--attention sima", published="79.8 (DeiT-S)"),
-        "XCiT XCA": Variant("--attention xca", "XCiT", "82.0 (XCiT-S12/16)"),
+        "x^3 fixed": Variant("--attention polynomial:scale=fixed", published="81.4, DeiT-B"),
+        "x^3 dynamic": Variant("--attention polynomial:scale=dynamic", published="81.6, DeiT-B"),
+        "x^3 unscaled": Variant("--attention polynomial:scale=none", published="78.5, DeiT-B"),
+        "SimA": Variant("--attention sima", published="79.8, DeiT-S"),
+        "XCiT XCA": Variant("--attention xca", "XCiT", "82.0, XCiT-S12/16"),
         "XCiT SimA": Variant(
-            "--attention sima --class-attention sima", "XCiT", "82.1 (XCiT-S12/16)"
+            "--attention sima --class-attention sima", "XCiT", "82.1, XCiT-S12/16"
         ),
     },
     {
@@ -91,4 +101,128 @@ _COMPARISON = Study(
     },
     {"ViT": "softmax", "XCiT": "XCiT XCA"},
 )
-STUDIES = {"comparison": _COMPARISON}
+_SHORT = "--batch-size 64 --lr 1e-3 --clip-norm 1.0 --layers 4"
+
+MAPS = ("relu", "relu2", "gelu", "softplus", "relu6", "sigmoid", "identity")
+ALPHAS = (0.0, 0.5, 1.0, 1.5)
+
+
+def _alpha(what: str, options: str, softmax: str) -> Study:
+    """Return the study of the exponent of the length for all maps.
+
+    Args:
+        what: of the title.
+        options: of all pointwise attentions.
+        softmax: spec of the baseline.
+    """
+    variants = {"softmax": Variant(f"--attention {softmax}")}
+    for h in MAPS:
+        for alpha in ALPHAS:
+            flags = f"--attention pointwise:h={h},alpha={alpha:g},{options}"
+            variants[f"{h} / L^{alpha:g}"] = Variant(flags, line=h, x=alpha)
+    return Study(
+        f"The power of the length, {what}",
+        "Maps of the scores h in place of softmax, divided by L^alpha: is alpha near 1 the best "
+        "for every h, and identity worse than the others?",
+        "Wortsman et al. 2023, Figures 2 to 4",
+        variants,
+        {
+            "small": Setting({"ViT": f"--arch vit_ti {_SMALL}"}, _SHORT, updates=400),
+            "paper": Setting(
+                {"ViT": "--arch vit_small_bigvision_i21k --recipe bigvision_i21k"},
+                "--rand-augment-magnitude 0 --mixup 0 --bf16 --num-workers 8",
+                valid_fraction=0.001,
+            ),
+        },
+        axis="alpha",
+    )
+
+
+_TINY_IMAGENET = "--recipe tiny_imagenet --bf16 --num-workers 8"
+DIVISORS = (1, 2, 4, 8, 16, 32)
+
+
+def _patches(arch: str, sides: Mapping[int, str]) -> dict[str, str]:
+    """Return the flags of models by their number of patches."""
+    return {f"N = {count}": f"{arch} --patch-size {side}" for count, side in sides.items()}
+
+
+def _scale() -> Study:
+    """Return the study of the cube's constant divisor for several numbers of patches."""
+    small = _patches("--arch vit_ti --image-size 32", {64: "4", 16: "8", 8: "8,16", 4: "16"})
+    large = _patches("--arch vit_ti --image-size 64", {64: "8", 16: "16", 8: "16,32", 4: "32"})
+    variants = {f"softmax, {model}": Variant("--attention softmax", model) for model in small}
+    for model in small:
+        for k in DIVISORS:
+            flags = f"--attention polynomial:scale=fixed,length={k * k}"
+            variants[f"x^3/{k}, {model}"] = Variant(flags, model, line=model, x=k)
+    return Study(
+        "The cube's divisor",
+        "Attention weights x^3/k: is the best k near the root of the number of patches N?",
+        "Saratchandran et al. 2024, Figure 1",
+        variants,
+        {
+            "small": Setting(small, _SHORT, updates=300),
+            "paper": Setting(large, _TINY_IMAGENET),
+        },
+        {model: f"softmax, {model}" for model in small},
+        axis="k",
+        log_axis=True,
+    )
+
+
+def _degrees() -> Study:
+    """Return the study of the power of the scores, with each kind of scale."""
+    variants = {"softmax": Variant("--attention softmax", published="80.3, ViT-B")}
+    for scale, published in {"fixed": "80.2", "dynamic": "80.3", "none": "78.1"}.items():
+        for power in range(1, 7):
+            variants[f"x^{power} {scale}"] = Variant(
+                f"--attention polynomial:power={power},scale={scale}",
+                published=f"{published}, ViT-B" if power == 3 else "",
+                line=f"scale {scale}",
+                x=power,
+            )
+    return Study(
+        "Degrees of the polynomial",
+        "Which powers of the scores learn as well as softmax, and with which scale: fixed "
+        "(1 / sqrt(N)), learnt (dynamic), or none?",
+        "Saratchandran et al. 2024, Tables 2 and 5",
+        variants,
+        {
+            "small": Setting({"ViT": f"--arch vit_ti {_SMALL}"}, _SHORT, updates=400),
+            "paper": Setting({"ViT": "--arch vit_ti_p4_64"}, _TINY_IMAGENET),
+        },
+        axis="power",
+    )
+
+
+_NORMS = Study(
+    "Norms of attention in training",
+    "Does a fixed scale keep the Frobenius norms of the cubes, and of their Jacobian, where those "
+    "of softmax are, and do they grow without it?",
+    "Saratchandran et al. 2024, Table 1, Figures 2, 3, 6 and 7",
+    {
+        "softmax": Variant("--attention softmax", published="50.26, ViT-Ti on Tiny-ImageNet"),
+        "x^3 fixed": Variant("--attention polynomial:scale=fixed", published="50.5 (x^3/16)"),
+        "x^3 dynamic": Variant("--attention polynomial:scale=dynamic"),
+        "x^3 unscaled": Variant("--attention polynomial:scale=none", published="45.3"),
+    },
+    {
+        "small": Setting(
+            {"ViT": f"--arch vit_ti {_SMALL}"},
+            "--batch-size 64 --lr 1e-3 --clip-norm 1.0",
+            updates=1200,
+        ),
+        "paper": Setting({"ViT": "--arch vit_ti_p4_64"}, f"{_TINY_IMAGENET} --save-interval 10"),
+    },
+    norms=True,
+)
+STUDIES = {
+    "comparison": _COMPARISON,
+    "alpha": _alpha("with query-key normalisation", "qk_norm=true", "softmax:qk_norm=true"),
+    "alpha-raw": _alpha("without query-key normalisation", "qk_norm=false", "softmax"),
+    "alpha-gate": _alpha("with a gate", "qk_norm=true,gate=silu", "softmax:qk_norm=true"),
+    "scale": _scale(),
+    "degrees": _degrees(),
+    "norms": _NORMS,
+}

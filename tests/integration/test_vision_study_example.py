@@ -8,7 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from relu_nmt.attention.base import Need, build_attention
+from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.records import record_attention
+from relu_nmt.attention.spec import AttentionSpec
 from relu_nmt.cli import vision_evaluate, vision_train
 from relu_nmt.cli.command import make_parser
 from relu_nmt.config import add_settings, read_settings, to_dict
@@ -18,12 +23,14 @@ from relu_nmt.recipes.training_settings import ImageTrainingSettings
 from relu_nmt.sweep.plan import arguments_of
 from relu_nmt.sweep.steps import DIVERGED, DONE, STARTED, Step, StepState, SweepModel
 from relu_nmt.training.results import TrainingResult, entry
+from relu_nmt.vision.base import build_vision_model
+from relu_nmt.vision.config import VisionTransformerConfig
 from tests.unit.vision.made_images import make_squares, zip_folder
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "vision_study"
-MODULES = ("studies", "report", "run")
+MODULES = ("studies", "report", "run", "norms")
 TINY = "--cpu --image-size 16 --patch-size 8 --layers 1 --embed-dim 64 --heads 2 --batch-size 20"
-OWN = {"attention", "class_attention", "seed", "save_dir", "data"}
+OWN = ("attention", "class_attention", "seed", "save_dir", "data")
 
 
 class Modules:
@@ -68,7 +75,7 @@ def trained(step):
 
 def names_of_studies():
     text = (EXAMPLE / "studies.py").read_text("utf-8")
-    return re.findall(r'"(\w+)": _[A-Z]+', text)
+    return re.findall(r'^    "([\w-]+)": _', text[text.index("\nSTUDIES") :], re.MULTILINE)
 
 
 @pytest.mark.parametrize("setting", ["small", "paper"])
@@ -79,7 +86,8 @@ def test_every_flag_is_taken_and_does_something(example, images, tmp_path, capsy
     assert len(steps) == len(example.studies.STUDIES[name].variants)
     assert len({step.folder for step in steps}) == len(steps)
     for step in steps:
-        train, evaluate = step.commands
+        train, evaluate, *others = step.commands
+        assert len(others) == example.studies.STUDIES[name].norms
         for command, words in ((vision_train, train), (vision_evaluate, evaluate)):
             with pytest.raises(SystemExit) as end:
                 raise SystemExit(command.main([*arguments_of(words), "--dump-config"]))
@@ -103,8 +111,9 @@ def test_variants_of_a_model_differ_in_nothing_but_the_attention(example, images
     found = {step.model.attention: trained(step) for step in steps}
     for variant, values in found.items():
         baseline = found[study.baselines[study.variants[variant].model]]
-        assert {key for key in values if values[key] != baseline[key]} <= OWN
-    assert len({(v["attention"], v["arch"]) for v in found.values()}) == len(found)
+        assert {key for key in values if values[key] != baseline[key]} <= {*OWN}
+    kinds = [{k: v for k, v in values.items() if k not in OWN[2:]} for values in found.values()]
+    assert all(one not in kinds[:number] for number, one in enumerate(kinds))
 
 
 def test_updates_and_flags_reach_every_training(example, images):
@@ -115,7 +124,7 @@ def test_updates_and_flags_reach_every_training(example, images):
     for step in steps:
         values = trained(step)
         assert (values["max_update"], values["warmup_updates"]) == (2000, 7)
-        assert values["save_interval_updates"] == 200
+        assert (values["save_interval_updates"], values["keep_interval_updates"]) == (200, 1)
         assert values["patch_size"] == (4,) or values["patch_size"] == [4]
         assert values["data"] == str(images / "train")
     command = example.run.plan(settings_of(example, *words, "--training-processes", "4"))[0]
@@ -196,6 +205,106 @@ def test_curves_are_means_over_seeds_at_updates_that_all_have_reached(example, t
     [panel] = example.report.curve_panels(trainings, {("train", "loss"): "loss"})
     [line] = panel.lines
     assert (line.label, line.points) == ("softmax", {10.0: 3 + 1.5})
+
+
+def test_plots_over_the_axis_have_a_line_for_each_map(example, tmp_path):
+    for seed, accuracy in ((1, 60.0), (2, 64.0)):
+        make_training(tmp_path, "softmax", seed, accuracy)
+        make_training(tmp_path, "relu / L^1", seed, accuracy + seed)
+    make_training(tmp_path, "relu / L^0", 1, 50.0)
+    make_training(tmp_path, "gelu / L^1.5", 1, 10.0, DIVERGED)
+    study = example.studies.STUDIES["alpha"]
+    means = example.report.averages(example.report.read_trainings(tmp_path, study), study)
+    accuracy, _ = example.report.axis_panels(means, study)
+    softmax, relu = accuracy.lines
+    assert (softmax.label, softmax.points) == ("softmax", {0.0: 62.0, 1.5: 62.0})
+    assert (relu.label, relu.points) == ("relu", {0.0: 50.0, 1.0: 63.5})
+    assert relu.errors == pytest.approx([0.0, mean_interval([61.0, 66.0])])
+    example.report.write_report(tmp_path, study)
+    page = (tmp_path / "report.html").read_text("utf-8")
+    assert page.count("<img") == 1 and "Over alpha" in page
+
+
+def test_the_divisors_are_those_of_the_names(example, images):
+    study = example.studies.STUDIES["scale"]
+    for setting in ("small", "paper"):
+        steps = example.run.plan(settings_of(example, "scale", str(images), "--setting", setting))
+        for step in steps:
+            values = trained(step)
+            variant = study.variants[step.model.attention]
+            if variant.x is not None:
+                spec = AttentionSpec.parse(values["attention"])
+                attention = build_attention(spec, "encoder", 0, 1, 4, dropout=0.0)
+                assert attention.row_scale(torch.ones(1)).item() == pytest.approx(1 / variant.x)
+                continue
+            sides = {name: values[name] for name in ("image_size", "patch_size")}
+            config = VisionTransformerConfig.of(**sides, embed_dim=8, heads=1, layers=1)
+            tokens = build_vision_model(config, 2).num_tokens
+            assert variant.model == f"N = {tokens - 1}"  # without the class token
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "softmax",
+        "polynomial:scale=fixed",
+        "polynomial:power=2,scale=none",
+        "polynomial:power=4,scale=dynamic",
+        "polynomial:power=1,scale=dynamic,length=9,per_head=true",
+    ],
+)
+def test_the_norms_are_those_of_the_jacobian_by_autograd(example, spec):
+    torch.manual_seed(1)
+    attention = build_attention(AttentionSpec.parse(spec), "encoder", 0, 2, 5, dropout=0.0)
+    if getattr(attention, "scale", None) is not None:
+        torch.nn.init.uniform_(attention.scale, -2, 2)
+    q, v = torch.randn(3, 2, 7, 5), torch.randn(3, 2, 7, 5)
+
+    def weights(scores):
+        """Return the weights of these scores, given as keys of the unit vectors of width 7."""
+        wide = build_attention(AttentionSpec.parse(spec), "encoder", 0, 2, 7, dropout=0.0)
+        wide.load_state_dict(attention.state_dict())
+        wide.double()
+        unit = torch.eye(7).double().expand(3, 2, 7, 7) * 7**0.5
+        with record_attention(wide, Need(weights=True)) as found:
+            wide(scores, unit, torch.zeros(3, 2, 7, 7).double(), Visibility(7, 7))
+        return found[0].weights
+
+    with torch.no_grad(), record_attention(attention, Need(weights=True)) as records:
+        attention(q, torch.randn(3, 2, 7, 5), v, Visibility(7, 7))
+    scores = torch.randn(3, 2, 7, 7).double()
+    records[0].weights = weights(scores).detach()
+    full = torch.autograd.functional.jacobian(weights, scores)
+    own = [full[b, h, :, :, b, h].square().sum().sqrt() for b in range(3) for h in range(2)]
+    size, slope = example.norms.norms(attention, records[0])
+    assert slope == pytest.approx(torch.stack(own).mean().item(), rel=1e-5)
+    expected = torch.linalg.matrix_norm(records[0].weights).mean().item()
+    assert size == pytest.approx(expected, rel=1e-6)
+
+
+def test_norms_of_all_checkpoints_reach_the_report(example, images, tmp_path, capsys):
+    words = ["norms", str(images), "--updates", "20", "--save-dir", str(tmp_path)]
+    words += ["--variants", "x^3 unscaled", "--", *TINY.replace("--layers 1", "--layers 2").split()]
+    own = [word for word in words if word != "--"]
+    split = own.index("--cpu")
+    flags = " ".join(own[split:])
+    [step] = example.run.plan(settings_of(example, *own[:split], "--train-flags", flags))
+    train, _, measure = step.commands
+    assert vision_train.main(arguments_of(train)) == 0
+    assert example.norms.main(list(measure[2:])) == 0
+    state = StepState(STARTED, step.commands, step.model)
+    state.write(step)
+    study = example.studies.STUDIES["norms"]
+    [found] = example.report.read_trainings(step.folder.parent, study)
+    curve = found.course.curves["norms", "jacobian of layer 2"]
+    assert set(curve) >= {2, 4, 8, 10, 14, 16, 20}  # the others end an epoch of 3
+    assert all(value > 0 for value in curve.values())
+    assert found.course.curves["norms", "weights of layer 1"].keys() == curve.keys()
+    example.report.write_report(step.folder.parent, study)
+    page = (step.folder.parent / "report.html").read_text("utf-8")
+    assert "norms. Frobenius norms" in page
+    assert example.norms.main([str(tmp_path), "--data", "x", "--results", "y"]) == 2
+    assert "no checkpoints there" in capsys.readouterr().err
 
 
 def test_it_trains_evaluates_and_goes_on(example, images, tmp_path, capsys, monkeypatch):

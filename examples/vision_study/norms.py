@@ -1,0 +1,146 @@
+r"""Measure Frobenius norms of attention in the checkpoints of a training.
+
+    python examples/vision_study/norms.py CHECKPOINTS --data cifar10/test.zip --results norms.json
+
+Of every layer: the norm of the weights A, and that of the Jacobian of the map from scores to
+weights, means over heads and some test images.
+
+Reference: Saratchandran et al. 2024, "Rethinking softmax", Figures 2, 3, 6 and 7.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from relu_nmt.attention.base import Attention, Need
+from relu_nmt.attention.polynomial import PolynomialAttention
+from relu_nmt.attention.records import AttentionRecord, record_attention
+from relu_nmt.attention.softmax import SoftmaxAttention
+from relu_nmt.cli.command import make_parser, run_command
+from relu_nmt.config import REQUIRED, add_settings, option, read_settings, settings
+from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.recipes.images import evaluation_sets, write_results
+from relu_nmt.training.checkpoint import read_metadata
+from relu_nmt.vision.batches import ImageBatches
+from relu_nmt.vision.loading import ImageClassifier
+
+
+@settings
+class NormSettings:
+    """Which checkpoints, and which images."""
+
+    folder: str = option(REQUIRED, "the --save-dir", positional=True, metavar="CHECKPOINTS")
+    data: str = option(REQUIRED, "images, as relu-nmt-vision-evaluate takes them", metavar="PATH")
+    results: str = option(REQUIRED, "write the norms to FILE as JSON", metavar="FILE")
+    images: int = option(128, "images to measure, from all over the set", least=1, metavar="N")
+
+
+def norms(attention: Attention, record: AttentionRecord) -> tuple[float, float]:
+    """Return the norms of the weights and of the Jacobian, means over images and heads.
+
+    The Jacobian is that of the weights [Nq, Nk] of a head as a function of its scores.
+
+    Args:
+        attention: softmax or polynomial.
+        record: of one pass, with weights.
+
+    Raises:
+        ConfigError: an attention of another kind.
+    """
+    weights = record.weights
+    if weights is None or not isinstance(attention, SoftmaxAttention | PolynomialAttention):
+        raise ConfigError(
+            f"--attention {attention.name}: norms are those of softmax and polynomial attention"
+        )
+    weights = weights.double()  # [B, H, Nq, Nk]
+    if isinstance(attention, SoftmaxAttention):
+        # The Jacobian of a row is diag(p) - p p^T.
+        squares = weights.square().sum(-1)
+        rows = squares - 2 * weights.pow(3).sum(-1) + squares.square()  # [B, H, Nq]
+    else:
+        rows = _derivatives(attention, weights, record).square().sum(-1)
+    return (
+        weights.square().sum((-2, -1)).sqrt().mean().item(),
+        rows.sum(-1).sqrt().mean().item(),
+    )
+
+
+def _derivatives(
+    attention: PolynomialAttention, weights: Tensor, record: AttentionRecord
+) -> Tensor:
+    """Return |p c z^(p-1)| of the weights w = c z^p [B, H, Nq, Nk]: p |c|^(1/p) |w|^(1 - 1/p)."""
+    power = attention.config.power
+    scale = attention.row_scale(record.visibility.positive_counts).double()[..., None]
+    gain = attention.gain()
+    if gain is not None:
+        scale = scale * gain.double()[:, None, None]
+    return power * scale.abs() ** (1 / power) * weights.abs() ** (1 - 1 / power)
+
+
+def checkpoints_of(folder: str) -> dict[int, Path]:
+    """Return the checkpoints of a training by their number of updates.
+
+    Raises:
+        DataError: there are none.
+    """
+    paths = sorted(Path(folder).glob("*.safetensors"))
+    found = {int(read_metadata(p)["training_state"]["num_updates"]): p for p in paths}
+    if not found:
+        raise DataError(f"{folder}: no checkpoints there; give the --save-dir of a training")
+    return dict(sorted(found.items()))
+
+
+def measured(path: Path, settings: NormSettings) -> list[dict[str, Any]]:
+    """Return the norms of every layer of a checkpoint.
+
+    Raises:
+        CheckpointError: the checkpoint is damaged.
+        ConfigError: another attention.
+        DataError: there are no images, or they are damaged.
+    """
+    classifier = ImageClassifier.from_checkpoint(path)
+    images = next(iter(evaluation_sets((settings.data,)).values()))
+    # Files are sorted by class: every so many of them.
+    batches = ImageBatches(images, classifier.transform, 1)
+    count = batches.begin_epoch(1)
+    wanted = range(0, count, max(1, count // settings.images))[: settings.images]
+    pixels = torch.cat([batches.load(index).images for index in wanted])
+    kinds = {m.layer: m for m in classifier.model.modules() if isinstance(m, Attention)}
+    found: list[dict[str, Any]] = []
+
+    def take(record: AttentionRecord) -> None:
+        weights, jacobian = norms(kinds[record.layer], record)
+        found.append({"layer": record.layer + 1, "weights": weights, "jacobian": jacobian})
+
+    with record_attention(classifier.model, Need(weights=True), take):
+        classifier.outputs(pixels)
+    return found
+
+
+def run(settings: NormSettings) -> None:
+    """Measure all checkpoints and write what was found.
+
+    Raises:
+        ReluNmtError: as :func:`checkpoints_of` and :func:`measured`.
+    """
+    found = [
+        {"num_updates": updates, **values}
+        for updates, path in checkpoints_of(settings.folder).items()
+        for values in measured(path, settings)
+    ]
+    write_results(settings.results, {"norms": found})
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    parser = make_parser("norms", str(__doc__), user_modules=True)
+    add_settings(parser, NormSettings)
+    return run_command(parser, lambda arguments: run(read_settings(NormSettings, arguments)), argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
