@@ -1,7 +1,7 @@
 """Train an image classifier on class folders, or go on with its training."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from torch import Tensor
@@ -13,11 +13,12 @@ from relu_nmt.recipes.training import Training, run_training
 from relu_nmt.recipes.training_settings import ImageTrainingSettings as Settings
 from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint import Checkpoint, read_metadata
-from relu_nmt.training.config import TrainerConfig
+from relu_nmt.training.config import RunConfig, TrainerConfig
 from relu_nmt.training.results import TrainingResult
 from relu_nmt.training.trainer import Trainer
 from relu_nmt.vision.base import VisionModel, build_vision_model
 from relu_nmt.vision.batches import ImageBatches, ImageTransform
+from relu_nmt.vision.config import VisionTrainerConfig
 from relu_nmt.vision.data_config import RECIPES
 from relu_nmt.vision.images import ImageSet, add_set, hold_out, open_images, with_classes_of
 from relu_nmt.vision.loading import classes_of, describe_task, start_weights
@@ -66,7 +67,13 @@ class ImageTraining(Training):
             TrainingData(train, valid, scorers={}),
             describe_task(train_set.classes, settings.preprocessing, options.criterion),
             f"images per device = {options.batch_size}",
-            self._trainer_config(train.num_batches),
+            config_for_data(
+                settings.trainer,
+                options.batch_size,
+                train.num_batches,
+                self.process.world_size,
+                self.say,
+            ),
             lambda checkpoint: self._start(model, checkpoint, train_set.classes),
         )
 
@@ -88,30 +95,6 @@ class ImageTraining(Training):
             if values[field] == value
         ]:
             self.say(f"--recipe {name}: {' '.join(flags)}")
-
-    def _trainer_config(self, batches: int) -> TrainerConfig:
-        """Return the settings of the trainer with what depends on the data in numbers.
-
-        Args:
-            batches: batches of an epoch, over all processes.
-        """
-        processes, config = self.process.world_size, self.settings.trainer
-        schedule = config.schedule
-        if schedule.lr_batch_size:
-            images = self.settings.task.batch_size * processes * config.run.update_freq_of(1)
-            rates = tuple(rate * images / schedule.lr_batch_size for rate in schedule.lr)
-            self.say(
-                f"learning rate {shown(rates)}: --lr {shown(schedule.lr)} for "
-                f"{schedule.lr_batch_size} images, of which an update has {images:,}"
-            )
-            schedule = dataclasses.replace(schedule, lr=rates)
-        if schedule.warmup_epochs:
-            updates = -(-batches // (config.run.update_freq_of(1) * processes))
-            warmup = round(schedule.warmup_epochs * updates)
-            self.say(f"{warmup:,} updates of warm-up ({schedule.warmup_epochs:g} epochs)")
-            schedule = dataclasses.replace(schedule, warmup_epochs=0.0, warmup_updates=warmup)
-        config = dataclasses.replace(config, schedule=schedule)
-        return with_cosine_period(config, batches, processes)
 
     def _images(self) -> tuple[ImageSet, dict[str, ImageSet]]:
         """Return the training images and the validation sets by name.
@@ -186,6 +169,39 @@ class ImageTraining(Training):
             )
 
 
+def config_for_data(
+    config: VisionTrainerConfig,
+    batch_size: int,
+    batches: int,
+    processes: int,
+    say: Callable[[str], None],
+) -> TrainerConfig:
+    """Return the settings of the trainer with what depends on the data in numbers.
+
+    Args:
+        config: all settings of the trainer.
+        batch_size: images of a batch, per process.
+        batches: batches of an epoch, over all processes.
+        processes: number of processes.
+        say: prints what the numbers are.
+    """
+    schedule = config.schedule
+    if schedule.lr_batch_size:
+        images = batch_size * processes * config.run.update_freq_of(1)
+        rates = tuple(rate * images / schedule.lr_batch_size for rate in schedule.lr)
+        say(
+            f"learning rate {shown(rates)}: --lr {shown(schedule.lr)} for "
+            f"{schedule.lr_batch_size} images, of which an update has {images:,}"
+        )
+        schedule = dataclasses.replace(schedule, lr=rates)
+    if schedule.warmup_epochs:
+        updates = -(-batches // (config.run.update_freq_of(1) * processes))
+        warmup = round(schedule.warmup_epochs * updates)
+        say(f"{warmup:,} updates of warm-up ({schedule.warmup_epochs:g} epochs)")
+        schedule = dataclasses.replace(schedule, warmup_epochs=0.0, warmup_updates=warmup)
+    return with_cosine_period(dataclasses.replace(config, schedule=schedule), batches, processes)
+
+
 def with_cosine_period(config: TrainerConfig, batches: int, processes: int) -> TrainerConfig:
     """Let the cosine schedule end with the training, after ``--max-epoch`` or ``--max-update``.
 
@@ -197,8 +213,7 @@ def with_cosine_period(config: TrainerConfig, batches: int, processes: int) -> T
     run, schedule = config.run, config.schedule
     limits = [run.max_update] if run.max_update else []
     if run.max_epoch:
-        per_update = [run.update_freq_of(e + 1) * processes for e in range(run.max_epoch)]
-        limits.append(sum(-(-batches // count) for count in per_update))
+        limits.append(updates_of_epochs(run, batches, processes))
     if schedule.lr_scheduler != "cosine" or schedule.lr_period_updates > 0 or not limits:
         return config
     # The next period begins one update after the last one.
@@ -206,6 +221,12 @@ def with_cosine_period(config: TrainerConfig, batches: int, processes: int) -> T
     return dataclasses.replace(
         config, schedule=dataclasses.replace(schedule, lr_period_updates=period)
     )
+
+
+def updates_of_epochs(run: RunConfig, batches: int, processes: int) -> int:
+    """Return the updates of ``--max-epoch`` epochs of so many batches, over all processes."""
+    per_update = [run.update_freq_of(e + 1) * processes for e in range(run.max_epoch)]
+    return sum(-(-batches // count) for count in per_update)
 
 
 def _validation_part(sets: Mapping[str, ImageSet]) -> ImageSet:

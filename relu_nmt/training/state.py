@@ -353,7 +353,8 @@ def _load_optimizer(
     order = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     keys = {key for own in by_parameter.values() for key in own}
     shapes = {names[parameter]: parameter.shape for parameter in order}
-    fits = by_parameter.keys() == shapes.keys() and all(
+    # A parameter that no update has given a gradient yet has no state.
+    fits = 0 < len(by_parameter.keys() & shapes.keys()) == len(by_parameter) and all(
         own.keys() == keys and all(t.shape in ((), shapes[name]) for t in own.values())
         for name, own in by_parameter.items()
     )
@@ -362,6 +363,10 @@ def _load_optimizer(
             f"{path}: the checkpoint holds no optimiser state for this model; add "
             "--reset-optimizer, or start from its weights with --finetune-from-model"
         )
-    state = {index: by_parameter[names[parameter]] for index, parameter in enumerate(order)}
+    state = {
+        index: by_parameter[names[parameter]]
+        for index, parameter in enumerate(order)
+        if names[parameter] in by_parameter
+    }
     # load_state_dict copies the tensors to the parameters' devices.
     optimizer.load_state_dict({**optimizer.state_dict(), "state": state})

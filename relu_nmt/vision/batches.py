@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 RATIO_LIMITS = (3 / 4, 4 / 3)
 CROP_TRIALS = 10
 NO_AUGMENTATION = AugmentationConfig()
+Box = tuple[float, float, float, float]
 
 
 def sample_generator(seed: int, epoch: int, index: int, *others: int) -> np.random.Generator:
@@ -31,6 +32,50 @@ def sample_generator(seed: int, epoch: int, index: int, *others: int) -> np.rand
     return np.random.Generator(
         np.random.PCG64(np.random.SeedSequence((seed, epoch, index, *others)))
     )
+
+
+def random_box(
+    size: tuple[int, int], areas: tuple[float, float], generator: np.random.Generator
+) -> Box:
+    """Return left, top, right and bottom of a part of random area and shape.
+
+    It is the square in the middle where no part of a very wide or high picture was found.
+
+    Args:
+        size: width and height of the picture, in pixels.
+        areas: smallest and largest share of the picture.
+        generator: of this image in this epoch.
+
+    Reference: Szegedy et al. 2015, "Going deeper with convolutions", section 6.
+    """
+    width, height = size
+    low, high = np.log(RATIO_LIMITS)
+    for _ in range(CROP_TRIALS):
+        area = width * height * generator.uniform(*areas)
+        ratio = float(np.exp(generator.uniform(low, high)))
+        w, h = (area * ratio) ** 0.5, (area / ratio) ** 0.5
+        if w <= width and h <= height:
+            left, top = generator.uniform(0, width - w), generator.uniform(0, height - h)
+            return left, top, left + w, top + h
+    return middle_box(size, 1.0)
+
+
+def middle_box(size: tuple[int, int], ratio: float) -> Box:
+    """Return the square in the middle whose side is ``ratio`` of the shorter side."""
+    width, height = size
+    side = ratio * min(size)
+    left, top = (width - side) / 2, (height - side) / 2
+    return left, top, left + side, top + side
+
+
+def resized_part(image: "Image", box: Box, size: int) -> "Image":
+    """Return the part of an image in a box, brought to ``size`` pixels a side."""
+    from PIL.Image import Resampling
+
+    # Rounding must not move the box out of the picture.
+    right, bottom = min(box[2], image.width), min(box[3], image.height)
+    box = (max(0.0, box[0]), max(0.0, box[1]), right, bottom)
+    return image.resize((size, size), Resampling.BICUBIC, box=box)
 
 
 class ImageTransform:
@@ -108,9 +153,7 @@ class ImageTransform:
         """Return the square in the middle whose side is ``ratio`` of the shorter side."""
         if image.size == (self.size, self.size) and ratio == 1.0:
             return np.asarray(image)
-        side = ratio * min(image.size)
-        left, top = (image.width - side) / 2, (image.height - side) / 2
-        return self._resize(image, (left, top, left + side, top + side))
+        return self._resize(image, middle_box(image.size, ratio))
 
     def _padded_crop(self, pixels: np.ndarray, generator: np.random.Generator) -> np.ndarray:
         padding = self.config.crop_padding
@@ -119,29 +162,12 @@ class ImageTransform:
         return padded[top : top + self.size, left : left + self.size]
 
     def _random_resized_crop(self, image: "Image", generator: np.random.Generator) -> np.ndarray:
-        """Return a part of random area and shape, brought to the size.
+        """Return a part of random area and shape, brought to the size."""
+        box = random_box(image.size, (self.config.crop_min_area, 1.0), generator)
+        return self._resize(image, box)
 
-        Reference: Szegedy et al. 2015, "Going deeper with convolutions", section 6.
-        """
-        width, height = image.size
-        low, high = np.log(RATIO_LIMITS)
-        for _ in range(CROP_TRIALS):
-            area = width * height * generator.uniform(self.config.crop_min_area, 1.0)
-            ratio = float(np.exp(generator.uniform(low, high)))
-            w, h = (area * ratio) ** 0.5, (area / ratio) ** 0.5
-            if w <= width and h <= height:
-                left, top = generator.uniform(0, width - w), generator.uniform(0, height - h)
-                return self._resize(image, (left, top, left + w, top + h))
-        return self._centre_crop(image, 1.0)
-
-    def _resize(self, image: "Image", box: tuple[float, float, float, float]) -> np.ndarray:
-        from PIL.Image import Resampling
-
-        # Rounding must not move the box out of the picture.
-        right, bottom = min(box[2], image.width), min(box[3], image.height)
-        size = (self.size, self.size)
-        box = (max(0.0, box[0]), max(0.0, box[1]), right, bottom)
-        return np.asarray(image.resize(size, Resampling.BICUBIC, box=box))
+    def _resize(self, image: "Image", box: Box) -> np.ndarray:
+        return np.asarray(resized_part(image, box, self.size))
 
 
 class SqueezingTransform(ImageTransform):

@@ -1,0 +1,75 @@
+r"""Write the teacher of a self-distillation as the checkpoint of an image classifier.
+
+    python examples/dino/teacher.py dino/xca/checkpoint50.safetensors teacher50.safetensors
+
+relu-nmt-vision-probe judges it; relu-nmt-vision-train starts from it with --finetune-from-model.
+Its head is untrained.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from relu_nmt.cli.command import make_parser, run_command
+from relu_nmt.config import REQUIRED, add_settings, from_dict, option, read_settings, settings
+from relu_nmt.errors import CheckpointError
+from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from relu_nmt.vision.config import PreprocessingConfig
+from relu_nmt.vision.loading import describe_task
+
+TASK_NAME = "self_distillation"
+PREFIX = "teacher.backbone."
+
+
+@settings
+class TeacherSettings:
+    """What to read and to write."""
+
+    path: str = option(REQUIRED, "checkpoint", metavar="CKPT", positional=True)
+    output: str = option(REQUIRED, "file to write", metavar="OUTPUT", positional=True)
+
+
+def save_teacher(path: Path, output: Path) -> None:
+    """Write the teacher in a checkpoint as an image classifier.
+
+    Args:
+        path: checkpoint of a self-distillation.
+        output: file to write.
+
+    Raises:
+        CheckpointError: the one cannot be read or is of another kind, the other not written.
+    """
+    checkpoint = load_checkpoint(path)
+    task = checkpoint.metadata.get("task", {})
+    if task.get("name") != TASK_NAME:
+        raise CheckpointError(f"{path}: not the checkpoint of a self-distillation")
+    weights = {
+        name.removeprefix(PREFIX): tensor
+        for name, tensor in checkpoint.model_tensors.items()
+        if name.startswith(PREFIX)
+    }
+    preprocessing = from_dict(PreprocessingConfig, task["preprocessing"])
+    metadata = {
+        "model_config": checkpoint.metadata["model_config"],
+        "task": describe_task(task["classes"], preprocessing),
+        "args": checkpoint.metadata.get("args", {}),
+    }
+    save_checkpoint(output, Checkpoint(weights, metadata))
+    print(f"teacher: {output}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+
+    def run(words: object) -> int:
+        own = read_settings(TeacherSettings, words)
+        save_teacher(Path(own.path), Path(own.output))
+        return 0
+
+    parser = make_parser("teacher", str(__doc__))
+    add_settings(parser, TeacherSettings)
+    return run_command(parser, run, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,237 @@
+r"""Train the features of any vision model without labels, by self-distillation (DINO).
+
+    python examples/dino/train.py images --setting small --save-dir dino/xca
+    relu-nmt-vision-probe dino/xca/teacher.safetensors --train images/train --test images/val \
+        --method knn
+
+The same command goes on where it was stopped. At its end the teacher is written as the checkpoint
+of an image classifier, whose head is untrained; teacher.py does so with any checkpoint.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from distillation import DistillationConfig, SelfDistillation, StudentAndTeacher
+from teacher import TASK_NAME, save_teacher
+from views import ViewBatches, ViewConfig, Views
+
+from relu_nmt.attention.spec import AttentionBackendConfig, AttentionPresetOptions
+from relu_nmt.cli.command import make_parser, run_command
+from relu_nmt.config import (
+    REQUIRED,
+    add_settings,
+    group,
+    like,
+    option,
+    read_settings,
+    settings,
+    to_dict,
+)
+from relu_nmt.config.shared import BatchSizeOptions
+from relu_nmt.errors import CheckpointError, ConfigError
+from relu_nmt.modules.config import arch_option
+from relu_nmt.optim.config import OptimizerConfig
+from relu_nmt.recipes.train_images import config_for_data, updates_of_epochs
+from relu_nmt.recipes.training import Training, run_training
+from relu_nmt.recipes.training_settings import ImageTrainingSettings, TrainingSettings
+from relu_nmt.training.batches import TrainingData
+from relu_nmt.training.checkpoint import read_metadata
+from relu_nmt.training.config import DistributedConfig, ValidationConfig
+from relu_nmt.training.results import TrainingResult
+from relu_nmt.training.trainer import Trainer
+from relu_nmt.vision.architectures import architectures
+from relu_nmt.vision.config import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    PreprocessingConfig,
+    VisionOptimizerConfig,
+    VisionScheduleConfig,
+    VisionTrainerConfig,
+    VisionTransformerConfig,
+)
+from relu_nmt.vision.images import open_images
+
+LAST, TEACHER = "checkpoint_last.safetensors", "teacher.safetensors"
+_COMMON: dict[str, Any] = {"clip_norm": 3.0, "min_lr": 1e-6}
+SETTINGS: dict[str, dict[str, Any]] = {
+    # Stochastic depth as the public code has it.
+    "paper": {
+        **_COMMON,
+        "arch": "xcit_small_12_p16_224",
+        "drop_path": 0.1,
+        "batch_size": 256,
+        "max_epoch": 100,
+        "warmup_epochs": 10.0,
+        "lr": (2.5e-4,),
+    },
+    "small": {
+        **_COMMON,
+        "arch": "xcit_nano_12_p8_32",
+        "local_crops": 4,
+        "local_size": 16,
+        "head_dim": 256,
+        "bottleneck_dim": 64,
+        "outputs": 1024,
+        "batch_size": 64,
+        "max_epoch": 2,
+        "warmup_epochs": 0.2,
+        "lr": (5e-4,),
+    },
+}
+
+
+@settings
+class TaskOptions:
+    """What is trained, on which images."""
+
+    setting: str = option(
+        "small",
+        "the settings of a training: small, images of 32 pixels on a CPU; paper, ImageNet on GPUs; "
+        "other flags go before it",
+        presets=SETTINGS,
+        metavar="NAME",
+    )
+    arch: str = arch_option("xcit_nano_12_p8_32", architectures, "as relu-nmt-vision-train's")
+    attention_preset: str = like(AttentionPresetOptions, "attention_preset", "none")
+    batch_size: int = like(BatchSizeOptions, "batch_size", 64, "images of a batch, per process")
+    pixel_mean: tuple[float, ...] = like(PreprocessingConfig, "pixel_mean", IMAGENET_MEAN)
+    pixel_std: tuple[float, ...] = like(PreprocessingConfig, "pixel_std", IMAGENET_STD)
+
+
+@settings
+class DinoOptimizerConfig(VisionOptimizerConfig):
+    """The optimiser's settings with the defaults of DINO."""
+
+    weight_decay: float = like(
+        OptimizerConfig, "weight_decay", 0.04, "decoupled weight decay, at first"
+    )
+
+
+@settings
+class DinoValidationConfig(ValidationConfig):
+    """Without labels there is nothing to validate on."""
+
+    disable_validation: bool = like(ValidationConfig, "disable_validation", True)
+
+
+@settings
+class DinoDistributedConfig(DistributedConfig):
+    """Frozen, the last layer has no gradient."""
+
+    ddp_backend: str = like(DistributedConfig, "ddp_backend", "legacy_ddp")
+
+
+@settings
+class DinoTrainerConfig(VisionTrainerConfig):
+    """The settings of the trainer with the defaults of DINO."""
+
+    optimizer: DinoOptimizerConfig = group("optimiser", DinoOptimizerConfig)
+    schedule: VisionScheduleConfig = group("learning rate", VisionScheduleConfig)
+    validation: DinoValidationConfig = group("validation", DinoValidationConfig)
+    distributed: DinoDistributedConfig = group("several processes", DinoDistributedConfig)
+
+
+@settings
+class DinoSettings(TrainingSettings):
+    """All settings of a training.
+
+    Raises:
+        ConfigError: settings that contradict each other.
+    """
+
+    data: str = like(ImageTrainingSettings, "data", REQUIRED)
+    task: TaskOptions = group("task", TaskOptions)
+    model: VisionTransformerConfig = group("model", VisionTransformerConfig)
+    views: ViewConfig = group("views", ViewConfig)
+    distillation: DistillationConfig = group("self-distillation", DistillationConfig)
+    backend: AttentionBackendConfig = group(
+        "attention back end", AttentionBackendConfig, stored=False
+    )
+    trainer: DinoTrainerConfig = group("trainer", DinoTrainerConfig)
+
+    def check(self) -> None:
+        """Compare the groups with each other."""
+        if not self.trainer.run.max_epoch:
+            raise ConfigError("--max-epoch 0: teacher and weight decay follow it; give a number")
+        if not self.trainer.validation.disable_validation:
+            raise ConfigError("without labels there is nothing to validate on; see vision-probe")
+        if self.trainer.ema.store_ema:
+            raise ConfigError("--store-ema: the teacher is an average already; leave it out")
+
+
+class DinoTraining(Training):
+    """Makes the parts of a training."""
+
+    settings: DinoSettings
+
+    def trainer(self) -> Trainer:
+        """Return the trainer of a new training.
+
+        Raises:
+            DataError: images are missing or damaged.
+            CheckpointError: the checkpoint to go on from is of another kind of training.
+        """
+        settings, options = self.settings, self.settings.task
+        path = self.checkpoint_to_continue()
+        if path is not None and read_metadata(path).get("task", {}).get("name") != TASK_NAME:
+            raise CheckpointError(
+                f"{path}: not of self-distillation; choose another --save-dir for a fresh start"
+            )
+        images, *_ = open_images(settings.data).values()
+        self.say(f"{images.store.origin}: {images.name}: {len(images):,} images")
+        preprocessing = PreprocessingConfig(
+            pixel_mean=options.pixel_mean, pixel_std=options.pixel_std
+        )
+        views = Views(settings.views, settings.model.image_size, preprocessing)
+        batches = ViewBatches(images, views, options.batch_size, settings.trainer.run.seed)
+        model = self.new_model(
+            lambda: StudentAndTeacher(settings.model, len(images.classes), settings.distillation)
+        )
+        self.say(f"student and teacher: {options.arch}, attention {settings.model.attention}")
+        self.say_size(model)
+        count, processes = batches.begin_epoch(1), self.process.world_size
+        total = updates_of_epochs(settings.trainer.run, count, processes)
+        objective = SelfDistillation(model, settings.distillation, total)
+        trainer = self.trainer_of(
+            objective,
+            TrainingData(batches, valid={}, scorers={}),
+            {
+                "name": TASK_NAME,
+                "classes": list(images.classes),
+                "preprocessing": to_dict(preprocessing),
+            },
+            f"images per device = {options.batch_size}",
+            config_for_data(settings.trainer, options.batch_size, count, processes, self.say),
+        )
+        objective.follow(trainer)
+        return trainer
+
+
+def train(settings: DinoSettings) -> TrainingResult:
+    """Train, and write the teacher beside the last checkpoint.
+
+    Raises:
+        ReluNmtError: settings, images or checkpoints that do not fit.
+    """
+    result = run_training(DinoTraining, settings, progress=True)
+    last = Path(settings.trainer.checkpoint.save_dir) / LAST
+    is_first = os.environ.get("RANK", "0") == "0"  # of torchrun's processes
+    if is_first and result.save_dir is not None and last.exists():
+        save_teacher(last, last.with_name(TEACHER))
+    return result
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    parser = make_parser("dino", str(__doc__), user_modules=True)
+    add_settings(parser, DinoSettings)
+    return run_command(
+        parser, lambda words: train(read_settings(DinoSettings, words)).exit_code, argv
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,235 @@
+"""Several random views of each image: large ones for student and teacher, small for the student."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from relu_nmt.config import option, settings
+from relu_nmt.config.shared import BatchLimits
+from relu_nmt.data.batches import plan_batches
+from relu_nmt.errors import ConfigError
+from relu_nmt.vision.augmentation import operations
+from relu_nmt.vision.batches import random_box, resized_part, sample_generator
+from relu_nmt.vision.config import PreprocessingConfig
+from relu_nmt.vision.images import ImageSet
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+GLOBAL_VIEWS = 2
+FLIP, JITTER, GREY, SOLARIZE = 0.5, 0.8, 0.2, 0.2
+"""Probabilities of mirroring, other colours, no colours, and inverted bright values (view 2)."""
+COLOUR_SHARES = {"brightness": 0.4, "contrast": 0.4, "color": 0.2}
+LARGEST_HUE_SHIFT = 0.1
+SOLARIZE_FROM = 128
+BLUR = (1.0, 0.1)
+"""Probabilities of blur of the two large views."""
+LOCAL_BLUR = 0.5
+BLUR_RADII = (0.1, 2.0)
+PIXELS_OF_RADII = 224
+"""The size of large views that the radii are for."""
+
+
+@settings
+class ViewConfig:
+    """The views of an image.
+
+    Raises:
+        ConfigError: a value out of range.
+    """
+
+    local_crops: int = option(8, "small views of each image, which only the student sees", least=0)
+    local_size: int = option(
+        96, "pixels a side of the small views; the large ones have --image-size", least=1
+    )
+    global_areas: tuple[float, ...] = option(
+        (0.4, 1.0), "smallest and largest share of the image in a large view", above=0, most=1
+    )
+    local_areas: tuple[float, ...] = option(
+        (0.05, 0.4), "smallest and largest share of it in a small view", above=0, most=1
+    )
+
+    def check(self) -> None:
+        """See that shares are pairs."""
+        for areas in (self.global_areas, self.local_areas):
+            if len(areas) != 2 or areas[0] > areas[1]:
+                raise ConfigError(
+                    "--global-areas and --local-areas: expected two numbers, as 0.4,1.0"
+                )
+
+
+@dataclass(frozen=True)
+class ViewBatch:
+    """The views of some images.
+
+    Args:
+        ids: [B] int64, numbers of the images in their set.
+        large: [2, B, 3, S, S], normalised.
+        small: [V, B, 3, s, s], likewise; V may be 0.
+    """
+
+    ids: Tensor
+    large: Tensor
+    small: Tensor
+
+    @property
+    def num_sentences(self) -> int:
+        """The number of images; the trainer's log calls samples sentences."""
+        return self.ids.size(0)
+
+    @property
+    def num_tokens(self) -> int:
+        """The number of images, so that the log's ``wps`` counts images a second."""
+        return self.ids.size(0)
+
+    def to(self, device: torch.device | str) -> "ViewBatch":
+        """Return the batch on ``device``."""
+        return self._with(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def pin_memory(self) -> "ViewBatch":
+        """Return the batch in page-locked memory, from which a GPU copies faster."""
+        return self._with(Tensor.pin_memory)
+
+    def _with(self, move: Callable[[Tensor], Tensor]) -> "ViewBatch":
+        return replace(self, large=move(self.large), small=move(self.small))
+
+
+class Views:
+    """Makes random views of an image.
+
+    Args:
+        config: how many, and of which parts.
+        size: pixels a side of the large ones.
+        preprocessing: mean and standard deviation of the colours.
+
+    Reference: Caron et al. 2021 (DINO), section 3.1, with the changes of BYOL's colours as in its
+    public code. Deviation: the radii of the blur are for large views of 224 pixels and go with
+    their size.
+
+    Example:
+        >>> from PIL import Image
+        >>> views = Views(ViewConfig(local_crops=3, local_size=8), 16, PreprocessingConfig())
+        >>> large, small = views(Image.new("RGB", (20, 30)), np.random.default_rng(0))
+        >>> large.shape, small.shape
+        ((2, 3, 16, 16), (3, 3, 8, 8))
+    """
+
+    def __init__(self, config: ViewConfig, size: int, preprocessing: PreprocessingConfig) -> None:
+        self.config = config
+        self._size = size
+        self._operations = operations((0, 0, 0))
+        self._mean = np.array(preprocessing.pixel_mean, dtype=np.float32)
+        self._std = np.array(preprocessing.pixel_std, dtype=np.float32)
+
+    def __call__(
+        self, image: "Image", generator: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the large views [2, 3, S, S] and the small ones [V, 3, s, s], float32.
+
+        Args:
+            image: 8-bit red, green and blue.
+            generator: of this image in this epoch.
+        """
+        config = self.config
+        large = []
+        for number, blur in enumerate(BLUR):
+            view = self._crop(image, self._size, config.global_areas, generator)
+            view = self._changed(view, blur, generator)
+            if number == 1 and generator.random() < SOLARIZE:
+                view = self._operations["solarize"](view, SOLARIZE_FROM)
+            large.append(self._normalised(view))
+        small = np.empty((config.local_crops, 3, *2 * (config.local_size,)), dtype=np.float32)
+        for place in small:
+            view = self._crop(image, config.local_size, config.local_areas, generator)
+            place[:] = self._normalised(self._changed(view, LOCAL_BLUR, generator))
+        return np.stack(large), small
+
+    def _crop(
+        self,
+        image: "Image",
+        size: int,
+        areas: tuple[float, ...],
+        generator: np.random.Generator,
+    ) -> "Image":
+        from PIL.Image import Transpose
+
+        box = random_box(image.size, (areas[0], areas[1]), generator)
+        view = resized_part(image, box, size)
+        return view.transpose(Transpose.FLIP_LEFT_RIGHT) if generator.random() < FLIP else view
+
+    def _changed(self, view: "Image", blur: float, generator: np.random.Generator) -> "Image":
+        """Return a view in other colours or in grey, perhaps blurred."""
+        from PIL import ImageFilter
+
+        if generator.random() < JITTER:
+            for name in generator.permutation(np.array([*COLOUR_SHARES, "hue"])):
+                if name == "hue":
+                    shift = generator.uniform(-LARGEST_HUE_SHIFT, LARGEST_HUE_SHIFT)
+                    view = _with_hue(view, shift)
+                else:
+                    share = COLOUR_SHARES[name]
+                    factor = generator.uniform(1 - share, 1 + share)
+                    view = self._operations[name](view, factor)
+        if generator.random() < GREY:
+            view = view.convert("L").convert("RGB")
+        if generator.random() < blur:
+            radius = generator.uniform(*BLUR_RADII) * self._size / PIXELS_OF_RADII
+            view = view.filter(ImageFilter.GaussianBlur(radius))
+        return view
+
+    def _normalised(self, view: "Image") -> np.ndarray:
+        pixels = np.asarray(view, dtype=np.float32) / 255
+        return ((pixels - self._mean) / self._std).transpose(2, 0, 1)
+
+
+def _with_hue(view: "Image", shift: float) -> "Image":
+    """Return a view whose hues are turned by a share of the circle."""
+    from PIL import Image
+
+    hue, saturation, value = view.convert("HSV").split()
+    hue = hue.point([(i + round(255 * shift)) % 256 for i in range(256)])
+    return Image.merge("HSV", (hue, saturation, value)).convert("RGB")
+
+
+class ViewBatches:
+    """The batches of a set of images, epoch by epoch, each loaded by its number.
+
+    Args:
+        images: the images, whose classes are not used.
+        views: makes views of them.
+        batch_size: images of a batch; the last one of an epoch may have fewer.
+        seed: of order and views, which are others in each epoch.
+    """
+
+    def __init__(self, images: ImageSet, views: Views, batch_size: int, seed: int) -> None:
+        self._images = images
+        self._views = views
+        self._limits = BatchLimits(max_sentences=batch_size)
+        self._seed = seed
+        self._epoch = 0
+        self._plan: list[np.ndarray] = []
+
+    def begin_epoch(self, epoch: int) -> int:
+        """Plan ``epoch`` (from 1) and return its number of batches."""
+        self._epoch = epoch
+        sizes = np.ones(len(self._images), dtype=np.int64)
+        self._plan = plan_batches(sizes, None, self._limits, (self._seed, epoch))
+        return len(self._plan)
+
+    def load(self, index: int) -> ViewBatch:
+        """Read batch ``index`` of the planned epoch.
+
+        Raises:
+            DataError: an image cannot be decoded.
+        """
+        numbers = self._plan[index]
+        views = [
+            self._views(self._images.read(n), sample_generator(self._seed, self._epoch, n))
+            for n in map(int, numbers)
+        ]
+        large, small = (torch.from_numpy(np.stack(parts, 1)) for parts in zip(*views, strict=True))
+        return ViewBatch(torch.from_numpy(numbers.copy()), large, small)
