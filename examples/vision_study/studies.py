@@ -217,6 +217,79 @@ _NORMS = Study(
     },
     norms=True,
 )
+
+
+def _sima() -> Study:
+    """Return the study of SimA's parts and of other attentions that are linear in the length."""
+    vit = {
+        "softmax": ("softmax", "79.8, DeiT-S"),
+        "SimA": ("sima", "79.8, DeiT-S"),
+        "SimA, l2 norm": ("sima:norm=l2", ""),
+        "SimA, no norm": ("sima:norm=none", ""),
+        "linear": ("linear", ""),
+        "Linformer": ("linformer:length=256,rank=64", "78.2, among models of 13M"),
+        "Performer": ("performer", "76.1, among models of 13M"),
+        "Nystromformer": ("nystromformer:landmarks=16", "78.6, among models of 13M"),
+        "efficient": ("efficient", ""),
+        "cosFormer, no weighting": ("cosformer:reweight=false", "76.1"),
+    }
+    variants = {
+        name: Variant(f"--attention {spec}", published=published)
+        for name, (spec, published) in vit.items()
+    }
+    for model, softmax, sima in (("one head", "77.0", "79.4"), ("ReLU", "", "79.6")):
+        for name, spec, published in (("softmax", "softmax", softmax), ("SimA", "sima", sima)):
+            shown = f"{published}, DeiT-S" if published else ""
+            variants[f"{name}, {model}"] = Variant(f"--attention {spec}", f"ViT, {model}", shown)
+    xcit = {
+        "XCA": ("xca", "softmax", "82.0, XCiT-S12/16"),
+        "SimA": ("sima", "sima", "82.1, XCiT-S12/16"),
+        "SimA, l2 norm": ("sima:norm=l2", "sima:norm=l2", "79.2, XCiT-S12/16"),
+        "SimA, no norm": ("sima:norm=none", "sima:norm=none", "diverges, XCiT-S12/16"),
+        "efficient": ("efficient", "softmax", "80.9"),
+    }
+    for name, (spec, of_class, published) in xcit.items():
+        flags = f"--attention {spec} --class-attention {of_class}"
+        variants[f"XCiT {name}"] = Variant(flags, "XCiT", published)
+    for name in ("XCA", "SimA"):
+        spec, of_class, _ = xcit[name]
+        variants[f"XCiT {name}, no LPI"] = Variant(
+            f"--attention {spec} --class-attention {of_class}",
+            "XCiT, no LPI",
+            "80.9, XCiT-S12/16" if name == "SimA" else "",
+        )
+
+    def models(vit: str, xcit: str) -> dict[str, str]:
+        return {
+            "ViT": vit,
+            "ViT, one head": f"{vit} --heads 1",
+            "ViT, ReLU": f"{vit} --feed-forward relu",
+            "XCiT": xcit,
+            "XCiT, no LPI": f"{xcit} --no-local-patch-interaction",
+        }
+
+    small = models(f"--arch vit_ti {_SMALL}", f"--arch xcit_nano_12 {_SMALL}")
+    large = models("--arch deit_s --recipe deit", "--arch xcit_small_12 --recipe xcit")
+    return Study(
+        "SimA and its parts",
+        "What do the l1 norm, several heads, GELU and local patch interaction give SimA, and how "
+        "do other attentions do that are linear in the length?",
+        "Koohpayegani and Pirsiavash 2024, Tables 1, 2 and 6",
+        variants,
+        {
+            "small": Setting(small, _SHORT, updates=400),
+            "paper": Setting(large, "--batch-size 256 --bf16 --num-workers 8", valid_fraction=0.01),
+        },
+        {
+            "ViT": "softmax",
+            "ViT, one head": "softmax, one head",
+            "ViT, ReLU": "softmax, ReLU",
+            "XCiT": "XCiT XCA",
+            "XCiT, no LPI": "XCiT XCA, no LPI",
+        },
+    )
+
+
 STUDIES = {
     "comparison": _COMPARISON,
     "alpha": _alpha("with query-key normalisation", "qk_norm=true", "softmax:qk_norm=true"),
@@ -225,4 +298,5 @@ STUDIES = {
     "scale": _scale(),
     "degrees": _degrees(),
     "norms": _NORMS,
+    "sima": _sima(),
 }

@@ -10,6 +10,9 @@ from relu_nmt.attention.pointwise import PointwiseAttention
 from relu_nmt.attention.pointwise_maps import pointwise_maps
 from relu_nmt.config import option, settings
 
+MEAN_SQUARES = {1: 0.5, 2: 1.5}
+"""E ReLU(z)^2p of a standard normal z, by p."""
+
 
 @settings(flags=False)
 class ReLUFormerConfig(AttentionConfig):
@@ -21,6 +24,9 @@ class ReLUFormerConfig(AttentionConfig):
     learnable: bool = option(False, "learn one gamma per layer, starting from the given one")
     centered: bool = option(
         False, "subtract from each score the mean of its row, so that keys compete with each other"
+    )
+    power: int = option(
+        1, "of the rectified scores; with 2 the largest ones outweigh the others", choices=(1, 2)
     )
 
 
@@ -38,6 +44,10 @@ class ReLUFormerAttention(PointwiseAttention):
     softmax, and no row that sees two different keys is null. It is not in the paper; the
     cross-attention learns faster with it (docs/study.md).
 
+    With ``power`` 2 the weights are ReLU(z_ij)^2 / (gamma sqrt(3 n_i / 2)), by the same theorem, as
+    E ReLU(z)^4 = 3 / 2. A weight that is linear in the score cannot single out one of many keys as
+    softmax does; this is in between (docs/study.md), and not in the paper either.
+
     Reference: ReLUFormer, Eq. 5-6.
 
     Example:
@@ -53,7 +63,8 @@ class ReLUFormerAttention(PointwiseAttention):
     def __init__(
         self, config: ReLUFormerConfig, num_heads: int, head_dim: int, dropout: float
     ) -> None:
-        super().__init__(config, num_heads, head_dim, dropout, pointwise_maps.get("relu"))
+        map = pointwise_maps.get({1: "relu", 2: "relu2"}[config.power])
+        super().__init__(config, num_heads, head_dim, dropout, map)
         # The logarithm keeps gamma positive.
         self.log_gamma_change = nn.Parameter(torch.zeros(1)) if config.learnable else None
 
@@ -64,8 +75,8 @@ class ReLUFormerAttention(PointwiseAttention):
         return super().attend(problem)
 
     def row_scale(self, counts: Tensor) -> Tensor:
-        """Return 1 / (gamma sqrt(n / 2))."""
-        return (counts / 2).rsqrt() / self.config.gamma
+        """Return 1 / (gamma sqrt(n E ReLU(z)^2p)), of a standard normal z and the power p."""
+        return (counts * MEAN_SQUARES[self.config.power]).rsqrt() / self.config.gamma
 
     def gain(self) -> Tensor | None:
         """Return what a learnt gamma changes of the scale."""

@@ -39,7 +39,7 @@ def line_style(index: int, kind: int | None = None) -> dict[str, Any]:
     return {
         "color": COLOURS[index % len(COLOURS)],
         "marker": MARKERS[index % len(MARKERS)],
-        "linestyle": DASHES[dashes % len(DASHES)],
+        "linestyle": DASHES[(dashes + dashes // len(COLOURS)) % len(DASHES)],
         "linewidth": 1.6,
         "markersize": 5.5,
     }

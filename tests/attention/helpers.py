@@ -17,6 +17,7 @@ VARIANTS = [
     "polynomial:power=2",
     "polynomial:scale=dynamic,length=4096",
     "reluformer:centered=true",
+    "reluformer:centered=true,power=2",
     "sima:norm=l2",
     "sima:norm=none",
     "soft:stride=2,normalized=true,conv=3",

@@ -12,17 +12,19 @@ from tests.attention.helpers import make_attention, make_bias, random_qkv
 ALL = Need(statistics=True, telemetry=True, weights=True)
 
 
-@pytest.mark.parametrize("gamma", [1.0, 0.35])
+@pytest.mark.parametrize(("gamma", "power"), [(1.0, 1), (0.35, 1), (0.35, 2)])
 @pytest.mark.parametrize("causal", [False, True])
-def test_weights_are_the_printed_formula(gamma, causal):
-    attend = make_attention(f"reluformer:gamma={gamma}", "decoder")
+def test_weights_are_the_printed_formula(gamma, power, causal):
+    attend = make_attention(f"reluformer:gamma={gamma},power={power}", "decoder")
+    mean_square = {1: 1 / 2, 2: 3 / 2}[power]
     q, k, v = random_qkv(1, 6, 6)
     output = attend(q, k, v, Visibility(6, 6, causal=causal), need=ALL)
     for h in range(2):
         for i in range(6):
             n = i + 1 if causal else 6
             expected = [
-                max(float(q[0, h, i] @ k[0, h, j]) / 2, 0) / (gamma * math.sqrt(n / 2))
+                max(float(q[0, h, i] @ k[0, h, j]) / 2, 0) ** power
+                / (gamma * math.sqrt(n * mean_square))
                 if j < n
                 else 0.0
                 for j in range(6)
@@ -62,6 +64,7 @@ def outputs_of_normal_scores(name, n, causal, batch=12_500, dim=8):
         ("rela", lambda n: n / 2),  # what its norm is given
         ("reluformer", lambda n: 1.0),
         ("reluformer:gamma=2", lambda n: 0.25),
+        ("reluformer:gamma=2,power=2", lambda n: 0.25),
     ],
 )
 def test_theorem_4_1_gives_the_variance_of_outputs_at_every_length(name, variance, causal):

@@ -116,6 +116,22 @@ def test_variants_of_a_model_differ_in_nothing_but_the_attention(example, images
     assert all(one not in kinds[:number] for number, one in enumerate(kinds))
 
 
+@pytest.mark.parametrize("name", names_of_studies())
+def test_the_attentions_fit_the_models(example, images, name):
+    parser = make_parser("relu-nmt-vision-train", "")
+    add_settings(parser, ImageTrainingSettings)
+    steps = example.run.plan(settings_of(example, name, str(images)))
+    # Of a study over an axis one a line is enough.
+    variants = example.studies.STUDIES[name].variants
+    wanted = {variants[s.model.attention].line or s.model.attention: s for s in steps}
+    for step in wanted.values():
+        words = [*arguments_of(step.commands[0]), "--layers", "1"]
+        config = read_settings(ImageTrainingSettings, parser.parse_args(words)).model
+        output = build_vision_model(config, 10)(torch.randn(2, 3, 32, 32))
+        output.logits.sum().backward()
+        assert output.logits.isfinite().all()
+
+
 def test_updates_and_flags_reach_every_training(example, images):
     words = ("comparison", str(images), "--updates", "2000", "--seeds", "4", "5")
     settings = settings_of(example, *words, "--train-flags", "--patch-size 4 --warmup-updates 7")
