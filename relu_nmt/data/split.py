@@ -42,7 +42,7 @@ class Split:
 
     Example:
         >>> import tempfile
-        >>> from relu_nmt.data.indexed_dataset import IndexedDatasetWriter
+        >>> from relu_nmt.data.indexed_dataset import IndexedDataset, IndexedDatasetWriter
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     with IndexedDatasetWriter(folder + "/x", np.uint16) as writer:
         ...         writer.add(np.array([4, 2, 5, 2]), np.array([2, 2]))

@@ -11,10 +11,17 @@ STOP_SIGNALS = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal,
 
 
 def handle_stop_signals(handler: Callable[[int, FrameType | None], Any]) -> dict[int, Any]:
-    """Let ``handler`` receive STOP_SIGNALS; those that the user had ignored (nohup) stay so.
+    """Let ``handler`` receive STOP_SIGNALS; what the user had ignored (nohup) stays so.
+
+    SIGINT is heard even so: a shell ignores it for whatever a script starts with ``&``, which
+    is about its terminal's Ctrl-C and not about ``kill -INT``.
 
     Returns:
         The handlers before, by signal, for ``signal.signal``.
     """
-    heard = [number for number in STOP_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+    heard = [
+        number
+        for number in STOP_SIGNALS
+        if number == signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN
+    ]
     return {number: signal.signal(number, handler) for number in heard}

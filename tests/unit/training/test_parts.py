@@ -146,6 +146,18 @@ def test_a_second_interrupt_is_not_held_back():
     assert signal.getsignal(signal.SIGINT) == before
 
 
+@pytest.mark.parametrize(("number", "heard"), [(signal.SIGINT, True), (signal.SIGHUP, False)])
+def test_what_is_ignored_stays_so_but_for_the_interrupt_that_scripts_ignore(number, heard):
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        with SignalWatch() as watch:
+            signal.raise_signal(number)
+            assert (watch.received == number) == heard
+        assert signal.getsignal(number) == signal.SIG_IGN
+    finally:
+        signal.signal(number, before)
+
+
 def test_validations_without_a_better_score_are_counted():
     state = TrainingState()
     scores = (1.0, 3.0, 3.0, 2.0, math.nan, 4.0)
