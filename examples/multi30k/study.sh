@@ -16,12 +16,17 @@ relu="--attention reluformer:gamma=8"
 centered="--cross-attention reluformer:gamma=8,centered=true"
 loss="--attention-norm-weight 0.1 --attention-entropy-weight 0.1"
 # reluformer is $relu $loss, its preset.
-variants=("hybrid: $relu --cross-attention softmax $loss" "centered: $relu $centered $loss")
+variants=(
+    "hybrid: $relu --cross-attention softmax $loss"
+    "hybrid-centered: --attention reluformer:gamma=8,centered=true --cross-attention softmax"
+    "squared: $relu $centered,power=2 $loss"
+    "all-squared: --attention reluformer:gamma=8,centered=true,power=2")
 [ "$FORM" = final ] || variants+=(
     "gamma2: --attention reluformer:gamma=2 $loss"
     "no-loss: $relu" "norm-weight-1: $relu $loss --attention-norm-weight 1"
     "hybrid-no-loss: $relu --cross-attention softmax"
-    "centered-no-loss: $relu $centered"
+    "centered: $relu $centered $loss" "centered-no-loss: $relu $centered"
+    "squared-no-loss: $relu $centered,power=2"
     "all-centered-no-loss: --attention reluformer:gamma=8,centered=true"
     "encoder: --encoder-attention reluformer:gamma=8 $loss"
     "decoder: --decoder-attention reluformer:gamma=8 $loss"
