@@ -1,7 +1,6 @@
 """examples/dino: views, loss, the teacher after each update, and training by the trainer."""
 
 import doctest
-import importlib
 import json
 import math
 import os
@@ -21,6 +20,7 @@ from relu_nmt.training.log import TrainingLog
 from relu_nmt.vision import vision_models
 from relu_nmt.vision.config import PreprocessingConfig, VisionTransformerConfig
 from tests.commands import run_here
+from tests.example_modules import example_modules
 from tests.unit.vision.test_families import SMALL, UNFIT
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "dino"
@@ -30,20 +30,10 @@ VIEWS = "--local-crops 2 --local-size 8"
 HEAD = "--head-dim 32 --bottleneck-dim 16 --outputs 32"
 
 
-class Modules:
-    """The modules of the example by their names."""
-
-
 @pytest.fixture(scope="module")
 def dino():
-    sys.path.insert(0, str(EXAMPLE))
-    found = Modules()
-    for name in MODULES:
-        setattr(found, name, importlib.import_module(name))
-    yield found
-    sys.path.remove(str(EXAMPLE))
-    for name in MODULES:
-        del sys.modules[name]
+    with example_modules("dino", *MODULES) as modules:
+        yield modules
 
 
 @pytest.fixture(scope="module")

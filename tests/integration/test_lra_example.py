@@ -5,7 +5,6 @@ import doctest
 import io
 import json
 import random
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,28 +16,17 @@ from relu_nmt.attention import attentions
 from relu_nmt.config import from_flat
 from relu_nmt.errors import DataError
 from relu_nmt.training.checkpoint import load_checkpoint
+from tests.example_modules import example_modules
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "lra"
 MODULES = ("listops", "pathfinder", "tasks", "classifier", "train", "table")
 COUNTS = {"train": 6, "valid": 3, "test": 3}
 
 
-class Modules:
-    """The modules of the example by their names."""
-
-
 @pytest.fixture(scope="module")
 def lra():
-    import importlib
-
-    sys.path.insert(0, str(EXAMPLE))
-    found = Modules()
-    for name in MODULES:
-        setattr(found, name, importlib.import_module(name))
-    yield found
-    sys.path.remove(str(EXAMPLE))
-    for name in MODULES:
-        del sys.modules[name]
+    with example_modules("lra", *MODULES) as modules:
+        yield modules
 
 
 def build(lra, task, attention="softmax", **options):

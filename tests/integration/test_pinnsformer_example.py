@@ -1,7 +1,6 @@
 """examples/pinnsformer: the model's size, its equations, second derivatives, resuming."""
 
 import doctest
-import importlib.util
 import json
 import sys
 from dataclasses import replace
@@ -13,21 +12,15 @@ import torch
 from relu_nmt.attention import attentions
 from relu_nmt.attention.softmax import SoftmaxAttention
 from relu_nmt.errors import ConfigError
+from tests.example_modules import example_modules
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "pinnsformer"
 
 
 @pytest.fixture(scope="module")
 def example():
-    sys.path.insert(0, str(EXAMPLE))
-    spec = importlib.util.spec_from_file_location("pinnsformer_run", EXAMPLE / "run.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    yield module
-    sys.path.remove(str(EXAMPLE))
-    for name in (spec.name, "pinnsformer"):
-        del sys.modules[name]
+    with example_modules("pinnsformer", "pinnsformer", "run") as modules:
+        yield modules.run
 
 
 def test_the_examples_of_the_docstrings_hold(example):

@@ -1,10 +1,8 @@
 """examples/vision_study: flags of all trainings, one recipe for all, the report, going on."""
 
 import csv
-import importlib
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -25,6 +23,7 @@ from relu_nmt.sweep.steps import DIVERGED, DONE, STARTED, Step, StepState, Sweep
 from relu_nmt.training.results import TrainingResult, entry
 from relu_nmt.vision.base import build_vision_model
 from relu_nmt.vision.config import VisionTransformerConfig
+from tests.example_modules import example_modules
 from tests.unit.vision.made_images import make_squares, zip_folder
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "vision_study"
@@ -33,20 +32,10 @@ TINY = "--cpu --image-size 16 --patch-size 8 --layers 1 --embed-dim 64 --heads 2
 OWN = ("attention", "class_attention", "seed", "save_dir", "data")
 
 
-class Modules:
-    """The modules of the example by their names."""
-
-
 @pytest.fixture(scope="module")
 def example():
-    sys.path.insert(0, str(EXAMPLE))
-    found = Modules()
-    for name in MODULES:
-        setattr(found, name, importlib.import_module(name))
-    yield found
-    sys.path.remove(str(EXAMPLE))
-    for name in MODULES:
-        del sys.modules[name]
+    with example_modules("vision_study", *MODULES) as modules:
+        yield modules
 
 
 @pytest.fixture(scope="module")
