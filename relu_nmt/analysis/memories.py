@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from relu_nmt.analysis.attention import decoder_inputs, length_batches, single_model
+from relu_nmt.analysis.branches import VARIANCE_RATIO, BranchVariances
 from relu_nmt.attention.base import NULL_SUM
 from relu_nmt.decoding.ensemble import Ensemble
 from relu_nmt.errors import ConfigError
@@ -23,8 +24,7 @@ MOST_WEIGHTS = 2**22
 DEFINITIONS = {
     "weights": "of the memory, what the activation gives: one for each of `size` keys; no dropout, "
     "real tokens only, targets are read in one pass",
-    "variance_ratio": "Var(f(x)) / Var(x) over tokens and channels; x enters the residual branch, "
-    "f(x) is what the branch adds to it",
+    "variance_ratio": VARIANCE_RATIO,
     "anisotropy": "mean cosine between two values (rows of V), zero rows skipped",
     "null_fraction": "share of the tokens whose weights sum to 1e-6 or less",
     "top_sums": "p: sum of the largest ceil(p size / 100) weights of a token divided by the sum of "
@@ -172,29 +172,23 @@ class _LayerSums:
                 f"no statistics of memories: the feed-forward network {type(network).__name__} is "
                 "no subclass of FeedForward"
             )
-        self._network, self._residual = network, layer.feed_forward_residual
+        self._network, self._variances = network, BranchVariances(layer, "feed_forward")
         self.size = network.outer.in_features
         self._percents = percents
         self._counts = [math.ceil(percent * self.size / 100) for percent in percents]
-        self._input, self._output = _Moments(), _Moments()
         self._num_tokens, self._num_summed, self._is_signed = 0, 0, False
         self._top_sums = np.zeros(len(percents))
 
     @contextmanager
     def watching(self, real: Tensor) -> Iterator[None]:
         """Add up what a pass inside the block does; real [B, N] bool, True = no padding."""
-        residual, network = self._residual, self._network
-        start = residual.norm if residual.normalize_before else network
-        handles = [
-            start.register_forward_pre_hook(lambda _, args: self._input.add(args[0][real])),
-            network.register_forward_hook(lambda *args: self._output.add(args[2][real])),
-            network.outer.register_forward_pre_hook(lambda _, args: self._rank(args[0][real])),
-        ]
+        inner = self._network.outer
+        handle = inner.register_forward_pre_hook(lambda _, args: self._rank(args[0][real]))
         try:
-            yield
+            with self._variances.watching(real):
+                yield
         finally:
-            for handle in handles:
-                handle.remove()
+            handle.remove()
 
     def _rank(self, weights: Tensor) -> None:
         """Add the sums of the largest of the weights [R, F]."""
@@ -211,11 +205,10 @@ class _LayerSums:
 
     def report(self) -> dict[str, Any]:
         """Return the statistics as values of JSON."""
-        before, after = self._input.variance, self._output.variance
         part: dict[str, Any] = {
             "tokens": self._num_tokens,
             "size": self.size,
-            "variance_ratio": after / before if before else None,
+            "variance_ratio": self._variances.ratio,
             "anisotropy": anisotropy(self._network.outer.weight.detach().T),
         }
         if self._is_signed:
@@ -228,26 +221,6 @@ class _LayerSums:
                 for percent, mean in zip(self._percents, means, strict=True)
             },
         }
-
-
-class _Moments:
-    """Number, sum and sum of squares of many values."""
-
-    def __init__(self) -> None:
-        self.count, self.total, self.squares = 0, 0.0, 0.0
-
-    def add(self, x: Tensor) -> None:
-        """Take in values of any shape."""
-        exact = x.double()
-        self.count += exact.numel()
-        self.total += float(exact.sum())
-        self.squares += float(exact.square().sum())
-
-    @property
-    def variance(self) -> float:
-        """Mean square of the deviations from the mean."""
-        count = max(1, self.count)
-        return max(0.0, self.squares / count - (self.total / count) ** 2)
 
 
 def _mean_of(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:

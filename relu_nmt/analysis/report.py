@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from relu_nmt.analysis import plots
+from relu_nmt.analysis.branches import VARIANCE_RATIO
 from relu_nmt.analysis.memories import DEFINITIONS as MEMORY_DEFINITIONS
 from relu_nmt.analysis.weights import ALL_KEYS, DEFINITIONS, NUM_FREQUENT, OWN_SENTENCE, STATISTICS
 from relu_nmt.attention.spec import SLOTS
@@ -32,6 +33,7 @@ class AnalyzedModel:
         feed_forward: name of the feed-forward networks.
         without_weights: slots whose attention has no weights.
         records: see :meth:`relu_nmt.analysis.weights.WeightStatistics.records`.
+        branches: see :meth:`relu_nmt.analysis.branches.BranchStatistics.records`.
         memories: see :meth:`relu_nmt.analysis.memories.MemoryStatistics.report`; None if there are
             none.
     """
@@ -42,6 +44,7 @@ class AnalyzedModel:
     feed_forward: str
     without_weights: Sequence[str]
     records: Sequence[Mapping[str, Any]]
+    branches: Sequence[Mapping[str, Any]]
     memories: Mapping[str, Any] | None
 
     @property
@@ -126,6 +129,15 @@ class AnalysisReport:
         """Return its plot, see :func:`relu_nmt.analysis.plots.by_layer`."""
         return plots.by_layer(self.series, statistic, title, scale)
 
+    def branches(self) -> dict[tuple[str, int, str], dict[str, float | None]]:
+        """Return the ratio of each checkpoint by side, layer and branch."""
+        found: dict[tuple[str, int, str], dict[str, float | None]] = {}
+        for model in self.models:
+            for record in model.branches:
+                place = (record["side"], record["layer"], record["branch"])
+                found.setdefault(place, {})[model.name] = record["variance_ratio"]
+        return found
+
     @property
     def memories(self) -> dict[str, Mapping[str, Any]]:
         """The reports on feed-forward networks by checkpoint."""
@@ -133,8 +145,9 @@ class AnalysisReport:
 
     def csv_files(self) -> dict[str, str]:
         """Return the text of each file by what its name ends in."""
-        attention, ranks, memories = [], [], []
+        attention, ranks, memories, branches = [], [], [], []
         for model in self.models:
+            branches += [{"checkpoint": model.name, **record} for record in model.branches]
             for record in model.records:
                 place = {"checkpoint": model.name} | {name: record[name] for name in PLACE[1:]}
                 values = {name: record[name] for name in STATISTICS if name in record}
@@ -156,6 +169,7 @@ class AnalysisReport:
         every = {
             "attention": ([*PLACE, "rows", *STATISTICS], attention),
             "top_sums": ([*PLACE, "percent", "top_sum", "share_at_rank", "beyond"], ranks),
+            "branches": (["checkpoint", "side", "layer", "branch", "variance_ratio"], branches),
             "feed_forward": (["checkpoint", "side", "layer", *MEMORY_STATISTICS, *sums], memories),
             "training": (["training", "split", "metric", "num_updates", "value"], courses),
         }
@@ -175,6 +189,7 @@ class AnalysisReport:
             "NUM_FREQUENT": NUM_FREQUENT,
             "DEFINITIONS": DEFINITIONS,
             "MEMORY_DEFINITIONS": MEMORY_DEFINITIONS,
+            "VARIANCE_RATIO": VARIANCE_RATIO,
             "csv_names": csv_names,
         }
         return render_page("relu_nmt.analysis", TEMPLATE, values)

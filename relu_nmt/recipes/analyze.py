@@ -9,6 +9,7 @@ import numpy as np
 
 from relu_nmt.analysis import plots
 from relu_nmt.analysis.attention import attention_of, checked_place, single_model
+from relu_nmt.analysis.branches import BranchStatistics
 from relu_nmt.analysis.memories import MemoryStatistics
 from relu_nmt.analysis.report import AnalysisReport, AnalyzedModel, Example, distinct_names
 from relu_nmt.analysis.weights import Numbers, WeightStatistics
@@ -169,6 +170,7 @@ class _Analyzer:
         task, config = translator.task, translator.models[0].config
         dictionaries = task.source_dictionary, task.target_dictionary
         weights, memories = WeightStatistics(translator.ensemble, dictionaries), None
+        branches = BranchStatistics(translator.ensemble)
         with suppress(ConfigError):  # if they are no memories, the page says so
             memories = MemoryStatistics(translator.ensemble)
         with progress_bar(f"analyse {name}", len(chosen), self._unit) as advance:
@@ -178,6 +180,7 @@ class _Analyzer:
                 numbers = [own for n in part if (own := self._numbers(which, n)) is not None]
                 sides = [source for source, _ in pairs], [target for _, target in pairs]
                 weights.add(*sides, numbers or None, advance)
+                branches.add(*sides)
                 if memories is not None:
                     memories.add(*sides)
         return AnalyzedModel(
@@ -187,6 +190,7 @@ class _Analyzer:
             config.feed_forward,
             weights.without_weights,
             weights.records(),
+            branches.records(),
             None if memories is None else memories.report(),
         )
 

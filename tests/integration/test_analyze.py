@@ -122,7 +122,7 @@ def analyzed(folder):
 
 def test_the_page_and_its_files(analyzed):
     output, done = analyzed
-    names = ["attention", "top_sums", "feed_forward", "training"]
+    names = ["attention", "top_sums", "branches", "feed_forward", "training"]
     files = [output, *(output.with_name(f"report_{name}.csv") for name in names)]
     assert done.stdout == f"written: {', '.join(map(str, files))}\n"
     assert sorted(output.parent.iterdir()) == sorted(files)
@@ -138,6 +138,7 @@ def test_the_page_and_its_files(analyzed):
     assert page.count("encoder self-attention, last layer, every head.</fig") == 2
     assert page.count("cross-attention, layer 0, head 1.</fig") == 2
     assert "read</dt><dd>all 18 sentences" in page
+    assert page.count('<td class="text">self-attention</td>') == 4  # of two layers a side
 
 
 def test_the_columns_of_the_files(analyzed):
@@ -155,6 +156,9 @@ def test_the_columns_of_the_files(analyzed):
     assert len(ranks) == len(attention) * len(PERCENTS)
     for row in ranks:
         assert float(row["top_sum"]) + float(row["beyond"]) == pytest.approx(1)
+    branches = table(output.with_name("report_branches.csv"))
+    assert list(branches[0]) == ["checkpoint", "side", "layer", "branch", "variance_ratio"]
+    assert len(branches) == 2 * (2 * 2 + 2 * 3)
     [loss, _] = table(output.with_name("report_training.csv"))
     assert list(loss.values()) == ["relu", "train", "loss", "1", "8.0"]
 
