@@ -103,8 +103,7 @@ class Generator:
         results = [[Hypothesis(end, 0.0, score, np.zeros(1, int))] for _ in sources]
         lengths = np.array([len(source.ids) for source in sources], dtype=np.int64)
         wanted = np.flatnonzero((lengths > 1) | config.score_reference)
-        device_type = self.ensemble.device.type
-        for batch in plan_decoding_batches(lengths[wanted], config, len(symbols), device_type):
+        for batch in self._batches(lengths[wanted]):
             members = wanted[batch]
             found = self._of_batch([sources[i] for i in members], members + first_id)
             for i, hypotheses in zip(members, found, strict=True):
@@ -112,6 +111,18 @@ class Generator:
             if on_progress is not None:
                 on_progress(len(members))
         return results
+
+    def _batches(self, lengths: np.ndarray) -> list[np.ndarray]:
+        device_type = self.ensemble.device.type
+        return plan_decoding_batches(lengths, self.config, len(self.symbols), device_type)
+
+    def first_batch(self, lengths: np.ndarray) -> int:
+        """Return how many of the longest sources are translated together.
+
+        Args:
+            lengths: tokens of each, with the end symbol, int [N].
+        """
+        return len(self._batches(lengths)[0])
 
     def _of_batch(
         self, sources: Sequence[SourceSentence], ids: np.ndarray

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,14 +12,16 @@ import torch
 from torch import Tensor, nn
 
 from relu_nmt.errors import CheckpointError
+from relu_nmt.objective import LossOutput
 from relu_nmt.optim.config import SCHEDULES
 from relu_nmt.optim.optimizers import build_optimizer
 from relu_nmt.optim.schedules import Schedule
-from relu_nmt.training.batches import BatchSource, Scorer, load_ahead
+from relu_nmt.training.batches import Batch, BatchSource, Scorer, load_ahead
 from relu_nmt.training.checkpoint import Checkpoint, check_fit, load_checkpoint, load_weights
 from relu_nmt.training.config import CheckpointConfig, EmaConfig, TrainerConfig
 from relu_nmt.training.distributed import ProcessGroup
 from relu_nmt.training.log import Meters, add_metrics, metric_averages
+from relu_nmt.training.preflight import telling_shape
 from relu_nmt.training.update import Precision, all_metrics
 
 OPTIMIZER_PREFIX = "optimizer."
@@ -210,26 +212,26 @@ class Components:
         self.average = WeightAverage(model, config.ema)
 
     def validate(
-        self, source: BatchSource, scorer: Scorer | None = None, max_batches: int | None = None
+        self, source: BatchSource, scorer: Scorer | None = None, largest_only: bool = False
     ) -> dict[str, float]:
         """Return the metrics of a validation set; losses in bits. Back to training mode afterwards.
 
         Args:
             source: its batches, which are shared out to the processes.
             scorer: computes further metrics.
-            max_batches: only so many batches.
+            largest_only: only the largest batch, in every process.
         """
         count = source.begin_epoch(1)
-        if max_batches is not None:
-            count = min(count, max_batches)
-        mine = range(self.process.rank, count, self.process.world_size)
+        mine: Sequence[int] = range(self.process.rank, count, self.process.world_size)
+        if largest_only:
+            mine = [source.largest()]
         sums: dict[str, tuple[Tensor, float]] = {}
         self.objective.eval()
         with self.average.applied(), torch.no_grad():
             pinned = self.process.device.type == "cuda"
             for batch in load_ahead(source.load, mine, self.num_workers, pinned):
-                with self.precision.autocast():
-                    output = self.objective(batch.to(self.process.device))
+                with telling_shape(batch, "validation"):
+                    output = self.loss(batch)
                 metrics = all_metrics(output)
                 # The totals stay on the device, so that a GPU need not wait for each batch.
                 add_metrics(sums, {name: (t.double(), n) for name, (t, n) in metrics.items()})
@@ -242,6 +244,11 @@ class Components:
                 averages |= scorer.score()
         self.objective.train()
         return averages
+
+    def loss(self, batch: Batch) -> LossOutput:
+        """Return the loss of a batch, in the number format of training."""
+        with self.precision.autocast():
+            return self.objective(batch.to(self.process.device))
 
     @contextmanager
     def snapshot(

@@ -91,7 +91,9 @@ def test_a_resumed_epoch_reads_only_what_is_left(tmp_path):
     Toy(tmp_path, run={"max_update": 5}).trainer().train()
     source = ToySource()
     Toy(tmp_path, run={"max_update": 9}, train=source).trainer().train()
-    assert source.loaded == [(1, 5), (1, 6), (2, 0), (2, 1)]
+    preflight, *loaded = source.loaded
+    assert preflight == (1, source.largest())
+    assert loaded == [(1, 5), (1, 6), (2, 0), (2, 1)]
 
 
 def test_accumulated_batches_equal_one_large_batch(tmp_path):
@@ -279,6 +281,7 @@ def test_a_loss_that_is_not_finite_stops_with_the_samples(tmp_path):
     message = str(caught.value)
     assert "update 2 (epoch 1)" in message
     assert "samples 300, 301." in message
+    assert message.endswith("the output of model.hidden is the first that is not finite")
     assert "\n" not in message
 
 
@@ -358,7 +361,7 @@ def test_a_checkpoint_without_optimizer_state(tmp_path):
 def test_the_position_moves_along_when_the_batches_change(tmp_path, capsys):
     Toy(tmp_path, run={"max_update": 4}, train=ToySource(8)).trainer().train()
     source = ToySource(4)
-    Toy(tmp_path, run={"max_update": 5}, train=source).trainer().train()
+    Toy(tmp_path, run={"max_update": 5, "preflight": False}, train=source).trainer().train()
     assert source.loaded == [(1, 2)]
     assert "in proportion" in capsys.readouterr().out
 
