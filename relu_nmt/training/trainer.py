@@ -18,6 +18,7 @@ from relu_nmt.training.distributed import ProcessGroup, SignalWatch
 from relu_nmt.training.log import Meters, TrainingLog
 from relu_nmt.training.preflight import first_not_finite, try_batch
 from relu_nmt.training.results import TrainingResult, entry
+from relu_nmt.training.sharding import is_sharded, whole_weights
 from relu_nmt.training.state import Components, StartWeights, TrainingState, weights_of
 from relu_nmt.training.update import LaunchedUpdate, UpdatePlan, Updater, UpdateResult, update_seed
 
@@ -87,14 +88,15 @@ class Trainer:
         self._start = start
         self.state = TrainingState()
         self.result = TrainingResult()
-        objective.to(process.device).train()
+        # Sharding makes new parameters, which the optimiser and the average are to know.
+        wrapped = process.wrap(objective.train(), config.distributed.ddp_backend)
         self.parts = Components(objective, config, process)
         self.log = log or TrainingLog(config.logging, quiet=not process.is_first)
         self._description = description
         self._process = process
         self._data = data
         self._updater = Updater(
-            process.wrap(objective, config.distributed.find_unused_parameters),
+            wrapped,
             self.parts.optimizer,
             self.parts.precision,
             config.run.clip_norm,
@@ -176,9 +178,8 @@ class Trainer:
         names = list(self.parts.validate(source, largest_only=True))
         if (scorer := self._data.scorers.get(subset)) is not None:
             names += scorer.metric_names
-            self.parts.objective.eval()
-            scorer.check(largest=self.config.run.preflight)
-            self.parts.objective.train()
+            with self.parts.evaluating(), whole_weights(self.parts.objective):
+                scorer.check(largest=self.config.run.preflight)
         metric = self.config.validation.best_checkpoint_metric
         if metric not in names:
             raise ConfigError(
@@ -192,9 +193,12 @@ class Trainer:
         source.begin_epoch(self.state.epoch)
         batch = source.load(source.largest())
         self.log.say(try_batch(self.parts, batch))
-        if self._process.is_first and not self.config.checkpoint.no_save:
+        if self.config.checkpoint.no_save:
+            return
+        if self._process.is_first or is_sharded(self.parts.objective):
             with self.parts.snapshot(self.state, self._description) as checkpoint:
-                self._folder.try_out(checkpoint)
+                if self._process.is_first:
+                    self._folder.try_out(checkpoint)
 
     def _train_epoch(self) -> None:
         """Train from the stored position to the end of the epoch, or until a reason to stop."""
@@ -270,6 +274,8 @@ class Trainer:
         try:
             self._last = result = launched.read(self.config.run.clip_norm, self._process)
         except TrainingError as error:
+            if is_sharded(self.parts.objective):  # the processes would have to keep step
+                raise
             raise TrainingError(f"{error}; {self._origin_of_divergence(launched)}") from error
         state, plan = self.state, launched.plan
         now = time.monotonic()
@@ -384,12 +390,13 @@ class Trainer:
         epoch = state.epoch - end_of_epoch
         best_score = score if is_best else None
         names = self._folder.names(epoch, state.num_updates, end_of_epoch, best_score)
-        if names and self._process.is_first:
+        if names and (self._process.is_first or is_sharded(self.parts.objective)):
             start = time.monotonic()
             shown = "none" if score is None else f"{score:g}"
             with_optimizer = not self.config.checkpoint.no_save_optimizer_state
             with self.parts.snapshot(state, self._description, with_optimizer) as checkpoint:
-                self._folder.write(checkpoint, names)
+                if self._process.is_first:
+                    self._folder.write(checkpoint, names)
             self.log.say(
                 f"saved checkpoint {self._folder.path / names[0]} (epoch {epoch} @ "
                 f"{state.num_updates} updates, score {shown}) (writing took "

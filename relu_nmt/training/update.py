@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from relu_nmt.errors import ConfigError, TrainingError
 from relu_nmt.objective import LossOutput
@@ -19,6 +18,7 @@ from relu_nmt.training.config import RunConfig
 from relu_nmt.training.distributed import ProcessGroup
 from relu_nmt.training.log import Meters, add_metrics
 from relu_nmt.training.preflight import telling_shape
+from relu_nmt.training.sharding import exchanging, is_sharded, own_part
 
 FAIRSEQ_SCALE_WINDOW = 2**14
 SHOWN_IDS = 20
@@ -166,19 +166,19 @@ class Precision:
             return nullcontext()
         return torch.autocast(self._device_type, self._dtype)
 
-    def step(self, optimizer: torch.optim.Optimizer, finite: Tensor) -> bool:
+    def step(self, optimizer: torch.optim.Optimizer, finite: Tensor | None) -> bool:
         """Make the optimiser's step; return False if gradients overflowed and it was left out.
 
         Args:
             optimizer: has the gradients.
-            finite: bool, whether loss and gradients are numbers. Otherwise the weights stay, so
-                that the update can be looked into, on a GPU where the optimiser can.
+            finite: bool, whether loss and gradients are numbers. Otherwise a fused optimiser
+                leaves the weights, so that the update can be looked into. None: it does not ask.
 
         Raises:
             TrainingError: the loss scale fell below ``--min-loss-scale``.
         """
         if not self.scaler.is_enabled():
-            if getattr(optimizer, "_step_supports_amp_scaling", False):
+            if finite is not None and getattr(optimizer, "_step_supports_amp_scaling", False):
                 # Fused optimisers look at it where they compute: a GPU need not be waited for.
                 optimizer.found_inf = (~finite).float()  # type: ignore[attr-defined]
             optimizer.step()
@@ -280,7 +280,8 @@ class Updater:
         for group in self._optimizer.param_groups:
             group["lr"] = plan.lr
         sums_of_all = torch.cat([gradient_norm.double().view(1), vector])
-        skipped = not self._precision.step(self._optimizer, sums_of_all.isfinite().all())
+        finite = None if is_sharded(self._objective) else sums_of_all.isfinite().all()
+        skipped = not self._precision.step(self._optimizer, finite)
         return LaunchedUpdate(
             plan,
             list(sums),
@@ -295,10 +296,7 @@ class Updater:
         self, batch: Batch, weight: int, number: int, telemetry: bool, last: bool
     ) -> LossOutput:
         # Gradients are exchanged once, with the last batch.
-        objective = self._objective
-        exchange: AbstractContextManager[None] = nullcontext()
-        if isinstance(objective, DistributedDataParallel) and not last:
-            exchange = objective.no_sync()
+        exchange = exchanging(self._objective, exchange=last)
         with exchange, telling_shape(batch, f"update {number}"):
             with self._precision.autocast():
                 output: LossOutput = self._objective(
@@ -315,9 +313,12 @@ class Updater:
         undoes.
         """
         self._precision.scaler.unscale_(self._optimizer)
-        gradients = [p.grad for p in self._parameters if p.grad is not None]
+        gradients = [own_part(p.grad) for p in self._parameters if p.grad is not None]
         factor = (self._process.world_size / sample_size.clamp(min=1)).to(gradients[0].dtype)
-        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients))) * factor
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+        if is_sharded(self._objective):
+            norm = self._process.sum(norm.square()).sqrt()
+        norm = norm * factor
         if self._clip_norm > 0:
             factor = factor * (self._clip_norm / (norm + 1e-6)).clamp(max=1.0)
         torch._foreach_mul_(gradients, factor)
