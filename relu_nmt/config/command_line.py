@@ -26,8 +26,8 @@ from relu_nmt.config.fields import (
     options_of,
     shown,
 )
+from relu_nmt.config.yaml_text import parse_yaml
 from relu_nmt.errors import ConfigError
-from relu_nmt.io.yaml_text import parse_yaml
 from relu_nmt.registry import Registry
 
 ConfigT = TypeVar("ConfigT")

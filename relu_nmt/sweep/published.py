@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from relu_nmt.config.yaml_text import parse_yaml
 from relu_nmt.errors import DataError
-from relu_nmt.io.yaml_text import parse_yaml
 
 FIELDS = {"title": str, "source": str, "columns": dict, "rows": dict}
 FORM = (
