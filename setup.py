@@ -53,6 +53,7 @@ setup(
         "vision": ["pillow>=10"],
         "parquet": ["pyarrow>=17"],
         "zstd": ["zstandard>=0.19"],
+        "fuzz": ["atheris>=3"],
         # Triton's kernels are tested in its interpreter, which needs no GPU.
         "dev": [
             "pytest>=8",

@@ -60,20 +60,20 @@ def test_whole_files_are_read(reader, path):
             reader.read(path)
 
 
-@fresh(30)
+@fresh(12)
 @given(damage=damages(), which=st.integers(0, 9))
 def test_damaged_files(reader, path, damage, which):
     wholes = reader.wholes()
     read_or_refuse(reader, path, damage(wholes[which % len(wholes)]))
 
 
-@fresh(15)
+@fresh(6)
 @given(content=st.binary(max_size=80))
 def test_any_bytes(reader, path, content):
     read_or_refuse(reader, path, content)
 
 
-@fresh(100)
+@fresh(50)
 @given(text=st.text(max_size=60))
 @pytest.mark.parametrize("name", ["dictionary", "BPE codes", "YAML settings", "contrasts"])
 def test_any_text(tmp_path, name, text):
@@ -111,7 +111,7 @@ def test_contrasts_with_values_of_other_kinds(tmp_path, changes):
     read_or_refuse(READERS["contrasts"], path, json.dumps({**CONTRAST, **changes}).encode())
 
 
-@fresh(60)
+@fresh(30)
 @given(
     value=JSON,
     where=st.sampled_from(
@@ -139,7 +139,7 @@ def with_value(text, where, value):
     return json.dumps(content).encode()
 
 
-@fresh(60)
+@fresh(25)
 @given(damage=damages())
 @pytest.mark.parametrize("name", ["subword.codes", "valid.de-en.de.idx", "valid.de-en.en.bin"])
 def test_behind_the_check_of_sizes(tmp_path, name, damage):
@@ -151,7 +151,7 @@ def test_behind_the_check_of_sizes(tmp_path, name, damage):
     read_or_refuse(READERS[f"data folder: {name}"], tmp_path / name, content)
 
 
-@fresh(80)
+@fresh(25)
 @given(data=st.data())
 def test_metadata_of_a_checkpoint_with_any_value(tmp_path, data):
     """Behind the checksums."""
@@ -183,7 +183,7 @@ def trained(tmp_path_factory):
     return folder / "checkpoint_last.safetensors"
 
 
-@fresh(30)
+@fresh(15)
 @given(data=st.data())
 def test_training_does_not_go_on_with_what_does_not_fit(trained, tmp_path, data):
     checkpoint = load_checkpoint(trained, with_training_state=True)

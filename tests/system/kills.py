@@ -28,8 +28,8 @@ from relu_nmt.training.checkpoint import load_checkpoint, read_metadata
 from tests.unit.training.toy import Toy, ToyModel, ToyObjective, ToySource
 
 LAST = "checkpoint_last.safetensors"
-CALLS = 2000
-"""About as many function calls are in three times saving."""
+FIRST_CALLS, CALLS = 60, 2000
+"""About as many calls of functions are in writing one file, and in three times saving."""
 DELAY = 0.03
 
 
@@ -138,7 +138,7 @@ def check(folder: Path, begun: int) -> str:
     saved = read_metadata(last)["training_state"]["num_updates"] if last.exists() else 0
     # Update ``begun`` + 1 was under way, so that as many were made, and all but the last are saved.
     assert saved >= begun - 1, f"{begun} updates made, but {saved} saved"
-    return "saving" if any(folder.glob("*.tmp")) else "between"
+    return "within a file" if any(folder.glob("*.tmp")) else "between two"
 
 
 def run(folder: Path, kills: int, rng: random.Random) -> dict[str, int]:
@@ -148,13 +148,14 @@ def run(folder: Path, kills: int, rng: random.Random) -> dict[str, int]:
         AssertionError: something was lost.
     """
     begun = mmap.mmap(-1, 8)
-    counts = {"saving": 0, "between": 0}
+    counts = {"within a file": 0, "between two": 0}
     parts, made = folder / "parts", 0
     for done in range(kills):
         if done and done % 10 == 0:
             print(f"{done} kills: {counts}", flush=True)
         delay = rng.choice([0, rng.uniform(0, DELAY)])
-        number = child(train, parts, 10**6, begun, (rng.randint(1, CALLS), delay))
+        calls = rng.randint(1, rng.choice([FIRST_CALLS, CALLS]))
+        number = child(train, parts, 10**6, begun, (calls, delay))
         _, status = os.waitpid(number, 0)
         assert os.WIFSIGNALED(status), "it ended before it was killed"
         [made] = struct.unpack("<q", begun[:8])
