@@ -374,8 +374,8 @@ class LineOptions:
     )
     banned_terms: str | None = option(
         None,
-        "no translation may have a term in FILE, one a line, of one word or more; with "
-        "SentencePiece, words that begin with it are banned too",
+        "no translation may have a term in FILE, one a line, of one word or more, split as usual; "
+        "with SentencePiece, words that begin with it are banned too",
         metavar="FILE",
     )
 
