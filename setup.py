@@ -13,6 +13,7 @@ COMMANDS = [
     "generate",
     "interactive",
     "translate_document",
+    "serve",
     "score",
     "analyze",
     "average",
@@ -53,6 +54,7 @@ setup(
         "vision": ["pillow>=10"],
         "parquet": ["pyarrow>=17"],
         "zstd": ["zstandard>=0.19"],
+        "serve": ["fastapi>=0.115", "uvicorn>=0.30", "prometheus-client>=0.20"],
         # Triton's kernels are tested in its interpreter, which needs no GPU.
         "dev": [
             "pytest>=8",
@@ -63,6 +65,11 @@ setup(
             "pillow>=10",
             "pyarrow>=17",
             "zstandard>=0.19",
+            "fastapi>=0.115",
+            "uvicorn>=0.30",
+            "prometheus-client>=0.20",
+            "httpx>=0.27",
+            "schemathesis>=4.1",
             "triton>=3.6; sys_platform == 'linux'",
         ],
     },

@@ -292,7 +292,7 @@ class TranslateSplitSettings:
 
 
 @settings
-class TextDocumentOptions(ProgressBarOptions):
+class WindowOptions:
     """How much of a document to translate at once."""
 
     max_doc_tokens: int | None = like(
@@ -319,6 +319,11 @@ class TextDocumentOptions(ProgressBarOptions):
 
 
 @settings
+class TextDocumentOptions(ProgressBarOptions, WindowOptions):
+    """How a text of documents is translated."""
+
+
+@settings
 class TranslateDocumentsSettings:
     """All settings of :mod:`relu_nmt.recipes.translate_documents`.
 
@@ -335,7 +340,7 @@ class TranslateDocumentsSettings:
 
     def check(self) -> None:
         """Refuse what one line for each line has no room for."""
-        _refuse_references(self.search)
+        refuse_references(self.search)
         if self.search.nbest > 1 or self.search.print_alignment is not None:
             flag = "--nbest" if self.search.nbest > 1 else "--print-alignment"
             raise ConfigError(
@@ -381,10 +386,15 @@ class TranslateLinesSettings:
 
     def check(self) -> None:
         """Refuse what needs references."""
-        _refuse_references(self.search)
+        refuse_references(self.search)
 
 
-def _refuse_references(config: GenerationConfig) -> None:
+def refuse_references(config: GenerationConfig) -> None:
+    """Refuse settings of the search that need references.
+
+    Raises:
+        ConfigError: there is one.
+    """
     if config.score_reference or config.prefix_size:
         raise ConfigError(
             "--score-reference and --prefix-size need references; use relu-nmt-generate"
