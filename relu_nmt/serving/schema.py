@@ -2,12 +2,20 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 LINE_CHARACTERS = 4000
 """Of a longer line without spaces, subword-nmt would take seconds."""
 MOST_LINES = 2000
 
+
+def _whole(value: object) -> object:
+    """Return 3.0 as 3, which is the same number in JSON."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+MaxDocTokens = Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(_whole)]
+LineNumber = Annotated[int, Field(ge=0, le=MOST_LINES), BeforeValidator(_whole)]
 Line = Annotated[str, Field(max_length=LINE_CHARACTERS)]
 Lines = Annotated[list[Line], Field(min_length=1, max_length=MOST_LINES)]
 
@@ -22,10 +30,8 @@ class TranslationRequest(Strict):
     """A document."""
 
     lines: Lines = Field(description="Its sentences in order; a blank one gives an empty one.")
-    max_doc_tokens: int | None = Field(
+    max_doc_tokens: MaxDocTokens | None = Field(
         None,
-        ge=1,
-        le=1_000_000,
         description="Translate consecutive lines together, up to so many source tokens; 1: each "
         "on its own. By default as the model was trained.",
     )
@@ -59,8 +65,8 @@ class AttentionRequest(Strict):
     lines: Lines
     translation: Lines = Field(description="Line by line, or one line for all.")
     slot: Literal["cross", "encoder", "decoder"] = "cross"
-    line: int | None = Field(
-        None, ge=0, le=MOST_LINES, description="Only the rows of the tokens of this line, from 0."
+    line: LineNumber | None = Field(
+        None, description="Only the rows of the tokens of this line, from 0."
     )
 
 
