@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 SECONDS_BETWEEN_SAMPLES = 0.1
-LINES_OF_ERROR = 5
 
 
 class FailedCommand(Exception):
-    """A command that ended with an error; says which, and its last lines."""
+    """A command that ended with an error; says which, and its last line."""
 
 
 @dataclass
@@ -91,10 +90,9 @@ def run(
         ended.set()
         watcher.join()
     if process.returncode:
-        last = [line for _, line in done.lines if line.strip()][-LINES_OF_ERROR:]
-        raise FailedCommand(
-            f"{Path(command[0]).name} ended with {process.returncode}: " + " / ".join(last)
-        )
+        said = [line.strip() for _, line in done.lines if line.strip()]
+        last = said[-1] if said else "no word why"
+        raise FailedCommand(f"{Path(command[0]).name} ended with {process.returncode}: {last}")
     return done
 
 

@@ -217,6 +217,8 @@ def _joeynmt_training(task: Training) -> dict[str, Any]:
         "adam_betas": [0.9, 0.98],
         "normalization": "tokens",
         "learning_rate": 0.001,
+        "scheduling": "warmupinversesquareroot",
+        "learning_rate_warmup": 400,
         "label_smoothing": 0.1,
         "loss": "crossentropy",
         "batch_size": task.max_tokens,

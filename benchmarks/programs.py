@@ -292,13 +292,13 @@ FAIRSEQ_ENVIRONMENT = {"PYTHONPATH": "", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"
 
 
 class Fairseq(FairseqLike):
-    """fairseq; its environment also holds CTranslate2's converter of fairseq's models."""
+    """fairseq."""
 
     packages = (
         f"{TORCH} numpy cython",
         "--no-build-isolation --no-deps fairseq-fixed==0.12.3.1",
         "cffi regex sacrebleu>=1.4.12 tqdm bitarray scikit-learn antlr4-python3-runtime PyYAML "
-        "hydra-core==1.3.2 omegaconf==2.3.0 ctranslate2==4.8.5",
+        "hydra-core==1.3.2 omegaconf==2.3.0",
     )
     distribution = "fairseq-fixed"
 
@@ -327,7 +327,7 @@ class Fairseq(FairseqLike):
 
 
 class CTranslate2(Program):
-    """CTranslate2, which decodes only: what it translates with is fairseq's model, converted."""
+    """CTranslate2, which decodes only: what it translates with is this toolkit's model."""
 
     packages = ("ctranslate2==4.8.5 numpy",)
     distribution = "ctranslate2"

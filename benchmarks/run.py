@@ -5,7 +5,8 @@ r"""Speed and memory of this toolkit beside its peers; writes the table of docs/
 FOLDER holds ``train``, ``valid`` (or ``val``) and ``test`` (or ``test_2016_flickr``), each as .de
 and .en, such as Multi30k; without --text the corpus of the examples is fetched, or made if that
 cannot be. Each peer gets a virtual environment under --folder, from the package index that pip is
-set to; one that does not install, or fails, is a line of the table. With --revision, other
+set to; one that does not install, or fails, is a line of the table (CTranslate2 also needs the
+extra ``ctranslate2`` of this toolkit, which converts the model for it). With --revision, other
 checkouts of this toolkit are peers too, which tells what a change was worth.
 
 Programs take turns in every round, the order turned round each time, so that all meet the same
@@ -82,16 +83,18 @@ class Benchmark:
         self.folder = arguments.folder.resolve()
         self.text, self.data = self.folder / "text", self.folder / "data"
         self.problems: dict[str, str] = {}
+        self.ours = self._ours(ROOT, "relu_nmt")
         self.programs = self._programs()
         self.translations: dict[str, dict[str, list[str]]] = {}
 
+    def _ours(self, checkout: Path, name: str) -> Ours:
+        return Ours(name, self.folder / name.replace(" ", "-"), self.text, self.data, checkout)
+
     def _programs(self) -> list[Program]:
         """Install what is asked for; note what does not install."""
-        ours: list[Program] = []
-        for checkout in (ROOT, *self.arguments.revision):
-            name = "relu_nmt" if checkout == ROOT else f"relu_nmt {checkout.resolve().name}"
-            folder = self.folder / name.replace(" ", "-")
-            ours.append(Ours(name, folder, self.text, self.data, checkout.resolve()))
+        ours: list[Program] = [self.ours]
+        for checkout in self.arguments.revision:
+            ours.append(self._ours(checkout.resolve(), f"relu_nmt {checkout.resolve().name}"))
         theirs = [
             PEERS[name](name, self.folder / name, self.text, self.data)
             for name in self.arguments.peers
@@ -157,8 +160,7 @@ class Benchmark:
 
         rows = [(program, v) for program in self.programs for v in program.training_variants]
         if (count := self.arguments.processes) > 1:
-            ours = self.programs[0]
-            rows += [(ours, f"{v}, {count} processes") for v in ours.training_variants]
+            rows += [(self.ours, f"{v}, {count} processes") for v in self.ours.training_variants]
         return Measurement(
             "Training",
             ["tokens/s", "first update s", "checkpoint s", "CPU s", "peak MB"],
@@ -167,7 +169,7 @@ class Benchmark:
 
     def decoding(self, title: str, task: Decoding) -> Measurement:
         """Return the table of a decoding."""
-        first = f"{self.programs[0].name}, {self.programs[0].decoding_variants[0]}"
+        first = f"{self.ours.name}, {self.ours.decoding_variants[0]}"
         same = self.translations.setdefault(title, {})
 
         def row(program: Program, variant: str) -> Callable[[], dict[str, float]]:
@@ -224,7 +226,7 @@ class Benchmark:
     def make_models(self) -> None:
         """Train what is decoded with, unless it is there.
 
-        fairseq's model is imported by this toolkit and converted for CTranslate2, so that all
+        fairseq's model is imported by this toolkit, which converts it for CTranslate2, so that all
         three have the same one; without fairseq this toolkit trains its own.
         """
         named = {program.name: program for program in self.programs}
@@ -243,12 +245,12 @@ class Benchmark:
         for program in self.programs:
             if isinstance(program, Ours):
                 self._make_ours(program, trained)
-        if "ctranslate2" in named and fairseq and trained and trained.is_file():
-            converted = named["ctranslate2"].models / "converted"
-            words = [str(fairseq.bin / "ct2-fairseq-converter"), "--model_path", str(trained)]
-            words += ["--data_dir", str(self.data), "--output_dir", str(converted), "--force"]
-            command = Command(words, {"TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1", "PYTHONPATH": ""})
-            self._make("ctranslate2", converted, lambda: command)
+        if "ctranslate2" in named:
+            softmax = self.ours.models / "softmax/checkpoint_last.safetensors"
+            folder = named["ctranslate2"].models
+            words = [str(softmax), "--to", "ctranslate2", "--output", str(folder / "converted")]
+            command = self.ours.command("convert", *words)
+            self._make("ctranslate2", folder, lambda: command)
 
     def _make_ours(self, program: Ours, fairseq: Path | None) -> None:
         softmax = program.models / "softmax"
@@ -352,9 +354,7 @@ def main() -> None:
     benchmark = Benchmark(arguments)
     try:
         corpus.prepare(arguments, benchmark.folder, benchmark.text)
-        command = benchmark.programs[0].preprocess(benchmark.data, arguments.threads)
-        assert command is not None
-        benchmark.call(command)
+        benchmark.call(benchmark.ours.preprocess(benchmark.data, arguments.threads))
     except FailedCommand as problem:
         raise SystemExit(f"no data to measure with: {problem}") from problem
     tables = []
