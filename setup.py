@@ -52,6 +52,7 @@ setup(
         "triton": ["triton>=3.6"],
         "vision": ["pillow>=10"],
         "parquet": ["pyarrow>=17"],
+        "detection": ["pillow>=10", "torchvision>=0.26", "pycocotools>=2.0.8"],
         "zstd": ["zstandard>=0.19"],
         # Triton's kernels are tested in its interpreter, which needs no GPU.
         "dev": [
@@ -62,6 +63,7 @@ setup(
             "mypy>=1.18",
             "pillow>=10",
             "pyarrow>=17",
+            "pycocotools>=2.0.8",
             "zstandard>=0.19",
             "triton>=3.6; sys_platform == 'linux'",
         ],
