@@ -53,6 +53,7 @@ setup(
         "vision": ["pillow>=10"],
         "parquet": ["pyarrow>=17"],
         "zstd": ["zstandard>=0.19"],
+        "cluster": ["submitit>=1.5"],
         # Triton's kernels are tested in its interpreter, which needs no GPU.
         "dev": [
             "pytest>=8",
@@ -63,6 +64,7 @@ setup(
             "pillow>=10",
             "pyarrow>=17",
             "zstandard>=0.19",
+            "submitit>=1.5",
             "triton>=3.6; sys_platform == 'linux'",
         ],
     },
