@@ -1,7 +1,7 @@
 """Train a translation model on a data folder, or go on with its training."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -191,16 +191,14 @@ class TranslationTraining(Training):
                 dictionaries are not those of the first one.
         """
         batching, lengths = self.settings.batching, self.settings.documents.training_lengths
-        task = self.task
-        if folder != self._folders[0]:
-            task = task.at_folder(folder, self._folders[0])
-        split = self._joined(task.load_chained(self.settings.task.train_subset))
+        split = self._open_corpora(folder)
         skip = batching.skip_invalid_size_inputs
         if not skip and (not lengths or SINGLE_SENTENCES in lengths):
             refuse_too_long(split, batching.max_tokens)
         seed = self.settings.trainer.run.seed
         limits = batching.training_limits
-        batches = TranslationBatches(split, limits, lengths, seed, skip, self._longest)
+        weights = self.settings.task.corpus_weights
+        batches = TranslationBatches(split, limits, lengths, seed, skip, self._longest, weights)
         self._tell_lengths(batches)
         return batches
 
@@ -210,20 +208,50 @@ class TranslationTraining(Training):
         lengths = (documents.validation_length,) if documents.active else ()
         limits = self.settings.batching.validation_limits
         skip = self.settings.batching.skip_invalid_size_inputs
-        split = self._joined([self.task.load_split(name)])
+        split = self._open(name)
         batches = TranslationBatches(
             split, limits, lengths, skip_too_long=skip, longest=self._longest
         )
         self._tell_lengths(batches)
         return batches
 
-    def _joined(self, splits: Sequence[Split]) -> Split:
-        """Return splits as one, after seeing that they have both sides, and documents if needed."""
+    def _open_corpora(self, folder: str) -> Split:
+        """Return the training split of a data folder joined with those of further folders.
+
+        As in fairseq, ``train1``, ``train2``... belong to ``train``.
+        """
+        options, own = self.settings.task, self._folders[0]
+        tasks = [self.task] if folder == own else [self.task.at_folder(folder, own)]
+        tasks += [self.task.at_folder(extra) for extra in options.extra_data]
+        corpora = [self._checked(task.load_chained(options.train_subset)) for task in tasks]
+        tags = [-1] * len(corpora)
+        if options.tag_extra_data:
+            fillers = self.task.source_dictionary.fillers
+            if len(fillers) < len(options.extra_data):
+                raise ConfigError(
+                    f"--tag-extra-data: the source dictionary has {len(fillers)} unused entries "
+                    f"for {len(options.extra_data)} tags; preprocess with a larger --padding-factor"
+                )
+            tags[1:] = fillers[: len(options.extra_data)]
+        if self.settings.documents.active and any(one.documents is not None for one in corpora):
+            for one in corpora:
+                if one.documents is None:
+                    self.say(f"{one.stem}: no document boundaries, so that each sentence is one")
+        return self._with_documents(Split.chained(corpora, tags))
+
+    def _open(self, name: str) -> Split:
+        """Return a split with both sides, and with documents if sentences are to be joined."""
+        return self._with_documents(self._checked([self.task.load_split(name)]))
+
+    def _checked(self, splits: list[Split]) -> Split:
+        """Return splits as one; their sizes are printed."""
         for part in splits:
             if part.target is None:
                 raise DataError(f"{part.source.prefix}: has no target side to learn from")
             self.say(f"{part.source.prefix}: {len(part):,} sentence pairs")
-        split = Split.chained(splits)
+        return Split.chained(splits)
+
+    def _with_documents(self, split: Split) -> Split:
         if self.settings.documents.active:
             documents = self.settings.documents
             flag = "--doc-mixture" if documents.doc_mixture else "--max-doc-tokens"

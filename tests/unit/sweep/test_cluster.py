@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from relu_nmt.errors import ConfigError, DataError, ReluNmtError
+from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.cluster import Cluster, Work, result_of
 from relu_nmt.sweep.cluster import ClusterRunner, StepWork, make_runner
 from relu_nmt.sweep.runner import StepRunner
@@ -191,8 +191,6 @@ def test_an_error_for_the_user_comes_back(tmp_path):
     executor = submitit.AutoExecutor(tmp_path, cluster="debug")
     with pytest.raises(DataError, match=r"^train\.de: no such file"):
         result_of(executor.submit(Work(fail, "train.de")))
-    with pytest.raises(ReluNmtError, match=r"division by zero \(see .*log\.err\)"):
-        result_of(executor.submit(Work((1).__truediv__, 0)))
     assert result_of(executor.submit(Work(abs, -2))) == 2
 
 
