@@ -72,7 +72,7 @@ class Cluster:
             folder.mkdir(parents=True, exist_ok=True)
             self._executor = submitit.AutoExecutor(folder, cluster=name)
             self._executor.update_parameters(**{"timeout_min": MINUTES_OF_A_WEEK, **parameters})
-        except (RuntimeError, NameError, TypeError, ValueError, OSError) as error:
+        except (AssertionError, RuntimeError, NameError, TypeError, ValueError, OSError) as error:
             line = " ".join(str(error).split())
             raise ConfigError(f"--cluster {name}, --cluster-parameters: {line}") from error
 

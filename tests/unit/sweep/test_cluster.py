@@ -197,7 +197,7 @@ def test_an_error_for_the_user_comes_back(tmp_path):
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"partition": "long"}, "--cluster local, --cluster-parameters: .*partition"),
+        ({"gpus": 4}, "--cluster local, --cluster-parameters: .*gpus"),
         ({"timeout_min": "long"}, "--cluster local, --cluster-parameters: "),
     ],
 )
