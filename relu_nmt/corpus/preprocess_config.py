@@ -100,6 +100,16 @@ class PreprocessConfig(ClusterOptions):
         "use this model instead: codes of subword-nmt, or a model of SentencePiece",
         metavar="FILE",
     )
+    subword_sampling: float = option(
+        0.0,
+        "split training text at random instead of in the likeliest way: probability of dropping a "
+        "merge (subword-nmt; 0.1 is usual), or power of the probabilities (sentencepiece; 0.2). "
+        "Other seeds give other folders, which --extra-data of relu-nmt-train joins",
+        least=0,
+        most=1,
+        metavar="X",
+        needs=("subword", "subword-nmt", "sentencepiece"),
+    )
     document_separator: str = option(
         "none",
         "what stands between documents: a blank line, or a line <d> before each (tag)",

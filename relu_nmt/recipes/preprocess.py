@@ -186,6 +186,8 @@ class _Builder:
             for name, value in to_dict(self.config).items()
             if name not in (*WITHOUT_EFFECT, *FILE_SETTINGS)
         }
+        if not self.config.subword_sampling:  # which folders of earlier versions do not name
+            del settings["subword_sampling"]
         contents: dict[str, Any] = {
             f"{split}.{language}": text.sha256 for (split, language), text in self.inputs.items()
         }

@@ -443,3 +443,31 @@ def test_mistakes_with_shards(tmp_path, capsys, text, flags, message):
     words = ["-s", "de", "-t", "en", "--trainpref", text, "--destdir", str(tmp_path)]
     assert main([*words, *flags.split()]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("subword", ["subword-nmt", "sentencepiece"])
+def test_training_text_is_split_at_random(corpus, subword):
+    splits = ("train", "valid")
+    common = ["--joined-dictionary", "--subword", subword, "--subword-size", "60", "--workers"]
+    sampled = ["--subword-sampling", "0.2"]
+    assert run(corpus, *common, "1", dest="usual", splits=splits) == 0
+    assert run(corpus, *common, "1", *sampled, dest="one", splits=splits) == 0
+    assert run(corpus, *common, "3", *sampled, dest="two", splits=splits) == 0
+    usual, one, two = (contents(corpus / name) for name in ("usual", "one", "two"))
+    assert one == two
+    [model] = [name for name in one if name.startswith(("subword.", "sentencepiece."))]
+    assert usual[model] == one[model]
+    assert usual["train.de-en.de.bin"] != one["train.de-en.de.bin"]
+    given = ["--subword-model", corpus / "one" / model, "--srcdict", corpus / "one" / "dict.de.txt"]
+    flags = [*common[:3], *map(str, given), *sampled, "--seed", "2"]
+    assert run(corpus, *flags, dest="other", splits=splits) == 0
+    other = contents(corpus / "other")
+    assert other["train.de-en.de.bin"] != one["train.de-en.de.bin"]
+    assert other["valid.de-en.de.bin"] == one["valid.de-en.de.bin"]
+    assert other["dict.de.txt"] == one["dict.de.txt"]
+    texts = []
+    for name in ("usual", "one", "other"):
+        task = TranslationTask.from_data_folder(corpus / name)
+        train = task.load_split("train")
+        texts.append([task.decode_target(ids) for ids in train.targets()])
+    assert texts[0] == texts[1] == texts[2]  # in other pieces
