@@ -83,7 +83,7 @@ def _check(model: EncoderDecoder) -> None:
 
 
 def _lacking(what: str) -> CheckpointError:
-    return CheckpointError(f"CTranslate2 has no {what}; --to onnx takes every model")
+    return CheckpointError(f"CTranslate2 has no {what}; --to onnx takes more models")
 
 
 def _shape(model: EncoderDecoder, side: str) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from relu_nmt.attention.base import Attention
+from relu_nmt.attention.spec import AttentionSpec
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import CheckpointError, MissingExtraError
 from relu_nmt.loading import LoadedModel
@@ -28,6 +29,8 @@ try:
 except ImportError as missing:
     raise MissingExtraError('ONNX is not installed: pip install "relu-nmt[onnx]"') from missing
 
+COMPARED = ("softmax", "reluformer", "pointwise", "rela", "polynomial")
+"""Attentions whose graphs are tested to compute what the model computes."""
 LONGEST = 4096
 """Tokens of the longest source and target where positions are waves, whose table is stored."""
 
@@ -77,6 +80,13 @@ def save_onnx(loaded: LoadedModel, folder: Path) -> None:
             f"--document-attention {model.config.document_attention}: what a token sees depends on "
             "where sentences end, which no graph of fixed steps tells; ONNX is for full attention"
         )
+    for slot in ("encoder", "decoder", "cross"):
+        name = AttentionSpec.parse(model.config.attention_of(slot)).name
+        if name not in COMPARED:
+            raise CheckpointError(
+                f"attention {name} ({slot}): its graph was not compared with the model; ONNX is for "
+                f"{', '.join(COMPARED)}"
+            )
     longest = {
         "source": _prepare(model, "encoder", model.most_source_tokens),
         "target": _prepare(model, "decoder", model.most_target_tokens),

@@ -60,8 +60,8 @@ class ConvertSettings:
     to: str = option(
         "checkpoint",
         "checkpoint: one for decoding alone, without what the optimiser needs, a third as large; "
-        "ctranslate2: for its fast translation of softmax models; onnx: for any runtime, of every "
-        "model",
+        "ctranslate2: for its fast translation of softmax models; onnx: for any runtime, of more "
+        "models",
         choices=("checkpoint", "ctranslate2", "onnx"),
     )
     output: str = option(
