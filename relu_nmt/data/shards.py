@@ -48,3 +48,7 @@ class ShardedBatches:
     def load(self, index: int) -> TranslationBatch:
         """Read batch ``index`` of the planned epoch."""
         return self.batches.load(index)
+
+    def largest(self) -> int:
+        """Return the number of the planned epoch's batch that takes the most memory."""
+        return self.batches.largest()
