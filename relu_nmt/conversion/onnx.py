@@ -84,7 +84,7 @@ def save_onnx(loaded: LoadedModel, folder: Path) -> None:
         name = AttentionSpec.parse(model.config.attention_of(slot)).name
         if name not in COMPARED:
             raise CheckpointError(
-                f"attention {name} ({slot}): its graph was not compared with the model; ONNX is for "
+                f"attention {name} ({slot}): its graph is not compared with it; ONNX is for "
                 f"{', '.join(COMPARED)}"
             )
     longest = {
