@@ -15,7 +15,9 @@ wants it; the folder is then the same as fairseq's) or raw:
 A run that was interrupted goes on where it was when it is started again.
 """
 
-main = recipe_command("relu-nmt-preprocess", DESCRIPTION, PreprocessConfig, "preprocess")
+main = recipe_command(
+    "relu-nmt-preprocess", DESCRIPTION, PreprocessConfig, "preprocess", computes=False
+)
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -20,7 +20,7 @@ from relu_nmt.decoding.selectors import Candidates, Selector
 from relu_nmt.models.decoder_state import DecoderState
 
 MOST_DONE = 0.125
-"""Share of the sentences of a batch that are done and yet computed: to drop them copies all else."""
+"""Most of a batch that is done and yet computed, 0 to 1: to drop sentences copies all others."""
 
 
 @dataclass(frozen=True)
