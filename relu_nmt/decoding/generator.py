@@ -43,6 +43,7 @@ class Generator:
         dtype: ``torch.float16`` or ``torch.bfloat16`` to compute in; scores stay in float32.
         separators: the symbol that ends each sentence of a source, and of a target: a translation
             then has as many as its source, unless ``config.free_sentence_count``. None for none.
+        banned: token ids of each term that no translation may have.
 
     Raises:
         ConfigError: ``free_sentence_count`` without separators.
@@ -64,6 +65,7 @@ class Generator:
         symbols: Dictionary,
         dtype: torch.dtype | None = None,
         separators: tuple[int, int] | None = None,
+        banned: Sequence[Sequence[int]] = (),
     ) -> None:
         if config.free_sentence_count and separators is None:
             raise ConfigError(
@@ -73,6 +75,7 @@ class Generator:
         self.ensemble = Ensemble(models, config.temperature, dtype)
         self.config = config
         self.symbols = symbols
+        self._banned = banned
         self._separators = None if config.free_sentence_count else separators
 
     def translate(
@@ -140,7 +143,7 @@ class Generator:
         if self.config.score_reference:
             return self.score(src_tokens, self._padded(targets))
         forced = [
-            np.concatenate([source.context, target[: self.config.prefix_size]])
+            np.concatenate([source.context, source.prefix, target[: self.config.prefix_size]])
             for source, target in zip(sources, targets, strict=True)
         ]
         prefixes = self._padded(forced) if any(map(len, forced)) else None
@@ -184,7 +187,14 @@ class Generator:
             limits = np.maximum(limits, sentences.room(prefix_tokens, context_sizes))
             self._check_room(limits)
         constraints = TokenConstraints(
-            config, self.symbols, limits, context_sizes, src_tokens.device, prefix_tokens, sentences
+            config,
+            self.symbols,
+            limits,
+            context_sizes,
+            src_tokens.device,
+            prefix_tokens,
+            sentences,
+            self._banned,
         )
         ids = np.arange(len(limits)) if sentence_ids is None else sentence_ids
         with self.ensemble.evaluating():

@@ -187,13 +187,14 @@ class TranslationTraining(Training):
                 fit into a batch, or document boundaries are wanted but unknown.
         """
         batching, lengths = self.settings.batching, self.settings.documents.training_lengths
-        split = self._open(name, chained=True)
+        split = self._open_corpora(name)
         skip = batching.skip_invalid_size_inputs
         if not skip and (not lengths or SINGLE_SENTENCES in lengths):
             refuse_too_long(split, batching.max_tokens)
         seed = self.settings.trainer.run.seed
         limits = batching.training_limits
-        batches = TranslationBatches(split, limits, lengths, seed, skip, self._longest)
+        weights = self.settings.task.corpus_weights
+        batches = TranslationBatches(split, limits, lengths, seed, skip, self._longest, weights)
         self._tell_lengths(batches)
         return batches
 
@@ -210,19 +211,42 @@ class TranslationTraining(Training):
         self._tell_lengths(batches)
         return batches
 
-    def _open(self, name: str, chained: bool = False) -> Split:
-        """Return a split with both sides, and with documents if sentences are to be joined.
+    def _open_corpora(self, name: str) -> Split:
+        """Return the split of the data folder joined with those of further folders.
 
-        Args:
-            name: of the split.
-            chained: as in fairseq, ``train1``, ``train2``... belong to ``train``.
+        As in fairseq, ``train1``, ``train2``... belong to ``train``.
         """
-        splits = self.task.load_chained(name) if chained else [self.task.load_split(name)]
+        options = self.settings.task
+        tasks = [self.task, *(self.task.at_folder(folder) for folder in options.extra_data)]
+        corpora = [self._checked(task.load_chained(name)) for task in tasks]
+        tags = [-1] * len(corpora)
+        if options.tag_extra_data:
+            fillers = self.task.source_dictionary.fillers
+            if len(fillers) < len(options.extra_data):
+                raise ConfigError(
+                    f"--tag-extra-data: the source dictionary has {len(fillers)} unused entries "
+                    f"for {len(options.extra_data)} tags; preprocess with a larger --padding-factor"
+                )
+            tags[1:] = fillers[: len(options.extra_data)]
+        if self.settings.documents.active and any(one.documents is not None for one in corpora):
+            for one in corpora:
+                if one.documents is None:
+                    self.say(f"{one.stem}: no document boundaries, so that each sentence is one")
+        return self._with_documents(Split.chained(corpora, tags))
+
+    def _open(self, name: str) -> Split:
+        """Return a split with both sides, and with documents if sentences are to be joined."""
+        return self._with_documents(self._checked([self.task.load_split(name)]))
+
+    def _checked(self, splits: list[Split]) -> Split:
+        """Return splits as one; their sizes are printed."""
         for part in splits:
             if part.target is None:
                 raise DataError(f"{part.source.prefix}: has no target side to learn from")
             self.say(f"{part.source.prefix}: {len(part):,} sentence pairs")
-        split = Split.chained(splits)
+        return Split.chained(splits)
+
+    def _with_documents(self, split: Split) -> Split:
         if self.settings.documents.active:
             documents = self.settings.documents
             flag = "--doc-mixture" if documents.doc_mixture else "--max-doc-tokens"

@@ -1,5 +1,6 @@
 """What the recipes that translate have in common: the model, the printed lines, files, notes."""
 
+import json
 import math
 import tempfile
 from collections.abc import Sequence
@@ -102,6 +103,33 @@ class LineFormat:
             pairs = " ".join(f"{source}-{i}" for i, source in enumerate(alignment[:-1]))
             lines.append(f"A-{number}\t{pairs}")
         return lines
+
+    def json(
+        self, number: int, line: str, source: SourceSentence, translations: Sequence[Translation]
+    ) -> str:
+        """Return a line and its translations as JSON; scores are in nats, not base 2.
+
+        Args:
+            number: of the line, from 0.
+            line: as it came.
+            source: the same as tokens.
+            translations: best first; the score of one that is refused is null.
+        """
+        found = []
+        for own in translations:
+            values = own.hypothesis.positional_scores.tolist()
+            entry = {
+                "text": own.text,
+                "score": own.score if math.isfinite(own.score) else None,
+                "tokens": own.tokens,
+                "token_scores": [round(value, 6) for value in values],
+                "reached_limit": own.reached_limit,
+            }
+            if self._print_alignment and own.hypothesis.alignment is not None:
+                entry["alignment"] = own.hypothesis.alignment[:-1].tolist()
+            found.append(entry)
+        whole = {"id": number, "source": line, "source_tokens": source.tokens}
+        return json.dumps({**whole, "translations": found}, ensure_ascii=False)
 
     def _shown(self, tokens: list[str], pipeline: TextPipeline) -> str:
         return " ".join(pipeline.join_words(tokens) if self._join_subwords else tokens)

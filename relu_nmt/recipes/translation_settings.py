@@ -308,6 +308,11 @@ class TextDocumentOptions(ProgressBarOptions):
         f"that the model was trained on ({SINGLE_SENTENCES}, line by line, for one of sentences)",
     )
     window_overlap: int = like(WindowConfig, "window_overlap", 0)
+    split_sentences: bool = option(
+        False,
+        "lines are paragraphs: cut them into sentences (the package sentencex), as the model has "
+        "learnt from, and join the translations of each",
+    )
 
     def check(self) -> None:
         """See that windows can be made, before the model is loaded."""
@@ -362,8 +367,21 @@ class LineOptions:
     )
     format: str = option(
         "text",
-        "text: translations only; fairseq: S-, H-, D- and P- lines with scores",
-        choices=("text", "fairseq"),
+        "text: translations only; fairseq: S-, H-, D- and P- lines with scores; json: one object a "
+        "line with all translations, tokens, scores (nats) and, if asked for, alignments",
+        choices=("text", "fairseq", "json"),
+    )
+    prefixes: str | None = option(
+        None,
+        "begin the translation of each line with the text in the same line of FILE, whole words; "
+        "after an empty line as the model likes",
+        metavar="FILE",
+    )
+    banned_terms: str | None = option(
+        None,
+        "no translation may have a term in FILE, one a line, of one word or more, split as usual; "
+        "with SentencePiece, words that begin with it are banned too",
+        metavar="FILE",
     )
 
 

@@ -8,7 +8,8 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.optim.config import OptimizerConfig, ScheduleConfig
 
 LOG_FORMATS = ("tqdm", "json", "simple", "none")
-DDP_BACKENDS = ("pytorch_ddp", "c10d", "legacy_ddp", "no_c10d")
+ALLOW_UNUSED, FULLY_SHARDED = ("legacy_ddp", "no_c10d"), "fully_sharded"
+DDP_BACKENDS = ("pytorch_ddp", "c10d", *ALLOW_UNUSED, FULLY_SHARDED)
 SECONDS_PER_HOUR = 3600
 # What options need to do anything.
 VALIDATES = ("disable_validation", False)
@@ -254,16 +255,12 @@ class DistributedConfig:
 
     ddp_backend: str = option(
         "pytorch_ddp",
-        "legacy_ddp also allows weights that a batch does not use, and is slower; "
-        "c10d and no_c10d are older names of the two",
+        "legacy_ddp also allows weights that a batch does not use, and is slower; c10d and "
+        "no_c10d are older names of the two. fully_sharded leaves each process only its part of "
+        "weights, gradients and optimiser, for models that do not fit one device",
         choices=DDP_BACKENDS,
         no_effect=_of_one_process,
     )
-
-    @property
-    def find_unused_parameters(self) -> bool:
-        """Whether a batch may leave weights unused."""
-        return self.ddp_backend in ("legacy_ddp", "no_c10d")
 
 
 @settings

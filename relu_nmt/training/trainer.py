@@ -16,6 +16,7 @@ from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.distributed import ProcessGroup, SignalWatch
 from relu_nmt.training.log import Meters, TrainingLog
 from relu_nmt.training.results import TrainingResult, entry
+from relu_nmt.training.sharding import is_sharded, whole_weights
 from relu_nmt.training.state import Components, StartWeights, TrainingState, weights_of
 from relu_nmt.training.update import LaunchedUpdate, UpdatePlan, Updater, UpdateResult, update_seed
 
@@ -83,14 +84,15 @@ class Trainer:
         self._start = start
         self.state = TrainingState()
         self.result = TrainingResult()
-        objective.to(process.device).train()
+        # Sharding makes new parameters, which the optimiser and the average are to know.
+        wrapped = process.wrap(objective.train(), config.distributed.ddp_backend)
         self.parts = Components(objective, config, process)
         self.log = log or TrainingLog(config.logging, quiet=not process.is_first)
         self._description = description
         self._process = process
         self._data = data
         self._updater = Updater(
-            process.wrap(objective, config.distributed.find_unused_parameters),
+            wrapped,
             self.parts.optimizer,
             self.parts.precision,
             config.run.clip_norm,
@@ -170,9 +172,8 @@ class Trainer:
         names = list(self.parts.validate(source, max_batches=self._process.world_size))
         if (scorer := self._data.scorers.get(subset)) is not None:
             names += scorer.metric_names
-            self.parts.objective.eval()
-            scorer.check()
-            self.parts.objective.train()
+            with self.parts.evaluating(), whole_weights(self.parts.objective):
+                scorer.check()
         metric = self.config.validation.best_checkpoint_metric
         if metric not in names:
             raise ConfigError(
@@ -358,12 +359,13 @@ class Trainer:
         epoch = state.epoch - end_of_epoch
         best_score = score if is_best else None
         names = self._folder.names(epoch, state.num_updates, end_of_epoch, best_score)
-        if names and self._process.is_first:
+        if names and (self._process.is_first or is_sharded(self.parts.objective)):
             start = time.monotonic()
             shown = "none" if score is None else f"{score:g}"
             with_optimizer = not self.config.checkpoint.no_save_optimizer_state
             with self.parts.snapshot(state, self._description, with_optimizer) as checkpoint:
-                self._folder.write(checkpoint, names)
+                if self._process.is_first:
+                    self._folder.write(checkpoint, names)
             self.log.say(
                 f"saved checkpoint {self._folder.path / names[0]} (epoch {epoch} @ "
                 f"{state.num_updates} updates, score {shown}) (writing took "

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from relu_nmt.errors import ConfigError, TrainingError
 from relu_nmt.objective import LossOutput
@@ -18,6 +17,7 @@ from relu_nmt.training.batches import Batch
 from relu_nmt.training.config import RunConfig
 from relu_nmt.training.distributed import ProcessGroup
 from relu_nmt.training.log import Meters, add_metrics
+from relu_nmt.training.sharding import exchanging, is_sharded, own_part
 
 FAIRSEQ_SCALE_WINDOW = 2**14
 SHOWN_IDS = 20
@@ -281,11 +281,7 @@ class Updater:
         self, batch: Batch, weight: int, telemetry: bool, last: bool
     ) -> LossOutput:
         # Gradients are exchanged once, with the last batch.
-        objective = self._objective
-        exchange: AbstractContextManager[None] = nullcontext()
-        if isinstance(objective, DistributedDataParallel) and not last:
-            exchange = objective.no_sync()
-        with exchange:
+        with exchanging(self._objective, exchange=last):
             with self._precision.autocast():
                 output: LossOutput = self._objective(
                     batch.to(self._process.device), telemetry=telemetry
@@ -301,9 +297,12 @@ class Updater:
         undoes.
         """
         self._precision.scaler.unscale_(self._optimizer)
-        gradients = [p.grad for p in self._parameters if p.grad is not None]
+        gradients = [own_part(p.grad) for p in self._parameters if p.grad is not None]
         factor = (self._process.world_size / sample_size.clamp(min=1)).to(gradients[0].dtype)
-        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients))) * factor
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+        if is_sharded(self._objective):
+            norm = self._process.sum(norm.square()).sqrt()
+        norm = norm * factor
         if self._clip_norm > 0:
             factor = factor * (self._clip_norm / (norm + 1e-6)).clamp(max=1.0)
         torch._foreach_mul_(gradients, factor)

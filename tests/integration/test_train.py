@@ -175,8 +175,12 @@ def test_the_seed_decides(folder, tmp_path):
 
 
 @pytest.mark.slow
-def test_two_processes_give_the_losses_of_one(folder, tmp_path, capsys):
-    flags = f"{QUICK} --max-tokens 60 --max-epoch 2 --dropout 0 --eval-bleu"
+@pytest.mark.parametrize(
+    "further",
+    ["", "--ddp-backend fully_sharded --share-all-embeddings --checkpoint-activations --store-ema"],
+)
+def test_two_processes_give_the_losses_of_one(folder, tmp_path, capsys, further):
+    flags = f"{QUICK} --max-tokens 60 --max-epoch 2 --dropout 0 --eval-bleu {further}"
     flags += f" --best-checkpoint-metric bleu --save-dir {tmp_path}"
     _, one = run(folder / "joined", f"{flags}/one --update-freq 2", capsys)
     out, error = start(folder / "joined", f"{flags}/two", processes=2).communicate(timeout=120)
@@ -185,6 +189,12 @@ def test_two_processes_give_the_losses_of_one(folder, tmp_path, capsys):
     for name in ("loss", "nll_loss", "attention_norm", "gnorm", "wpb", "bsz", "valid_loss", "lr"):
         assert values(one, name) == pytest.approx(values(two, name), rel=2e-3), name
     assert values(one, "valid_bleu") == pytest.approx(values(two, "valid_bleu"), abs=1)
+    # What two processes stored is what one stores, and one goes on from it.
+    alone, together = weights(tmp_path / "one"), weights(tmp_path / "two")
+    assert alone.keys() == together.keys()
+    for name in alone:
+        torch.testing.assert_close(alone[name], together[name], rtol=1e-2, atol=1e-4)
+    assert run(folder / "joined", f"{flags}/two --update-freq 2 --max-epoch 3")[0] == 0
 
 
 def wait_for(process, text):

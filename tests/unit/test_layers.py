@@ -33,10 +33,11 @@ MAY_IMPORT = {
     "user_modules": {"errors"},
     "sweep": BASE | {"attention", "data", "evaluation", "training", "user_modules"},
     "vision": BASE | {"dropout", "objective", "attention", "modules", "data", "optim", "training"},
+    "conversion": BASE | {"attention", "modules", "models", "data", "loading", "vision"},
     "recipes": BASE
     | {"attention", "modules", "models", "data", "tokenization", "corpus", "optim", "training"}
     | {"decoding", "evaluation", "analysis", "loading", "translator", "sweep", "vision"}
-    | {"user_modules"},
+    | {"user_modules", "conversion"},
     "__init__": {"translator", "vision"},
 }
 

@@ -12,6 +12,7 @@ from relu_nmt.optim.config import OptimizerConfig, ScheduleConfig
 from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.config import (
     CheckpointConfig,
+    DistributedConfig,
     EmaConfig,
     LoggingConfig,
     RunConfig,
@@ -129,6 +130,7 @@ class Toy:
     logging: dict = field(default_factory=dict)
     schedule: dict = field(default_factory=dict)
     ema: dict = field(default_factory=dict)
+    distributed: dict = field(default_factory=dict)
     dropout: float = 0.2
     train: ToySource = field(default_factory=ToySource)
     valid: dict = field(default_factory=lambda: {"valid": ToySource(2)})
@@ -143,6 +145,7 @@ class Toy:
             checkpoint=CheckpointConfig(**{"save_dir": str(self.folder), **self.checkpoint}),
             logging=LoggingConfig(**{"log_format": "json", "log_interval": 2, **self.logging}),
             ema=EmaConfig(**self.ema),
+            distributed=DistributedConfig(**self.distributed),
         )
         return Trainer(
             ToyObjective(ToyModel(self.dropout)),
