@@ -171,9 +171,9 @@ def test_processes_translate_as_one_does(folder):
         assert lines_of(one, kind) == lines_of(three, kind)
 
 
-def test_products_of_8_bits_translate_almost_alike(generated, folder):
+def test_products_of_8_bits_score_almost_alike(folder):
     model = folder / "checkpoint1.safetensors"
-    words = ["generate", folder / "raw-bin", "--path", model, *SHORT, "--cpu", "--score-reference"]
+    words = ["generate", folder / "raw-bin", "--path", model, "--cpu", "--score-reference"]
     exact, rounded = (
         [float(fields[0]) for _, fields in lines_of(run(*words, *more).stdout, "H")]
         for more in ([], ["--int8"])
