@@ -36,7 +36,6 @@ from relu_nmt.decoding.translations import (
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.loading import load_model
 from relu_nmt.models.encoder_decoder import EncoderDecoder
-from relu_nmt.models.int8 import use_int8
 
 
 class Translator:
@@ -46,8 +45,7 @@ class Translator:
         models: models with the same dictionaries.
         task: tokenisation and dictionaries.
         device: where to compute; a GPU if there is one by default.
-        dtype: ``torch.float16`` or ``torch.bfloat16`` to compute in, or, on a CPU, ``torch.qint8``
-            for products of 8-bit integers, for which the models are changed; float32 by default.
+        dtype: ``torch.float16`` or ``torch.bfloat16`` to compute in; float32 by default.
         max_doc_tokens: the longest groups of sentences that the models learnt from, in tokens;
             1: single sentences.
 
@@ -80,10 +78,7 @@ class Translator:
         self.device = torch.device(device)
         self.task = task
         self.models = [model.to(self.device) for model in models]
-        if dtype == torch.qint8:
-            for model in self.models:
-                use_int8(model)
-        self.dtype = None if dtype in (torch.float32, torch.qint8) else dtype
+        self.dtype = None if dtype == torch.float32 else dtype
         self.max_doc_tokens = max_doc_tokens
         self.ensemble = Ensemble(self.models, dtype=self.dtype)
         self.max_source_positions = self.ensemble.max_source_positions

@@ -36,10 +36,6 @@ def load_translator(options: ModelOptions, data: str | None = None) -> Translato
     if options.fp16 and device == "cpu":
         raise ConfigError("--fp16 needs a GPU; on the CPU use --bf16 or neither")
     dtype = torch.float16 if options.fp16 else torch.bfloat16 if options.bf16 else None
-    if options.int8:
-        if device != "cpu" or dtype is not None:
-            raise ConfigError("--int8 is for CPUs (--cpu), without --fp16 and --bf16")
-        dtype = torch.qint8
     overrides = model_overrides(options.model_overrides)
     backend = options.attention_backend
     translator = Translator.from_checkpoint(options.path, device, dtype, backend, overrides)

@@ -76,11 +76,6 @@ class ModelOptions(LanguageOptions, FairseqOptions, PrecisionOptions, AttentionB
         choices=("moses", "space", "none"),
     )
     bf16: bool = like(PrecisionOptions, "bf16", False, "compute in bfloat16; also on the CPU")
-    int8: bool = option(
-        False,
-        "compute the products in 8-bit integers; on a CPU only. What comes in is rounded batch by "
-        "batch, so translations depend a little on what else is in theirs",
-    )
     model_overrides: str = option(
         "{}",
         "settings of the model that go before those in its checkpoint, as JSON or as Python writes "

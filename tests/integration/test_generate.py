@@ -171,17 +171,6 @@ def test_processes_translate_as_one_does(folder):
         assert lines_of(one, kind) == lines_of(three, kind)
 
 
-def test_products_of_8_bits_score_almost_alike(folder):
-    model = folder / "checkpoint1.safetensors"
-    words = ["generate", folder / "raw-bin", "--path", model, "--cpu", "--score-reference"]
-    exact, rounded = (
-        [float(fields[0]) for _, fields in lines_of(run(*words, *more).stdout, "H")]
-        for more in ([], ["--int8"])
-    )
-    assert rounded != exact
-    assert rounded == pytest.approx(exact, rel=0.05, abs=0.05)
-
-
 def test_remove_bpe_nbest_alignment_and_results_path(folder, tmp_path):
     model = folder / "checkpoint1.safetensors"
     flags = ["--remove-bpe", "--nbest", 2, "--print-alignment", "--results-path", tmp_path / "out"]
@@ -273,7 +262,6 @@ def test_a_folder_of_fairseqs_is_scored_on_its_tokens(folder):
         (["raw-bin", "--path", "checkpoint1.safetensors", "-s", "fr"], "--source-lang fr"),
         (["raw-bin", "--path", "checkpoint1.safetensors", "--nbest", "9"], "--nbest 9"),
         (["raw-bin", "--path", "checkpoint1.safetensors", "--fp16"], "--fp16 needs a GPU"),
-        (["raw-bin", "--path", "checkpoint1.safetensors", "--int8", "--bf16"], "--int8 is for"),
         (["raw-bin", "--path", "short.safetensors"], "--skip-invalid-size-inputs-valid-test"),
         (
             ["raw-bin", "--path", "checkpoint1.safetensors", "--replace-unk", "no-lexicon"],
