@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
 from relu_nmt.attention.base import Attention, Need
 from relu_nmt.attention.records import ModuleSums, attention_sums, bucket_name, record_attention
@@ -123,17 +123,46 @@ def attention_weights(
     Raises:
         ConfigError: several models, or nothing to show at this place.
     """
+    place = checked_place(single_model(ensemble), place)
+    [weights] = _weights_of(ensemble, [place], source, target)
+    return weights if place.head is None else weights[place.head]
+
+
+def slot_weights(
+    ensemble: Ensemble, slot: str, source: np.ndarray, target: np.ndarray
+) -> np.ndarray:
+    """Return the weights of all layers and heads of a slot, [L, H, Nq, Nk] float32, from one pass.
+
+    See :func:`attention_weights`.
+
+    Raises:
+        ConfigError: several models, or nothing to show in this slot.
+    """
     model = single_model(ensemble)
-    place = checked_place(model, place)
-    attention = attention_of(model, place.slot, place.layer)
+    layers = (model.encoder if slot == "encoder" else model.decoder).layers
+    places = [checked_place(model, AttentionPlace(slot, layer)) for layer in range(len(layers))]
+    return np.stack(_weights_of(ensemble, places, source, target))
+
+
+def _weights_of(
+    ensemble: Ensemble, places: Sequence[AttentionPlace], source: np.ndarray, target: np.ndarray
+) -> list[np.ndarray]:
+    """Return the weights of all heads at each place, [H, Nq, Nk] float32, from one pass."""
+    model = single_model(ensemble)
+    attentions = nn.ModuleList(attention_of(model, place.slot, place.layer) for place in places)
     src_tokens, prev_output_tokens = decoder_inputs([source], [target], ensemble)
-    with ensemble.evaluating(), record_attention(attention, Need(weights=True)) as records:
+    with ensemble.evaluating(), record_attention(attentions, Need(weights=True)) as records:
         model(src_tokens, prev_output_tokens)
-    if not records or records[-1].weights is None:
-        raise ConfigError(f"attention {place}: its mechanism returned no weights")
-    weights, rows = records[-1].weights, records[-1].visibility.rows
-    weights = (weights if rows is None else rows.in_documents(weights))[0].float()
-    return (weights if place.head is None else weights[place.head]).cpu().numpy()
+    last = {record.layer: record for record in records}
+    found = []
+    for place in places:
+        record = last.get(place.layer)
+        if record is None or record.weights is None:
+            raise ConfigError(f"attention {place}: its mechanism returned no weights")
+        weights, rows = record.weights, record.visibility.rows
+        weights = (weights if rows is None else rows.in_documents(weights))[0].float()
+        found.append(weights.cpu().numpy())
+    return found
 
 
 def decoder_inputs(

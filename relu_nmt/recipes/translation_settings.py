@@ -292,7 +292,7 @@ class TranslateSplitSettings:
 
 
 @settings
-class TextDocumentOptions(ProgressBarOptions):
+class WindowOptions:
     """How much of a document to translate at once."""
 
     max_doc_tokens: int | None = like(
@@ -303,11 +303,6 @@ class TextDocumentOptions(ProgressBarOptions):
         f"that the model was trained on ({SINGLE_SENTENCES}, line by line, for one of sentences)",
     )
     window_overlap: int = like(WindowConfig, "window_overlap", 0)
-    split_sentences: bool = option(
-        False,
-        "lines are paragraphs: cut them into sentences (the package sentencex), as the model has "
-        "learnt from, and join the translations of each",
-    )
 
     def check(self) -> None:
         """See that windows can be made, before the model is loaded."""
@@ -321,6 +316,17 @@ class TextDocumentOptions(ProgressBarOptions):
             ConfigError: an overlap of single sentences.
         """
         return WindowConfig(self.max_doc_tokens or longest, self.window_overlap, repair=True)
+
+
+@settings
+class TextDocumentOptions(ProgressBarOptions, WindowOptions):
+    """How a text of documents is translated."""
+
+    split_sentences: bool = option(
+        False,
+        "lines are paragraphs: cut them into sentences (the package sentencex), as the model has "
+        "learnt from, and join the translations of each",
+    )
 
 
 @settings
@@ -340,7 +346,7 @@ class TranslateDocumentsSettings:
 
     def check(self) -> None:
         """Refuse what one line for each line has no room for."""
-        _refuse_references(self.search)
+        refuse_references(self.search)
         if self.search.nbest > 1 or self.search.print_alignment is not None:
             flag = "--nbest" if self.search.nbest > 1 else "--print-alignment"
             raise ConfigError(
@@ -399,10 +405,15 @@ class TranslateLinesSettings:
 
     def check(self) -> None:
         """Refuse what needs references."""
-        _refuse_references(self.search)
+        refuse_references(self.search)
 
 
-def _refuse_references(config: GenerationConfig) -> None:
+def refuse_references(config: GenerationConfig) -> None:
+    """Refuse settings of the search that need references.
+
+    Raises:
+        ConfigError: there is one.
+    """
     if config.score_reference or config.prefix_size:
         raise ConfigError(
             "--score-reference and --prefix-size need references; use relu-nmt-generate"

@@ -30,6 +30,7 @@ MAY_IMPORT = {
     "loading": BASE | {"attention", "modules", "models", "corpus", "training", "data"},
     "translator": BASE
     | {"attention", "loading", "analysis", "decoding", "corpus", "models", "data", "evaluation"},
+    "serving": BASE | {"attention", "translator", "analysis", "decoding", "data"},
     "user_modules": {"errors"},
     "sweep": BASE | {"attention", "data", "evaluation", "training", "user_modules"},
     "vision": BASE | {"dropout", "objective", "attention", "modules", "data", "optim", "training"},
@@ -37,7 +38,7 @@ MAY_IMPORT = {
     "recipes": BASE
     | {"attention", "modules", "models", "data", "tokenization", "corpus", "optim", "training"}
     | {"decoding", "evaluation", "analysis", "loading", "translator", "sweep", "vision"}
-    | {"user_modules", "conversion"},
+    | {"user_modules", "serving", "conversion"},
     "__init__": {"translator", "vision"},
 }
 
