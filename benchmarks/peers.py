@@ -163,15 +163,15 @@ class JoeyNMT(Program):
         shape = Shape(**trained.pop("shape"))
         config = self._config(Training(shape, **trained), self.models, task)
         words = [str(self.bin / "python"), "-m", "joeynmt", "translate", str(config)]
-        words += ["-o", str(self.folder / "translations")]
         return Command(words, {"PYTHONPATH": ""}, self.text / f"{task.split}.de")
 
     def translated(self, task: Decoding, run: Run) -> tuple[float, list[str]]:
-        """See :meth:`Program.translated`."""
+        """See :meth:`Program.translated`; they are printed last, as its ``-o`` is broken."""
         match = re.search(r"Generation took ([\d.]+)", run.text)
         if match is None:
             raise FailedCommand(f"{self.name} printed no 'Generation took'")
-        return float(match[1]), (self.folder / "translations").read_text("utf-8").splitlines()
+        count = (self.text / f"{task.split}.de").read_text("utf-8").count("\n")
+        return float(match[1]), [line for _, line in run.lines[-count:]]
 
     def _config(self, task: Training, folder: Path, decoding: Decoding | None) -> Path:
         """Write the settings of a training, or of a decoding with its model."""

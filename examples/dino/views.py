@@ -158,7 +158,7 @@ class Views:
         from PIL.Image import Transpose
 
         box = random_box(image.size, (areas[0], areas[1]), generator)
-        view = resized_part(image, box, size)
+        view = resized_part(image, box, (size, size))
         return view.transpose(Transpose.FLIP_LEFT_RIGHT) if generator.random() < FLIP else view
 
     def _changed(self, view: "Image", blur: float, generator: np.random.Generator) -> "Image":

@@ -3,10 +3,13 @@
 Weights are those of any layer, slot and head.
 """
 
+import base64
 import json
 import math
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +21,8 @@ from relu_nmt.attention.spec import SLOTS, AttentionPlace
 from relu_nmt.data.batches import pad_rows, shift_right
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.decoding.ensemble import Ensemble
-from relu_nmt.errors import ConfigError
+from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.io.safe_write import safe_writer
 from relu_nmt.models.encoder_decoder import EncoderDecoder
 
 DIGITS = 4
@@ -72,6 +76,31 @@ class AttentionMap:
         rounded = np.vectorize(lambda weight: float(f"{weight:.{DIGITS}g}"), otypes=[float])
         weights = rounded(self.weights).tolist()
         return json.dumps({**asdict(self), "weights": weights}, ensure_ascii=False)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Draw it as SVG: one head with its tokens, or the heads side by side.
+
+        Colours are shares of each row's weight.
+
+        Args:
+            path: ends in ``.svg``.
+
+        Raises:
+            ConfigError: it ends in something else.
+            DataError: the file cannot be written.
+        """
+        from relu_nmt.analysis import plots  # which knows maps
+
+        if Path(path).suffix != ".svg":
+            raise ConfigError(f"{path}: maps are drawn as SVG; give a name that ends in .svg")
+        place = AttentionPlace(self.slot, self.layer, self.head)
+        draw = plots.large_maps if self.weights.ndim == 2 else plots.head_maps
+        image = draw({str(place): plots.SentenceMap(self)})
+        try:
+            with safe_writer(path) as file:
+                file.write(base64.b64decode(image.partition(",")[2]))
+        except OSError as error:
+            raise DataError(f"{path}: cannot write it: {error.strerror}") from error
 
 
 def attention_of(model: EncoderDecoder, slot: str, layer: int) -> Attention:

@@ -108,7 +108,9 @@ def read_fairseq(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str
             f"{path}: not read ({reason}); expected a checkpoint of fairseq"
         ) from (error)
     tensors = found.get("model") if isinstance(found, dict) else None
-    if not isinstance(tensors, dict) or not all(isinstance(t, Tensor) for t in tensors.values()):
+    if not isinstance(tensors, dict) or not all(
+        isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in tensors.items()
+    ):
         raise CheckpointError(f"{path}: no model in it; expected a checkpoint of fairseq")
     return _settings(found, path), tensors
 
@@ -143,7 +145,7 @@ def transformer_config(
         if theirs.get(name):
             flag = f"--{name.replace('_', '-')}"
             raise CheckpointError(f"{path}: trained with {flag}, which no model here has")
-    function = theirs.get("activation_fn", "relu")
+    function = str(theirs.get("activation_fn", "relu"))
     if function not in FEED_FORWARDS:
         known = ", ".join(FEED_FORWARDS)
         raise CheckpointError(f"{path}: trained with --activation-fn {function}; known are {known}")

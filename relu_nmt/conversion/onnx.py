@@ -117,7 +117,7 @@ def save_onnx(loaded: LoadedModel, folder: Path) -> None:
 
 
 def save_image_onnx(classifier: ImageClassifier, folder: Path) -> None:
-    """Write an image classifier: ``model.onnx``, and ``config.json`` with classes and image size.
+    """Write an image classifier: ``model.onnx``, and ``config.json`` (classes, height, width).
 
     Args:
         classifier: the model.
@@ -127,15 +127,16 @@ def save_image_onnx(classifier: ImageClassifier, folder: Path) -> None:
         CheckpointError: the model has parts that PyTorch cannot put into a graph.
     """
     _to_reference(classifier.model)
-    size = classifier.transform.size
-    images = torch.randn(2, 3, size, size)
+    height, width = classifier.transform.sides
+    images = torch.randn(2, 3, height, width)
     batch = torch.export.Dim("batch", max=1 << 16)
     _export(
         _Images(classifier.model), {"images": images}, [{0: batch}], "logits", folder / "model.onnx"
     )
     preprocessing = dataclasses.asdict(classifier.transform.config)
+    sides = [height, width]
     _write_json(
-        folder, {"classes": classifier.classes, "size": size, "preprocessing": preprocessing}
+        folder, {"classes": classifier.classes, "size": sides, "preprocessing": preprocessing}
     )
 
 

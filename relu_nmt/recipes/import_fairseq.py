@@ -42,7 +42,11 @@ def run(settings: Settings, *, progress: bool = True) -> Path:
         target_text=_pipeline(task.target_text, settings),
     )
     config = transformer_config(theirs, settings.checkpoint)
-    save_model(output, config, task, transformer_tensors(tensors, config), settings.checkpoint)
+    try:
+        ours = transformer_tensors(tensors, config)
+    except (RuntimeError, IndexError, ValueError) as error:  # of tensors of a wrong shape
+        raise CheckpointError(f"{settings.checkpoint}: damaged weights ({error})") from error
+    save_model(output, config, task, ours, settings.checkpoint)
     if progress:
         pair = f"{task.source_lang}-{task.target_lang}"
         print(f"written: {output} ({pair}, {output.stat().st_size:,} bytes)")

@@ -214,7 +214,12 @@ class TranslationTrainingSettings(TrainingSettings):
         2
     """
 
-    data: str = option(REQUIRED, "data folder", metavar="DATA", positional=True)
+    data: str = option(
+        REQUIRED,
+        "data folder; of several (shards), a:b:c, each epoch trains on one, in turn",
+        metavar="DATA",
+        positional=True,
+    )
     task: TaskOptions = group("task and loss", TaskOptions)
     model: TransformerConfig = group("model", TransformerConfig)
     regularizer: AttentionRegularizerConfig = group(

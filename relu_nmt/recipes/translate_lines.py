@@ -5,7 +5,9 @@ import math
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
+from relu_nmt.attention.spec import AttentionPlace
 from relu_nmt.decoding.translations import SourceLimit, TranslatedLines, Translation
 from relu_nmt.errors import DataError
 from relu_nmt.io.progress_bar import hidden_progress, progress_bar
@@ -13,6 +15,7 @@ from relu_nmt.io.standard_streams import standard_input
 from relu_nmt.io.text_lines import decode_lines, open_text, read_lines, reading
 from relu_nmt.recipes.translation import (
     LineFormat,
+    check_writable,
     limit_note,
     load_translator,
     named,
@@ -22,6 +25,7 @@ from relu_nmt.recipes.translation import (
 from relu_nmt.recipes.translation_settings import TranslateLinesSettings as Settings
 
 READ_BYTES = 1 << 16
+LAST_CROSS = AttentionPlace("cross", -1)
 
 
 def run(settings: Settings, *, progress: bool = True) -> TranslatedLines:
@@ -43,6 +47,8 @@ def run(settings: Settings, *, progress: bool = True) -> TranslatedLines:
     limit = SourceLimit()
     prefixes = None if options.prefixes is None else read_lines(options.prefixes)
     banned = [] if options.banned_terms is None else read_lines(options.banned_terms)
+    if options.attention_pictures is not None:
+        check_writable("--attention-pictures", f"{options.attention_pictures}/0.svg")
     with _opened(options.input) as file:
         translator = load_translator(settings.model, settings.data)
         limit = source_limit(settings.model, translator)
@@ -73,6 +79,10 @@ def run(settings: Settings, *, progress: bool = True) -> TranslatedLines:
                         too_long.append(number)
                         if not limit.truncate:
                             translations = [untranslated(own) for own in translations]
+                    elif options.attention_pictures is not None and source.tokens:
+                        tokens = translations[0].hypothesis.tokens
+                        picture = Path(options.attention_pictures, f"{number}.svg")
+                        translator.attention_at(LAST_CROSS, source, tokens).save(picture)
                     texts.append(translations[0].text)
                     if translations[0].reached_limit:
                         at_limit.append(number)

@@ -10,6 +10,7 @@ import torch
 
 from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.groups import SINGLE_SENTENCES
+from relu_nmt.data.shards import data_folders
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.decoding.translations import SourceLimit, SourceSentence, Translation
 from relu_nmt.errors import ConfigError, DataError
@@ -51,7 +52,7 @@ def _adapted_task(
         if asked is not None and asked != own:
             raise ConfigError(f"--{side}-lang {asked}: the checkpoint's is {own}")
     if data is not None:
-        task = task.at_folder(data)
+        task = task.at_folder(data_folders(data)[0])  # fairseq: only training has several
     # Where the text was split here, it is joined anyway; the flag only says how to show it.
     symbol = options.post_process if task.target_text.keeps_text else None
     return task.with_post_processing(symbol, options.tokenizer)

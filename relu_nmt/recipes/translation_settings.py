@@ -372,6 +372,12 @@ class LineOptions:
         "line with all translations, tokens, scores (nats) and, if asked for, alignments",
         choices=("text", "fairseq", "json"),
     )
+    attention_pictures: str | None = option(
+        None,
+        "draw where the last layer's cross-attention looked while it wrote the best translation of "
+        "each line: NUMBER.svg in this folder, from 0",
+        metavar="DIR",
+    )
     prefixes: str | None = option(
         None,
         "begin the translation of each line with the text in the same line of FILE, whole words; "

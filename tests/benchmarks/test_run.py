@@ -67,11 +67,14 @@ def test_translations_in_the_order_of_the_input(modules, tmp_path):
     (tmp_path / "translations").write_text("yes\nno\n")
     for name, line in (
         ("opennmt-py", "Total translation time (s): 4.5"),
-        ("joeynmt", "INFO - Generation took 4.5000[sec]."),
         ("ctranslate2", "Translated 2 sentences (2 tokens) in 4.500s"),
     ):
         run = printed(modules, (1.0, line))
         assert program(modules, name, tmp_path).translated(task, run) == (4.5, ["yes", "no"])
+    (tmp_path / "test.de").write_text("ja\nnein\n")
+    lines = ("INFO - Generation took 4.5000[sec].", "yes", "no")
+    run = printed(modules, *((1.0, line) for line in lines))
+    assert program(modules, "joeynmt", tmp_path).translated(task, run) == (4.5, ["yes", "no"])
 
 
 def test_a_command_tells_when_it_printed_what_and_how_it_failed(modules):

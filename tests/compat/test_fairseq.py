@@ -142,6 +142,10 @@ def changed(**settings):
     return lambda found: vars(found["cfg"]["model"]).update(settings)
 
 
+def misshapen(found):
+    found["model"]["encoder.embed_positions.weight"] = torch.zeros(())
+
+
 def dropped(found):
     del found["model"]["encoder.layers.0.fc1.weight"]
 
@@ -153,6 +157,7 @@ def dropped(found):
         (changed(adaptive_softmax_cutoff="9,20"), "trained with --adaptive-softmax-cutoff"),
         (changed(encoder_layers=3), "another model than a transformer here: it lacks"),
         (changed(encoder_ffn_embed_dim=32), "does not fit its settings: size mismatch for "),
+        (misshapen, "damaged weights"),
         (dropped, "it lacks encoder.layers.0.feed_forward.inner.weight"),
         (lambda found: found.pop("model"), "no model in it"),
         (lambda found: found.pop("cfg"), "the settings of no transformer"),

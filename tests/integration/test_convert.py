@@ -145,7 +145,7 @@ def test_an_image_classifier_is_one_graph(tmp_path):
     [logits] = session.run(None, {"images": images.numpy()})
     np.testing.assert_allclose(logits, classifier.outputs(images).logits, atol=1e-4)
     told = json.loads((tmp_path / "out" / "config.json").read_text("utf-8"))
-    assert (tuple(told["classes"]), told["size"]) == (classifier.classes, 8)
+    assert (tuple(told["classes"]), told["size"]) == (classifier.classes, [8, 8])
 
 
 def test_what_no_graph_can_be_is_told(tmp_path):

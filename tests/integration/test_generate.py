@@ -357,6 +357,13 @@ def test_interactive_begins_and_avoids_as_files_tell(folder):
     assert done.returncode == 2 and "prefixes: 1 lines, but the input has more" in done.stderr
 
 
+def test_interactive_draws_where_attention_looked(folder, tmp_path):
+    model = ["--path", folder / "checkpoint1.safetensors", *SHORT]
+    flags = ["--attention-pictures", tmp_path / "maps"]
+    run("interactive", *model, *flags, stdin="Das Haus\n\nein Hund")
+    assert sorted(path.name for path in (tmp_path / "maps").iterdir()) == ["0.svg", "2.svg"]
+
+
 def test_interactive_tells_which_outputs_were_cut(folder):
     lines = ["Das Haus", "", "ein Hund ist rot", "Brot"]
     model = ["--path", folder / "checkpoint1.safetensors", "--cpu"]

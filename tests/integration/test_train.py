@@ -197,6 +197,44 @@ def test_two_processes_give_the_losses_of_one(folder, tmp_path, capsys, further)
     assert run(folder / "joined", f"{flags}/two --update-freq 2 --max-epoch 3")[0] == 0
 
 
+@pytest.fixture(scope="module")
+def shard(folder):
+    """A second data folder with the dictionary of the first."""
+    lines = [f"{number % 10} {number // 10}" for number in range(40)]
+    for language in ("de", "en"):
+        (folder / f"more.{language}").write_text("".join(f"{line}\n" for line in lines))
+    words = str(folder / "joined/dict.de.txt")
+    settings = PreprocessConfig(
+        source_lang="de",
+        target_lang="en",
+        trainpref=str(folder / "more"),
+        destdir=str(folder / "more-bin"),
+        joined_dictionary=True,
+        srcdict=words,
+    )
+    preprocess.run(settings, progress=False)
+    return folder / "more-bin"
+
+
+def test_each_epoch_trains_on_one_of_several_folders(folder, shard, tmp_path, capsys):
+    data = f"{folder / 'joined'}:{shard}"
+    flags = f"{QUICK} --max-tokens 60 --no-epoch-checkpoints --save-dir {tmp_path}"
+    _, lines = run(data, f"{flags}/whole --max-epoch 3", capsys)
+    # 60 sentences with an end of their own, and 40 of two words.
+    tokens = values(lines, "wpb")
+    updates = [sum(int(line["epoch"]) == e for line in lines if "wpb" in line) for e in (1, 2, 3)]
+    assert updates[0] == updates[2] > updates[1]
+    assert sum(tokens[updates[0] : sum(updates[:2])]) == 40 * 3
+    # It is resumed in the second folder.
+    for last in (updates[0] + 1, sum(updates)):
+        run(data, f"{flags}/parts --max-epoch 3 --max-update {last}")
+    whole, parts = weights(tmp_path / "whole"), weights(tmp_path / "parts")
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+    assert run(f"{folder / 'joined'}:{folder / 'apart'}", f"{flags}/other")[0] == 2
+    error = capsys.readouterr().err
+    assert f"apart/dict.de.txt: not the dictionary of {folder / 'joined'}; preprocess" in error
+
+
 def wait_for(process, text):
     for line in process.stdout:
         if text in line:
