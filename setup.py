@@ -57,6 +57,7 @@ setup(
         "parquet": ["pyarrow>=17"],
         "detection": ["pillow>=10", "torchvision>=0.26", "pycocotools>=2.0.8"],
         "zstd": ["zstandard>=0.19"],
+        "fuzz": ["atheris>=3"],
         "cluster": ["submitit>=1.5"],
         "serve": ["fastapi>=0.115", "uvicorn>=0.30", "prometheus-client>=0.20"],
         "sentences": ["sentencex>=1.0"],

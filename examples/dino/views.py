@@ -220,6 +220,10 @@ class ViewBatches:
         self._plan = plan_batches(sizes, None, self._limits, (self._seed, epoch))
         return len(self._plan)
 
+    def largest(self) -> int:
+        """Return the number of a batch of the planned epoch that no other is larger than."""
+        return max(range(len(self._plan)), key=lambda index: len(self._plan[index]))
+
     def load(self, index: int) -> ViewBatch:
         """Read batch ``index`` of the planned epoch.
 

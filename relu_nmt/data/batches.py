@@ -19,6 +19,7 @@ from relu_nmt.data.split import Pair, Split, longer_side
 from relu_nmt.errors import DataError
 
 FIRST_EPOCH = 1
+PAIRS_AS_TOKEN = 1024
 DRAW = 1
 """Makes the random numbers that weights draw others than those that shuffle."""
 
@@ -363,6 +364,23 @@ class TranslationBatches:
             shuffle_seed = None if self._seed is None else (self._seed, epoch)
             self._plan = plan_batches(*self._sizes, self._limits, shuffle_seed)
         return len(self._plan)
+
+    def largest(self) -> int:
+        """Return the number of the batch of the planned epoch that takes the most memory.
+
+        Memory grows with the padded tokens, and with the pairs of them in attention, of which
+        PAIRS_AS_TOKEN take as much as what else is kept of a token.
+        """
+        assert self._plan is not None, "begin_epoch comes first"
+        rows = np.array([len(members) for members in self._plan])
+        starts = np.cumsum(rows) - rows
+        order = np.concatenate(self._plan)
+        cost = np.zeros(len(rows))
+        for sizes in self._sizes:
+            if sizes is not None:
+                longest = np.maximum.reduceat(sizes[order], starts).astype(float)
+                cost += rows * longest * (longest + PAIRS_AS_TOKEN)
+        return int(cost.argmax())
 
     def load(self, index: int) -> TranslationBatch:
         """Read batch ``index`` of the planned epoch; its ids are the groups' first sentences."""

@@ -107,9 +107,8 @@ class Generator:
         results = [[Hypothesis(end, 0.0, score, np.zeros(1, int))] for _ in sources]
         lengths = np.array([len(source.ids) for source in sources], dtype=np.int64)
         wanted = np.flatnonzero((lengths > 1) | config.score_reference)
-        device_type = self.ensemble.device.type
-        plan = plan_decoding_batches(lengths[wanted], config, len(symbols), device_type)
         job = _Job(self, sources, first_id)
+        plan = self._batches(lengths[wanted])
         for members, found in self._translated(job, [wanted[batch] for batch in plan]):
             for i, hypotheses in zip(members, found, strict=True):
                 results[i] = hypotheses
@@ -127,6 +126,18 @@ class Generator:
         if self.ensemble.device.type != "cpu":
             raise ConfigError(f"--workers {self.config.workers} is for CPUs; leave it out on a GPU")
         return ordered_map(_run_batch, batches, workers, _start_worker, job)
+
+    def _batches(self, lengths: np.ndarray) -> list[np.ndarray]:
+        device_type = self.ensemble.device.type
+        return plan_decoding_batches(lengths, self.config, len(self.symbols), device_type)
+
+    def first_batch(self, lengths: np.ndarray) -> int:
+        """Return how many of the longest sources are translated together.
+
+        Args:
+            lengths: tokens of each, with the end symbol, int [N].
+        """
+        return len(self._batches(lengths)[0])
 
     def of_batch(
         self, sources: Sequence[SourceSentence], ids: np.ndarray

@@ -62,6 +62,13 @@ class RunConfig(PrecisionOptions, SeedOptions):
     )
     num_workers: int = option(1, "threads that read batches ahead; 0: none", least=0, metavar="N")
 
+    preflight: bool = option(
+        True,
+        "before the first update try the largest batch, a translation of the longest sentences "
+        "where validation translates, and a checkpoint; and print the memory that training will "
+        "take",
+    )
+
     def update_freq_of(self, epoch: int) -> int:
         """Return the batches per update and process in ``epoch`` (from 1)."""
         return self.update_freq[min(epoch, len(self.update_freq)) - 1]

@@ -12,14 +12,16 @@ import torch
 from torch import Tensor, nn
 
 from relu_nmt.errors import CheckpointError
+from relu_nmt.objective import LossOutput
 from relu_nmt.optim.config import SCHEDULES
 from relu_nmt.optim.optimizers import build_optimizer
 from relu_nmt.optim.schedules import Schedule
-from relu_nmt.training.batches import BatchSource, Scorer, load_ahead
+from relu_nmt.training.batches import Batch, BatchSource, Scorer, load_ahead
 from relu_nmt.training.checkpoint import Checkpoint, check_fit, load_checkpoint, load_weights
 from relu_nmt.training.config import CheckpointConfig, EmaConfig, TrainerConfig
 from relu_nmt.training.distributed import ProcessGroup
 from relu_nmt.training.log import Meters, add_metrics, metric_averages
+from relu_nmt.training.preflight import telling_shape
 from relu_nmt.training.sharding import (
     give_back,
     is_sharded,
@@ -225,30 +227,30 @@ class Components:
         self.average = WeightAverage(model, config.ema)
 
     def validate(
-        self, source: BatchSource, scorer: Scorer | None = None, max_batches: int | None = None
+        self, source: BatchSource, scorer: Scorer | None = None, largest_only: bool = False
     ) -> dict[str, float]:
         """Return the metrics of a validation set; losses in bits. Back to training mode afterwards.
 
         Args:
             source: its batches, which are shared out to the processes.
             scorer: computes further metrics.
-            max_batches: only so many batches.
+            largest_only: only the largest batch, in every process.
         """
         count = source.begin_epoch(1)
-        if max_batches is not None:
-            count = min(count, max_batches)
         rank, world_size = self.process.rank, self.process.world_size
         mine = list(range(rank, count, world_size))
         if is_sharded(self.objective) and len(mine) < -(-count // world_size):
             mine.append(0)  # the others need this process's weights; it does not count
+        if largest_only:
+            mine = [source.largest()]
         sums: dict[str, tuple[Tensor, float]] = {}
         with self.evaluating(), self.average.applied(), torch.no_grad():
             pinned = self.process.device.type == "cuda"
             batches = load_ahead(source.load, mine, self.num_workers, pinned)
             for index, batch in enumerate(batches):
-                with self.precision.autocast():
-                    output = self.objective(batch.to(self.process.device))
-                if rank + index * world_size >= count:
+                with telling_shape(batch, "validation"):
+                    output = self.loss(batch)
+                if not largest_only and rank + index * world_size >= count:
                     continue
                 metrics = all_metrics(output)
                 # The totals stay on the device, so that a GPU need not wait for each batch.
@@ -262,6 +264,11 @@ class Components:
                 with whole_weights(self.objective):
                     averages |= scorer.score()
         return averages
+
+    def loss(self, batch: Batch) -> LossOutput:
+        """Return the loss of a batch, in the number format of training."""
+        with self.precision.autocast():
+            return self.objective(batch.to(self.process.device))
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:

@@ -253,6 +253,11 @@ class ImageBatches:
             for start in range(0, total, self._batch_size)
         ]
 
+    def largest(self) -> int:
+        """Return the number of a batch of the planned epoch that no other is larger than."""
+        assert self._plan is not None, "begin_epoch comes first"
+        return int(np.argmax([len(members) for members in self._plan]))
+
     def load(self, index: int) -> ImageBatch:
         """Read batch ``index`` of the planned epoch.
 

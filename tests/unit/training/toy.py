@@ -54,6 +54,9 @@ class ToySource:
         self.epoch = epoch
         return self.count
 
+    def largest(self):
+        return 0
+
     def load(self, index):
         self.loaded.append((self.epoch, index))
         generator = torch.Generator().manual_seed(1000 * self.epoch + index)
@@ -112,7 +115,7 @@ class ToyScorer:
         self.scores = list(scores)
         self.checked = 0
 
-    def check(self):
+    def check(self, largest):
         self.checked += 1
 
     def score(self):
@@ -136,7 +139,7 @@ class Toy:
     valid: dict = field(default_factory=lambda: {"valid": ToySource(2)})
     scorers: dict = field(default_factory=dict)
 
-    def trainer(self) -> Trainer:
+    def trainer(self, objective=None) -> Trainer:
         config = TrainerConfig(
             run=RunConfig(**{"num_workers": 0, **self.run}),
             optimizer=OptimizerConfig(weight_decay=0.01),
@@ -148,7 +151,7 @@ class Toy:
             distributed=DistributedConfig(**self.distributed),
         )
         return Trainer(
-            ToyObjective(ToyModel(self.dropout)),
+            objective or ToyObjective(ToyModel(self.dropout)),
             TrainingData(self.train, self.valid, self.scorers),
             config,
             {"model_config": {"width": 8}, "args": {"lr": 0.05}},
