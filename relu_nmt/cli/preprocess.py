@@ -21,7 +21,9 @@ jobs of a cluster; each epoch of relu-nmt-train data-bin/shard0:data-bin/shard1:
 A run that was interrupted goes on where it was when it is started again.
 """
 
-main = recipe_command("relu-nmt-preprocess", DESCRIPTION, PreprocessConfig, "preprocess")
+main = recipe_command(
+    "relu-nmt-preprocess", DESCRIPTION, PreprocessConfig, "preprocess", computes=False
+)
 
 if __name__ == "__main__":
     raise SystemExit(main())

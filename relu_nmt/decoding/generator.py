@@ -1,7 +1,7 @@
 """Translations of token ids, by whatever search the settings ask for: of a batch, of many."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from relu_nmt.decoding.selectors import (
 )
 from relu_nmt.decoding.translations import SourceSentence
 from relu_nmt.errors import ConfigError
+from relu_nmt.io.worker_pool import available_cores, ordered_map
 from relu_nmt.models.encoder_decoder import EncoderDecoder
 
 DEFAULT_MAX_TOKENS = 12000
@@ -106,14 +107,25 @@ class Generator:
         results = [[Hypothesis(end, 0.0, score, np.zeros(1, int))] for _ in sources]
         lengths = np.array([len(source.ids) for source in sources], dtype=np.int64)
         wanted = np.flatnonzero((lengths > 1) | config.score_reference)
-        for batch in self._batches(lengths[wanted]):
-            members = wanted[batch]
-            found = self._of_batch([sources[i] for i in members], members + first_id)
+        job = _Job(self, sources, first_id)
+        plan = self._batches(lengths[wanted])
+        for members, found in self._translated(job, [wanted[batch] for batch in plan]):
             for i, hypotheses in zip(members, found, strict=True):
                 results[i] = hypotheses
             if on_progress is not None:
                 on_progress(len(members))
         return results
+
+    def _translated(
+        self, job: "_Job", batches: list[np.ndarray]
+    ) -> Iterator[tuple[np.ndarray, list[list[Hypothesis]]]]:
+        """Yield each batch and its hypotheses, by as many processes as the settings ask for."""
+        workers = min(self.config.workers or available_cores(), len(batches))
+        if workers <= 1:
+            return ((batch, job.run(batch)) for batch in batches)
+        if self.ensemble.device.type != "cpu":
+            raise ConfigError(f"--workers {self.config.workers} is for CPUs; leave it out on a GPU")
+        return ordered_map(_run_batch, batches, workers, _start_worker, job)
 
     def _batches(self, lengths: np.ndarray) -> list[np.ndarray]:
         device_type = self.ensemble.device.type
@@ -127,9 +139,15 @@ class Generator:
         """
         return len(self._batches(lengths)[0])
 
-    def _of_batch(
+    def of_batch(
         self, sources: Sequence[SourceSentence], ids: np.ndarray
     ) -> list[list[Hypothesis]]:
+        """Return what :meth:`translate` does, of one batch.
+
+        Args:
+            sources: sentences with words.
+            ids: their numbers, int64 [B], for the random numbers of sampling.
+        """
         src_tokens = self._padded([source.ids for source in sources])
         nothing = np.zeros(0, dtype=np.int64)
         targets = [nothing if s.reference is None else s.reference for s in sources]
@@ -265,6 +283,31 @@ class Generator:
                 torch.from_numpy(uniforms).to(device), config.sampling_topk, config.sampling_topp
             )
         return BeamSelector(max(1, config.diverse_beam_groups), config.diverse_beam_strength)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What a worker process translates batches of; see :meth:`Generator.translate`."""
+
+    generator: Generator
+    sources: Sequence[SourceSentence]
+    first_id: int
+
+    def run(self, batch: np.ndarray) -> list[list[Hypothesis]]:
+        """Return the hypotheses of the sources with these indices [B]."""
+        return self.generator.of_batch([self.sources[i] for i in batch], batch + self.first_id)
+
+
+_jobs: list[_Job] = []
+
+
+def _start_worker(job: _Job) -> None:
+    torch.set_num_threads(1)
+    _jobs.append(job)
+
+
+def _run_batch(batch: np.ndarray) -> list[list[Hypothesis]]:
+    return _jobs[-1].run(batch)
 
 
 def plan_decoding_batches(

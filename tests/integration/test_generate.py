@@ -163,6 +163,14 @@ def test_batch_size_changes_nothing(generated, folder):
                 assert fields == others
 
 
+def test_processes_translate_as_one_does(folder):
+    model = folder / "checkpoint1.safetensors"
+    words = ["generate", folder / "raw-bin", "--path", model, *SHORT, "--cpu", "--batch-size", 2]
+    one, three = (run(*words, "--workers", number).stdout for number in (1, 3))
+    for kind in "STHDP":
+        assert lines_of(one, kind) == lines_of(three, kind)
+
+
 def test_remove_bpe_nbest_alignment_and_results_path(folder, tmp_path):
     model = folder / "checkpoint1.safetensors"
     flags = ["--remove-bpe", "--nbest", 2, "--print-alignment", "--results-path", tmp_path / "out"]
