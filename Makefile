@@ -1,5 +1,6 @@
 # make demo   learn to translate German help pages into English, in about ten minutes
 # make test   set everything up, run the linter, the type checker and the tests
+# make fuzz   feed a million damaged files to everything that reads files (an hour or so)
 # make clean  remove what the demo made;  make distclean  the virtual environment, too
 #
 # Settings, each as NAME=VALUE after the target:
@@ -9,6 +10,7 @@
 #   DEMO_LANG     language to translate from (de); the LibreOffice help exists in 33
 #   CORPUS        libreoffice, grammar (written by ourselves, needs no network), or auto
 #   SRC, TGT      files of your own, one sentence a line, instead of a corpus
+#   FUZZ_FLAGS    flags for the fuzzing (tests/fuzz/run.py), as --inputs 1000 or the name of a reader
 #   TEST_FLAGS    flags for pytest (a process for each core, 4 at most)
 
 PYTHON = python3
@@ -24,7 +26,7 @@ INSTALL = $(VENV)/bin/python -m pip install --disable-pip-version-check -c const
 DEMO_FLAGS = $(if $(DEMO_MINUTES),--minutes "$(DEMO_MINUTES)") $(if $(DEMO_LANG),--lang "$(DEMO_LANG)") \
 	$(if $(CORPUS),--corpus "$(CORPUS)") $(if $(SRC),--src "$(SRC)") $(if $(TGT),--tgt "$(TGT)")
 
-.PHONY: demo test clean distclean
+.PHONY: demo test fuzz clean distclean
 
 demo: $(VENV)/.installed
 	@$(VENV)/bin/python examples/demo/run.py $(DEMO_FLAGS)
@@ -34,6 +36,10 @@ test: $(VENV)/.installed-dev
 	$(VENV)/bin/ruff format --check --quiet .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/python -m pytest $(TEST_FLAGS)
+
+fuzz: $(VENV)/.installed-dev
+	$(INSTALL) -e ".[dev,fuzz]"
+	$(VENV)/bin/python -m tests.fuzz.run $(FUZZ_FLAGS)
 
 clean:
 	rm -rf demo-run

@@ -2,7 +2,7 @@ r"""Time and peak memory of pointwise attention by length, beside softmax's fuse
 
     python benchmarks/attention.py --plot attention.png
     python benchmarks/attention.py --device cuda --lengths 2048 4096 8192 16384 --causal
-    python benchmarks/attention.py --train-step 8192
+    python benchmarks/attention.py --regularizer
 
 The back ends compute ReLUFormer attention; ``sdpa`` is softmax by PyTorch's
 scaled_dot_product_attention. Rounds go through all back ends in turn, so that all meet the same
@@ -10,13 +10,12 @@ state of the machine; times are medians over rounds. Memory is what a run needs 
 inputs: on a CPU the growth of the peak resident set, each figure in a process of its own; on a GPU
 the allocator's peak. ``x sdpa`` and ``x ref`` are times divided by those of sdpa and reference.
 
---train-step measures one training step of a 6 + 6-layer, 512-wide ReLUFormer with the regulariser
-on one pair of that many tokens, blockwise and by the dense reference.
+--regularizer also computes sums and entropies of the rows, and their gradients, but for ``sdpa``,
+which has none. benchmarks/lengths.py measures whole models.
 """
 
 import argparse
 import json
-import re
 import statistics
 import subprocess
 import sys
@@ -24,6 +23,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+from measuring import peak_resident
 
 BACKENDS = ("reference", "blockwise", "triton", "sdpa")
 DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
@@ -42,6 +43,7 @@ class Cell:
     heads: int
     head_dim: int
     causal: bool
+    regularizer: bool
     device: str
     threads: int
 
@@ -51,7 +53,7 @@ def make_run(cell: Cell) -> Callable[[], None]:
     import torch
     import torch.nn.functional as F
 
-    from relu_nmt.attention.base import build_attention
+    from relu_nmt.attention.base import Need, build_attention
     from relu_nmt.attention.masks import Visibility
     from relu_nmt.attention.spec import AttentionSpec
 
@@ -73,14 +75,17 @@ def make_run(cell: Cell) -> Callable[[], None]:
 
     def run() -> None:
         if cell.backend == "sdpa":
-            values = F.scaled_dot_product_attention(q, k, v, is_causal=cell.causal)
+            outputs = [F.scaled_dot_product_attention(q, k, v, is_causal=cell.causal)]
         else:
             visibility = Visibility(
                 cell.length, cell.length, causal=cell.causal, device=torch.device(cell.device)
             )
-            values = attend(q, k, v, visibility).values
+            answer = attend(q, k, v, visibility, need=Need(statistics=cell.regularizer))
+            outputs = [answer.values]
+            if answer.rows is not None:
+                outputs += [answer.rows.total, answer.rows.entropy]
         if cell.backward:
-            torch.autograd.grad(values, (q, k, v), grad)
+            torch.autograd.grad(outputs, (q, k, v), [grad, *map(torch.ones_like, outputs[1:])])
         if cell.device == "cuda":
             torch.cuda.synchronize()
 
@@ -99,15 +104,6 @@ def peak_bytes(run: Callable[[], None], device: str) -> int:
     before = peak_resident()
     run()
     return peak_resident() - before
-
-
-def peak_resident() -> int:
-    """Return the peak resident set of this program in bytes (Linux only).
-
-    Not ru_maxrss: a process starts with that of its parent.
-    """
-    status = Path("/proc/self/status").read_text("ascii")
-    return int(re.search(r"VmHWM:\s*(\d+) kB", status)[1]) * 1024
 
 
 def measure_memory(cell: Cell) -> int | None:
@@ -160,7 +156,8 @@ def table(arguments: argparse.Namespace) -> list[dict]:
                 cells = [
                     Cell(
                         backend, length, dtype, backward, arguments.heads, arguments.head_dim,
-                        arguments.causal, arguments.device, arguments.threads,
+                        arguments.causal, arguments.regularizer, arguments.device,
+                        arguments.threads,
                     )
                     for backend in arguments.backends
                 ]  # fmt: skip
@@ -222,37 +219,8 @@ def plot(rows: list[dict], path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
-def train_step(length: int, backend: str) -> None:
-    """Print seconds and peak resident set of one training step; called in a process of its own."""
-    import torch
-
-    from relu_nmt.attention.backends import set_attention_backend
-    from relu_nmt.attention.spec import AttentionRegularizerConfig
-    from relu_nmt.data.batches import collate
-    from relu_nmt.models.config import TransformerConfig
-    from relu_nmt.models.encoder_decoder import EncoderDecoder
-    from relu_nmt.models.objective import TranslationObjective
-
-    torch.manual_seed(1)
-    config = TransformerConfig(attention="reluformer", share_all_embeddings=True)
-    model = EncoderDecoder(config, 10_000, 10_000, pad_index=1).train()
-    set_attention_backend(model, backend)
-    regularizer = AttentionRegularizerConfig(
-        attention_norm_weight=0.1, attention_entropy_weight=0.1
-    )
-    objective = TranslationObjective(model, 0.1, regularizer)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
-    pair = torch.randint(4, 10_000, (2, length)).numpy()
-    batch = collate([tuple(pair)], [0])
-    start = time.perf_counter()
-    output = objective(batch)
-    (output.loss / length).backward()
-    optimizer.step()
-    print(f"{time.perf_counter() - start} {peak_resident()}")
-
-
-def main() -> None:
-    """Run the benchmark."""
+def parse_arguments() -> argparse.Namespace:
+    """Return the flags."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -263,44 +231,24 @@ def main() -> None:
     parser.add_argument("--heads", type=int, default=8)
     parser.add_argument("--head-dim", type=int, default=64)
     parser.add_argument("--causal", action="store_true")
+    parser.add_argument("--regularizer", action="store_true", help="sums and entropies of rows")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--threads", type=int, default=0, help="of PyTorch on the CPU")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--plot", type=Path, metavar="PNG")
-    parser.add_argument("--train-step", type=int, metavar="TOKENS")
     arguments = parser.parse_args()
     if arguments.backends is None:
         skipped = () if arguments.device == "cuda" else ("triton",)
         arguments.backends = [b for b in BACKENDS if b not in skipped]
-    if arguments.train_step:
-        compare_train_steps(arguments.train_step)
-        return
+    return arguments
+
+
+def main() -> None:
+    """Run the benchmark."""
+    arguments = parse_arguments()
     rows = table(arguments)
     if arguments.plot:
         plot(rows, arguments.plot)
-
-
-def compare_train_steps(length: int) -> None:
-    """Print time and memory of a training step with each back end."""
-    code = (
-        "import sys; sys.path.insert(0, sys.argv[1]); import attention; "
-        "attention.train_step(int(sys.argv[2]), sys.argv[3])"
-    )
-    folder = str(Path(__file__).parent)
-    for backend in ("blockwise", "reference"):
-        answer = subprocess.run(
-            [sys.executable, "-c", code, folder, str(length), backend],
-            capture_output=True,
-            text=True,
-        )
-        if answer.returncode:
-            reason = answer.stderr.strip().splitlines()[-1:] or [
-                "killed, most likely out of memory"
-            ]
-            print(f"{backend}: no result, status {answer.returncode}: {reason[0][:200]}")
-            continue
-        seconds, peak = map(float, answer.stdout.split()[-2:])
-        print(f"{backend}: one step of {length} tokens: {seconds:.1f} s, peak {peak / 1e9:.2f} GB")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,10 @@ how to fix it. Commands print it and exit with status 2; a library caller may ca
 class ReluNmtError(Exception):
     """Base class of all errors that a user can mend."""
 
+    def __str__(self) -> str:
+        # What it quotes, such as a name in a file, may have line ends in it.
+        return " ".join(super().__str__().splitlines())
+
 
 class ConfigError(ReluNmtError):
     """A flag, an argument or a combination of them cannot work."""
@@ -24,6 +28,10 @@ class CheckpointError(ReluNmtError):
 
 class TrainingError(ReluNmtError):
     """Training cannot go on, for example because the loss is not finite."""
+
+
+class OutOfMemoryError(ReluNmtError):
+    """A batch does not fit into memory; the message gives its shape."""
 
 
 class MissingExtraError(ReluNmtError):

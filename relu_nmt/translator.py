@@ -3,6 +3,7 @@
 import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ from relu_nmt.decoding.translations import (
     load_translations,
     replace_unknown_words,
 )
-from relu_nmt.errors import CheckpointError, ConfigError
+from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.loading import load_model
 from relu_nmt.models.encoder_decoder import EncoderDecoder
 
@@ -127,7 +128,12 @@ class Translator:
         return cls(models, loaded[0].task, device, dtype, max_doc_tokens)
 
     def translate(
-        self, lines: Iterable[str], config: GenerationConfig | None = None, **settings: Any
+        self,
+        lines: Iterable[str],
+        config: GenerationConfig | None = None,
+        prefixes: Iterable[str] | None = None,
+        banned: Iterable[str] = (),
+        **settings: Any,
     ) -> TranslatedLines:
         """Return the best translation of each line; a blank line gives an empty one.
 
@@ -137,15 +143,17 @@ class Translator:
         Args:
             lines: raw sentences.
             config: settings of the search.
+            prefixes: what the translation of each line begins with, in whole words; "" for nothing.
+            banned: terms, one or more words each, that no translation may have.
             settings: instead of ``config``, fields of :class:`GenerationConfig` (``beam=5``).
 
         Raises:
             ConfigError: a setting is unknown or out of range.
             DataError: a sentence is too long for learned positions, or ``lines`` is one text.
         """
-        sources = [self.encode(line) for line in as_lines(lines)]
+        sources = self._encoded(lines, prefixes)
         config = self._config(config, settings)
-        best = [found[0] for found in self.translate_sentences(sources, config)]
+        best = [own[0] for own in self.translate_sentences(sources, config, banned=banned)]
         at_limit = [number for number, own in enumerate(best) if own.reached_limit]
         self._warn_of_limit(config, len(at_limit), len(best))
         return TranslatedLines([own.text for own in best], at_limit)
@@ -155,6 +163,8 @@ class Translator:
         lines: Iterable[str],
         config: GenerationConfig | None = None,
         first_id: int = 0,
+        prefixes: Iterable[str] | None = None,
+        banned: Iterable[str] = (),
         **settings: Any,
     ) -> list[list[Translation]]:
         """Return the n best translations of each line, best first.
@@ -165,23 +175,41 @@ class Translator:
             lines: raw sentences.
             config: settings of the search.
             first_id: number of the first line, for the random numbers of sampling.
+            prefixes: as in :meth:`translate`.
+            banned: as in :meth:`translate`.
             settings: instead of ``config``, fields of :class:`GenerationConfig` (``nbest=5``).
         """
-        sources = [self.encode(line) for line in as_lines(lines)]
+        sources = self._encoded(lines, prefixes)
         config = self._config(config, settings)
-        found = self.translate_sentences(sources, config, first_id)
+        found = self.translate_sentences(sources, config, first_id, banned=banned)
         self._warn_of_limit(config, sum(best.reached_limit for best, *_ in found), len(found))
         return found
 
-    def encode(self, line: str) -> SourceSentence:
-        """Return a raw sentence as the model reads it."""
+    def _encoded(
+        self, lines: Iterable[str], prefixes: Iterable[str] | None
+    ) -> list[SourceSentence]:
+        texts = as_lines(lines)
+        beginnings = [""] * len(texts) if prefixes is None else as_lines(prefixes)
+        if len(beginnings) != len(texts):
+            raise DataError(
+                f"{len(beginnings)} prefixes, but {len(texts)} lines; give one for each"
+            )
+        return [self.encode(*both) for both in zip(texts, beginnings, strict=True)]
+
+    def encode(self, line: str, prefix: str = "") -> SourceSentence:
+        """Return a raw sentence, and what its translation begins with, as the model reads it."""
         tokens = self.task.source_text.encode(line)
         ids = self.task.source_dictionary.encode(tokens)
         if self.task.separators is not None:
             # What looks like a separator in the text itself ends no sentence.
             words = ids[:-2]
             words[words == self.task.separators[0]] = self.task.source_dictionary.unk_index
-        return SourceSentence(ids, tokens)
+        return SourceSentence(ids, tokens, prefix=self._target_ids(prefix))
+
+    def _target_ids(self, text: str) -> np.ndarray:
+        """Return the token ids of whole words of the target, with no end of any kind."""
+        words = replace(self.task.target_text, sentence_separator=None).encode(text)
+        return self.task.target_dictionary.encode(words, append_eos=False)
 
     def translate_sentences(
         self,
@@ -189,6 +217,7 @@ class Translator:
         config: GenerationConfig,
         first_id: int = 0,
         on_progress: Callable[[int], object] | None = None,
+        banned: Iterable[str] = (),
     ) -> list[list[Translation]]:
         """Return the n best translations of sentences that are token ids already.
 
@@ -197,12 +226,13 @@ class Translator:
             config: settings of the search.
             first_id: number of the first sentence, for the random numbers of sampling.
             on_progress: called with the number of sentences in each batch that is done.
+            banned: as in :meth:`translate`.
 
         Raises:
             ConfigError: the settings need references that the sentences do not have.
         """
         words = load_translations(config.replace_unk) if config.replace_unk else {}
-        found = self.generator(config).translate(sources, first_id, on_progress)
+        found = self.generator(config, banned).translate(sources, first_id, on_progress)
         results: list[list[Translation]] = []
         for source, hypotheses in zip(sources, found, strict=True):
             results.append([])
@@ -214,10 +244,18 @@ class Translator:
                 results[-1].append(Translation(text, tokens, own))
         return results
 
-    def generator(self, config: GenerationConfig) -> Generator:
-        """Return what searches, or scores references, with the models."""
-        task = self.task
-        return Generator(self.models, config, task.target_dictionary, self.dtype, task.separators)
+    def generator(self, config: GenerationConfig, banned: Iterable[str] = ()) -> Generator:
+        """Return what searches, or scores references, with the models.
+
+        Args:
+            config: settings of the search.
+            banned: as in :meth:`translate`.
+        """
+        symbols, separators = self.task.target_dictionary, self.task.separators
+        terms = [self._target_ids(term).tolist() for term in as_lines(banned)]
+        # What the model has no symbols for it cannot write.
+        terms = [term for term in terms if term and symbols.unk_index not in term]
+        return Generator(self.models, config, symbols, self.dtype, separators, terms)
 
     def translate_documents(
         self,

@@ -1,12 +1,27 @@
 """What holds for all tests."""
 
 import os
+import random
 
+import pytest
 from hypothesis import settings
 
 # Tiny models are fastest on one thread; what a test starts inherits it. Before PyTorch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-# Seeds are fixed, and a busy machine must not fail a test.
+# Seeds are fixed but in tests/fuzz, and a busy machine must not fail a test.
 settings.register_profile("relu_nmt", deadline=None, derandomize=True)
 settings.load_profile("relu_nmt")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config):
+    """Draw the seed of the examples that are new in each run; worker processes get it, too."""
+    if config.getoption("hypothesis_seed", None) is None:
+        config.option.hypothesis_seed = str(random.SystemRandom().randrange(2**32))
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """Print it."""
+    seed = config.option.hypothesis_seed
+    terminalreporter.write_line(f"the fresh examples again: --hypothesis-seed={seed}")

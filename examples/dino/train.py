@@ -28,6 +28,7 @@ from relu_nmt.config import (
     option,
     read_settings,
     settings,
+    shown,
     to_dict,
 )
 from relu_nmt.config.shared import BatchSizeOptions
@@ -156,6 +157,10 @@ class DinoSettings(TrainingSettings):
         """Compare the groups with each other."""
         if not self.trainer.run.max_epoch:
             raise ConfigError("--max-epoch 0: teacher and weight decay follow it; give a number")
+        if len(set(self.model.image_size)) > 1:
+            raise ConfigError(
+                f"--image-size {shown(self.model.image_size)}: views are squares; give one number"
+            )
         if not self.trainer.validation.disable_validation:
             raise ConfigError("without labels there is nothing to validate on; see vision-probe")
         if self.trainer.ema.store_ema:
@@ -185,7 +190,7 @@ class DinoTraining(Training):
         preprocessing = PreprocessingConfig(
             pixel_mean=options.pixel_mean, pixel_std=options.pixel_std
         )
-        views = Views(settings.views, settings.model.image_size, preprocessing)
+        views = Views(settings.views, settings.model.image_size[0], preprocessing)
         batches = ViewBatches(images, views, options.batch_size, settings.trainer.run.seed)
         model = self.new_model(
             lambda: StudentAndTeacher(settings.model, len(images.classes), settings.distillation)

@@ -158,7 +158,7 @@ class Views:
         from PIL.Image import Transpose
 
         box = random_box(image.size, (areas[0], areas[1]), generator)
-        view = resized_part(image, box, size)
+        view = resized_part(image, box, (size, size))
         return view.transpose(Transpose.FLIP_LEFT_RIGHT) if generator.random() < FLIP else view
 
     def _changed(self, view: "Image", blur: float, generator: np.random.Generator) -> "Image":
@@ -219,6 +219,10 @@ class ViewBatches:
         sizes = np.ones(len(self._images), dtype=np.int64)
         self._plan = plan_batches(sizes, None, self._limits, (self._seed, epoch))
         return len(self._plan)
+
+    def largest(self) -> int:
+        """Return the number of a batch of the planned epoch that no other is larger than."""
+        return max(range(len(self._plan)), key=lambda index: len(self._plan[index]))
 
     def load(self, index: int) -> ViewBatch:
         """Read batch ``index`` of the planned epoch.

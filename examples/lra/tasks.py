@@ -262,6 +262,10 @@ class SequenceBatches:
         self._plan = plan_batches(sizes, None, self._limits, shuffle_seed)
         return len(self._plan)
 
+    def largest(self) -> int:
+        """Return the number of a batch of the planned epoch that no other is larger than."""
+        return max(range(len(self._plan)), key=lambda index: len(self._plan[index]))
+
     def load(self, index: int) -> SequenceBatch:
         """Return batch ``index`` of the planned epoch."""
         numbers = self._plan[index]

@@ -23,9 +23,9 @@ from relu_nmt.cli.command import make_parser, run_command
 from relu_nmt.config import REQUIRED, add_settings, group, option, read_settings, settings
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.recipes.training_settings import ImageTrainingSettings
+from relu_nmt.sweep.cluster import make_runner
 from relu_nmt.sweep.environment import describe_environment, probe
 from relu_nmt.sweep.plan import arguments_of, launched, tool
-from relu_nmt.sweep.runner import StepRunner
 from relu_nmt.sweep.settings import JobsConfig
 from relu_nmt.sweep.steps import Command, Step, SweepModel
 from relu_nmt.training.results import SIGNAL_EXIT_CODE
@@ -184,7 +184,7 @@ def run(settings: StudySettings) -> int:
     for step in steps:  # mistakes show before the first training
         read_settings(ImageTrainingSettings, parser.parse_args(arguments_of(step.commands[0])))
     environment = describe_environment(probe([], [])["gpus"])
-    runner = StepRunner(steps, settings.running, environment)
+    runner = make_runner(steps, settings.running, environment, folder)
     runner.run(lambda: write_report(folder, study))
     write_report(folder, study)
     runner.say(f"report: {folder / REPORT}")

@@ -3,14 +3,17 @@
 Weights are those of any layer, slot and head.
 """
 
+import base64
 import json
 import math
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
 from relu_nmt.attention.base import Attention, Need
 from relu_nmt.attention.records import ModuleSums, attention_sums, bucket_name, record_attention
@@ -18,7 +21,8 @@ from relu_nmt.attention.spec import SLOTS, AttentionPlace
 from relu_nmt.data.batches import pad_rows, shift_right
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.decoding.ensemble import Ensemble
-from relu_nmt.errors import ConfigError
+from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.io.safe_write import safe_writer
 from relu_nmt.models.encoder_decoder import EncoderDecoder
 
 DIGITS = 4
@@ -73,6 +77,31 @@ class AttentionMap:
         weights = rounded(self.weights).tolist()
         return json.dumps({**asdict(self), "weights": weights}, ensure_ascii=False)
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Draw it as SVG: one head with its tokens, or the heads side by side.
+
+        Colours are shares of each row's weight.
+
+        Args:
+            path: ends in ``.svg``.
+
+        Raises:
+            ConfigError: it ends in something else.
+            DataError: the file cannot be written.
+        """
+        from relu_nmt.analysis import plots  # which knows maps
+
+        if Path(path).suffix != ".svg":
+            raise ConfigError(f"{path}: maps are drawn as SVG; give a name that ends in .svg")
+        place = AttentionPlace(self.slot, self.layer, self.head)
+        draw = plots.large_maps if self.weights.ndim == 2 else plots.head_maps
+        image = draw({str(place): plots.SentenceMap(self)})
+        try:
+            with safe_writer(path) as file:
+                file.write(base64.b64decode(image.partition(",")[2]))
+        except OSError as error:
+            raise DataError(f"{path}: cannot write it: {error.strerror}") from error
+
 
 def attention_of(model: EncoderDecoder, slot: str, layer: int) -> Attention:
     """Return the attention mechanism of a layer.
@@ -123,17 +152,46 @@ def attention_weights(
     Raises:
         ConfigError: several models, or nothing to show at this place.
     """
+    place = checked_place(single_model(ensemble), place)
+    [weights] = _weights_of(ensemble, [place], source, target)
+    return weights if place.head is None else weights[place.head]
+
+
+def slot_weights(
+    ensemble: Ensemble, slot: str, source: np.ndarray, target: np.ndarray
+) -> np.ndarray:
+    """Return the weights of all layers and heads of a slot, [L, H, Nq, Nk] float32, from one pass.
+
+    See :func:`attention_weights`.
+
+    Raises:
+        ConfigError: several models, or nothing to show in this slot.
+    """
     model = single_model(ensemble)
-    place = checked_place(model, place)
-    attention = attention_of(model, place.slot, place.layer)
+    layers = (model.encoder if slot == "encoder" else model.decoder).layers
+    places = [checked_place(model, AttentionPlace(slot, layer)) for layer in range(len(layers))]
+    return np.stack(_weights_of(ensemble, places, source, target))
+
+
+def _weights_of(
+    ensemble: Ensemble, places: Sequence[AttentionPlace], source: np.ndarray, target: np.ndarray
+) -> list[np.ndarray]:
+    """Return the weights of all heads at each place, [H, Nq, Nk] float32, from one pass."""
+    model = single_model(ensemble)
+    attentions = nn.ModuleList(attention_of(model, place.slot, place.layer) for place in places)
     src_tokens, prev_output_tokens = decoder_inputs([source], [target], ensemble)
-    with ensemble.evaluating(), record_attention(attention, Need(weights=True)) as records:
+    with ensemble.evaluating(), record_attention(attentions, Need(weights=True)) as records:
         model(src_tokens, prev_output_tokens)
-    if not records or records[-1].weights is None:
-        raise ConfigError(f"attention {place}: its mechanism returned no weights")
-    weights, rows = records[-1].weights, records[-1].visibility.rows
-    weights = (weights if rows is None else rows.in_documents(weights))[0].float()
-    return (weights if place.head is None else weights[place.head]).cpu().numpy()
+    last = {record.layer: record for record in records}
+    found = []
+    for place in places:
+        record = last.get(place.layer)
+        if record is None or record.weights is None:
+            raise ConfigError(f"attention {place}: its mechanism returned no weights")
+        weights, rows = record.weights, record.visibility.rows
+        weights = (weights if rows is None else rows.in_documents(weights))[0].float()
+        found.append(weights.cpu().numpy())
+    return found
 
 
 def decoder_inputs(

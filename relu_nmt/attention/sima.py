@@ -64,12 +64,15 @@ class SimAAttention(Attention):
         q, k = (without_padding(x, problem.visibility) for x in (problem.q, problem.k))
         if self.config.norm != "none":
             q, k = (normalized_over_tokens(x, int(self.config.norm[1])) for x in (q, k))
-        num_queries, num_keys = q.size(2), k.size(2)
-        small = 2 * num_queries * num_keys < self.head_dim * (num_queries + num_keys)
-        if need.rows or need.weights or problem.dropout > 0 or small:
+        wanted = need.rows or need.weights or problem.dropout > 0
+        if wanted or not self.channels_first(q.size(2), k.size(2)):
             problem.q, problem.k = q, k
             return rows.solve(problem)
         return AttentionOutput(q @ (k.transpose(-1, -2) @ problem.v))
+
+    def channels_first(self, num_queries: int, num_keys: int) -> bool:
+        """Return whether q' (k'^T v) takes no more products than (q' k'^T) v."""
+        return self.head_dim * (num_queries + num_keys) <= 2 * num_queries * num_keys
 
     def weights(self, problem: AttentionProblem) -> Tensor:
         """See :meth:`Attention.weights`."""

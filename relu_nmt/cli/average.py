@@ -10,7 +10,7 @@ Average the weights of checkpoints, which often translates better than the last 
 """
 
 main = recipe_command(
-    "relu-nmt-average", DESCRIPTION, AverageSettings, "average", user_modules=False
+    "relu-nmt-average", DESCRIPTION, AverageSettings, "average", user_modules=False, computes=False
 )
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from relu_nmt.cli.fairseq_flags import NEAREST
 from relu_nmt.config import add_settings, read_settings
 from relu_nmt.errors import ConfigError, ReluNmtError
 from relu_nmt.io.standard_streams import utf8_streams
+from relu_nmt.io.threads import choose_threads, crowding_note
 from relu_nmt.registry import close_names
 from relu_nmt.user_modules import FLAG, import_user_module
 
@@ -78,6 +79,7 @@ def recipe_command(
     settings_class: type[Any],
     recipe: str,
     user_modules: bool = True,
+    computes: bool = True,
 ) -> Callable[..., int]:
     """Return the ``main`` of a command: it takes words, and returns the exit code.
 
@@ -88,14 +90,18 @@ def recipe_command(
         recipe: module of ``relu_nmt.recipes`` to run with these settings, imported when the flags
             are read and right. The exit code is that of its result, if it has one.
         user_modules: as in :func:`make_parser`.
+        computes: it runs a model, which cores that others need too would slow down: warn then.
     """
 
     def body(arguments: argparse.Namespace) -> int:
         settings = read_settings(settings_class, arguments)
+        if computes and (note := crowding_note()):
+            print(note, file=sys.stderr)
         result = importlib.import_module(f"relu_nmt.recipes.{recipe}").run(settings)
         return getattr(result, "exit_code", 0)
 
     def main(argv: Sequence[str] | None = None) -> int:
+        choose_threads()
         parser = make_parser(prog, description, user_modules)
         add_settings(parser, settings_class)
         return run_command(parser, body, argv)

@@ -12,10 +12,18 @@ wants it; the folder is then the same as fairseq's) or raw:
       --testpref corpus/test --destdir data-bin/corpus --joined-dictionary \\
       --tokenizer moses --lowercase --subword subword-nmt --subword-size 8000
 
+Large text comes in shards, which become data folders of their own, made one after the other or as
+jobs of a cluster; each epoch of relu-nmt-train data-bin/shard0:data-bin/shard1:... reads one:
+
+  relu-nmt-preprocess -s de -t en --trainpref corpus/a,corpus/b,corpus/c --destdir data-bin ... \\
+      --cluster slurm --cluster-parameters cpus_per_task=16,timeout_min=600
+
 A run that was interrupted goes on where it was when it is started again.
 """
 
-main = recipe_command("relu-nmt-preprocess", DESCRIPTION, PreprocessConfig, "preprocess")
+main = recipe_command(
+    "relu-nmt-preprocess", DESCRIPTION, PreprocessConfig, "preprocess", computes=False
+)
 
 if __name__ == "__main__":
     raise SystemExit(main())

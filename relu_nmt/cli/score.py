@@ -21,7 +21,7 @@ Does a model prefer the right translation of sentences that need the ones before
 Every score comes with sacreBLEU's signature. For text that is tokenised already: --tokenize none.
 """
 
-main = recipe_command("relu-nmt-score", DESCRIPTION, ScoreSettings, "score")
+main = recipe_command("relu-nmt-score", DESCRIPTION, ScoreSettings, "score", computes=False)
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -185,10 +185,14 @@ def flat(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return nested values by the names of their fields alone.
 
     Raises:
-        ConfigError: a field that stands in two places.
+        ConfigError: a field that stands in two places, a name that is no text, or lists in a list.
     """
     found: dict[str, Any] = {}
     for name, value in values.items():
+        if not isinstance(name, str):
+            raise ConfigError(f"'{name}' is no name of a setting")
+        if isinstance(value, list) and any(isinstance(part, list | dict) for part in value):
+            raise ConfigError(f"setting '{name}' has lists in a list, which no setting takes")
         inner = flat(value) if isinstance(value, Mapping) else {name: value}
         if twice := found.keys() & inner.keys():
             raise ConfigError(f"setting '{min(twice)}' is given twice")

@@ -26,6 +26,7 @@ from relu_nmt.config.fields import (
     options_of,
     shown,
 )
+from relu_nmt.config.yaml_text import parse_yaml
 from relu_nmt.errors import ConfigError
 from relu_nmt.registry import Registry
 
@@ -179,13 +180,10 @@ def _nested_values(path: Path) -> tuple[Mapping[str, Any], bool]:
         text = path.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"--config {path}: cannot read it: {error}") from error
-    import yaml  # JSON is YAML
-
     try:
-        values = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-    except (ValueError, yaml.YAMLError) as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError(f"--config {path}: cannot read it: {reason}") from error
+        values = json.loads(text) if path.suffix == ".json" else parse_yaml(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"--config {path}: cannot read it: {error}") from error
     if values is None:
         return {}, False
     if not isinstance(values, dict):

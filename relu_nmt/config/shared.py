@@ -175,3 +175,47 @@ class SubsetOptions:
     """Which split of a data folder is translated."""
 
     gen_subset: str = option("test", "split to translate: test, valid, train...", metavar="SPLIT")
+
+
+def _parameter(text: str) -> tuple[str, int | str]:
+    name, equals, value = text.strip().partition("=")
+    if not name.isidentifier() or not equals:
+        raise ValueError(f"'{text}': expected NAME=VALUE, as gpus_per_node=4")
+    return name, int(value) if value.lstrip("-").isdigit() else value
+
+
+def _checked_parameters(text: str) -> str:
+    """Return the text if it is a list such as ``gpus_per_node=4,slurm_partition=long``.
+
+    Raises:
+        ValueError: it is not.
+    """
+    for part in text.split(","):
+        _parameter(part)
+    return text
+
+
+@settings
+class ClusterOptions:
+    """On which machines the parts of a large job run."""
+
+    cluster: str | None = option(
+        None,
+        "run the parts as jobs of a cluster, by submitit (extra 'cluster'): slurm; or local, each "
+        "at once on this machine, to try it. By default the parts run here, without submitit",
+        choices=("slurm", "local"),
+    )
+    cluster_parameters: str | None = option(
+        None,
+        "what a job asks for, by submitit's names: "
+        "timeout_min=600,gpus_per_node=4,cpus_per_task=8,slurm_partition=long",
+        needs="cluster",
+        metavar="NAME=VALUE,...",
+        parse=_checked_parameters,
+    )
+
+    @property
+    def asked_for(self) -> dict[str, int | str]:
+        """The parameters by name."""
+        typed = self.cluster_parameters
+        return dict(_parameter(part) for part in typed.split(",")) if typed else {}

@@ -1,15 +1,20 @@
 """The settings of relu-nmt-preprocess, and which of them go together."""
 
+from dataclasses import replace
+from typing import Any
+
 from relu_nmt.config import like, option, settings
-from relu_nmt.config.shared import FairseqOptions, LanguageOptions, SeedOptions
-from relu_nmt.data.data_folder import pair_name
+from relu_nmt.config.shared import ClusterOptions, FairseqOptions, LanguageOptions, SeedOptions
+from relu_nmt.data.data_folder import dictionary_path, pair_name
 from relu_nmt.data.groups import SEPARATORS
 from relu_nmt.errors import ConfigError
-from relu_nmt.tokenization.base import subword_models, tokenizers
+from relu_nmt.tokenization.base import subword_file_name, subword_models, tokenizers
+
+DEFAULT_SUBWORDS = 10000
 
 
 @settings
-class PreprocessConfig:
+class PreprocessConfig(ClusterOptions):
     """What to make a data folder of, and how; the flags' help describes each field.
 
     Raises:
@@ -25,7 +30,8 @@ class PreprocessConfig:
     trainpref: str | None = option(
         None,
         "training text without the ending: corpus/train for train.de, train.en, which may be "
-        "compressed (train.de.gz, .xz, .bz2, .zst)",
+        "compressed (train.de.gz, .xz, .bz2, .zst). Several with commas become data folders of "
+        "their own, DIR/shard0, DIR/shard1..., with the dictionaries and subwords of the first",
         metavar="FP",
     )
     validpref: str | None = option(
@@ -83,7 +89,7 @@ class PreprocessConfig:
         "none", "split words, with a model learnt on the training text", choices=subword_models
     )
     subword_size: int = option(
-        10000,
+        DEFAULT_SUBWORDS,
         "what to learn: merges for subword-nmt, pieces for sentencepiece",
         least=1,
         metavar="N",
@@ -93,6 +99,16 @@ class PreprocessConfig:
         None,
         "use this model instead: codes of subword-nmt, or a model of SentencePiece",
         metavar="FILE",
+    )
+    subword_sampling: float = option(
+        0.0,
+        "split training text at random instead of in the likeliest way: probability of dropping a "
+        "merge (subword-nmt; 0.1 is usual), or power of the probabilities (sentencepiece; 0.2). "
+        "Other seeds give other folders, which --extra-data of relu-nmt-train joins",
+        least=0,
+        most=1,
+        metavar="X",
+        needs=("subword", "subword-nmt", "sentencepiece"),
     )
     document_separator: str = option(
         "none",
@@ -137,6 +153,7 @@ class PreprocessConfig:
             raise ConfigError("no text: give --trainpref, --validpref or --testpref")
         self._check_dictionaries()
         self._check_subwords()
+        self._check_shards()
 
     def _check_dictionaries(self) -> None:
         if self.joined_dictionary and self.srcdict and self.tgtdict:
@@ -160,6 +177,43 @@ class PreprocessConfig:
                 f"--subword {self.subword} learns on the training text: give --trainpref or "
                 "--subword-model"
             )
+
+    def _check_shards(self) -> None:
+        if len(self.training_texts) < 2:
+            if self.cluster:
+                raise ConfigError(
+                    "--cluster: shards of the training text are its jobs; give several with "
+                    "--trainpref a,b,c"
+                )
+            return
+        if self.dict_only:
+            raise ConfigError("--dict-only: give one --trainpref, the text to learn from")
+        if self.learns_subwords and not self.joined_dictionary and not self.only_source:
+            raise ConfigError(
+                f"--subword {self.subword} of several --trainpref: add --joined-dictionary, for "
+                "one model of both languages, or give --subword-model"
+            )
+
+    @property
+    def training_texts(self) -> list[str]:
+        """The prefixes of the training text, one for each shard."""
+        return self.trainpref.split(",") if self.trainpref else []
+
+    def shards(self) -> list["PreprocessConfig"]:
+        """Return the settings of each shard's folder; validation and test text go to the first."""
+        folders = [f"{self.destdir}/shard{i}" for i in range(len(self.training_texts))]
+        own = replace(self, cluster=None, cluster_parameters=None, trainpref=self.training_texts[0])
+        source, *target = (str(dictionary_path(folders[0], group[0])) for group in self.sharing)
+        others: dict[str, Any] = {"validpref": None, "testpref": None, "srcdict": source}
+        others["tgtdict"] = target[0] if target else None
+        if self.learns_subwords:
+            language = None if self.joined_dictionary else self.languages[0]
+            name = subword_file_name(self.subword, language)
+            others |= {"subword_model": f"{folders[0]}/{name}", "subword_size": DEFAULT_SUBWORDS}
+        return [
+            replace(own, trainpref=text, destdir=folder, **(others if i else {}))
+            for i, (text, folder) in enumerate(zip(self.training_texts, folders, strict=True))
+        ]
 
     @property
     def languages(self) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ prepared is not copied.
 """
 
 import hashlib
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -48,6 +49,7 @@ class Conversion:
             :data:`relu_nmt.data.groups.SEPARATOR_TESTS`.
         output: where the result goes, one sentence per line; None for nowhere.
         raw_output: where the sentences as they were go; None for nowhere.
+        sampling: how far from the usual way words are split, and the seed; None: not at all.
     """
 
     side: SideKey
@@ -56,6 +58,7 @@ class Conversion:
     separator: str
     output: Path | None
     raw_output: Path | None = None
+    sampling: tuple[float, int] | None = None
 
     @property
     def name(self) -> str:
@@ -72,11 +75,13 @@ def _prepare_pipelines(states: dict[str, Any]) -> None:
     _pipelines.update((name, TextPipeline.from_state(state)) for name, state in states.items())
 
 
-def _converter(pipeline: TextPipeline, step: str) -> Callable[[str], str]:
+def _converter(
+    pipeline: TextPipeline, step: str, split: Callable[[Sequence[str]], list[str]]
+) -> Callable[[str], str]:
     steps: dict[str, Callable[[str], str]] = {
         "words": lambda line: " ".join(pipeline.words(line)),
-        "pieces": lambda line: " ".join(pipeline.subword.split(line.split())),
-        "tokens": lambda line: " ".join(pipeline.encode(line)),
+        "pieces": lambda line: " ".join(split(line.split())),
+        "tokens": lambda line: " ".join(split(pipeline.words(line))),
         "keep": lambda line: line,
     }
     return steps[step]
@@ -95,10 +100,17 @@ def _convert_chunk(
             boundaries.append((len(sentences), number))
         else:
             sentences.append(line)
+    pipeline = _pipelines[conversion.side[1]]
+    split = pipeline.subword.split
+    if conversion.sampling is not None:
+        strength, seed = conversion.sampling
+        # Of each chunk, so that the result does not depend on who converts what.
+        draws = random.Random(f"{seed} {conversion.side} {chunk.first_line}")
+        split = partial(pipeline.subword.sample, strength=strength, draws=draws)
     parts = {}
     for path, step in ((conversion.output, conversion.step), (conversion.raw_output, "keep")):
         if path is not None:
-            convert = _converter(_pipelines[conversion.side[1]], step)
+            convert = _converter(pipeline, step, split)
             parts[path] = "".join(f"{convert(line)}\n" for line in sentences).encode("utf-8")
     return len(sentences), boundaries, parts
 
@@ -303,7 +315,10 @@ class TextSteps:
         if step == "keep" and not is_train:
             output = None  # The raw sentences that are kept anyway are the tokens.
         raw_output = None if is_train else self._path(split, f"{language}.raw")
-        return Conversion(key, text, step, separator, output, raw_output)
+        sampling = None
+        if is_train and self.config.subword_sampling:
+            sampling = (self.config.subword_sampling, self.config.seed)
+        return Conversion(key, text, step, separator, output, raw_output, sampling)
 
     def _convert(
         self, conversions: Sequence[Conversion], pipelines: Mapping[str, TextPipeline]

@@ -266,10 +266,16 @@ class TranslationTask:
             ) from error
         return cls(source_text, target_text, source, target)
 
-    def at_folder(self, path: str | os.PathLike[str]) -> "TranslationTask":
+    def at_folder(
+        self, path: str | os.PathLike[str], own_place: str = "the checkpoint"
+    ) -> "TranslationTask":
         """Return this task, reading splits from ``path``, after comparing the dictionaries.
 
         For a model that is used on a data folder: the ids must mean the same in both.
+
+        Args:
+            path: the data folder.
+            own_place: where this task's dictionaries come from, for the message.
 
         Raises:
             DataError: the folder's dictionaries differ from this task's.
@@ -289,7 +295,7 @@ class TranslationTask:
                 dictionary = dictionary.with_symbol(SENTENCE_SEPARATOR)
             if dictionary != own:
                 raise DataError(
-                    f"{file}: not the dictionary of the checkpoint; preprocess with {flag} and "
-                    "the dictionary of its training data"
+                    f"{file}: not the dictionary of {own_place}; preprocess with {flag} and "
+                    + ("that one" if self.folder else "the dictionary of its training data")
                 )
         return replace(self, folder=Path(path))

@@ -19,6 +19,9 @@ from relu_nmt.data.split import Pair, Split, longer_side
 from relu_nmt.errors import DataError
 
 FIRST_EPOCH = 1
+PAIRS_AS_TOKEN = 1024
+DRAW = 1
+"""Makes the random numbers that weights draw others than those that shuffle."""
 
 Longest = tuple[int | None, int | None]
 """The longest source and target that a model can take, in tokens, ``</s>`` included; None: any."""
@@ -228,6 +231,8 @@ class TranslationBatches:
             than ``limits.max_tokens``; otherwise the former are an error, and each of the latter
             gets a batch of its own. :attr:`num_skipped` counts them.
         longest: what the model can take.
+        weights: how often each corpus of the split is read in an epoch; of a fraction as much is
+            drawn anew in each. None at all: everything once.
 
     Attributes:
         groups: all groups of the planned epoch, at first of epoch 1; left out ones included.
@@ -257,6 +262,7 @@ class TranslationBatches:
         seed: int | None = None,
         skip_too_long: bool = False,
         longest: Longest = (None, None),
+        weights: Sequence[float] = (),
     ) -> None:
         assert seed is not None or len(lengths) <= 1, "dealing needs a seed"
         self.split = split
@@ -265,6 +271,7 @@ class TranslationBatches:
         self._seed = seed
         self._skip_too_long = skip_too_long
         self._longest = longest
+        self._weights = np.array(weights)
         self._plan: list[np.ndarray] | None = None
         if not skip_too_long:
             self._refuse_unreadable()
@@ -300,6 +307,17 @@ class TranslationBatches:
         """Return what is left of groups without those that are too long for their limit."""
         return groups if self._seed is None else groups.select(~groups.over_long)
 
+    def _drawn(self, groups: Groups, epoch: int) -> Groups:
+        """Return the groups as often as the weights of their corpora say, documents as a whole."""
+        corpora = self.split.corpora
+        if not len(self._weights) or corpora is None:
+            return groups
+        seeds = np.random.SeedSequence((self._seed or 0, epoch, DRAW))
+        draws = np.random.Generator(np.random.PCG64(seeds)).random(len(self.split))
+        weights = self._weights[corpora.number_of(groups.first)]
+        times = np.floor(weights) + (draws[groups.document] < weights % 1)
+        return groups.select(np.repeat(np.arange(len(groups)), times.astype(np.int64)))
+
     def _divide(self, epoch: int) -> None:
         """Divide the split into the groups of an epoch, and leave out those that are too long."""
         self._epoch = epoch
@@ -310,6 +328,7 @@ class TranslationBatches:
                 f"{self.split.source.prefix}: every sentence is longer than "
                 f"{max(self._lengths)} tokens; raise --max-doc-tokens"
             )
+        used = self._drawn(used, epoch)
         sizes = self.split.group_sizes(used)
         fits = np.ones(len(used), dtype=bool)
         if self._skip_too_long:
@@ -337,13 +356,31 @@ class TranslationBatches:
 
     def begin_epoch(self, epoch: int) -> int:
         """Plan ``epoch`` (from 1) and return its number of batches."""
-        if epoch != self._epoch and len(self._lengths) > 1:
+        changes = len(self._lengths) > 1 or bool((self._weights % 1).any())
+        if epoch != self._epoch and changes:
             self._divide(epoch)
             self._plan = None
         if self._plan is None or self._seed is not None:
             shuffle_seed = None if self._seed is None else (self._seed, epoch)
             self._plan = plan_batches(*self._sizes, self._limits, shuffle_seed)
         return len(self._plan)
+
+    def largest(self) -> int:
+        """Return the number of the batch of the planned epoch that takes the most memory.
+
+        Memory grows with the padded tokens, and with the pairs of them in attention, of which
+        PAIRS_AS_TOKEN take as much as what else is kept of a token.
+        """
+        assert self._plan is not None, "begin_epoch comes first"
+        rows = np.array([len(members) for members in self._plan])
+        starts = np.cumsum(rows) - rows
+        order = np.concatenate(self._plan)
+        cost = np.zeros(len(rows))
+        for sizes in self._sizes:
+            if sizes is not None:
+                longest = np.maximum.reduceat(sizes[order], starts).astype(float)
+                cost += rows * longest * (longest + PAIRS_AS_TOKEN)
+        return int(cost.argmax())
 
     def load(self, index: int) -> TranslationBatch:
         """Read batch ``index`` of the planned epoch; its ids are the groups' first sentences."""

@@ -77,6 +77,14 @@ class Dictionary:
         words = self._symbols[len(SPECIAL_SYMBOLS) :]
         return sum(not word.startswith(FILLER) for word in words)
 
+    @property
+    def fillers(self) -> list[int]:
+        """Ids that stand for nothing, and fill the dictionary up to a round size."""
+        words = zip(self._symbols, self._counts, strict=True)
+        return [
+            i for i, (word, count) in enumerate(words) if count == 0 and word.startswith(FILLER)
+        ]
+
     def index(self, symbol: str) -> int:
         """Return the id of ``symbol``, or that of ``<unk>``."""
         return self._indices.get(symbol, self.unk_index)
@@ -108,13 +116,11 @@ class Dictionary:
         copy = Dictionary()
         copy._symbols, copy._counts = list(self._symbols), list(self._counts)
         copy._indices = dict(self._indices)
-        pairs = enumerate(zip(self._symbols, self._counts, strict=True))
-        for place, (word, count) in pairs:
-            if count == 0 and word.startswith(FILLER):
-                copy._symbols[place] = symbol
-                del copy._indices[word]
-                copy._indices[symbol] = place
-                return copy
+        for place in self.fillers[:1]:
+            del copy._indices[self._symbols[place]]
+            copy._symbols[place] = symbol
+            copy._indices[symbol] = place
+            return copy
         copy._append(symbol, 0)
         return copy
 

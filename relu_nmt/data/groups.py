@@ -212,7 +212,7 @@ class Groups:
         """Return some of the groups.
 
         Args:
-            chosen: bool [groups].
+            chosen: bool [groups], or the numbers of those to take, int64.
         """
         return Groups(*(getattr(self, one.name)[chosen] for one in fields(self)))
 

@@ -1,6 +1,7 @@
 """The sentence pairs of one split: opened once, read from disk as they are asked for."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,32 @@ from relu_nmt.errors import DataError
 from relu_nmt.io.text_lines import read_lines
 
 Pair = tuple[np.ndarray, np.ndarray | None]
+
+
+@dataclass(frozen=True)
+class Corpora:
+    """The corpora that a split is joined of.
+
+    Args:
+        ends: sentences up to the end of each, int64 [C].
+        tags: id of the symbol that begins each source sentence (or group of them) of each, int64
+            [C]; -1 for none.
+
+    Example:
+        >>> Corpora(np.array([2, 5]), np.array([-1, 7])).tag_of(np.array([0, 1, 2])).tolist()
+        [-1, -1, 7]
+    """
+
+    ends: np.ndarray
+    tags: np.ndarray
+
+    def number_of(self, sentences: np.ndarray | int) -> np.ndarray:
+        """Return which corpus sentences are from, by their numbers, int64 of the same shape."""
+        return np.searchsorted(self.ends, sentences, side="right")
+
+    def tag_of(self, sentences: np.ndarray | int) -> np.ndarray:
+        """Return the tags of sentences, by their numbers, int64 of the same shape."""
+        return self.tags[self.number_of(sentences)]
 
 
 class Split:
@@ -72,35 +99,52 @@ class Split:
         self._vocab_sizes = (source_vocab_size, target_vocab_size)
         self.separators = separators
         self._added = int(separators is not None)
+        self.corpora: Corpora | None = None
 
     def __len__(self) -> int:
         return len(self.source)
 
     @classmethod
-    def chained(cls, splits: Sequence["Split"]) -> "Split":
+    def chained(cls, splits: Sequence["Split"], tags: Sequence[int] = ()) -> "Split":
         """Return the sentences of several splits of one task as one, which is named as the first.
 
+        Where document boundaries are known of some, the sentences of the others are each a
+        document.
+
+        Args:
+            splits: what to join.
+            tags: the symbol that begins the source sentences of each, -1 for none; none at all: of
+                no split.
+
         Raises:
-            DataError: some have a target side, or document boundaries, and others have not.
+            DataError: some have a target side, and others have not.
         """
         first, *others = splits
         if not others:
             return first
-        for own, what in (("target", "a target side"), ("documents", "document boundaries")):
-            having = [split for split in splits if getattr(split, own) is not None]
-            if 0 < len(having) < len(splits):
-                without = next(split for split in splits if split not in having)
-                raise DataError(
-                    f"{without.stem}: has no {what.removeprefix('a ')}, as {having[0].stem} has, "
-                    "which it is joined with"
-                )
+        having = [split for split in splits if split.target is not None]
+        if 0 < len(having) < len(splits):
+            without = next(split for split in splits if split not in having)
+            raise DataError(
+                f"{without.stem}: has no target side, as {having[0].stem} has, which it is joined "
+                "with"
+            )
         joined = cls._of(
             first,
             [(split.source, range(len(split))) for split in splits],
             [(split.target, range(len(split))) for split in splits if split.target is not None],
         )
-        known = [split.documents for split in splits if split.documents is not None]
-        joined.documents = np.concatenate(known) if known else None
+        known = [split.documents for split in splits]
+        joined.documents = None
+        if any(own is not None for own in known):
+            joined.documents = np.concatenate(
+                [
+                    np.ones(len(split), np.int64) if own is None else own
+                    for split, own in zip(splits, known, strict=True)
+                ]
+            )
+        ends = np.cumsum([len(split) for split in splits])
+        joined.corpora = Corpora(ends, np.array(tags or [-1] * len(splits)))
         return joined
 
     def cut(self, shard: int, num_shards: int) -> tuple["Split", "Split"]:
@@ -242,8 +286,10 @@ class Split:
 
     def group_sizes(self, groups: Groups) -> tuple[np.ndarray, np.ndarray | None]:
         """Return the tokens of each group in source and target, with one ``</s>``, int [groups]."""
-        source, target = self.source_sizes, self.target_sizes
-        return groups.sizes(source), None if target is None else groups.sizes(target)
+        source, target = groups.sizes(self.source_sizes), self.target_sizes
+        if self.corpora is not None:
+            source = source + (self.corpora.tag_of(groups.first) >= 0)
+        return source, None if target is None else groups.sizes(target)
 
     def targets(self) -> Iterator[np.ndarray]:
         """Yield the token ids of each target sentence, see :meth:`joined`.
@@ -267,6 +313,8 @@ class Split:
             DataError: a token id is not in the dictionary, or ``</s>`` is missing.
         """
         source = join_sentences([self._sentence(self.source, i, 0) for i in sentences])
+        if self.corpora is not None and (tag := self.corpora.tag_of(sentences.start)) >= 0:
+            source = np.append(tag, source)
         if self.target is None:
             return source, None
         return source, join_sentences([self._sentence(self.target, i, 1) for i in sentences])

@@ -19,6 +19,9 @@ from relu_nmt.decoding.hypotheses import (
 from relu_nmt.decoding.selectors import Candidates, Selector
 from relu_nmt.models.decoder_state import DecoderState
 
+MOST_DONE = 0.125
+"""Most of a batch that is done and yet computed, 0 to 1: to drop sentences copies all others."""
+
 
 @dataclass(frozen=True)
 class _Live:
@@ -37,10 +40,11 @@ class _Live:
 
 @dataclass
 class _Batch:
-    """The sentences that are not done, and what is known of them.
+    """The sentences that are computed, and what is known of them.
 
     Args:
         sentences: number of the sentence of each row, [B].
+        open: which of them are not done, [B] bool.
         not_words: special symbols of the sources, [B, S] bool.
         states: what each model remembers.
         constraints: which tokens are allowed, and how many.
@@ -48,6 +52,7 @@ class _Batch:
     """
 
     sentences: np.ndarray
+    open: np.ndarray
     not_words: Tensor
     states: list[DecoderState]
     constraints: TokenConstraints
@@ -65,6 +70,7 @@ class _Batch:
     def keep(self, mask: np.ndarray) -> Tensor:
         """Drop all sentences outside the mask [B]; return the rows that stay."""
         self.sentences, rows = self.these(mask)
+        self.open = self.open[mask]
         self.not_words = self.not_words.index_select(0, rows)
         for state in self.states:
             state.keep(rows)
@@ -76,8 +82,8 @@ class _Batch:
 class BeamSearch:
     """Searches the best translations of one batch.
 
-    Sentences leave the batch as soon as they are done, so a sentence's result is the same in any
-    company.
+    A sentence's hypotheses are taken as soon as it is done, so its result is the same in any
+    company; it leaves the batch a little later, together with others.
 
     Args:
         ensemble: the models.
@@ -121,6 +127,7 @@ class BeamSearch:
         limits = constraints.limits
         batch = _Batch(
             sentences=np.arange(len(limits)),
+            open=np.ones(len(limits), dtype=bool),
             not_words=(src_tokens == symbols.pad_index) | (src_tokens == eos),
             states=self._ensemble.start(src_tokens),
             constraints=constraints,
@@ -150,12 +157,14 @@ class BeamSearch:
             # Also where nothing ends now: an open hypothesis may have fallen behind, and whether
             # that is seen must not depend on what ends in other sentences.
             if has_ended:
-                done = self._done(batch, live.totals, step).cpu().numpy()
-                if num_done := np.count_nonzero(done):
+                done = self._done(batch, live.totals, step).cpu().numpy() & batch.open
+                if done.any():
                     history.take(*batch.these(done), batch.finished)
-                    if num_done == len(done):
+                    batch.open &= ~done
+                    if not batch.open.any():
                         break
-                    live = self._drop(batch, live, done)
+                    if batch.open.mean() < 1 - MOST_DONE:
+                        live = self._drop(batch, live)
             for state in batch.states:
                 if step == 0:
                     state.spread(config.beam, num_groups)
@@ -164,9 +173,9 @@ class BeamSearch:
             batch.constraints.advance(live.parents, live.tokens)
         return history.results()
 
-    def _drop(self, batch: _Batch, live: _Live, done: np.ndarray) -> _Live:
+    def _drop(self, batch: _Batch, live: _Live) -> _Live:
         """Let the sentences that are done leave the batch."""
-        rows = batch.keep(~done)
+        rows = batch.keep(batch.open)
         self._selector.keep(rows)
         parents = None if live.parents is None else live.parents.index_select(0, rows)
         return _Live(live.tokens.index_select(0, rows), parents, live.totals.index_select(0, rows))

@@ -1,5 +1,6 @@
-"""Which tokens may come next: lengths, numbers of sentences, forced prefixes, repeated n-grams."""
+"""Which tokens may come next: lengths, sentences, forced prefixes, repetitions, banned terms."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -86,6 +87,7 @@ class TokenConstraints:
         device: where the search runs.
         prefixes: forced first tokens [B, P] int64, padded on the right; None for none.
         sentences: how many are to be written, for which ``limits`` leave room; None for any.
+        banned: token ids of each term that may not be written, but in a forced prefix.
     """
 
     def __init__(
@@ -97,7 +99,10 @@ class TokenConstraints:
         device: torch.device,
         prefixes: Tensor | None = None,
         sentences: SentencesLeft | None = None,
+        banned: Sequence[Sequence[int]] = (),
     ) -> None:
+        self._banned = banned
+        self._keeps_history = bool(config.no_repeat_ngram_size) or any(len(t) > 1 for t in banned)
         self._config = config
         self._symbols = symbols
         self.limits = limits
@@ -105,7 +110,7 @@ class TokenConstraints:
         self._device = device
         self._prefixes = prefixes
         self._sentences = sentences
-        self._history: Tensor | None = None  # [B, K, t], only where n-grams are blocked
+        self._history: Tensor | None = None  # [B, K, t], only where it is looked at
         # Steps before and from which no sentence needs to be looked at.
         self._last_too_short = int(context_sizes.max(initial=0)) + config.min_len
         self._first_limit = int(limits.min())
@@ -131,7 +136,8 @@ class TokenConstraints:
         special = [symbols.eos_index] + ([] if sentences is None else [sentences.separator])
         before = {token: log_probs[:, :, token].clone() for token in special}
         forced = self._forced_by_prefix(log_probs, step)
-        if self._history is not None:
+        block_terms(log_probs, self._history, self._banned)
+        if self._history is not None and config.no_repeat_ngram_size:
             size = config.no_repeat_ngram_size
             block_repeated_ngrams(log_probs, self._history, size, symbols.pad_index)
             if sentences is not None:  # ends of sentences are no repetition
@@ -196,7 +202,7 @@ class TokenConstraints:
         """Note the tokens [B, K] that were chosen, after beams ``parents`` [B, K] (None: same)."""
         if self._sentences is not None:
             self._sentences.advance(parents, tokens)
-        if not self._config.no_repeat_ngram_size:
+        if not self._keeps_history:
             return
         newest = tokens[:, :, None]
         if self._history is None:
@@ -260,3 +266,27 @@ def block_repeated_ngrams(log_probs: Tensor, history: Tensor, size: int, spare_i
         ending = history[:, :, None, length - size + 1 :]  # [B, K, 1, n - 1]
         followers = torch.where((contexts == ending).all(-1), followers, spare_index)
     log_probs.scatter_(2, followers, -torch.inf)
+
+
+def block_terms(log_probs: Tensor, history: Tensor | None, terms: Sequence[Sequence[int]]) -> None:
+    """Forbid, in place, every token that would complete one of the terms.
+
+    Args:
+        log_probs: [B, K, V]; forbidden tokens become -inf.
+        history: tokens of each hypothesis so far, [B, K, t] int64; None for none, as before the
+            first token, and where all terms are one token.
+        terms: token ids of each.
+
+    Example:
+        >>> log_probs = torch.zeros(1, 1, 8)
+        >>> block_terms(log_probs, torch.tensor([[[5, 6]]]), [[7], [6, 4], [5, 4], [6, 5, 3]])
+        >>> log_probs.isinf().nonzero()[:, 2].tolist()
+        [4, 7]
+    """
+    for *before, last in terms:
+        if not before:
+            log_probs[:, :, last] = -torch.inf
+        elif history is not None and history.size(2) >= len(before):
+            ending = history[:, :, -len(before) :]
+            completes = (ending == torch.tensor(before, device=ending.device)).all(2)  # [B, K]
+            log_probs[:, :, last].masked_fill_(completes, -torch.inf)

@@ -98,7 +98,11 @@ class Ensemble:
         return log_probs, torch.stack(weights).mean(0) if weights else None
 
     def average(self, logits: list[Tensor]) -> Tensor:
-        """Return the log of the mean of the models' probabilities; logits are [..., V] each."""
+        """Return the log of the mean of the models' probabilities.
+
+        Args:
+            logits: float32 [..., V] each; what they hold is lost.
+        """
         log_probs = [self._log_softmax(each) for each in logits]
         if len(log_probs) == 1:
             return log_probs[0]
@@ -106,5 +110,6 @@ class Ensemble:
 
     def _log_softmax(self, logits: Tensor) -> Tensor:
         if self.temperature != 1.0:
-            logits = logits / self.temperature
-        return torch.log_softmax(logits, dim=-1, dtype=torch.float32)
+            logits /= self.temperature
+        # In their place: on a CPU new memory of this size costs as much as the exponentials.
+        return torch.log_softmax(logits, dim=-1, out=logits)

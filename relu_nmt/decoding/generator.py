@@ -1,7 +1,7 @@
 """Translations of token ids, by whatever search the settings ask for: of a batch, of many."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from relu_nmt.decoding.selectors import (
 )
 from relu_nmt.decoding.translations import SourceSentence
 from relu_nmt.errors import ConfigError
+from relu_nmt.io.worker_pool import available_cores, ordered_map
 from relu_nmt.models.encoder_decoder import EncoderDecoder
 
 DEFAULT_MAX_TOKENS = 12000
@@ -42,6 +43,7 @@ class Generator:
         dtype: ``torch.float16`` or ``torch.bfloat16`` to compute in; scores stay in float32.
         separators: the symbol that ends each sentence of a source, and of a target: a translation
             then has as many as its source, unless ``config.free_sentence_count``. None for none.
+        banned: token ids of each term that no translation may have.
 
     Raises:
         ConfigError: ``free_sentence_count`` without separators.
@@ -63,6 +65,7 @@ class Generator:
         symbols: Dictionary,
         dtype: torch.dtype | None = None,
         separators: tuple[int, int] | None = None,
+        banned: Sequence[Sequence[int]] = (),
     ) -> None:
         if config.free_sentence_count and separators is None:
             raise ConfigError(
@@ -72,6 +75,7 @@ class Generator:
         self.ensemble = Ensemble(models, config.temperature, dtype)
         self.config = config
         self.symbols = symbols
+        self._banned = banned
         self._separators = None if config.free_sentence_count else separators
 
     def translate(
@@ -103,26 +107,54 @@ class Generator:
         results = [[Hypothesis(end, 0.0, score, np.zeros(1, int))] for _ in sources]
         lengths = np.array([len(source.ids) for source in sources], dtype=np.int64)
         wanted = np.flatnonzero((lengths > 1) | config.score_reference)
-        device_type = self.ensemble.device.type
-        for batch in plan_decoding_batches(lengths[wanted], config, len(symbols), device_type):
-            members = wanted[batch]
-            found = self._of_batch([sources[i] for i in members], members + first_id)
+        job = _Job(self, sources, first_id)
+        plan = self._batches(lengths[wanted])
+        for members, found in self._translated(job, [wanted[batch] for batch in plan]):
             for i, hypotheses in zip(members, found, strict=True):
                 results[i] = hypotheses
             if on_progress is not None:
                 on_progress(len(members))
         return results
 
-    def _of_batch(
+    def _translated(
+        self, job: "_Job", batches: list[np.ndarray]
+    ) -> Iterator[tuple[np.ndarray, list[list[Hypothesis]]]]:
+        """Yield each batch and its hypotheses, by as many processes as the settings ask for."""
+        workers = min(self.config.workers or available_cores(), len(batches))
+        if workers <= 1:
+            return ((batch, job.run(batch)) for batch in batches)
+        if self.ensemble.device.type != "cpu":
+            raise ConfigError(f"--workers {self.config.workers} is for CPUs; leave it out on a GPU")
+        return ordered_map(_run_batch, batches, workers, _start_worker, job)
+
+    def _batches(self, lengths: np.ndarray) -> list[np.ndarray]:
+        device_type = self.ensemble.device.type
+        return plan_decoding_batches(lengths, self.config, len(self.symbols), device_type)
+
+    def first_batch(self, lengths: np.ndarray) -> int:
+        """Return how many of the longest sources are translated together.
+
+        Args:
+            lengths: tokens of each, with the end symbol, int [N].
+        """
+        return len(self._batches(lengths)[0])
+
+    def of_batch(
         self, sources: Sequence[SourceSentence], ids: np.ndarray
     ) -> list[list[Hypothesis]]:
+        """Return what :meth:`translate` does, of one batch.
+
+        Args:
+            sources: sentences with words.
+            ids: their numbers, int64 [B], for the random numbers of sampling.
+        """
         src_tokens = self._padded([source.ids for source in sources])
         nothing = np.zeros(0, dtype=np.int64)
         targets = [nothing if s.reference is None else s.reference for s in sources]
         if self.config.score_reference:
             return self.score(src_tokens, self._padded(targets))
         forced = [
-            np.concatenate([source.context, target[: self.config.prefix_size]])
+            np.concatenate([source.context, source.prefix, target[: self.config.prefix_size]])
             for source, target in zip(sources, targets, strict=True)
         ]
         prefixes = self._padded(forced) if any(map(len, forced)) else None
@@ -166,7 +198,14 @@ class Generator:
             limits = np.maximum(limits, sentences.room(prefix_tokens, context_sizes))
             self._check_room(limits)
         constraints = TokenConstraints(
-            config, self.symbols, limits, context_sizes, src_tokens.device, prefix_tokens, sentences
+            config,
+            self.symbols,
+            limits,
+            context_sizes,
+            src_tokens.device,
+            prefix_tokens,
+            sentences,
+            self._banned,
         )
         ids = np.arange(len(limits)) if sentence_ids is None else sentence_ids
         with self.ensemble.evaluating():
@@ -244,6 +283,31 @@ class Generator:
                 torch.from_numpy(uniforms).to(device), config.sampling_topk, config.sampling_topp
             )
         return BeamSelector(max(1, config.diverse_beam_groups), config.diverse_beam_strength)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What a worker process translates batches of; see :meth:`Generator.translate`."""
+
+    generator: Generator
+    sources: Sequence[SourceSentence]
+    first_id: int
+
+    def run(self, batch: np.ndarray) -> list[list[Hypothesis]]:
+        """Return the hypotheses of the sources with these indices [B]."""
+        return self.generator.of_batch([self.sources[i] for i in batch], batch + self.first_id)
+
+
+_jobs: list[_Job] = []
+
+
+def _start_worker(job: _Job) -> None:
+    torch.set_num_threads(1)
+    _jobs.append(job)
+
+
+def _run_batch(batch: np.ndarray) -> list[list[Hypothesis]]:
+    return _jobs[-1].run(batch)
 
 
 def plan_decoding_batches(

@@ -21,12 +21,14 @@ class SourceSentence:
         reference: token ids of the translation, for forced prefixes and scoring.
         context: token ids, without end symbol, that the translation goes on from: what the
             first part of the source was translated to. No part of the translation.
+        prefix: token ids, without end symbol, that the translation begins with.
     """
 
     ids: np.ndarray
     tokens: list[str] = field(default_factory=list)
     reference: np.ndarray | None = None
     context: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    prefix: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
 
 @dataclass(frozen=True)

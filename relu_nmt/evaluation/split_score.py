@@ -6,6 +6,7 @@ sentence is a group of one, a document a group of all its sentences.
 
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -315,16 +316,30 @@ class ValidationBleu:
 
     def _by_length(self) -> list[int]:
         """Return the numbers of the sentences or groups, the shortest first."""
-        lengths = self._split.group_sizes(self._groups)[0]
-        return np.argsort(lengths, kind="stable").tolist()
+        return np.argsort(self._lengths(), kind="stable").tolist()
 
-    def check(self) -> None:
+    def _lengths(self) -> np.ndarray:
+        return self._split.group_sizes(self._groups)[0]
+
+    def check(self, largest: bool) -> None:
         """Translate the shortest sentences or groups, and see that the references are there.
+
+        Args:
+            largest: also translate the longest batch, to about as many tokens; a model that has
+                learnt nothing would go on to the limit.
 
         Raises:
             DataError: the split has no references.
         """
-        self._translate(self._by_length()[:CHECKED_SENTENCES])
+        numbers = self._by_length()
+        self._translate(numbers[:CHECKED_SENTENCES])
+        if largest:
+            whole = self._generator.config
+            self._generator.config = replace(whole, max_len_a=1.0, max_len_b=whole.min_len)
+            try:
+                self._translate(numbers[-self._generator.first_batch(self._lengths()) :])
+            finally:
+                self._generator.config = whole
         self._task.references(self._split)
 
     def _translate(self, numbers: Sequence[int]) -> list[list[str]]:

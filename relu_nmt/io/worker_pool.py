@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
 from typing import Any, TypeVar
 
 from relu_nmt.errors import ReluNmtError
@@ -16,16 +17,29 @@ from relu_nmt.errors import ReluNmtError
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
+QUOTA_FILE = "/sys/fs/cgroup/cpu.max"
+"""Where Linux tells a container how much processor time it may use (cgroups, version 2)."""
+
 # Tasks handed out ahead of the one whose result is due, per worker: enough that nobody waits,
 # few enough that results do not pile up in memory.
 TASKS_AHEAD = 3
 
 
-def available_cores() -> int:
-    """Return the number of cores that this process may use."""
+def available_cores(quota_file: str = QUOTA_FILE) -> int:
+    """Return the number of cores that this process may use: those of its container at most.
+
+    Args:
+        quota_file: gives microseconds of processor time and of the period in which they may be used
+            up, in words; ``max`` for no bound.
+    """
+    cores = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        cores = len(os.sched_getaffinity(0))
+    try:
+        quota, period = map(int, Path(quota_file).read_text("ascii").split())
+    except (OSError, ValueError):
+        return cores
+    return max(1, min(cores, quota // period))
 
 
 def _end_with_parent() -> None:

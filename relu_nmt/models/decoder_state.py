@@ -22,7 +22,7 @@ from relu_nmt.attention.masks import TreeVisibility, Visibility
 from relu_nmt.attention.sentences import SentenceRows, SentenceView
 from relu_nmt.modules.multihead import LayerCache
 
-MOST_ROOM = 32
+MOST_ROOM = 8
 """Steps that the caches hold room for: making room copies them, and unused room is memory.
 Entries are given up at that time, so until then their keys still cost products."""
 

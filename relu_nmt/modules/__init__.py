@@ -36,7 +36,9 @@ norms: "Registry[Callable[[int, float], nn.Module]]" = Registry(
 position_schemes: "Registry[type[PositionScheme]]" = Registry(
     "position scheme",
     {
-        **dict.fromkeys(("sinusoidal", "learned", "none"), "relu_nmt.modules.positions"),
+        **dict.fromkeys(
+            ("sinusoidal", "sinusoidal-fairseq", "learned", "none"), "relu_nmt.modules.positions"
+        ),
         **dict.fromkeys(("rotary", "alibi", "t5"), "relu_nmt.modules.relative_positions"),
     },
 )

@@ -146,6 +146,18 @@ class SinusoidalPositions(PositionScheme):
         return sinusoids(torch.arange(num_positions), self.config.embed_dim)
 
 
+@position_schemes.register("sinusoidal-fairseq")
+class FairseqSinusoidalPositions(SinusoidalPositions):
+    """The same waves, from position 2 on: what models that fairseq trained have learnt to read.
+
+    Reference: fairseq 0.12, ``make_positions``, where positions begin behind the padding index.
+    """
+
+    def embed(self, num_positions: int, start: int = 0) -> Tensor:
+        """See :meth:`PositionScheme.embed`."""
+        return super().embed(num_positions, start + 2)
+
+
 def sinusoids(places: Tensor, embed_dim: int) -> Tensor:
     """Return the waves [N, D] at places [N]: sines in the first half, cosines in the second."""
     half = (embed_dim + 1) // 2

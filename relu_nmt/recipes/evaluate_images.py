@@ -30,7 +30,7 @@ class Accuracy:
     Args:
         set: name of the set.
         data: folder or file of its images.
-        image_size: pixels a side that the model read.
+        image_size: height and width that the model read, in pixels.
         images: number of images.
         top1: percent whose class has the highest score.
         top5: percent whose class is among the five with the highest scores; None if there are no
@@ -40,7 +40,7 @@ class Accuracy:
 
     set: str
     data: str
-    image_size: int
+    image_size: tuple[int, int]
     images: int
     top1: float
     top5: float | None
@@ -48,7 +48,7 @@ class Accuracy:
 
     def __str__(self) -> str:
         top5 = "" if self.top5 is None else f", top-5 {self.top5:.2f}"
-        size = f"{self.image_size} x {self.image_size}"
+        size = " x ".join(map(str, self.image_size))
         return f"{self.set}: {self.images:,} images at {size}: top-1 {self.top1:.2f}{top5}"
 
 
@@ -124,7 +124,7 @@ def run(settings: Settings, *, progress: bool = True) -> EvaluationResult:
     sets = evaluation_sets(options.data)
     found: list[Accuracy] = []
     with hidden_progress(not progress):
-        for size in options.image_size or (None,):
+        for size in options.image_sides:
             classifier = load_classifier(settings.path, settings.model, size)
             candidates = Candidates.among(classifier.classes, settings.path, options.classes)
             if progress and not found:
@@ -171,7 +171,7 @@ def accuracy(
     return Accuracy(
         name,
         str(images.store.origin),
-        transform.size,
+        transform.sides,
         len(images),
         float(percent[0]),
         float(percent[-1]) if len(outputs) > TOP else None,

@@ -1,12 +1,13 @@
 """Settings of the recipes that use a trained image classifier."""
 
 from relu_nmt.attention.spec import AttentionBackendConfig
-from relu_nmt.config import REQUIRED, group, like, option, settings
+from relu_nmt.config import REQUIRED, from_flat, group, like, option, settings
 from relu_nmt.config.shared import PrecisionOptions, ProgressBarOptions
 from relu_nmt.training.config import RunConfig
-from relu_nmt.vision.config import PreprocessingConfig
+from relu_nmt.vision.config import PreprocessingConfig, check_sides, sides_option
 
 EVALUATION_BATCH = 128
+JOINED_BLOCKS = 4
 _checkpoint = option(REQUIRED, "checkpoint", metavar="CKPT", positional=True)
 
 
@@ -27,7 +28,11 @@ class ReadingOptions(ProgressBarOptions):
 
 @settings
 class EvaluationOptions(ReadingOptions):
-    """On what to evaluate, and how."""
+    """On what to evaluate, and how.
+
+    Raises:
+        ConfigError: an image size is none.
+    """
 
     data: tuple[str, ...] = option(
         REQUIRED,
@@ -36,12 +41,11 @@ class EvaluationOptions(ReadingOptions):
         several=True,
         metavar="PATH",
     )
-    image_size: tuple[int, ...] = option(
+    image_size: tuple[str, ...] = option(
         (),
-        "bring pictures to this many pixels a side, instead of as many as in training; several "
-        "with commas",
-        least=1,
-        metavar="N",
+        "bring pictures to this many pixels a side, or this height and width (192x256), instead of "
+        "as many as in training; several with commas",
+        metavar="N|YxX",
     )
     eval_crop_ratio: float | None = like(
         PreprocessingConfig,
@@ -56,6 +60,24 @@ class EvaluationOptions(ReadingOptions):
         metavar="FILE",
     )
     results: str | None = option(None, "write the results to FILE as JSON", metavar="FILE")
+
+    @property
+    def image_sides(self) -> list[tuple[int, ...] | None]:
+        """The image sizes, each pixels a side or height and width; None: as in training.
+
+        Raises:
+            ConfigError: one is none.
+        """
+        if not self.image_size:
+            return [None]
+        return [
+            from_flat(ClassificationOptions, {"image_size": text}).image_size
+            for text in self.image_size
+        ]
+
+    def check(self) -> None:
+        """See that image sizes are such."""
+        _ = self.image_sides
 
 
 @settings
@@ -73,16 +95,23 @@ class EvaluateImagesSettings:
 
 @settings
 class ClassificationOptions:
-    """What to classify, and what to print."""
+    """What to classify, and what to print.
+
+    Raises:
+        ConfigError: an image size has more than two sides.
+    """
 
     top_k: int = option(5, "print so many classes a picture", least=1, metavar="N")
     json: bool = option(False, "print JSON")
-    image_size: int | None = option(
+    image_size: tuple[int, ...] | None = sides_option(
         None,
-        "bring pictures to this many pixels a side, instead of as many as in training",
-        least=1,
-        metavar="N",
+        "bring pictures to this many pixels a side, or this height and width (192x256), instead of "
+        "as many as in training",
     )
+
+    def check(self) -> None:
+        """See that an image has two sides."""
+        check_sides(self, "image_size")
 
 
 @settings
@@ -131,12 +160,19 @@ class ProbeOptions(ProgressBarOptions):
     lr: float = option(
         0.001, "learning rate, which falls to 0 as a cosine", above=0, needs=LINEAR, metavar="LR"
     )
+    features: str = option(
+        "last",
+        f"last, what the model's classifier reads; joined, of each of the last {JOINED_BLOCKS} "
+        "blocks the class token, or the mean of the patches where it has none",
+        choices=("last", "joined"),
+        needs=LINEAR,
+    )
     seed: int = option(1, "seed of weights, order and views", least=0, needs=LINEAR, metavar="N")
     batch_size: int | None = option(
         None, "images of a batch (default: 128; with linear 1,024)", least=1, metavar="N"
     )
     num_workers: int = like(RunConfig, "num_workers", 1)
-    image_size: int | None = like(ClassificationOptions, "image_size", None)
+    image_size: tuple[int, ...] | None = like(ClassificationOptions, "image_size", None)
     eval_crop_ratio: float = option(
         0.875,
         "share of a side that the centre crop keeps (224 of 256 pixels in the papers; 1 suits "
@@ -146,6 +182,10 @@ class ProbeOptions(ProgressBarOptions):
         metavar="P",
     )
     results: str | None = like(EvaluationOptions, "results", None)
+
+    def check(self) -> None:
+        """See that an image has two sides."""
+        check_sides(self, "image_size")
 
 
 @settings

@@ -1,7 +1,7 @@
 """What the recipes that use a trained image classifier have in common."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ EPOCH = 1
 
 
 def load_classifier(
-    path: str, options: ClassifierOptions, image_size: int | None = None
+    path: str, options: ClassifierOptions, image_size: Sequence[int] | None = None
 ) -> ImageClassifier:
     """Return the classifier that the options describe.
 

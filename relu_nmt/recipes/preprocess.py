@@ -34,14 +34,18 @@ from relu_nmt.data.dictionary import UNK, Dictionary
 from relu_nmt.data.indexed_dataset import bin_path, idx_path
 from relu_nmt.data.split import check_parallel
 from relu_nmt.errors import DataError
+from relu_nmt.io.cluster import Cluster, Work, result_of
 from relu_nmt.io.progress_bar import hidden_progress, progress_bar
 from relu_nmt.io.text_lines import TextFile, find_text, scan_text
 from relu_nmt.io.worker_pool import available_cores, ordered_map
 from relu_nmt.tokenization.base import subword_models, tokenizers
 
-WORK_FOLDER = "preprocess.unfinished"
+WORK_FOLDER, JOBS_FOLDER = "preprocess.unfinished", "jobs"
 # Settings that do not change the result.
-WITHOUT_EFFECT = ("workers", "overwrite", "destdir", "task", "dataset_impl")
+WITHOUT_EFFECT = (
+    *("workers", "overwrite", "destdir", "task", "dataset_impl"),
+    *("cluster", "cluster_parameters"),
+)
 # Settings whose files count by their contents, wherever they lie.
 GIVEN_FILES = ("srcdict", "tgtdict", "subword_model")
 FILE_SETTINGS = ("trainpref", "validpref", "testpref", *GIVEN_FILES)
@@ -61,17 +65,47 @@ class PreprocessResult:
 
 
 def run(settings: Settings, *, progress: bool = True) -> PreprocessResult:
-    """Make a data folder, or finish one that was interrupted.
+    """Make a data folder, or one for each shard; or finish what was interrupted.
 
     Args:
         settings: what to make it of, and how.
         progress: print what was made on standard output, and progress bars on standard error.
+
+    Returns:
+        the folder; of several shards the first one's, which has dictionaries and subwords.
 
     Raises:
         DataError: a file is missing, damaged or not parallel to its counterpart, or the folder
             holds something else already.
         ConfigError: the settings do not suit the text.
     """
+    if len(settings.training_texts) < 2:
+        return _run_one(settings, progress)
+    first, *others = settings.shards()
+    result = _run_one(first, progress)
+    if settings.cluster is None:
+        for shard in others:
+            _run_one(shard, progress)
+        return result
+    folder = Path(settings.destdir).absolute()
+    cluster = Cluster(settings.cluster, settings.asked_for, folder / JOBS_FOLDER)
+    names = [Path(shard.destdir).name for shard in others]
+    jobs = [
+        cluster.submit(Work(_run_quietly, shard), n) for shard, n in zip(others, names, strict=True)
+    ]
+    for name, job in zip(names, jobs, strict=True):
+        result_of(job)
+        if progress:
+            print(f"{name}: made by job {job.job_id}")
+    return result
+
+
+def _run_quietly(settings: Settings) -> None:
+    _run_one(settings, progress=False)
+
+
+def _run_one(settings: Settings, progress: bool) -> PreprocessResult:
+    """Make one data folder, see :func:`run`."""
     try:
         with hidden_progress(not progress):
             manifest = _Builder(settings, print if progress else lambda _: None).build()
@@ -152,6 +186,8 @@ class _Builder:
             for name, value in to_dict(self.config).items()
             if name not in (*WITHOUT_EFFECT, *FILE_SETTINGS)
         }
+        if not self.config.subword_sampling:  # which folders of earlier versions do not name
+            del settings["subword_sampling"]
         contents: dict[str, Any] = {
             f"{split}.{language}": text.sha256 for (split, language), text in self.inputs.items()
         }

@@ -12,13 +12,19 @@ from torch import Tensor, nn
 from relu_nmt.config import to_dict
 from relu_nmt.errors import DataError
 from relu_nmt.io.progress_bar import hidden_progress
-from relu_nmt.recipes.image_settings import EVALUATION_BATCH, ProbeOptions
+from relu_nmt.recipes.image_settings import EVALUATION_BATCH, JOINED_BLOCKS, ProbeOptions
 from relu_nmt.recipes.image_settings import ProbeImagesSettings as Settings
 from relu_nmt.recipes.images import load_classifier, loaded, write_results
 from relu_nmt.vision.batches import ImageBatches, SqueezingTransform
 from relu_nmt.vision.images import ImageSet, open_images, with_classes_of
 from relu_nmt.vision.loading import ImageClassifier
-from relu_nmt.vision.probes import choose_shots, neighbour_scores, percent_right, ridge_scores
+from relu_nmt.vision.probes import (
+    choose_shots,
+    joined_features,
+    neighbour_scores,
+    percent_right,
+    ridge_scores,
+)
 
 LINEAR_BATCH = 1024
 MOMENTUM = 0.9
@@ -103,20 +109,40 @@ def _test_set(path: str) -> ImageSet:
     return others[0] if others else first
 
 
+def features_of_batch(classifier: ImageClassifier, images: Tensor, kind: str) -> Tensor:
+    """Return features [B, D], float32, on the classifier's device.
+
+    Args:
+        classifier: has the model.
+        images: [B, 3, Y, X], normalised.
+        kind: ``last`` or ``joined``, see :class:`ProbeOptions`.
+    """
+    if kind == "last":
+        return classifier.outputs(images).features.float()
+    count = classifier.model.config.num_blocks
+    last = range(max(0, count - JOINED_BLOCKS), count)
+    return joined_features(classifier.outputs(images, last))
+
+
 def features_of(
-    classifier: ImageClassifier, batches: ImageBatches, label: str, num_workers: int
+    classifier: ImageClassifier,
+    batches: ImageBatches,
+    label: str,
+    num_workers: int,
+    kind: str = "last",
 ) -> tuple[Tensor, Tensor]:
     """Return features [N, D], float32, and classes [N] of images, on the classifier's device.
 
     Args:
-        classifier: of whose model they are what the head reads.
+        classifier: has the model.
         batches: of the images.
         label: what to call them in the progress bar.
         num_workers: threads that read them.
+        kind: of the features, see :func:`features_of_batch`.
     """
     features, labels = [], []
     for batch in loaded(batches, label, num_workers):
-        features.append(classifier.outputs(batch.images).features.float())
+        features.append(features_of_batch(classifier, batch.images, kind))
         labels.append(batch.labels.to(classifier.device))
     return torch.cat(features), torch.cat(labels)
 
@@ -147,7 +173,7 @@ def _ridge(
     used = np.unique(np.concatenate(chosen))
     transform = SqueezingTransform(
         classifier.transform.with_eval_ratio(options.eval_crop_ratio).config,
-        classifier.transform.size,
+        classifier.transform.sides,
     )
     size = options.batch_size or EVALUATION_BATCH
     (known, labels), (queries, right) = (
@@ -173,7 +199,9 @@ def _linear(
     transform = classifier.transform.with_eval_ratio(options.eval_crop_ratio)
     batches = ImageBatches(train, transform, size, options.seed)
     torch.manual_seed(options.seed)
-    head = nn.Linear(classifier.model.head.in_features, len(train.classes))
+    blank = torch.zeros(1, 3, *transform.sides)
+    width = features_of_batch(classifier, blank, options.features).size(1)
+    head = nn.Linear(width, len(train.classes))
     nn.init.normal_(head.weight, std=LINEAR_STD)
     nn.init.zeros_(head.bias)
     head.to(classifier.device)
@@ -185,14 +213,18 @@ def _linear(
             for group in optimizer.param_groups:
                 group["lr"] = options.lr * 0.5 * (1 + math.cos(math.pi * done / total))
             # A copy, for what was computed without gradients cannot enter a graph.
-            features = classifier.outputs(batch.images).features.float().clone()
+            features = features_of_batch(classifier, batch.images, options.features).clone()
             loss = F.cross_entropy(head(features), batch.labels.to(classifier.device))
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             done += 1
     queries, right = features_of(
-        classifier, ImageBatches(test, transform, size), "test", options.num_workers
+        classifier,
+        ImageBatches(test, transform, size),
+        "test",
+        options.num_workers,
+        options.features,
     )
     with torch.no_grad():
         return [percent_right(head(queries.clone()), right, (1, TOP))]

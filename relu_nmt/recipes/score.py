@@ -12,11 +12,12 @@ from relu_nmt.errors import DataError
 from relu_nmt.evaluation import document_scores as docs
 from relu_nmt.evaluation.bleu import MetricConfig, Score
 from relu_nmt.evaluation.buckets import bucket_scores, length_buckets
+from relu_nmt.evaluation.comet import comet_score
 from relu_nmt.evaluation.significance import paired_bootstrap
 from relu_nmt.io.progress_bar import hidden_progress
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.io.text_lines import decode_lines, read_lines
-from relu_nmt.recipes.scoring_settings import DocumentOptions, ScoreOptions
+from relu_nmt.recipes.scoring_settings import COMET, DocumentOptions, ScoreOptions
 from relu_nmt.recipes.scoring_settings import ScoreSettings as Settings
 
 FEW_SEGMENTS = 20
@@ -127,11 +128,21 @@ def text_report(options: ScoreOptions, documents: DocumentOptions) -> Iterator[E
             name, options.ignore_case, options.tokenize, options.order, options.chrf_word_order
         )
         for name in options.metrics
+        if name != COMET
     ]
     texts = _Texts(options, documents)
     baseline = None if documents.baseline is None else texts.baseline(documents.baseline)
     for metric in metrics:
         yield from texts.scores(metric)
+    if COMET in options.metrics and options.src is not None:
+        sources = _read(options.src)
+        if len(sources) != len(texts.hypotheses):
+            raise DataError(
+                f"{options.src}: {len(sources):,} lines, but {_name(options.sys)} has "
+                f"{len(texts.hypotheses):,}; both need the same sentences in the same order"
+            )
+        score = comet_score(options.comet_model, sources, texts.hypotheses, texts.references[0])
+        yield _entry(score)
     if documents.length_buckets:
         for metric in metrics:
             yield from _by_length(metric, texts, documents.length_buckets)

@@ -17,6 +17,9 @@ from relu_nmt.evaluation.buckets import (
 )
 from relu_nmt.evaluation.significance import DEFAULT_SAMPLES
 
+COMET = "comet"
+COMET_MODEL = "Unbabel/wmt22-comet-da"
+
 
 @settings
 class ScoreOptions:
@@ -29,7 +32,15 @@ class ScoreOptions:
     sys: str = option("-", "translations; - is standard input", flags=("-s",), metavar="FILE")
     ref: str = option("", "references; several sets with commas", flags=("-r",), metavar="FILE")
     metrics: tuple[str, ...] = option(
-        ("bleu",), "scores to print: bleu,chrf", metavar="M", choices=METRICS, parse=str.lower
+        ("bleu",),
+        "scores to print: bleu,chrf, and comet, if the package unbabel-comet is installed",
+        metavar="M",
+        choices=(*METRICS, COMET),
+        parse=str.lower,
+    )
+    src: str | None = option(None, "sources, which comet reads too", metavar="FILE")
+    comet_model: str = option(
+        COMET_MODEL, "model of comet: a file, or a name of Hugging Face's hub", metavar="NAME"
     )
     order: int = option(4, "longest n-gram of BLEU", flags=("-o",), metavar="N", least=1)
     ignore_case: bool = option(False, "ignore case")
@@ -51,11 +62,15 @@ class ScoreOptions:
         for value, default, metric in (
             (f"--order {self.order}", "--order 4", "bleu"),
             (f"--chrf-word-order {self.chrf_word_order}", "--chrf-word-order 0", "chrf"),
+            (f"--src {self.src}", "--src None", COMET),
+            (f"--comet-model {self.comet_model}", f"--comet-model {COMET_MODEL}", COMET),
         ):
             if value != default and metric not in metrics:
                 raise ConfigError(f"{value} does nothing without --metrics {metric}; leave it out")
         if self.sentence_bleu and self.metrics != ("bleu",):
             raise ConfigError("--metrics: not with --sentence-bleu")
+        if COMET in metrics and (self.src is None or "," in self.ref):
+            raise ConfigError("--metrics comet needs --src FILE, and one set of references")
 
 
 @settings
@@ -212,6 +227,8 @@ class ScoreSettings:
             raise ConfigError("--ref: give the file of the references")
         elif self.texts.sentence_bleu:
             _refuse(self.segments, "not with --sentence-bleu")
+        elif COMET in self.texts.metrics:
+            _refuse(self.segments, "not with --metrics comet, which is of single lines")
 
 
 def _refuse(options: Any, reason: str) -> None:

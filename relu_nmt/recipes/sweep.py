@@ -10,9 +10,11 @@ from relu_nmt.attention.spec import SLOTS
 from relu_nmt.config import add_settings, flag_of, read_settings
 from relu_nmt.data.data_folder import find_pair, infer_languages, split_path
 from relu_nmt.data.groups import SINGLE_SENTENCES
+from relu_nmt.data.shards import data_folders
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.recipes.training_settings import TranslationTrainingSettings
 from relu_nmt.recipes.translation_settings import TranslateSplitSettings
+from relu_nmt.sweep.cluster import make_runner
 from relu_nmt.sweep.environment import describe_environment, probe
 from relu_nmt.sweep.plan import (
     SweepDescription,
@@ -24,7 +26,6 @@ from relu_nmt.sweep.plan import (
 from relu_nmt.sweep.published import read_published
 from relu_nmt.sweep.report import REPORT_NAME, write_report
 from relu_nmt.sweep.report_data import ReportData
-from relu_nmt.sweep.runner import StepRunner
 from relu_nmt.sweep.settings import SweepConfig
 from relu_nmt.sweep.settings import SweepSettings as Settings
 from relu_nmt.sweep.steps import DONE, Step
@@ -136,9 +137,12 @@ def run(settings: Settings, *, progress: bool = True) -> SweepResult:
         raise ConfigError(
             "--score-reference in --generate-flags: translations are scored; leave it out"
         )
+    folders = data_folders(settings.data)
     typed = [name for name in (train.task.source_lang, train.task.target_lang) if name]
-    languages = tuple(typed) if len(typed) == 2 else infer_languages(settings.data)
-    _check_boundaries(settings, languages)
+    languages = tuple(typed) if len(typed) == 2 else infer_languages(folders[0])
+    if max(*config.lengths, *config.doc_mixture, 1) != SINGLE_SENTENCES:
+        for place in [*((folder, "train") for folder in folders), (folders[0], config.gen_subset)]:
+            _check_boundaries(*place, languages)
     for step in trainings:
         _check_start(config.start_from, step)
     used = {
@@ -152,7 +156,8 @@ def run(settings: Settings, *, progress: bool = True) -> SweepResult:
     environment = describe_environment(known["gpus"])
     steps = plan.steps()
     # The steps are compared with what was run before anything is written.
-    runner = StepRunner(steps, settings.running, environment, config.time.seconds or None, progress)
+    seconds = config.time.seconds or None
+    runner = make_runner(steps, settings.running, environment, folder, seconds, progress)
     description = SweepDescription(settings, environment, published=published)
     description = write_description(folder, description)
     runner.run(lambda: write_report(folder, description))
@@ -248,15 +253,11 @@ def _check_start(folder: str | None, train: Step) -> None:
         )
 
 
-def _check_boundaries(settings: Settings, languages: Sequence[str]) -> None:
-    """See that training and evaluation will find documents, if they join sentences."""
-    if max(*settings.sweep.lengths, *settings.sweep.doc_mixture, 1) == SINGLE_SENTENCES:
-        return
-    for split in ("train", settings.sweep.gen_subset):
-        pair = find_pair(settings.data, split, *languages)
-        path = split_path(settings.data, split, pair, "documents")
-        if not path.exists():
-            raise DataError(
-                f"{path}: no such file, but a sweep is about documents; run relu-nmt-preprocess "
-                "with --document-separator"
-            )
+def _check_boundaries(folder: str, split: str, languages: Sequence[str]) -> None:
+    """See that training or evaluation will find documents."""
+    path = split_path(folder, split, find_pair(folder, split, *languages), "documents")
+    if not path.exists():
+        raise DataError(
+            f"{path}: no such file, but a sweep is about documents; run relu-nmt-preprocess with "
+            "--document-separator"
+        )

@@ -10,6 +10,7 @@ from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.batches import Longest, TranslationBatches, refuse_too_long
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR
 from relu_nmt.data.groups import LENGTHS_FILE, SINGLE_SENTENCES, lengths_in_words
+from relu_nmt.data.shards import ShardedBatches, data_folders
 from relu_nmt.data.split import Split
 from relu_nmt.decoding.generator import Generator
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
@@ -50,6 +51,7 @@ class TranslationTraining(Training):
 
     settings: Settings
     task: TranslationTask
+    _folders: list[str]
     _longest: Longest
 
     def trainer(self) -> Trainer:
@@ -79,8 +81,9 @@ class TranslationTraining(Training):
 
     def _open_task(self) -> TranslationTask:
         settings, options, bleu = self.settings, self.settings.task, self.settings.bleu
+        self._folders = data_folders(settings.data)
         task = TranslationTask.from_data_folder(
-            settings.data, options.source_lang, options.target_lang
+            self._folders[0], options.source_lang, options.target_lang
         )
         languages = {"source_lang": task.source_lang, "target_lang": task.target_lang}
         for name, language in detokenizer_settings(bleu.eval_bleu_detok_args).items():
@@ -167,33 +170,35 @@ class TranslationTraining(Training):
             "--tgtdict), or choose another --save-dir for a fresh start"
         )
 
-    def _batches(self) -> tuple[TranslationBatches, dict[str, TranslationBatches]]:
+    def _batches(self) -> tuple[ShardedBatches, dict[str, TranslationBatches]]:
         """Return the batches to train and to validate on; what is in them is printed."""
         settings = self.settings
-        train = self._training_batches(settings.task.train_subset)
+        train = ShardedBatches(self._folders, self._training_batches)
         names = settings.task.valid_subset.split(",")
         if settings.trainer.validation.disable_validation:
             names = []
         valid = {name: self._validation_batches(name) for name in names}
         if self.process.is_first and not settings.trainer.checkpoint.no_save:
-            self._write_lengths([train, *valid.values()])
+            self._write_lengths([train.batches, *valid.values()])
         return train, valid
 
-    def _training_batches(self, name: str) -> TranslationBatches:
-        """Return shuffled batches of a split.
+    def _training_batches(self, folder: str) -> TranslationBatches:
+        """Return shuffled batches of the training split of a data folder.
 
         Raises:
             DataError: the split is missing or damaged, nothing is left of it, a sentence does not
-                fit into a batch, or document boundaries are wanted but unknown.
+                fit into a batch, or document boundaries are wanted but unknown; or the folder's
+                dictionaries are not those of the first one.
         """
         batching, lengths = self.settings.batching, self.settings.documents.training_lengths
-        split = self._open(name, chained=True)
+        split = self._open_corpora(folder)
         skip = batching.skip_invalid_size_inputs
         if not skip and (not lengths or SINGLE_SENTENCES in lengths):
             refuse_too_long(split, batching.max_tokens)
         seed = self.settings.trainer.run.seed
         limits = batching.training_limits
-        batches = TranslationBatches(split, limits, lengths, seed, skip, self._longest)
+        weights = self.settings.task.corpus_weights
+        batches = TranslationBatches(split, limits, lengths, seed, skip, self._longest, weights)
         self._tell_lengths(batches)
         return batches
 
@@ -210,19 +215,43 @@ class TranslationTraining(Training):
         self._tell_lengths(batches)
         return batches
 
-    def _open(self, name: str, chained: bool = False) -> Split:
-        """Return a split with both sides, and with documents if sentences are to be joined.
+    def _open_corpora(self, folder: str) -> Split:
+        """Return the training split of a data folder joined with those of further folders.
 
-        Args:
-            name: of the split.
-            chained: as in fairseq, ``train1``, ``train2``... belong to ``train``.
+        As in fairseq, ``train1``, ``train2``... belong to ``train``.
         """
-        splits = self.task.load_chained(name) if chained else [self.task.load_split(name)]
+        options, own = self.settings.task, self._folders[0]
+        tasks = [self.task] if folder == own else [self.task.at_folder(folder, own)]
+        tasks += [self.task.at_folder(extra) for extra in options.extra_data]
+        corpora = [self._checked(task.load_chained(options.train_subset)) for task in tasks]
+        tags = [-1] * len(corpora)
+        if options.tag_extra_data:
+            fillers = self.task.source_dictionary.fillers
+            if len(fillers) < len(options.extra_data):
+                raise ConfigError(
+                    f"--tag-extra-data: the source dictionary has {len(fillers)} unused entries "
+                    f"for {len(options.extra_data)} tags; preprocess with a larger --padding-factor"
+                )
+            tags[1:] = fillers[: len(options.extra_data)]
+        if self.settings.documents.active and any(one.documents is not None for one in corpora):
+            for one in corpora:
+                if one.documents is None:
+                    self.say(f"{one.stem}: no document boundaries, so that each sentence is one")
+        return self._with_documents(Split.chained(corpora, tags))
+
+    def _open(self, name: str) -> Split:
+        """Return a split with both sides, and with documents if sentences are to be joined."""
+        return self._with_documents(self._checked([self.task.load_split(name)]))
+
+    def _checked(self, splits: list[Split]) -> Split:
+        """Return splits as one; their sizes are printed."""
         for part in splits:
             if part.target is None:
                 raise DataError(f"{part.source.prefix}: has no target side to learn from")
             self.say(f"{part.source.prefix}: {len(part):,} sentence pairs")
-        split = Split.chained(splits)
+        return Split.chained(splits)
+
+    def _with_documents(self, split: Split) -> Split:
         if self.settings.documents.active:
             documents = self.settings.documents
             flag = "--doc-mixture" if documents.doc_mixture else "--max-doc-tokens"

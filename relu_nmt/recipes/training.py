@@ -11,6 +11,9 @@ from torch import nn
 
 from relu_nmt.attention.backends import set_attention_backend
 from relu_nmt.config import to_dict
+from relu_nmt.config.classes import flat
+from relu_nmt.config.fields import flag_of
+from relu_nmt.errors import OutOfMemoryError, TrainingError
 from relu_nmt.recipes.continuing import change_note, refuse_other_model
 from relu_nmt.recipes.training_settings import TrainingSettings
 from relu_nmt.training.batches import TrainingData
@@ -22,6 +25,10 @@ from relu_nmt.training.log import TrainingLog
 from relu_nmt.training.results import TrainingResult, peak_gpu_bytes
 from relu_nmt.training.state import StartWeights, weights_of
 from relu_nmt.training.trainer import Trainer
+
+SMALLER_SHARE = 3 / 4
+LOST_PEER = "Connection closed by peer"
+"""What gloo says."""
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
 
@@ -122,6 +129,17 @@ class Training(ABC):
             self.say(note)
 
 
+def smaller_batches(settings: TrainingSettings) -> str:
+    """Return which limit of a batch to lower where memory runs out, and to what."""
+    values = flat(to_dict(settings))
+    name = "max_tokens" if values.get("max_tokens") else "batch_size"
+    smaller = max(1, int(values[name] * SMALLER_SHARE))
+    return (
+        f"try {flag_of(name)} {smaller} instead of {values[name]}, with more --update-freq for "
+        "updates as large as before"
+    )
+
+
 def run_training(
     training_class: type[Training], settings: TrainingSettings, progress: bool
 ) -> TrainingResult:
@@ -133,7 +151,8 @@ def run_training(
         progress: print the log on standard output.
 
     Raises:
-        ReluNmtError: settings, data or checkpoints that do not fit, or a loss that is not finite.
+        ReluNmtError: settings, data or checkpoints that do not fit, a loss that is not finite, or
+            a batch that does not fit into memory.
     """
     config = settings.trainer
     process = join_processes(config.run.cpu)
@@ -141,7 +160,14 @@ def run_training(
         folder = CheckpointFolder(config.checkpoint, config.validation)
         with folder.owned() if process.is_first else nullcontext():
             log = TrainingLog(config.logging, quiet=not process.is_first, shown=progress)
-            result = training_class(settings, process, log).trainer().train()
+            try:
+                result = training_class(settings, process, log).trainer().train()
+            except OutOfMemoryError as error:
+                raise OutOfMemoryError(f"{error}; {smaller_batches(settings)}") from error
+            except RuntimeError as error:
+                if process.world_size > 1 and LOST_PEER in str(error):
+                    raise TrainingError("another process has ended; it tells why") from error
+                raise
             if (peak := peak_gpu_bytes()) is not None:
                 log.say(f"peak GPU memory: {peak:,} bytes")
     finally:

@@ -59,11 +59,40 @@ class TaskOptions(LanguageOptions, FairseqOptions):
         False, "also log how many percent of the target tokens are predicted right"
     )
     train_subset: str = option("train", "split to train on", metavar="SPLIT")
+    extra_data: tuple[str, ...] = option(
+        (),
+        "further data folders to train on, with commas: same dictionaries, but back-translated "
+        "text, say, or sentences beside documents",
+        metavar="DIRS",
+    )
+    corpus_weights: tuple[float, ...] = option(
+        (),
+        "how often an epoch reads DATA and each further folder: 2,0.5 reads DATA twice and a half "
+        "of the other, drawn anew each time; by default all once",
+        above=0,
+        needs="extra_data",
+        metavar="W",
+    )
+    tag_extra_data: bool = option(
+        False,
+        "begin the source sentences (or documents) of each further folder with a tag of its own, "
+        "an unused entry of the dictionary, so that what is translated later is like DATA",
+        needs="extra_data",
+    )
     valid_subset: str = option(
         "valid",
         "splits to validate on, with commas; the first one decides which checkpoint is the best",
         metavar="SPLITS",
     )
+
+    def check(self) -> None:
+        """Compare the number of weights with that of the folders."""
+        corpora = 1 + len(self.extra_data)
+        if self.corpus_weights and len(self.corpus_weights) != corpora:
+            raise ConfigError(
+                f"--corpus-weights: {len(self.corpus_weights)} numbers, but there are {corpora} "
+                "data folders"
+            )
 
     @property
     def smoothing(self) -> float:
@@ -185,7 +214,12 @@ class TranslationTrainingSettings(TrainingSettings):
         2
     """
 
-    data: str = option(REQUIRED, "data folder", metavar="DATA", positional=True)
+    data: str = option(
+        REQUIRED,
+        "data folder; of several (shards), a:b:c, each epoch trains on one, in turn",
+        metavar="DATA",
+        positional=True,
+    )
     task: TaskOptions = group("task and loss", TaskOptions)
     model: TransformerConfig = group("model", TransformerConfig)
     regularizer: AttentionRegularizerConfig = group(

@@ -24,6 +24,7 @@ from relu_nmt.recipes.translation import (
     too_long_note,
 )
 from relu_nmt.recipes.translation_settings import TranslateDocumentsSettings as Settings
+from relu_nmt.tokenization.sentences import sentence_splitter
 
 is_blank = SEPARATOR_TESTS["blank"]
 
@@ -62,10 +63,20 @@ def run(settings: Settings, *, progress: bool = True) -> TextTranslation:
     if progress:
         _tell(notes)
     runs = [(blank, list(run)) for blank, run in itertools.groupby(lines, is_blank)]
-    documents = [run for blank, run in runs if not blank]
+    split = None
+    if settings.documents.split_sentences:
+        split = sentence_splitter(translator.task.source_lang)
+    paragraphs = [
+        [[line] if split is None else split(line) for line in run]
+        for blank, run in runs
+        if not blank
+    ]
+    documents = [list(itertools.chain.from_iterable(own)) for own in paragraphs]
     limit = source_limit(settings.model, translator)
     sources = translator.encode_documents(documents)
-    numbers = [number for number, line in enumerate(lines) if not is_blank(line)]
+    counts = [len(sentences) for own in paragraphs for sentences in own]
+    filled = [number for number, line in enumerate(lines) if not is_blank(line)]
+    numbers = [number for number, count in zip(filled, counts, strict=True) for _ in range(count)]
     too_long = [
         number
         for number, source in zip(numbers, sources.sentences, strict=True)
@@ -81,7 +92,7 @@ def run(settings: Settings, *, progress: bool = True) -> TextTranslation:
         found = translator.translate_in_windows(
             sources, windows, settings.search, on_progress=advance
         )
-    rest = iter(found)
+    rest = map(_joined, found, paragraphs)
     text = [line for blank, run in runs for line in ([""] * len(run) if blank else next(rest))]
     report = [
         _report(sources, found, windows, int(plan.groups().over_long.sum())),
@@ -94,6 +105,15 @@ def run(settings: Settings, *, progress: bool = True) -> TextTranslation:
         print("".join(f"{line}\n" for line in text), end="")
         _tell(report)
     return TextTranslation(text, found, [note for note in notes + report if note])
+
+
+def _joined(lines: Sequence[str], paragraphs: Sequence[Sequence[str]]) -> list[str]:
+    """Return a line for each paragraph of a document, if there is a line for each sentence."""
+    counts = [len(sentences) for sentences in paragraphs]
+    if sum(counts) != len(lines):
+        return list(lines)
+    rest = iter(lines)
+    return [" ".join(filter(None, itertools.islice(rest, count))) for count in counts]
 
 
 def _read(path: str) -> list[str]:

@@ -5,14 +5,17 @@ import math
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
+from relu_nmt.attention.spec import AttentionPlace
 from relu_nmt.decoding.translations import SourceLimit, TranslatedLines, Translation
 from relu_nmt.errors import DataError
 from relu_nmt.io.progress_bar import hidden_progress, progress_bar
 from relu_nmt.io.standard_streams import standard_input
-from relu_nmt.io.text_lines import decode_lines, open_text, reading
+from relu_nmt.io.text_lines import decode_lines, open_text, read_lines, reading
 from relu_nmt.recipes.translation import (
     LineFormat,
+    check_writable,
     limit_note,
     load_translator,
     named,
@@ -22,6 +25,7 @@ from relu_nmt.recipes.translation import (
 from relu_nmt.recipes.translation_settings import TranslateLinesSettings as Settings
 
 READ_BYTES = 1 << 16
+LAST_CROSS = AttentionPlace("cross", -1)
 
 
 def run(settings: Settings, *, progress: bool = True) -> TranslatedLines:
@@ -41,6 +45,10 @@ def run(settings: Settings, *, progress: bool = True) -> TranslatedLines:
     at_limit: list[int] = []
     too_long: list[int] = []
     limit = SourceLimit()
+    prefixes = None if options.prefixes is None else read_lines(options.prefixes)
+    banned = [] if options.banned_terms is None else read_lines(options.banned_terms)
+    if options.attention_pictures is not None:
+        check_writable("--attention-pictures", f"{options.attention_pictures}/0.svg")
     with _opened(options.input) as file:
         translator = load_translator(settings.model, settings.data)
         limit = source_limit(settings.model, translator)
@@ -51,7 +59,8 @@ def run(settings: Settings, *, progress: bool = True) -> TranslatedLines:
         )
         try:
             for lines in read_buffers(file, options.input, options.buffer_size):
-                encoded = [translator.encode(line) for line in lines]
+                own = _prefixes_of(prefixes, len(texts), len(lines), options.prefixes)
+                encoded = list(map(translator.encode, lines, own))
                 sources = [limit.applied(source) for source in encoded]
                 longest = max(len(source.ids) for source in sources)
                 label = f"translate {len(lines):,} lines of up to {longest:,} tokens"
@@ -62,18 +71,25 @@ def run(settings: Settings, *, progress: bool = True) -> TranslatedLines:
                     ) as advance,
                 ):
                     translated = translator.translate_sentences(
-                        sources, config, len(texts), advance
+                        sources, config, len(texts), advance, banned
                     )
-                for source, translations in zip(encoded, translated, strict=True):
+                for line, source, translations in zip(lines, encoded, translated, strict=True):
                     number = len(texts)
                     if limit.refuses(source):
                         too_long.append(number)
                         if not limit.truncate:
                             translations = [untranslated(own) for own in translations]
+                    elif options.attention_pictures is not None and source.tokens:
+                        tokens = translations[0].hypothesis.tokens
+                        picture = Path(options.attention_pictures, f"{number}.svg")
+                        translator.attention_at(LAST_CROSS, source, tokens).save(picture)
                     texts.append(translations[0].text)
                     if translations[0].reached_limit:
                         at_limit.append(number)
                     if not progress:
+                        continue
+                    if options.format == "json":
+                        print(formatted.json(number, line, source, translations))
                         continue
                     if options.format == "fairseq":
                         print(formatted.source(number, source.tokens))
@@ -92,6 +108,22 @@ def run(settings: Settings, *, progress: bool = True) -> TranslatedLines:
                 note = limit_note(len(at_limit), config)
                 print(f"{note} ({named(at_limit, 'line')})", file=sys.stderr)
     return TranslatedLines(texts, at_limit, too_long)
+
+
+def _prefixes_of(prefixes: list[str] | None, first: int, count: int, path: str | None) -> list[str]:
+    """Return the prefixes of lines from ``first`` on.
+
+    Raises:
+        DataError: there are not as many.
+    """
+    if prefixes is None:
+        return [""] * count
+    if len(prefixes) < first + count:
+        raise DataError(
+            f"--prefixes {path}: {len(prefixes):,} lines, but the input has more; give one for "
+            "each, empty for none"
+        )
+    return prefixes[first : first + count]
 
 
 def untranslated(translation: Translation) -> Translation:

@@ -1,5 +1,6 @@
 """What the recipes that translate have in common: the model, the printed lines, files, notes."""
 
+import json
 import math
 import tempfile
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ import torch
 
 from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.groups import SINGLE_SENTENCES
+from relu_nmt.data.shards import data_folders
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.decoding.translations import SourceLimit, SourceSentence, Translation
 from relu_nmt.errors import ConfigError, DataError
@@ -50,7 +52,7 @@ def _adapted_task(
         if asked is not None and asked != own:
             raise ConfigError(f"--{side}-lang {asked}: the checkpoint's is {own}")
     if data is not None:
-        task = task.at_folder(data)
+        task = task.at_folder(data_folders(data)[0])  # fairseq: only training has several
     # Where the text was split here, it is joined anyway; the flag only says how to show it.
     symbol = options.post_process if task.target_text.keeps_text else None
     return task.with_post_processing(symbol, options.tokenizer)
@@ -98,6 +100,33 @@ class LineFormat:
             pairs = " ".join(f"{source}-{i}" for i, source in enumerate(alignment[:-1]))
             lines.append(f"A-{number}\t{pairs}")
         return lines
+
+    def json(
+        self, number: int, line: str, source: SourceSentence, translations: Sequence[Translation]
+    ) -> str:
+        """Return a line and its translations as JSON; scores are in nats, not base 2.
+
+        Args:
+            number: of the line, from 0.
+            line: as it came.
+            source: the same as tokens.
+            translations: best first; the score of one that is refused is null.
+        """
+        found = []
+        for own in translations:
+            values = own.hypothesis.positional_scores.tolist()
+            entry = {
+                "text": own.text,
+                "score": own.score if math.isfinite(own.score) else None,
+                "tokens": own.tokens,
+                "token_scores": [round(value, 6) for value in values],
+                "reached_limit": own.reached_limit,
+            }
+            if self._print_alignment and own.hypothesis.alignment is not None:
+                entry["alignment"] = own.hypothesis.alignment[:-1].tolist()
+            found.append(entry)
+        whole = {"id": number, "source": line, "source_tokens": source.tokens}
+        return json.dumps({**whole, "translations": found}, ensure_ascii=False)
 
     def _shown(self, tokens: list[str], pipeline: TextPipeline) -> str:
         return " ".join(pipeline.join_words(tokens) if self._join_subwords else tokens)

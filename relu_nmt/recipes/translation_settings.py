@@ -292,7 +292,7 @@ class TranslateSplitSettings:
 
 
 @settings
-class TextDocumentOptions(ProgressBarOptions):
+class WindowOptions:
     """How much of a document to translate at once."""
 
     max_doc_tokens: int | None = like(
@@ -319,6 +319,17 @@ class TextDocumentOptions(ProgressBarOptions):
 
 
 @settings
+class TextDocumentOptions(ProgressBarOptions, WindowOptions):
+    """How a text of documents is translated."""
+
+    split_sentences: bool = option(
+        False,
+        "lines are paragraphs: cut them into sentences (the package sentencex), as the model has "
+        "learnt from, and join the translations of each",
+    )
+
+
+@settings
 class TranslateDocumentsSettings:
     """All settings of :mod:`relu_nmt.recipes.translate_documents`.
 
@@ -335,7 +346,7 @@ class TranslateDocumentsSettings:
 
     def check(self) -> None:
         """Refuse what one line for each line has no room for."""
-        _refuse_references(self.search)
+        refuse_references(self.search)
         if self.search.nbest > 1 or self.search.print_alignment is not None:
             flag = "--nbest" if self.search.nbest > 1 else "--print-alignment"
             raise ConfigError(
@@ -357,8 +368,27 @@ class LineOptions:
     )
     format: str = option(
         "text",
-        "text: translations only; fairseq: S-, H-, D- and P- lines with scores",
-        choices=("text", "fairseq"),
+        "text: translations only; fairseq: S-, H-, D- and P- lines with scores; json: one object a "
+        "line with all translations, tokens, scores (nats) and, if asked for, alignments",
+        choices=("text", "fairseq", "json"),
+    )
+    attention_pictures: str | None = option(
+        None,
+        "draw where the last layer's cross-attention looked while it wrote the best translation of "
+        "each line: NUMBER.svg in this folder, from 0",
+        metavar="DIR",
+    )
+    prefixes: str | None = option(
+        None,
+        "begin the translation of each line with the text in the same line of FILE, whole words; "
+        "after an empty line as the model likes",
+        metavar="FILE",
+    )
+    banned_terms: str | None = option(
+        None,
+        "no translation may have a term in FILE, one a line, of one word or more, split as usual; "
+        "with SentencePiece, words that begin with it are banned too",
+        metavar="FILE",
     )
 
 
@@ -381,10 +411,15 @@ class TranslateLinesSettings:
 
     def check(self) -> None:
         """Refuse what needs references."""
-        _refuse_references(self.search)
+        refuse_references(self.search)
 
 
-def _refuse_references(config: GenerationConfig) -> None:
+def refuse_references(config: GenerationConfig) -> None:
+    """Refuse settings of the search that need references.
+
+    Raises:
+        ConfigError: there is one.
+    """
     if config.score_reference or config.prefix_size:
         raise ConfigError(
             "--score-reference and --prefix-size need references; use relu-nmt-generate"

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from relu_nmt.config.yaml_text import parse_yaml
 from relu_nmt.errors import DataError
 
 FIELDS = {"title": str, "source": str, "columns": dict, "rows": dict}
@@ -76,14 +77,11 @@ def read_published(path: str) -> Published:
     Raises:
         DataError: the file cannot be read, or holds something else.
     """
-    import yaml
-
     try:
-        found = Published.of(yaml.safe_load(Path(path).read_text("utf-8")) or {})
+        found = Published.of(parse_yaml(Path(path).read_text("utf-8")) or {})
     except OSError as error:
         raise DataError(f"--published {path}: cannot be read: {error.strerror}") from error
-    except (yaml.YAMLError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        raise DataError(f"--published {path}: {reason}") from error
+    except ValueError as error:
+        raise DataError(f"--published {path}: {error}") from error
     assert found is not None
     return found

@@ -66,9 +66,16 @@ class RunningStep:
         """How long it has run."""
         return time.monotonic() - self.begun
 
+    def end(self) -> None:
+        """Tell it to save its state and end."""
+        if not self.is_told:
+            self.is_told = True
+            # Not by Popen, which takes the exit code of a command that has just ended.
+            os.kill(self.process.pid, signal.SIGTERM)
+
 
 class StepRunner:
-    """Runs steps as processes.
+    """Runs steps as processes of this machine; a subclass may run them elsewhere.
 
     Args:
         steps: all of them; a training comes before the evaluations of its model.
@@ -101,7 +108,7 @@ class StepRunner:
         # Of the trainings (True) and the evaluations (False) that are done.
         self._seconds: dict[bool, list[float]] = {True: [], False: []}
         self._training_seconds = training_seconds
-        self._running: list[RunningStep] = []
+        self._running: list[Any] = []  # RunningStep, or what a subclass runs
         self._not_before: dict[Step, float] = {}
         self.signal: int | None = None
         self._kill = False
@@ -136,9 +143,18 @@ class StepRunner:
                 time.sleep(POLL_SECONDS)
         finally:
             for running in self._running:  # an error of the sweep's own has ended it
-                running.process.terminate()
+                running.end()
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+    def end(self) -> None:
+        """Let what runs save its state, and wait until it has; the state of its steps stays open.
+
+        For the handler of a signal, in the middle of :meth:`run`, after which the program ends.
+        """
+        for running in self._running:
+            running.end()
+            os.waitid(os.P_PID, running.process.pid, os.WEXITED | os.WNOWAIT)
 
     # ------------------------------------------------------------------- which step is next
 
@@ -166,13 +182,13 @@ class StepRunner:
 
     def _ready_steps(self) -> list[Step]:
         """Return the steps that may begin now, evaluations first: they give results."""
-        done = (step for step, status in self._ended.items() if status == DONE)
-        trained = {step.model for step in done if step.is_training}
+        trainings = [step for step in self._steps if step.is_training]
+        untrained = {step.model for step in trainings if self._ended.get(step) != DONE}
         now = time.monotonic()
         ready = [
             step
             for step in self._open_steps()
-            if (step.is_training or step.model in trained)
+            if (step.is_training or step.model not in untrained)
             and self._not_before.get(step, 0.0) <= now
         ]
         return sorted(ready, key=lambda step: step.is_training)
@@ -181,22 +197,24 @@ class StepRunner:
         for step in self._ready_steps():
             if len(self._running) >= self._config.jobs:
                 return
-            if step in self._ended:  # its training has just turned out to have diverged elsewhere
-                continue
-            lock = acquire_lock(step.path(".lock"))
-            if lock is None:
-                self._not_before[step] = time.monotonic() + RETRY_LOCK_SECONDS
-                continue
-            if self._look(step):
-                os.close(lock)
-                self.say(f"{step}: done by another sweep")
-                self._delete_checkpoints(step)
-                continue
-            self._start(step, lock)
+            if step not in self._ended:  # its training may just have turned out to diverge
+                self._start(step)
 
     # ------------------------------------------------------------------- running one step
 
-    def _start(self, step: Step, lock: int) -> None:
+    def _start(self, step: Step) -> None:
+        """Start a step, unless another sweep runs it, or has."""
+        lock = acquire_lock(step.path(".lock"))
+        if lock is None:
+            self._not_before[step] = time.monotonic() + RETRY_LOCK_SECONDS
+        elif self._look(step):
+            os.close(lock)
+            self.say(f"{step}: done by another sweep")
+            self._delete_checkpoints(step)
+        else:
+            self._start_locked(step, lock)
+
+    def _start_locked(self, step: Step, lock: int) -> None:
         place = min(set(range(self._config.jobs)) - {running.place for running in self._running})
         variables, earlier = self._config.environment(place), step.state
         shown = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
@@ -277,9 +295,13 @@ class StepRunner:
         )
         state.write(step)
         os.close(running.lock)
-        self._end(step, status, seconds)
-        word = f"{status} (exit code {exit_code}): {note}" if note else status
-        self.say(f"{step}: {word} after {in_words(seconds)}")
+        self._conclude(step, state)
+
+    def _conclude(self, step: Step, state: StepState) -> None:
+        """Take in how a step has ended."""
+        self._end(step, state.status, state.seconds)
+        code = f"{state.status} (exit code {state.exit_code}): {state.note}"
+        self.say(f"{step}: {code if state.note else state.status} after {in_words(state.seconds)}")
         self._delete_checkpoints(step)
         try:
             self._after_step()
@@ -304,15 +326,11 @@ class StepRunner:
         self.signal = number
 
     def _pass_signal_on(self, running: RunningStep) -> None:
-        """Pass the first signal on, so that trainings save a checkpoint; a second one kills.
-
-        Not by Popen, which takes the exit code of a command that has just ended.
-        """
+        """Pass the first signal on, so that trainings save a checkpoint; a second one kills."""
         if self._kill:
             os.kill(running.process.pid, signal.SIGKILL)
-        elif self.signal is not None and not running.is_told:
-            running.is_told = True
-            os.kill(running.process.pid, signal.SIGTERM)
+        elif self.signal is not None:
+            running.end()
 
     def say(self, text: str) -> None:
         """Print an event, with the time left."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from relu_nmt.attention.spec import known_attention
 from relu_nmt.config import flag_of, group, like, option, settings
-from relu_nmt.config.shared import SubsetOptions
+from relu_nmt.config.shared import ClusterOptions, SubsetOptions
 from relu_nmt.data.groups import DocumentConfig
 from relu_nmt.errors import ConfigError
 from relu_nmt.io.worker_pool import available_cores
@@ -228,15 +228,20 @@ class SweepConfig(SubsetOptions):
 
 
 @settings
-class JobsConfig:
+class JobsConfig(ClusterOptions):
     """How the commands are run; none of it changes their results, but for the speed."""
 
     jobs: int = option(
-        1, "processes at once; each has its GPU or its share of the CPU", metavar="N", least=1
+        1,
+        "processes at once, each with its GPU or its share of the CPU; or jobs of a --cluster at "
+        "once, each with what --cluster-parameters ask for",
+        metavar="N",
+        least=1,
     )
     gpus: tuple[str, ...] = option(
         (),
         "GPUs to deal out to the processes in turn, as --gpus 0,1,2,3 --jobs 4",
+        needs=("cluster", None),
         metavar="N,N,...",
     )
     training_processes: int = option(

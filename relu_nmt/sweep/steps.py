@@ -160,6 +160,7 @@ class StepState:
         """
         path = step.path(".json")
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             write_text(path, json.dumps(asdict(self), indent=1) + "\n")
         except OSError as error:
             raise DataError(f"{path}: cannot write it: {error.strerror}") from error

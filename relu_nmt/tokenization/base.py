@@ -7,12 +7,13 @@ a file of the user's (``--user-module``).
 
 import base64
 import os
+import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from relu_nmt.errors import DataError
+from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.registry import Registry
 
 
@@ -99,6 +100,19 @@ class SubwordModel(ABC):
     @abstractmethod
     def split(self, words: Sequence[str]) -> list[str]:
         """Return the pieces of ``words``."""
+
+    def sample(self, words: Sequence[str], strength: float, draws: random.Random) -> list[str]:
+        """Return the pieces of one of the ways to split ``words``, drawn at random.
+
+        Args:
+            words: as for :meth:`split`.
+            strength: how far from the usual way; each kind of model has its own scale.
+            draws: the random numbers.
+
+        Raises:
+            ConfigError: the model knows one way only.
+        """
+        raise ConfigError(f"--subword-sampling: {type(self).__name__} splits in one way only")
 
     @abstractmethod
     def join(self, pieces: Sequence[str]) -> list[str]:

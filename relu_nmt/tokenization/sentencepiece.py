@@ -1,6 +1,8 @@
 """SentencePiece: pieces of the sentence itself, where ``▁`` stands for a space."""
 
 import io
+import math
+import random
 from collections.abc import Sequence
 
 from relu_nmt.errors import ConfigError, DataError, MissingExtraError
@@ -17,6 +19,8 @@ SPACE_MARK = "\u2581"
 LEARNING_SENTENCES = 1_000_000
 # The sums of the learning steps are taken thread by thread: the result depends on their number.
 LEARNING_THREADS = 4
+NUM_WAYS = 64
+CACHED_WORDS = 100_000
 
 
 @subword_models.register("sentencepiece")
@@ -39,12 +43,44 @@ class SentencePiece(SubwordModel):
             if not content:
                 raise ValueError("empty")
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=content)
+            self._ways_of: dict[str, tuple[list[list[str]], list[float]]] = {}
         except (ValueError, RuntimeError) as error:
             raise DataError("not a SentencePiece model: the file is damaged or another") from error
 
     def split(self, words: Sequence[str]) -> list[str]:
         """Return the pieces of ``words``; the first of a word begins with ``▁``."""
         return self._processor.encode(" ".join(words), out_type=str)
+
+    def sample(self, words: Sequence[str], strength: float, draws: random.Random) -> list[str]:
+        """Return pieces drawn with their probabilities to the power of ``strength``, word by word.
+
+        Raises:
+            ConfigError: the model is none of the unigram kind.
+
+        Reference: Kudo 2018, "Subword regularization", section 3.3, with the 64 likeliest ways.
+        """
+        pieces: list[str] = []
+        for word in words:
+            if word not in self._ways_of:
+                if len(self._ways_of) >= CACHED_WORDS:
+                    self._ways_of.clear()
+                self._ways_of[word] = self._ways(word)
+            ways, scores = self._ways_of[word]
+            shares = [math.exp(strength * (score - scores[0])) for score in scores]
+            pieces += draws.choices(ways, shares)[0]
+        return pieces
+
+    def _ways(self, word: str) -> tuple[list[list[str]], list[float]]:
+        """Return the likeliest ways to split a word, and their log-probabilities."""
+        processor = self._processor
+        try:
+            ways = processor.nbest_encode(word, nbest_size=NUM_WAYS, out_type=str)
+        except RuntimeError as error:
+            raise ConfigError(
+                "--subword-sampling: SentencePiece samples from unigram models only"
+            ) from error
+        ways = ways or [[]]  # of what the model's normalisation takes away
+        return ways, [sum(processor.get_score(processor.piece_to_id(p)) for p in w) for w in ways]
 
     def join(self, pieces: Sequence[str]) -> list[str]:
         """Return the words."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import random
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -61,6 +62,7 @@ class SubwordNmt(SubwordModel):
         except ValueError as error:
             raise DataError(f"line 1: no version number in {lines[0][:40]!r}") from error
         self._pieces_of: dict[str, list[str]] = {}
+        self._dropping: apply_bpe.BPE | None = None
 
     def split(self, words: Sequence[str]) -> list[str]:
         """Return the pieces of ``words``; all but the last of a word end in ``@@``."""
@@ -75,6 +77,21 @@ class SubwordNmt(SubwordModel):
                 found = known[word] = self._bpe.segment_tokens([word])
             pieces += found
         return pieces
+
+    def sample(self, words: Sequence[str], strength: float, draws: random.Random) -> list[str]:
+        """Return the pieces that are left when each merge is dropped with probability ``strength``.
+
+        Reference: Provilkov et al. 2020, "BPE-dropout: simple and effective subword
+        regularization", section 3.
+        """
+        if self._dropping is None:  # apart, as what is drawn would get into the cache
+            self._dropping = apply_bpe.BPE(io.StringIO(self._codes), separator=SEPARATOR)
+        before = random.getstate()  # subword-nmt takes the numbers of the module
+        random.seed(draws.getrandbits(64))
+        try:
+            return self._dropping.segment_tokens(list(words), dropout=strength)
+        finally:
+            random.setstate(before)
 
     def join(self, pieces: Sequence[str]) -> list[str]:
         """Return the words."""

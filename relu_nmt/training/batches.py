@@ -38,6 +38,9 @@ class BatchSource(Protocol):
     def begin_epoch(self, epoch: int) -> int:
         """Plan ``epoch`` (from 1) and return its number of batches."""
 
+    def largest(self) -> int:
+        """Return the number of the batch of the planned epoch that takes the most memory."""
+
     def load(self, index: int) -> Batch:
         """Return batch ``index`` of the planned epoch; called from several threads."""
 
@@ -56,8 +59,12 @@ class Scorer(Protocol):
     def score(self) -> dict[str, float]:
         """Return the metrics by name."""
 
-    def check(self) -> None:
-        """Try it on little data, so that mistakes show before the first update."""
+    def check(self, largest: bool) -> None:
+        """Try it on little data, so that mistakes show before the first update.
+
+        Args:
+            largest: also on what takes the most memory.
+        """
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from relu_nmt.errors import CheckpointError
 from relu_nmt.io.safe_write import replacing
+from relu_nmt.training.sharding import part_like
 
 SUFFIX = ".safetensors"
 FORMAT = "relu_nmt checkpoint"
@@ -149,8 +150,9 @@ def load_weights(
     Raises:
         CheckpointError: names or shapes differ.
     """
-    check_fit(model.state_dict(), tensors, origin)
-    model.load_state_dict(tensors)
+    own = model.state_dict()
+    check_fit(own, tensors, origin)
+    model.load_state_dict({name: part_like(tensor, own[name]) for name, tensor in tensors.items()})
 
 
 def check_fit(

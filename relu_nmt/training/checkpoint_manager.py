@@ -164,6 +164,19 @@ class CheckpointFolder:
                 "choose another folder"
             )
 
+    def try_out(self, checkpoint: Checkpoint) -> None:
+        """Write a checkpoint, and remove it.
+
+        Raises:
+            CheckpointError: it cannot be written.
+        """
+        # A killed process's is removed as others that were left half.
+        file = self.path / f"checkpoint_trial.{os.getpid()}-{os.urandom(4).hex()}.tmp"
+        try:
+            save_checkpoint(file, checkpoint)
+        finally:
+            file.unlink(missing_ok=True)
+
     def _prune(self) -> None:
         config = self._config
         best = rf"checkpoint\.best_{re.escape(self._metric)}_(-?\d+\.?\d*)"

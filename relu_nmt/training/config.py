@@ -8,7 +8,8 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.optim.config import OptimizerConfig, ScheduleConfig
 
 LOG_FORMATS = ("tqdm", "json", "simple", "none")
-DDP_BACKENDS = ("pytorch_ddp", "c10d", "legacy_ddp", "no_c10d")
+ALLOW_UNUSED, FULLY_SHARDED = ("legacy_ddp", "no_c10d"), "fully_sharded"
+DDP_BACKENDS = ("pytorch_ddp", "c10d", *ALLOW_UNUSED, FULLY_SHARDED)
 SECONDS_PER_HOUR = 3600
 # What options need to do anything.
 VALIDATES = ("disable_validation", False)
@@ -60,6 +61,13 @@ class RunConfig(PrecisionOptions, SeedOptions):
         1e-4, "stop if the loss scale falls below", above=0, needs="fp16", metavar="S"
     )
     num_workers: int = option(1, "threads that read batches ahead; 0: none", least=0, metavar="N")
+
+    preflight: bool = option(
+        True,
+        "before the first update try the largest batch, a translation of the longest sentences "
+        "where validation translates, and a checkpoint; and print the memory that training will "
+        "take",
+    )
 
     def update_freq_of(self, epoch: int) -> int:
         """Return the batches per update and process in ``epoch`` (from 1)."""
@@ -254,16 +262,12 @@ class DistributedConfig:
 
     ddp_backend: str = option(
         "pytorch_ddp",
-        "legacy_ddp also allows weights that a batch does not use, and is slower; "
-        "c10d and no_c10d are older names of the two",
+        "legacy_ddp also allows weights that a batch does not use, and is slower; c10d and "
+        "no_c10d are older names of the two. fully_sharded leaves each process only its part of "
+        "weights, gradients and optimiser, for models that do not fit one device",
         choices=DDP_BACKENDS,
         no_effect=_of_one_process,
     )
-
-    @property
-    def find_unused_parameters(self) -> bool:
-        """Whether a batch may leave weights unused."""
-        return self.ddp_backend in ("legacy_ddp", "no_c10d")
 
 
 @settings

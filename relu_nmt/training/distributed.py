@@ -17,6 +17,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from relu_nmt.errors import ConfigError
 from relu_nmt.io.signals import handle_stop_signals
+from relu_nmt.training.config import ALLOW_UNUSED, FULLY_SHARDED
+from relu_nmt.training.sharding import shard
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 
@@ -78,16 +80,23 @@ class ProcessGroup:
         dist.broadcast_object_list(values, src=0)
         return values[0]
 
-    def wrap(self, objective: nn.Module, find_unused_parameters: bool) -> nn.Module:
-        """Return the objective with gradients averaged over the processes in the backward pass."""
+    def wrap(self, objective: nn.Module, backend: str) -> nn.Module:
+        """Return the objective on the device, its gradients averaged in the backward pass.
+
+        Args:
+            objective: gives the loss; the same in all processes.
+            backend: ``--ddp-backend``.
+        """
         if self.world_size == 1:
-            return objective
+            return objective.to(self.device)
+        if backend == FULLY_SHARDED:
+            return shard(objective, self.device, self.world_size)
         return DistributedDataParallel(
-            objective,
+            objective.to(self.device),
             # Buffers may differ in size (tables that grow on demand) and stay each process's own.
             broadcast_buffers=False,
             gradient_as_bucket_view=True,
-            find_unused_parameters=find_unused_parameters,
+            find_unused_parameters=backend in ALLOW_UNUSED,
         )
 
     def close(self) -> None:

@@ -12,14 +12,24 @@ import torch
 from torch import Tensor, nn
 
 from relu_nmt.errors import CheckpointError
+from relu_nmt.objective import LossOutput
 from relu_nmt.optim.config import SCHEDULES
 from relu_nmt.optim.optimizers import build_optimizer
 from relu_nmt.optim.schedules import Schedule
-from relu_nmt.training.batches import BatchSource, Scorer, load_ahead
+from relu_nmt.training.batches import Batch, BatchSource, Scorer, load_ahead
 from relu_nmt.training.checkpoint import Checkpoint, check_fit, load_checkpoint, load_weights
 from relu_nmt.training.config import CheckpointConfig, EmaConfig, TrainerConfig
 from relu_nmt.training.distributed import ProcessGroup
 from relu_nmt.training.log import Meters, add_metrics, metric_averages
+from relu_nmt.training.preflight import telling_shape
+from relu_nmt.training.sharding import (
+    give_back,
+    is_sharded,
+    own_part,
+    part_like,
+    whole_tensors,
+    whole_weights,
+)
 from relu_nmt.training.update import Precision, all_metrics
 
 OPTIMIZER_PREFIX = "optimizer."
@@ -143,9 +153,11 @@ class WeightAverage:
         if not self._averages or num_updates % self._config.ema_update_freq:
             return
         share = 1.0 if num_updates < self._config.ema_start_update else 1 - self._config.ema_decay
-        torch._foreach_lerp_(
-            list(self._averages.values()), list(self._parameters.values()), weight=share
+        averages, weights = (
+            [own_part(tensor) for tensor in tensors.values()]
+            for tensors in (self._averages, self._parameters)
         )
+        torch._foreach_lerp_(averages, weights, weight=share)
 
     @contextmanager
     def applied(self) -> Iterator[dict[str, Tensor]]:
@@ -162,9 +174,14 @@ class WeightAverage:
         for name, parameter in self._parameters.items():
             self._averages[name].copy_(parameter)
 
+    @torch.no_grad()
     def _swap(self) -> None:
+        """Exchange the values, in place: where parts are gathered from stays the same memory."""
         for name, parameter in self._parameters.items():
-            parameter.data, self._averages[name] = self._averages[name], parameter.data
+            weights, average = own_part(parameter), own_part(self._averages[name])
+            kept = weights.clone()
+            weights.copy_(average)
+            average.copy_(kept)
 
 
 def averaged_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -210,26 +227,31 @@ class Components:
         self.average = WeightAverage(model, config.ema)
 
     def validate(
-        self, source: BatchSource, scorer: Scorer | None = None, max_batches: int | None = None
+        self, source: BatchSource, scorer: Scorer | None = None, largest_only: bool = False
     ) -> dict[str, float]:
         """Return the metrics of a validation set; losses in bits. Back to training mode afterwards.
 
         Args:
             source: its batches, which are shared out to the processes.
             scorer: computes further metrics.
-            max_batches: only so many batches.
+            largest_only: only the largest batch, in every process.
         """
         count = source.begin_epoch(1)
-        if max_batches is not None:
-            count = min(count, max_batches)
-        mine = range(self.process.rank, count, self.process.world_size)
+        rank, world_size = self.process.rank, self.process.world_size
+        mine = list(range(rank, count, world_size))
+        if is_sharded(self.objective) and len(mine) < -(-count // world_size):
+            mine.append(0)  # the others need this process's weights; it does not count
+        if largest_only:
+            mine = [source.largest()]
         sums: dict[str, tuple[Tensor, float]] = {}
-        self.objective.eval()
-        with self.average.applied(), torch.no_grad():
+        with self.evaluating(), self.average.applied(), torch.no_grad():
             pinned = self.process.device.type == "cuda"
-            for batch in load_ahead(source.load, mine, self.num_workers, pinned):
-                with self.precision.autocast():
-                    output = self.objective(batch.to(self.process.device))
+            batches = load_ahead(source.load, mine, self.num_workers, pinned)
+            for index, batch in enumerate(batches):
+                with telling_shape(batch, "validation"):
+                    output = self.loss(batch)
+                if not largest_only and rank + index * world_size >= count:
+                    continue
                 metrics = all_metrics(output)
                 # The totals stay on the device, so that a GPU need not wait for each batch.
                 add_metrics(sums, {name: (t.double(), n) for name, (t, n) in metrics.items()})
@@ -239,9 +261,22 @@ class Components:
                 add_metrics(over_processes, one)
             averages = metric_averages(over_processes)
             if scorer is not None:
-                averages |= scorer.score()
-        self.objective.train()
+                with whole_weights(self.objective):
+                    averages |= scorer.score()
         return averages
+
+    def loss(self, batch: Batch) -> LossOutput:
+        """Return the loss of a batch, in the number format of training."""
+        with self.precision.autocast():
+            return self.objective(batch.to(self.process.device))
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Put the model into evaluation mode inside the block."""
+        self.objective.eval()
+        yield
+        self.objective.train()
+        give_back(self.objective)
 
     @contextmanager
     def snapshot(
@@ -249,7 +284,8 @@ class Components:
     ) -> Iterator[Checkpoint]:
         """Give the checkpoint of a running training, to be written inside the ``with`` block.
 
-        Its tensors are the live ones, not copies.
+        Its tensors are the live ones, not copies. If the model is sharded, all processes come here,
+        and the first one gets whole tensors.
 
         Args:
             state: where training stands.
@@ -262,7 +298,9 @@ class Components:
         training = optimizer_tensors(self.model, self.optimizer) if with_optimizer else {}
         with self.average.applied() as raw:
             training |= {RAW_PREFIX + name: tensor for name, tensor in raw.items()}
-            yield Checkpoint(self.model.state_dict(), metadata, training)
+            tensors = [self.model.state_dict(keep_vars=True), training]
+            model, training = (whole_tensors(one, self.process.is_first) for one in tensors)
+            yield Checkpoint(model, metadata, training)
 
     def restore(
         self,
@@ -301,7 +339,9 @@ class Components:
         # The stored model is the averaged one, if there is an average.
         self.average.restart()
         if raw := _without_prefix(checkpoint.training_tensors, RAW_PREFIX):
-            check_fit(averaged_tensors(self.model), raw, path)
+            own = averaged_tensors(self.model)
+            check_fit(own, raw, path)
+            raw = {name: part_like(tensor, own[name]) for name, tensor in raw.items()}
             self.model.load_state_dict(raw, strict=False)  # other buffers are in place
         if not config.reset_optimizer:
             tensors = _without_prefix(checkpoint.training_tensors, OPTIMIZER_PREFIX)
@@ -364,7 +404,7 @@ def _load_optimizer(
             "--reset-optimizer, or start from its weights with --finetune-from-model"
         )
     state = {
-        index: by_parameter[names[parameter]]
+        index: {k: part_like(t, parameter) for k, t in by_parameter[names[parameter]].items()}
         for index, parameter in enumerate(order)
         if names[parameter] in by_parameter
     }

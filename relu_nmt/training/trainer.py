@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+import torch
 from torch import nn
 
 from relu_nmt.errors import ConfigError, DataError, TrainingError
@@ -15,7 +16,9 @@ from relu_nmt.training.checkpoint_manager import CheckpointFolder
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.distributed import ProcessGroup, SignalWatch
 from relu_nmt.training.log import Meters, TrainingLog
+from relu_nmt.training.preflight import first_not_finite, try_batch
 from relu_nmt.training.results import TrainingResult, entry
+from relu_nmt.training.sharding import is_sharded, whole_weights
 from relu_nmt.training.state import Components, StartWeights, TrainingState, weights_of
 from relu_nmt.training.update import LaunchedUpdate, UpdatePlan, Updater, UpdateResult, update_seed
 
@@ -46,6 +49,8 @@ class Trainer:
         >>> class Batches:
         ...     def begin_epoch(self, epoch):
         ...         return 5
+        ...     def largest(self):
+        ...         return 0
         ...     def load(self, index):
         ...         batch = SimpleNamespace(ids=torch.ones(1), num_tokens=1, num_sentences=1)
         ...         batch.to = lambda device: batch
@@ -83,14 +88,15 @@ class Trainer:
         self._start = start
         self.state = TrainingState()
         self.result = TrainingResult()
-        objective.to(process.device).train()
+        # Sharding makes new parameters, which the optimiser and the average are to know.
+        wrapped = process.wrap(objective.train(), config.distributed.ddp_backend)
         self.parts = Components(objective, config, process)
         self.log = log or TrainingLog(config.logging, quiet=not process.is_first)
         self._description = description
         self._process = process
         self._data = data
         self._updater = Updater(
-            process.wrap(objective, config.distributed.find_unused_parameters),
+            wrapped,
             self.parts.optimizer,
             self.parts.precision,
             config.run.clip_norm,
@@ -164,21 +170,35 @@ class Trainer:
         """Find the mistakes that would otherwise show after hours."""
         if self._process.is_first:
             self._folder.check(self.result.parameters, self.config.ema.store_ema)
+        if self.config.run.preflight:
+            self._preflight()
         if not self._data.valid or self.config.validation.disable_validation:
             return
         subset, source = next(iter(self._data.valid.items()))
-        names = list(self.parts.validate(source, max_batches=self._process.world_size))
+        names = list(self.parts.validate(source, largest_only=True))
         if (scorer := self._data.scorers.get(subset)) is not None:
             names += scorer.metric_names
-            self.parts.objective.eval()
-            scorer.check()
-            self.parts.objective.train()
+            with self.parts.evaluating(), whole_weights(self.parts.objective):
+                scorer.check(largest=self.config.run.preflight)
         metric = self.config.validation.best_checkpoint_metric
         if metric not in names:
             raise ConfigError(
                 f"--best-checkpoint-metric {metric}: the validation set '{subset}' has only "
                 f"{', '.join(names)}{'; bleu needs --eval-bleu' * (metric == 'bleu')}"
             )
+
+    def _preflight(self) -> None:
+        """Try the largest batch and a checkpoint; the training is as without it."""
+        source = self._data.train
+        source.begin_epoch(self.state.epoch)
+        batch = source.load(source.largest())
+        self.log.say(try_batch(self.parts, batch))
+        if self.config.checkpoint.no_save:
+            return
+        if self._process.is_first or is_sharded(self.parts.objective):
+            with self.parts.snapshot(self.state, self._description) as checkpoint:
+                if self._process.is_first:
+                    self._folder.try_out(checkpoint)
 
     def _train_epoch(self) -> None:
         """Train from the stored position to the end of the epoch, or until a reason to stop."""
@@ -251,7 +271,12 @@ class Trainer:
         launched, self._launched = self._launched, None
         if launched is None:
             return
-        self._last = result = launched.read(self.config.run.clip_norm, self._process)
+        try:
+            self._last = result = launched.read(self.config.run.clip_norm, self._process)
+        except TrainingError as error:
+            if is_sharded(self.parts.objective):  # the processes would have to keep step
+                raise
+            raise TrainingError(f"{error}; {self._origin_of_divergence(launched)}") from error
         state, plan = self.state, launched.plan
         now = time.monotonic()
         result.meters.seconds, self._lap = now - self._lap, now
@@ -267,6 +292,13 @@ class Trainer:
             position = self._share.updates_done(state.batch_offset)
             self.log.updates(plan.epoch, position, self._share.num_updates, stats)
             self.result.train.append(entry(plan.epoch, stats))
+
+    def _origin_of_divergence(self, launched: LaunchedUpdate) -> str:
+        """Return what is not finite first in an update, whose weights are as they were before."""
+        torch.manual_seed(launched.plan.seed)
+        found = self._process.gather(first_not_finite(self.parts, launched.batches))
+        first = next(filter(None, found), None)
+        return f"{first} that is not finite" if first else "made again, all of it is finite"
 
     def _between_updates(self) -> None:
         """Stop, validate or save if it is time; the end of the epoch is not treated here."""
@@ -358,12 +390,13 @@ class Trainer:
         epoch = state.epoch - end_of_epoch
         best_score = score if is_best else None
         names = self._folder.names(epoch, state.num_updates, end_of_epoch, best_score)
-        if names and self._process.is_first:
+        if names and (self._process.is_first or is_sharded(self.parts.objective)):
             start = time.monotonic()
             shown = "none" if score is None else f"{score:g}"
             with_optimizer = not self.config.checkpoint.no_save_optimizer_state
             with self.parts.snapshot(state, self._description, with_optimizer) as checkpoint:
-                self._folder.write(checkpoint, names)
+                if self._process.is_first:
+                    self._folder.write(checkpoint, names)
             self.log.say(
                 f"saved checkpoint {self._folder.path / names[0]} (epoch {epoch} @ "
                 f"{state.num_updates} updates, score {shown}) (writing took "

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from relu_nmt.errors import ConfigError, TrainingError
 from relu_nmt.objective import LossOutput
@@ -18,6 +17,8 @@ from relu_nmt.training.batches import Batch
 from relu_nmt.training.config import RunConfig
 from relu_nmt.training.distributed import ProcessGroup
 from relu_nmt.training.log import Meters, add_metrics
+from relu_nmt.training.preflight import telling_shape
+from relu_nmt.training.sharding import exchanging, is_sharded, own_part
 
 FAIRSEQ_SCALE_WINDOW = 2**14
 SHOWN_IDS = 20
@@ -72,7 +73,7 @@ class LaunchedUpdate:
         names: names of the metrics.
         values: float64 [1 + HEAD + 2 * metrics + batches] on the device: the gradient's norm before
             clipping; sums over all processes; each batch's own loss.
-        ids: sample ids of each batch of this process.
+        batches: of this process.
         skipped: gradients overflowed and the optimiser made no step.
         loss_scale: for float16.
         telemetry: scalars of the first batch.
@@ -81,7 +82,7 @@ class LaunchedUpdate:
     plan: UpdatePlan
     names: list[str]
     values: Tensor
-    ids: list[Tensor]
+    batches: list[Batch]
     skipped: bool
     loss_scale: float | None
     telemetry: dict[str, float]
@@ -115,11 +116,11 @@ class LaunchedUpdate:
 
     def _suspects(self, losses: list[float], process: ProcessGroup) -> str:
         """Return the samples of the batches whose losses are not finite, otherwise of all."""
-        pairs = list(zip(self.ids, losses, strict=True))
+        pairs = list(zip([batch.ids.tolist() for batch in self.batches], losses, strict=True))
         # Every process sees the same sums, so all of them come here.
-        suspects = process.gather([ids.tolist() for ids, loss in pairs if not math.isfinite(loss)])
+        suspects = process.gather([ids for ids, loss in pairs if not math.isfinite(loss)])
         if not any(suspects):
-            suspects = process.gather([ids.tolist() for ids, _ in pairs])
+            suspects = process.gather([ids for ids, _ in pairs])
         ids = [str(number) for lists in suspects for batch in lists for number in batch]
         more = f" and {len(ids) - SHOWN_IDS} more" if len(ids) > SHOWN_IDS else ""
         return ", ".join(ids[:SHOWN_IDS]) + more
@@ -165,12 +166,23 @@ class Precision:
             return nullcontext()
         return torch.autocast(self._device_type, self._dtype)
 
-    def step(self, optimizer: torch.optim.Optimizer) -> bool:
+    def step(self, optimizer: torch.optim.Optimizer, finite: Tensor | None) -> bool:
         """Make the optimiser's step; return False if gradients overflowed and it was left out.
+
+        Args:
+            optimizer: has the gradients.
+            finite: bool, whether loss and gradients are numbers. Otherwise a fused optimiser
+                leaves the weights, so that the update can be looked into. None: it does not ask.
 
         Raises:
             TrainingError: the loss scale fell below ``--min-loss-scale``.
         """
+        if not self.scaler.is_enabled():
+            if finite is not None and getattr(optimizer, "_step_supports_amp_scaling", False):
+                # Fused optimisers look at it where they compute: a GPU need not be waited for.
+                optimizer.found_inf = (~finite).float()  # type: ignore[attr-defined]
+            optimizer.step()
+            return True
         before = self.scaler.get_scale()
         self.scaler.step(optimizer)
         self.scaler.update()
@@ -244,6 +256,7 @@ class Updater:
             output = self._forward_backward(
                 batch,
                 weight,
+                plan.num_updates,
                 telemetry=plan.telemetry and index == 0,
                 last=index == len(batches) - 1,
             )
@@ -266,26 +279,25 @@ class Updater:
         gradient_norm = self._normalise_gradients(vector[0])
         for group in self._optimizer.param_groups:
             group["lr"] = plan.lr
-        skipped = not self._precision.step(self._optimizer)
+        sums_of_all = torch.cat([gradient_norm.double().view(1), vector])
+        finite = None if is_sharded(self._objective) else sums_of_all.isfinite().all()
+        skipped = not self._precision.step(self._optimizer, finite)
         return LaunchedUpdate(
             plan,
             list(sums),
-            torch.cat([gradient_norm.double().view(1), vector, torch.stack(losses).double()]),
-            [batch.ids for batch, _ in batches],
+            torch.cat([sums_of_all, torch.stack(losses).double()]),
+            [batch for batch, _ in batches],
             skipped,
             self._precision.loss_scale,
             telemetry,
         )
 
     def _forward_backward(
-        self, batch: Batch, weight: int, telemetry: bool, last: bool
+        self, batch: Batch, weight: int, number: int, telemetry: bool, last: bool
     ) -> LossOutput:
         # Gradients are exchanged once, with the last batch.
-        objective = self._objective
-        exchange: AbstractContextManager[None] = nullcontext()
-        if isinstance(objective, DistributedDataParallel) and not last:
-            exchange = objective.no_sync()
-        with exchange:
+        exchange = exchanging(self._objective, exchange=last)
+        with exchange, telling_shape(batch, f"update {number}"):
             with self._precision.autocast():
                 output: LossOutput = self._objective(
                     batch.to(self._process.device), telemetry=telemetry
@@ -301,9 +313,12 @@ class Updater:
         undoes.
         """
         self._precision.scaler.unscale_(self._optimizer)
-        gradients = [p.grad for p in self._parameters if p.grad is not None]
+        gradients = [own_part(p.grad) for p in self._parameters if p.grad is not None]
         factor = (self._process.world_size / sample_size.clamp(min=1)).to(gradients[0].dtype)
-        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients))) * factor
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+        if is_sharded(self._objective):
+            norm = self._process.sum(norm.square()).sqrt()
+        norm = norm * factor
         if self._clip_norm > 0:
             factor = factor * (self._clip_norm / (norm + 1e-6)).clamp(max=1.0)
         torch._foreach_mul_(gradients, factor)

@@ -6,7 +6,7 @@ from typing import Any
 
 ENDINGS = re.compile(
     r"(?P<shape>.+?)(_(patch|p)(?P<patch_size>\d+(x\d+)?))?(_window(?P<window_size>\d+))?"
-    r"(_(?P<image_size>\d+))?"
+    r"(_(?P<image_size>\d+(x\d+)?))?"
 )
 NAMED_SETTINGS = {
     "vit": {"patch_size", "image_size"},
@@ -21,8 +21,8 @@ class Architectures(Mapping[str, dict[str, Any]]):
     """Settings that differ from the defaults, by the name of a shape.
 
     A name may go on as in timm: ``vit_small_patch32_384`` (or ``_p32_384``) is ``vit_small`` with
-    patches of 32 pixels a side and images of 384; ``_patch16x8`` means 16 rows of 8 pixels. Such
-    names are read, not listed.
+    patches of 32 pixels a side and images of 384; ``_patch16x8`` means 16 rows of 8 pixels, and
+    ``_192x256`` 192 rows of 256. Such names are read, not listed.
 
     Args:
         shapes: the settings by the names that are listed.

@@ -1,8 +1,8 @@
 """What every family of vision transformers is: from images to scores of classes."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -30,11 +30,31 @@ class VisionOutput:
         features: [B, D], what the classifier reads.
         intermediate: [B, D, height, width] of each block that was asked for, by its index: its
             output at the patches, without class token and before the final norm.
+        class_tokens: [B, D] of those of them that have a class token, likewise. XCiT's blocks of
+            class attention are counted behind the others and have nothing else.
     """
 
     logits: Tensor
     features: Tensor
     intermediate: dict[int, Tensor]
+    class_tokens: dict[int, Tensor] = field(default_factory=dict)
+
+
+@dataclass
+class EncodedImages:
+    """What the blocks make of a batch of images, before anything is classified.
+
+    Args:
+        tokens: [B, N, D] of the last block; of XCiT before class attention.
+        grid: of the patches, which are the last of the tokens.
+        intermediate: see :class:`VisionOutput`.
+        class_tokens: likewise.
+    """
+
+    tokens: Tensor
+    grid: Grid
+    intermediate: dict[int, Tensor] = field(default_factory=dict)
+    class_tokens: dict[int, Tensor] = field(default_factory=dict)
 
 
 class VisionModel(nn.Module):
@@ -55,6 +75,8 @@ class VisionModel(nn.Module):
 
     num_tokens: int
     head: nn.Linear
+    classifier: ClassVar[tuple[str, ...]] = ("norm", "head")
+    """Names of the parts that :meth:`encode` does not use."""
 
     def __init__(self, config: VisionTransformerConfig) -> None:
         super().__init__()
@@ -68,6 +90,13 @@ class VisionModel(nn.Module):
             blocks: indices of the blocks whose features are returned too, from 0.
         """
         raise TypeError(f"{type(self).__name__} must define forward")
+
+    def encode(self, images: Tensor, blocks: Collection[int] = ()) -> EncodedImages:
+        """Return what the blocks make of images; the arguments are those of :meth:`forward`.
+
+        Only what is to be a backbone of something else needs it.
+        """
+        raise TypeError(f"{type(self).__name__} must define encode to be a backbone")
 
 
 def build_vision_model(config: VisionTransformerConfig, num_classes: int) -> VisionModel:

@@ -1,5 +1,6 @@
 """From decoded pictures to batches of pixels: random views in training, the middle otherwise."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -35,16 +36,20 @@ def sample_generator(seed: int, epoch: int, index: int, *others: int) -> np.rand
 
 
 def random_box(
-    size: tuple[int, int], areas: tuple[float, float], generator: np.random.Generator
+    size: tuple[int, int],
+    areas: tuple[float, float],
+    generator: np.random.Generator,
+    aspect: float = 1.0,
 ) -> Box:
     """Return left, top, right and bottom of a part of random area and shape.
 
-    It is the square in the middle where no part of a very wide or high picture was found.
+    It is the middle where no part of a very wide or high picture was found.
 
     Args:
         size: width and height of the picture, in pixels.
         areas: smallest and largest share of the picture.
         generator: of this image in this epoch.
+        aspect: width / height that the shapes vary around.
 
     Reference: Szegedy et al. 2015, "Going deeper with convolutions", section 6.
     """
@@ -52,60 +57,68 @@ def random_box(
     low, high = np.log(RATIO_LIMITS)
     for _ in range(CROP_TRIALS):
         area = width * height * generator.uniform(*areas)
-        ratio = float(np.exp(generator.uniform(low, high)))
+        ratio = aspect * float(np.exp(generator.uniform(low, high)))
         w, h = (area * ratio) ** 0.5, (area / ratio) ** 0.5
         if w <= width and h <= height:
             left, top = generator.uniform(0, width - w), generator.uniform(0, height - h)
             return left, top, left + w, top + h
-    return middle_box(size, 1.0)
+    return middle_box(size, 1.0, aspect)
 
 
-def middle_box(size: tuple[int, int], ratio: float) -> Box:
-    """Return the square in the middle whose side is ``ratio`` of the shorter side."""
+def middle_box(size: tuple[int, int], ratio: float, aspect: float) -> Box:
+    """Return the middle part that has ``ratio`` of the sides of the largest of this shape.
+
+    Args:
+        size: width and height of the picture, in pixels.
+        ratio: at most 1.
+        aspect: width / height of the part.
+    """
     width, height = size
-    side = ratio * min(size)
-    left, top = (width - side) / 2, (height - side) / 2
-    return left, top, left + side, top + side
+    high = ratio * min(height, width / aspect)
+    wide = high * aspect
+    left, top = (width - wide) / 2, (height - high) / 2
+    return left, top, left + wide, top + high
 
 
-def resized_part(image: "Image", box: Box, size: int) -> "Image":
-    """Return the part of an image in a box, brought to ``size`` pixels a side."""
+def resized_part(image: "Image", box: Box, sides: tuple[int, int]) -> "Image":
+    """Return the part of an image in a box, brought to this height and width."""
     from PIL.Image import Resampling
 
     # Rounding must not move the box out of the picture.
     right, bottom = min(box[2], image.width), min(box[3], image.height)
     box = (max(0.0, box[0]), max(0.0, box[1]), right, bottom)
-    return image.resize((size, size), Resampling.BICUBIC, box=box)
+    return image.resize(sides[::-1], Resampling.BICUBIC, box=box)
 
 
 class ImageTransform:
-    """Brings pictures of any size to normalised squares.
+    """Brings pictures of any size to one size, normalised.
 
     Args:
         config: crops, mirroring and normalisation.
-        size: pixels a side of the result.
+        size: height and width of the result, in pixels, or one number for a square.
         augmentation: further changes in training.
 
     Example:
         >>> from PIL import Image
-        >>> transform = ImageTransform(PreprocessingConfig(), 32)
+        >>> transform = ImageTransform(PreprocessingConfig(), (24, 32))
         >>> transform.evaluation(Image.new("RGB", (50, 40))).shape
-        (3, 32, 32)
+        (3, 24, 32)
     """
 
     def __init__(
         self,
         config: PreprocessingConfig,
-        size: int,
+        size: int | Sequence[int],
         augmentation: AugmentationConfig | None = None,
     ) -> None:
         self.config = config
-        self.size = size
+        self.sides = (size, size) if isinstance(size, int) else (size[0], size[-1])
+        self._aspect = self.sides[1] / self.sides[0]
         self._augmentation = None
         if augmentation is not None and augmentation.changes_images:
             self._augmentation = Augmentation(augmentation, config.pixel_mean)
-        self._crop = config.crop_of(size)
-        self._eval_ratio = config.eval_ratio_of(size)
+        self._crop = config.crop_of(max(self.sides))
+        self._eval_ratio = config.eval_ratio_of(max(self.sides))
         mean, std = (np.array(v, dtype=np.float32) for v in (config.pixel_mean, config.pixel_std))
         self._scale = 1 / (255 * std)
         self._shift = mean / std
@@ -114,14 +127,14 @@ class ImageTransform:
         """Return a transform that keeps this share of a side in validation; None: as this one."""
         if ratio is None:
             return self
-        return ImageTransform(replace(self.config, eval_crop_ratio=ratio), self.size)
+        return ImageTransform(replace(self.config, eval_crop_ratio=ratio), self.sides)
 
-    def with_size(self, size: int) -> "ImageTransform":
+    def with_size(self, size: int | Sequence[int]) -> "ImageTransform":
         """Return a transform to another size that keeps as much of a picture in validation."""
         return ImageTransform(replace(self.config, eval_crop_ratio=self._eval_ratio), size)
 
     def training(self, image: "Image", generator: np.random.Generator) -> np.ndarray:
-        """Return a random view of an image, float32 [3, size, size].
+        """Return a random view of an image, float32 [3, height, width].
 
         Args:
             image: 8-bit red, green and blue.
@@ -143,38 +156,38 @@ class ImageTransform:
         return self._augmentation.erased(self._normalise(np.asarray(changed)), generator)
 
     def evaluation(self, image: "Image") -> np.ndarray:
-        """Return the middle of an image, float32 [3, size, size]."""
+        """Return the middle of an image, float32 [3, height, width]."""
         return self._normalise(self._centre_crop(image, self._eval_ratio))
 
     def _normalise(self, pixels: np.ndarray) -> np.ndarray:
         return (pixels * self._scale - self._shift).transpose(2, 0, 1)
 
     def _centre_crop(self, image: "Image", ratio: float) -> np.ndarray:
-        """Return the square in the middle whose side is ``ratio`` of the shorter side."""
-        if image.size == (self.size, self.size) and ratio == 1.0:
+        """Return the middle, ``ratio`` of the sides of the largest part of the result's shape."""
+        if image.size == self.sides[::-1] and ratio == 1.0:
             return np.asarray(image)
-        return self._resize(image, middle_box(image.size, ratio))
+        return self._resize(image, middle_box(image.size, ratio, self._aspect))
 
     def _padded_crop(self, pixels: np.ndarray, generator: np.random.Generator) -> np.ndarray:
         padding = self.config.crop_padding
         padded = np.pad(pixels, ((padding, padding), (padding, padding), (0, 0)))
         top, left = generator.integers(0, 2 * padding + 1, size=2)
-        return padded[top : top + self.size, left : left + self.size]
+        return padded[top : top + self.sides[0], left : left + self.sides[1]]
 
     def _random_resized_crop(self, image: "Image", generator: np.random.Generator) -> np.ndarray:
         """Return a part of random area and shape, brought to the size."""
-        box = random_box(image.size, (self.config.crop_min_area, 1.0), generator)
+        box = random_box(image.size, (self.config.crop_min_area, 1.0), generator, self._aspect)
         return self._resize(image, box)
 
     def _resize(self, image: "Image", box: Box) -> np.ndarray:
-        return np.asarray(resized_part(image, box, self.size))
+        return np.asarray(resized_part(image, box, self.sides))
 
 
 class SqueezingTransform(ImageTransform):
-    """Brings the whole picture to a square before it takes the middle, in evaluation."""
+    """Brings the whole picture to the shape before it takes the middle, in evaluation."""
 
     def evaluation(self, image: "Image") -> np.ndarray:
-        """Return the middle of an image, float32 [3, size, size], its shape squeezed."""
+        """Return the middle of an image, float32 [3, height, width], its shape squeezed."""
         lost = (1 - self._eval_ratio) / 2
         width, height = image.size
         box = (lost * width, lost * height, (1 - lost) * width, (1 - lost) * height)
@@ -186,7 +199,7 @@ class ImageBatches:
 
     Args:
         images: the images.
-        transform: makes them squares of numbers.
+        transform: makes them numbers of one size.
         batch_size: images of a batch; the last one of an epoch may have fewer.
         seed: shuffles and augments anew each epoch; None keeps the order and takes the middle of
             each image (validation).
@@ -239,6 +252,11 @@ class ImageBatches:
             views.reshape(-1)[start : min(start + self._batch_size, total)]
             for start in range(0, total, self._batch_size)
         ]
+
+    def largest(self) -> int:
+        """Return the number of a batch of the planned epoch that no other is larger than."""
+        assert self._plan is not None, "begin_epoch comes first"
+        return int(np.argmax([len(members) for members in self._plan]))
 
     def load(self, index: int) -> ImageBatch:
         """Read batch ``index`` of the planned epoch.

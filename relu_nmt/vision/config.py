@@ -1,6 +1,7 @@
 """Settings of vision models, image data and their training."""
 
 from functools import partial
+from typing import Any
 
 from relu_nmt.attention.spec import AttentionPresetOptions
 from relu_nmt.config import flag_of, group, like, option, settings, shown
@@ -20,6 +21,25 @@ from relu_nmt.vision.architectures import architectures
 from relu_nmt.vision.data_config import RECIPES
 
 _share = partial(option, above=0, most=1, metavar="P")
+
+
+def _with_commas(text: str) -> str:
+    """Return ``192x256`` as the engine reads sequences."""
+    return text.replace("x", ",")
+
+
+sides_option = partial(size_option, parse=_with_commas, metavar="N|YxX")
+"""Declares pixels a side, or height and width."""
+
+
+def check_sides(config: Any, name: str) -> None:
+    """Raise a ConfigError if a field of settings has more numbers than height and width."""
+    value = getattr(config, name)
+    if value is not None and len(value) > 2:
+        raise ConfigError(
+            f"{flag_of(name)} {shown(value)}: expected one number, or height and width, as 16x8"
+        )
+
 
 LARGEST_PADDED = 96
 """Up to this image size ``--train-crop auto`` pads and crops; above it crops and resizes."""
@@ -128,10 +148,12 @@ class VisionTransformerConfig(TransformerOptions):
     block: str = option(
         "transformer", "the blocks", choices=vision_blocks, needs=("family", "vit"), metavar="NAME"
     )
-    image_size: int = size_option(224, "images are brought to this many pixels a side")
-    patch_size: tuple[int, ...] = size_option(
+    image_size: tuple[int, ...] = sides_option(
+        (224,), "images are brought to this many pixels a side; or height and width: 192x256"
+    )
+    patch_size: tuple[int, ...] = sides_option(
         (16,),
-        "pixels a side of a patch, which is one token; or its height and width: 16,8",
+        "pixels a side of a patch, which is one token; or its height and width: 16x8",
         needs=("family", "vit", "xcit", "swin"),
     )
     embed_dim: int = size_option(192, "width of the model; of its first stage, if it has several")
@@ -164,10 +186,8 @@ class VisionTransformerConfig(TransformerOptions):
 
     def check(self) -> None:
         """Compare the sizes with each other."""
-        if len(self.patch_size) > 2:
-            raise ConfigError(
-                f"--patch-size {shown(self.patch_size)}: expected one number, or height and width"
-            )
+        check_sides(self, "image_size")
+        check_sides(self, "patch_size")
         if self.family in _alike[1:] and self.embed_dim % self.heads:
             raise ConfigError(
                 f"--embed-dim {self.embed_dim} must be a multiple of --heads {self.heads}"
@@ -194,6 +214,23 @@ class VisionTransformerConfig(TransformerOptions):
     def stage_dims(self) -> tuple[int, ...]:
         """The width of each stage."""
         return tuple(heads * self.stage_head_dim for heads in self.stages.stage_heads)
+
+    @property
+    def num_blocks(self) -> int:
+        """The number of blocks, in the order of their indices; class attention comes last."""
+        if self.family in _staged[1:]:
+            return sum(self.stages.stage_layers)
+        return self.layers + (self.xcit.class_layers if self.family == "xcit" else 0)
+
+    @property
+    def image_sides(self) -> tuple[int, int]:
+        """Height and width of an image, in pixels."""
+        return self.image_size[0], self.image_size[-1]
+
+    @property
+    def shown_size(self) -> str:
+        """The size of an image for messages: ``192 x 256``."""
+        return " x ".join(map(str, self.image_sides))
 
     @property
     def patch_sides(self) -> tuple[int, int]:
@@ -255,7 +292,11 @@ class PreprocessingConfig:
                 )
 
     def crop_of(self, image_size: int) -> str:
-        """Return the kind of training crop: ``padded``, ``resized`` or ``none``."""
+        """Return the kind of training crop: ``padded``, ``resized`` or ``none``.
+
+        Args:
+            image_size: the longer side, in pixels.
+        """
         if self.train_crop != "auto":
             return self.train_crop
         return "padded" if image_size <= LARGEST_PADDED else "resized"

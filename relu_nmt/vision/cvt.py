@@ -7,12 +7,20 @@ from torch import Tensor, nn
 
 from relu_nmt.attention import attentions
 from relu_nmt.attention.masks import Visibility
+from relu_nmt.config import shown
 from relu_nmt.dropout import Dropout
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.multihead import MultiheadAttention
 from relu_nmt.modules.transformer_layer import run_layer
 from relu_nmt.vision import vision_models
-from relu_nmt.vision.base import Grid, VisionModel, VisionOutput, exempt_from_decay, initialize
+from relu_nmt.vision.base import (
+    EncodedImages,
+    Grid,
+    VisionModel,
+    VisionOutput,
+    exempt_from_decay,
+    initialize,
+)
 from relu_nmt.vision.config import VisionTransformerConfig
 from relu_nmt.vision.stages import build_stages, stage_attention, stage_norm
 
@@ -141,12 +149,13 @@ class ConvolutionalTransformer(VisionModel):
 
     def __init__(self, config: VisionTransformerConfig, num_classes: int) -> None:
         super().__init__(config)
-        if config.image_size < SMALLEST_IMAGE:
+        if min(config.image_size) < SMALLEST_IMAGE:
             raise ConfigError(
-                f"--image-size {config.image_size}: CvT wants {SMALLEST_IMAGE} or more"
+                f"--image-size {shown(config.image_size)}: CvT wants {SMALLEST_IMAGE} or more"
             )
         width, stride, padding = FIRST_EMBEDDING
-        self.num_tokens = ((config.image_size + 2 * padding - width) // stride + 1) ** 2
+        height, breadth = ((n + 2 * padding - width) // stride + 1 for n in config.image_sides)
+        self.num_tokens = height * breadth
         layers, dim = config.stages.stage_layers, config.stage_dims[-1]
         self.embeddings = nn.ModuleList(
             ConvolutionalEmbedding(config, stage) for stage in range(len(layers))
@@ -164,7 +173,14 @@ class ConvolutionalTransformer(VisionModel):
 
     def forward(self, images: Tensor, blocks: Collection[int] = ()) -> VisionOutput:
         """See :meth:`VisionModel.forward`."""
-        image, intermediate, layer = images, {}, 0
+        encoded = self.encode(images, blocks)
+        features = self.norm(encoded.tokens[:, 0])
+        logits = self.head(features).float()
+        return VisionOutput(logits, features, encoded.intermediate, encoded.class_tokens)
+
+    def encode(self, images: Tensor, blocks: Collection[int] = ()) -> EncodedImages:
+        """See :meth:`VisionModel.encode`."""
+        image, intermediate, class_tokens, layer = images, {}, {}, 0
         for embedding, stage in zip(self.embeddings, self.stages, strict=True):
             x, grid = embedding(image)
             if stage is self.stages[-1]:
@@ -174,10 +190,11 @@ class ConvolutionalTransformer(VisionModel):
                 x = run_layer(block, (x, grid), self.config.checkpoint_activations)
                 if layer in blocks:
                     intermediate[layer] = _picture(x, grid)
+                    if stage is self.stages[-1]:
+                        class_tokens[layer] = x[:, 0]
                 layer += 1
             image = _picture(x, grid)
-        features = self.norm(x[:, 0])
-        return VisionOutput(self.head(features).float(), features, intermediate)
+        return EncodedImages(x, grid, intermediate, class_tokens)
 
 
 def _picture(x: Tensor, grid: Grid) -> Tensor:

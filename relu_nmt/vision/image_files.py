@@ -2,9 +2,10 @@
 
 import io
 import os
+import stat
 import zipfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -12,6 +13,10 @@ from relu_nmt.errors import DataError, MissingExtraError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+
+MOST_BYTES = 1 << 28
+"""Of an image file in an archive, where a few bytes may stand for very many."""
 
 
 class ImageStore(Protocol):
@@ -38,18 +43,38 @@ class FileTree:
     """The files below a folder, whose links are followed, or in a zip file.
 
     Args:
-        origin: the folder or zip file.
+        origin: the folder or zip file. Nothing is ever unpacked to the disk.
 
     Raises:
-        DataError: it is no zip file.
+        DataError: it is no zip file, or one of its entries is a link or leads out of it.
     """
 
     def __init__(self, origin: Path) -> None:
         self.origin = origin
+        self._zip = None
+        if origin.is_dir():
+            return
         try:
-            self._zip = None if origin.is_dir() else zipfile.ZipFile(origin)
-        except (OSError, zipfile.BadZipFile) as error:
+            self._zip = zipfile.ZipFile(origin)
+        except Exception as error:  # the errors of damaged ones are of many kinds
             raise DataError(f"{origin}: cannot be read as a zip file ({error})") from error
+        for entry in self._zip.infolist():
+            self._check(entry)
+
+    def _check(self, entry: zipfile.ZipInfo) -> None:
+        name = entry.filename
+        path = PurePosixPath(name)
+        wrong = not path.parts or path.is_absolute() or ".." in path.parts or "\\" in name
+        if wrong or stat.S_ISLNK(entry.external_attr >> 16):
+            raise DataError(
+                f"{self.origin}: its entry '{name}' is a link or leads out of it; this is no "
+                "archive of images, or a damaged one"
+            )
+        if entry.file_size > MOST_BYTES:
+            raise DataError(
+                f"{self.origin}: its entry '{name}' has {entry.file_size:,} bytes, but no image "
+                f"may have more than {MOST_BYTES:,}"
+            )
 
     def paths(self) -> Iterator[str]:
         """Give the path of each file in the tree, with ``/`` between its parts, in any order."""

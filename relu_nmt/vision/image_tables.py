@@ -5,6 +5,7 @@ Both are read into memory when they are opened, a table as the compressed files 
 
 import json
 import re
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from relu_nmt.vision.image_files import ImageStore, decode_image, import_pillow
 ARRAY_SUFFIX = ".npz"
 TABLE_SUFFIX = ".parquet"
 IMAGES = ("image", "img")
+LEAST_BOMB_BYTES, MOST_COMPRESSED = 1 << 28, 200
 LABELS = ("label", "labels", "fine_label", "class")
 
 
@@ -91,6 +93,7 @@ def read_arrays(source: Path, parts: Sequence[str]) -> tuple[dict[str, Rows], Se
         DataError: it cannot be read, or its arrays do not fit.
     """
     try:
+        _check_archive(source)
         with np.load(source, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
     except Exception as error:  # NumPy's and zlib's errors are of many kinds
@@ -110,6 +113,19 @@ def read_arrays(source: Path, parts: Sequence[str]) -> tuple[dict[str, Rows], Se
             "train_images, train_labels, test_images and so on"
         )
     return found, [str(name) for name in arrays.get("classes", ())]
+
+
+def _check_archive(source: Path) -> None:
+    """See that a few bytes do not stand for very many.
+
+    Raises:
+        ValueError: they do.
+        Exception: it is no zip file.
+    """
+    with zipfile.ZipFile(source) as archive:
+        whole = sum(entry.file_size for entry in archive.infolist())
+    if whole > max(LEAST_BOMB_BYTES, MOST_COMPRESSED * source.stat().st_size):
+        raise ValueError(f"{whole:,} bytes, compressed more than pictures can be")
 
 
 def _rows_of(source: Path, name: str, pixels: np.ndarray, labels: np.ndarray) -> Rows:

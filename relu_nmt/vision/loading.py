@@ -2,7 +2,7 @@
 
 import itertools
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -78,16 +78,13 @@ def start_weights(
         start |= {name: own[name] for name in own if name.startswith("head.")}
         notes.append(f"the head for {len(classes):,} other classes starts anew")
     config = from_dict(VisionTransformerConfig, checkpoint.metadata["model_config"])
-    grids = [
-        grid_of((each.image_size, each.image_size), each.patch_sides)
-        for each in (config, model.config)
-    ]
+    grids = [grid_of(each.image_sides, each.patch_sides) for each in (config, model.config)]
     if "positions" in start and isinstance(model, VisionTransformer) and grids[0] != grids[1]:
         tokens, patches = start["positions"].tensor_split([-grids[0].height * grids[0].width])
         start["positions"] = torch.cat([tokens, resized(patches, *grids)])
         notes.append(
-            f"positions of {config.image_size} pixels a side are interpolated to those of "
-            f"{model.config.image_size}"
+            f"positions of {config.shown_size} pixels are interpolated to those of "
+            f"{model.config.shown_size}"
         )
     return start, notes
 
@@ -139,7 +136,7 @@ class ImageClassifier:
         device: str | torch.device | None = None,
         dtype: torch.dtype | None = None,
         attention_backend: str = "auto",
-        image_size: int | None = None,
+        image_size: int | Sequence[int] | None = None,
     ) -> "ImageClassifier":
         """Return the classifier of a checkpoint.
 
@@ -148,7 +145,8 @@ class ImageClassifier:
             device: where to compute; a GPU if there is one by default.
             dtype: what to compute in; float32 by default.
             attention_backend: the name of one that every attention of the model has, or ``auto``.
-            image_size: pixels a side to bring pictures to, if others than in training.
+            image_size: pixels a side to bring pictures to, or height and width, if others than
+                in training.
 
         Raises:
             CheckpointError: the file is missing or damaged, or its weights do not fit its settings.
@@ -202,14 +200,18 @@ class ImageClassifier:
         return results
 
     @torch.inference_mode()
-    def outputs(self, images: Tensor) -> VisionOutput:
-        """Return what the model makes of images [B, 3, size, size], normalised.
+    def outputs(self, images: Tensor, blocks: Collection[int] = ()) -> VisionOutput:
+        """Return what the model makes of images [B, 3, Y, X], normalised.
+
+        Args:
+            images: the images.
+            blocks: indices of the blocks whose features are returned too.
 
         Raises:
             ConfigError: the device cannot compute in this format of numbers.
         """
         with torch.autocast(self.device.type, self.dtype, enabled=self.dtype is not None):
-            return self.model(images.to(self.device, non_blocking=True))
+            return self.model(images.to(self.device, non_blocking=True), blocks)
 
 
 def _opened(image: "Image | str | os.PathLike[str]") -> "Image":

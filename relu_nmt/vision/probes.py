@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from relu_nmt.vision.base import NORM_EPS, VisionOutput
+
 STD_MARGIN = 1e-5
 CONSTANT_FEATURE = 100.0
 QUERIES_AT_ONCE = 1024
@@ -48,6 +50,24 @@ def neighbour_scores(
         votes = (best.values / temperature).exp()
         found.append(scores.scatter_add_(1, labels[best.indices], votes))
     return torch.cat(found)
+
+
+def joined_features(output: VisionOutput) -> Tensor:
+    """Return [B, ...] the features of all blocks that were asked for, side by side.
+
+    Of a block with a class token it is that, otherwise the mean of the patches, each token
+    normalised to mean 0 and variance 1 over its channels.
+
+    Reference: Koohpayegani and Pirsiavash 2024, "SimA", section 4.4, of XCiT's last four blocks,
+    the two of class attention and the two before; Caron et al. 2021 (DINO), of ViT's last four.
+    Deviation: the papers' final norm has gains, which the probe's weights make up for.
+    """
+    found = []
+    for index in sorted(output.intermediate.keys() | output.class_tokens.keys()):
+        token = output.class_tokens.get(index)
+        tokens = output.intermediate[index].flatten(2).mT if token is None else token[:, None]
+        found.append(F.layer_norm(tokens.float(), tokens.shape[-1:], eps=NORM_EPS).mean(1))
+    return torch.cat(found, 1)
 
 
 def choose_shots(labels: np.ndarray, num_classes: int, shots: int, seed: int) -> np.ndarray:

@@ -14,6 +14,7 @@ from relu_nmt.modules.multihead import MultiheadAttention
 from relu_nmt.modules.transformer_layer import run_layer
 from relu_nmt.vision import vision_models
 from relu_nmt.vision.base import (
+    EncodedImages,
     Grid,
     VisionModel,
     VisionOutput,
@@ -201,7 +202,7 @@ class SwinTransformer(VisionModel):
     def __init__(self, config: VisionTransformerConfig, num_classes: int) -> None:
         super().__init__(config)
         dims = config.stage_dims
-        height, width = grid_of((config.image_size, config.image_size), config.patch_sides)
+        height, width = grid_of(config.image_sides, config.patch_sides)
         self.num_tokens = height * width
         self.patches = PatchEmbedding(config.patch_sides, dims[0])
         self.patches_norm = stage_norm(config, dims[0])
@@ -219,6 +220,12 @@ class SwinTransformer(VisionModel):
 
     def forward(self, images: Tensor, blocks: Collection[int] = ()) -> VisionOutput:
         """See :meth:`VisionModel.forward`."""
+        encoded = self.encode(images, blocks)
+        features = self.norm(encoded.tokens).mean(1)
+        return VisionOutput(self.head(features).float(), features, encoded.intermediate)
+
+    def encode(self, images: Tensor, blocks: Collection[int] = ()) -> EncodedImages:
+        """See :meth:`VisionModel.encode`."""
         config, intermediate, layer = self.config, {}, 0
         x, grid = self.patches(images)
         x = self.dropout(self.patches_norm(x))
@@ -233,5 +240,4 @@ class SwinTransformer(VisionModel):
                 if layer in blocks:
                     intermediate[layer] = x.transpose(1, 2).unflatten(2, grid)
                 layer += 1
-        features = self.norm(x).mean(1)
-        return VisionOutput(self.head(features).float(), features, intermediate)
+        return EncodedImages(x, grid, intermediate)

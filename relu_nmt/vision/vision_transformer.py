@@ -19,6 +19,7 @@ from relu_nmt.objective import LossOutput, Metric
 from relu_nmt.vision import vision_blocks, vision_models
 from relu_nmt.vision.base import (
     NORM_EPS,
+    EncodedImages,
     Grid,
     VisionModel,
     VisionOutput,
@@ -66,7 +67,7 @@ class VisionTransformer(VisionModel):
         super().__init__(config)
         dim = config.embed_dim
         self.patches = PatchEmbedding(config.patch_sides, dim)
-        self.grid = grid_of((config.image_size, config.image_size), config.patch_sides)
+        self.grid = grid_of(config.image_sides, config.patch_sides)
         self.class_token = (
             nn.Parameter(torch.empty(1, 1, dim)) if config.pooling == "class" else None
         )
@@ -90,8 +91,20 @@ class VisionTransformer(VisionModel):
             self._draw_as_big_vision()
         exempt_from_decay(self, self.class_token, self.positions)
 
+    classifier = ("norm", "tanh_layer", "head")
+
     def forward(self, images: Tensor, blocks: Collection[int] = ()) -> VisionOutput:
         """See :meth:`VisionModel.forward`."""
+        encoded = self.encode(images, blocks)
+        x = self.norm(encoded.tokens)
+        features = x.mean(1) if self.class_token is None else x[:, 0]
+        if self.tanh_layer is not None:
+            features = self.tanh_layer(features).tanh()
+        logits = self.head(features).float()
+        return VisionOutput(logits, features, encoded.intermediate, encoded.class_tokens)
+
+    def encode(self, images: Tensor, blocks: Collection[int] = ()) -> EncodedImages:
+        """See :meth:`VisionModel.encode`."""
         x, grid = self.patches(images)
         positions = self.positions_of(grid)
         if self.class_token is not None:
@@ -101,17 +114,15 @@ class VisionTransformer(VisionModel):
             x = torch.cat([token, x], dim=1)
         x = self.dropout(x + positions)
         visibility = Visibility(x.size(1), x.size(1), device=x.device, grid=grid)
-        intermediate = {}
+        intermediate, class_tokens = {}, {}
         for index, block in enumerate(self.blocks):
             x = run_layer(block, (x, visibility, grid), self.config.checkpoint_activations)
             if index in blocks:
                 patches = x[:, -grid.height * grid.width :]
                 intermediate[index] = patches.transpose(1, 2).unflatten(2, grid)
-        x = self.norm(x)
-        features = x.mean(1) if self.class_token is None else x[:, 0]
-        if self.tanh_layer is not None:
-            features = self.tanh_layer(features).tanh()
-        return VisionOutput(self.head(features).float(), features, intermediate)
+                if self.class_token is not None:
+                    class_tokens[index] = x[:, 0]
+        return EncodedImages(x, grid, intermediate, class_tokens)
 
     def _draw_as_big_vision(self) -> None:
         """Draw the initial weights of Big Vision, those of Flax where it says nothing else."""

@@ -18,6 +18,7 @@ from relu_nmt.modules.transformer_layer import LayerConfig, Residual, run_layer
 from relu_nmt.vision import vision_models
 from relu_nmt.vision.base import (
     NORM_EPS,
+    EncodedImages,
     Grid,
     VisionModel,
     VisionOutput,
@@ -60,7 +61,7 @@ class XCiT(VisionModel):
     def __init__(self, config: VisionTransformerConfig, num_classes: int) -> None:
         super().__init__(config)
         dim = config.embed_dim
-        grid = grid_of((config.image_size, config.image_size), config.patch_sides)
+        grid = grid_of(config.image_sides, config.patch_sides)
         self.num_tokens = grid.height * grid.width
         self.stem = ConvolutionalStem(config)
         self.positions = nn.Linear(2 * WAVES, dim)
@@ -76,8 +77,23 @@ class XCiT(VisionModel):
         nn.init.zeros_(self.head.bias)
         exempt_from_decay(self, self.class_token)
 
+    classifier = ("class_token", "class_blocks", "norm", "head")
+
     def forward(self, images: Tensor, blocks: Collection[int] = ()) -> VisionOutput:
         """See :meth:`VisionModel.forward`."""
+        encoded, class_tokens = self.encode(images, blocks), {}
+        x = encoded.tokens
+        x = torch.cat([self.class_token.expand(x.size(0), -1, -1), x], dim=1)
+        for index, block in enumerate(self.class_blocks, len(self.blocks)):
+            x = block(x, encoded.grid)
+            if index in blocks:
+                class_tokens[index] = x[:, 0]
+        features = self.norm(x[:, 0])
+        logits = self.head(features).float()
+        return VisionOutput(logits, features, encoded.intermediate, class_tokens)
+
+    def encode(self, images: Tensor, blocks: Collection[int] = ()) -> EncodedImages:
+        """See :meth:`VisionModel.encode`."""
         picture = self.stem(images)  # [B, D, height, width]
         grid = Grid(picture.size(2), picture.size(3))
         x = picture.flatten(2).transpose(1, 2)
@@ -89,11 +105,7 @@ class XCiT(VisionModel):
             x = run_layer(block, (x, visibility, grid), self.config.checkpoint_activations)
             if index in blocks:
                 intermediate[index] = x.transpose(1, 2).unflatten(2, grid)
-        x = torch.cat([self.class_token.expand(x.size(0), -1, -1), x], dim=1)
-        for block in self.class_blocks:
-            x = block(x, grid)
-        features = self.norm(x[:, 0])
-        return VisionOutput(self.head(features).float(), features, intermediate)
+        return EncodedImages(x, grid, intermediate)
 
 
 class ConvolutionalStem(nn.Module):

@@ -23,7 +23,7 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr(blocks, "CPU_LEAST_ROWS", 4)
     monkeypatch.setattr(blocks, "SKIP_TILE", 2)
     monkeypatch.setattr(blocks, "PROBED_ROWS", 1)
-    monkeypatch.setattr(blockwise, "KEPT_WEIGHTS", 0)
+    monkeypatch.setattr(blockwise, "KEPT_BYTES", 0)
 
 
 @pytest.mark.parametrize("name", ["relu", "relu2", "softplus", "gelu"])
@@ -104,6 +104,20 @@ def test_zero_blocks_are_skipped_and_change_nothing(name, causal, small_blocks, 
     compare(problem)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", ["relu", "gelu"])
+def test_as_many_scores_are_kept_as_there_is_room_for(name, causal, small_blocks, monkeypatch):
+    problem = make_problem(pointwise_maps.get(name), leaves(2, 12, 12, heads=2), causal=causal)
+    whole = 4 * 12 * 8  # of 4 queries and all keys, in float64
+    shares = {False: [1, 1, 1], True: [1 / 3, 2 / 3, 1]}[causal]  # of the keys, by block
+    monkeypatch.setattr(blockwise, "KEPT_BYTES", int(sum(shares) * whole) + whole // 2)
+    made = blockwise.pointwise(problem).values.grad_fn.blocks
+    fourth = {False: 0, True: whole // 3}[causal]  # of the second head; it fits if it is short
+    kept = [0 if block.kept is None else block.kept.untyped_storage().nbytes() for block in made]
+    assert kept == [int(share * whole) for share in shares] + [fourth] + [0] * 8
+    compare(problem)
+
+
 def test_a_dropped_weight_is_dropped_in_both_directions_and_seeds_repeat(small_blocks):
     qkv = leaves(2, 9, 9)
     problem = make_problem(RELU, qkv, causal=True, dropout=0.5, need=STATISTICS)
@@ -140,7 +154,7 @@ def test_dropout_keeps_the_mean():
 def test_half_precision_is_as_close_as_the_reference(dtype, causal, monkeypatch):
     monkeypatch.setattr(blocks, "CPU_BLOCK_BYTES", 1)
     monkeypatch.setattr(blocks, "CPU_LEAST_ROWS", 32)
-    monkeypatch.setattr(blockwise, "KEPT_WEIGHTS", 0)
+    monkeypatch.setattr(blockwise, "KEPT_BYTES", 0)
     exact = leaves(2, 100, 100, dim=16, seed=1)
     rough = [x.detach().to(dtype).requires_grad_() for x in exact]
     # The exact inputs are the rounded ones, so that only the computation differs.

@@ -44,7 +44,7 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr(rows, "BLOCK_WEIGHTS", 1 << 12)
     monkeypatch.setattr(blocks, "CPU_BLOCK_BYTES", 1 << 12)
     monkeypatch.setattr(blocks, "CPU_LEAST_ROWS", 16)
-    monkeypatch.setattr(blockwise, "KEPT_WEIGHTS", 0)
+    monkeypatch.setattr(blockwise, "KEPT_BYTES", 0)
 
 
 def measured(name, length, need, slot="encoder", biased=False, backend="auto"):

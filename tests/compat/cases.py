@@ -88,7 +88,14 @@ CASES = {
         f"{TIED} --attention entmax15 --encoder-attention sima --store-ema --ema-decay 0.95"
     ),
     "fairseq": Case(TIED, data=FAIRSEQ_DATA),
+    "version2": Case(
+        f"{TIED} --attention reluformer:gamma=2 --cross-attention softmax --store-ema "
+        "--ema-decay 0.95 --sentence-separator --doc-mixture 1,60,120",
+        generate="--max-doc-tokens 120",
+    ),
 }
+LATER = ("version2",)
+"""Made by later revisions than the others, which make_fixtures.py names."""
 AVERAGED = "averaged"
 """The mean of ``softmax`` with what it was 50 updates earlier."""
 ENSEMBLE = f"softmax{os.pathsep}rela"

@@ -76,7 +76,11 @@ def test_the_examples_of_the_docstrings_hold(dino, name):
 
 def test_the_settings_are_the_published_ones(dino):
     known = dino.train.DinoSettings.of(data="x", setting="paper")
-    assert (known.model.family, known.model.embed_dim, known.model.image_size) == ("xcit", 384, 224)
+    assert (known.model.family, known.model.embed_dim, known.model.image_size) == (
+        "xcit",
+        384,
+        (224,),
+    )
     run, schedule = known.trainer.run, known.trainer.schedule
     assert (known.task.batch_size, run.max_epoch, run.clip_norm) == (256, 100, 3.0)
     assert (schedule.lr, schedule.min_lr, schedule.warmup_epochs) == ((2.5e-4,), 1e-6, 10.0)
@@ -89,7 +93,7 @@ def test_the_settings_are_the_published_ones(dino):
     assert (config.teacher_momentum, config.centre_momentum) == (0.996, 0.9)
     assert (config.weight_decay_end, config.freeze_last_layer) == (0.4, 1)
     small = dino.train.DinoSettings.of(data="x")
-    assert (small.model.image_size, small.distillation.outputs) == (32, 1024)
+    assert (small.model.image_size, small.distillation.outputs) == ((32,), 1024)
 
 
 def test_the_loss_is_that_of_the_paper(dino):
@@ -185,6 +189,9 @@ class OneBatch:
 
     def begin_epoch(self, epoch):
         return 1
+
+    def largest(self):
+        return 0
 
     def load(self, index):
         return self.batch
@@ -289,6 +296,9 @@ class NoisyKinds:
     def begin_epoch(self, epoch):
         self.epoch = epoch
         return 20
+
+    def largest(self):
+        return 0
 
     def load(self, index):
         generator = torch.Generator().manual_seed(1000 * self.epoch + index)

@@ -13,8 +13,8 @@ ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("examples/*/*.sh"))
 SCRIPTS += [f"{script} paper" for script in SCRIPTS if "paper_study" in script]
 STUB = '#!/bin/sh\nprintf "%s\\0" "${0##*/}" "$@" >> "$RECORD"\nprintf "\\n\\0" >> "$RECORD"\n'
-COMMANDS = ("preprocess", "train", "generate", "average")
-VARIABLES = ("TEXT", "CORPUS", "OUT", "RUN", "DATA")
+COMMANDS = ("preprocess", "train", "generate", "interactive", "average")
+VARIABLES = ("TEXT", "MONO", "CORPUS", "OUT", "RUN", "DATA")
 
 
 def recorded_commands(script, folder):

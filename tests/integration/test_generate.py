@@ -163,6 +163,14 @@ def test_batch_size_changes_nothing(generated, folder):
                 assert fields == others
 
 
+def test_processes_translate_as_one_does(folder):
+    model = folder / "checkpoint1.safetensors"
+    words = ["generate", folder / "raw-bin", "--path", model, *SHORT, "--cpu", "--batch-size", 2]
+    one, three = (run(*words, "--workers", number).stdout for number in (1, 3))
+    for kind in "STHDP":
+        assert lines_of(one, kind) == lines_of(three, kind)
+
+
 def test_remove_bpe_nbest_alignment_and_results_path(folder, tmp_path):
     model = folder / "checkpoint1.safetensors"
     flags = ["--remove-bpe", "--nbest", 2, "--print-alignment", "--results-path", tmp_path / "out"]
@@ -301,6 +309,59 @@ def test_interactive_gives_one_line_for_each_line(folder):
     full = run("interactive", *model, "--format", "fairseq", stdin=text).stdout
     assert [text for _, [_, text] in lines_of(full, "D")] == lines[:5]
     assert [number for number, _ in lines_of(full, "S")] == list(range(5))
+
+
+def test_interactive_gives_json(folder):
+    model = ["--path", folder / "checkpoint1.safetensors", *SHORT]
+    text = "Das Haus\n\nein Hund ist rot"
+    flags = ["--nbest", 2, "--format", "json", "--print-alignment"]
+    found = [
+        json.loads(line)
+        for line in run("interactive", *model, *flags, stdin=text).stdout.splitlines()
+    ]
+    assert [(one["id"], one["source"]) for one in found] == list(enumerate(text.split("\n")))
+    translator = Translator.from_checkpoint(folder / "checkpoint1.safetensors", device="cpu")
+    expected = translator.translate_nbest(text.split("\n"), nbest=2, max_len_b=8)
+    for one, translations in zip(found, expected, strict=True):
+        shown = one["translations"]
+        assert [own["text"] for own in shown] == [own.text for own in translations]
+        for own, other in zip(shown, translations, strict=True):
+            assert own["score"] == pytest.approx(other.score, abs=1e-5)
+            assert len(own["token_scores"]) == len(own["tokens"]) + 1  # of </s>, too
+    assert len(found[0]["translations"][0]["alignment"]) == len(
+        found[0]["translations"][0]["tokens"]
+    )
+    refused = run("interactive", *model, "--format", "json", "--max-source-length", 2, stdin=text)
+    assert json.loads(refused.stdout.splitlines()[0])["translations"][0]["score"] is None
+
+
+def test_interactive_begins_and_avoids_as_files_tell(folder):
+    model = ["--path", folder / "checkpoint1.safetensors", *SHORT]
+    lines = ["Das Haus", "", "ein Hund ist rot"]
+    plain = run("interactive", *model, stdin="\n".join(lines)).stdout.split("\n")
+    (folder / "prefixes").write_text("house\n\n\n", "utf-8")
+    task = Translator.from_checkpoint(folder / "checkpoint1.safetensors", device="cpu").task
+    # An untrained model also writes words in other pieces than those they are split into.
+    word = next(own for own in plain[2].split() if own in task.target_dictionary)
+    (folder / "banned").write_text(f"{word}\n\n", "utf-8")
+    flags = ["--prefixes", folder / "prefixes"]
+    done = run("interactive", *model, *flags, "--buffer-size", 2, stdin="\n".join(lines))
+    found = done.stdout.split("\n")
+    assert found[0].startswith("house") and found[1:] == plain[1:]
+    flags = ["--banned-terms", folder / "banned"]
+    other = run("interactive", *model, *flags, stdin="\n".join(lines)).stdout.split("\n")
+    assert word not in other[2].split()
+    (folder / "prefixes").write_text("house\n", "utf-8")
+    flags = ["--prefixes", folder / "prefixes"]
+    done = run("interactive", *model, *flags, stdin="\n".join(lines), check=False)
+    assert done.returncode == 2 and "prefixes: 1 lines, but the input has more" in done.stderr
+
+
+def test_interactive_draws_where_attention_looked(folder, tmp_path):
+    model = ["--path", folder / "checkpoint1.safetensors", *SHORT]
+    flags = ["--attention-pictures", tmp_path / "maps"]
+    run("interactive", *model, *flags, stdin="Das Haus\n\nein Hund")
+    assert sorted(path.name for path in (tmp_path / "maps").iterdir()) == ["0.svg", "2.svg"]
 
 
 def test_interactive_tells_which_outputs_were_cut(folder):

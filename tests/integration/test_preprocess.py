@@ -16,6 +16,7 @@ from relu_nmt.corpus import text_steps
 from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data import binarize as binarize_module
 from relu_nmt.io import text_lines
+from relu_nmt.io.cluster import Cluster
 from relu_nmt.recipes import preprocess as recipe
 
 GERMAN = ["null", "eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun"]
@@ -401,3 +402,72 @@ def test_an_unknown_subword_model(corpus, capsys):
     error = capsys.readouterr().err
     assert "sentencepiece" in error
     assert "\n" not in error.strip()
+
+
+SHARDED = ("--joined-dictionary", "--tokenizer", "moses", "--subword", "subword-nmt")
+
+
+def test_shards_share_the_dictionary_and_subwords_of_the_first(corpus, monkeypatch, capsys):
+    texts = [str(corpus / name) for name in ("train", "more")]
+    flags = ["-s", "de", "-t", "en", "--trainpref", ",".join(texts), *SHARDED]
+    flags += ["--validpref", str(corpus / "valid"), "--subword-size", "20", "--destdir"]
+    assert main([*flags, str(corpus / "here")]) == 0
+    monkeypatch.setattr(recipe, "Cluster", lambda _, *rest: Cluster("debug", *rest))
+    assert main([*flags, str(corpus / "jobs"), "--cluster", "local"]) == 0
+    assert "shard1: made by job " in capsys.readouterr().out
+    for shard in ("shard0", "shard1"):
+        assert contents(corpus / "here" / shard) == contents(corpus / "jobs" / shard)
+    one, two = (contents(corpus / f"here/shard{i}") for i in range(2))
+    assert "valid.de-en.de.bin" in one and "valid.de-en.de.bin" not in two
+    shared = [name for name in one if name in two and not name.startswith("train")]
+    assert len(shared) == 3 and all(one[name] == two[name] for name in shared)
+    # It is what a user makes by hand.
+    by_hand = ["--srcdict", str(corpus / "here/shard0/dict.de.txt"), *SHARDED]
+    by_hand += ["--subword-model", str(next((corpus / "here/shard0").glob("*code*")))]
+    by_hand += ["--trainpref", texts[1], "--destdir", str(corpus / "hand")]
+    assert main([*flags[:4], *by_hand]) == 0
+    assert contents(corpus / "hand") == two
+
+
+@pytest.mark.parametrize(
+    ("text", "flags", "message"),
+    [
+        ("a,b", "--dict-only", "--dict-only: give one --trainpref"),
+        ("a,b", "--subword sentencepiece", "of several --trainpref: add --joined-dictionary"),
+        ("a", "--cluster slurm", "--cluster: shards of the training text are its jobs"),
+        ("a,b", "--cluster slurm --cluster-parameters gpus", "'gpus': expected NAME=VALUE"),
+        ("a,b", "--cluster-parameters timeout_min=3", "does nothing without --cluster"),
+    ],
+)
+def test_mistakes_with_shards(tmp_path, capsys, text, flags, message):
+    words = ["-s", "de", "-t", "en", "--trainpref", text, "--destdir", str(tmp_path)]
+    assert main([*words, *flags.split()]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("subword", ["subword-nmt", "sentencepiece"])
+def test_training_text_is_split_at_random(corpus, subword):
+    splits = ("train", "valid")
+    common = ["--joined-dictionary", "--subword", subword, "--subword-size", "60", "--workers"]
+    sampled = ["--subword-sampling", "0.2"]
+    assert run(corpus, *common, "1", dest="usual", splits=splits) == 0
+    assert run(corpus, *common, "1", *sampled, dest="one", splits=splits) == 0
+    assert run(corpus, *common, "3", *sampled, dest="two", splits=splits) == 0
+    usual, one, two = (contents(corpus / name) for name in ("usual", "one", "two"))
+    assert one == two
+    [model] = [name for name in one if name.startswith(("subword.", "sentencepiece."))]
+    assert usual[model] == one[model]
+    assert usual["train.de-en.de.bin"] != one["train.de-en.de.bin"]
+    given = ["--subword-model", corpus / "one" / model, "--srcdict", corpus / "one" / "dict.de.txt"]
+    flags = [*common[:3], *map(str, given), *sampled, "--seed", "2"]
+    assert run(corpus, *flags, dest="other", splits=splits) == 0
+    other = contents(corpus / "other")
+    assert other["train.de-en.de.bin"] != one["train.de-en.de.bin"]
+    assert other["valid.de-en.de.bin"] == one["valid.de-en.de.bin"]
+    assert other["dict.de.txt"] == one["dict.de.txt"]
+    texts = []
+    for name in ("usual", "one", "other"):
+        task = TranslationTask.from_data_folder(corpus / name)
+        train = task.load_split("train")
+        texts.append([task.decode_target(ids) for ids in train.targets()])
+    assert texts[0] == texts[1] == texts[2]  # in other pieces

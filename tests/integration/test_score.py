@@ -6,6 +6,7 @@ import itertools
 import json
 import lzma
 import sys
+import types
 
 import pytest
 import sacrebleu
@@ -262,3 +263,43 @@ def test_compressed_texts_have_the_same_scores(files, capsys):
     (files / "sys.gz").write_bytes(gzip.compress((files / "sys.plain").read_bytes()))
     (files / "ref.xz").write_bytes(lzma.compress((files / "ref.plain").read_bytes()))
     assert lines_of(capsys, "--sys", "sys.gz", "--ref", "ref.xz") == plain
+
+
+def test_comet_is_asked_if_it_is_installed(files, monkeypatch, capsys):
+    """A stand-in takes the place of the library, whose models are gigabytes."""
+    seen = {}
+
+    class Model:
+        def predict(self, data, batch_size, gpus, progress_bar):
+            seen.update(data=data)
+            return types.SimpleNamespace(system_score=0.5, scores=[0.5] * len(data))
+
+    library = types.ModuleType("comet")
+    library.download_model = lambda name: f"{name}.ckpt"
+    library.load_from_checkpoint = lambda path: seen.update(path=path) or Model()
+    monkeypatch.setitem(sys.modules, "comet", library)
+    monkeypatch.setattr("importlib.metadata.version", lambda package: "2.2.6")
+    flags = "--sys sys.plain --ref ref.plain --src worse.plain --metrics bleu,comet"
+    assert main(flags.split()) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("BLEU = ")
+    shown = "COMET = 0.5000 signature: model:Unbabel/wmt22-comet-da|version:2.2.6"
+    assert second == shown
+    assert seen["path"] == "Unbabel/wmt22-comet-da.ckpt"
+    expected = {"src": WORSE[0][0], "mt": SENTENCES[0][0], "ref": REFERENCES[0][0]}
+    assert (seen["data"][0], len(seen["data"])) == (expected, 5)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--metrics comet --src worse.plain", "pip install unbabel-comet"),
+        ("--metrics comet", "--metrics comet needs --src FILE"),
+        ("--src worse.plain", "--src worse.plain does nothing without --metrics comet"),
+        ("--metrics comet --src worse.plain --baseline worse.plain", "--baseline: not with"),
+    ],
+)
+def test_what_comet_lacks_is_told(files, flags, message, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "comet", None)
+    assert main(["--sys", "sys.plain", "--ref", "ref.plain", *flags.split()]) == 2
+    assert message in capsys.readouterr().err

@@ -175,8 +175,12 @@ def test_the_seed_decides(folder, tmp_path):
 
 
 @pytest.mark.slow
-def test_two_processes_give_the_losses_of_one(folder, tmp_path, capsys):
-    flags = f"{QUICK} --max-tokens 60 --max-epoch 2 --dropout 0 --eval-bleu"
+@pytest.mark.parametrize(
+    "further",
+    ["", "--ddp-backend fully_sharded --share-all-embeddings --checkpoint-activations --store-ema"],
+)
+def test_two_processes_give_the_losses_of_one(folder, tmp_path, capsys, further):
+    flags = f"{QUICK} --max-tokens 60 --max-epoch 2 --dropout 0 --eval-bleu {further}"
     flags += f" --best-checkpoint-metric bleu --save-dir {tmp_path}"
     _, one = run(folder / "joined", f"{flags}/one --update-freq 2", capsys)
     out, error = start(folder / "joined", f"{flags}/two", processes=2).communicate(timeout=120)
@@ -185,6 +189,50 @@ def test_two_processes_give_the_losses_of_one(folder, tmp_path, capsys):
     for name in ("loss", "nll_loss", "attention_norm", "gnorm", "wpb", "bsz", "valid_loss", "lr"):
         assert values(one, name) == pytest.approx(values(two, name), rel=2e-3), name
     assert values(one, "valid_bleu") == pytest.approx(values(two, "valid_bleu"), abs=1)
+    # What two processes stored is what one stores, and one goes on from it.
+    alone, together = weights(tmp_path / "one"), weights(tmp_path / "two")
+    assert alone.keys() == together.keys()
+    for name in alone:
+        torch.testing.assert_close(alone[name], together[name], rtol=1e-2, atol=1e-4)
+    assert run(folder / "joined", f"{flags}/two --update-freq 2 --max-epoch 3")[0] == 0
+
+
+@pytest.fixture(scope="module")
+def shard(folder):
+    """A second data folder with the dictionary of the first."""
+    lines = [f"{number % 10} {number // 10}" for number in range(40)]
+    for language in ("de", "en"):
+        (folder / f"more.{language}").write_text("".join(f"{line}\n" for line in lines))
+    words = str(folder / "joined/dict.de.txt")
+    settings = PreprocessConfig(
+        source_lang="de",
+        target_lang="en",
+        trainpref=str(folder / "more"),
+        destdir=str(folder / "more-bin"),
+        joined_dictionary=True,
+        srcdict=words,
+    )
+    preprocess.run(settings, progress=False)
+    return folder / "more-bin"
+
+
+def test_each_epoch_trains_on_one_of_several_folders(folder, shard, tmp_path, capsys):
+    data = f"{folder / 'joined'}:{shard}"
+    flags = f"{QUICK} --max-tokens 60 --no-epoch-checkpoints --save-dir {tmp_path}"
+    _, lines = run(data, f"{flags}/whole --max-epoch 3", capsys)
+    # 60 sentences with an end of their own, and 40 of two words.
+    tokens = values(lines, "wpb")
+    updates = [sum(int(line["epoch"]) == e for line in lines if "wpb" in line) for e in (1, 2, 3)]
+    assert updates[0] == updates[2] > updates[1]
+    assert sum(tokens[updates[0] : sum(updates[:2])]) == 40 * 3
+    # It is resumed in the second folder.
+    for last in (updates[0] + 1, sum(updates)):
+        run(data, f"{flags}/parts --max-epoch 3 --max-update {last}")
+    whole, parts = weights(tmp_path / "whole"), weights(tmp_path / "parts")
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+    assert run(f"{folder / 'joined'}:{folder / 'apart'}", f"{flags}/other")[0] == 2
+    error = capsys.readouterr().err
+    assert f"apart/dict.de.txt: not the dictionary of {folder / 'joined'}; preprocess" in error
 
 
 def wait_for(process, text):

@@ -21,10 +21,12 @@ from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.groups import DocumentConfig
 from relu_nmt.decoding.hypotheses import Hypothesis
 from relu_nmt.decoding.translations import Translation
+from relu_nmt.errors import MissingExtraError
 from relu_nmt.evaluation.significance import SegmentStatistics
 from relu_nmt.loading import build_model
 from relu_nmt.models.config import TransformerConfig
-from relu_nmt.recipes import preprocess
+from relu_nmt.recipes import preprocess, translate_documents
+from relu_nmt.tokenization.sentences import sentence_splitter
 from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
 from relu_nmt.translator import Translator
 
@@ -501,3 +503,35 @@ def test_sentences_too_long_for_learned_positions_can_be_left_out(folder, capsys
     model = ["--path", folder / "short.safetensors", "--max-doc-tokens", 12]
     run(generate, folder / "data", *model, "--cpu", expect=2)
     assert "--skip-invalid-size-inputs-valid-test" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("limit", [1, 12])
+def test_paragraphs_are_cut_into_sentences_and_joined_again(
+    folder, capsys, copying, monkeypatch, limit
+):
+    languages = []
+
+    def splitter(language):
+        languages.append(language)
+        return lambda paragraph: [part.strip() for part in paragraph.split("9")]
+
+    monkeypatch.setattr(translate_documents, "sentence_splitter", splitter)
+    text = "1 2 9 3 9 5 6\n7\n\n8 9 1\n"
+    out, err = translate(folder, capsys, text, "--max-doc-tokens", limit, "--split-sentences")
+    assert out == "1 2 4 5 6\n7\n\n8 1\n"
+    assert languages == ["de"]
+    assert "6 lines of 2 documents" in err
+
+
+def test_sentences_end_where_the_language_ends_them():
+    pytest.importorskip("sentencex")
+    split = sentence_splitter("de")
+    expected = ["Das ist z. B. ein Haus.", "Wo ist Dr. Müller?", "Er kam am 3. Mai."]
+    assert split(" ".join(expected)) == expected
+    assert split("  ") == []
+
+
+def test_the_package_that_splits_is_named_if_it_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sentencex", None)
+    with pytest.raises(MissingExtraError, match=r"pip install .relu-nmt\[sentences\]"):
+        sentence_splitter("de")

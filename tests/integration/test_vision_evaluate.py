@@ -75,8 +75,15 @@ def test_other_sizes_and_formats_of_numbers(trained):
     assert sizes == ["12", "12", "16", "16", "24", "24"]
     half = evaluate(trained, "--data", trained / "images/val", "--eval-crop-ratio=0.5")
     assert half.stdout.startswith("val: 30 images at 12 x 12")
-    odd = evaluate(trained, "--data", trained / "images/val", "--image-size=13")
-    assert odd.stdout.startswith("val: 30 images at 13 x 13")
+    odd = evaluate(trained, "--data", trained / "images/val", "--image-size=13,9x21")
+    assert [line.split(": ")[1] for line in odd.stdout.splitlines()] == [
+        "30 images at 13 x 13",
+        "30 images at 9 x 21",
+    ]
+    for size in ("0", "9x9x9", "9xa"):
+        done = evaluate(trained, "--data", trained, f"--image-size={size}", check=False)
+        assert done.returncode == 2
+        assert f"--image-size {size.replace('x', ',')}: expected" in done.stderr
 
 
 def test_top_5_counts_the_five_best(trained, tmp_path):

@@ -89,6 +89,8 @@ def test_it_learns_colours_and_the_checkpoint_classifies(squares, tmp_path, caps
         "--dropout 0.1 --drop-path 0.2 --layers 2",
         "--store-ema --ema-decay 0.9 --update-freq 2 --bf16 --train-crop resized --num-workers 3",
         "--recipe deit --num-workers 2 --batch-size 16",
+        "--image-size 9x14 --cutmix 1",
+        "--image-size 98x13 --batch-size 8 --rand-augment 1",  # crops are resized
     ],
 )
 def test_stopping_and_going_on_changes_no_bit(squares, tmp_path, flags):

@@ -96,7 +96,8 @@ def test_a_linear_classifier_learns_on_random_views(trained):
     one, two = (probe(trained, "linear", *flags, "--num-workers=2").stdout for _ in range(2))
     assert one == two  # to the last digit printed
     assert float(one.split("top-1 ")[1]) > 90
-    other = probe(trained, "linear", "--epochs=1", "--seed=2", "--bf16").stdout
+    flags = ["--epochs=1", "--seed=2", "--bf16", "--features=joined", "--image-size=16x9"]
+    other = probe(trained, "linear", *flags).stdout
     assert other.startswith("linear: 24 images of 3 classes")
 
 
@@ -105,6 +106,8 @@ def test_a_linear_classifier_learns_on_random_views(trained):
     [
         ("svm", [], "--method svm: expected one of knn, ridge, linear"),
         ("knn", ["--shots=3"], "--shots 3 does nothing with --method knn; it needs --method ridge"),
+        ("knn", ["--features=joined"], "--features joined does nothing with --method knn"),
+        ("knn", ["--image-size=1x2x3"], "--image-size 1,2,3: expected one number, or height and"),
         ("ridge", ["--lr=3"], "--lr 3 does nothing with --method ridge"),
         ("knn", ["--results=/nowhere/at/all.json"], "--results /nowhere/at/all.json: cannot write"),
         ("knn", ["--test=nowhere"], "nowhere: no such folder or file of images"),
@@ -155,12 +158,12 @@ def test_a_training_starts_from_a_model_of_other_classes(trained, tmp_path):
 
 
 def test_the_same_classes_keep_their_head_and_another_size_its_positions(trained, tmp_path):
-    flags = ["--max-update=1", "--lr=1e-9", "--image-size=24"]
+    flags = ["--max-update=1", "--lr=1e-9", "--image-size=24x18"]
     done = finetune(trained, trained / "images/train", tmp_path / "run", *flags)
-    assert "positions of 12 pixels a side are interpolated to those of 24" in done.stdout
+    assert "positions of 12 x 12 pixels are interpolated to those of 24 x 18" in done.stdout
     assert "starts anew" not in done.stdout
     before, after = stored(trained), stored(tmp_path / "run")
     torch.testing.assert_close(after["head.weight"], before["head.weight"], rtol=0, atol=1e-7)
     old = before["positions"]
-    expected = torch.cat([old[:1], resized(old[1:], Grid(3, 3), Grid(6, 6))])
+    expected = torch.cat([old[:1], resized(old[1:], Grid(3, 3), Grid(6, 5))])
     torch.testing.assert_close(after["positions"], expected, rtol=0, atol=1e-7)

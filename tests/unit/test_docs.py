@@ -148,7 +148,10 @@ def test_the_picture_of_the_layers_is_drawn_from_their_rules():
 
 @pytest.mark.parametrize(
     "path",
-    ["README.md", *(f"docs/{n}.md" for n in ("attention", "architecture", "layers", "images"))],
+    [
+        "README.md",
+        *(f"docs/{n}.md" for n in ("attention", "architecture", "layers", "images", "serving")),
+    ],
 )
 def test_links_lead_somewhere(path):
     text = re.sub("<!--.*?-->", "", (ROOT / path).read_text("utf-8"), flags=re.DOTALL)

@@ -30,13 +30,15 @@ MAY_IMPORT = {
     "loading": BASE | {"attention", "modules", "models", "corpus", "training", "data"},
     "translator": BASE
     | {"attention", "loading", "analysis", "decoding", "corpus", "models", "data", "evaluation"},
+    "serving": BASE | {"attention", "translator", "analysis", "decoding", "data"},
     "user_modules": {"errors"},
     "sweep": BASE | {"attention", "data", "evaluation", "training", "user_modules"},
     "vision": BASE | {"dropout", "objective", "attention", "modules", "data", "optim", "training"},
+    "conversion": BASE | {"attention", "modules", "models", "data", "loading", "vision"},
     "recipes": BASE
     | {"attention", "modules", "models", "data", "tokenization", "corpus", "optim", "training"}
     | {"decoding", "evaluation", "analysis", "loading", "translator", "sweep", "vision"}
-    | {"user_modules"},
+    | {"user_modules", "serving", "conversion"},
     "__init__": {"translator", "vision"},
 }
 

@@ -380,3 +380,22 @@ def test_damaged_settings_of_documents_name_the_file(tmp_path):
         save_checkpoint(path, Checkpoint(model.state_dict(), metadata))
         with pytest.raises(CheckpointError, match=r"model.safetensors: its settings of documents"):
             Translator.from_checkpoint(path, "cpu")
+
+
+def test_translations_begin_and_avoid_as_they_are_told(translator):
+    lines, prefixes = ["ein Haus", "das Haus", ""], ["The big dog".lower(), "", "a"]
+    found = translator.translate(lines, prefixes=prefixes, **SHORT)
+    assert found[0].startswith("the big dog")
+    assert found[1:] == translator.translate(lines, **SHORT)[1:]
+    words = found[1].split()
+    banned = [" ".join(words[:2]), "no such word"]
+    other = translator.translate_nbest(lines, banned=banned, nbest=3, **SHORT)
+    assert not any(banned[0] in one.text for one in other[1])
+    # What is forced may be what is banned elsewhere.
+    both = translator.translate(["ein Haus"], prefixes=["the big"], banned=["the"], **SHORT)
+    assert both[0].startswith("the big") and "the" not in both[0].split()[2:]
+
+
+def test_prefixes_are_as_many_as_lines(translator):
+    with pytest.raises(DataError, match="1 prefixes, but 2 lines"):
+        translator.translate(["ein", "das"], prefixes=["a"])

@@ -28,9 +28,9 @@ from relu_nmt.attention.backends.reference import (
 )
 from relu_nmt.dropout import dropout_factors
 
-KEPT_WEIGHTS = 1 << 21
-"""Up to this many scores in all are kept for the backward pass on a CPU: computing so few again
-would take longer than reading them."""
+KEPT_BYTES = 1 << 24
+"""Scores up to this size are kept for the backward pass on a CPU, which makes the others again: a
+seventh of all products."""
 NO_INPUT = torch.empty(0)
 
 
@@ -85,15 +85,16 @@ class _Blockwise(torch.autograd.Function):
         q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
         row_scale = _row_scale(plan, q)
         keeps = q.device.type == "cpu" and any(ctx.needs_input_grad)
-        keeps = keeps and q[..., 0].numel() * k.size(2) <= KEPT_WEIGHTS
+        room = KEPT_BYTES if keeps else 0
         workspace = Workspace()
         with torch.autocast(q.device.type, enabled=False):
             for part in ctx.parts:
                 at = part.index
-                step = _Step(plan, part, q[at], k[at], v[at], row_scale[at], workspace, keeps)
+                step = _Step(plan, part, q[at], k[at], v[at], row_scale[at], workspace, room)
                 for block in blocks(plan.visibility, part, seed):
                     step.forward(block, values[at], [x if x is None else x[at] for x in sums])
                     ctx.blocks.append(block)
+                room = step.room
         return values, *sums
 
     @staticmethod
@@ -153,9 +154,9 @@ class _Step:
         v: Tensor,
         row_scale: Tensor,
         workspace: Workspace,
-        keeps: bool = False,
+        room: int = 0,
     ) -> None:
-        self.plan, self.part, self.workspace, self.keeps = plan, part, workspace, keeps
+        self.plan, self.part, self.workspace, self.room = plan, part, workspace, room
         self.q, self.k, self.v, self.row_scale = q, k, v, row_scale
         self.exact = torch.promote_types(q.dtype, torch.float32)
         # Unscaled sums over many keys would overflow in float16; else the scale is cheaper on
@@ -171,11 +172,14 @@ class _Step:
         if block.num_keys == 0:
             return
         z = self._scores(block)
-        if self.keeps:
+        if z.nbytes <= self.room:
             block.kept = z
+            self.room -= z.nbytes
             self.workspace.give_away("z")
-        elif self.skips:
-            block.live = live_keys(z)
+        else:
+            self.room = 0  # else a smaller block would keep the memory of a larger one
+            if self.skips:
+                block.live = live_keys(z)
             if block.live is not None:
                 z = z.index_select(-1, block.live)
             if z.size(-1) == 0:

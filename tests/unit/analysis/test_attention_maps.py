@@ -12,7 +12,7 @@ from relu_nmt.attention.records import record_attention
 from relu_nmt.attention.softmax import SoftmaxAttention
 from relu_nmt.attention.spec import AttentionPlace
 from relu_nmt.decoding.ensemble import Ensemble
-from relu_nmt.errors import ConfigError
+from relu_nmt.errors import ConfigError, DataError
 from tests.unit.analysis.models import SOURCE, TARGET, make_model, make_translator
 
 
@@ -144,3 +144,17 @@ def test_the_translators_maps_have_labels():
         **{"slot": "decoder", "layer": 0, "head": 1},
         **{"queries": own.queries, "keys": own.keys},
     }
+
+
+def test_a_map_is_drawn(tmp_path):
+    every = make_translator().attention("ein Haus gross", "das Haus")
+    every.save(tmp_path / "all.svg")
+    text = (tmp_path / "all.svg").read_text("utf-8")
+    assert text.count("<image") >= 2 and "</svg>" in text  # one a head
+    one = make_translator().attention("ein Haus gross", "das Haus", head=1)
+    one.save(tmp_path / "one.svg")
+    assert "</svg>" in (tmp_path / "one.svg").read_text("utf-8")
+    with pytest.raises(ConfigError, match=r"ends in \.svg"):
+        one.save(tmp_path / "one.png")
+    with pytest.raises(DataError, match="cannot write it"):
+        one.save(tmp_path / "none" / "one.svg")

@@ -312,3 +312,51 @@ def test_config_needs_a_sensible_limit():
     config = BatchingConfig(max_tokens=100, batch_size_valid=3)
     assert config.training_limits == BatchLimits(100, None)
     assert config.validation_limits == BatchLimits(100, 3)
+
+
+def rows_of(split, weights, epoch, lengths=()):
+    limits = BatchLimits(max_tokens=64)
+    batches = TranslationBatches(split, limits, lengths, 1, weights=weights)
+    return [row for rows in tokens_of(batches, epoch) for row in rows]
+
+
+def test_weights_repeat_and_draw_corpora_and_tags_begin_their_sources(split):
+    both = Split.chained([split, split], [-1, 3])
+    own = len(split)
+    once = rows_of(both, (), 1)
+    assert len(once) == 2 * own
+    for epoch in (1, 2):
+        rows = rows_of(both, (2, 0.5), epoch)
+        tagged = [row[1:] for row in rows if row[0] == 3]
+        assert len(rows) - len(tagged) == 2 * own
+        assert 0.35 * own < len(tagged) < 0.65 * own
+    assert rows_of(both, (2, 0.5), 1) != rows_of(both, (2, 0.5), 2)
+    assert rows_of(both, (2, 0.5), 2) == rows_of(both, (2, 0.5), 2)
+
+
+def test_documents_are_drawn_as_a_whole(split):
+    both = Split.chained([split, split], [-1, 3])
+    starts = np.append(0, np.cumsum(split.documents))
+    rows = rows_of(both, (1, 0.5), 1, (16,))
+    seen = {token - 4 for row in rows if row[0] == 3 for token in row[1:] if token > 3}
+    for first, last in itertools.pairwise(starts):
+        whole = set(range(first, last)) - {7}  # longer than the limit
+        assert whole <= seen or not whole & seen
+    assert 0 < len(seen) < len(split)
+
+
+def test_planned_sizes_count_the_tag(split):
+    both = Split.chained([split, split], [-1, 3])
+    batches = TranslationBatches(both, BatchLimits(max_tokens=52), (), 1)
+    for i in range(batches.begin_epoch(1)):
+        batch = batches.load(i)
+        assert batch.src_tokens.numel() <= 52 or len(batch.ids) == 1
+
+
+def test_sentences_without_boundaries_stand_beside_documents(split, tmp_path):
+    for file in list(tmp_path.glob("train.*.*.*")):
+        file.with_name(file.name.replace("train", "plain")).write_bytes(file.read_bytes())
+    plain = Split(*(IndexedDataset(tmp_path / f"plain.de-en.{own}") for own in ("de", "en")))
+    assert plain.documents is None
+    both = Split.chained([split, plain])
+    assert both.documents.tolist() == [*split.documents.tolist(), *[1] * len(plain)]

@@ -1,4 +1,7 @@
 import base64
+import math
+import random
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
@@ -44,3 +47,24 @@ def test_damaged_model(content):
 def test_damaged_state(model):
     with pytest.raises(DataError, match=r"SentencePiece model|is damaged"):
         SentencePiece.from_state({"model": model})
+
+
+def test_splits_are_drawn_with_their_probabilities():
+    model = SentencePiece(learn(TEXT, 40))
+    words = ["the", "boat"] * 400
+    usual = model.split(words)
+    drawn = [model.sample(words, 1.0, random.Random(seed)) for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert all(model.join(pieces) == words for pieces in drawn)
+    ways, scores = model._ways("boat")
+    assert scores == sorted(scores, reverse=True)
+    total = math.log(sum(map(math.exp, scores)))
+    shares = [math.exp(score - total) for score in scores]
+    boats = [
+        model.sample(["boat"], 1.0, draws) for draws in [random.Random(3)] for _ in range(4000)
+    ]
+    for way, share in zip(ways, shares, strict=True):
+        assert boats.count(way) / 4000 == pytest.approx(share, abs=0.03)
+    assert model.sample(words, 100.0, random.Random(1)) == usual  # hardly ever another
+    flat = Counter(map(tuple, (model.sample(["boat"], 0.0, random.Random(i)) for i in range(300))))
+    assert len(flat) == len(ways)

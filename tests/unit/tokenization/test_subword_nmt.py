@@ -59,3 +59,17 @@ def test_too_small_to_learn(counts):
 def test_damaged_codes(codes, message):
     with pytest.raises(DataError, match=message):
         SubwordNmt(codes.encode())
+
+
+def test_dropped_merges_give_smaller_pieces_of_the_same_words(text):
+    words = " ".join(text).split()
+    model = SubwordNmt(learn(Counter(words), 40).encode())
+    usual = model.split(words)
+    drawn = [model.sample(words, 0.3, random.Random(seed)) for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert all(model.join(pieces) == words for pieces in drawn)
+    assert len(drawn[0]) > len(usual)
+    assert model.split(words) == usual
+    assert model.sample(words, 1.0, random.Random(1)) == SubwordNmt(b"#version: 0.2\nx y\n").split(
+        words
+    )

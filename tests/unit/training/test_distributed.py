@@ -1,3 +1,4 @@
+import ast
 import os
 import platform
 import subprocess
@@ -10,6 +11,7 @@ import torch
 from relu_nmt.errors import ConfigError
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.training.distributed import join_processes
+from tests.unit.training import toy
 from tests.unit.training.toy import Toy, ToySource, json_lines
 
 ROOT = Path(__file__).parents[3]
@@ -21,8 +23,9 @@ from relu_nmt.training.distributed import join_processes
 from tests.unit.training import test_distributed, toy
 process = join_processes(cpu=True)
 toy.ProcessGroup = lambda *_: process
-folder, update_freq, *poisoned = sys.argv[1:]
-test_distributed.train(Path(folder), int(update_freq), [int(number) for number in poisoned])
+folder, backend, update_freq, *poisoned = sys.argv[1:]
+poisoned = [int(number) for number in poisoned]
+test_distributed.train(Path(folder), int(update_freq), poisoned, backend)
 process.close()
 """
 
@@ -55,11 +58,12 @@ def test_freed_memory_is_used_again():
     assert 10 * faults[1] < faults[0]
 
 
-def train(folder, update_freq, poisoned=()):
+def train(folder, update_freq, poisoned=(), backend="pytorch_ddp", max_epoch=2):
     """Train in this process, one of however many."""
     Toy(
         folder,
-        {"max_epoch": 2, "update_freq": (update_freq,), "clip_norm": 1.0},
+        {"max_epoch": max_epoch, "update_freq": (update_freq,), "clip_norm": 1.0},
+        distributed={"ddp_backend": backend},
         logging={"log_interval": 1},
         ema={"store_ema": True},
         dropout=0.0,
@@ -88,11 +92,12 @@ def values(lines, name):
 
 
 @pytest.mark.slow
-def test_two_processes_make_the_updates_of_one_that_accumulates(tmp_path, capsys):
+@pytest.mark.parametrize("backend", ["pytorch_ddp", "fully_sharded"])
+def test_two_processes_make_the_updates_of_one_that_accumulates(tmp_path, capsys, backend):
     """7 batches an epoch: at its end the second process has none and must keep step."""
     train(tmp_path / "one", 4)
     left = json_lines(capsys.readouterr().out)
-    two = launch_two(tmp_path / "two", 2)
+    two = launch_two(tmp_path / "two", backend, 2)
     assert two.returncode == 0, two.stderr
     right = json_lines(two.stdout)
     for name in ("loss", "nll_loss", "gnorm", "bias", "wpb", "bsz", "valid_loss", "lr"):
@@ -105,6 +110,82 @@ def test_two_processes_make_the_updates_of_one_that_accumulates(tmp_path, capsys
     ]
     for name, tensor in stored[0].training_tensors.items():
         torch.testing.assert_close(tensor, stored[1].training_tensors[name], rtol=1e-4, atol=1e-6)
+
+
+SHARDED = """
+import sys, torch
+from torch.profiler import ProfilerActivity, profile
+from pathlib import Path
+from relu_nmt.training.distributed import join_processes
+from relu_nmt.training.sharding import whole_weights
+from tests.unit.training import test_distributed, toy
+process = join_processes(cpu=True)
+folder = Path(sys.argv[1])
+
+calls = {}
+for backend in ("pytorch_ddp", "fully_sharded"):
+    make = test_distributed.accumulating
+    trainer = make(folder / backend, process, backend, max_update=2).trainer()
+    with profile(activities=[ProfilerActivity.CPU]) as told:
+        trainer.train()
+    for event in told.key_averages():
+        if event.key.startswith("c10d::"):
+            calls[backend, event.key.removeprefix("c10d::")] = event.count
+model = trainer.parts.model
+parts = {name: p.to_local().numel() for name, p in model.named_parameters()}
+state = trainer.parts.optimizer.state
+held = sum(state[p]["exp_avg"].to_local().numel() for p in model.parameters())
+calls["parts"], calls["held"] = sum(parts.values()), held
+with whole_weights(trainer.parts.objective):
+    calls["whole"] = sum(p.numel() for p in model.parameters() if not hasattr(p, "placements"))
+print(process.rank, calls, flush=True)
+
+for name, epochs in (("whole", (2,)), ("resumed", (1, 2))):
+    for last in epochs:
+        make(folder / name, process, backend, max_epoch=last).trainer().train()
+        process.gather("the first has written its checkpoint")
+process.close()
+"""
+
+
+def accumulating(folder, process, backend, **limits):
+    """Return a training of three batches an update and process, with all that is to be stored."""
+    toy.ProcessGroup = lambda *_: process
+    return Toy(
+        folder,
+        {"update_freq": (3,), "clip_norm": 1.0, **limits},
+        checkpoint={"no_epoch_checkpoints": True},
+        ema={"store_ema": True},
+        distributed={"ddp_backend": backend},
+        scorers={"valid": toy.ToyScorer([1.0] * 9)},
+    )
+
+
+@pytest.mark.slow
+def test_sharded_processes_hold_parts_and_resume_bit_for_bit(tmp_path):
+    done = launch_two(tmp_path / "sharded", script=SHARDED)
+    assert done.returncode == 0, done.stderr
+    told = [ast.literal_eval(line[2:]) for line in done.stdout.splitlines() if "parts" in line]
+    # Of 49 weights the first process has halves of 32 and 8, and the only row of the output, 9.
+    assert sorted(one["parts"] for one in told) == sorted(one["held"] for one in told) == [20, 29]
+    assert {one["whole"] for one in told} == {49}
+    for one in told:
+        # Two updates: gradients are exchanged once in each, not with each batch, and the sums are.
+        assert one["pytorch_ddp", "allreduce_"] == 2 * 2
+        assert one["fully_sharded", "_reduce_scatter_base_"] == 2
+    whole, resumed = (
+        load_checkpoint(
+            tmp_path / f"sharded/{name}/checkpoint_last.safetensors", with_training_state=True
+        )
+        for name in ("whole", "resumed")
+    )
+    assert whole.metadata["training_state"]["num_updates"] == 4
+    for one, other in (
+        (whole.model_tensors, resumed.model_tensors),
+        (whole.training_tensors, resumed.training_tensors),
+    ):
+        assert one.keys() == other.keys()
+        assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 AVERAGE = """
@@ -127,7 +208,7 @@ def test_statistics_are_averaged_over_the_processes(tmp_path):
 
 @pytest.mark.slow
 def test_a_bad_batch_of_any_process_is_named(tmp_path):
-    run = launch_two(tmp_path / "bad", 2, 3)
+    run = launch_two(tmp_path / "bad", "pytorch_ddp", 2, 3)
     assert run.returncode != 0
     # Batch 3 is the second process's second one.
     assert "update 1 (epoch 1)" in run.stderr

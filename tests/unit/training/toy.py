@@ -12,6 +12,7 @@ from relu_nmt.optim.config import OptimizerConfig, ScheduleConfig
 from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.config import (
     CheckpointConfig,
+    DistributedConfig,
     EmaConfig,
     LoggingConfig,
     RunConfig,
@@ -52,6 +53,9 @@ class ToySource:
     def begin_epoch(self, epoch):
         self.epoch = epoch
         return self.count
+
+    def largest(self):
+        return 0
 
     def load(self, index):
         self.loaded.append((self.epoch, index))
@@ -111,7 +115,7 @@ class ToyScorer:
         self.scores = list(scores)
         self.checked = 0
 
-    def check(self):
+    def check(self, largest):
         self.checked += 1
 
     def score(self):
@@ -129,12 +133,13 @@ class Toy:
     logging: dict = field(default_factory=dict)
     schedule: dict = field(default_factory=dict)
     ema: dict = field(default_factory=dict)
+    distributed: dict = field(default_factory=dict)
     dropout: float = 0.2
     train: ToySource = field(default_factory=ToySource)
     valid: dict = field(default_factory=lambda: {"valid": ToySource(2)})
     scorers: dict = field(default_factory=dict)
 
-    def trainer(self) -> Trainer:
+    def trainer(self, objective=None) -> Trainer:
         config = TrainerConfig(
             run=RunConfig(**{"num_workers": 0, **self.run}),
             optimizer=OptimizerConfig(weight_decay=0.01),
@@ -143,9 +148,10 @@ class Toy:
             checkpoint=CheckpointConfig(**{"save_dir": str(self.folder), **self.checkpoint}),
             logging=LoggingConfig(**{"log_format": "json", "log_interval": 2, **self.logging}),
             ema=EmaConfig(**self.ema),
+            distributed=DistributedConfig(**self.distributed),
         )
         return Trainer(
-            ToyObjective(ToyModel(self.dropout)),
+            objective or ToyObjective(ToyModel(self.dropout)),
             TrainingData(self.train, self.valid, self.scorers),
             config,
             {"model_config": {"width": 8}, "args": {"lr": 0.05}},

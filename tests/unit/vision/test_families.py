@@ -86,6 +86,35 @@ def test_images_of_odd_sizes(family, size):
 
 
 @every_family
+@pytest.mark.parametrize("sides", [(16, 8), (9, 14), (3, 20)])
+def test_models_of_images_that_are_not_square(family, sides):
+    model = small_model(family, image_size="x".join(map(str, sides)))
+    assert model.config.image_sides == sides
+    with record_attention(model, Need(statistics=True)) as records:
+        output = model(pictures(*sides))
+        model(pictures(*sides[::-1]))  # another size is taken, too
+    output.logits.square().sum().backward()
+    assert output.logits.isfinite().all()
+    if family != "swin":  # whose windows are sequences
+        rows = records[0].rows
+        assert model.num_tokens == (0 if rows is None else rows.total.size(2))
+
+
+@every_family
+def test_class_tokens_of_blocks_are_those_that_the_classifier_reads(family):
+    model = small_model(family).eval()
+    count = model.config.num_blocks
+    output = model(pictures(16, 16), blocks=range(count))
+    assert output.intermediate.keys() | output.class_tokens.keys() == set(range(count))
+    if family == "swin":
+        assert not output.class_tokens
+        return
+    torch.testing.assert_close(model.norm(output.class_tokens[count - 1]), output.features)
+    expected = {"vit": {0, 1}, "xcit": {2, 3}, "cvt": {1, 2}}[family]
+    assert output.class_tokens.keys() == expected
+
+
+@every_family
 def test_settings_and_weights_make_the_same_model_again(family):
     model = small_model(family, feed_forward="relu", drop_path=0.1).train()
     model(pictures())  # BatchNorm takes it in

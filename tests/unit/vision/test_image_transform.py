@@ -128,3 +128,28 @@ def test_the_defaults_follow_the_image_size():
 def test_values_out_of_range(settings):
     with pytest.raises(ConfigError, match="expected"):
         PreprocessingConfig(**settings)
+
+
+def test_sizes_that_are_not_square_take_the_middle_of_their_shape():
+    transform = ImageTransform(PreprocessingConfig(**PLAIN, eval_crop_ratio=1.0), (4, 6))
+    image = noise(12, 20)
+    middle = (0, 6, 12, 14)  # 12 x 8 is the largest part of 6 : 4
+    expected = image.resize((6, 4), Image.Resampling.BICUBIC, box=middle)
+    np.testing.assert_allclose(transform.evaluation(image), pixels_of(expected), rtol=1e-6)
+    np.testing.assert_allclose(transform.evaluation(expected), pixels_of(expected), rtol=1e-6)
+
+
+def test_resized_crops_vary_around_the_shape_of_the_result(monkeypatch):
+    boxes = []
+
+    def resized_part(image, box, sides):
+        boxes.append(box)
+        return Image.new("RGB", sides[::-1])
+
+    monkeypatch.setattr("relu_nmt.vision.batches.resized_part", resized_part)
+    transform = ImageTransform(PreprocessingConfig(**PLAIN, train_crop="resized"), (100, 200))
+    for number in range(300):
+        transform.training(noise(40, 30), sample_generator(0, 1, number))
+    shapes = [(right - left) / (bottom - top) for left, top, right, bottom in boxes]
+    assert 1.5 <= min(shapes) < 1.6 and 2.5 < max(shapes) <= 8 / 3
+    assert np.median(shapes) == pytest.approx(2, abs=0.15)

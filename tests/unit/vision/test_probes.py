@@ -7,9 +7,17 @@ import pytest
 import torch
 from PIL import Image
 
+from relu_nmt.vision.architectures import architectures
+from relu_nmt.vision.base import VisionOutput, build_vision_model
 from relu_nmt.vision.batches import ImageTransform, SqueezingTransform
-from relu_nmt.vision.config import PreprocessingConfig
-from relu_nmt.vision.probes import choose_shots, neighbour_scores, percent_right, ridge_scores
+from relu_nmt.vision.config import PreprocessingConfig, VisionTransformerConfig
+from relu_nmt.vision.probes import (
+    choose_shots,
+    joined_features,
+    neighbour_scores,
+    percent_right,
+    ridge_scores,
+)
 
 
 def clusters(count, classes=4, dim=6, seed=0):
@@ -91,3 +99,27 @@ def test_a_squeezed_picture_is_the_middle_of_its_square():
     assert np.abs(255 * found - square.transpose(2, 0, 1)).mean() < 3  # the same but for rounding
     kept = ImageTransform(config, 28).evaluation(image)
     assert np.abs(255 * kept - square.transpose(2, 0, 1)).mean() > 20
+
+
+def test_joined_features_are_class_tokens_or_means_of_patches():
+    torch.manual_seed(1)
+    patches, token = torch.randn(2, 5, 3, 4), torch.randn(2, 6)
+    output = VisionOutput(torch.zeros(2, 1), torch.zeros(2, 1), {4: patches}, {7: token})
+    found = joined_features(output)
+    norms = [
+        (x - x.mean(1, keepdim=True)) / x.std(1, keepdim=True, correction=0)
+        for x in (patches, token)
+    ]
+    expected = torch.cat([norms[0].mean((2, 3)), norms[1]], 1)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    output.intermediate[7] = torch.randn(2, 6, 3, 4)  # the class token goes before
+    assert torch.equal(joined_features(output), found)
+
+
+@pytest.mark.parametrize("arch", ["xcit_small_12", "vit_small"])
+def test_the_papers_models_have_1536_joined_features(arch):
+    config = VisionTransformerConfig.of(**architectures[arch], image_size=32)
+    model = build_vision_model(config, 2).eval()
+    last = range(config.num_blocks - 4, config.num_blocks)
+    with torch.no_grad():
+        assert joined_features(model(torch.zeros(1, 3, 32, 32), last)).shape == (1, 1536)

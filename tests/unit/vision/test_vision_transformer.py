@@ -177,11 +177,11 @@ def test_names_tell_patch_and_image_as_in_timm():
     for name in ("vit_small_patch", "vit_small_patch16_window7_224", "vit_small_x", "vit", ""):
         assert name not in architectures
     settings = ImageTrainingSettings.of(data="d", arch="vit_small_patch32_384", patch_size="16,8")
-    assert (settings.model.patch_size, settings.model.image_size) == ((16, 8), 384)
+    assert (settings.model.patch_size, settings.model.image_size) == ((16, 8), (384,))
     assert settings.model.embed_dim == 384
     # An attention's preset goes with every shape, in any order.
     settings = ImageTrainingSettings.of(data="d", attention_preset="reluformer", arch="vit_s_32")
-    assert (settings.model.attention, settings.model.image_size) == ("reluformer:gamma=8", 32)
+    assert (settings.model.attention, settings.model.image_size) == ("reluformer:gamma=8", (32,))
 
 
 @pytest.mark.parametrize("pooling", ["class", "mean"])

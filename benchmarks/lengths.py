@@ -1,0 +1,364 @@
+r"""Time and memory per token by length, of training and of decoding; writes a CSV file and a plot.
+
+    python benchmarks/lengths.py --csv lengths.csv --plot lengths.png
+    python benchmarks/lengths.py --document-attention full aligned --lengths 128 256 512 1024
+    python benchmarks/lengths.py --device cuda --what training --steps plain compiled graph
+
+Every attention is computed by all its back ends that run on the device, in training with activation
+checkpointing on and off. A training step is forward and backward pass with the regulariser of
+attentions that have one, and no optimiser; decoding is step by step with 4 beams. Batches have
+about --tokens tokens, of documents of random words in sentences of 5 to 45; a decoded one a quarter
+of them. Each figure comes from processes of their own, which take turns; times are medians over
+rounds, memory is what PyTorch has allocated at most on a GPU, else the growth of the peak resident
+set. What needs more memory than --most-memory has no figures.
+
+``compiled`` is the step by ``torch.compile`` (without generated code on a CPU, as a check),
+``graph`` the step recorded as a CUDA graph and replayed.
+"""
+
+import argparse
+import csv
+import itertools
+import os
+import random
+import resource
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict, dataclass, fields, replace
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import torch
+from measuring import peak_resident
+
+from relu_nmt.attention import attentions
+from relu_nmt.attention.backends import set_attention_backend
+from relu_nmt.attention.spec import AttentionRegularizerConfig, AttentionSpec
+from relu_nmt.data.batches import TranslationBatch, collate
+from relu_nmt.io.safe_write import replacing
+from relu_nmt.models.config import TransformerConfig
+from relu_nmt.models.encoder_decoder import EncoderDecoder
+from relu_nmt.models.objective import TranslationObjective
+
+PAD, EOS, SEPARATOR, VOCAB = 1, 2, 4, 4000
+SHORTEST, LONGEST = 5, 45
+BEAMS, DECODED_SHARE = 4, 4
+WARM_UP_LENGTH = 64
+RECORDED_AFTER = 3
+"""Steps before one is recorded as a graph, as PyTorch asks for."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """What one figure is about.
+
+    Args:
+        what: ``training`` or ``decoding``.
+        length: tokens of a document.
+        attention: with its options.
+        backend: of the attention.
+        recompute: activations are made again in the backward pass.
+        document_attention: ``full`` or ``aligned``.
+        step: ``plain``, ``compiled`` or ``graph``.
+    """
+
+    what: str
+    length: int
+    attention: str
+    backend: str
+    recompute: bool
+    document_attention: str
+    step: str
+
+    @property
+    def label(self) -> str:
+        """What the lines of the plot are told apart by."""
+        marks = [self.document_attention] if self.document_attention != "full" else []
+        marks += ["checkpointing"] if self.recompute else []
+        marks += [self.step] if self.step != "plain" else []
+        return ", ".join([self.attention, self.backend, *marks])
+
+
+@dataclass
+class Figures:
+    """What was measured of a case: both ``None`` if there was a problem."""
+
+    tokens: int = 0
+    seconds: float | None = None
+    peak_bytes: int | None = None
+    problem: str = ""
+
+
+def documents(length: int, tokens: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return pairs of documents of about so many tokens each, and together."""
+    draw, pairs = random.Random(length), []
+    for _ in range(max(1, tokens // length)):
+        ids: list[int] = []
+        while len(ids) < length - 1:
+            size = min(draw.randint(SHORTEST, LONGEST), length - 1 - len(ids))
+            ids += [*draw.choices(range(5, VOCAB), k=size - 1), SEPARATOR]
+        document = np.array([*ids, EOS])
+        pairs.append((document, document))
+    return pairs
+
+
+def make_model(arguments: argparse.Namespace, case: Case) -> EncoderDecoder:
+    """Return a model with random weights."""
+    layers, width, heads = map(int, arguments.shape.split(","))
+    shape = {"layers": layers, "embed_dim": width, "ffn_embed_dim": 4 * width}
+    shape["attention_heads"] = heads
+    sides = {f"{side}_{name}": n for side in ("encoder", "decoder") for name, n in shape.items()}
+    if case.document_attention == "aligned":
+        sides["global_layers"] = arguments.global_layers
+    config = TransformerConfig(
+        attention=case.attention,
+        document_attention=case.document_attention,
+        checkpoint_activations=case.recompute,
+        dropout=0.0,
+        **sides,
+    )
+    torch.manual_seed(1)
+    model = EncoderDecoder(config, VOCAB, VOCAB, PAD, (SEPARATOR, SEPARATOR))
+    set_attention_backend(model, case.backend)
+    return model.to(arguments.device)
+
+
+def make_run(arguments: argparse.Namespace, case: Case) -> tuple[Callable[[], None], int]:
+    """Return what does the case's work once, and how many target tokens it has."""
+    model, device = make_model(arguments, case), torch.device(arguments.device)
+    share = 1 if case.what == "training" else DECODED_SHARE
+    batch = collate(documents(case.length, arguments.tokens // share), [0]).to(device)
+    autocast = torch.autocast(device.type, torch.bfloat16, enabled=arguments.dtype == "bf16")
+
+    @torch.inference_mode()
+    def decode() -> None:
+        model.eval()
+        with autocast:
+            state = model.start(model.encode(batch.src_tokens))
+            for step, tokens in enumerate(batch.prev_output_tokens.T):
+                beams = tokens[:, None].expand(-1, BEAMS if step else 1)
+                model.step(beams, state)
+                if step == 0:
+                    state.spread(BEAMS)
+
+    has_sums = attentions.get(AttentionSpec.parse(case.attention).name).capabilities.non_negative
+    weight = 0.1 if has_sums and not case.attention.startswith("softmax") else 0.0
+    objective = TranslationObjective(model, 0.1, AttentionRegularizerConfig(weight, weight))
+    run = decode if case.what == "decoding" else training_step(objective, batch, autocast, case)
+    return run, batch.num_tokens
+
+
+def training_step(
+    objective: TranslationObjective, batch: TranslationBatch, autocast: torch.autocast, case: Case
+) -> Callable[[], None]:
+    """Return what does a training step in the case's way."""
+    loss_of: Callable = objective
+    if case.step == "compiled":
+        on_gpu = batch.src_tokens.is_cuda
+        loss_of = torch.compile(objective, backend="inductor" if on_gpu else "eager")
+
+    def train() -> None:
+        objective.zero_grad(set_to_none=case.step != "graph")
+        with autocast:
+            output = loss_of(batch)
+        output.loss.backward()
+
+    return recorded(train) if case.step == "graph" else train
+
+
+def recorded(step: Callable[[], None]) -> Callable[[], None]:
+    """Return the step as a CUDA graph, which the GPU runs without asking Python."""
+    if not torch.cuda.is_available():
+        raise RuntimeError("a CUDA graph needs a GPU")
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(RECORDED_AFTER):
+            step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph.replay
+
+
+def measure(arguments: argparse.Namespace, case: Case) -> Figures:
+    """Return the figures of a case; to be called once in a process."""
+    on_gpu = arguments.device != "cpu"
+    torch.set_num_threads(arguments.threads)
+    try:
+        make_run(arguments, replace(case, length=WARM_UP_LENGTH, step="plain"))[0]()
+        if not on_gpu:
+            limit = int(arguments.most_memory * 1e9)
+            resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        before = peak_resident()
+        if on_gpu:
+            torch.cuda.reset_peak_memory_stats()
+        run, tokens = make_run(arguments, case)
+        seconds = []
+        for _ in range(2):  # the first one warms up
+            started = time.perf_counter()
+            run()
+            if on_gpu:
+                torch.cuda.synchronize()
+            seconds.append(time.perf_counter() - started)
+    except (RuntimeError, MemoryError) as error:  # what PyTorch raises where memory runs out
+        return Figures(problem=(str(error) or "out of memory").splitlines()[0][:200])
+    peak = torch.cuda.max_memory_allocated() if on_gpu else peak_resident() - before
+    return Figures(tokens, seconds[-1], peak)
+
+
+def cases(arguments: argparse.Namespace) -> Iterator[Case]:
+    """Yield all cases, the shortest first."""
+    variants = itertools.product(
+        arguments.lengths, arguments.what, arguments.attentions, arguments.document_attention
+    )
+    for length, what, attention, documents_by in variants:
+        known = attentions.get(AttentionSpec.parse(attention).name).backends
+        backends = [name for name in known if name != "triton" or arguments.device != "cpu"]
+        chosen = arguments.backends or backends or ["auto"]
+        training = what == "training"
+        for backend, recompute, step in itertools.product(
+            [name for name in chosen if name == "auto" or name in backends],
+            (False, True) if training else (False,),
+            arguments.steps if training else ("plain",),
+        ):
+            yield Case(what, length, attention, backend, recompute, documents_by, step)
+
+
+def measured(arguments: argparse.Namespace, case: Case) -> Figures:
+    """Return the figures of a case, from a process of its own."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+        try:
+            return process.submit(measure, arguments, case).result()
+        except BrokenProcessPool:
+            return Figures(problem="killed, most likely out of memory")
+
+
+def table(arguments: argparse.Namespace) -> dict[Case, Figures]:
+    """Measure all cases in turn and return their medians."""
+    found: dict[Case, list[Figures]] = {}
+    for number in range(arguments.rounds):
+        in_turn = list(cases(arguments))
+        for case in in_turn if number % 2 == 0 else reversed(in_turn):
+            rounds = found.setdefault(case, [])
+            if not any(figures.problem for figures in rounds):
+                rounds.append(measured(arguments, case))
+                print(f"{case.what} {case.length} {case.label}: {rounds[-1]}", flush=True)
+    return {case: medians(found[case]) for case in cases(arguments)}
+
+
+def medians(rounds: list[Figures]) -> Figures:
+    """Return the medians of rounds, or their problem."""
+    for figures in rounds:
+        if figures.problem:
+            return figures
+    seconds = statistics.median(figures.seconds or 0.0 for figures in rounds)
+    peak = statistics.median(figures.peak_bytes or 0 for figures in rounds)
+    return Figures(rounds[0].tokens, seconds, int(peak))
+
+
+def per_token(figures: Figures) -> tuple[float | None, float | None]:
+    """Return microseconds and kilobytes per target token."""
+    if figures.seconds is None or figures.peak_bytes is None:
+        return None, None
+    return 1e6 * figures.seconds / figures.tokens, figures.peak_bytes / figures.tokens / 1e3
+
+
+def write_csv(found: dict[Case, Figures], path: Path) -> None:
+    """Write a line for each case."""
+    names = [f.name for f in (*fields(Case), *fields(Figures))]
+    with replacing(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow([*names, "us_per_token", "kb_per_token"])
+        for case, figures in found.items():
+            values = [*asdict(case).values(), *asdict(figures).values()]
+            writer.writerow([*values, *per_token(figures)])
+
+
+def plot(found: dict[Case, Figures], path: Path) -> None:
+    """Draw time and memory per token by length, a line a way to compute it."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    kinds = list(dict.fromkeys(case.what for case in found))
+    figure, axes = plt.subplots(2, len(kinds), figsize=(7 * len(kinds), 9), squeeze=False)
+    labels = ("microseconds per token", "peak memory, kB per token")
+    for (row, label), (column, what) in itertools.product(enumerate(labels), enumerate(kinds)):
+        axis = axes[row, column]
+        for line in dict.fromkeys(case.label for case in found if case.what == what):
+            points = [
+                (case.length, per_token(figures)[row])
+                for case, figures in found.items()
+                if (case.what, case.label) == (what, line) and per_token(figures)[row]
+            ]
+            if points:
+                axis.loglog(*zip(*points, strict=True), "o-", base=2, label=line)
+        axis.set_yscale("log", base=10)
+        axis.set_title(what)
+        axis.set_xlabel("tokens of a document")
+        axis.set_ylabel(label)
+        axis.grid(alpha=0.3)
+        if axis.lines:
+            axis.legend(fontsize="small")
+    figure.tight_layout()
+    with replacing(path) as temporary:
+        figure.savefig(temporary, dpi=120, format=path.suffix[1:] or "png")
+
+
+def markdown(found: dict[Case, Figures]) -> str:
+    """Return the figures per token as a table."""
+    lines = ["| | length | us a token | kB a token |", "| --- | --- | --- | --- |"]
+    for case, figures in found.items():
+        cells = [f"{x:.4g}" for x in per_token(figures) if x is not None]
+        shown = " | ".join(cells) or f"{figures.problem} | "
+        lines.append(f"| {case.what}: {case.label} | {case.length:,} | {shown} |")
+    return "\n".join(lines)
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Return the flags."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    lengths = [64, 128, 256, 512, 1024, 2048, 4096, 8192]
+    add("--what", nargs="+", choices=("training", "decoding"), default=["training", "decoding"])
+    add("--lengths", type=int, nargs="+", default=lengths, help="tokens of a document")
+    add("--attentions", nargs="+", default=["softmax", "reluformer:gamma=2"])
+    add("--backends", nargs="+", help="of attention; all that an attention has by default")
+    add("--document-attention", nargs="+", choices=("full", "aligned"), default=["full"])
+    add("--steps", nargs="+", choices=("plain", "compiled", "graph"), default=["plain"])
+    add("--shape", default="3,256,4", help="layers a side, width, heads")
+    add("--global-layers", type=int, default=2, help="of aligned document attention")
+    add("--tokens", type=int, default=8192, help="of a batch to train on")
+    add("--dtype", choices=("fp32", "bf16"), default="fp32", help="of the products")
+    add("--rounds", type=int, default=3)
+    add("--device", default="cpu")
+    add("--threads", type=int, default=1)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+    add("--most-memory", type=float, default=0.8 * memory, help="GB of address space on a CPU")
+    add("--csv", type=Path)
+    add("--plot", type=Path)
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Run the benchmark."""
+    arguments = parse_arguments()
+    found = table(arguments)
+    print(markdown(found))
+    if arguments.csv:
+        write_csv(found, arguments.csv)
+    if arguments.plot:
+        plot(found, arguments.plot)
+
+
+if __name__ == "__main__":
+    main()

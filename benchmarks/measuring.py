@@ -1,0 +1,124 @@
+"""Running a command and measuring it: when it printed what, processor time, memory."""
+
+import os
+import re
+import subprocess
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+SECONDS_BETWEEN_SAMPLES = 0.1
+
+
+class FailedCommand(Exception):
+    """A command that ended with an error; says which, and its last line."""
+
+
+@dataclass
+class Run:
+    """What a command did.
+
+    Args:
+        lines: what it printed, each with the seconds since its start.
+        seconds: wall time.
+        cpu_seconds: user and system time of all its processes.
+        peak_bytes: largest proportional set size of all its processes together; ``None`` where the
+            system does not tell (all but Linux).
+    """
+
+    lines: list[tuple[float, str]] = field(default_factory=list)
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    peak_bytes: int | None = None
+
+    @property
+    def text(self) -> str:
+        """All that it printed."""
+        return "\n".join(line for _, line in self.lines)
+
+
+def run(
+    command: Sequence[str],
+    environment: Mapping[str, str] | None = None,
+    stdin: Path | None = None,
+    folder: Path | None = None,
+) -> Run:
+    """Run a command to its end.
+
+    Args:
+        command: program and arguments.
+        environment: variables on top of those that there are.
+        stdin: file to read from; nothing by default.
+        folder: to run in.
+
+    Raises:
+        FailedCommand: it cannot be started, or ended with an error.
+    """
+    done, ended = Run(), threading.Event()
+    with open(stdin or os.devnull, "rb") as source:
+        started = time.perf_counter()
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=source,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                encoding="utf-8",
+                errors="replace",
+                env={**os.environ, **(environment or {})},
+                cwd=folder,
+            )
+        except OSError as error:
+            raise FailedCommand(f"{command[0]}: {error.strerror}") from error
+
+        def watch() -> None:
+            while not ended.wait(SECONDS_BETWEEN_SAMPLES):
+                done.peak_bytes = max(done.peak_bytes or 0, _memory_of_tree(process.pid)) or None
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        assert process.stdout is not None
+        for line in process.stdout:
+            done.lines.append((time.perf_counter() - started, line.rstrip("\n")))
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        done.seconds = time.perf_counter() - started
+        done.cpu_seconds = usage.ru_utime + usage.ru_stime
+        ended.set()
+        watcher.join()
+    if process.returncode:
+        said = [line.strip() for _, line in done.lines if line.strip()]
+        last = said[-1] if said else "no word why"
+        raise FailedCommand(f"{Path(command[0]).name} ended with {process.returncode}: {last}")
+    return done
+
+
+def peak_resident() -> int:
+    """Return the peak resident set of this program in bytes (Linux only).
+
+    Not ru_maxrss: a process starts with that of its parent.
+    """
+    status = Path("/proc/self/status").read_text("ascii")
+    match = re.search(r"VmHWM:\s*(\d+) kB", status)
+    assert match is not None, "Linux writes it"
+    return int(match[1]) * 1024
+
+
+def _memory_of_tree(root: int) -> int:
+    """Return the proportional set size of a process and all its descendants, in bytes."""
+    total, todo = 0, [root]
+    while todo:
+        process = todo.pop()
+        try:
+            for task in os.listdir(f"/proc/{process}/task"):
+                children = Path(f"/proc/{process}/task/{task}/children").read_text("ascii")
+                todo += map(int, children.split())
+            for line in Path(f"/proc/{process}/smaps_rollup").read_text("ascii").splitlines():
+                if line.startswith("Pss:"):
+                    total += int(line.split()[1]) * 1024
+        except (OSError, ValueError):
+            continue  # it has ended meanwhile
+    return total

@@ -1,0 +1,266 @@
+"""The peers of benchmarks/run.py that train and decode with models of their own."""
+
+import dataclasses
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+from measuring import FailedCommand, Run
+from programs import (
+    BEAM,
+    MOST_TOKENS,
+    TORCH,
+    Command,
+    CTranslate2,
+    Decoding,
+    Fairseq,
+    Program,
+    Shape,
+    Training,
+    words_of,
+)
+
+LONGEST = 16384
+
+
+class OpenNMT(Program):
+    """OpenNMT-py; it decodes with a model of its own, so its translations are of a fixed length."""
+
+    packages = (
+        TORCH,
+        "--no-deps OpenNMT-py==3.5.1",
+        "configargparse ctranslate2 tensorboard flask waitress pyonmttok pyyaml sacrebleu "
+        "rapidfuzz fasttext-wheel spacy six",
+    )
+    distribution = "OpenNMT-py"
+
+    def train(self, task: Training, variant: str, destination: Path) -> Command:
+        """See :meth:`Program.train`."""
+        destination.mkdir(parents=True, exist_ok=True)
+        vocabulary = destination / "vocabulary"
+        vocabulary.write_text("\n".join(words_of(self.text)) + "\n", "utf-8")
+        settings = self._settings(task, vocabulary, destination / "model")
+        config = destination / "config.yaml"
+        config.write_text(yaml.safe_dump(settings), "utf-8")
+        return Command([str(self.bin / "onmt_train"), "-config", str(config)], {"PYTHONPATH": ""})
+
+    def _settings(self, task: Training, vocabulary: Path, model: Path) -> dict[str, Any]:
+        shape = task.shape
+        return {
+            "data": {
+                split: {
+                    "path_src": str(self.text / f"{split}.de"),
+                    "path_tgt": str(self.text / f"{split}.en"),
+                }
+                for split in ("train", "valid")
+            },
+            "src_vocab": str(vocabulary),
+            "tgt_vocab": str(vocabulary),
+            "share_vocab": True,
+            "encoder_type": "transformer",
+            "decoder_type": "transformer",
+            "position_encoding": True,
+            "enc_layers": shape.layers,
+            "dec_layers": shape.layers,
+            "hidden_size": shape.width,
+            "word_vec_size": shape.width,
+            "heads": shape.heads,
+            "transformer_ff": shape.ffn,
+            "dropout": [0.1],
+            "attention_dropout": [0.0],
+            "share_embeddings": True,
+            "share_decoder_embeddings": True,
+            "label_smoothing": 0.1,
+            "optim": "adam",
+            "adam_beta2": 0.98,
+            "learning_rate": 2.0,
+            "decay_method": "noam",
+            "warmup_steps": 400,
+            "max_grad_norm": 0,
+            "param_init": 0,
+            "param_init_glorot": True,
+            "batch_type": "tokens",
+            "normalization": "tokens",
+            "batch_size": task.max_tokens,
+            "bucket_size": 30_000,
+            "num_workers": 0,
+            "report_every": 1,
+            "valid_steps": 1_000_000,
+            "save_checkpoint_steps": task.save_every,
+            "train_steps": task.updates,
+            "seed": 1,
+            "save_model": str(model),
+            **({"world_size": 1, "gpu_ranks": [0]} if task.device == "cuda" else {}),
+        }
+
+    def updates(self, run: Run) -> list[tuple[float, float]]:
+        """See :meth:`Program.updates`; ``bsz`` tells source and target tokens, and sentences."""
+        line_of_update = re.compile(r"Step\s+\d+/.*bsz:\s*\d+/\s*(\d+)/")
+        matches = ((seconds, line_of_update.search(line)) for seconds, line in run.lines)
+        return [(seconds, float(match[1])) for seconds, match in matches if match]
+
+    def decode(self, task: Decoding, variant: str) -> Command:
+        """See :meth:`Program.decode`."""
+        length = str(fixed_length(self.text, task))
+        models = sorted(self.models.glob("model_step_*.pt"), key=os.path.getmtime)
+        if not models:
+            raise FailedCommand(f"{self.name} has no model")
+        output = self.folder / "translations"
+        words = [str(self.bin / "onmt_translate"), "-model", str(models[-1])]
+        words += ["-src", str(self.text / f"{task.split}.de"), "-output", str(output)]
+        words += ["-beam_size", str(BEAM), "-batch_size", str(task.batch_size)]
+        words += ["-min_length", length, "-max_length", length, "-report_time"]
+        words += ["-gpu", "0"] if task.device == "cuda" else []
+        return Command(words, {"PYTHONPATH": ""})
+
+    def translated(self, task: Decoding, run: Run) -> tuple[float, list[str]]:
+        """See :meth:`Program.translated`."""
+        match = re.search(r"Total translation time \(s\): ([\d.]+)", run.text)
+        if match is None:
+            raise FailedCommand(f"{self.name} printed no 'Total translation time'")
+        return float(match[1]), (self.folder / "translations").read_text("utf-8").splitlines()
+
+
+class JoeyNMT(Program):
+    """JoeyNMT; it decodes with a model of its own, so its translations are of a fixed length.
+
+    It writes checkpoints after a validation only, so how long that takes is not told.
+    """
+
+    # It imports importlib_metadata, and does not say so.
+    packages = (TORCH, "joeynmt==2.3.0 importlib_metadata")
+    distribution = "joeynmt"
+
+    def train(self, task: Training, variant: str, destination: Path) -> Command:
+        """See :meth:`Program.train`."""
+        destination.mkdir(parents=True, exist_ok=True)
+        (destination / "task.json").write_text(json.dumps(dataclasses.asdict(task)), "utf-8")
+        for language in ("de", "en"):
+            lines = (self.text / f"valid.{language}").read_text("utf-8").splitlines()
+            few = "".join(f"{line}\n" for line in lines[:8])
+            (destination / f"valid.{language}").write_text(few, "utf-8")
+        config = self._config(task, destination, None)
+        words = [str(self.bin / "python"), "-m", "joeynmt", "train", str(config), "--skip-test"]
+        return Command(words, {"PYTHONPATH": ""})
+
+    def updates(self, run: Run) -> list[tuple[float, float]]:
+        """See :meth:`Program.updates`; it tells a rate, the tokens are that times the seconds."""
+        line_of_update = re.compile(r"Step:\s+\d+, Batch Loss.*Tokens per Sec:\s+([\d.]+)")
+        found, previous = [], None
+        for seconds, line in run.lines:
+            if match := line_of_update.search(line):
+                tokens = float(match[1]) * (seconds - previous) if previous is not None else 0.0
+                found.append((seconds, tokens))
+                previous = seconds
+        return found
+
+    def decode(self, task: Decoding, variant: str) -> Command:
+        """See :meth:`Program.decode`."""
+        trained = json.loads((self.models / "task.json").read_text("utf-8"))
+        shape = Shape(**trained.pop("shape"))
+        config = self._config(Training(shape, **trained), self.models, task)
+        words = [str(self.bin / "python"), "-m", "joeynmt", "translate", str(config)]
+        return Command(words, {"PYTHONPATH": ""}, self.text / f"{task.split}.de")
+
+    def translated(self, task: Decoding, run: Run) -> tuple[float, list[str]]:
+        """See :meth:`Program.translated`; they are printed last, as its ``-o`` is broken."""
+        match = re.search(r"Generation took ([\d.]+)", run.text)
+        if match is None:
+            raise FailedCommand(f"{self.name} printed no 'Generation took'")
+        count = (self.text / f"{task.split}.de").read_text("utf-8").count("\n")
+        return float(match[1]), [line for _, line in run.lines[-count:]]
+
+    def _config(self, task: Training, folder: Path, decoding: Decoding | None) -> Path:
+        """Write the settings of a training, or of a decoding with its model."""
+        vocabulary = folder / "vocabulary"
+        if not vocabulary.is_file():
+            vocabulary.write_text("\n".join(words_of(self.text)) + "\n", "utf-8")
+        side = {"max_length": LONGEST, "level": "word", "voc_file": str(vocabulary)}
+        length = fixed_length(self.text, decoding) if decoding else MOST_TOKENS
+        settings = {
+            "name": "benchmark",
+            "joeynmt_version": "2.3.0",
+            "model_dir": str(folder / "model"),
+            "use_cuda": task.device == "cuda",
+            "random_seed": 1,
+            "data": {
+                "dataset_type": "plain",
+                "train": str(self.text / "train"),
+                "dev": str(folder / "valid"),
+                "src": {"lang": "de", **side},
+                "trg": {"lang": "en", **side},
+            },
+            "testing": {
+                "beam_size": BEAM,
+                "beam_alpha": 1.0,
+                "batch_size": decoding.batch_size if decoding else 64,
+                "batch_type": "sentence",
+                "min_output_length": length if decoding else 1,
+                "max_output_length": length,
+                "eval_metrics": [],
+            },
+            "training": _joeynmt_training(task),
+            "model": _joeynmt_model(task.shape),
+        }
+        config = folder / ("decoding.yaml" if decoding else "training.yaml")
+        config.write_text(yaml.safe_dump(settings, sort_keys=False), "utf-8")
+        return config
+
+
+def _joeynmt_training(task: Training) -> dict[str, Any]:
+    return {
+        "random_seed": 1,
+        "optimizer": "adam",
+        "adam_betas": [0.9, 0.98],
+        "normalization": "tokens",
+        "learning_rate": 0.001,
+        "scheduling": "warmupinversesquareroot",
+        "learning_rate_warmup": 400,
+        "label_smoothing": 0.1,
+        "loss": "crossentropy",
+        "batch_size": task.max_tokens,
+        "batch_type": "token",
+        "early_stopping_metric": "loss",
+        "epochs": 1_000,
+        "updates": task.updates,
+        "validation_freq": task.updates,
+        "logging_freq": 1,
+        "keep_best_ckpts": 1,
+        "overwrite": True,
+    }
+
+
+def _joeynmt_model(shape: Shape) -> dict[str, Any]:
+    stack = {
+        "type": "transformer",
+        "num_layers": shape.layers,
+        "num_heads": shape.heads,
+        "embeddings": {"embedding_dim": shape.width, "scale": True, "dropout": 0.0},
+        "hidden_size": shape.width,
+        "ff_size": shape.ffn,
+        "dropout": 0.1,
+        "layer_norm": "post",
+    }
+    return {"tied_embeddings": True, "tied_softmax": True, "encoder": stack, "decoder": stack}
+
+
+def fixed_length(text: Path, task: Decoding) -> int:
+    """Return the length of the translations of a program that has a model of its own.
+
+    Of documents, what all are forced to; of sentences, the mean of the references.
+    """
+    if task.tokens:
+        return task.tokens
+    lines = (text / f"{task.split}.en").read_text("utf-8").splitlines()
+    return round(sum(len(line.split()) for line in lines) / len(lines))
+
+
+PEERS: dict[str, type[Program]] = {
+    "fairseq": Fairseq,
+    "ctranslate2": CTranslate2,
+    "opennmt-py": OpenNMT,
+    "joeynmt": JoeyNMT,
+}

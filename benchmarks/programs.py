@@ -1,0 +1,370 @@
+"""The toolkits that benchmarks/run.py compares: how each is installed, called and read.
+
+A peer gets a virtual environment of its own and is called by its own commands. To install fairseq
+and OpenNMT-py their dependencies must be named by hand: built in isolation, fairseq fetches a
+second PyTorch, and OpenNMT-py asks for one before 2.3.
+"""
+
+import json
+import re
+import subprocess
+import sys
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from measuring import FailedCommand, Run
+
+ROOT = Path(__file__).resolve().parents[1]
+TORCH = "torch==" + torch.__version__.split("+")[0]
+BEAM = 5
+MOST_TOKENS = 200
+TRANSLATED = re.compile(r"Translated [\d,]+ (?:sentences|groups|documents) .*? in ([\d.]+)s")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The model that all programs train: layers a side, width, heads, inner width."""
+
+    layers: int
+    width: int
+    heads: int
+    ffn: int
+
+
+@dataclass(frozen=True)
+class Training:
+    """A training to measure.
+
+    Args:
+        shape: of the model.
+        max_tokens: target tokens of a batch.
+        updates: how many.
+        save_every: updates between two checkpoints.
+        device: ``cpu`` or ``cuda``.
+    """
+
+    shape: Shape
+    max_tokens: int
+    updates: int
+    save_every: int
+    device: str
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """Text to translate.
+
+    Args:
+        split: name of the text, and of its part of the binarised data.
+        subset: what that part is called by ``--gen-subset``.
+        batch_size: sentences, or documents, at a time.
+        tokens: of every translation, which is forced to be so long; ``None`` where the model ends.
+        device: ``cpu`` or ``cuda``.
+    """
+
+    split: str
+    subset: str
+    batch_size: int
+    tokens: int | None
+    device: str
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command line, and what it needs from outside."""
+
+    words: Sequence[str]
+    environment: dict[str, str] = field(default_factory=dict)
+    stdin: Path | None = None
+
+
+class Program(ABC):
+    """A toolkit.
+
+    Args:
+        name: of its rows.
+        folder: for its environment and what it writes.
+        text: folder of the prepared text, ``train.de``, ``train.en`` and so on, tokens between
+            spaces.
+        data: folder of the same, binarised, which ours and fairseq read.
+
+    Attributes:
+        packages: arguments of one ``pip install`` after the other.
+        distribution: the package whose version is told.
+    """
+
+    packages: Sequence[str] = ()
+    distribution = ""
+    training_variants: Sequence[str] = ("float32",)
+    decoding_variants: Sequence[str] = ("float32",)
+
+    def __init__(self, name: str, folder: Path, text: Path, data: Path) -> None:
+        self.name, self.folder, self.text, self.data = name, folder, text, data
+        self.models = folder / "models"
+
+    @property
+    def bin(self) -> Path:
+        """The folder of the environment's programs."""
+        return self.folder / "environment/bin"
+
+    def install(self) -> None:
+        """Make the environment, unless it is there.
+
+        Raises:
+            FailedCommand: a package does not install.
+        """
+        stamp = self.folder / "installed"
+        if stamp.is_file() and stamp.read_text("utf-8") == "\n".join(self.packages):
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        pip = [str(self.bin / "python"), "-m", "pip", "install", "--quiet"]
+        _call([sys.executable, "-m", "venv", "--clear", str(self.folder / "environment")])
+        for arguments in ("setuptools<81 wheel packaging", *self.packages):
+            _call([*pip, *arguments.split()])
+        stamp.write_text("\n".join(self.packages), "utf-8")
+
+    def version(self) -> str:
+        """Return the version of what is installed."""
+        code = f"import importlib.metadata as m; print(m.version('{self.distribution}'))"
+        return _call([str(self.bin / "python"), "-c", code]).strip()
+
+    def preprocess(self, destination: Path, workers: int) -> Command | None:
+        """Return what makes a data folder of the text; ``None`` if there is no such step."""
+        return None
+
+    def train(self, task: Training, variant: str, destination: Path) -> Command | None:
+        """Return what trains a model and leaves checkpoints in a folder; ``None`` if it cannot."""
+        return None
+
+    def updates(self, run: Run) -> list[tuple[float, float]]:
+        """Return (seconds since the start, target tokens) of each update of a training."""
+        return []
+
+    def saving_seconds(self, run: Run) -> list[float]:
+        """Return how long each checkpoint took to write, if the program tells."""
+        return [float(s) for s in re.findall(r"writing took ([\d.]+) seconds", run.text)]
+
+    @abstractmethod
+    def decode(self, task: Decoding, variant: str) -> Command | None:
+        """Return what translates with the model in ``models``; ``None`` if it cannot."""
+
+    @abstractmethod
+    def translated(self, task: Decoding, run: Run) -> tuple[float, list[str]]:
+        """Return seconds of search, and the translations in order, tokens between spaces."""
+
+
+def _call(words: Sequence[str]) -> str:
+    """Run a command and return what it printed; FailedCommand with its last line if it fails."""
+    done = subprocess.run(words, capture_output=True, text=True)
+    if done.returncode:
+        lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+        errors = [line for line in lines if "rror" in line]
+        raise FailedCommand((errors or lines or ["no word why"])[-1].strip())
+    return done.stdout
+
+
+class FairseqLike(Program):
+    """What fairseq's programs and ours have in common: flags, and what they print."""
+
+    def flags(self, task: Training, destination: Path) -> list[str]:
+        """Return the flags of a training."""
+        shape = task.shape
+        sides = [
+            word
+            for side in ("encoder", "decoder")
+            for name, value in (
+                ("layers", shape.layers),
+                ("embed-dim", shape.width),
+                ("ffn-embed-dim", shape.ffn),
+                ("attention-heads", shape.heads),
+            )
+            for word in (f"--{side}-{name}", str(value))
+        ]
+        flags = (
+            "--share-all-embeddings --dropout 0.1 --label-smoothing 0.1 --optimizer adam "
+            "--adam-betas (0.9,0.98) --lr 1e-3 --lr-scheduler inverse_sqrt --warmup-updates 400 "
+            f"--seed 1 --log-format json --log-interval 1 --max-tokens {task.max_tokens} "
+            f"--max-update {task.updates} --disable-validation --no-epoch-checkpoints "
+            f"--save-interval-updates {task.save_every} --keep-interval-updates 1 "
+            "--max-source-positions 16384 --max-target-positions 16384"
+        )
+        device = ["--cpu"] if task.device == "cpu" else []
+        return [*sides, *flags.split(), *device, "--save-dir", str(destination)]
+
+    def updates(self, run: Run) -> list[tuple[float, float]]:
+        """See :meth:`Program.updates`; every update is a line of JSON."""
+        found = []
+        for seconds, line in run.lines:
+            start = line.find("{")
+            if '"wpb"' in line and '"num_updates"' in line and start >= 0:
+                found.append((seconds, float(json.loads(line[start:])["wpb"])))
+        return found
+
+    def generate_flags(self, task: Decoding) -> list[str]:
+        """Return the flags of a decoding."""
+        limits = f"--min-len {task.tokens} " if task.tokens else ""
+        limits += f"--max-len-a 0 --max-len-b {task.tokens or MOST_TOKENS}"
+        device = ["--cpu"] if task.device == "cpu" else []
+        size = ["--batch-size", str(task.batch_size), "--max-tokens", "1000000"]
+        flags = ["--gen-subset", task.subset, "--beam", str(BEAM), "--lenpen", "1", *size]
+        return [*flags, *limits.split(), *device]
+
+    def translated(self, task: Decoding, run: Run) -> tuple[float, list[str]]:
+        """See :meth:`Program.translated`; from the lines ``Translated`` and ``H-``."""
+        match = TRANSLATED.search(run.text)
+        if match is None:
+            raise FailedCommand(f"{self.name} printed no line 'Translated ...'")
+        hypotheses = re.findall(r"^H-(\d+)\t\S+\t(.*)$", run.text, re.MULTILINE)
+        found = {int(number): text for number, text in hypotheses}
+        return float(match[1]), [found[number] for number in sorted(found)]
+
+
+class Ours(FairseqLike):
+    """This toolkit, of this checkout or another.
+
+    Args:
+        checkout: the folder whose package runs, with this interpreter.
+    """
+
+    training_variants = (
+        "softmax, float32",
+        "softmax, bfloat16",
+        "reluformer, float32",
+        "reluformer, bfloat16",
+    )
+    decoding_variants = training_variants
+
+    def __init__(self, name: str, folder: Path, text: Path, data: Path, checkout: Path) -> None:
+        super().__init__(name, folder, text, data)
+        self.checkout = checkout
+
+    def install(self) -> None:
+        """See :meth:`Program.install`; it only must be there."""
+        if not (self.checkout / "relu_nmt/__init__.py").is_file():
+            raise FailedCommand(f"{self.checkout}: no checkout of relu_nmt")
+
+    def version(self) -> str:
+        """See :meth:`Program.version`; the revision of the checkout."""
+        git = ["git", "-C", str(self.checkout), "describe", "--always", "--dirty"]
+        try:
+            return f"revision {_call(git).strip()}"
+        except (FailedCommand, OSError):
+            return "unknown revision"
+
+    def command(self, name: str, *words: str, processes: int = 1) -> Command:
+        """Return a command of the package, perhaps in several processes."""
+        python = [sys.executable]
+        if processes > 1:
+            torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+            python += [*torchrun, str(processes)]
+        program = [*python, "-m", f"relu_nmt.cli.{name}"]
+        return Command([*program, *words], {"PYTHONPATH": str(self.checkout)})
+
+    def preprocess(self, destination: Path, workers: int) -> Command:
+        """See :meth:`Program.preprocess`."""
+        flags = ["--overwrite", *_preprocess_flags(self.text, destination, workers)]
+        return self.command("preprocess", *flags)
+
+    def train(self, task: Training, variant: str, destination: Path) -> Command:
+        """See :meth:`Program.train`; a variant may end with a number of processes."""
+        attention, dtype, *more = variant.split(", ")
+        arch = {"softmax": "transformer", "reluformer": "reluformer"}[attention]
+        precision = ["--bf16"] if dtype == "bfloat16" else []
+        flags = [*self.flags(task, destination), "--arch", f"{arch}_tiny", *precision]
+        processes = int(more[0].split()[0]) if more else 1
+        return self.command("train", str(self.data), *flags, processes=processes)
+
+    def decode(self, task: Decoding, variant: str) -> Command:
+        """See :meth:`Program.decode`."""
+        attention, dtype = variant.split(", ")
+        model = self.models / attention / "checkpoint_last.safetensors"
+        precision = ["--bf16"] if dtype == "bfloat16" else []
+        flags = self.generate_flags(task)
+        return self.command("generate", str(self.data), "--path", str(model), *flags, *precision)
+
+
+# Its own checkpoints are pickled, which PyTorch 2.6 and later refuse by default.
+FAIRSEQ_ENVIRONMENT = {"PYTHONPATH": "", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"}
+
+
+class Fairseq(FairseqLike):
+    """fairseq."""
+
+    packages = (
+        f"{TORCH} numpy cython",
+        "--no-build-isolation --no-deps fairseq-fixed==0.12.3.1",
+        "cffi regex sacrebleu>=1.4.12 tqdm bitarray scikit-learn antlr4-python3-runtime PyYAML "
+        "hydra-core==1.3.2 omegaconf==2.3.0",
+    )
+    distribution = "fairseq-fixed"
+
+    def preprocess(self, destination: Path, workers: int) -> Command:
+        """See :meth:`Program.preprocess`."""
+        flags = _preprocess_flags(self.text, destination, workers)
+        return Command([str(self.bin / "fairseq-preprocess"), *flags], FAIRSEQ_ENVIRONMENT)
+
+    def train(self, task: Training, variant: str, destination: Path) -> Command:
+        """See :meth:`Program.train`."""
+        flags = [*self.flags(task, destination), "--arch", "transformer"]
+        flags += ["--criterion", "label_smoothed_cross_entropy", "--required-batch-size-multiple"]
+        words = [str(self.bin / "fairseq-train"), str(self.data), *flags, "1"]
+        return Command(words, FAIRSEQ_ENVIRONMENT)
+
+    def decode(self, task: Decoding, variant: str) -> Command:
+        """See :meth:`Program.decode`."""
+        model = str(self.models / "checkpoint_last.pt")
+        flags = self.generate_flags(task)
+        # It would refuse more than 1,024 tokens, and leave out the last batch unless that is a
+        # multiple of 8 sentences.
+        flags += ["--max-source-positions", "16384", "--max-target-positions", "16384"]
+        flags += ["--required-batch-size-multiple", "1"]
+        words = [str(self.bin / "fairseq-generate"), str(self.data), "--path", model, *flags]
+        return Command(words, FAIRSEQ_ENVIRONMENT)
+
+
+class CTranslate2(Program):
+    """CTranslate2, which decodes only: what it translates with is this toolkit's model."""
+
+    packages = ("ctranslate2==4.8.5 numpy",)
+    distribution = "ctranslate2"
+    training_variants = ()
+    decoding_variants = ("float32", "int8")
+
+    def decode(self, task: Decoding, variant: str) -> Command:
+        """See :meth:`Program.decode`."""
+        source, output = self.text / f"{task.split}.de", self.folder / "translations"
+        words = [str(self.bin / "python"), str(ROOT / "benchmarks/ctranslate2_decoding.py")]
+        words += [str(self.models / "converted"), str(source), str(output), variant, task.device]
+        words += [str(task.batch_size), str(BEAM), str(task.tokens or 0), str(MOST_TOKENS)]
+        return Command(words, {"PYTHONPATH": ""})
+
+    def translated(self, task: Decoding, run: Run) -> tuple[float, list[str]]:
+        """See :meth:`Program.translated`."""
+        match = TRANSLATED.search(run.text)
+        assert match is not None, "our own script prints it"
+        return float(match[1]), (self.folder / "translations").read_text("utf-8").splitlines()
+
+
+def _preprocess_flags(text: Path, destination: Path, workers: int) -> list[str]:
+    tests = sorted(path.stem for path in text.glob("test*.en"))
+    prefixes = {
+        "train": str(text / "train"),
+        "valid": str(text / "valid"),
+        "test": ",".join(str(text / name) for name in tests),
+    }
+    flags = ["-s", "de", "-t", "en", "--joined-dictionary", "--workers", str(workers)]
+    for split, prefix in prefixes.items():
+        flags += [f"--{split}pref", prefix]
+    return [*flags, "--destdir", str(destination)]
+
+
+def words_of(text: Path) -> list[str]:
+    """Return the words of the training text, the commonest first."""
+    counts: Counter[str] = Counter()
+    for language in ("de", "en"):
+        counts.update((text / f"train.{language}").read_text("utf-8").split())
+    return [word for word, _ in counts.most_common()]

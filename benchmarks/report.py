@@ -1,0 +1,145 @@
+"""The page that benchmarks/run.py writes: hardware, versions and tables."""
+
+import datetime
+import os
+import platform
+import re
+import shlex
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from relu_nmt.io.safe_write import replacing
+
+if TYPE_CHECKING:
+    from run import Measurement
+
+BUSY_LOAD = 0.25
+"""Other programs' share of the cores from which on a machine is called busy."""
+REASON = 160
+
+
+def median(values: Iterable[float]) -> float:
+    """Return the median."""
+    return statistics.median(values)
+
+
+class Machine:
+    """The machine and how busy it is when this is made, before anything is measured.
+
+    Args:
+        threads: of each program.
+        device: ``cpu`` or ``cuda``.
+    """
+
+    def __init__(self, threads: int, device: str) -> None:
+        self.threads, self.device = threads, device
+        self.load, self.cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
+        self.started = datetime.datetime.now(datetime.timezone.utc)
+
+    def lines(self) -> list[str]:
+        """Return what is to be said of it, a fact a line."""
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        is_busy = self.load > BUSY_LOAD * self.cores
+        gpus = []
+        if self.device == "cuda":
+            gpus = [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())]
+        state = "; **a busy machine**: compare ratios, not figures" if is_busy else ""
+        return [
+            f"{self.started:%Y-%m-%d %H:%M} UTC",
+            f"{_processor()}, {self.cores} cores, {memory / 1e9:.0f} GB of memory, "
+            f"{platform.system()}",
+            *gpus,
+            f"{self.threads} threads a program; load at the start {self.load:.1f}{state}",
+            f"Python {platform.python_version()}, PyTorch {torch.__version__}",
+        ]
+
+
+def _processor() -> str:
+    """Return the processor's name, and whether it computes in bfloat16."""
+    try:
+        text = Path("/proc/cpuinfo").read_text("utf-8")
+    except OSError:
+        return platform.processor() or platform.machine()
+    name = re.search(r"model name\s*:\s*(.*)", text)
+    kinds = [kind for kind in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if kind in text]
+    return f"{name[1] if name else platform.machine()} ({', '.join(kinds) or 'no AVX2'})"
+
+
+def page(
+    machine: Machine,
+    versions: Mapping[str, str],
+    problems: Mapping[str, str],
+    tables: Sequence["Measurement"],
+    flags: Sequence[str],
+) -> str:
+    """Return the page as Markdown."""
+    lines = ["# Benchmarks", "", "Written by `benchmarks/run.py`, which says how it measures:", ""]
+    lines += [f"    python benchmarks/run.py {shlex.join(_shareable(flags))}", ""]
+    lines += [f"* {fact}" for fact in machine.lines()]
+    lines += [f"* {name}: {version}" for name, version in versions.items()]
+    lines += [f"* **{name}**: {_short(reason)}" for name, reason in problems.items()]
+    lines += [
+        "",
+        "Medians over rounds in which all rows take turns; `ratio` is the median of the ratios to",
+        "the first row in the same round. `tokens/s` are target tokens, in a decoding without the",
+        "end symbol and of the search alone. `same` are files, or translations, that are those of",
+        "this toolkit to the letter. Memory is that of all processes. Documents, and translations",
+        "of opennmt-py and joeynmt, which have models of their own, are forced to a fixed length.",
+    ]
+    for measured in tables:
+        lines += ["", f"## {measured.title}", "", *_table(measured)]
+    return "\n".join(lines) + "\n"
+
+
+def _shareable(flags: Sequence[str]) -> list[str]:
+    """Return flags without the folders of this machine."""
+    return [Path(flag).name if os.path.isabs(flag) else flag for flag in flags]
+
+
+def _table(measured: "Measurement") -> list[str]:
+    columns = [
+        column
+        for column in measured.columns
+        if any(column in figures for rounds in measured.found.values() for figures in rounds)
+    ]
+    lines = ["| | " + " | ".join([*columns[:1], "ratio", *columns[1:]]) + " |"]
+    lines.append("| --- " * (len(columns) + 2) + "|")
+    first = next(iter(measured.found.values()), [])
+    for name, rounds in measured.found.items():
+        if name in measured.problems:
+            reason = _short(measured.problems[name]).replace("|", "/")
+            lines.append(f"| {name} | failed: {reason} |" + " |" * len(columns))
+            continue
+        cells = [_shown(column, rounds) for column in columns]
+        ratio = _ratio(columns[0], rounds, first)
+        lines.append(f"| {name} | " + " | ".join([*cells[:1], ratio, *cells[1:]]) + " |")
+    return lines
+
+
+def _short(reason: str) -> str:
+    reason = " ".join(_shareable(reason.split()))
+    return reason if len(reason) <= REASON else f"{reason[:REASON]} ..."
+
+
+def _ratio(column: str, rounds: list[dict[str, float]], first: list[dict[str, float]]) -> str:
+    pairs = zip(rounds, first, strict=False)
+    ratios = [own[column] / base[column] for own, base in pairs if own and base]
+    return f"{median(ratios):.2f}" if ratios else ""
+
+
+def _shown(column: str, rounds: list[dict[str, float]]) -> str:
+    values = [figures[column] for figures in rounds if column in figures]
+    if not values:
+        return ""
+    value = median(values)
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def write(path: Path, text: str) -> None:
+    """Write the page."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, "utf-8")

@@ -1,0 +1,372 @@
+r"""Speed and memory of this toolkit beside its peers; writes the table of docs/benchmarks.md.
+
+    python benchmarks/run.py --text FOLDER --output docs/benchmarks.md
+
+FOLDER holds ``train``, ``valid`` (or ``val``) and ``test`` (or ``test_2016_flickr``), each as .de
+and .en, such as Multi30k; without --text the corpus of the examples is fetched, or made if that
+cannot be. Each peer gets a virtual environment under --folder, from the package index that pip is
+set to; one that does not install, or fails, is a line of the table (CTranslate2 also needs the
+extra ``ctranslate2`` of this toolkit, which converts the model for it). With --revision, other
+checkouts of this toolkit are peers too, which tells what a change was worth.
+
+Programs take turns in every round, the order turned round each time, so that all meet the same
+state of the machine; figures are medians over rounds, ratios medians of those within a round. A
+small run, in minutes, to see that all works:
+
+    python benchmarks/run.py --folder scratch --pairs 2000 --sentences 20 --documents 2 \
+        --updates 8 --model-updates 8 --rounds 1 --shape 1,32,2,64 --lengths 64
+"""
+
+import argparse
+import filecmp
+import itertools
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import corpus
+import report
+from measuring import FailedCommand, Run, run
+from peers import PEERS
+from programs import ROOT, Command, Decoding, FairseqLike, Ours, Program, Shape, Training
+
+SECTIONS = ("preprocessing", "training", "sentences", "documents")
+UPDATES_OF_OWN_MODELS = 8
+"""Of programs whose translations are forced to a length, whatever they have learnt."""
+WARM_UP_SHARE = 0.2
+
+
+@dataclass
+class Measurement:
+    """A table: what is measured of which rows.
+
+    Args:
+        title: of the table.
+        columns: figures to show; the first one has a ratio to the first row.
+        rows: by name, what measures it once and returns its figures.
+        found: by name, the figures of each round.
+        problems: by name, why there are none.
+    """
+
+    title: str
+    columns: list[str]
+    rows: dict[str, Callable[[], dict[str, float]]]
+    found: dict[str, list[dict[str, float]]] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
+
+    def measure(self, round_number: int) -> None:
+        """Run every row once; a row that failed is left out from then on."""
+        names = [name for name in self.rows if name not in self.problems]
+        for name in names if round_number % 2 == 0 else reversed(names):
+            try:
+                figures = self.rows[name]()
+            except FailedCommand as problem:
+                self.problems[name] = str(problem)
+                figures = {}
+            self.found.setdefault(name, []).append(figures)
+            shown = ", ".join(f"{key} {value:.4g}" for key, value in figures.items())
+            print(f"{self.title}: {name}: {shown or self.problems[name]}", flush=True)
+
+
+class Benchmark:
+    """All programs and what is measured of them.
+
+    Args:
+        arguments: of the command line.
+    """
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.arguments = arguments
+        self.folder = arguments.folder.resolve()
+        self.text, self.data = self.folder / "text", self.folder / "data"
+        self.problems: dict[str, str] = {}
+        self.ours = self._ours(ROOT, "relu_nmt")
+        self.programs = self._programs()
+        self.translations: dict[str, dict[str, list[str]]] = {}
+
+    def _ours(self, checkout: Path, name: str) -> Ours:
+        return Ours(name, self.folder / name.replace(" ", "-"), self.text, self.data, checkout)
+
+    def _programs(self) -> list[Program]:
+        """Install what is asked for; note what does not install."""
+        ours: list[Program] = [self.ours]
+        for checkout in self.arguments.revision:
+            ours.append(self._ours(checkout.resolve(), f"relu_nmt {checkout.resolve().name}"))
+        theirs = [
+            PEERS[name](name, self.folder / name, self.text, self.data)
+            for name in self.arguments.peers
+        ]
+        found = []
+        for program in (*ours, *theirs):
+            try:
+                print(f"installing {program.name}", flush=True)
+                program.install()
+                found.append(program)
+            except FailedCommand as problem:
+                self.problems[program.name] = f"does not install: {problem}"
+                print(f"{program.name}: {self.problems[program.name]}", flush=True)
+        return found
+
+    def versions(self) -> dict[str, str]:
+        """Return the version of each program that there is."""
+        return {program.name: program.version() for program in self.programs}
+
+    def call(self, command: Command) -> Run:
+        """Run a command of a program."""
+        shared = {"OMP_NUM_THREADS": str(self.arguments.threads), "PYTHONUNBUFFERED": "1"}
+        return run(command.words, {**shared, **command.environment}, command.stdin)
+
+    # ------------------------------------------------------------------------- what is measured
+
+    def preprocessing(self) -> Measurement:
+        """Return the table of preprocessing."""
+        lines = (self.text / "train.de").read_text("utf-8").count("\n")
+
+        def row(program: Program) -> Callable[[], dict[str, float]]:
+            def measure() -> dict[str, float]:
+                destination = self.folder / "made-again"
+                shutil.rmtree(destination, ignore_errors=True)
+                command = program.preprocess(destination, self.arguments.threads)
+                assert command is not None
+                done = self.call(command)
+                same = {"same %": same_files(self.data, destination)}
+                return {"pairs/s": lines / done.seconds, **same, **_used(done)}
+
+            return measure
+
+        able = [p for p in self.programs if p.preprocess(self.folder, 1) is not None]
+        return Measurement(
+            "Preprocessing",
+            ["pairs/s", "same %", "CPU s", "peak MB"],
+            {p.name: row(p) for p in able},
+        )
+
+    def training(self) -> Measurement:
+        """Return the table of training: rate, start, checkpoints."""
+        task = self._training(self.arguments.updates)
+
+        def row(program: Program, variant: str) -> Callable[[], dict[str, float]]:
+            def measure() -> dict[str, float]:
+                destination = self.folder / "training"
+                shutil.rmtree(destination, ignore_errors=True)
+                command = program.train(task, variant, destination)
+                assert command is not None
+                return training_figures(program, self.call(command))
+
+            return measure
+
+        rows = [(program, v) for program in self.programs for v in program.training_variants]
+        if (count := self.arguments.processes) > 1:
+            rows += [(self.ours, f"{v}, {count} processes") for v in self.ours.training_variants]
+        return Measurement(
+            "Training",
+            ["tokens/s", "first update s", "checkpoint s", "CPU s", "peak MB"],
+            {f"{program.name}, {v}": row(program, v) for program, v in rows},
+        )
+
+    def decoding(self, title: str, task: Decoding) -> Measurement:
+        """Return the table of a decoding."""
+        first = f"{self.ours.name}, {self.ours.decoding_variants[0]}"
+        same = self.translations.setdefault(title, {})
+
+        def row(program: Program, variant: str) -> Callable[[], dict[str, float]]:
+            def measure() -> dict[str, float]:
+                command = program.decode(task, variant)
+                assert command is not None
+                done = self.call(command)
+                seconds, lines = program.translated(task, done)
+                tokens = sum(len(line.split()) for line in lines)
+                same[f"{program.name}, {variant}"] = lines
+                figures = {"tokens/s": tokens / seconds, "sentences/s": len(lines) / seconds}
+                if shares_model(program, variant) and not task.tokens and first in same:
+                    pairs = list(zip(lines, same[first], strict=True))
+                    figures["same %"] = 100 * sum(a == b for a, b in pairs) / len(pairs)
+                return {**figures, **_used(done)}
+
+            return measure
+
+        return Measurement(
+            title,
+            ["tokens/s", "sentences/s", "same %", "CPU s", "peak MB"],
+            {f"{p.name}, {v}": row(p, v) for p in self.programs for v in p.decoding_variants},
+        )
+
+    def measurements(self) -> Iterable[Measurement]:
+        """Make what is needed, and return the tables, a section after the other."""
+        arguments = self.arguments
+        if "preprocessing" in arguments.only:
+            yield self.preprocessing()
+        if "training" in arguments.only:
+            yield self.training()
+        if {"sentences", "documents"} & set(arguments.only):
+            self.make_models()
+        if "sentences" in arguments.only:
+            for size in arguments.batch_sizes:
+                task = Decoding("test", "test", size, None, arguments.device)
+                yield self.decoding(f"Decoding sentences, batches of {size}", task)
+        if "documents" in arguments.only:
+            for number, length in enumerate(sorted(arguments.lengths), 1):
+                split = corpus.document_split(length)
+                task = Decoding(
+                    split, f"test{number}", arguments.documents, length, arguments.device
+                )
+                yield self.decoding(f"Decoding documents of {length:,} tokens", task)
+
+    # ---------------------------------------------------------------------------------- models
+
+    def _training(self, updates: int) -> Training:
+        arguments = self.arguments
+        save_every = max(1, updates // 2)
+        shape = Shape(*map(int, arguments.shape.split(",")))
+        return Training(shape, arguments.max_tokens, updates, save_every, arguments.device)
+
+    def make_models(self) -> None:
+        """Train what is decoded with, unless it is there.
+
+        fairseq's model is imported by this toolkit, which converts it for CTranslate2, so that all
+        three have the same one; without fairseq this toolkit trains its own.
+        """
+        named = {program.name: program for program in self.programs}
+        for program in self.programs:
+            program.models.mkdir(parents=True, exist_ok=True)
+            if not isinstance(program, Ours) and program.training_variants:
+                comparable = isinstance(program, FairseqLike)
+                updates = self.arguments.model_updates if comparable else UPDATES_OF_OWN_MODELS
+                self._make(
+                    program.name,
+                    program.models,
+                    lambda p=program, n=updates: p.train(self._training(n), "float32", p.models),
+                )
+        fairseq = named.get("fairseq")
+        trained = fairseq and fairseq.models / "checkpoint_last.pt"
+        for program in self.programs:
+            if isinstance(program, Ours):
+                self._make_ours(program, trained)
+        if "ctranslate2" in named:
+            softmax = self.ours.models / "softmax/checkpoint_last.safetensors"
+            folder = named["ctranslate2"].models
+            words = [str(softmax), "--to", "ctranslate2", "--output", str(folder / "converted")]
+            command = self.ours.command("convert", *words)
+            self._make("ctranslate2", folder, lambda: command)
+
+    def _make_ours(self, program: Ours, fairseq: Path | None) -> None:
+        softmax = program.models / "softmax"
+        imported = False
+        if fairseq and fairseq.is_file():
+            softmax.mkdir(parents=True, exist_ok=True)
+            output = ["--output", str(softmax / "checkpoint_last.safetensors")]
+            words = [str(fairseq), "--data", str(self.data), *output, "--trust-pickle"]
+            command = program.command("import_fairseq", *words)
+            imported = self._make(f"{program.name}, fairseq's model", softmax, lambda: command)
+        task = self._training(self.arguments.model_updates)
+        for attention in ("reluformer",) if imported else ("reluformer", "softmax"):
+            model = program.models / attention
+            trained = program.train(task, f"{attention}, float32", model)
+            self._make(f"{program.name}, {attention}", model, lambda c=trained: c)
+
+    def _make(self, name: str, folder: Path, command: Callable[[], Command | None]) -> bool:
+        """Make a model by a command, unless its folder has a stamp; return whether it is there."""
+        stamp = folder / f"made-{self.arguments.model_updates}"
+        if stamp.exists():
+            return True
+        print(f"making the model of {name}", flush=True)
+        try:
+            asked = command()
+            assert asked is not None
+            self.call(asked)
+            stamp.touch()
+            return True
+        except FailedCommand as problem:
+            self.problems[name] = f"no model: {problem}"
+            print(f"{name}: {self.problems[name]}", flush=True)
+            return False
+
+
+def shares_model(program: Program, variant: str) -> bool:
+    """Whether a row translates with the model of the first one."""
+    return program.name in ("fairseq", "ctranslate2") or variant.startswith("softmax")
+
+
+def same_files(ours: Path, theirs: Path) -> float:
+    """Return how many percent of the binarised files and dictionaries are the same in both."""
+    names = [path.name for path in theirs.iterdir() if path.suffix in (".bin", ".idx", ".txt")]
+    same, _, _ = filecmp.cmpfiles(ours, theirs, names, shallow=False)
+    return 100 * len(same) / len(names)
+
+
+def training_figures(program: Program, done: Run) -> dict[str, float]:
+    """Return the figures of a training: medians over its updates but the first ones."""
+    updates = program.updates(done)
+    if len(updates) < 3:
+        raise FailedCommand(f"{program.name} told of {len(updates)} updates, fewer than 3")
+    pairs = itertools.pairwise(updates)
+    rates = [tokens / (now - before) for (before, _), (now, tokens) in pairs]
+    rates = rates[int(WARM_UP_SHARE * len(rates)) :]
+    figures = {"tokens/s": report.median(rates), "first update s": updates[0][0]}
+    if saving := program.saving_seconds(done):
+        figures["checkpoint s"] = report.median(saving)
+    return {**figures, **_used(done)}
+
+
+def _used(done: Run) -> dict[str, float]:
+    used = {"CPU s": done.cpu_seconds}
+    if done.peak_bytes:
+        used["peak MB"] = done.peak_bytes / 1e6
+    return used
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Return the flags."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--folder", type=Path, default=Path("benchmark-run"), help="environments, data, models")
+    add("--text", type=Path, help="folder of the text; the examples' corpus by default")
+    add("--pairs", type=int, default=100_000, help="sentence pairs to use of the training text")
+    add("--sentences", type=int, default=1000, help="of the test set to translate")
+    add("--documents", type=int, default=8, help="to translate, all in one batch")
+    add("--lengths", type=int, nargs="+", default=[512, 1024], help="tokens of a document")
+    add("--batch-sizes", type=int, nargs="+", default=[1, 64], help="sentences in a batch")
+    add("--merges", type=int, default=8000, help="of the byte pair encoding")
+    add("--shape", default="3,256,4,1024", help="layers a side, width, heads, FFN width")
+    add("--max-tokens", type=int, default=4096, help="target tokens of a training batch")
+    add("--updates", type=int, default=60, help="of a training that is measured")
+    add("--model-updates", type=int, default=2000, help="of the models that decode")
+    add("--rounds", type=int, default=3, help="runs of each row")
+    add("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of each program")
+    add("--processes", type=int, default=1, help="to train in, too, by torchrun")
+    add("--device", choices=("cpu", "cuda"), default="cpu")
+    add("--peers", nargs="*", choices=list(PEERS), default=list(PEERS))
+    add("--revision", type=Path, nargs="*", default=[], help="other checkouts of this toolkit")
+    add("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), help="sections to measure")
+    add("--output", type=Path, help="Markdown file to write; printed in any case")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Run the benchmark and write its tables."""
+    arguments = parse_arguments()
+    machine = report.Machine(arguments.threads, arguments.device)
+    benchmark = Benchmark(arguments)
+    try:
+        corpus.prepare(arguments, benchmark.folder, benchmark.text)
+        benchmark.call(benchmark.ours.preprocess(benchmark.data, arguments.threads))
+    except FailedCommand as problem:
+        raise SystemExit(f"no data to measure with: {problem}") from problem
+    tables = []
+    for measurement in benchmark.measurements():
+        for number in range(arguments.rounds):
+            measurement.measure(number)
+        tables.append(measurement)
+    text = report.page(machine, benchmark.versions(), benchmark.problems, tables, sys.argv[1:])
+    print(text)
+    if arguments.output:
+        report.write(arguments.output, text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,204 @@
+"""Images with boxes and masks from a folder in COCO's format, and batches of them."""
+
+import contextlib
+import io
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from relu_nmt.config.shared import BatchLimits
+from relu_nmt.data.batches import plan_batches
+from relu_nmt.errors import DataError, MissingExtraError
+from relu_nmt.vision.batches import sample_generator
+from relu_nmt.vision.image_files import read_image
+
+if TYPE_CHECKING:
+    from pycocotools.coco import COCO
+
+EXTRA = "pip install 'relu-nmt[detection]'"
+FLIP = 0.5
+LEAST_SIDE = 1.0
+"""Pixels; boxes that are thinner are left out in training."""
+
+
+def quiet_coco(path: Path) -> "COCO":
+    """Return what pycocotools reads of a file of annotations, without its prints.
+
+    Raises:
+        DataError: the file is missing or not of this format.
+        MissingExtraError: pycocotools is not installed.
+    """
+    try:
+        from pycocotools.coco import COCO
+    except ImportError as error:
+        raise MissingExtraError(f"pycocotools is needed to read {path}: {EXTRA}") from error
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            return COCO(str(path))
+    except (OSError, json.JSONDecodeError, KeyError, TypeError, AssertionError) as error:
+        raise DataError(f"{path}: no annotations in COCO's format ({error})") from error
+
+
+class CocoSet:
+    """A set of images with boxes and masks.
+
+    Args:
+        folder: has ``annotations/instances_NAME.json``, and the images in ``NAME``.
+        name: of the set, such as ``train2017``.
+
+    Attributes:
+        numbers: ids of the images.
+        categories: ids of the kinds of things in the file; label i of a model is number i - 1.
+        names: of the kinds.
+
+    Raises:
+        DataError: the annotations are missing or damaged, or of no images.
+        MissingExtraError: pycocotools is not installed.
+    """
+
+    def __init__(self, folder: str, name: str) -> None:
+        self.images = Path(folder, name)
+        self.annotations = quiet_coco(Path(folder, "annotations", f"instances_{name}.json"))
+        self.numbers = sorted(self.annotations.getImgIds())
+        self.categories = sorted(self.annotations.getCatIds())
+        self.names = [one["name"] for one in self.annotations.loadCats(self.categories)]
+        if not self.numbers or not self.categories:
+            raise DataError(f"{folder}: {name} has no images, or no categories")
+
+    def read(self, number: int) -> Tensor:
+        """Return [3, Y, X] from 0 to 1.
+
+        Raises:
+            DataError: the file is missing or no image.
+        """
+        [entry] = self.annotations.loadImgs([number])
+        pixels = np.asarray(read_image(self.images / entry["file_name"]), dtype=np.float32)
+        return torch.from_numpy(pixels / 255).permute(2, 0, 1)
+
+    def target(self, number: int) -> dict[str, Tensor]:
+        """Return the things of an image, without crowds and what is thinner than a pixel.
+
+        Returns:
+            ``boxes`` float32 [N, 4], left, top, right and bottom in pixels; ``labels`` int64 [N],
+            from 1; ``masks`` uint8 [N, Y, X].
+        """
+        [entry] = self.annotations.loadImgs([number])
+        wanted = self.annotations.getAnnIds([number], iscrowd=False)
+        boxes, labels, masks = [], [], []
+        for one in self.annotations.loadAnns(wanted):
+            x, y, wide, high = one["bbox"]
+            left, top = max(0.0, x), max(0.0, y)
+            right, bottom = min(entry["width"], x + wide), min(entry["height"], y + high)
+            if right - left >= LEAST_SIDE and bottom - top >= LEAST_SIDE:
+                boxes.append((left, top, right, bottom))
+                labels.append(self.categories.index(one["category_id"]) + 1)
+                masks.append(self.annotations.annToMask(one))
+        shape = (0, entry["height"], entry["width"])
+        return {
+            "boxes": torch.tensor(boxes, dtype=torch.float32).view(-1, 4),
+            "labels": torch.tensor(labels, dtype=torch.int64),
+            "masks": torch.from_numpy(np.stack(masks) if masks else np.zeros(shape, np.uint8)),
+        }
+
+
+@dataclass(frozen=True)
+class DetectionBatch:
+    """Images of any sizes and their things.
+
+    Args:
+        ids: [B] int64, ids of the images.
+        images: [3, Y, X] each, from 0 to 1.
+        targets: see :meth:`CocoSet.target`.
+    """
+
+    ids: Tensor
+    images: list[Tensor]
+    targets: list[dict[str, Tensor]]
+
+    @property
+    def num_sentences(self) -> int:
+        """The number of images; the trainer's log calls samples sentences."""
+        return self.ids.size(0)
+
+    @property
+    def num_tokens(self) -> int:
+        """The number of images, so that the log's ``wps`` counts images a second."""
+        return self.ids.size(0)
+
+    def to(self, device: torch.device | str) -> "DetectionBatch":
+        """Return the batch on ``device``."""
+        return self._with(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def pin_memory(self) -> "DetectionBatch":
+        """Return the batch in page-locked memory, from which a GPU copies faster."""
+        return self._with(Tensor.pin_memory)
+
+    def _with(self, move: Callable[[Tensor], Tensor]) -> "DetectionBatch":
+        targets = [{name: move(x) for name, x in target.items()} for target in self.targets]
+        return replace(
+            self, ids=move(self.ids), images=list(map(move, self.images)), targets=targets
+        )
+
+
+class DetectionBatches:
+    """The batches of the images that have any things, epoch by epoch, half of them mirrored.
+
+    Args:
+        data: the images.
+        batch_size: images of a batch; the last one of an epoch may have fewer.
+        seed: of order and mirrors, which are others in each epoch.
+
+    Raises:
+        DataError: no image has anything.
+    """
+
+    def __init__(self, data: CocoSet, batch_size: int, seed: int) -> None:
+        self._data = data
+        self.numbers = [n for n in data.numbers if data.annotations.getAnnIds([n], iscrowd=False)]
+        if not self.numbers:
+            raise DataError(f"{data.images}: no image has a box")
+        self._limits = BatchLimits(max_sentences=batch_size)
+        self._seed = seed
+        self._epoch = 0
+        self._plan: list[np.ndarray] = []
+
+    def begin_epoch(self, epoch: int) -> int:
+        """Plan ``epoch`` (from 1) and return its number of batches."""
+        self._epoch = epoch
+        sizes = np.ones(len(self.numbers), dtype=np.int64)
+        self._plan = plan_batches(sizes, None, self._limits, (self._seed, epoch))
+        return len(self._plan)
+
+    def largest(self) -> int:
+        """Return the number of a batch of the planned epoch that no other is larger than."""
+        return max(range(len(self._plan)), key=lambda index: len(self._plan[index]))
+
+    def load(self, index: int) -> DetectionBatch:
+        """Read batch ``index`` of the planned epoch.
+
+        Raises:
+            DataError: an image is missing or damaged.
+        """
+        numbers = [self.numbers[place] for place in self._plan[index]]
+        images, targets = [], []
+        for number in numbers:
+            image, target = self._data.read(number), self._data.target(number)
+            if sample_generator(self._seed, self._epoch, number).random() < FLIP:
+                image, target = mirrored(image, target)
+            images.append(image)
+            targets.append(target)
+        return DetectionBatch(torch.tensor(numbers), images, targets)
+
+
+def mirrored(image: Tensor, target: dict[str, Tensor]) -> tuple[Tensor, dict[str, Any]]:
+    """Return an image [3, Y, X] and its things with left and right exchanged."""
+    left, top, right, bottom = target["boxes"].unbind(1)
+    width = image.size(2)
+    boxes = torch.stack([width - right, top, width - left, bottom], 1)
+    return image.flip(2), {**target, "boxes": boxes, "masks": target["masks"].flip(2)}

@@ -1,0 +1,183 @@
+"""Mask R-CNN of torchvision on the feature pyramid of a vision transformer, and its loss."""
+
+from types import ModuleType
+from typing import Any
+
+import torch
+from coco import EXTRA, DetectionBatch
+from torch import Tensor, nn
+
+from relu_nmt.attention.base import Need
+from relu_nmt.attention.records import attention_telemetry, record_attention
+from relu_nmt.config import option, settings
+from relu_nmt.errors import ConfigError, MissingExtraError
+from relu_nmt.objective import LossOutput, Metric
+from relu_nmt.vision.base import build_vision_model
+from relu_nmt.vision.config import IMAGENET_MEAN, IMAGENET_STD, VisionTransformerConfig
+from relu_nmt.vision.pyramid import FeaturePyramid
+
+PYRAMID_DIM = 256
+RATIOS = (0.5, 1.0, 2.0)
+
+
+@settings
+class DetectorConfig:
+    """What stands on the backbone, and to which sizes it brings images.
+
+    Raises:
+        ConfigError: a value out of range.
+    """
+
+    min_size: tuple[int, ...] = option(
+        (128,),
+        "shorter side of an image in pixels; of several one is drawn in training, and the last one "
+        "is that of evaluation",
+        least=1,
+        metavar="N,N",
+    )
+    max_size: int = option(
+        1333, "images whose longer side would be longer become smaller", least=1, metavar="N"
+    )
+    anchor_scale: float = option(
+        8.0, "sides of anchors, in strides of their map", above=0, metavar="F"
+    )
+    proposals: int = option(
+        2000, "most proposals of an image in training; half in evaluation", least=2, metavar="N"
+    )
+    sampled_boxes: int = option(
+        512, "proposals of an image that the heads learn from", least=4, metavar="N"
+    )
+    pixel_mean: tuple[float, ...] = option(
+        IMAGENET_MEAN, "subtracted from red, green and blue (each from 0 to 1)", metavar="R,G,B"
+    )
+    pixel_std: tuple[float, ...] = option(
+        IMAGENET_STD,
+        "what red, green and blue are divided by afterwards",
+        above=0,
+        metavar="R,G,B",
+    )
+
+    def check(self) -> None:
+        """Compare the sizes, and count the colours."""
+        if max(self.min_size) > self.max_size:
+            raise ConfigError(
+                f"--max-size {self.max_size}: expected {max(self.min_size)}, the largest of "
+                "--min-size, or more"
+            )
+        if not len(self.pixel_mean) == len(self.pixel_std) == 3:
+            raise ConfigError("--pixel-mean and --pixel-std: expected three numbers, as .5,.5,.5")
+
+
+def detection_library() -> ModuleType:
+    """Return torchvision, with its operators.
+
+    Raises:
+        MissingExtraError: it is not installed, or its build does not fit that of PyTorch.
+    """
+    try:
+        import torchvision
+        from torchvision.models import detection  # noqa: F401
+    except (ImportError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise MissingExtraError(
+            f"detection needs torchvision, in the build that fits this PyTorch ({reason}): {EXTRA}"
+        ) from error
+    return torchvision
+
+
+class Backbone(nn.Module):
+    """The maps of a vision transformer, joined from coarse to fine, as Mask R-CNN wants them.
+
+    Args:
+        config: of the vision transformer.
+
+    Raises:
+        ConfigError: its patches do not suit a pyramid.
+        MissingExtraError: torchvision cannot be imported.
+
+    Reference: Lin et al. 2017, "Feature pyramid networks for object detection".
+    """
+
+    def __init__(self, config: VisionTransformerConfig) -> None:
+        super().__init__()
+        ops = detection_library().ops
+        self.maps = FeaturePyramid(build_vision_model(config, 1))
+        pooled = ops.feature_pyramid_network.LastLevelMaxPool()
+        self.pyramid = ops.FeaturePyramidNetwork(self.maps.channels, PYRAMID_DIM, pooled)
+        self.strides = [*self.maps.strides, 2 * self.maps.strides[-1]]
+        self.out_channels = PYRAMID_DIM
+
+    def forward(self, images: Tensor) -> dict[str, Tensor]:
+        """Return maps [B, 256, Y / stride, X / stride] of images [B, 3, Y, X], by their names."""
+        return self.pyramid(self.maps(images))
+
+
+def build_detector(
+    config: DetectorConfig, backbone: VisionTransformerConfig, num_kinds: int
+) -> nn.Module:
+    """Return Mask R-CNN, untrained.
+
+    Args:
+        config: sizes, anchors and colours.
+        backbone: the vision transformer.
+        num_kinds: of things; label 0 is the background.
+
+    Raises:
+        ConfigError: the backbone's patches do not suit a pyramid.
+        MissingExtraError: torchvision cannot be imported.
+
+    Reference: He et al. 2017, "Mask R-CNN", with the heads of Koohpayegani and Pirsiavash 2024,
+    "SimA", section 4.3, which are those of torchvision: boxes by two layers of 1,024, masks by
+    four convolutions.
+    """
+    vision = detection_library()
+    body = Backbone(backbone)
+    anchors = vision.models.detection.rpn.AnchorGenerator(
+        tuple((round(config.anchor_scale * stride),) for stride in body.strides),
+        (RATIOS,) * len(body.strides),
+    )
+    names = [str(level) for level in range(len(body.maps.strides))]
+    pools = [vision.ops.MultiScaleRoIAlign(names, side, sampling_ratio=2) for side in (7, 14)]
+    return vision.models.detection.MaskRCNN(
+        body,
+        1 + num_kinds,
+        min_size=config.min_size,
+        max_size=config.max_size,
+        image_mean=list(config.pixel_mean),
+        image_std=list(config.pixel_std),
+        rpn_anchor_generator=anchors,
+        rpn_pre_nms_top_n_train=config.proposals,
+        rpn_post_nms_top_n_train=config.proposals,
+        rpn_pre_nms_top_n_test=config.proposals // 2,
+        rpn_post_nms_top_n_test=config.proposals // 2,
+        box_batch_size_per_image=config.sampled_boxes,
+        box_roi_pool=pools[0],
+        mask_roi_pool=pools[1],
+    )
+
+
+class DetectionObjective(nn.Module):
+    """The sum of Mask R-CNN's losses: of proposals, boxes, kinds and masks.
+
+    Args:
+        model: of :func:`build_detector`.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, batch: DetectionBatch, telemetry: bool = False) -> LossOutput:
+        """Return the loss of a batch, its mean times the number of images.
+
+        Args:
+            batch: images and their things.
+            telemetry: also return the statistics of the backbone's attention.
+        """
+        with record_attention(self.model, Need(telemetry=telemetry)) as records:
+            losses: dict[str, Any] = self.model(batch.images, batch.targets)
+        count = batch.num_sentences
+        loss = torch.stack([one.float() for one in losses.values()]).sum() * count
+        parts = {name: Metric(one.detach().float() * count, count) for name, one in losses.items()}
+        metrics = {"loss": Metric(loss.detach(), count), **parts}
+        return LossOutput(loss, count, metrics, attention_telemetry(records) if telemetry else {})

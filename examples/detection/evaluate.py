@@ -1,0 +1,162 @@
+r"""Compute the average precision of a detector on a set in COCO's format.
+
+    python examples/detection/evaluate.py detection/xca/checkpoint_last.safetensors shapes
+
+AP is the mean over overlaps from .5 to .95 and over kinds, in percent, as COCO's own program
+(pycocotools) computes it.
+"""
+
+import contextlib
+import io
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from coco import CocoSet
+from detector import DetectorConfig, build_detector
+from torch import nn
+
+from relu_nmt.cli.command import make_parser, run_command
+from relu_nmt.config import (
+    REQUIRED,
+    add_settings,
+    from_dict,
+    option,
+    read_settings,
+    settings,
+)
+from relu_nmt.errors import CheckpointError, DataError
+from relu_nmt.io.progress_bar import progress_bar
+from relu_nmt.recipes.images import write_results
+from relu_nmt.training.checkpoint import load_checkpoint, load_weights
+from relu_nmt.vision.config import VisionTransformerConfig
+
+METRICS = ("AP", "AP50", "AP75")
+"""The first three of pycocotools's statistics."""
+KINDS = {"bbox": "boxes", "segm": "masks"}
+
+
+@settings
+class EvaluationSettings:
+    """Which detector, on which images."""
+
+    path: str = option(REQUIRED, "checkpoint of train.py", positional=True, metavar="CKPT")
+    data: str = option(
+        REQUIRED, "folder with annotations and images", positional=True, metavar="DATA"
+    )
+    valid_set: str = option("val", "name of the set: DATA/annotations/instances_NAME.json")
+    results: str | None = option(None, "write the results to FILE as JSON", metavar="FILE")
+    cpu: bool = option(False, "use the CPU even if there is a GPU")
+
+
+def load_detector(path: str) -> tuple[nn.Module, list[int]]:
+    """Return the detector of a checkpoint, and the ids of its kinds of things.
+
+    Raises:
+        CheckpointError: the file is missing, damaged or of another kind.
+        MissingExtraError: torchvision cannot be imported.
+    """
+    checkpoint = load_checkpoint(path)
+    task = checkpoint.metadata.get("task") or {}
+    if task.get("name") != "detection":
+        raise CheckpointError(f"{path}: not the checkpoint of a detector")
+    model = build_detector(
+        from_dict(DetectorConfig, task["detector"]),
+        from_dict(VisionTransformerConfig, checkpoint.metadata["model_config"]),
+        len(task["categories"]),
+    )
+    load_weights(model, checkpoint.model_tensors, path)
+    return model.eval(), task["categories"]
+
+
+@torch.inference_mode()
+def detections(
+    model: nn.Module, categories: Sequence[int], data: CocoSet, device: torch.device
+) -> list[dict[str, Any]]:
+    """Return what is found on all images, as COCO's format of results has it.
+
+    Raises:
+        DataError: an image is missing or damaged.
+    """
+    from pycocotools import mask
+
+    found = []
+    model.to(device)
+    with progress_bar("detect", len(data.numbers), "images") as advance:
+        for number in data.numbers:
+            [output] = model([data.read(number).to(device)])
+            masks = (output["masks"][:, 0] > 0.5).cpu().numpy().astype(np.uint8)
+            values = zip(
+                output["boxes"].tolist(),
+                output["labels"].tolist(),
+                output["scores"].tolist(),
+                masks,
+                strict=True,
+            )
+            for (left, top, right, bottom), label, score, pixels in values:
+                found.append(
+                    {
+                        "image_id": number,
+                        "category_id": categories[label - 1],
+                        "bbox": [left, top, right - left, bottom - top],
+                        "score": score,
+                        "segmentation": mask.encode(np.asfortranarray(pixels)),
+                    }
+                )
+            advance(1)
+    return found
+
+
+def average_precision(data: CocoSet, found: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """Return AP, AP50 and AP75 of boxes and masks, in percent; 0 where nothing was found."""
+    from pycocotools.cocoeval import COCOeval
+
+    if not found:
+        return {name: dict.fromkeys(METRICS, 0.0) for name in KINDS.values()}
+    scores = {}
+    with contextlib.redirect_stdout(io.StringIO()):
+        for kind, name in KINDS.items():
+            # Each by itself, so that its areas are those of this kind.
+            other = {"bbox": "segmentation", "segm": "bbox"}[kind]
+            own = [{key: one[key] for key in one if key != other} for one in found]
+            results = data.annotations.loadRes(own)
+            judge = COCOeval(data.annotations, results, kind)
+            judge.evaluate()
+            judge.accumulate()
+            judge.summarize()
+            scores[name] = dict(zip(METRICS, (100 * judge.stats[:3]).tolist(), strict=True))
+    return scores
+
+
+def run(settings: EvaluationSettings) -> None:
+    """Evaluate a checkpoint.
+
+    Raises:
+        CheckpointError: the checkpoint cannot be read, or knows other kinds of things.
+        DataError: images or annotations are missing or damaged.
+        MissingExtraError: torchvision or pycocotools is not installed.
+    """
+    data = CocoSet(settings.data, settings.valid_set)
+    model, categories = load_detector(settings.path)
+    if unknown := set(categories) - set(data.categories):
+        raise DataError(f"{settings.data}: {settings.valid_set} has no category {min(unknown)}")
+    device = torch.device("cuda" if torch.cuda.is_available() and not settings.cpu else "cpu")
+    scores = average_precision(data, detections(model, categories, data, device))
+    for name, values in scores.items():
+        shown = ", ".join(f"{metric} {value:.1f}" for metric, value in values.items())
+        print(f"{settings.valid_set}: {len(data.numbers):,} images: {name}: {shown}")
+    if settings.results is not None:
+        write_results(settings.results, {"images": len(data.numbers), **scores})
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    parser = make_parser("evaluate", str(__doc__), user_modules=True)
+    add_settings(parser, EvaluationSettings)
+    return run_command(parser, lambda words: run(read_settings(EvaluationSettings, words)), argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

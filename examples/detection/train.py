@@ -1,0 +1,220 @@
+r"""Train Mask R-CNN on a vision transformer, on a folder in COCO's format.
+
+    python examples/detection/shapes.py shapes
+    python examples/detection/train.py shapes --setting small --save-dir detection/xca
+    python examples/detection/evaluate.py detection/xca/checkpoint_last.safetensors shapes
+
+The same command goes on where it was stopped. It needs torchvision and pycocotools:
+pip install 'relu-nmt[detection]'.
+"""
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from coco import CocoSet, DetectionBatches
+from detector import DetectionObjective, DetectorConfig, build_detector
+from torch import nn
+
+from relu_nmt.attention.spec import AttentionBackendConfig, AttentionPresetOptions
+from relu_nmt.cli.command import make_parser, run_command
+from relu_nmt.config import (
+    REQUIRED,
+    add_settings,
+    group,
+    like,
+    option,
+    read_settings,
+    settings,
+    to_dict,
+)
+from relu_nmt.config.shared import BatchSizeOptions
+from relu_nmt.errors import CheckpointError, ConfigError
+from relu_nmt.modules.config import arch_option
+from relu_nmt.recipes.train_images import config_for_data
+from relu_nmt.recipes.training import Training, run_training
+from relu_nmt.recipes.training_settings import TrainingSettings
+from relu_nmt.training.batches import TrainingData
+from relu_nmt.training.checkpoint import load_checkpoint, load_weights, read_metadata
+from relu_nmt.training.config import ValidationConfig
+from relu_nmt.training.results import TrainingResult
+from relu_nmt.training.trainer import Trainer
+from relu_nmt.vision.architectures import architectures
+from relu_nmt.vision.config import (
+    VisionOptimizerConfig,
+    VisionScheduleConfig,
+    VisionTrainerConfig,
+    VisionTransformerConfig,
+)
+from relu_nmt.vision.loading import classes_of
+
+TASK_NAME = "detection"
+SETTINGS: dict[str, dict[str, Any]] = {
+    "paper": {
+        "arch": "xcit_small_12_p16_224",
+        "drop_path": 0.05,
+        "train_set": "train2017",
+        "min_size": tuple(range(480, 801, 32)),
+        "anchor_scale": 8.0,
+        "batch_size": 16,
+        "max_epoch": 36,
+        "lr_scheduler": "fixed",
+        "lr": (*27 * (1e-4,), *6 * (1e-5,), *3 * (1e-6,)),
+        "warmup_updates": 500,
+    },
+    "small": {
+        "arch": "xcit_nano_12_p8_128",
+        "layers": 6,
+        "anchor_scale": 6.0,
+        "proposals": 100,
+        "sampled_boxes": 32,
+        "batch_size": 4,
+        "max_epoch": 10,
+        "lr": (5e-4,),
+        "warmup_updates": 50,
+        "clip_norm": 1.0,
+    },
+}
+
+
+@settings
+class TaskOptions:
+    """What is trained, on which images."""
+
+    setting: str = option(
+        "small",
+        "the settings of a training: small, images of 128 pixels on a CPU; paper, COCO on GPUs; "
+        "other flags go before it",
+        presets=SETTINGS,
+        metavar="NAME",
+    )
+    arch: str = arch_option("xcit_nano_12_p8_128", architectures, "as relu-nmt-vision-train's")
+    attention_preset: str = like(AttentionPresetOptions, "attention_preset", "none")
+    train_set: str = option("train", "name of the set: DATA/annotations/instances_NAME.json")
+    init: str | None = option(
+        None,
+        "start the backbone from the weights of an image classifier of the same shape",
+        metavar="CKPT",
+    )
+    batch_size: int = like(BatchSizeOptions, "batch_size", 4, "images of a batch, per process")
+
+
+@settings
+class DetectionValidationConfig(ValidationConfig):
+    """evaluate.py computes the average precision afterwards."""
+
+    disable_validation: bool = like(ValidationConfig, "disable_validation", True)
+
+
+@settings
+class DetectionTrainerConfig(VisionTrainerConfig):
+    """The settings of the trainer with the defaults of detection."""
+
+    optimizer: VisionOptimizerConfig = group("optimiser", VisionOptimizerConfig)
+    schedule: VisionScheduleConfig = group("learning rate", VisionScheduleConfig)
+    validation: DetectionValidationConfig = group("validation", DetectionValidationConfig)
+
+
+@settings
+class DetectionSettings(TrainingSettings):
+    """All settings of a training.
+
+    Raises:
+        ConfigError: settings that contradict each other.
+    """
+
+    data: str = option(
+        REQUIRED, "folder with annotations and images", positional=True, metavar="DATA"
+    )
+    task: TaskOptions = group("task", TaskOptions)
+    model: VisionTransformerConfig = group("backbone", VisionTransformerConfig)
+    detector: DetectorConfig = group("detector", DetectorConfig)
+    backend: AttentionBackendConfig = group(
+        "attention back end", AttentionBackendConfig, stored=False
+    )
+    trainer: DetectionTrainerConfig = group("trainer", DetectionTrainerConfig)
+
+    def check(self) -> None:
+        """See that nothing is asked for that there is not."""
+        if not self.trainer.validation.disable_validation:
+            raise ConfigError("there is no validation in training; evaluate.py judges a checkpoint")
+
+
+class DetectionTraining(Training):
+    """Makes the parts of a training."""
+
+    settings: DetectionSettings
+
+    def trainer(self) -> Trainer:
+        """Return the trainer of a new training.
+
+        Raises:
+            DataError: images or annotations are missing or damaged.
+            CheckpointError: the checkpoint to go on from is of another kind of training.
+            MissingExtraError: torchvision or pycocotools is not installed.
+        """
+        settings, options = self.settings, self.settings.task
+        path = self.checkpoint_to_continue()
+        if path is not None and read_metadata(path).get("task", {}).get("name") != TASK_NAME:
+            raise CheckpointError(
+                f"{path}: not of detection; choose another --save-dir for a fresh start"
+            )
+        data = CocoSet(settings.data, options.train_set)
+        batches = DetectionBatches(data, options.batch_size, settings.trainer.run.seed)
+        self.say(
+            f"{data.images}: {len(batches.numbers):,} images with things of {len(data.names)} "
+            f"kinds, and {len(data.numbers) - len(batches.numbers):,} without any, left out"
+        )
+        model = self.new_model(
+            lambda: build_detector(settings.detector, settings.model, len(data.names))
+        )
+        self.say(f"Mask R-CNN on {options.arch}, attention {settings.model.attention}")
+        self.say_size(model)
+        if options.init is not None and path is None:
+            start_backbone(model, options.init)
+            self.say(f"the backbone starts from the weights of {options.init}")
+        count, processes = batches.begin_epoch(1), self.process.world_size
+        return self.trainer_of(
+            DetectionObjective(model),
+            TrainingData(batches, valid={}, scorers={}),
+            {
+                "name": TASK_NAME,
+                "categories": data.categories,
+                "names": data.names,
+                "detector": to_dict(settings.detector),
+            },
+            f"images per device = {options.batch_size}",
+            config_for_data(settings.trainer, options.batch_size, count, processes, self.say),
+        )
+
+
+def start_backbone(model: nn.Module, path: str) -> None:
+    """Load the weights of an image classifier, but for what classifies, into the backbone.
+
+    Raises:
+        CheckpointError: the file is damaged, or of another shape or kind.
+    """
+    checkpoint = load_checkpoint(path)
+    classes_of(checkpoint.metadata, path)
+    own = model.get_submodule("backbone.maps.model")
+    wanted = own.state_dict().keys()
+    weights = {name: x for name, x in checkpoint.model_tensors.items() if name in wanted}
+    load_weights(own, weights, path)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    parser = make_parser("detection", str(__doc__), user_modules=True)
+    add_settings(parser, DetectionSettings)
+
+    def run(words: Any) -> int:
+        result: TrainingResult = run_training(
+            DetectionTraining, read_settings(DetectionSettings, words), progress=True
+        )
+        return result.exit_code
+
+    return run_command(parser, run, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,304 @@
+r"""Time attention blocks by number of tokens N and width D.
+
+    python examples/vision_study/timings.py
+    python examples/vision_study/timings.py --setting paper      # on a GPU
+
+SimA is timed in both orders of its products. It writes timings.html and timings.csv.
+
+Reference: Koohpayegani and Pirsiavash 2024, "SimA", Figure 1 and section 4: one block, products in
+the order (Q K^T) V, and on a GPU up to images of 1,536 pixels and D = 8192.
+"""
+
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from relu_nmt.attention.base import Attention, build_attention
+from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.sima import SimAAttention, SimAConfig
+from relu_nmt.attention.spec import AttentionSpec
+from relu_nmt.cli.command import make_parser, run_command
+from relu_nmt.config import add_settings, option, read_settings, settings
+from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.io.page import csv_text, render_page
+from relu_nmt.io.safe_write import write_text
+from relu_nmt.modules.multihead import SelfAttention
+from relu_nmt.sweep.environment import describe_environment
+from relu_nmt.sweep.figures import Line, Panel, image
+
+REPORT, TABLE = "timings.html", "timings.csv"
+TOKENS_FIRST, CHANNELS_FIRST = "SimA, (QK)V", "SimA, Q(KV)"
+SPECS = {
+    "softmax": "softmax",
+    "ELU": "linear",
+    TOKENS_FIRST: "sima",
+    CHANNELS_FIRST: "sima",
+    "XCA": "xca",
+    "SOFT": "soft",
+    "Nystromformer": "nystromformer",
+    "Linformer": "linformer:length={tokens}",
+    "Performer": "performer",
+    "efficient": "efficient",
+    "cosFormer": "cosformer",
+}
+"""Attentions by the names of the table; those of Koohpayegani and Pirsiavash 2024 and others."""
+PUBLISHED = {
+    (256, 64): {
+        "softmax": (177.4, 35.8, 180.6),
+        "ELU": (144.5, 26.2, 160.0),
+        TOKENS_FIRST: (63.6, 20.4, 51.9),
+    },
+    (64, 256): {
+        "SOFT": (145.9, 36.0, 177.4),
+        "XCA": (144.4, 36.1, 178.7),
+        "ELU": (105.2, 26.4, 160.1),
+        TOKENS_FIRST: (58.0, 20.5, 53.2),
+    },
+}
+"""Milliseconds on Jetson Nano, Apple M1 and Raspberry Pi 4, by N and D."""
+PUBLISHED_HEADS = 8
+READINGS = {"D of all heads": 1, "D of each head": PUBLISHED_HEADS}
+"""What D can mean there, and the width of all heads in D."""
+SETTINGS: dict[str, dict[str, Any]] = {
+    "small": {},
+    "paper": {
+        "runs": 1000,
+        "batch_size": 8,
+        "tokens": (196, 784, 2304, 4096, 9216),
+        "widths": (384, 768, 1536, 3072, 6144, 8192),
+    },
+}
+
+
+@settings
+class TimingSettings:
+    """What is timed, and how often."""
+
+    setting: str = option(
+        "small", "sizes to begin with; other flags go before it", presets=SETTINGS, metavar="NAME"
+    )
+    attentions: tuple[str, ...] = option(
+        tuple(SPECS), "time these only", choices=tuple(SPECS), several=True
+    )
+    tokens: tuple[int, ...] = option(
+        (64, 196, 576, 1024),
+        "numbers of tokens N, at the first of --widths",
+        least=1,
+        metavar="N,N",
+    )
+    widths: tuple[int, ...] = option(
+        (384, 768, 1536), "widths D, at the first of --tokens from 196", least=1, metavar="D,D"
+    )
+    heads: int = option(8, "attention heads, of which D is a multiple", least=1, metavar="N")
+    batch_size: int = option(1, "images at once", least=1, metavar="N")
+    runs: int = option(30, "runs of each block, which take turns", least=1, metavar="N")
+    cpu: bool = option(False, "use the CPU even if there is a GPU")
+    threads: int = option(1, "CPU threads", least=1, metavar="N")
+    out: str = option("vision-study/timings", "folder of the report", metavar="DIR")
+
+    def check(self) -> None:
+        """See that widths can be split into heads.
+
+        Raises:
+            ConfigError: one cannot.
+        """
+        for width in self.widths:
+            if width % self.heads:
+                raise ConfigError(f"--widths {width} must be a multiple of --heads {self.heads}")
+
+
+@dataclass(frozen=True)
+class Size:
+    """A problem: images of N tokens and D channels in H heads.
+
+    Args:
+        tokens: N.
+        width: D of all heads together.
+        heads: H.
+        part: of the report: which of its tables or plots it belongs to.
+    """
+
+    tokens: int
+    width: int
+    heads: int
+    part: str
+
+
+class TokensFirst(SimAAttention):
+    """SimA as (Q K^T) V, which takes N^2 D products."""
+
+    def channels_first(self, num_queries: int, num_keys: int) -> bool:
+        """Return False."""
+        return False
+
+
+class ChannelsFirst(SimAAttention):
+    """SimA as Q (K^T V), which takes N D^2 / H products."""
+
+    def channels_first(self, num_queries: int, num_keys: int) -> bool:
+        """Return True."""
+        return True
+
+
+ORDERS = {TOKENS_FIRST: TokensFirst, CHANNELS_FIRST: ChannelsFirst}
+
+
+def make_block(name: str, size: Size, device: torch.device) -> Callable[[Tensor], Tensor]:
+    """Return a block: the projections and the attention between them.
+
+    Args:
+        name: of an attention in ``SPECS``.
+        size: of the problem.
+        device: where it computes.
+
+    Raises:
+        ConfigError: the attention cannot work at this size.
+    """
+    head_dim = size.width // size.heads
+    attention: Attention
+    if name in ORDERS:
+        attention = ORDERS[name](SimAConfig(), size.heads, head_dim, 0.0)
+    else:
+        spec = AttentionSpec.parse(SPECS[name].format(tokens=size.tokens))
+        attention = build_attention(spec, "encoder", 0, size.heads, head_dim, 0.0)
+    block = SelfAttention(size.width, attention).to(device).eval()
+    visibility = Visibility(size.tokens, size.tokens, device=device)
+    return lambda x: block(x, visibility)
+
+
+@torch.inference_mode()
+def timed(size: Size, settings: TimingSettings, device: torch.device) -> dict[str, list[float]]:
+    """Return the milliseconds of all runs of each attention.
+
+    They take turns, so that all meet the same state of the machine; a first turn is not counted.
+
+    Raises:
+        ConfigError: an attention cannot work at this size.
+    """
+    torch.manual_seed(1)
+    x = torch.randn(settings.batch_size, size.tokens, size.width, device=device)
+    blocks = {name: make_block(name, size, device) for name in settings.attentions}
+    found: dict[str, list[float]] = {name: [] for name in blocks}
+    for turn in range(settings.runs + 1):
+        for name, block in blocks.items():
+            start = time.perf_counter()
+            block(x)
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            if turn:
+                found[name].append(1e3 * (time.perf_counter() - start))
+    return found
+
+
+def sizes_of(settings: TimingSettings) -> list[Size]:
+    """Return the problems: the paper's in both readings of D, and those of the two plots."""
+    sizes = []
+    for tokens, width in PUBLISHED:
+        for part, factor in READINGS.items():
+            sizes.append(Size(tokens, factor * width, PUBLISHED_HEADS, part))
+    first = min((n for n in settings.tokens if n >= 196), default=settings.tokens[0])
+    by_tokens = [Size(n, settings.widths[0], settings.heads, "by N") for n in settings.tokens]
+    by_width = [Size(first, width, settings.heads, "by D") for width in settings.widths]
+    return sizes + by_tokens + by_width
+
+
+def panels_of(rows: Sequence[Mapping[str, Any]]) -> list[Panel]:
+    """Return the plots of medians over N and over D."""
+    panels = []
+    for part, other, axis in (("by N", "width", "tokens"), ("by D", "tokens", "width")):
+        own = [row for row in rows if row["part"] == part]
+        fixed = f"D = {own[0][other]}" if part == "by N" else f"N = {own[0][other]}"
+        title = f"ms a block, {fixed}"
+        panel = Panel(title, f"{part[-1]} ({axis})", log_x=True, log_y=True)
+        for style, name in enumerate(dict.fromkeys(row["attention"] for row in own)):
+            points = {row[axis]: row["median"] for row in own if row["attention"] == name}
+            panel.lines.append(Line(name, style, points))
+        panels.append(panel)
+    return panels
+
+
+def table_of(rows: Sequence[Mapping[str, Any]], tokens: int, width: int) -> dict[str, Any]:
+    """Return the table of a problem of the paper: medians of each attention, and the paper's."""
+    own: dict[str, list[float]] = {}
+    for part, factor in READINGS.items():
+        for row in rows:
+            if (row["part"], row["tokens"], row["width"]) == (part, tokens, factor * width):
+                own.setdefault(row["attention"], []).append(row["median"])
+    published = PUBLISHED[tokens, width]
+    lines = [(name, [*medians, *published.get(name, (None,) * 3)]) for name, medians in own.items()]
+    return {"tokens": tokens, "width": width, "lines": lines}
+
+
+def write_report(rows: Sequence[Mapping[str, Any]], settings: TimingSettings, device: str) -> None:
+    """Write the page and the table of all times.
+
+    Raises:
+        DataError: they cannot be written.
+    """
+    folder = Path(settings.out)
+    environment = describe_environment([])
+    facts = [(name, environment.get(name)) for name in ("cpu", "relu_nmt", "revision", "torch")]
+    values = {
+        "facts_of_all": [
+            ("device", device),
+            ("threads", settings.threads),
+            ("images at once", settings.batch_size),
+            ("runs of each", settings.runs),
+            *facts,
+            ("report of", time.strftime("%d %B %Y, %H:%M")),
+        ],
+        "tables": [table_of(rows, *place) for place in PUBLISHED],
+        "figures": [("Medians; both axes are logarithmic.", image(panels_of(rows)))],
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_text(folder / TABLE, csv_text(list(rows[0]), rows))
+        write_text(folder / REPORT, render_page(Path(__file__).parent, REPORT, values))
+    except OSError as error:
+        raise DataError(f"{folder / REPORT}: cannot be written: {error.strerror}") from error
+
+
+def run(settings: TimingSettings) -> None:
+    """Time all blocks at all sizes, and write the report.
+
+    Raises:
+        ConfigError: an attention cannot work at a size.
+        DataError: the report cannot be written.
+    """
+    device = torch.device("cuda" if torch.cuda.is_available() and not settings.cpu else "cpu")
+    name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
+    torch.set_num_threads(settings.threads)
+    sizes, rows = sizes_of(settings), []
+    for size in sizes:  # mistakes show before the first run
+        for attention in settings.attentions:
+            make_block(attention, size, torch.device("meta"))
+    for size in sizes:
+        for attention, times in timed(size, settings, device).items():
+            row = {**vars(size), "attention": attention, "mean": statistics.fmean(times)}
+            row["median"] = statistics.median(times)
+            rows.append(row)
+            print(
+                f"{size.part:14} N {size.tokens:5} D {size.width:5} {attention:14} "
+                f"{row['median']:9.3f} ms",
+                flush=True,
+            )
+    write_report(rows, settings, name)
+    print(f"report: {Path(settings.out) / REPORT}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    parser = make_parser("timings", str(__doc__))
+    add_settings(parser, TimingSettings)
+    return run_command(parser, lambda words: run(read_settings(TimingSettings, words)), argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

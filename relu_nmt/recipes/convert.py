@@ -1,0 +1,80 @@
+"""Write a model for other programs, or for decoding alone."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.loading import load_model
+from relu_nmt.recipes.conversion_settings import ConvertSettings as Settings
+from relu_nmt.recipes.import_fairseq import output_path
+from relu_nmt.training.checkpoint import load_checkpoint, read_metadata, save_checkpoint
+from relu_nmt.vision.loading import TASK_NAME, ImageClassifier
+
+
+def run(settings: Settings, *, progress: bool = True) -> Path:
+    """Write a checkpoint in another form.
+
+    Args:
+        settings: the checkpoint, the form, and where to.
+        progress: print on standard output what was written.
+
+    Raises:
+        CheckpointError: the checkpoint is damaged, or the form has no such model.
+        ConfigError: the output is there already, or has a wrong name.
+        DataError: the output cannot be written.
+        MissingExtraError: the form needs a package that is not installed.
+    """
+    output = Path(settings.output)
+    if settings.to == "checkpoint":
+        output = output_path(settings.output)
+        checkpoint = load_checkpoint(settings.checkpoint)
+        checkpoint.metadata.pop("training_state", None)
+        save_checkpoint(output, checkpoint)
+    elif settings.to == "ctranslate2":
+        from relu_nmt.conversion.ctranslate2 import save_ctranslate2
+
+        with new_folder(output) as folder:
+            save_ctranslate2(load_model(settings.checkpoint), folder)
+    else:
+        _save_onnx(settings.checkpoint, output)
+    if progress:
+        files = [output] if output.is_file() else list(output.iterdir())
+        size = sum(file.stat().st_size for file in files)
+        print(f"written: {output} ({size:,} bytes)")
+    return output
+
+
+def _save_onnx(checkpoint: str, output: Path) -> None:
+    from relu_nmt.conversion.onnx import save_image_onnx, save_onnx
+
+    task = read_metadata(checkpoint).get("task")
+    with new_folder(output) as folder:
+        if isinstance(task, dict) and task.get("name") == TASK_NAME:
+            save_image_onnx(ImageClassifier.from_checkpoint(checkpoint, "cpu"), folder)
+        else:
+            save_onnx(load_model(checkpoint), folder)
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Give a folder to write to, which becomes ``path`` when the block succeeds.
+
+    Raises:
+        ConfigError: there is something under this name.
+        DataError: it cannot be made.
+    """
+    if path.exists():
+        raise ConfigError(f"--output {path}: is there already; give the name of a new folder")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        try:
+            temporary.mkdir(parents=True)
+        except OSError as error:
+            raise DataError(f"--output {path}: cannot make it: {error.strerror}") from error
+        yield temporary
+        temporary.rename(path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)

@@ -1,0 +1,127 @@
+"""Make a checkpoint of a transformer that fairseq trained."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from relu_nmt.config import to_dict
+from relu_nmt.conversion.fairseq import read_fairseq, transformer_config, transformer_tensors
+from relu_nmt.corpus.translation import TranslationTask
+from relu_nmt.errors import CheckpointError, ConfigError
+from relu_nmt.loading import build_model
+from relu_nmt.models.config import TransformerConfig
+from relu_nmt.recipes.conversion_settings import ImportFairseqSettings as Settings
+from relu_nmt.recipes.translation import check_writable
+from relu_nmt.tokenization.base import load_subword
+from relu_nmt.tokenization.pipeline import TextPipeline
+from relu_nmt.training.checkpoint import SUFFIX, Checkpoint, save_checkpoint
+
+
+def run(settings: Settings, *, progress: bool = True) -> Path:
+    """Write a checkpoint with the weights, dictionaries and tokenisation of a model of fairseq.
+
+    Args:
+        settings: the model, its data, and how raw text became the data.
+        progress: print on standard output what was written.
+
+    Raises:
+        CheckpointError: the file is damaged or another, or there is no such model here.
+        DataError: a dictionary or a subword model is missing or damaged.
+    """
+    output = output_path(settings.output)
+    theirs, tensors = read_fairseq(settings.checkpoint)
+    task = TranslationTask.from_data_folder(
+        settings.data, theirs.get("source_lang"), theirs.get("target_lang")
+    )
+    task = replace(
+        task,
+        source_text=_pipeline(task.source_text, settings),
+        target_text=_pipeline(task.target_text, settings),
+    )
+    config = transformer_config(theirs, settings.checkpoint)
+    try:
+        ours = transformer_tensors(tensors, config)
+    except (RuntimeError, IndexError, ValueError) as error:  # of tensors of a wrong shape
+        raise CheckpointError(f"{settings.checkpoint}: damaged weights ({error})") from error
+    save_model(output, config, task, ours, settings.checkpoint)
+    if progress:
+        pair = f"{task.source_lang}-{task.target_lang}"
+        print(f"written: {output} ({pair}, {output.stat().st_size:,} bytes)")
+    return output
+
+
+def output_path(text: str) -> Path:
+    """Return where a checkpoint goes.
+
+    Raises:
+        ConfigError: it has another ending than those of checkpoints.
+        DataError: it cannot be written.
+    """
+    if not text.endswith(SUFFIX):
+        raise ConfigError(f"--output {text}: give the name of a checkpoint, ending in {SUFFIX}")
+    check_writable("--output", text)
+    return Path(text)
+
+
+def _pipeline(known: TextPipeline, settings: Settings) -> TextPipeline:
+    """Return the way from raw text; a folder that relu-nmt-preprocess made tells it itself."""
+    if settings.tokenizer == settings.subword == "none" and not settings.lowercase:
+        return known
+    if not known.keeps_text:
+        raise ConfigError(
+            f"{settings.data}: tells itself how its text was prepared; leave out --tokenizer, "
+            "--lowercase and --subword"
+        )
+    subword = load_subword(settings.subword, settings.subword_model)
+    return TextPipeline(known.language, settings.tokenizer, settings.lowercase, subword)
+
+
+def save_model(
+    path: Path,
+    config: TransformerConfig,
+    task: TranslationTask,
+    tensors: Mapping[str, Tensor],
+    origin: str,
+) -> None:
+    """Write a model of another toolkit as a checkpoint.
+
+    Args:
+        path: where to.
+        config: its settings.
+        task: its text and dictionaries.
+        tensors: its weights, under our names.
+        origin: where it is from, for messages.
+
+    Raises:
+        CheckpointError: the weights do not fit the settings or the dictionaries, or the file
+            cannot be written.
+    """
+    for side, dictionary in (
+        ("encoder", task.source_dictionary),
+        ("decoder", task.target_dictionary),
+    ):
+        table = tensors.get(f"{side}.embedding.tokens.weight")
+        if table is not None and len(table) != len(dictionary):
+            raise CheckpointError(
+                f"{origin}: its {side} knows {len(table):,} symbols, but the dictionary has "
+                f"{len(dictionary):,}; give the data folder that it was trained on"
+            )
+    model = build_model(config, task)
+    own = model.state_dict()
+    for what, names in (("lacks", own.keys() - tensors), ("has also", tensors.keys() - own)):
+        if names:
+            shown = ", ".join(sorted(names)[:3])
+            raise CheckpointError(
+                f"{origin}: another model than a transformer here: it {what} {shown}"
+            )
+    try:
+        model.load_state_dict(dict(tensors))
+    except RuntimeError as error:
+        reason = str(error).splitlines()[-1].strip()
+        raise CheckpointError(f"{origin}: does not fit its settings: {reason}") from error
+    metadata: dict[str, Any] = {"model_config": to_dict(config), "task": task.to_state()}
+    metadata["args"] = {"model": to_dict(config)}
+    save_checkpoint(path, Checkpoint(dict(model.state_dict()), metadata))

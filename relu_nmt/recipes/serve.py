@@ -1,0 +1,83 @@
+"""Serve a model over HTTP: a JSON API, and a page that translates and shows attention."""
+
+import socket
+import sys
+
+from relu_nmt.errors import ConfigError, MissingExtraError
+from relu_nmt.recipes.serve_settings import LOOPBACK
+from relu_nmt.recipes.serve_settings import ServeSettings as Settings
+from relu_nmt.recipes.translation import length_note, load_translator
+
+
+def run(settings: Settings, *, progress: bool = True) -> None:
+    """Serve until a signal comes; requests that have begun are answered before the end.
+
+    Args:
+        settings: model, address and limits.
+        progress: tell the address on standard error.
+
+    Raises:
+        ConfigError: the settings do not fit the model, or nobody can listen at this address.
+        CheckpointError: a checkpoint is missing or damaged.
+        MissingExtraError: the web server is not installed.
+    """
+    try:
+        import uvicorn
+
+        from relu_nmt.serving.app import ServerLimits, make_app
+    except ImportError as error:
+        raise MissingExtraError(
+            f'the server needs the package {error.name}: pip install "relu-nmt[serve]"'
+        ) from error
+    server = settings.server
+    with _listening(server.host, server.port) as listener:
+        translator = load_translator(settings.model)
+        windows = settings.documents.windows(translator.max_doc_tokens)
+        is_local = server.host in LOOPBACK
+        limits = ServerLimits(
+            max_bytes=server.max_request_bytes,
+            max_tokens=server.max_request_tokens,
+            max_waiting=server.max_waiting,
+            seconds=server.request_seconds,
+            batch_wait=server.batch_wait,
+            allowed_hosts=server.allowed_hosts or (LOOPBACK[:2] if is_local else ()),
+        )
+        app = make_app(translator, settings.search, windows, limits)
+        if progress:
+            _tell(length_note(windows.max_doc_tokens, translator.max_doc_tokens))
+            pair = f"{translator.task.source_lang}-{translator.task.target_lang}"
+            _tell(f"{pair} at http://{_shown(listener)}/ (Ctrl-C stops it)")
+        config = uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,  # what people translate is theirs
+            server_header=False,
+            # Connections that send nothing, or look at metrics, have room beside those that wait.
+            limit_concurrency=server.max_waiting + 64,
+            timeout_graceful_shutdown=round(server.request_seconds) + 1,
+        )
+        uvicorn.Server(config).run(sockets=[listener])
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """Return a socket that listens at the address.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family)
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"--host {host} --port {port}: cannot listen there: {reason}") from error
+
+
+def _shown(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _tell(text: str) -> None:
+    if text:
+        print(text, file=sys.stderr, flush=True)

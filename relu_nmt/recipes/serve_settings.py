@@ -1,0 +1,106 @@
+"""Settings of the recipe that serves a model over HTTP."""
+
+from typing import ClassVar
+
+from relu_nmt.config import REQUIRED, group, option, settings
+from relu_nmt.decoding.config import DocumentGenerationConfig
+from relu_nmt.errors import ConfigError
+from relu_nmt.recipes.translation_settings import (
+    NEED_REFERENCES,
+    ModelOptions,
+    WindowOptions,
+    refuse_references,
+)
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+@settings
+class ServedModelOptions(ModelOptions):
+    """Which model to serve."""
+
+    path: str = option(
+        REQUIRED,
+        "checkpoint; several with colons (a:b) are an ensemble",
+        metavar="CKPT",
+        positional=True,
+    )
+
+
+@settings
+class ServerOptions:
+    """Where the server listens, and how much it takes on.
+
+    Raises:
+        ConfigError: a number out of range.
+    """
+
+    host: str = option(
+        LOOPBACK[0], "address to listen at; by default only this machine can reach it"
+    )
+    port: int = option(8000, "port to listen at; 0: any that is free", least=0, most=65535)
+    allowed_hosts: tuple[str, ...] = option(
+        (),
+        "names that a browser may call the server by, with commas; by default those of this "
+        "machine, or any where --host lets others in",
+        metavar="NAMES",
+    )
+    max_request_bytes: int = option(
+        131_072, "longest request; a longer one is answered 413", least=1, metavar="BYTES"
+    )
+    max_request_tokens: int = option(
+        4096, "most source tokens of a request; more are answered 413", least=2, metavar="N"
+    )
+    max_waiting: int = option(
+        64,
+        "most requests that are not answered yet; further ones are answered 429",
+        least=1,
+        most=1024,
+        metavar="N",
+    )
+    request_seconds: float = option(
+        60.0, "most time for a request; it is answered 504 then", above=0, metavar="SECONDS"
+    )
+    batch_wait: float = option(
+        0.005,
+        "how long a batch that is not full (--max-tokens) waits for further requests",
+        least=0,
+        most=1,
+        metavar="SECONDS",
+    )
+
+
+@settings
+class ServeSettings:
+    """All settings of :mod:`relu_nmt.recipes.serve`.
+
+    Raises:
+        ConfigError: settings that mean nothing for a server.
+    """
+
+    model: ServedModelOptions = group("model", ServedModelOptions)
+    server: ServerOptions = group("server", ServerOptions)
+    documents: WindowOptions = group("documents", WindowOptions)
+    search: DocumentGenerationConfig = group("search", DocumentGenerationConfig)
+    refused: ClassVar = (
+        *NEED_REFERENCES,
+        *("nbest", "print_alignment", "truncate_source", "max_source_length", "seed"),
+        *("sampling", "sampling_topk", "sampling_topp"),
+    )
+    """See :class:`relu_nmt.recipes.translation_settings.TranslateDocumentsSettings`."""
+
+    def check(self) -> None:
+        """Refuse what one certain translation for each line has no room for."""
+        refuse_references(self.search)
+        given = {
+            "--nbest": self.search.nbest > 1,
+            "--print-alignment": self.search.print_alignment is not None,
+            "--sampling": self.search.sampling,
+            "--truncate-source": self.model.truncate_source,
+            "--max-source-length": self.model.max_source_length is not None,
+        }
+        for flag in (flag for flag, is_given in given.items() if is_given):
+            raise ConfigError(
+                f"{flag}: the server gives one translation for each line, of the whole line and "
+                "the same for all who ask; leave it out"
+            )

@@ -1,0 +1,1 @@
+"""A model behind HTTP: JSON for programs and a page for people."""

@@ -1,0 +1,132 @@
+"""The JSON of requests and answers, from which FastAPI makes the OpenAPI description."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+LINE_CHARACTERS = 4000
+"""Of a longer line without spaces, subword-nmt would take seconds."""
+MOST_LINES = 2000
+
+
+def _whole(value: object) -> object:
+    """Return 3.0 as 3, which is the same number in JSON."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+MaxDocTokens = Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(_whole)]
+LineNumber = Annotated[int, Field(ge=0, le=MOST_LINES), BeforeValidator(_whole)]
+Line = Annotated[str, Field(max_length=LINE_CHARACTERS)]
+Lines = Annotated[list[Line], Field(min_length=1, max_length=MOST_LINES)]
+
+
+class Strict(BaseModel):
+    """What is asked: known names only, and nothing converted."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class TranslationRequest(Strict):
+    """A document."""
+
+    lines: Lines = Field(description="Its sentences in order; a blank one gives an empty one.")
+    max_doc_tokens: MaxDocTokens | None = Field(
+        None,
+        description="Translate consecutive lines together, up to so many source tokens; 1: each "
+        "on its own. By default as the model was trained.",
+    )
+
+
+class Group(BaseModel):
+    """Lines that were translated at once."""
+
+    first: int = Field(description="Number of the first, from 0.")
+    count: int = Field(description="How many lines.")
+    lines: list[str] = Field(
+        description="Their translations: one each, or a single one for all of them if the model "
+        "does not tell sentences apart."
+    )
+    score: float = Field(description="Log-probability over length penalty, nats.")
+    reached_limit: bool = Field(description="The translation may be cut off.")
+
+
+class TranslationAnswer(BaseModel):
+    """The translation of a document."""
+
+    lines: list[str]
+    groups: list[Group]
+    source_tokens: int
+    target_tokens: int
+
+
+class AttentionRequest(Strict):
+    """Lines that are translated at once, and a translation of them."""
+
+    lines: Lines
+    translation: Lines = Field(description="Line by line, or one line for all.")
+    slot: Literal["cross", "encoder", "decoder"] = "cross"
+    line: LineNumber | None = Field(
+        None, description="Only the rows of the tokens of this line, from 0."
+    )
+
+
+class Token(BaseModel):
+    """A token and where it stands."""
+
+    text: str
+    line: int | None = Field(description="Number of its line, from 0; null for the end symbol.")
+    begin: int = Field(description="Its first character in this line.")
+    end: int = Field(description="The character behind its last.")
+
+
+class AttentionAnswer(BaseModel):
+    """The weights of every layer and head, as the mechanism defines them."""
+
+    queries: list[Token] = Field(description="Of the rows; those of the decoder are predicted.")
+    keys: list[Token] = Field(description="Of the columns.")
+    weights: list[list[list[list[float]]]] = Field(description="[layer][head][query][key]")
+
+
+class SlotDescription(BaseModel):
+    """The attention of a slot."""
+
+    mechanism: str
+    layers: int
+    heads: int
+    has_weights: bool
+
+
+class Limits(BaseModel):
+    """The largest request."""
+
+    bytes: int
+    tokens: int
+    seconds: float
+    lines: int = MOST_LINES
+    line_characters: int = LINE_CHARACTERS
+
+
+class ModelDescription(BaseModel):
+    """What is to be known of the model and the server."""
+
+    source_lang: str
+    target_lang: str
+    parameters: int
+    max_doc_tokens: int = Field(description="Tokens translated at once if nothing is asked for.")
+    keeps_sentences: bool = Field(description="Each line has its own translation in any group.")
+    beam: int
+    attention: dict[str, SlotDescription]
+    limits: Limits
+
+
+class Health(BaseModel):
+    """Whether the server takes requests."""
+
+    status: Literal["ok", "stopping"]
+    waiting: int = Field(description="Requests that are not answered yet.")
+
+
+class Problem(BaseModel):
+    """Why there is no answer."""
+
+    error: str

@@ -1,0 +1,289 @@
+"""What the server does with the text of a request: limits, documents, attention."""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from relu_nmt.analysis.attention import MOST_WEIGHTS, attention_of, slot_weights
+from relu_nmt.attention.spec import SLOTS
+from relu_nmt.data.groups import SINGLE_SENTENCES
+from relu_nmt.data.split import join_sentences
+from relu_nmt.decoding.config import DocumentGenerationConfig, WindowConfig
+from relu_nmt.decoding.document_search import (
+    DocumentSearch,
+    SourceDocuments,
+    TranslatedDocuments,
+)
+from relu_nmt.decoding.translations import SourceSentence, Translation
+from relu_nmt.errors import ConfigError, ReluNmtError
+from relu_nmt.serving.batcher import Batcher, RequestGone, Ticket
+from relu_nmt.serving.spans import Span, token_spans
+from relu_nmt.translator import Translator
+
+MOST_NUMBERS = 2**21
+"""Weights in one answer: some 10 MB of JSON."""
+DECIMALS = 4
+BATCH_TOKENS = 2048
+"""Source tokens of a batch where ``--max-tokens`` does not say it: a second or two on a CPU."""
+
+
+class TooLarge(ReluNmtError):
+    """A request asks for more than the server allows."""
+
+
+@dataclass(frozen=True)
+class ShownToken:
+    """A token and where it stands.
+
+    Args:
+        text: as the model reads it.
+        line: number of its line, from 0; None for the end symbol.
+        span: its characters in this line.
+    """
+
+    text: str
+    line: int | None
+    span: Span
+
+    def as_values(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        begin, end = self.span
+        return {"text": self.text, "line": self.line, "begin": begin, "end": end}
+
+
+class TranslationService:
+    """Answers requests with one translator; its methods may be called from many threads.
+
+    Args:
+        translator: has the model.
+        config: settings of the search, the same for all requests.
+        windows: how documents are divided where a request does not say it.
+        max_tokens: most source tokens of a request.
+        batcher: runs what needs the model.
+    """
+
+    def __init__(
+        self,
+        translator: Translator,
+        config: DocumentGenerationConfig,
+        windows: WindowConfig,
+        max_tokens: int,
+        batcher: Batcher,
+    ) -> None:
+        self._translator = translator
+        self._config = config
+        self._windows = windows
+        self._max_tokens = max_tokens
+        self._batcher = batcher
+        self._text_lock = threading.Lock()  # tokenisers are not made for several threads
+
+    def describe(self) -> dict[str, Any]:
+        """Return what is to be known of the model, as JSON values."""
+        translator = self._translator
+        models = translator.models
+        slots = {}
+        for slot in SLOTS:
+            attention = attention_of(models[0], slot, 0)
+            layers = (models[0].encoder if slot == "encoder" else models[0].decoder).layers
+            slots[slot] = {
+                "mechanism": str(models[0].config.attention_of(slot)),
+                "layers": len(layers),
+                "heads": attention.num_heads,
+                "has_weights": attention.capabilities.weights and len(models) == 1,
+            }
+        return {
+            "source_lang": translator.task.source_lang,
+            "target_lang": translator.task.target_lang,
+            "parameters": sum(w.numel() for model in models for w in model.parameters()),
+            "max_doc_tokens": self._windows.max_doc_tokens,
+            "keeps_sentences": translator.task.has_sentence_separator,
+            "beam": self._config.beam,
+            "attention": slots,
+        }
+
+    def translate(
+        self, lines: Sequence[str], max_doc_tokens: int | None, ticket: Ticket
+    ) -> dict[str, Any]:
+        """Return the translation of a document, as JSON values.
+
+        Args:
+            lines: of the document.
+            max_doc_tokens: tokens to translate at once; as the server's flags say by default.
+            ticket: the request's.
+
+        Raises:
+            TooLarge: too many tokens.
+            ConfigError: a line, or a sentence count, that the model cannot do.
+        """
+        sources = self._encode(lines, ticket)
+        sizes = np.array([len(source.ids) for source in sources], dtype=np.int64)
+        counts, task = np.array([len(lines)]), self._translator.task
+        documents = SourceDocuments(sources, counts, sizes, task.separators)
+
+        def search(asked: Sequence[SourceSentence]) -> list[list[Translation]]:
+            for source in asked:
+                self._check_line(source, "lines to translate at once have")
+            return self._batcher.search(asked, ticket)
+
+        windows, positions = self._windows, self._translator.ensemble.max_positions
+        if max_doc_tokens is not None:
+            overlap = 0 if max_doc_tokens == SINGLE_SENTENCES else windows.window_overlap
+            windows = WindowConfig(max_doc_tokens, overlap, repair=True)
+        planned = DocumentSearch(documents, windows, self._config, positions, self._decode)
+        found = planned.run(search)
+        return {
+            "lines": list(found[0]),
+            "groups": _groups(found),
+            "source_tokens": int(sizes.sum()),
+            "target_tokens": sum(len(line.tokens) for line in found.lines[0]),
+        }
+
+    def attention(
+        self, lines: Sequence[str], translation: Sequence[str], slot: str, ticket: Ticket
+    ) -> "SlotAttention":
+        """Return the weights of a slot for lines that are translated at once, and a translation.
+
+        Args:
+            lines: of one group.
+            translation: any translation, line by line or as one line.
+            slot: ``encoder``, ``decoder`` or ``cross``.
+            ticket: the request's.
+
+        Raises:
+            TooLarge: too many tokens.
+            ConfigError: nothing to show in this slot.
+        """
+        sources = self._encode(lines, ticket)
+        targets = self._encode(translation, ticket, target=True)
+        source = SourceSentence(join_sentences([own.ids for own in sources]))
+        target = SourceSentence(join_sentences([own.ids for own in targets]))
+        ensemble = self._translator.ensemble
+        self._check_line(source, "lines to read at once have")
+        if ensemble.max_positions is not None and len(target.ids) > ensemble.max_positions:
+            raise ConfigError(
+                f"the translation has {len(target.ids):,} tokens, but the model writes "
+                f"{ensemble.max_positions:,}"
+            )
+        keys, queries = (self._shown(lines, sources), self._shown(translation, targets))
+        if slot == "encoder":
+            queries = keys
+        elif slot == "decoder":
+            keys = [queries[-1], *queries[:-1]]  # what each token is predicted from
+        model = self._translator.models[0]
+        num_heads = attention_of(model, slot, 0).num_heads
+        layers = (model.encoder if slot == "encoder" else model.decoder).layers
+        if len(layers) * num_heads * len(queries) * len(keys) > MOST_WEIGHTS:
+            raise TooLarge(
+                f"{len(queries):,} and {len(keys):,} tokens are too many to show the attention of "
+                "all layers; ask for fewer lines"
+            )
+        weights = self._batcher.run(
+            lambda: slot_weights(ensemble, slot, source.ids, target.ids), ticket
+        )
+        return SlotAttention(queries, keys, weights)
+
+    def _encode(
+        self, lines: Sequence[str], ticket: Ticket, target: bool = False
+    ) -> list[SourceSentence]:
+        """Return lines as the model reads them, while they are not too many."""
+        found, tokens = [], 0
+        for number, line in enumerate(lines, 1):
+            if ticket.gone:
+                raise RequestGone
+            with self._text_lock:
+                found.append(
+                    self._encoded_target(line) if target else self._translator.encode(line)
+                )
+            if not target:
+                self._check_line(found[-1], f"line {number} has")
+            tokens += len(found[-1].ids)
+            if tokens > self._max_tokens:
+                raise TooLarge(
+                    f"more than {self._max_tokens:,} tokens, at line {number} of {len(lines):,}; "
+                    "send fewer lines at a time"
+                )
+        return found
+
+    def _encoded_target(self, line: str) -> SourceSentence:
+        task = self._translator.task
+        tokens = task.target_text.encode(line)
+        ids = task.target_dictionary.encode(tokens)
+        if task.separators is not None:  # what looks like a separator in the text is none
+            words = ids[:-2]
+            words[words == task.separators[1]] = task.target_dictionary.unk_index
+        return SourceSentence(ids, tokens)
+
+    def _check_line(self, source: SourceSentence, what: str) -> None:
+        limit = self._translator.max_source_positions
+        if limit is not None and len(source.ids) > limit:
+            raise ConfigError(f"{what} {len(source.ids):,} tokens, but the model reads {limit:,}")
+
+    def _decode(self, tokens: Sequence[str]) -> str:
+        with self._text_lock:
+            return self._translator.task.target_text.decode(tokens)
+
+    @staticmethod
+    def _shown(lines: Sequence[str], sentences: Sequence[SourceSentence]) -> list[ShownToken]:
+        shown = [
+            ShownToken(token, number, span)
+            for number, (line, own) in enumerate(zip(lines, sentences, strict=True))
+            for token, span in zip(own.tokens, token_spans(line, own.tokens), strict=True)
+        ]
+        return [*shown, ShownToken("</s>", None, Span(0, 0))]
+
+
+@dataclass(frozen=True)
+class SlotAttention:
+    """The weights of all layers and heads of a slot.
+
+    Args:
+        queries: tokens of the rows.
+        keys: tokens of the columns.
+        weights: [L, H, Nq, Nk].
+    """
+
+    queries: list[ShownToken]
+    keys: list[ShownToken]
+    weights: np.ndarray
+
+    def as_values(self, line: int | None) -> dict[str, Any]:
+        """Return it as JSON values.
+
+        Args:
+            line: give the rows of the tokens of this line only.
+
+        Raises:
+            ConfigError: no such line.
+            TooLarge: too many numbers.
+        """
+        rows = [i for i, token in enumerate(self.queries) if line is None or token.line == line]
+        if not rows:
+            raise ConfigError(f"line {line}: no token stands there; lines count from 0")
+        weights = self.weights[:, :, rows]
+        if weights.size > MOST_NUMBERS:
+            raise TooLarge(
+                f"{weights.size:,} weights are more than the {MOST_NUMBERS:,} of an answer; ask "
+                "for a line, or for fewer"
+            )
+        return {
+            "queries": [self.queries[i].as_values() for i in rows],
+            "keys": [token.as_values() for token in self.keys],
+            "weights": np.round(weights.astype(np.float64), DECIMALS).tolist(),
+        }
+
+
+def _groups(found: TranslatedDocuments) -> list[dict[str, Any]]:
+    """Return which lines were translated at once, and what became of them."""
+    return [
+        {
+            "first": own.window.first,
+            "count": own.window.num_new,
+            "lines": [line.text for line in own.lines],
+            "score": round(own.translations[0].score, DECIMALS),
+            "reached_limit": own.reached_limit,
+        }
+        for own in found.windows
+    ]

@@ -1,0 +1,121 @@
+"""Maps of several resolutions from the blocks of a vision transformer, as detectors want them."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import cast
+
+from torch import Tensor, nn
+
+from relu_nmt.errors import ConfigError
+from relu_nmt.modules import norms
+from relu_nmt.vision.base import NORM_EPS, VisionModel
+
+STRIDES = (4, 8, 16, 32)
+"""Pixels of the image a side of a place of each map."""
+DEPTHS = ((1, 3), (1, 2), (2, 3), (1, 1))
+"""After which share of the blocks each map is taken; of 12 blocks after 4, 6, 8 and 12."""
+
+
+class FeaturePyramid(nn.Module):
+    """The blocks of a vision transformer and what brings their patches to strides 4, 8, 16, 32.
+
+    Swin and CvT have a map for each stage, which is normalised; a ViT or XCiT, whose blocks all
+    have the stride of a patch, those after a third, a half, two thirds and all of its blocks,
+    which transposed convolutions make finer and a maximum coarser. What classifies is removed
+    from the model.
+
+    Args:
+        model: of whose ``encode`` the maps are; it is changed.
+
+    Attributes:
+        channels: of each map.
+        strides: of each map, in pixels.
+
+    Raises:
+        ConfigError: patches whose strides cannot be brought to these.
+
+    Reference: El-Nouby et al. 2021, "XCiT", section 4.3; Liu et al. 2021, "Swin Transformer",
+    section 4.2, with the norms of its public code; the layers that change strides are those of
+    XCiT's public code.
+
+    Example:
+        >>> import torch
+        >>> from relu_nmt.vision.base import build_vision_model
+        >>> from relu_nmt.vision.config import VisionTransformerConfig
+        >>> config = VisionTransformerConfig.of(family="xcit", attention="sima", layers=3)
+        >>> maps = FeaturePyramid(build_vision_model(config, 1))(torch.zeros(1, 3, 64, 96))
+        >>> [tuple(each.shape) for each in maps.values()]
+        [(1, 192, 16, 24), (1, 192, 8, 12), (1, 192, 4, 6), (1, 192, 2, 3)]
+    """
+
+    def __init__(self, model: VisionModel) -> None:
+        super().__init__()
+        config = model.config
+        for name in model.classifier:
+            # Not an attribute of None: some parts are there only with some settings.
+            delattr(model, name)
+        self.model = model
+        if config.family in ("vit", "xcit"):
+            side = config.patch_size[0]
+            if len(set(config.patch_size)) > 1 or side not in STRIDES:
+                raise ConfigError(
+                    f"--patch-size {'x'.join(map(str, config.patch_size))}: a pyramid wants "
+                    "squares of 4, 8, 16 or 32 pixels"
+                )
+            self.blocks = [max(1, config.layers * n // m) - 1 for n, m in DEPTHS]
+            self.channels = [config.embed_dim] * len(STRIDES)
+            self.strides = list(STRIDES)
+            levels = [changed_stride(config.embed_dim, side, stride) for stride in STRIDES]
+        else:
+            ends = [sum(config.stages.stage_layers[: i + 1]) for i in range(len(config.stage_dims))]
+            self.blocks = [end - 1 for end in ends]
+            self.channels = list(config.stage_dims)
+            first = config.patch_size[0] if config.family == "swin" else 4
+            self.strides = [first * 2**stage for stage in range(len(ends))]
+            levels = [ChannelNorm(norms.get(config.norm)(d, NORM_EPS)) for d in self.channels]
+        self.levels = cast(Sequence[nn.Module], nn.ModuleList(levels))
+
+    def forward(self, images: Tensor) -> "OrderedDict[str, Tensor]":
+        """Return the maps [B, C, Y / stride, X / stride] by their numbers, the finest first.
+
+        Sides that are no multiple of a stride are rounded up where patches are whole.
+
+        Args:
+            images: [B, 3, Y, X], normalised.
+        """
+        found = self.model.encode(images, self.blocks).intermediate
+        maps = zip(self.blocks, self.levels, strict=True)
+        return OrderedDict((str(i), level(found[block])) for i, (block, level) in enumerate(maps))
+
+
+class ChannelNorm(nn.Module):
+    """A norm over the channels of a map [B, C, height, width].
+
+    Args:
+        norm: of vectors of width C.
+    """
+
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.norm = norm
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [B, C, height, width] to the same shape."""
+        return self.norm(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+def changed_stride(dim: int, old: int, new: int) -> nn.Module:
+    """Return what brings a map of one stride to another one.
+
+    Args:
+        dim: channels.
+        old: stride in pixels.
+        new: the other one; both are powers of 2.
+    """
+    if new >= old:
+        return nn.MaxPool2d(new // old) if new > old else nn.Identity()
+    layers: list[nn.Module] = [nn.ConvTranspose2d(dim, dim, 2, 2)]
+    while old // 2 > new:
+        layers += [nn.BatchNorm2d(dim), nn.GELU(), nn.ConvTranspose2d(dim, dim, 2, 2)]
+        old //= 2
+    return nn.Sequential(*layers)

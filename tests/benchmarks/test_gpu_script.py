@@ -1,0 +1,98 @@
+"""benchmarks/gpu.sh without a GPU: what it calls, what it writes, and how it ends."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.example_modules import example_modules
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks/gpu.sh"
+STUB = f"""#!{sys.executable}
+# Answers what is asked of PyTorch, and writes down how the rest would be called.
+import json, os, sys
+if sys.argv[1] == "-c":
+    if "device_count" in sys.argv[2]:
+        print(os.environ["DEVICES"])
+    elif "triton" in sys.argv[2]:
+        sys.exit(1)
+    else:
+        print("* PyTorch 9.9")
+    sys.exit()
+with open(os.environ["CALLS"], "a") as file:
+    file.write(json.dumps(sys.argv[1:]) + "\\n")
+print("this was measured")
+sys.exit(os.environ["BROKEN"] in sys.argv)
+"""
+PARTS = (
+    "GPU tests",
+    "Attention",
+    "Attention, causal",
+    "Attention with the regulariser",
+    "Models by length",
+    "Training and decoding",
+)
+
+
+def call(folder, devices, broken="none", **settings):
+    python = folder / "python"
+    python.write_text(STUB)
+    python.chmod(0o755)
+    environment = {**os.environ, "PYTHON": str(python), "DEVICES": str(devices), **settings}
+    environment |= {"CALLS": str(folder / "calls"), "BROKEN": broken}
+    done = subprocess.run(
+        ["bash", str(SCRIPT), str(folder / "out")], capture_output=True, text=True, env=environment
+    )
+    calls = folder / "calls"
+    lines = calls.read_text().splitlines() if calls.is_file() else []
+    return done, [json.loads(line) for line in lines]
+
+
+def test_without_a_gpu_it_says_so(tmp_path):
+    done, calls = call(tmp_path, devices=0)
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        "benchmarks/gpu.sh: PyTorch finds no GPU here; DRY_RUN=1 tries the script on the CPU"
+    ]
+    assert not calls and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("devices", "dry_run"), [(1, ""), (2, ""), (0, "1")])
+def test_every_part_is_called_with_flags_that_exist(tmp_path, monkeypatch, devices, dry_run):
+    done, calls = call(tmp_path, devices, DRY_RUN=dry_run, TEXT="/text")
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "out/gpu.md").read_text()
+    assert [line[3:] for line in page.splitlines() if line.startswith("## ")] == list(PARTS)
+    assert page.count("this was measured") == len(PARTS) == len(calls)
+    assert ("dry run" in page) == bool(dry_run)
+    assert calls[0][:4] == ["-m", "pytest", "-m", "gpu"]
+    parsed = []
+    names = ("measuring", "programs", "peers", "corpus", "report", "attention", "lengths", "run")
+    with example_modules("../benchmarks", *names) as modules:
+        for path, *flags in calls[1:]:
+            monkeypatch.setattr(sys, "argv", [path, *flags])
+            parsed.append(getattr(modules, Path(path).stem).parse_arguments())
+    plain, causal, regularizer, lengths, run = parsed
+    device = "cpu" if dry_run else "cuda"
+    assert {found.device for found in parsed} == {device}
+    assert "triton" in plain.backends
+    assert (plain.causal, causal.causal, regularizer.regularizer) == (False, True, True)
+    assert run.text == Path("/text") and run.peers == []
+    assert run.processes == (1 if devices == 1 else 2)
+    if not dry_run:
+        assert (min(plain.lengths), max(plain.lengths)) == (2048, 16384)
+        assert "sdpa" in plain.backends
+        assert (lengths.dtype, lengths.steps) == ("bf16", ["plain", "compiled", "graph"])
+
+
+def test_a_part_that_fails_is_on_the_page_and_the_others_run(tmp_path):
+    done, calls = call(tmp_path, devices=1, broken="--regularizer")
+    assert done.returncode == 1
+    assert len(calls) == len(PARTS)
+    page = (tmp_path / "out/gpu.md").read_text()
+    failed = page.index("## Attention with the regulariser")
+    assert page.count("**Failed** with status 1") == 1
+    assert failed < page.index("**Failed**") < page.index("## Models by length")

@@ -1,0 +1,95 @@
+"""Time and memory by length: which cases there are, what they compute, and what is written."""
+
+import csv
+import sys
+
+import pytest
+import torch
+
+from tests.example_modules import example_modules
+
+
+@pytest.fixture
+def lengths():
+    with example_modules("../benchmarks", "measuring", "lengths") as found:
+        yield found.lengths
+
+
+def arguments_of(lengths, monkeypatch, *flags):
+    small = ["--shape", "1,16,2", "--tokens", "96", "--lengths", "32", "--rounds", "1"]
+    monkeypatch.setattr(sys, "argv", ["lengths.py", *small, *flags])
+    return lengths.parse_arguments()
+
+
+def test_every_back_end_that_runs_here_with_and_without_checkpointing(lengths, monkeypatch):
+    arguments = arguments_of(lengths, monkeypatch, "--lengths", "64", "32")
+    labels = [(c.what, c.length, c.label) for c in lengths.cases(arguments)]
+    assert len(labels) == len(set(labels)) == 2 * (2 * 3 + 2 * 2 + 3 + 2)
+    reluformer = "reluformer:gamma=2, reference"
+    assert ("training", 32, f"{reluformer}, checkpointing") in labels
+    assert ("decoding", 64, "softmax, fused") in labels
+    assert not any("triton" in label for _, _, label in labels)
+    arguments = arguments_of(
+        lengths, monkeypatch, "--backends", "auto", "--document-attention", "full", "aligned",
+        "--what", "training", "--attentions", "softmax", "--steps", "plain", "graph",
+    )  # fmt: skip
+    labels = [case.label for case in lengths.cases(arguments)]
+    assert len(labels) == 8 and "softmax, auto, aligned, checkpointing, graph" in labels
+
+
+@pytest.mark.parametrize("kind", ["full", "aligned"])
+@pytest.mark.parametrize("attention", ["softmax", "reluformer:gamma=2"])
+def test_a_step_is_done_on_as_many_tokens_as_told(lengths, monkeypatch, kind, attention):
+    arguments = arguments_of(lengths, monkeypatch, "--global-layers", "1")
+    for what, tokens in (("training", 96), ("decoding", 32)):
+        case = lengths.Case(what, 32, attention, "reference", False, kind, "plain")
+        run, counted = lengths.make_run(arguments, case)
+        run()
+        assert counted == tokens
+
+
+@pytest.mark.slow
+def test_a_compiled_step_has_the_gradients_of_the_plain_one(lengths, monkeypatch):
+    arguments = arguments_of(lengths, monkeypatch)
+    batch = lengths.collate(lengths.documents(32, 96), [0])
+    found = {}
+    for step in ("plain", "compiled"):
+        case = lengths.Case("training", 32, "softmax", "reference", False, "full", step)
+        model = lengths.make_model(arguments, case)
+        objective = lengths.TranslationObjective(model, 0.1, lengths.AttentionRegularizerConfig())
+        off = torch.autocast("cpu", enabled=False)
+        lengths.training_step(objective, batch, off, case)()
+        found[step] = [parameter.grad for parameter in model.parameters()]
+    for plain, compiled in zip(found["plain"], found["compiled"], strict=True):
+        torch.testing.assert_close(plain, compiled)
+
+
+def test_no_figures_where_memory_ran_out(lengths, tmp_path):
+    fine = lengths.Case("training", 32, "softmax", "fused", False, "full", "plain")
+    large = lengths.Case("training", 64, "softmax", "reference", False, "full", "plain")
+    rounds = [lengths.Figures(100, seconds, 400_000) for seconds in (0.5, 0.1, 0.2)]
+    out_of_memory = lengths.Figures(problem="out of memory")
+    found = {
+        fine: lengths.medians(rounds),
+        large: lengths.medians([lengths.Figures(100, 0.1, 1), out_of_memory]),
+    }
+    assert lengths.per_token(found[fine]) == pytest.approx((2000, 4))
+    assert "| training: softmax, reference | 64 | out of memory |" in lengths.markdown(found)
+    lengths.write_csv(found, tmp_path / "x.csv")
+    with open(tmp_path / "x.csv", encoding="utf-8") as file:
+        first, second = csv.DictReader(file)
+    assert (first["us_per_token"], first["length"], first["recompute"]) == ("2000.0", "32", "False")
+    assert (second["us_per_token"], second["problem"]) == ("", "out of memory")
+    lengths.plot(found, tmp_path / "x.png")
+    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+def test_a_figure_comes_from_a_process_of_its_own(lengths, monkeypatch):
+    arguments = arguments_of(lengths, monkeypatch)
+    case = lengths.Case("training", 32, "softmax", "reference", False, "full", "plain")
+    figures = lengths.measured(arguments, case)
+    assert figures.problem == "" and figures.tokens == 96
+    assert figures.seconds > 0 and figures.peak_bytes is not None
+    broken = lengths.measured(arguments, lengths.replace(case, step="graph"))
+    assert broken.problem == "a CUDA graph needs a GPU" or torch.cuda.is_available()

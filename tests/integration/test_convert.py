@@ -1,0 +1,150 @@
+"""relu-nmt-convert: other programs compute what the model computes here."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from relu_nmt.data.batches import collate
+from relu_nmt.decoding.config import GenerationConfig
+from relu_nmt.decoding.translations import SourceSentence
+from relu_nmt.errors import CheckpointError
+from relu_nmt.loading import LoadedModel, build_model
+from relu_nmt.models.config import TransformerConfig
+from relu_nmt.training.checkpoint import load_checkpoint
+from relu_nmt.translator import Translator
+from relu_nmt.vision.loading import ImageClassifier
+from tests.commands import run_here
+
+CHECKPOINTS = Path(__file__).parents[1] / "compat" / "files" / "checkpoints"
+LINES = ["drei , acht und zwölf .", "elf .", "fünf und xyz , Sieben !"]
+TARGETS = ["three , eight and twelve .", "eleven", "five and xyz , seven !"]
+
+
+def converted(name, output, *flags, check=True):
+    path = CHECKPOINTS / f"{name}.safetensors"
+    return run_here("convert", path, "--output", output, *flags, check=check)
+
+
+def scored(translator):
+    """Return the sources, and each target's tokens with </s> and their log-probabilities."""
+    task = translator.task
+    sources = [
+        SourceSentence(s.ids, s.tokens, task.encode_target(target))
+        for s, target in zip(map(translator.encode, LINES), TARGETS, strict=True)
+    ]
+    found = translator.translate_sentences(sources, GenerationConfig(score_reference=True))
+    return sources, [own[0].hypothesis.positional_scores for own in found]
+
+
+def test_a_checkpoint_for_decoding_alone_is_smaller_and_translates_the_same(tmp_path):
+    path, small = CHECKPOINTS / "softmax.safetensors", tmp_path / "small.safetensors"
+    done = converted("softmax", small)
+    assert done.stdout == f"written: {small} ({small.stat().st_size:,} bytes)\n"
+    assert small.stat().st_size < path.stat().st_size / 2
+    found = load_checkpoint(small, with_training_state=True)
+    assert not found.training_tensors and "training_state" not in found.metadata
+    first, second = (Translator.from_checkpoint(p, "cpu").translate(LINES) for p in (path, small))
+    assert first == second
+
+
+@pytest.mark.parametrize("name", ["softmax", "learned"])
+def test_ctranslate2_computes_the_same(name, tmp_path):
+    ctranslate2 = pytest.importorskip("ctranslate2")
+    converted(name, tmp_path / "out", "--to", "ctranslate2")
+    translator = Translator.from_checkpoint(CHECKPOINTS / f"{name}.safetensors", "cpu")
+    other = ctranslate2.Translator(str(tmp_path / "out"), compute_type="float32")
+    sources, scores = scored(translator)
+    targets = [translator.task.target_text.encode(target) for target in TARGETS]
+    for found, own in zip(
+        other.score_batch([s.tokens for s in sources], targets), scores, strict=True
+    ):
+        np.testing.assert_allclose(found.log_probs, own, atol=1e-5)
+    best = translator.translate_sentences(sources, GenerationConfig(beam=1, max_len_b=20))
+    for found, own in zip(
+        other.translate_batch([s.tokens for s in sources], beam_size=1, max_decoding_length=20),
+        best,
+        strict=True,
+    ):
+        assert found.hypotheses[0] == own[0].tokens
+
+
+@pytest.mark.parametrize(
+    ("name", "what"), [("reluformer", "attention reluformer"), ("soft", "attention soft")]
+)
+def test_what_ctranslate2_lacks_is_told(name, what, tmp_path):
+    pytest.importorskip("ctranslate2")
+    done = converted(name, tmp_path / "out", "--to", "ctranslate2", check=False)
+    assert (done.returncode, list(tmp_path.iterdir())) == (2, [])
+    assert f"CTranslate2 has no {what}" in done.stderr
+
+
+def test_what_is_there_is_not_written_over(tmp_path):
+    done = converted("softmax", tmp_path, "--to", "onnx", check=False)
+    assert done.returncode == 2 and "is there already" in done.stderr
+    done = converted("softmax", tmp_path / "model.pt", check=False)
+    assert done.returncode == 2 and "ending in .safetensors" in done.stderr
+
+
+def onnx_scores(folder, sources):
+    """Return the log-probabilities of references, by the two graphs."""
+    runtime = pytest.importorskip("onnxruntime")
+    encoder, decoder = (
+        runtime.InferenceSession(folder / f"{name}.onnx") for name in ("encoder", "decoder")
+    )
+    batch = collate([(source.ids, source.reference) for source in sources], range(len(sources)))
+    src_tokens = batch.src_tokens.numpy()
+    [states] = encoder.run(None, {"src_tokens": src_tokens})
+    inputs = {"prev_output_tokens": batch.prev_output_tokens.numpy(), "encoder_states": states}
+    [logits] = decoder.run(None, {**inputs, "src_tokens": src_tokens})
+    log_probs = torch.from_numpy(logits).log_softmax(-1)
+    chosen = log_probs.gather(2, batch.tgt_tokens[:, :, None])[:, :, 0].numpy()
+    return [row[: len(s.reference)] for row, s in zip(chosen, sources, strict=True)]
+
+
+MODELS = ["reluformer", "softmax", "learned", "pointwise", "rela", "polynomial"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_graphs_of_onnx_compute_the_same(name, tmp_path):
+    pytest.importorskip("onnxscript")
+    converted(name, tmp_path / "out", "--to", "onnx")
+    translator = Translator.from_checkpoint(CHECKPOINTS / f"{name}.safetensors", "cpu")
+    sources, scores = scored(translator)
+    for found, own in zip(onnx_scores(tmp_path / "out", sources), scores, strict=True):
+        np.testing.assert_allclose(found, own, atol=1e-4)
+    [one] = onnx_scores(tmp_path / "out", sources[1:2])
+    np.testing.assert_allclose(one, scores[1], atol=1e-4)
+    told = json.loads((tmp_path / "out" / "config.json").read_text("utf-8"))
+    assert told["target_symbols"][:4] == ["<s>", "<pad>", "</s>", "<unk>"]
+    assert len(told["source_symbols"]) == len(translator.task.source_dictionary)
+
+
+@pytest.mark.slow
+def test_an_image_classifier_is_one_graph(tmp_path):
+    pytest.importorskip("onnxscript")
+    runtime = pytest.importorskip("onnxruntime")
+    converted("vit-class", tmp_path / "out", "--to", "onnx")
+    classifier = ImageClassifier.from_checkpoint(CHECKPOINTS / "vit-class.safetensors", "cpu")
+    images = torch.sin(torch.arange(3 * 3 * 8 * 8) ** 1.5).view(3, 3, 8, 8)
+    session = runtime.InferenceSession(tmp_path / "out" / "model.onnx")
+    [logits] = session.run(None, {"images": images.numpy()})
+    np.testing.assert_allclose(logits, classifier.outputs(images).logits, atol=1e-4)
+    told = json.loads((tmp_path / "out" / "config.json").read_text("utf-8"))
+    assert (tuple(told["classes"]), told["size"]) == (classifier.classes, [8, 8])
+
+
+def test_what_no_graph_can_be_is_told(tmp_path):
+    pytest.importorskip("onnxscript")
+    task = Translator.from_checkpoint(CHECKPOINTS / "documents.safetensors", "cpu").task
+    config = TransformerConfig(
+        encoder_layers=1, decoder_layers=1, document_attention="aligned", global_layers=1
+    )
+    loaded = LoadedModel(build_model(config, task), task)
+    from relu_nmt.conversion.onnx import save_onnx
+
+    with pytest.raises(CheckpointError, match="--document-attention aligned"):
+        save_onnx(loaded, tmp_path)

@@ -1,0 +1,81 @@
+"""Several data folders in one training: weights, tags, and sentences beside documents."""
+
+import json
+
+import pytest
+
+from relu_nmt.data.dictionary import Dictionary
+from tests.commands import run_here
+
+REAL = {"de": ["eins zwei", "drei", "", "vier fünf", "sechs"]}
+REAL["en"] = ["one two", "three", "", "four five", "six"]
+BACK = {"de": ["zwei zwei", "drei drei", "vier vier"], "en": ["two two", "three three", "four"]}
+
+
+def write(folder, name, texts):
+    for language, lines in texts.items():
+        (folder / f"{name}.{language}").write_text("".join(f"{line}\n" for line in lines), "utf-8")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Return a folder of documents, and one of sentences with its dictionaries."""
+    folder = tmp_path_factory.mktemp("corpora")
+    write(folder, "real", REAL)
+    write(folder, "back", BACK)
+    words = ["-s", "de", "-t", "en", "--validpref", folder / "real"]
+    real, back = folder / "real-bin", folder / "back-bin"
+    given = ["--trainpref", folder / "real", "--document-separator", "blank", "--destdir", real]
+    run_here("preprocess", *words, *given, "--padding-factor", "16")
+    given = ["--trainpref", folder / "back", "--validpref", folder / "back", "--destdir", back]
+    known = ["--srcdict", real / "dict.de.txt", "--tgtdict", real / "dict.en.txt"]
+    run_here("preprocess", *words, *given, *known)
+    return real, back
+
+
+def train(folders, save_dir, *flags, check=True):
+    real, back = folders
+    words = f"{real} --extra-data {back} --arch transformer_tiny --cpu --max-tokens 200 --no-save"
+    logged = "--log-format json --log-interval 1"
+    done = run_here("train", *words.split(), *logged.split(), *flags, check=check)
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    return done, [one["bsz"] for one in lines if "wpb" in one and "update" in one], lines
+
+
+def test_weights_say_how_often_an_epoch_reads_a_corpus(folders, tmp_path):
+    _, sizes, _ = train(folders, tmp_path, "--max-epoch", "1")
+    assert sum(sizes) == 4 + 3
+    _, sizes, _ = train(folders, tmp_path, "--max-epoch", "1", "--corpus-weights", "2,3")
+    assert sum(sizes) == 2 * 4 + 3 * 3
+
+
+def test_sentences_beside_documents(folders, tmp_path):
+    flags = ["--max-epoch", "1", "--max-doc-tokens", "20"]
+    flags += ["--sentence-separator", "--tag-extra-data"]
+    _, sizes, lines = train(folders, tmp_path, *flags)
+    assert sum(sizes) == 2 + 3  # groups: two documents, three sentences
+    said = " ".join(one.get("message", "") for one in lines)
+    assert "back-bin/train.de-en: no document boundaries, so that each sentence is one" in said
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--corpus-weights", "1"], "1 numbers, but there are 2 data folders"),
+        (["--corpus-weights", "1,0"], "expected more than 0"),
+    ],
+)
+def test_wrong_weights_are_told(folders, tmp_path, flags, message):
+    done, *_ = train(folders, tmp_path, *flags, check=False)
+    assert done.returncode == 2 and message in done.stderr
+
+
+def test_a_folder_with_other_dictionaries_is_refused(folders, tmp_path):
+    real, back = folders
+    (tmp_path / "other").mkdir()
+    for file in back.iterdir():
+        if file.name != "manifest.json":
+            (tmp_path / "other" / file.name).write_bytes(file.read_bytes())
+    Dictionary(["zwei"]).save(tmp_path / "other" / "dict.de.txt")
+    done, *_ = train((real, tmp_path / "other"), tmp_path, "--max-epoch", "1", check=False)
+    assert done.returncode == 2 and "dict.de.txt: not the dictionary of" in done.stderr

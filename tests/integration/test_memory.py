@@ -1,0 +1,138 @@
+"""Before the first update the largest batch is tried; memory that runs out is told with it."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from relu_nmt.config.shared import BatchLimits
+from relu_nmt.corpus.preprocess_config import PreprocessConfig
+from relu_nmt.data.batches import TranslationBatches
+from relu_nmt.data.indexed_dataset import IndexedDataset
+from relu_nmt.data.split import Split
+from relu_nmt.models.encoder_decoder import EncoderDecoder
+from relu_nmt.recipes import preprocess
+from tests.commands import run_here
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Sentences of one to nine words, and one of 24."""
+    folder = tmp_path_factory.mktemp("memory")
+    rng = random.Random(0)
+    for split, count in (("train", 60), ("valid", 12)):
+        lines = [" ".join(rng.choices("0123456789", k=rng.randint(1, 9))) for _ in range(count)]
+        lines[7] = " ".join("1" * 24)
+        for language in ("de", "en"):
+            (folder / f"{split}.{language}").write_text("".join(f"{line}\n" for line in lines))
+    prefixes = {f"{split}pref": str(folder / split) for split in ("train", "valid")}
+    config = PreprocessConfig("de", "en", destdir=str(folder / "bin"), **prefixes)
+    preprocess.run(config, progress=False)
+    return folder / "bin"
+
+
+def train(data, folder, *flags, check=True):
+    common = "--arch transformer_tiny --cpu --log-format json --log-interval 1 --save-dir"
+    return run_here("train", data, *common.split(), folder, *flags, check=check)
+
+
+def messages(done):
+    return [json.loads(line).get("message", "") for line in done.stdout.splitlines()]
+
+
+@pytest.fixture
+def shapes(monkeypatch):
+    """The source shapes that the model is given, in order; memory ends at a call."""
+    found, forward = [], EncoderDecoder.forward
+
+    def limited(self, src_tokens, prev_output_tokens):
+        found.append(tuple(src_tokens.shape))
+        if limited.calls is not None and len(found) > limited.calls:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return forward(self, src_tokens, prev_output_tokens)
+
+    limited.calls = None
+    monkeypatch.setattr(EncoderDecoder, "forward", limited)
+    return found, limited
+
+
+@pytest.mark.parametrize("limits", [("--max-tokens", 60), ("--batch-size", 6)])
+def test_the_largest_batch_comes_first(data, tmp_path, shapes, limits):
+    found, _ = shapes
+    done = train(data, tmp_path, *limits, "--max-epoch", 1, "--disable-validation")
+    first, *others = found
+    assert first in others
+    costs = [rows * width * (width + 1024) for rows, width in found]
+    assert max(costs) == costs[0]
+    rows, width = first
+    assert width == 25 or "--max-tokens" in limits  # a batch of the longest may have few rows
+    [told] = [text for text in messages(done) if text.startswith("preflight")]
+    assert f"src_tokens {rows} x {width}, tgt_tokens {rows} x {width}" in told
+    assert "predicted peak memory" in told
+    before = len(found)
+    off = train(data, tmp_path / "off", *limits, "--max-epoch", 1, "--no-preflight")
+    assert not any("preflight" in text for text in messages(off))
+    assert len(found) > before
+
+
+def test_validation_and_its_translations_are_tried_on_the_longest(data, tmp_path, monkeypatch):
+    from relu_nmt.decoding.generator import Generator
+
+    sources, translate = [], Generator.translate
+
+    def noted(self, own, *args, **kwargs):
+        sources.append((sorted(len(one.ids) for one in own), self.config.max_len_b))
+        return translate(self, own, *args, **kwargs)
+
+    monkeypatch.setattr(Generator, "translate", noted)
+    flags = ("--max-tokens", 60, "--max-update", 1, "--eval-bleu")
+    train(data, tmp_path, *flags)
+    (shortest, _), (longest, bound), (whole, whole_bound) = sources
+    assert len(shortest) == 2 and longest[-1] == 25 == whole[-1] and bound < whole_bound
+    sources.clear()
+    train(data, tmp_path / "off", *flags, "--no-preflight")
+    assert len(sources) == 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (("--max-tokens", 60), "try --max-tokens 45 instead of 60"),
+        (("--batch-size", 6), "try --batch-size 4 instead of 6"),
+    ],
+)
+@pytest.mark.parametrize(("calls", "when"), [(0, "preflight"), (3, "update 3")])
+def test_out_of_memory_is_one_line(data, tmp_path, shapes, flags, told, calls, when):
+    found, limited = shapes
+    limited.calls = calls
+    flags = (*flags, "--disable-validation", "--save-interval-updates", 1)
+    done = train(data, tmp_path, *flags, check=False)
+    rows, width = found[-1]
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert f"{when}: out of memory with a batch of src_tokens {rows} x {width}" in done.stderr
+    assert told in done.stderr
+    result = tmp_path / "results.json"
+    assert not result.exists() or json.loads(result.read_text())["diverged"] is False
+    limited.calls = None
+    if calls:
+        train(data, tmp_path, *flags, "--max-update", 4)  # goes on after update 2
+
+
+@pytest.mark.parametrize("documents", [(), (1, 30)])
+def test_the_largest_is_the_one_that_costs_most(data, documents):
+    sides = (IndexedDataset(data / f"train.de-en.{language}") for language in ("de", "en"))
+    split = Split(*sides)
+    split.documents = np.full(12, 5)
+    batches = TranslationBatches(split, BatchLimits(max_tokens=60), documents, seed=1)
+
+    def cost(index):
+        batch = batches.load(index)
+        sides = (batch.src_tokens, batch.tgt_tokens)
+        return sum(side.numel() * (side.shape[1] + 1024) for side in sides)
+
+    for epoch in (1, 2):
+        count = batches.begin_epoch(epoch)
+        # Of joined sentences each side has one end instead of several.
+        assert cost(batches.largest()) >= max(map(cost, range(count))) * (0.9 if documents else 1)

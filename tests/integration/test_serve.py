@@ -1,0 +1,229 @@
+"""relu-nmt-serve as a process: its page in a browser, its load, its end."""
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from relu_nmt.config import to_dict
+from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
+from tests.chromium import PROGRAM, Chromium
+from tests.commands import run_here
+from tests.unit.serving.served_models import make_translator
+
+SEARCH = ("--beam", "1", "--max-len-a", "0", "--max-len-b", "6")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model") / "model.safetensors"
+    translator = make_translator()
+    [model] = translator.models
+    metadata = {"model_config": to_dict(model.config), "task": translator.task.to_state()}
+    metadata["args"] = {"documents": {"max_doc_tokens": 60}}
+    save_checkpoint(path, Checkpoint(model.state_dict(), metadata))
+    return path
+
+
+class Server:
+    """The command, listening at a free port."""
+
+    def __init__(self, checkpoint, *flags):
+        command = [sys.executable, "-m", "relu_nmt.cli.serve", str(checkpoint), "--port", "0"]
+        self.process = subprocess.Popen(
+            [*command, *SEARCH, *flags], stderr=subprocess.PIPE, text=True
+        )
+        self.lines = []
+        for line in self.process.stderr:
+            self.lines.append(line)
+            if found := re.search(r"http://\S+/", line):
+                self.url = found[0]
+                break
+        else:
+            raise AssertionError("".join(self.lines))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+        self.process.stderr.close()
+
+    def ask(self, path, body=None):
+        """Return status and JSON (or text) of an answer."""
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(self.url + path, data, headers)
+        try:
+            with urllib.request.urlopen(request, timeout=120) as answer:
+                text, status = answer.read().decode(), answer.status
+        except urllib.error.HTTPError as error:
+            text, status = error.read().decode(), error.code
+        return status, text if path == "metrics" else json.loads(text)
+
+
+@pytest.fixture(scope="module")
+def server(checkpoint):
+    with Server(checkpoint) as server:
+        yield server
+
+
+def weights_of(words, tokens, weights):
+    """Return the weight of each word: those of its tokens, divided where a token has several."""
+    totals = [0.0] * len(words)
+    for token, weight in zip(tokens, weights, strict=True):
+        own = [
+            number
+            for number, (line, begin, end) in enumerate(words)
+            if line == token["line"] and begin < token["end"] and end > token["begin"]
+        ]
+        for number in own:
+            totals[number] += weight / len(own)
+    # The end symbol and separators stand for themselves.
+    free = [w for t, w in zip(tokens, weights, strict=True) if t["begin"] == t["end"]]
+    return totals + free
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(PROGRAM is None, reason="chromium is not installed")
+def test_a_person_translates_a_document_and_sees_the_attention(server, tmp_path):
+    word = "[...document.querySelectorAll('.source .word')].find(own => own.textContent === 'Haus')"
+    shaded = "[...document.querySelectorAll('.word')].filter(own => own.style.backgroundColor)"
+    with Chromium(tmp_path / "profile") as browser:
+        browser.open(server.url)
+        browser.until("model !== null")
+        assert browser.run("document.title") == "German → English"
+        browser.run("document.getElementById('text').focus()")
+        browser.type("Das ist gross. Ein Haus, z. B. das 🙂 Haus.\n\nEin Garten <b>.")
+        browser.until("rows.length === 3 && rows.every(row => row.shared)")
+        pairs = browser.run(
+            "rows.map(row => [row.element.querySelector('.source').textContent, row.target])"
+        )
+        sources = ["Das ist gross.", "Ein Haus, z. B. das 🙂 Haus.", "Ein Garten <b>."]
+        assert [source for source, _ in pairs] == sources
+        assert [target for _, target in pairs] == server.ask("translate", {"lines": sources})[1][
+            "lines"
+        ]
+        # A word shows what attends to it, by layer and head; another kind of attention, a head.
+        x, y = browser.run(f"(at => [at.x + 4, at.y + 4])(({word}).getBoundingClientRect())")
+        browser.point(x, y)
+        browser.until("!document.getElementById('found').hidden")
+        assert browser.run("document.getElementById('word').textContent") == "Haus"
+        assert browser.run("document.querySelectorAll('#heads canvas').length") == 4
+        browser.point(x, y, click=True)
+        browser.run("document.querySelector('[data-slot=self]').click()")
+        browser.until(f"{shaded}.length && {shaded}.every(own => own.closest('.source'))")
+        browser.run("document.querySelectorAll('#heads button')[3].click()")
+        browser.until("document.getElementById('where').textContent.endsWith('layer 2, head 2')")
+        asked, line = browser.run("[current.row.shared, current.row.number]")
+        _, found = server.ask("attention", {**asked, "slot": "encoder", "line": line})
+        query = [token["text"] for token in found["queries"]].index("Haus")
+        row = found["weights"][1][1][query]
+        words = browser.run(
+            "rows.filter(row => row.shared === current.row.shared).flatMap("
+            "row => row.sides.source.map(own => [own.line, own.begin, own.end]))"
+        )
+        shown = browser.run("document.querySelector('#top dd').textContent")
+        assert float(shown) == pytest.approx(max(weights_of(words, found["keys"], row)), abs=2e-3)
+        browser.run("document.dispatchEvent(new KeyboardEvent('keydown', {key: 'Escape'}))")
+        assert browser.run(f"{shaded}.length") == 0
+        # A dropped file, on a phone: nothing is wider than it.
+        browser.resize(390, 844, touch=True)
+        browser.run("open(new File(['klein\\r\\nEin Garten.\\n'], 'text.txt'))")
+        browser.until("rows.length === 2 && rows.every(row => row.shared)")
+        assert browser.run("result()").count("\n") == 1
+        assert browser.run("document.documentElement.scrollWidth") <= 390
+        assert browser.complaints() == []
+
+
+@pytest.mark.slow
+def test_under_load_everyone_is_answered(checkpoint):
+    lines = [["ein Haus ist klein ."] * 4, ["das Haus ist gross ."] * 20, ["klein"]]
+    with Server(checkpoint, "--max-waiting", "6") as server, ThreadPoolExecutor(24) as pool:
+        alone = [server.ask("translate", {"lines": own})[1]["lines"] for own in lines]
+
+        def ask(number):
+            for _ in range(200):
+                status, found = server.ask("translate", {"lines": lines[number % 3]})
+                statuses[status] += 1
+                if status == 200:
+                    return found["lines"] == alone[number % 3]
+                assert status == 429, found
+                time.sleep(0.05)
+
+        statuses = Counter()
+        assert all(pool.map(ask, range(72)))
+        assert statuses[200] == 72
+        assert statuses[429] > 0  # 24 at a time are more than 6
+        _, metrics = server.ask("metrics")
+        counted = re.search(r'path="/translate",status="429"} (\S+)', metrics)
+        assert float(counted[1]) == statuses[429]
+        batches = float(re.search(r"batch_sentences_count (\S+)", metrics)[1])
+        assert batches < 72 + 4
+        assert server.ask("health")[1] == {"status": "ok", "waiting": 0}
+
+
+@pytest.mark.slow
+def test_a_client_that_leaves_frees_its_place(server):
+    host, port = re.search(r"//(.+):(\d+)/", server.url).groups()
+    body = json.dumps({"lines": ["ein Haus ist klein ."] * 250}).encode()
+    head = f"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+    head += "Content-Type: application/json\r\n\r\n"
+    with socket.create_connection((host, int(port))) as connection:
+        connection.sendall(head.encode() + body)
+        while not server.ask("health")[1]["waiting"]:
+            time.sleep(0.01)
+    end = time.monotonic() + 60
+    while server.ask("health")[1]["waiting"]:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_a_signal_lets_it_finish_what_it_has_begun(checkpoint):
+    with Server(checkpoint) as server:
+        body = {"lines": ["ein Haus ist klein ."] * 100}
+        found = []
+        asking = threading.Thread(target=lambda: found.append(server.ask("translate", body)))
+        asking.start()
+        while not server.ask("health")[1]["waiting"] and asking.is_alive():
+            time.sleep(0.005)
+        server.process.send_signal(signal.SIGTERM)
+        asking.join(120)
+        assert server.process.wait(120) == -signal.SIGTERM
+        assert found[0][0] == 200 and len(found[0][1]["lines"]) == 100
+        assert "Traceback" not in server.process.stderr.read()
+
+
+def test_what_cannot_be_served_is_one_line(checkpoint, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = run_here("serve", checkpoint, "--port", port, check=False)
+    assert done.returncode == 2
+    assert f"--port {port}: cannot listen there: Address already in use" in done.stderr
+    for flags, expected in (
+        ([tmp_path / "none.safetensors"], "no such checkpoint"),
+        ([checkpoint, "--sampling"], "--sampling: the server gives one translation"),
+        ([checkpoint, "--nbest", "2"], "--nbest: the server gives one translation"),
+        ([checkpoint, "--truncate-source"], "--truncate-source: the server gives"),
+        ([checkpoint, "--score-reference"], "need references"),
+        ([checkpoint, "--max-waiting", "0"], "--max-waiting 0: expected 1 to 1024"),
+        ([checkpoint, "--host", "no such host"], "cannot listen there"),
+        ([checkpoint, "--window-overlap", "1", "--max-doc-tokens", "1"], "--window-overlap 1"),
+        ([], "CKPT is missing"),
+    ):
+        done = run_here("serve", *flags, *(["--port", "0"] if flags else []), check=False)
+        assert done.returncode == 2
+        assert expected in done.stderr
+        assert done.stderr.count("\n") == 1

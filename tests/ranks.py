@@ -1,0 +1,43 @@
+"""Processes that train together, forked from the tests': each spares the seconds of an import."""
+
+import os
+import socket
+import traceback
+
+from relu_nmt.training.distributed import join_processes
+
+
+def run_ranks(work, count, folder, seconds=90):
+    """Call ``work(process)`` in so many processes on the CPU; return their exit codes.
+
+    What a process raises is written to ``folder/rank.N``.
+    """
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    folder.mkdir(parents=True, exist_ok=True)
+    numbers = []
+    for rank in range(count):
+        number = os.fork()
+        if number == 0:
+            os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
+            os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(count)}
+            _work(work, folder / f"rank.{rank}", seconds)
+        numbers.append(number)
+    return [os.waitstatus_to_exitcode(os.waitpid(number, 0)[1]) for number in numbers]
+
+
+def _work(work, errors, seconds):
+    import signal
+
+    signal.alarm(seconds)  # ends it, however it hangs
+    code = 1
+    try:
+        process = join_processes(cpu=True)
+        work(process)
+        process.close()
+        code = 0
+    except BaseException as error:
+        errors.write_text(f"{type(error).__name__}: {error}\n{traceback.format_exc()}")
+    finally:
+        os._exit(code)

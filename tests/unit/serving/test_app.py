@@ -1,0 +1,388 @@
+import asyncio
+import json
+import re
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import schemathesis
+import torch
+from fastapi.testclient import TestClient
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+from schemathesis import GenerationMode
+
+from relu_nmt.decoding.config import DocumentGenerationConfig, WindowConfig
+from relu_nmt.errors import ConfigError
+from relu_nmt.serving.app import ServerLimits, make_app
+from relu_nmt.serving.limits import LimitBody
+from tests.unit.serving.served_models import make_translator
+
+LINES = ["ein Haus", "", "das Haus ist gross . klein", "Garten", "ein Xaver . 🙂"]
+SEARCH = {"beam": 2, "max_len_b": 6}
+
+
+def client_of(translator=None, **limits):
+    config = DocumentGenerationConfig(**SEARCH)
+    app = make_app(translator or make_translator(), config, limits=ServerLimits(**limits))
+    return TestClient(app)
+
+
+@pytest.fixture(scope="module")
+def client():
+    with client_of(max_tokens=200, max_bytes=20_000) as client:
+        yield client
+
+
+def metric(client, name, **labels):
+    for family in text_string_to_metric_families(client.get("/metrics").text):
+        for sample in family.samples:
+            if sample.name == name and sample.labels == labels:
+                return sample.value
+    return 0
+
+
+@pytest.mark.parametrize("max_doc_tokens", [None, 1, 8])
+def test_a_document_is_translated_as_from_python(client, max_doc_tokens):
+    given = {} if max_doc_tokens is None else {"max_doc_tokens": max_doc_tokens}
+    answer = client.post("/translate", json={"lines": LINES, **given})
+    assert answer.status_code == 200, answer.text
+    found = answer.json()
+    alone = make_translator().translate_documents([LINES], **given, **SEARCH)
+    assert found["lines"] == alone[0]
+    assert len(found["lines"]) == len(LINES)
+    assert found["lines"][1] == ""
+    assert [group["first"] for group in found["groups"]] == [w.window.first for w in alone.windows]
+    assert [line for group in found["groups"] for line in group["lines"]] == found["lines"]
+    assert found["source_tokens"] > len(LINES)
+
+
+def test_requests_at_the_same_time_get_what_each_gets_alone():
+    texts = [[f"ein {'gross ' * i}Haus", "das ist klein ."] for i in range(8)]
+    with client_of(batch_wait=0.2) as client, ThreadPoolExecutor(len(texts)) as pool:
+        before = metric(client, "relu_nmt_batch_sentences_count")
+        together = list(pool.map(lambda t: client.post("/translate", json={"lines": t}), texts))
+        batches = metric(client, "relu_nmt_batch_sentences_count") - before
+        alone = [client.post("/translate", json={"lines": text}) for text in texts]
+    assert [a.json()["lines"] for a in together] == [a.json()["lines"] for a in alone]
+    assert batches < len(texts)
+
+
+def test_a_model_of_sentences_gives_a_group_for_each(client):
+    with client_of(make_translator(separated=False)) as plain:
+        assert plain.get("/model").json()["keeps_sentences"] is False
+        asked = {"lines": ["ein Haus", "das Haus"]}
+        assert len(plain.post("/translate", json=asked).json()["groups"]) == 2
+        joined = plain.post("/translate", json={**asked, "max_doc_tokens": 50}).json()
+        assert [(g["count"], len(g["lines"])) for g in joined["groups"]] == [(2, 1)]
+        shown = {"lines": asked["lines"], "translation": joined["lines"]}
+        assert plain.post("/attention", json=shown).status_code == 200
+
+
+@pytest.mark.parametrize("slot", ["cross", "encoder", "decoder"])
+def test_attention_is_that_of_the_translator(client, slot):
+    translator = make_translator()
+    asked = {"lines": ["das Haus"], "translation": ["the  big house"], "slot": slot}
+    found = client.post("/attention", json=asked).json()
+    for layer in range(2):
+        expected = translator.attention("das Haus", "the big house", slot, layer)
+        np.testing.assert_allclose(found["weights"][layer], expected.weights, atol=6e-5)
+        assert [token["text"] for token in found["queries"]] == expected.queries
+        assert [token["text"] for token in found["keys"]] == expected.keys
+    sides = {"lines": "das Haus", "translation": "the  big house"}
+    text = sides["lines" if slot == "encoder" else "translation"]
+    words = [text[token["begin"] : token["end"]] for token in found["queries"]]
+    assert words == [*text.split(), "", ""]
+    assert [token["line"] for token in found["queries"]][-2:] == [0, None]
+
+
+@pytest.mark.parametrize("document_attention", ["full", "aligned"])
+def test_attention_of_a_line_within_its_document(document_attention):
+    more = {} if document_attention == "full" else {"global_layers": 1}
+    translator = make_translator(document_attention=document_attention, **more)
+    asked = {"lines": ["das Haus", "klein"], "translation": ["the house", "small ."]}
+    with client_of(translator) as client:
+        whole = client.post("/attention", json=asked).json()
+        part = client.post("/attention", json={**asked, "line": 1}).json()
+        wrong = client.post("/attention", json={**asked, "line": 2})
+        # Any text may be looked at, also one with other sentences than its source.
+        odd = {**asked, "translation": ["a <sep> </s> <pad> b", "", "x <sep>"]}
+        assert client.post("/attention", json=odd).status_code == 200
+    rows = [i for i, token in enumerate(whole["queries"]) if token["line"] == 1]
+    assert [whole["queries"][i] for i in rows] == part["queries"]
+    assert np.array(whole["weights"])[:, :, rows].tolist() == part["weights"]
+    assert wrong.status_code == 422 and "lines count from 0" in wrong.json()["error"]
+
+
+def test_a_mechanism_without_weights_and_an_ensemble_say_so():
+    asked = {"lines": ["das"], "translation": ["the"]}
+    for translator in (
+        make_translator(encoder_attention="xca"),
+        make_translator(num_models=2),
+    ):
+        with client_of(translator) as client:
+            slots = client.get("/model").json()["attention"]
+            answer = client.post("/attention", json={**asked, "slot": "encoder"})
+            assert not slots["encoder"]["has_weights"]
+            assert answer.status_code == 422, answer.text
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ({}, "lines: Field required"),
+        ({"lines": []}, "lines: "),
+        ({"lines": "ein Haus"}, "lines: "),
+        ({"lines": ["ein", 3]}, "lines.1: "),
+        ({"lines": ["x" * 4001]}, "lines.0: "),
+        ({"lines": ["a"], "max_doc_tokens": 0}, "max_doc_tokens: "),
+        ({"lines": ["a"], "max_doc_tokens": "9"}, "max_doc_tokens: "),
+        ({"lines": ["a"], "replace_unk": "/etc/passwd"}, "replace_unk: Extra inputs"),
+        ({"lines": ["\ud800"]}, "lines.0: "),
+        ([], "expected an object"),
+        (b"[" * 9000, ""),
+        (b'{"lines": ["a"', "the body is no JSON"),
+        (b'{"lines": ["\xff"]}', ""),
+        (b'{"lines": ["a"], "max_doc_tokens": ' + b"9" * 5000 + b"}", ""),
+        (b"", ""),
+    ],
+)
+def test_what_is_wrong_is_told_in_one_line(client, body, expected):
+    headers = {"Content-Type": "application/json"}
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    for path in ("/translate", "/attention"):
+        answer = client.post(path, content=data, headers=headers)
+        assert answer.status_code == 422, answer.text
+        assert list(answer.json()) == ["error"] and "\n" not in answer.json()["error"]
+    answer = client.post("/translate", content=data, headers=headers)
+    assert answer.json()["error"].startswith(expected)
+
+
+def test_a_whole_number_may_have_a_point(client):
+    answer = client.post("/translate", json={"lines": ["ein Haus"], "max_doc_tokens": 9.0})
+    assert answer.status_code == 200
+
+
+def test_json_must_be_said_to_be_json(client):
+    answer = client.post("/translate", content=b'{"lines": ["a"]}')
+    assert answer.status_code == 422
+    assert "Content-Type" in answer.json()["error"]
+
+
+def test_large_requests_are_refused_before_they_are_read(client):
+    answer = client.post("/translate", json={"lines": ["x" * 3000] * 9})
+    assert answer.status_code == 413 and "20,000 bytes" in answer.json()["error"]
+
+    answer = client.post("/translate", json={"lines": ["ein Haus"] * 100})
+    assert answer.status_code == 413
+    assert "more than 200 tokens, at line 51 of 100" in answer.json()["error"]
+
+
+@pytest.mark.parametrize(("pause", "status"), [(0, 413), (9, 408)])
+def test_a_body_that_does_not_end_or_come_is_refused(client, pause, status):
+    sent = []
+
+    async def receive():
+        await asyncio.sleep(pause)
+        return {"type": "http.request", "body": b" " * 1000, "more_body": True}
+
+    async def send(message):
+        sent.append(message)
+
+    limit = LimitBody(client.app, max_bytes=20_000, seconds=0.5)
+    asyncio.run(limit({"type": "http"}, receive, send))
+    assert sent[0]["status"] == status and "error" in json.loads(sent[1]["body"])
+
+
+def test_a_line_that_the_model_cannot_read_is_told(client):
+    translator = make_translator(encoder_positions="learned", max_source_positions=5)
+    with client_of(translator) as short:
+        answer = short.post("/translate", json={"lines": ["ein", "ein das Haus ist gross"]})
+        assert answer.status_code == 422
+        assert answer.json()["error"] == "line 2 has 7 tokens, but the model reads 5"
+        fits = {"lines": ["ein Haus", "das Haus"]}
+        assert short.post("/translate", json={**fits, "max_doc_tokens": 5}).status_code == 200
+        assert short.post("/translate", json={**fits, "max_doc_tokens": 9}).status_code == 422
+
+
+class Slow:
+    """Lets a translator wait, before each search, until it may go on."""
+
+    def __init__(self, translator):
+        self.go = threading.Event()
+        self.number = 0
+        self._search = translator.translate_sentences
+        translator.translate_sentences = self
+
+    def __call__(self, *arguments):
+        self.number += 1
+        assert self.go.wait(60)
+        return self._search(*arguments)
+
+
+@pytest.fixture
+def slow():
+    """Return a function that gives a client, and what holds its translator up."""
+    held = []
+
+    def make(**limits):
+        translator = make_translator()
+        held.append(Slow(translator))
+        held[-1].go.set()
+        client = client_of(translator, **limits)
+        held[-1].go.clear()
+        return client, held[-1]
+
+    yield make
+    for own in held:
+        own.go.set()
+
+
+def test_who_comes_when_all_places_are_taken_is_told_to_come_back(slow):
+    client, held = slow(max_waiting=3)
+    asked = {"lines": ["ein Haus"]}
+    with client, ThreadPoolExecutor(3) as pool:
+        waiting = [pool.submit(client.post, "/translate", json=asked) for _ in range(3)]
+        while client.get("/health").json()["waiting"] < 3:
+            time.sleep(0.01)
+        refused = client.post("/translate", json=asked)
+        assert refused.status_code == 429 and refused.headers["Retry-After"] == "1"
+        assert metric(client, "relu_nmt_requests_waiting") == 3
+        held.go.set()
+        assert {answer.result().status_code for answer in waiting} == {200}
+        while client.get("/health").json()["waiting"]:
+            time.sleep(0.01)
+        assert client.post("/translate", json=asked).status_code == 200
+        labels = {"path": "/translate", "status": "429"}
+        assert metric(client, "relu_nmt_requests_total", **labels) == 1
+
+
+def test_what_takes_too_long_is_given_up_and_others_go_on(slow):
+    client, held = slow(seconds=3, max_waiting=2)
+    with client, ThreadPoolExecutor(2) as pool:
+        asked = [pool.submit(client.post, "/translate", json={"lines": ["das"]}) for _ in range(2)]
+        assert {answer.result().status_code for answer in asked} == {504}
+        while client.get("/health").json()["waiting"]:  # places are free again
+            time.sleep(0.01)
+        number = held.number
+        held.go.set()
+        assert client.post("/translate", json={"lines": ["ein Haus"]}).status_code == 200
+        assert held.number <= number + 2
+
+
+def test_a_stopping_server_says_so(slow):
+    client, _ = slow()
+    with client:
+        pass
+    health = client.get("/health")
+    assert (health.status_code, health.json()["status"]) == (503, "stopping")
+    answer = client.post("/translate", json={"lines": ["ein"]})
+    assert answer.status_code == 503 and "Retry-After" in answer.headers
+
+
+@pytest.mark.parametrize("error", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory")])
+def test_too_little_memory_is_no_end(error, slow):
+    client, held = slow()
+    search, held._search = held._search, lambda *_: (_ for _ in ()).throw(error)
+    held.go.set()
+    with client:
+        answer = client.post("/translate", json={"lines": ["ein"]})
+        assert answer.status_code == 503 and "memory" in answer.json()["error"]
+        held._search = search
+        assert client.post("/translate", json={"lines": ["ein"]}).status_code == 200
+
+
+def test_an_unforeseen_error_shows_nothing_of_the_server(slow):
+    client, held = slow()
+    held._search = lambda *_: 1 // 0
+    held.go.set()
+    with TestClient(client.app, raise_server_exceptions=False) as quiet:
+        answer = quiet.post("/translate", json={"lines": ["ein"]})
+    assert (answer.status_code, list(answer.json())) == (500, ["error"])
+    assert "division" not in answer.text
+
+
+def test_only_names_of_this_machine_are_answered():
+    with client_of(allowed_hosts=("localhost",)) as client:
+        assert client.get("/health", headers={"Host": "localhost:8000"}).status_code == 200
+        assert client.get("/health", headers={"Host": "elsewhere.example"}).status_code == 400
+
+
+def test_unknown_paths_are_errors_and_counted_as_one(client):
+    for path in ("/x", "/translate/../../etc/passwd", "/%2e%2e/setup.py", "/static/x"):
+        answer = client.get(path)
+        assert answer.status_code == 404 and list(answer.json()) == ["error"]
+    assert client.get("/translate").status_code == 405
+    assert metric(client, "relu_nmt_requests_total", path="other", status="404") >= 4
+
+
+def test_settings_that_do_not_fit_the_model_are_told_at_the_start():
+    with pytest.raises(ConfigError, match="--sentence-separator"):
+        windows = WindowConfig(20, window_overlap=1, repair=True)
+        make_app(make_translator(separated=False), windows=windows)
+    assert not [t for t in threading.enumerate() if t.name == "model" and not t.daemon]
+
+
+def test_the_page_needs_nothing_from_elsewhere(client):
+    answer = client.get("/")
+    assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
+    rules = answer.headers["Content-Security-Policy"]
+    assert "default-src 'none'" in rules and rules.count("sha256-") == 2
+    links = re.findall(r"""(?:src|href|action)\s*=\s*["']([^"']*)""", answer.text)
+    assert [link[:5] for link in links] == ["data:"]
+    assert not re.findall(r"innerHTML|insertAdjacentHTML|document\.write|\beval\(", answer.text)
+    template = Path(make_app.__code__.co_filename).parent / "templates" / "translate.html"
+    assert answer.text == template.read_text("utf-8")
+
+
+@pytest.mark.slow
+@given(
+    st.lists(st.text(max_size=30), min_size=1, max_size=3),
+    st.lists(st.text(max_size=30), min_size=1, max_size=3),
+)
+@hypothesis_settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_text_is_translated_and_shown(client, lines, translation):
+    answer = client.post("/translate", json={"lines": lines})
+    assert answer.status_code == 200, answer.text
+    assert len(answer.json()["lines"]) == len(lines)
+    asked = {"lines": lines, "translation": translation}
+    answer = client.post("/attention", json=asked)
+    assert answer.status_code in (200, 413), answer.text
+
+
+@pytest.fixture(scope="module")
+def api():
+    with client_of(max_bytes=10_000_000) as client:
+        yield client, schemathesis.openapi.from_dict(client.get("/openapi.json").json())
+
+
+def call_and_validate(client, case):
+    asked = case.as_transport_kwargs(base_url=str(client.base_url))
+    case.validate_response(client.request(**asked))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.value)
+@pytest.mark.parametrize("path", ["/translate", "/attention"])
+def test_the_api_is_as_it_is_described(api, path, mode):
+    client, description = api
+
+    @given(description[path]["POST"].as_strategy(generation_mode=mode))
+    @hypothesis_settings(max_examples=25, suppress_health_check=list(HealthCheck))
+    def call(case):
+        if mode == GenerationMode.POSITIVE:
+            case.body.pop("line", None)  # whether there is such a line is not in the description
+        call_and_validate(client, case)
+
+    call()
+
+
+@pytest.mark.parametrize("path", ["/model", "/health", "/metrics"])
+def test_what_is_told_is_as_it_is_described(api, path):
+    client, description = api
+    call_and_validate(client, description[path]["GET"].Case())

@@ -1,0 +1,178 @@
+"""A training that is interrupted at any update and goes on is, bit for bit, one that was not."""
+
+import dataclasses
+import functools
+import shutil
+import signal
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relu_nmt.optim.config import SCHEDULES
+from relu_nmt.training.batches import Share
+from relu_nmt.training.checkpoint import load_checkpoint
+from tests.fuzz.fresh import fresh
+from tests.ranks import run_ranks
+from tests.unit.training import toy
+from tests.unit.training.toy import Toy, ToySource
+
+UPDATES = 17
+SCHEDULE_SETTINGS = {
+    "inverse_sqrt": {},
+    "cosine": {"lr_period_updates": 6, "t_mult": 2, "lr_shrink": 0.5},
+    "polynomial_decay": {"total_num_update": 12, "power": 2, "end_learning_rate": 0.001},
+    "fixed": {"lr": (0.05, 0.03), "force_anneal": 2, "lr_shrink": 0.5, "warmup_updates": 3},
+    "reduce_lr_on_plateau": {"lr_threshold": 0.5, "lr_shrink": 0.5},
+}
+MODES = {
+    "accumulation": {"run": {"update_freq": (3,)}},
+    "accumulation by epoch": {"run": {"update_freq": (1, 2, 4)}},
+    "average": {"ema": {"store_ema": True, "ema_decay": 0.9}},
+    "average now and then": {
+        "ema": {"store_ema": True, "ema_decay": 0.5, "ema_start_update": 3, "ema_update_freq": 2}
+    },
+    "bfloat16": {"run": {"bf16": True, "clip_norm": 0.5}},
+    "workers": {"run": {"num_workers": 2}},
+    "validation often": {
+        "validation": {"validate_interval_updates": 2},
+        "run": {"patience": 50},
+        "schedule": {"lr_scheduler": "reduce_lr_on_plateau", "lr_threshold": 0.5},
+    },
+    "all together": {
+        "run": {"update_freq": (2,), "bf16": True, "clip_norm": 0.5, "num_workers": 1},
+        "ema": {"store_ema": True, "ema_decay": 0.9},
+        "schedule": {"lr_scheduler": "cosine", "lr_period_updates": 6},
+    },
+} | {name: {"schedule": {"lr_scheduler": name, **own}} for name, own in SCHEDULE_SETTINGS.items()}
+
+
+class Interrupting(ToySource):
+    """A signal comes as it reads a batch for the n-th time; batches of unequal sizes."""
+
+    def __init__(self, at=None):
+        super().__init__()
+        self.at = at
+
+    def load(self, index):
+        batch = super().load(index)
+        if len(self.loaded) == self.at:
+            signal.raise_signal(signal.SIGTERM)
+        return batch
+
+
+def train(folder, mode, at=None):
+    """Train up to UPDATES, or to a signal; returns the trainer."""
+    settings = {name: dict(values) for name, values in MODES[mode].items()}
+    run = {"max_update": UPDATES, "preflight": False, **settings.pop("run", {})}
+    keep = {"no_epoch_checkpoints": True}
+    trainer = Toy(folder, run, keep, train=Interrupting(at), **settings).trainer()
+    trainer.train()
+    return trainer
+
+
+def assert_same(left, right, left_folder, right_folder):
+    """Compare all that is stored, but for times."""
+    one, other = (
+        load_checkpoint(folder / "checkpoint_last.safetensors", with_training_state=True)
+        for folder in (left_folder, right_folder)
+    )
+    for kind in ("model_tensors", "training_tensors"):
+        first, second = getattr(one, kind), getattr(other, kind)
+        assert first.keys() == second.keys()
+        for name in first:
+            assert torch.equal(first[name], second[name]), name
+    states = [dataclasses.asdict(trainer.state) for trainer in (left, right)]
+    for state in states:
+        del state["seconds"]
+        for meters in ("inner", "epoch_meters"):
+            del state[meters]["seconds"]
+    assert states[0] == states[1]
+
+
+@functools.cache
+def whole(mode):
+    folder = Path(tempfile.mkdtemp(prefix="whole"))
+    return folder, train(folder, mode)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _remove_wholes():
+    yield
+    for mode in MODES:
+        shutil.rmtree(whole(mode)[0], ignore_errors=True)
+    whole.cache_clear()
+
+
+def test_every_schedule_is_there():
+    assert set(SCHEDULE_SETTINGS) == set(SCHEDULES.names())
+
+
+@pytest.mark.parametrize("mode", MODES)
+@fresh(4)
+@given(stops=st.lists(st.integers(1, UPDATES), min_size=1, max_size=3))
+def test_interrupted_at_any_update(mode, stops):
+    expected_folder, expected = whole(mode)
+    with tempfile.TemporaryDirectory() as folder:
+        for at in stops:
+            train(Path(folder), mode, at)
+        trainer = train(Path(folder), mode)
+        assert_same(expected, trainer, expected_folder, Path(folder))
+
+
+@fresh(200)
+@given(
+    count=st.integers(1, 40),
+    parts=st.lists(st.tuples(st.integers(1, 5), st.integers(1, 4), st.integers(1, 6)), max_size=5),
+)
+def test_any_numbers_of_processes_train_on_every_batch_once(count, parts):
+    """Each part: processes, batches that they accumulate, and updates until they are stopped."""
+    offset, seen = 0, []
+    for world_size, update_freq, stop in [*parts, (1, 1, count)]:
+        shares = [Share(count, offset, update_freq, r, world_size) for r in range(world_size)]
+        updates = [share.updates()[:stop] for share in shares]
+        assert len({len(own) for own in updates}) == 1
+        assert len({len(update) for own in updates for update in own}) <= 2  # the last is shorter
+        seen += [i for own in updates for update in own for i in update if i is not None]
+        offset = min(offset + len(updates[0]) * shares[0].batches_per_update, count)
+    assert sorted(seen) == list(range(count))
+
+
+def train_as_ranks(folder, process, max_update, at=None):
+    """Train in this process, one of however many; only the last one may get the signal."""
+    toy.ProcessGroup = lambda *_: process
+    at = at if process.rank == process.world_size - 1 else None
+    ema = {"store_ema": True, "ema_decay": 0.9}
+    run = {"max_update": max_update, "update_freq": (2,), "preflight": False}
+    keep = {"no_epoch_checkpoints": True}
+    trainer = Toy(folder, run, keep, train=Interrupting(at), ema=ema).trainer()
+    trainer.train()
+    process.gather(None)  # the first one has written, before another goes on or compares
+    return trainer
+
+
+def test_two_processes_interrupted_and_then_only_one(tmp_path):
+    """7 batches an epoch, 4 of which an update takes."""
+
+    def work(process):
+        expected = train_as_ranks(tmp_path / "whole", process, 7)
+        for at in (4, 5, None):
+            trainer = train_as_ranks(tmp_path / "parts", process, 7, at)
+        assert_same(expected, trainer, tmp_path / "whole", tmp_path / "parts")
+        # Into the middle of an epoch, for one process to go on from.
+        train_as_ranks(tmp_path / "fewer", process, 3)
+
+    codes = run_ranks(work, 2, tmp_path / "errors")
+    told = [path.read_text() for path in (tmp_path / "errors").iterdir()]
+    assert codes == [0, 0], told
+    before = toy.ProcessGroup
+    alone = before(0, 1, torch.device("cpu"))
+    trainer = train_as_ranks(tmp_path / "fewer", alone, 5)
+    toy.ProcessGroup = before
+    # The second epoch is complete: as many samples as its batches have, each counted once.
+    assert trainer.state.epoch == 3
+    sizes = [len(ToySource().load(index).ids) for index in range(7)]
+    assert trainer.result.epochs[-1]["bsz"] * 3 == pytest.approx(sum(sizes), abs=0.2)
