@@ -45,10 +45,6 @@ class ShardedBatches:
         self._epoch = epoch
         return self.batches.begin_epoch(epoch)
 
-    def largest(self) -> int:
-        """Return the number of the batch of the planned epoch that takes the most memory."""
-        return self.batches.largest()
-
     def load(self, index: int) -> TranslationBatch:
         """Read batch ``index`` of the planned epoch."""
         return self.batches.load(index)
