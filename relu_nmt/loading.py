@@ -105,7 +105,10 @@ def load_model(
         changed = known_fields(TransformerConfig, overrides or {})
     except ConfigError as error:
         raise ConfigError(f"--model-overrides: {error}") from error
-    settings = {**checkpoint.metadata["model_config"], **changed}
+    stored = checkpoint.metadata["model_config"]
+    if not isinstance(stored, dict):
+        raise CheckpointError(f"{path}: its model_config is no table of settings")
+    settings = {**stored, **changed}
     try:
         model = build_model(from_dict(TransformerConfig, settings), task)
     except ConfigError as error:  # such as an attention that a file of the user's registers

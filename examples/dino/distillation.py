@@ -211,8 +211,9 @@ class SelfDistillation(nn.Module):
         self.model = model
         self.config = config
         self._total_updates = total_updates
-        self._sum = torch.zeros_like(model.centre)
-        self._count = 0
+        # Buffers, so that who only tries a batch can put them back.
+        self.register_buffer("_sum", torch.zeros_like(model.centre), persistent=False)
+        self.register_buffer("_count", torch.zeros(1), persistent=False)
 
     def follow(self, trainer: Trainer) -> None:
         """Take part in a trainer's updates: it knows their numbers, and its optimiser steps."""
@@ -234,7 +235,7 @@ class SelfDistillation(nn.Module):
             outputs = model.teacher.head(model.teacher.features(batch.large)).float()
             targets = (outputs - model.centre) / config.teacher_temperature_of(epoch)
             targets = targets.softmax(-1).unflatten(0, batch.large.shape[:2])
-            self._sum = self._sum.to(outputs.device) + outputs.sum(0)
+            self._sum += outputs.sum(0)
             self._count += len(outputs)
         with record_attention(model.student, Need(telemetry=telemetry)) as records:
             features = model.student.features(batch.large)
@@ -264,10 +265,11 @@ class SelfDistillation(nn.Module):
     def _after_step(self, *_: object) -> None:
         """Move the teacher towards the student, and the centre to the outputs of this update."""
         self.model.update_teacher(cosine(self.config.teacher_momentum, 1.0, self._share_done))
-        total = torch.cat([self._sum, self._sum.new_tensor([self._count])])
+        total = torch.cat([self._sum, self._count])
         total = self._trainer.parts.process.sum(total)
         self.model.centre.lerp_(total[:-1] / total[-1], 1 - self.config.centre_momentum)
-        self._sum, self._count = torch.zeros_like(self._sum), 0
+        self._sum.zero_()
+        self._count.zero_()
 
     @property
     def _share_done(self) -> float:

@@ -199,7 +199,10 @@ def _checkpoint_settings(path: Path) -> Mapping[str, Any]:
 
     try:
         with safe_open(path, framework="np") as file:
-            return json.loads(file.metadata()["args"])
+            settings = json.loads(file.metadata()["args"])
+        if not isinstance(settings, dict):
+            raise ValueError("args is no table")
+        return settings
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"--config {path}: no checkpoint with settings in it") from error
 

@@ -70,10 +70,15 @@ def leaving_no_trace(model: nn.Module) -> Iterator[None]:
             yield
         finally:
             model.zero_grad(set_to_none=True)
+            # A table that grew is of use as it is.
+            same = {}
             for name, buffer in model.named_buffers():
-                # A table that grew is of use as it is.
                 if name in buffers and buffers[name].shape == buffer.shape:
-                    buffer.copy_(buffers[name])
+                    same[name] = buffers[name]
+                    buffer.copy_(same[name])
+            # Loading also tells modules that hold what they made of a buffer.
+            stored = model.state_dict().keys() & same.keys()
+            model.load_state_dict({name: same[name] for name in stored}, strict=False)
 
 
 def try_batch(parts: "Components", batch: Batch) -> str:

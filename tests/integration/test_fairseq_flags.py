@@ -28,8 +28,8 @@ def data(tmp_path_factory):
         for language in ("de", "en"):
             (folder / f"{split}.{language}").write_text(text)
     config = PreprocessConfig(
-        "de",
-        "en",
+        source_lang="de",
+        target_lang="en",
         trainpref=str(folder / "train"),
         validpref=str(folder / "valid"),
         testpref=f"{folder / 'test'},{folder / 'train1'}",

@@ -20,7 +20,11 @@ def data(tmp_path_factory):
             (folder / f"{split}.{language}").write_text("".join(f"{line}\n" for line in lines))
     prefixes = {f"{split}pref": str(folder / split) for split in ("train", "valid")}
     config = PreprocessConfig(
-        "de", "en", destdir=str(folder / "bin"), joined_dictionary=True, **prefixes
+        source_lang="de",
+        target_lang="en",
+        destdir=str(folder / "bin"),
+        joined_dictionary=True,
+        **prefixes,
     )
     preprocess.run(config, progress=False)
     return folder / "bin"

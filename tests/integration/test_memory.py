@@ -28,7 +28,9 @@ def data(tmp_path_factory):
         for language in ("de", "en"):
             (folder / f"{split}.{language}").write_text("".join(f"{line}\n" for line in lines))
     prefixes = {f"{split}pref": str(folder / split) for split in ("train", "valid")}
-    config = PreprocessConfig("de", "en", destdir=str(folder / "bin"), **prefixes)
+    config = PreprocessConfig(
+        source_lang="de", target_lang="en", destdir=str(folder / "bin"), **prefixes
+    )
     preprocess.run(config, progress=False)
     return folder / "bin"
 

@@ -77,7 +77,11 @@ def prepare(folder, german, english):
     (folder / "train.de").write_bytes(german)
     (folder / "train.en").write_bytes(english)
     config = PreprocessConfig(
-        "de", "en", trainpref=str(folder / "train"), destdir=str(folder / "bin"), workers=1
+        source_lang="de",
+        target_lang="en",
+        trainpref=str(folder / "train"),
+        destdir=str(folder / "bin"),
+        workers=1,
     )
     preprocess.run(config, progress=False)
     return Dictionary.load(folder / "bin/dict.de.txt")

@@ -153,7 +153,7 @@ def accumulating(folder, process, backend, **limits):
     toy.ProcessGroup = lambda *_: process
     return Toy(
         folder,
-        {"update_freq": (3,), "clip_norm": 1.0, **limits},
+        {"update_freq": (3,), "clip_norm": 1.0, "preflight": False, **limits},
         checkpoint={"no_epoch_checkpoints": True},
         ema={"store_ema": True},
         distributed={"ddp_backend": backend},

@@ -8,6 +8,9 @@ import pytest
 import torch
 from torch import nn
 
+from relu_nmt.attention.base import build_attention
+from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.spec import AttentionSpec
 from relu_nmt.errors import CheckpointError, OutOfMemoryError, TrainingError
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.training.preflight import leaving_no_trace, telling_shape
@@ -43,6 +46,17 @@ def test_random_numbers_buffers_and_gradients_come_back():
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_random_features_are_drawn_again():
+    attention = build_attention(AttentionSpec("performer"), "encoder", 0, 1, 4, 0.0)
+    with torch.no_grad():
+        attention.directions.fill_(torch.nan)  # whatever memory holds before the first draw
+    states = torch.ones(1, 1, 3, 4)
+    with leaving_no_trace(nn.ModuleList([attention, nn.Linear(1, 1)])):
+        attention(states, states, states, Visibility(3, 3))
+    assert attention.seed_and_passes[1] == 0
+    assert attention(states, states, states, Visibility(3, 3)).values.isfinite().all()
 
 
 def test_a_checkpoint_that_cannot_be_written_is_found_at_once(tmp_path, monkeypatch):

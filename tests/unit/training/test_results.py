@@ -148,7 +148,7 @@ def test_while_it_runs_no_end_is_told(tmp_path):
 
     toy = Toy(tmp_path, {"max_update": 3})
     toy.trainer().train()
-    toy.run, toy.train = {"max_update": 8}, Watching()
+    toy.run, toy.train = {"max_update": 8, "preflight": False}, Watching()
     toy.trainer().train()
     assert [one["ended"] for one in seen] == [None] * 5
     assert seen[-1]["epoch"] == 1
