@@ -12,9 +12,6 @@ from pathlib import Path
 import sentencepiece
 import torch
 from safetensors.torch import save_file
-from transformers.models.marian.configuration_marian import MarianConfig
-from transformers.models.marian.modeling_marian import MarianMTModel
-from transformers.models.marian.tokenization_marian import MarianTokenizer
 
 HERE = Path(__file__).parent
 TEXT = {
@@ -27,6 +24,8 @@ BEAMS, LONGEST, STEPS = 4, 30, 450
 
 def write_model() -> None:
     """Write the model as a folder of the hub is."""
+    from transformers import MarianConfig, MarianMTModel, MarianTokenizer
+
     pieces = {}
     for side, lines in TEXT.items():
         model = io.BytesIO()
@@ -81,6 +80,8 @@ def write_model() -> None:
 
 def write_outputs() -> None:
     """Write ids, logits of some targets, and what is found with one beam and with several."""
+    from transformers import MarianMTModel, MarianTokenizer
+
     model = MarianMTModel.from_pretrained(HERE).eval()
     tokenizer = MarianTokenizer.from_pretrained(HERE)
     pad, found, logits = model.config.pad_token_id, [], {}
