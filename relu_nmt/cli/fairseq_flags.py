@@ -76,8 +76,6 @@ NEAREST = {
     "--upsample-primary": "--extra-data and --corpus-weights join folders with weights; splits "
     "train, train1, train2... of one folder are joined as they are",
     "--lm-path": "no language model is mixed in; several models with --path a:b are an ensemble",
-    "--constraints": "only beginnings can be forced: --prefixes of relu-nmt-interactive, and "
-    "--prefix-size of relu-nmt-generate",
     "--iter-decode-max-iter": "models write from left to right; --beam is how they search",
     "--retain-iter-history": "models write from left to right; --nbest prints more translations",
     "--match-source-len": "--max-len-a 1 --max-len-b 0 bounds the output by the source",

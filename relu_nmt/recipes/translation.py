@@ -89,6 +89,12 @@ class LineFormat:
         """Return the ``S-`` line."""
         return f"S-{number}\t{self._shown(tokens, self._task.source_text)}"
 
+    def forced(self, number: int, source: SourceSentence) -> list[str]:
+        """Return the ``C-`` lines: the terms that the translation must have."""
+        dictionary, text = self._task.target_dictionary, self._task.target_text
+        terms = (dictionary.symbols_of(term) for term in source.forced.terms)
+        return [f"C-{number}\t{self._shown(tokens, text)}" for tokens in terms]
+
     def hypothesis(self, number: int, translation: Translation) -> list[str]:
         """Return the ``H-``, ``D-``, ``P-`` and ``A-`` lines; scores are in base 2."""
         score = translation.score / math.log(2)

@@ -401,6 +401,15 @@ class LineOptions:
         "with SentencePiece, words that begin with it are banned too",
         metavar="FILE",
     )
+    constraints: str | None = option(
+        None,
+        "force terms: the translation of a line must have those that follow it, each behind a tab, "
+        "at places that do not overlap, in this order (ordered, also without a word) or in any "
+        "(unordered). A --beam of 5 to 20 suits, more for many terms; subwords of a term may "
+        "become part of a longer word, as in fairseq",
+        choices=("ordered", "unordered"),
+        bare="ordered",
+    )
 
 
 @settings
