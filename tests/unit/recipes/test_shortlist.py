@@ -43,10 +43,16 @@ def test_a_shortlist_has_the_translations_of_the_data(data, tmp_path, pairs, cap
 
 def test_data_without_a_target_side_teaches_nothing(data, tmp_path):
     shutil.copytree(data / "data", tmp_path / "data")
-    for file in (tmp_path / "data").glob("train.de-en.en.*"):
-        file.unlink()
+    # As fairseq names what has only a source; and it lists no files.
+    for ending in ("idx", "bin"):
+        source = tmp_path / "data" / f"train.de-en.de.{ending}"
+        source.rename(source.with_name(f"train.de-None.de.{ending}"))
+        source.with_name(f"train.de-en.en.{ending}").unlink()
+    (tmp_path / "data/manifest.json").unlink()
     output = tmp_path / "shortlist.txt"
-    settings = ShortlistSettings(data=str(tmp_path / "data"), output=str(output))
+    settings = ShortlistSettings(
+        data=str(tmp_path / "data"), source_lang="de", target_lang="en", output=str(output)
+    )
     with pytest.raises(DataError, match="target side"):
         shortlist.run(settings)
     assert not output.exists()
