@@ -189,5 +189,5 @@ def test_an_entry_that_is_no_array_is_refused(tmp_path, name):
 
 def test_classes_are_a_list(tmp_path):
     np.savez(tmp_path / "a.npz", images=pixels(3), labels=np.arange(3), classes=np.array("abc"))
-    with pytest.raises(DataError, match="a.npz: classes is damaged"):
+    with pytest.raises(DataError, match=r"a.npz: classes is damaged"):
         open_images(tmp_path / "a.npz")
