@@ -19,6 +19,7 @@ COMMANDS = [
     "average",
     "convert",
     "import_fairseq",
+    "import_marian",
     "sweep",
     "vision_train",
     "vision_evaluate",

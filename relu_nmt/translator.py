@@ -14,7 +14,7 @@ from relu_nmt.attention.backends import set_attention_backend
 from relu_nmt.attention.spec import AttentionPlace
 from relu_nmt.config import from_flat
 from relu_nmt.corpus.translation import TranslationTask
-from relu_nmt.data.dictionary import UNK
+from relu_nmt.data.dictionary import SPECIAL_SYMBOLS, UNK
 from relu_nmt.data.groups import SINGLE_SENTENCES
 from relu_nmt.decoding.config import DocumentGenerationConfig, GenerationConfig, WindowConfig
 from relu_nmt.decoding.document_search import (
@@ -23,7 +23,9 @@ from relu_nmt.decoding.document_search import (
     TranslatedDocuments,
 )
 from relu_nmt.decoding.ensemble import Ensemble
+from relu_nmt.decoding.forced_terms import ForcedTerms
 from relu_nmt.decoding.generator import Generator
+from relu_nmt.decoding.int8 import use_int8
 from relu_nmt.decoding.translations import (
     SourceSentence,
     TranslatedLines,
@@ -45,12 +47,13 @@ class Translator:
         models: models with the same dictionaries.
         task: tokenisation and dictionaries.
         device: where to compute; a GPU if there is one by default.
-        dtype: ``torch.float16`` or ``torch.bfloat16`` to compute in; float32 by default.
+        dtype: ``torch.float16`` or ``torch.bfloat16`` to compute in; float32 by default. With
+            ``torch.int8`` the models are changed to products of 8-bit integers, for CPUs.
         max_doc_tokens: the longest groups of sentences that the models learnt from, in tokens;
             1: single sentences.
 
     Raises:
-        ConfigError: no model.
+        ConfigError: no model, or a device that is slow with 8-bit integers is to use them.
 
     Example:
         >>> from relu_nmt.data.dictionary import Dictionary
@@ -78,7 +81,10 @@ class Translator:
         self.device = torch.device(device)
         self.task = task
         self.models = [model.to(self.device) for model in models]
-        self.dtype = None if dtype == torch.float32 else dtype
+        self.dtype = None if dtype in (torch.float32, torch.int8) else dtype
+        if dtype == torch.int8:
+            for model in self.models:
+                use_int8(model)
         self.max_doc_tokens = max_doc_tokens
         self.ensemble = Ensemble(self.models, dtype=self.dtype)
         self.max_source_positions = self.ensemble.max_source_positions
@@ -133,6 +139,8 @@ class Translator:
         config: GenerationConfig | None = None,
         prefixes: Iterable[str] | None = None,
         banned: Iterable[str] = (),
+        forced: Iterable[Iterable[str]] | None = None,
+        ordered: bool = True,
         **settings: Any,
     ) -> TranslatedLines:
         """Return the best translation of each line; a blank line gives an empty one.
@@ -144,14 +152,19 @@ class Translator:
             lines: raw sentences.
             config: settings of the search.
             prefixes: what the translation of each line begins with, in whole words; "" for nothing.
-            banned: terms, one or more words each, that no translation may have.
+            banned: terms, one or more words each, that no translation may have, but in what is
+                forced.
+            forced: terms that the translation of each line must have, [] for none; one that is
+                given twice occurs twice.
+            ordered: whether each line's terms come in this order.
             settings: instead of ``config``, fields of :class:`GenerationConfig` (``beam=5``).
 
         Raises:
             ConfigError: a setting is unknown or out of range.
-            DataError: a sentence is too long for learned positions, or ``lines`` is one text.
+            DataError: a sentence is too long for learned positions, ``lines`` is one text, or the
+                model cannot write a term that is forced.
         """
-        sources = self._encoded(lines, prefixes)
+        sources = self._encoded(lines, prefixes, forced, ordered)
         config = self._config(config, settings)
         best = [own[0] for own in self.translate_sentences(sources, config, banned=banned)]
         at_limit = [number for number, own in enumerate(best) if own.reached_limit]
@@ -165,6 +178,8 @@ class Translator:
         first_id: int = 0,
         prefixes: Iterable[str] | None = None,
         banned: Iterable[str] = (),
+        forced: Iterable[Iterable[str]] | None = None,
+        ordered: bool = True,
         **settings: Any,
     ) -> list[list[Translation]]:
         """Return the n best translations of each line, best first.
@@ -177,39 +192,73 @@ class Translator:
             first_id: number of the first line, for the random numbers of sampling.
             prefixes: as in :meth:`translate`.
             banned: as in :meth:`translate`.
+            forced: as in :meth:`translate`.
+            ordered: as in :meth:`translate`.
             settings: instead of ``config``, fields of :class:`GenerationConfig` (``nbest=5``).
         """
-        sources = self._encoded(lines, prefixes)
+        sources = self._encoded(lines, prefixes, forced, ordered)
         config = self._config(config, settings)
         found = self.translate_sentences(sources, config, first_id, banned=banned)
         self._warn_of_limit(config, sum(best.reached_limit for best, *_ in found), len(found))
         return found
 
     def _encoded(
-        self, lines: Iterable[str], prefixes: Iterable[str] | None
+        self,
+        lines: Iterable[str],
+        prefixes: Iterable[str] | None,
+        forced: Iterable[Iterable[str]] | None,
+        ordered: bool,
     ) -> list[SourceSentence]:
         texts = as_lines(lines)
         beginnings = [""] * len(texts) if prefixes is None else as_lines(prefixes)
-        if len(beginnings) != len(texts):
-            raise DataError(
-                f"{len(beginnings)} prefixes, but {len(texts)} lines; give one for each"
-            )
-        return [self.encode(*both) for both in zip(texts, beginnings, strict=True)]
+        terms = [[]] * len(texts) if forced is None else [as_lines(own) for own in forced]
+        for name, given in (("prefixes", beginnings), ("lists of forced terms", terms)):
+            if len(given) != len(texts):
+                raise DataError(f"{len(given)} {name}, but {len(texts)} lines; give one for each")
+        return [
+            self.encode(text, prefix, own, ordered)
+            for text, prefix, own in zip(texts, beginnings, terms, strict=True)
+        ]
 
-    def encode(self, line: str, prefix: str = "") -> SourceSentence:
-        """Return a raw sentence, and what its translation begins with, as the model reads it."""
+    def encode(
+        self, line: str, prefix: str = "", forced: Iterable[str] = (), ordered: bool = True
+    ) -> SourceSentence:
+        """Return a raw sentence, and what its translation must have, as the model reads it.
+
+        Args:
+            line: the sentence.
+            prefix: what the translation begins with.
+            forced: terms that it must have; blank ones are left out.
+            ordered: whether in this order.
+
+        Raises:
+            DataError: the model cannot write a term.
+        """
         tokens = self.task.source_text.encode(line)
         ids = self.task.source_dictionary.encode(tokens)
         if self.task.separators is not None:
             # What looks like a separator in the text itself ends no sentence.
             words = ids[:-2]
             words[words == self.task.separators[0]] = self.task.source_dictionary.unk_index
-        return SourceSentence(ids, tokens, prefix=self._target_ids(prefix))
+        terms = ForcedTerms(tuple(self._term_ids(term) for term in forced if term.split()), ordered)
+        return SourceSentence(ids, tokens, prefix=self._target_ids(prefix), forced=terms)
 
     def _target_ids(self, text: str) -> np.ndarray:
         """Return the token ids of whole words of the target, with no end of any kind."""
         words = replace(self.task.target_text, sentence_separator=None).encode(text)
-        return self.task.target_dictionary.encode(words, append_eos=False)
+        ids = self.task.target_dictionary.encode(words, append_eos=False)
+        if self.task.separators is not None:
+            ids[ids == self.task.separators[1]] = self.task.target_dictionary.unk_index
+        return ids
+
+    def _term_ids(self, term: str) -> tuple[int, ...]:
+        ids = tuple(self._target_ids(term).tolist())
+        if not ids or min(ids) < len(SPECIAL_SYMBOLS):
+            raise DataError(
+                f"the term {term!r} cannot be forced: the model has no symbols for all of it; "
+                "give another"
+            )
+        return ids
 
     def translate_sentences(
         self,

@@ -8,7 +8,7 @@ _DROPPED = "whole layers are not dropped; --dropout, --attention-dropout and --a
 _DROPPED += "are what there is"
 _FLOAT16 = "--fp16 needs no such setting: weights stay in 32 bits; leave it out"
 _BOARD = "the log goes to --tensorboard-logdir, --log-file and results.json"
-_QUANTISED = "models are not quantised; --bf16 and --fp16 are what saves time and memory"
+_QUANTISED = "training knows no quantisation; --int8 of relu-nmt-generate is what saves time"
 _SOFTMAX = "there is one output layer, over the whole dictionary; --nwordssrc and --nwordstgt of "
 _SOFTMAX += "relu-nmt-preprocess bound it"
 
@@ -76,8 +76,6 @@ NEAREST = {
     "--upsample-primary": "--extra-data and --corpus-weights join folders with weights; splits "
     "train, train1, train2... of one folder are joined as they are",
     "--lm-path": "no language model is mixed in; several models with --path a:b are an ensemble",
-    "--constraints": "only beginnings can be forced: --prefixes of relu-nmt-interactive, and "
-    "--prefix-size of relu-nmt-generate",
     "--iter-decode-max-iter": "models write from left to right; --beam is how they search",
     "--retain-iter-history": "models write from left to right; --nbest prints more translations",
     "--match-source-len": "--max-len-a 1 --max-len-b 0 bounds the output by the source",

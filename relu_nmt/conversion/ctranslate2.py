@@ -53,7 +53,7 @@ def save_ctranslate2(loaded: LoadedModel, folder: Path) -> None:
         _fill(decoder.projection, model.output_projection)
     spec.register_source_vocabulary(_symbols(task.source_dictionary))
     spec.register_target_vocabulary(_symbols(task.target_dictionary))
-    spec.config.decoder_start_token = spec.config.eos_token
+    spec.config.decoder_start_token = model.config.decoder_start_symbol
     spec.config.add_source_eos = True
     spec.validate()
     spec.optimize(quantization=None)

@@ -185,7 +185,7 @@ def transformer_tensors(
         name = re.sub(r"^(\w+)\.embed_tokens\.", r"\1.embedding.tokens.", name)
         name = re.sub(r"^(\w+)\.layernorm_embedding\.", r"\1.embedding.norm.", name)
         name = re.sub(r"^(\w+)\.layer_norm\.", r"\1.final_norm.", name)
-        ours[_LAYER.sub(lambda m: f"{m[1]}.{PARTS.get(m[2], m[2])}.{m[3]}", name)] = tensor
+        ours[our_name(name)] = tensor
     output = ours.pop("decoder.embed_out", None)  # until fairseq 0.8
     output = ours.pop("decoder.output_projection.weight", output)
     if config.share_all_embeddings or config.share_decoder_input_output_embed:
@@ -193,6 +193,11 @@ def transformer_tensors(
     if output is not None:
         ours["output_projection.weight"] = output
     return ours
+
+
+def our_name(name: str) -> str:
+    """Return our name of a weight of a layer, as ``encoder.layers.0.fc1.bias``; others stay."""
+    return _LAYER.sub(lambda m: f"{m[1]}.{PARTS.get(m[2], m[2])}.{m[3]}", name)
 
 
 def _named_norm(match: re.Match[str]) -> str:

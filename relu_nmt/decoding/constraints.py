@@ -1,4 +1,4 @@
-"""Which tokens may come next: lengths, sentences, forced prefixes, repetitions, banned terms."""
+"""Which tokens may come next: lengths, sentences, prefixes, repetitions, terms."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.decoding.config import GenerationConfig
+from relu_nmt.decoding.forced_terms import TermTracker
 from relu_nmt.errors import ConfigError
 
 
@@ -84,10 +85,10 @@ class TokenConstraints:
         limits: largest number of tokens before the end symbol, int64 [B].
         context_sizes: how many forced tokens are context, int64 [B]: these cost nothing, and
             ``min_len`` counts what follows them.
-        device: where the search runs.
         prefixes: forced first tokens [B, P] int64, padded on the right; None for none.
         sentences: how many are to be written, for which ``limits`` leave room; None for any.
-        banned: token ids of each term that may not be written, but in a forced prefix.
+        banned: token ids of each term that may not be written, but in a forced prefix or term.
+        terms: those that hypotheses must have, for which ``limits`` leave room; None for none.
     """
 
     def __init__(
@@ -96,18 +97,18 @@ class TokenConstraints:
         symbols: Dictionary,
         limits: np.ndarray,
         context_sizes: np.ndarray,
-        device: torch.device,
         prefixes: Tensor | None = None,
         sentences: SentencesLeft | None = None,
         banned: Sequence[Sequence[int]] = (),
+        terms: TermTracker | None = None,
     ) -> None:
         self._banned = banned
+        self._terms = terms
         self._keeps_history = bool(config.no_repeat_ngram_size) or any(len(t) > 1 for t in banned)
         self._config = config
         self._symbols = symbols
         self.limits = limits
         self.context_sizes = context_sizes
-        self._device = device
         self._prefixes = prefixes
         self._sentences = sentences
         self._history: Tensor | None = None  # [B, K, t], only where it is looked at
@@ -126,7 +127,8 @@ class TokenConstraints:
         """Change log_probs [B, K, V] of the token after ``step`` others, in place.
 
         Forbidden tokens become -inf. A forced prefix comes before everything but the longest
-        length and the number of sentences; the end symbol is forced at the limit.
+        length and the number of sentences, then come forced terms; the end symbol is forced at the
+        limit.
         """
         config, symbols, sentences = self._config, self._symbols, self._sentences
         log_probs[:, :, symbols.pad_index] = -torch.inf
@@ -136,6 +138,7 @@ class TokenConstraints:
         special = [symbols.eos_index] + ([] if sentences is None else [sentences.separator])
         before = {token: log_probs[:, :, token].clone() for token in special}
         forced = self._forced_by_prefix(log_probs, step)
+        given = None if self._terms is None else log_probs.clone()
         block_terms(log_probs, self._history, self._banned)
         if self._history is not None and config.no_repeat_ngram_size:
             size = config.no_repeat_ngram_size
@@ -144,22 +147,37 @@ class TokenConstraints:
                 log_probs[:, :, sentences.separator] = before[sentences.separator]
         if step < self._last_too_short:
             self._forbid_the_end(log_probs, step)
+        if self._terms is not None and given is not None:
+            self._require(self._terms, log_probs, given, step)
         if forced is not None:
             rows, values = forced
             log_probs[rows] = values
         if sentences is not None:
             self._count(sentences, log_probs, step, before)
         if step >= self._first_limit:
-            _allow_only(symbols.eos_index, before, log_probs, self._mask(step >= self.limits))
+            _allow_only(
+                symbols.eos_index, before, log_probs, _column(step >= self.limits, log_probs)
+            )
 
     def _forbid_the_end(self, log_probs: Tensor, step: int) -> None:
         """Forbid the end symbol, and the separator before it, where a hypothesis is too short."""
         shortest = self.context_sizes + self._config.min_len
-        too_short = self._mask(step < shortest)
+        too_short = _column(step < shortest, log_probs)
         log_probs[:, :, self._symbols.eos_index].masked_fill_(too_short, -torch.inf)
         if self._sentences is not None:
-            too_short = self._mask(step + 1 < shortest) & (self._sentences.number == 1)
+            too_short = _column(step + 1 < shortest, log_probs) & (self._sentences.number == 1)
             log_probs[:, :, self._sentences.separator].masked_fill_(too_short, -torch.inf)
+
+    def _require(self, terms: TermTracker, log_probs: Tensor, given: Tensor, step: int) -> None:
+        """Keep to what leads to the terms; ``given`` is log_probs as the models gave them."""
+        room = _column(self.limits - step, log_probs)
+        unfinished = terms.unfinished(log_probs)
+        log_probs[:, :, self._symbols.eos_index].masked_fill_(unfinished, -torch.inf)
+        if self._sentences is not None:
+            room = room - self._sentences.number
+            last = unfinished & (self._sentences.number == 1)
+            log_probs[:, :, self._sentences.separator].masked_fill_(last, -torch.inf)
+        terms.require(log_probs, given, room)
 
     def _count(
         self,
@@ -177,8 +195,9 @@ class TokenConstraints:
         if step >= self._first_end:
             _allow_only(eos, before, log_probs, number == 0)
         if step >= self._first_limit:
-            room = torch.from_numpy(self.limits - step).to(self._device)[:, None]
-            full = (room <= number) & (number > 0) & self._mask(step >= self.context_sizes)
+            room = _column(self.limits - step, log_probs)
+            begun = _column(step >= self.context_sizes, log_probs)
+            full = (room <= number) & (number > 0) & begun
             _allow_only(sentences.separator, before, log_probs, full)
 
     def _forced_by_prefix(self, log_probs: Tensor, step: int) -> tuple[Tensor, Tensor] | None:
@@ -189,19 +208,17 @@ class TokenConstraints:
         rows = (tokens != self._symbols.pad_index).nonzero()[:, 0]
         values = torch.full_like(log_probs[rows], -torch.inf)
         index = tokens[rows, None, None].expand(-1, log_probs.size(1), 1)
-        in_context = self._mask(step < self.context_sizes)[rows, :, None]
+        in_context = _column(step < self.context_sizes, log_probs)[rows, :, None]
         own = log_probs[rows].gather(2, index).masked_fill(in_context, 0.0)
         values.scatter_(2, index, own)
         return rows, values
-
-    def _mask(self, mask: np.ndarray) -> Tensor:
-        """Return a mask [B] on the device, [B, 1]."""
-        return torch.from_numpy(mask).to(self._device)[:, None]
 
     def advance(self, parents: Tensor | None, tokens: Tensor) -> None:
         """Note the tokens [B, K] that were chosen, after beams ``parents`` [B, K] (None: same)."""
         if self._sentences is not None:
             self._sentences.advance(parents, tokens)
+        if self._terms is not None:
+            self._terms.advance(parents, tokens)
         if not self._keeps_history:
             return
         newest = tokens[:, :, None]
@@ -223,6 +240,13 @@ class TokenConstraints:
             self._history = self._history.index_select(0, rows)
         if self._sentences is not None:
             self._sentences.number = self._sentences.number.index_select(0, rows)
+        if self._terms is not None:
+            self._terms.keep(mask)
+
+
+def _column(values: np.ndarray, like: Tensor) -> Tensor:
+    """Return a number or truth for each sentence [B] where ``like`` is, as [B, 1]."""
+    return torch.from_numpy(values).to(like.device)[:, None]
 
 
 def _allow_only(token: int, before: dict[int, Tensor], log_probs: Tensor, where: Tensor) -> None:

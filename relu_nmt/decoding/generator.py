@@ -13,6 +13,7 @@ from relu_nmt.decoding.beam_search import BeamSearch
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.decoding.constraints import SentencesLeft, TokenConstraints, length_limits
 from relu_nmt.decoding.ensemble import Ensemble
+from relu_nmt.decoding.forced_terms import ForcedTerms, TermSelector, TermTracker
 from relu_nmt.decoding.hypotheses import Hypothesis, LengthPenalty
 from relu_nmt.decoding.selectors import (
     BeamSelector,
@@ -159,7 +160,7 @@ class Generator:
         ]
         prefixes = self._padded(forced) if any(map(len, forced)) else None
         sizes = np.array([len(source.context) for source in sources])
-        return self.generate(src_tokens, prefixes, ids, sizes)
+        return self.generate(src_tokens, prefixes, ids, sizes, [own.forced for own in sources])
 
     def _padded(self, rows: Sequence[np.ndarray]) -> Tensor:
         return pad_rows(rows, self.symbols.pad_index).to(self.ensemble.device)
@@ -170,6 +171,7 @@ class Generator:
         prefix_tokens: Tensor | None = None,
         sentence_ids: np.ndarray | None = None,
         context_sizes: np.ndarray | None = None,
+        forced: Sequence[ForcedTerms] = (),
     ) -> list[list[Hypothesis]]:
         """Return the n best hypotheses of each sentence, best first.
 
@@ -182,9 +184,12 @@ class Generator:
             context_sizes: how many of the forced tokens are the translation of what comes before,
                 int64 [B]: these are neither scored nor returned, and count only for the longest
                 output. None for none.
+            forced: terms that each translation must have, [B]; none for none at all. The longest
+                output grows if they need it.
 
         Raises:
-            ConfigError: the settings leave a sentence no output at all.
+            ConfigError: the settings leave a sentence no output at all, or force terms on other
+                than plain beam search.
         """
         config = self.config
         lengths = (src_tokens != self.symbols.pad_index).sum(1).cpu().numpy()
@@ -196,20 +201,24 @@ class Generator:
             number = (src_tokens == self._separators[0]).sum(1).clamp_min(1)
             sentences = SentencesLeft(self._separators[1], number[:, None])
             limits = np.maximum(limits, sentences.room(prefix_tokens, context_sizes))
+        terms = self._tracker(forced, context_sizes)
+        if terms is not None:
+            limits = np.maximum(limits, self._room_for(forced, prefix_tokens, sentences))
+        if sentences is not None or terms is not None:
             self._check_room(limits)
         constraints = TokenConstraints(
             config,
             self.symbols,
             limits,
             context_sizes,
-            src_tokens.device,
             prefix_tokens,
             sentences,
             self._banned,
+            terms,
         )
         ids = np.arange(len(limits)) if sentence_ids is None else sentence_ids
         with self.ensemble.evaluating():
-            selector = self._selector(ids, limits, src_tokens.device)
+            selector = self._selector(ids, limits, src_tokens.device, terms)
             search = BeamSearch(self.ensemble, config, self.symbols, selector)
             results = search.search(src_tokens, constraints)
         for sentence, hypotheses in zip(ids, results, strict=True):
@@ -222,13 +231,44 @@ class Generator:
             )
         ]
 
+    def _tracker(
+        self, forced: Sequence[ForcedTerms], context_sizes: np.ndarray
+    ) -> TermTracker | None:
+        """Return what follows the terms of a batch, if there are any.
+
+        Raises:
+            ConfigError: they do not go with this search.
+        """
+        if not any(own.terms for own in forced):
+            return None
+        if self.config.sampling or self.config.diverse_beam_groups > 1:
+            flag = "--sampling" if self.config.sampling else "--diverse-beam-groups"
+            raise ConfigError(f"{flag}: terms can be forced in plain beam search; leave it out")
+        return TermTracker(forced, context_sizes)
+
+    def _room_for(
+        self,
+        forced: Sequence[ForcedTerms],
+        prefixes: Tensor | None,
+        sentences: SentencesLeft | None,
+    ) -> np.ndarray:
+        """Return how long an output with all that is forced can become, int64 [B]; 0: no terms."""
+        room = np.array([sum(map(len, own.terms)) for own in forced], dtype=np.int64)
+        has_terms = room > 0
+        if prefixes is not None:
+            room += (prefixes != self.symbols.pad_index).sum(1).cpu().numpy()
+        if sentences is not None:
+            room += sentences.number[:, 0].cpu().numpy()
+        return room * has_terms
+
     def _check_room(self, limits: np.ndarray) -> None:
-        """See that the models can write the sentences of each source."""
+        """See that the models can write the sentences of each source, and all that is forced."""
         longest, positions = int(limits.max(initial=0)), self.ensemble.max_positions
         if positions is not None and longest >= positions:
             raise ConfigError(
-                f"{longest} tokens are needed for the sentences to translate at once, but the "
-                f"model can write {positions - 1}; give a smaller --max-doc-tokens"
+                f"{longest} tokens are needed for the sentences to translate at once, or for "
+                f"forced terms, but the model can write {positions - 1}; give a smaller "
+                "--max-doc-tokens, or fewer terms"
             )
 
     def _reason(self) -> str:
@@ -274,8 +314,16 @@ class Generator:
             for row, mask, own in zip(tgt_tokens, real, scores, strict=True)
         ]
 
-    def _selector(self, ids: np.ndarray, limits: np.ndarray, device: torch.device) -> Selector:
+    def _selector(
+        self,
+        ids: np.ndarray,
+        limits: np.ndarray,
+        device: torch.device,
+        terms: TermTracker | None,
+    ) -> Selector:
         config = self.config
+        if terms is not None:
+            return TermSelector(terms)
         if config.sampling:
             num_steps = int(limits.max(initial=0)) + 1
             uniforms = draw_uniforms(config.seed, ids, config.beam, num_steps)

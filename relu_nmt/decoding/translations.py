@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from relu_nmt.decoding.forced_terms import ForcedTerms
 from relu_nmt.decoding.hypotheses import Hypothesis
 from relu_nmt.errors import DataError
 
@@ -22,6 +23,7 @@ class SourceSentence:
         context: token ids, without end symbol, that the translation goes on from: what the
             first part of the source was translated to. No part of the translation.
         prefix: token ids, without end symbol, that the translation begins with.
+        forced: terms that the translation must have; the prefix may have them, the context not.
     """
 
     ids: np.ndarray
@@ -29,6 +31,7 @@ class SourceSentence:
     reference: np.ndarray | None = None
     context: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     prefix: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    forced: ForcedTerms = field(default_factory=ForcedTerms)
 
 
 @dataclass(frozen=True)

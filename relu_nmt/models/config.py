@@ -5,6 +5,7 @@ from typing import Any
 
 from relu_nmt.attention.spec import ATTENTION_PRESETS
 from relu_nmt.config import option, settings
+from relu_nmt.data.dictionary import BOS, EOS
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules import position_schemes
 from relu_nmt.modules.config import TransformerOptions, attention_option, size_option
@@ -80,6 +81,10 @@ class TransformerConfig(TransformerOptions):
     )
     no_scale_embedding: bool = option(False, "do not multiply embeddings by sqrt(width)")
     layernorm_embedding: bool = option(False, "LayerNorm on the embeddings")
+    output_bias: bool = option(False, "a bias for each symbol of the output layer")
+    decoder_start_symbol: str = option(
+        EOS, "what the decoder reads before the first token", choices=(EOS, BOS)
+    )
     max_source_positions: int | None = size_option(
         None, f"longest source to train on, in tokens ({_LONGEST})"
     )

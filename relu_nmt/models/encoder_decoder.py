@@ -160,6 +160,12 @@ class Decoder(TransformerStack):
 
     side = "decoder"
 
+    def __init__(
+        self, config: TransformerConfig, tokens: nn.Embedding, pad_index: int, separator: int = -1
+    ) -> None:
+        super().__init__(config, tokens, pad_index, separator)
+        self.start_index = Dictionary().index(config.decoder_start_symbol)
+
     def forward(self, prev_output_tokens: Tensor, encoder_out: EncoderOutput) -> Tensor:
         """Return the states [B, T, D] of prev_output_tokens [B, T], right-padded."""
         length, memory = prev_output_tokens.size(1), encoder_out.states
@@ -178,9 +184,14 @@ class Decoder(TransformerStack):
         return self.run_layers(self._embedded(prev_output_tokens, 0, places), own, memory, cross)
 
     def _embedded(self, tokens: Tensor, start: int, places: Tensor | None) -> Tensor:
-        """Embed what is read; every sentence begins as the first one does, with ``</s>``."""
+        """Embed what is read; every sentence begins as the first one does, with ``</s>``.
+
+        That is what it is called in what comes in; the model may read another symbol instead.
+        """
         if places is not None:
             tokens = tokens.masked_fill(tokens == self.separator, Dictionary.eos_index)
+        if self.start_index != Dictionary.eos_index:
+            tokens = tokens.masked_fill(tokens == Dictionary.eos_index, self.start_index)
         return self.embedding(tokens, start, places)
 
     @property
@@ -278,7 +289,9 @@ class EncoderDecoder(nn.Module):
         )
         self.encoder = Encoder(config, source_table, pad_index, ends[0])
         self.decoder = Decoder(config, target_table, pad_index, ends[1])
-        self.output_projection = nn.Linear(dim, target_vocab_size, bias=False)
+        self.output_projection = nn.Linear(dim, target_vocab_size, bias=config.output_bias)
+        if config.output_bias:
+            nn.init.zeros_(self.output_projection.bias)
         if config.share_all_embeddings or config.share_decoder_input_output_embed:
             self.output_projection.weight = target_table.weight
         else:

@@ -53,6 +53,20 @@ class ImportFairseqSettings:
 
 
 @settings
+class ImportMarianSettings:
+    """All settings of :mod:`relu_nmt.recipes.import_marian`."""
+
+    folder: str = option(
+        REQUIRED,
+        "folder with config.json, vocab.json, source.spm, target.spm, and model.safetensors or "
+        "pytorch_model.bin",
+        metavar="DIR",
+        positional=True,
+    )
+    output: str = option(REQUIRED, "checkpoint to write", metavar="FILE")
+
+
+@settings
 class ConvertSettings:
     """All settings of :mod:`relu_nmt.recipes.convert`."""
 

@@ -60,7 +60,9 @@ def run(settings: Settings, *, progress: bool = True) -> TranslatedLines:
         try:
             for lines in read_buffers(file, options.input, options.buffer_size):
                 own = _prefixes_of(prefixes, len(texts), len(lines), options.prefixes)
-                encoded = list(map(translator.encode, lines, own))
+                lines, terms = _without_terms(lines, options.constraints)
+                order = [options.constraints != "unordered"] * len(lines)
+                encoded = list(map(translator.encode, lines, own, terms, order))
                 sources = [limit.applied(source) for source in encoded]
                 longest = max(len(source.ids) for source in sources)
                 label = f"translate {len(lines):,} lines of up to {longest:,} tokens"
@@ -92,7 +94,8 @@ def run(settings: Settings, *, progress: bool = True) -> TranslatedLines:
                         print(formatted.json(number, line, source, translations))
                         continue
                     if options.format == "fairseq":
-                        print(formatted.source(number, source.tokens))
+                        shown = [formatted.source(number, source.tokens)]
+                        print("\n".join(shown + formatted.forced(number, source)))
                         for translation in translations:
                             print("\n".join(formatted.hypothesis(number, translation)))
                         continue
@@ -124,6 +127,14 @@ def _prefixes_of(prefixes: list[str] | None, first: int, count: int, path: str |
             "each, empty for none"
         )
     return prefixes[first : first + count]
+
+
+def _without_terms(lines: list[str], constraints: str | None) -> tuple[list[str], list[list[str]]]:
+    """Return lines, and the terms behind the tabs of each."""
+    if constraints is None:
+        return lines, [[] for _ in lines]
+    fields = [line.split("\t") for line in lines]
+    return [line for line, *_ in fields], [terms for _, *terms in fields]
 
 
 def untranslated(translation: Translation) -> Translation:

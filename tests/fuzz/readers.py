@@ -21,6 +21,7 @@ import numpy as np
 
 from relu_nmt.config.classes import merged
 from relu_nmt.config.command_line import read_settings_file
+from relu_nmt.conversion.marian import MarianModel
 from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.groups import read_documents
@@ -41,6 +42,7 @@ from relu_nmt.vision.images import open_images
 
 ROOT = Path(__file__).parents[2]
 OLD_FILES = ROOT / "tests/compat/files"
+MARIAN_FILES = ROOT / "tests/compat/marian_files"
 CONTRAST = {
     "source_language": "en",
     "source": "It is red.",
@@ -120,6 +122,18 @@ def _read_data_folder(path: Path) -> None:
     assert pairs.documents is None or pairs.documents.sum() == len(pairs)
     task.references(pairs)
     task.encode_source("zwölf , drei")
+
+
+def _copy_marian_model(folder: Path) -> None:
+    for name in ("config.json", "vocab.json", "tokenizer_config.json", "model.safetensors"):
+        shutil.copy(MARIAN_FILES / name, folder)
+
+
+def _read_marian_model(path: Path) -> None:
+    model = MarianModel.read(path.parent)
+    model.dictionary()
+    model.config()
+    model.our_tensors()
 
 
 def _subword(name: str) -> Callable[[Path], object]:
@@ -245,4 +259,11 @@ for _name in (
 ):
     READERS[f"data folder: {_name}"] = Reader(
         _name, _old(f"data-joined/{_name}"), _read_data_folder, _copy_data_folder
+    )
+for _name in ("config.json", "vocab.json", "tokenizer_config.json", "model.safetensors"):
+    READERS[f"Marian: {_name}"] = Reader(
+        _name,
+        lambda name=_name: [(MARIAN_FILES / name).read_bytes()],
+        _read_marian_model,
+        _copy_marian_model,
     )

@@ -131,9 +131,9 @@ def test_a_folder_of_the_users_is_imported(data, tmp_path):
     (package / "maps.py").write_text(
         "from relu_nmt.modules import norms\n"
         "from torch import nn\n"
-        "norms.register('fairseq_users_own')(nn.LayerNorm)\n"
+        "norms.register('users_own')(nn.LayerNorm)\n"
     )
-    flags = ("--user-dir", package, "--norm", "fairseq_users_own", "--max-update", "1")
+    flags = ("--user-dir", package, "--norm", "users_own", "--max-update", "1")
     train(data, tmp_path / "run", *flags)
     done = train(data, tmp_path / "run", "--user-dir", tmp_path, check=False)
     assert done.returncode == 2 and "a folder with an __init__.py" in done.stderr

@@ -357,6 +357,26 @@ def test_interactive_begins_and_avoids_as_files_tell(folder):
     assert done.returncode == 2 and "prefixes: 1 lines, but the input has more" in done.stderr
 
 
+@pytest.mark.parametrize("flags", [["--constraints"], ["--constraints", "unordered"]])
+def test_interactive_forces_the_terms_behind_the_tabs(folder, flags):
+    model = ["--path", folder / "checkpoint1.safetensors", *SHORT]
+    text = "Das Haus\thouse\tdog\n\nein Hund ist rot\nein\t\thouse"
+    flags = [*flags, "--format", "fairseq"]
+    shown = run("interactive", *model, *flags, stdin=text).stdout.splitlines()
+    found = {number: [line for line in shown if line[1:3] == f"-{number}"] for number in range(4)}
+    assert [line[0] for line in found[0]] == list("SCCHDP")
+    assert found[0][0].split("\t")[1].split() == ["das", "haus"]
+    # An untrained model also writes terms as parts of longer words.
+    words = found[0][4].split("\t")[2]
+    assert "house" in words and "dog" in words
+    assert "unordered" in flags or words.index("house") < words.rindex("dog")
+    plain = run("interactive", *model, stdin="\n\nein Hund ist rot").stdout.splitlines()
+    assert found[2][2].split("\t")[2] == plain[2]
+    assert [line[0] for line in found[3]] == list("SCHDP") and "house" in found[3][3]
+    done = run("interactive", *model, *flags, "--sampling", stdin=text, check=False)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "--sampling:" in done.stderr
+
+
 def test_interactive_draws_where_attention_looked(folder, tmp_path):
     model = ["--path", folder / "checkpoint1.safetensors", *SHORT]
     flags = ["--attention-pictures", tmp_path / "maps"]

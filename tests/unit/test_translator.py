@@ -399,3 +399,29 @@ def test_translations_begin_and_avoid_as_they_are_told(translator):
 def test_prefixes_are_as_many_as_lines(translator):
     with pytest.raises(DataError, match="1 prefixes, but 2 lines"):
         translator.translate(["ein", "das"], prefixes=["a"])
+    with pytest.raises(DataError, match="1 lists of forced terms, but 2 lines"):
+        translator.translate(["ein", "das"], forced=[["a"]])
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_translations_have_the_terms_they_are_told(translator, ordered):
+    lines = ["ein Haus", "", "das Haus", "das"]
+    forced = [["a big dog", "the ."], ["a"], [], ["big", " ", "big"]]
+    found = translator.translate(lines, forced=forced, ordered=ordered, **SHORT)
+    assert "a big dog" in found[0] and "the." in found[0]
+    assert ordered <= (found[0].index("a big dog") < found[0].index("the."))
+    assert found[1] == "" and found[2] == translator.translate(lines, **SHORT)[2]
+    assert found[3].split().count("big") >= 2
+    # What is forced may be what is banned elsewhere.
+    [[best]] = translator.translate_nbest(
+        ["das"], forced=[["big dog"]], banned=["dog"], ordered=ordered, **SHORT
+    )
+    assert "big dog" in best.text and best.text.split().count("dog") == 1
+
+
+@pytest.mark.parametrize("term", ["a Xaver", "</s>"])
+def test_terms_that_the_model_cannot_write_are_refused(translator, term):
+    with pytest.raises(DataError, match=f"the term '{term}' cannot be forced: the model has no"):
+        translator.translate(["das"], forced=[["a", term]])
+    with pytest.raises(DataError, match="a list of lines is wanted, not one text"):
+        translator.translate(["das"], forced=["dog"])

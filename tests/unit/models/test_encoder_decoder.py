@@ -36,6 +36,7 @@ VARIANTS = [
     {"cross_attention": "reluformer", "decoder_normalize_before": True},
     {"positions": "learned", "layernorm_embedding": True},
     {"share_all_embeddings": True, "no_scale_embedding": True, "feed_forward": "gelu"},
+    {"output_bias": True, "decoder_start_symbol": "<s>"},
 ]
 
 
@@ -81,6 +82,26 @@ def test_padding_changes_nothing(changes):
     both = m(src, prev)
     alone = m(src[1:, :3], prev[1:, :2])
     torch.testing.assert_close(both[1, :2], alone[0], rtol=1e-9, atol=1e-9)
+
+
+def test_the_output_may_have_a_bias():
+    biased, plain = model(output_bias=True), model()
+    src, prev = batch()
+    bias = torch.randn(20, dtype=torch.float64)
+    torch.testing.assert_close(biased.output_projection.bias, torch.zeros_like(bias))
+    biased.load_state_dict(plain.state_dict() | {"output_projection.bias": bias})
+    expected = plain.logits(plain(src, prev)) + bias.float()
+    torch.testing.assert_close(biased.logits(biased(src, prev)), expected)
+
+
+def test_the_decoder_may_begin_with_another_symbol():
+    other, plain = model(decoder_start_symbol="<s>"), model()
+    src, prev = batch()
+    assert not torch.equal(other(src, prev), plain(src, prev))
+    prev_from_bos = prev.masked_fill(prev == 2, 0)
+    assert torch.equal(other(src, prev), plain(src, prev_from_bos))
+    with pytest.raises(ConfigError, match="--decoder-start-symbol x: expected one of </s>, <s>"):
+        config(decoder_start_symbol="x")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,38 @@
+"""Make a checkpoint of a Marian model that Hugging Face's transformers keep."""
+
+from pathlib import Path
+
+from relu_nmt.conversion.marian import MarianModel
+from relu_nmt.corpus.translation import TranslationTask
+from relu_nmt.recipes.conversion_settings import ImportMarianSettings as Settings
+from relu_nmt.recipes.import_fairseq import output_path, save_model
+from relu_nmt.tokenization.base import load_subword
+from relu_nmt.tokenization.pipeline import TextPipeline
+
+
+def run(settings: Settings, *, progress: bool = True) -> Path:
+    """Write a checkpoint with the weights, dictionary and SentencePiece models of a folder.
+
+    Args:
+        settings: the folder.
+        progress: print on standard output what was written.
+
+    Raises:
+        CheckpointError: a file is damaged or missing, or there is no such model here.
+        DataError: a SentencePiece model is missing or damaged.
+    """
+    output = output_path(settings.output)
+    theirs = MarianModel.read(settings.folder)
+    words = theirs.dictionary()
+    source, target = (
+        TextPipeline(
+            language, subword=load_subword("sentencepiece", Path(settings.folder, f"{side}.spm"))
+        )
+        for side, language in zip(("source", "target"), theirs.languages, strict=True)
+    )
+    task = TranslationTask(source, target, words, words)
+    save_model(output, theirs.config(), task, theirs.our_tensors(), settings.folder)
+    if progress:
+        pair = f"{task.source_lang}-{task.target_lang}"
+        print(f"written: {output} ({pair}, {output.stat().st_size:,} bytes)")
+    return output

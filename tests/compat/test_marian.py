@@ -1,0 +1,189 @@
+"""Marian models of Hugging Face's transformers translate here as there."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from relu_nmt.translator import Translator
+from tests.commands import run_here
+
+FILES = Path(__file__).parent / "marian_files"
+CASES = [json.loads(line) for line in (FILES / "outputs.jsonl").read_text("utf-8").splitlines()]
+MODEL = ("config.json", "vocab.json", "source.spm", "target.spm", "model.safetensors")
+
+
+def imported(folder, out, check=True):
+    path = out / "imported.safetensors"
+    return path, run_here("import_marian", folder, "--output", path, check=check)
+
+
+@pytest.fixture(scope="module")
+def translator(tmp_path_factory):
+    path, done = imported(FILES, tmp_path_factory.mktemp("marian"))
+    assert done.stdout.startswith(f"written: {path} (deu-eng, ")
+    return Translator.from_checkpoint(path, "cpu")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Return a copy of the model, to be changed."""
+    copy = tmp_path / "model"
+    copy.mkdir()
+    for name in MODEL:
+        shutil.copy(FILES / name, copy)
+    return copy
+
+
+@pytest.fixture(scope="module")
+def our_ids(translator):
+    """Return our id of each id there."""
+    vocabulary = json.loads((FILES / "vocab.json").read_text("utf-8"))
+    dictionary = translator.task.target_dictionary
+    ids = {number: dictionary.index(symbol) for symbol, number in vocabulary.items()}
+    return np.array([ids[number] for number in range(len(ids) - 1)] + [dictionary.bos_index])
+
+
+def test_ids_and_logits_are_the_same(translator, our_ids):
+    logits, [model] = load_file(FILES / "logits.safetensors"), translator.models
+    for number, case in enumerate(CASES):
+        source = translator.encode(case["line"]).ids
+        assert source.tolist() == our_ids[case["ids"]].tolist()
+        target = torch.from_numpy(our_ids[case["beam4"]["tokens"]])
+        read = torch.cat([torch.tensor([2]), target[:-1]])
+        with torch.no_grad():
+            own = model.logits(model(torch.from_numpy(source)[None], read[None]))[0]
+        torch.testing.assert_close(own[:, our_ids], logits[str(number)], atol=1e-5, rtol=1e-5)
+        # Padding, which is no symbol there, takes no probability.
+        shares = logits[str(number)].log_softmax(1)
+        torch.testing.assert_close(own.log_softmax(1)[:, our_ids], shares, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_translations_are_the_same(translator, our_ids, beam):
+    lines = [case["line"] for case in CASES]
+    found = translator.translate_nbest(lines, beam=beam, max_len_b=28, stop_rule="full")
+    assert len({case[f"beam{beam}"]["text"] for case in CASES}) > 3
+    for case, [own] in zip(CASES, found, strict=True):
+        expected = case[f"beam{beam}"]
+        assert own.hypothesis.tokens.tolist() == our_ids[expected["tokens"]].tolist()
+        assert own.text == expected["text"]
+        if beam > 1:
+            assert own.score == pytest.approx(expected["score"], abs=1e-5)
+
+
+def test_weights_as_pytorch_keeps_them_are_the_same(folder, tmp_path, translator):
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    torch.save(tensors, folder / "pytorch_model.bin")
+    path, done = imported(folder, tmp_path)
+    assert "(source-target, " in done.stdout  # nothing tells the languages
+    for name, tensor in Translator.from_checkpoint(path, "cpu").models[0].state_dict().items():
+        assert torch.equal(tensor, translator.models[0].state_dict()[name])
+
+
+def test_ctranslate2_translates_the_same(tmp_path, translator):
+    ctranslate2 = pytest.importorskip("ctranslate2")
+    path, _ = imported(FILES, tmp_path)
+    run_here("convert", path, "--to", "ctranslate2", "--output", tmp_path / "ct2")
+    text, model = translator.task, ctranslate2.Translator(str(tmp_path / "ct2"), device="cpu")
+    for case in CASES:
+        tokens = text.source_text.encode(case["line"])
+        [found] = model.translate_batch([tokens], beam_size=1, max_decoding_length=28)
+        assert text.target_text.decode(found.hypotheses[0]) == case["beam1"]["text"]
+
+
+def test_training_goes_on_from_an_imported_model(tmp_path):
+    path, _ = imported(FILES, tmp_path)
+    for side, other in (("source", "s"), ("target", "t")):
+        (tmp_path / f"text.{other}").write_text("das ist ein Haus\n" * 4, "utf-8")
+        shutil.copy(FILES / f"{side}.spm", tmp_path)
+    translator = Translator.from_checkpoint(path, "cpu")
+    translator.task.source_dictionary.save(tmp_path / "dict")
+    text = (
+        f"--trainpref {tmp_path}/text --validpref {tmp_path}/text --source-lang s --target-lang t"
+    )
+    words = f"--srcdict {tmp_path}/dict --joined-dictionary --destdir {tmp_path}/data"
+    run_here("preprocess", *text.split(), *words.split())
+    flags = f"{tmp_path}/data --cpu --config {path} --finetune-from-model {path} --lr 1e-9"
+    flags += " --label-smoothing 0.1 --max-tokens 100 --max-update 1 --no-epoch-checkpoints"
+    run_here("train", *flags.split(), "--disable-validation", "--save-dir", tmp_path / "new")
+    trained = Translator.from_checkpoint(tmp_path / "new/checkpoint_last.safetensors", "cpu")
+    assert trained.models[0].config == translator.models[0].config
+    for name, tensor in translator.models[0].state_dict().items():
+        torch.testing.assert_close(trained.models[0].state_dict()[name], tensor)
+
+
+def changed(name, **values):
+    def change(folder):
+        content = json.loads((folder / name).read_text("utf-8"))
+        (folder / name).write_text(json.dumps({**content, **values}), "utf-8")
+
+    return change
+
+
+def written(name, content):
+    return lambda folder: (folder / name).write_bytes(content)
+
+
+def without(name):
+    return lambda folder: (folder / name).unlink()
+
+
+def with_harm(folder):
+    class Harm:
+        def __reduce__(self):
+            return os.system, (f"touch {folder / 'harm'}",)
+
+    (folder / "model.safetensors").unlink()
+    torch.save({"shared.weight": Harm()}, folder / "pytorch_model.bin")
+
+
+def with_flat_table(folder):
+    tensors = load_file(folder / "model.safetensors")
+    for part in "qkv":
+        name = f"model.encoder.layers.0.self_attn.{part}_proj.weight"
+        tensors[name] = torch.zeros([3, 3, 3][: ord(part) % 3 + 1])
+    save_file(tensors, folder / "model.safetensors")
+
+
+REFUSED = {
+    "another model": (changed("config.json", model_type="t5"), "its model_type is 't5'"),
+    "no settings": (without("config.json"), "config.json: cannot read it"),
+    "settings cut off": (written("config.json", b'{"model_type": "mar'), "config.json: damaged"),
+    "settings of a list": (written("config.json", b"[]"), "config.json: damaged"),
+    "another start": (changed("config.json", decoder_start_token_id=0), "decoder_start_token_id"),
+    "two tables": (changed("config.json", tie_word_embeddings=False), "tie_word_embeddings"),
+    "a function": (changed("config.json", activation_function="tanh"), "function 'tanh'"),
+    "no width": (changed("config.json", d_model="wide"), "config.json: "),
+    "many positions": (changed("config.json", max_position_embeddings=10**12), "more than 65,536"),
+    "no heads": (changed("config.json", encoder_attention_heads=None), "config.json: "),
+    "another width": (changed("config.json", d_model=32), "does not fit its settings"),
+    "more layers": (changed("config.json", decoder_layers=2), "it lacks"),
+    "more symbols": (changed("vocab.json", more=27), "28 symbols, which vocab.json has"),
+    "an id twice": (changed("vocab.json", more=3), "vocab.json: damaged"),
+    "ids of text": (changed("vocab.json", more="27"), "vocab.json: damaged"),
+    "no padding": (written("vocab.json", b'{"</s>": 0, "<unk>": 1}'), "lacks <pad>"),
+    "languages": (changed("vocab.json", **{">>fra<<": 27}), "several target languages"),
+    "a flat table": (with_flat_table, "damaged weights"),
+    "no weights": (without("model.safetensors"), "neither model.safetensors nor"),
+    "weights cut off": (written("model.safetensors", b"\x10\0\0"), "model.safetensors: damaged"),
+    "no pieces": (without("target.spm"), "target.spm: cannot read"),
+    "damaged pieces": (written("source.spm", b"x"), "source.spm: not a model"),
+    "a pickle that runs": (with_harm, "pytorch_model.bin: damaged, or more than weights"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_no_such_model_is_refused(name, folder, tmp_path):
+    change, expected = REFUSED[name]
+    change(folder)
+    path, done = imported(folder, tmp_path, check=False)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+    assert expected in done.stderr
+    assert not path.exists() and not (folder / "harm").exists()
