@@ -236,7 +236,7 @@ class Ours(FairseqLike):
         "reluformer, float32",
         "reluformer, bfloat16",
     )
-    decoding_variants = training_variants
+    decoding_variants = (*training_variants, "softmax, int8", "reluformer, int8")
 
     def __init__(self, name: str, folder: Path, text: Path, data: Path, checkout: Path) -> None:
         super().__init__(name, folder, text, data)
@@ -282,7 +282,7 @@ class Ours(FairseqLike):
         """See :meth:`Program.decode`."""
         attention, dtype = variant.split(", ")
         model = self.models / attention / "checkpoint_last.safetensors"
-        precision = ["--bf16"] if dtype == "bfloat16" else []
+        precision = {"float32": [], "bfloat16": ["--bf16"], "int8": ["--int8"]}[dtype]
         flags = self.generate_flags(task)
         return self.command("generate", str(self.data), "--path", str(model), *flags, *precision)
 

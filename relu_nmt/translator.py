@@ -25,6 +25,7 @@ from relu_nmt.decoding.document_search import (
 from relu_nmt.decoding.ensemble import Ensemble
 from relu_nmt.decoding.forced_terms import ForcedTerms
 from relu_nmt.decoding.generator import Generator
+from relu_nmt.decoding.int8 import use_int8
 from relu_nmt.decoding.translations import (
     SourceSentence,
     TranslatedLines,
@@ -46,12 +47,13 @@ class Translator:
         models: models with the same dictionaries.
         task: tokenisation and dictionaries.
         device: where to compute; a GPU if there is one by default.
-        dtype: ``torch.float16`` or ``torch.bfloat16`` to compute in; float32 by default.
+        dtype: ``torch.float16`` or ``torch.bfloat16`` to compute in; float32 by default. With
+            ``torch.int8`` the models are changed to products of 8-bit integers, for CPUs.
         max_doc_tokens: the longest groups of sentences that the models learnt from, in tokens;
             1: single sentences.
 
     Raises:
-        ConfigError: no model.
+        ConfigError: no model, or a device that is slow with 8-bit integers is to use them.
 
     Example:
         >>> from relu_nmt.data.dictionary import Dictionary
@@ -79,7 +81,10 @@ class Translator:
         self.device = torch.device(device)
         self.task = task
         self.models = [model.to(self.device) for model in models]
-        self.dtype = None if dtype == torch.float32 else dtype
+        self.dtype = None if dtype in (torch.float32, torch.int8) else dtype
+        if dtype == torch.int8:
+            for model in self.models:
+                use_int8(model)
         self.max_doc_tokens = max_doc_tokens
         self.ensemble = Ensemble(self.models, dtype=self.dtype)
         self.max_source_positions = self.ensemble.max_source_positions

@@ -8,7 +8,7 @@ _DROPPED = "whole layers are not dropped; --dropout, --attention-dropout and --a
 _DROPPED += "are what there is"
 _FLOAT16 = "--fp16 needs no such setting: weights stay in 32 bits; leave it out"
 _BOARD = "the log goes to --tensorboard-logdir, --log-file and results.json"
-_QUANTISED = "models are not quantised; --bf16 and --fp16 are what saves time and memory"
+_QUANTISED = "training knows no quantisation; --int8 of relu-nmt-generate is what saves time"
 _SOFTMAX = "there is one output layer, over the whole dictionary; --nwordssrc and --nwordstgt of "
 _SOFTMAX += "relu-nmt-preprocess bound it"
 

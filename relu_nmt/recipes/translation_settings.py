@@ -76,6 +76,11 @@ class ModelOptions(LanguageOptions, FairseqOptions, PrecisionOptions, AttentionB
         choices=("moses", "space", "none"),
     )
     bf16: bool = like(PrecisionOptions, "bf16", False, "compute in bfloat16; also on the CPU")
+    int8: bool = option(
+        False,
+        "multiply 8-bit integers, on x86 CPUs with VNNI: faster, and a few translations change. "
+        "What each is may depend a little on the others of its batch",
+    )
     model_overrides: str = option(
         "{}",
         "settings of the model that go before those in its checkpoint, as JSON or as Python writes "
@@ -94,6 +99,12 @@ class ModelOptions(LanguageOptions, FairseqOptions, PrecisionOptions, AttentionB
     truncate_source: bool = option(
         False, "translate the beginning of longer sentences instead, and tell of them"
     )
+
+    def check(self) -> None:
+        """Compare the formats of numbers."""
+        super().check()
+        if self.int8 and (self.bf16 or self.fp16):
+            raise ConfigError("--int8, --bf16 and --fp16 exclude each other; give one")
 
 
 @settings

@@ -1,0 +1,89 @@
+"""Models whose affine maps are products of 8-bit integers."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from relu_nmt.errors import ConfigError
+
+LEVELS = 254
+"""Steps between the smallest and the largest value; one less than bytes have, for rounding."""
+
+
+class Int8Linear(nn.Module):
+    """x W^T + b by oneDNN's product of 8-bit integers; for inference on CPUs.
+
+    Each row of W has a scale, the largest magnitude over 127. What comes in is scaled by the range
+    of all of it, 0 included, so results depend a little on what is in the same batch.
+
+    Args:
+        linear: the map in float32.
+
+    Example:
+        >>> linear = nn.Linear(4, 2)
+        >>> int8, x = Int8Linear(linear), torch.ones(3, 4)
+        >>> bool(torch.allclose(int8(x), linear(x), atol=0.05)) if has_fast_int8() else True
+        True
+    """
+
+    scale: Tensor
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        weight = linear.weight.detach()
+        scale = weight.abs().amax(1).clamp_min(torch.finfo(torch.float32).tiny) / 127
+        self.register_buffer("weight", (weight / scale[:, None]).round().to(torch.int8))
+        self.register_buffer("scale", scale)
+        self.register_buffer("zeros", torch.zeros_like(scale, dtype=torch.int64))
+        self.register_buffer("bias", None if linear.bias is None else linear.bias.detach())
+        self._packed: Tensor | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the packed weights, which no other process can read."""
+        return {**super().__getstate__(), "_packed": None}
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [..., D] float32 to [..., D'] float32."""
+        if self._packed is None:
+            self._packed = torch.ops.onednn.qlinear_prepack(self.weight, None)
+        low, high = (value.item() for value in x.aminmax())
+        low, high = min(low, 0.0), max(high, 0.0)
+        scale = max(high - low, 1e-30) / LEVELS  # NaN stays
+        if not math.isfinite(scale):
+            return x.new_full((*x.shape[:-1], len(self.scale)), math.nan)
+        zero = round(-low / scale)
+        # All are positive, so that cutting off the fraction rounds what has 0.5 added.
+        levels = torch.add(x.new_tensor(zero + 0.5), x, alpha=1 / scale).to(torch.uint8)
+        weights = (self._packed, self.scale, self.zeros, self.bias)
+        output = (1.0, 0, torch.float32)  # scale, zero and type
+        return torch.ops.onednn.qlinear_pointwise(
+            levels, scale, zero, *weights, *output, "none", [], ""
+        )
+
+
+def has_fast_int8() -> bool:
+    """Return whether this processor has the instructions: x86 with AVX512-VNNI.
+
+    Without them sums of two products overflow 16 bits, or oneDNN is hundreds of times as slow.
+    """
+    return torch.cpu._is_vnni_supported()
+
+
+def use_int8(model: nn.Module) -> None:
+    """Put an :class:`Int8Linear` in place of every affine map of a model on a CPU, for good.
+
+    What is not an ``nn.Linear`` stays in float32: embeddings, attention itself, norms.
+
+    Raises:
+        ConfigError: the model is on a GPU, or this processor lacks the instructions.
+    """
+    if any(not weight.is_cpu for weight in model.parameters()):
+        raise ConfigError("--int8 is for CPUs; add --cpu")
+    if not has_fast_int8():
+        raise ConfigError("--int8 needs an x86 processor with AVX512-VNNI; leave it out")
+    for parent in list(model.modules()):
+        for name, child in parent.named_children():
+            if isinstance(child, nn.Linear):
+                setattr(parent, name, Int8Linear(child))
