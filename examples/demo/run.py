@@ -37,7 +37,7 @@ MINUTES = 8.0
 """Minutes of training; installation, corpus and translation take about four more."""
 
 MODEL = """
-    --arch reluformer_tiny --cross-attention softmax --share-all-embeddings
+    --arch reluformer_tiny --share-all-embeddings
     --encoder-layers 3 --encoder-embed-dim 128 --encoder-ffn-embed-dim 512
     --encoder-attention-heads 4
     --decoder-layers 3 --decoder-embed-dim 128 --decoder-ffn-embed-dim 512

@@ -15,10 +15,10 @@ source examples/multi30k/recipe.bash
 relu="--attention reluformer:gamma=8"
 centered="--cross-attention reluformer:gamma=8,centered=true"
 loss="--attention-norm-weight 0.1 --attention-entropy-weight 0.1"
-# reluformer is $relu $loss, its preset.
+# The preset reluformer_paper is $relu $loss, reluformer the same with softmax in the cross-attention.
 variants=(
-    "hybrid: $relu --cross-attention softmax $loss"
     "hybrid-centered: --attention reluformer:gamma=8,centered=true --cross-attention softmax"
+    "hybrid-squared: --attention reluformer:gamma=8,centered=true,power=2 --cross-attention softmax"
     "squared: $relu $centered,power=2 $loss"
     "all-squared: --attention reluformer:gamma=8,centered=true,power=2")
 [ "$FORM" = final ] || variants+=(
@@ -37,6 +37,6 @@ variants=(
     "no-attention-dropout: $relu $loss --attention-dropout 0")
 
 exec "${PYTHON:-python}" -m relu_nmt.cli.sweep "$DATA" --save-dir "multi30k/study-$FORM" \
-    --lengths 1 --attentions softmax,reluformer --variants "${variants[@]}" --seeds "$SEEDS" \
+    --lengths 1 --attentions softmax,reluformer,reluformer_paper --variants "${variants[@]}" --seeds "$SEEDS" \
     --budget "${UPDATES}u" --checkpoint last --jobs "${JOBS:-1}" \
     --generate-flags "--beam 5 --lenpen 1" -- --arch transformer_tiny --report-accuracy "${RECIPE[@]}"

@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 FORM=${1:-small}
-export ATTENTIONS=softmax,reluformer SEEDS=1
+export ATTENTIONS=softmax,reluformer_paper SEEDS=1
 case $FORM in
 small)
     export OUT=${OUT:-document-sweep} PYTHON=${PYTHON:-.venv/bin/python}
@@ -22,7 +22,7 @@ esac
 examples/document_sweep/"$FORM".sh
 
 models=()
-for attention in softmax reluformer; do
+for attention in softmax reluformer_paper; do
     models+=("$OUT/sweep/models/$attention-${trained_on:-L$LENGTH}-seed1/checkpoints/$checkpoint.safetensors")
 done
 # Maps are drawn of the first group of the test set, which nobody has picked.

@@ -8,7 +8,7 @@ FORM=${1:-small} TABLE=table2 SMALL_MINUTES=8
 relu="--attention-preset none --attention pointwise:h=relu,alpha=0,qk_norm=false"
 sweep=(--attentions softmax --variants
     "relu: $relu"
-    "relu-factor: --attention-preset reluformer
+    "relu-factor: --attention-preset reluformer_paper
         --attention-norm-weight 0 --attention-entropy-weight 0"
     "relu-layernorm: $relu,output_norm=true")
 interval=50

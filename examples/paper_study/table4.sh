@@ -8,6 +8,6 @@ FORM=${1:-small} TABLE=table4 SMALL_MINUTES=5
 # On a CPU one process at a time, so that speeds can be compared.
 [ "$FORM" = paper ] || JOBS=${JOBS:-1}
 
-sweep=(--attentions softmax,sparsemax,entmax15,rela:gated=true,reluformer)
+sweep=(--attentions softmax,sparsemax,entmax15,rela:gated=true,reluformer_paper)
 train=()
 source examples/paper_study/study.bash

@@ -5,8 +5,8 @@
 cd "$(dirname "$0")/../.." || exit
 FORM=${1:-small} TABLE=table5 SMALL_MINUTES=8
 
-reluformer="--attention-preset reluformer"
-sweep=(--attentions softmax,reluformer --variants
+reluformer="--attention-preset reluformer_paper"
+sweep=(--attentions softmax,reluformer_paper --variants
     "no-factor: $reluformer --attention pointwise:h=relu,alpha=0,qk_norm=false"
     "no-regularisation: $reluformer --attention-norm-weight 0 --attention-entropy-weight 0"
     "no-norm-term: $reluformer --attention-norm-weight 0"

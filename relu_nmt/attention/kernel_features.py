@@ -82,7 +82,11 @@ def masked_sums(queries: Tensor, keys: Tensor, v: Tensor, visibility: Visibility
     num_queries, num_keys, rank, width = queries.size(2), keys.size(2), keys.size(3), v.size(3)
     by_matrix = num_queries * num_keys * (rank + width)
     ancestry = visibility.ancestry
-    if ancestry is not None or by_matrix <= (num_queries + num_keys) * rank * width:
+    # A graph that is exported is for all lengths, so that none can choose the order.
+    is_cheaper = (
+        torch.compiler.is_exporting() or by_matrix <= (num_queries + num_keys) * rank * width
+    )
+    if ancestry is not None or is_cheaper:
         products = queries @ keys.transpose(-1, -2)
         if ancestry is not None:
             products = products * ancestry[:, None]

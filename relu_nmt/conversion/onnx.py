@@ -29,7 +29,10 @@ try:
 except ImportError as missing:
     raise MissingExtraError('ONNX is not installed: pip install "relu-nmt[onnx]"') from missing
 
-COMPARED = ("softmax", "reluformer", "pointwise", "rela", "polynomial")
+COMPARED = (
+    *("softmax", "reluformer", "pointwise", "rela", "polynomial", "entmax", "entmax15"),
+    *("sparsemax", "linear", "efficient", "cosformer", "sima", "xca"),
+)
 """Attentions whose graphs are tested to compute what the model computes."""
 LONGEST = 4096
 """Tokens of the longest source and target where positions are waves, whose table is stored."""

@@ -6,7 +6,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from relu_nmt.attention.spec import known_attention
+from relu_nmt.attention.spec import ATTENTION_PRESETS, known_attention
 from relu_nmt.config import flag_of, group, like, option, settings
 from relu_nmt.config.shared import ClusterOptions, SubsetOptions
 from relu_nmt.data.groups import DocumentConfig
@@ -68,7 +68,7 @@ class TrainingBudget:
 
 
 def parse_attentions(text: str) -> tuple[str, ...]:
-    """Return the attentions of a list such as ``softmax,reluformer:gamma=2,learnable=true``.
+    """Return the attentions, or presets, of ``softmax,reluformer:gamma=2,learnable=true``.
 
     A comma also stands between the options of an attention: a part with ``=`` and without a colon
     belongs to the one before it.
@@ -85,7 +85,7 @@ def parse_attentions(text: str) -> tuple[str, ...]:
             names.append(part.strip())
     if len(set(names)) < len(names):
         raise ValueError(f"'{text}': an attention is named twice")
-    return tuple(known_attention(name) for name in names)
+    return tuple(name if name in ATTENTION_PRESETS else known_attention(name) for name in names)
 
 
 @settings
@@ -101,9 +101,9 @@ class SweepConfig(SubsetOptions):
     attentions: tuple[str, ...] = option(
         (),
         "attentions, the first (of the first sweep of a --save-dir) is what the others are "
-        "compared with. A bare name with a preset, such as reluformer, takes gamma and regulariser "
-        f"of it; NAME:option=value sets options (default: {','.join(DEFAULT_ATTENTIONS)}; none if "
-        "there are --variants)",
+        "compared with. The bare name of an --attention-preset, such as reluformer, takes all "
+        "that it sets; NAME:option=value sets options (default: "
+        f"{','.join(DEFAULT_ATTENTIONS)}; none if there are --variants)",
         metavar="NAME,NAME,...",
         parse=parse_attentions,
     )

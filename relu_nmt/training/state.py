@@ -53,6 +53,7 @@ class TrainingState:
         precision: state of the loss scale.
         inner: meters since the last log line.
         epoch_meters: meters since the start of the epoch.
+        interrupted: a signal came with the last update, so what was due after it was left out.
 
     Example:
         >>> state = TrainingState(epoch=2, batch_offset=10, num_batches=40)
@@ -72,6 +73,7 @@ class TrainingState:
     precision: dict[str, Any] = field(default_factory=dict)
     inner: Meters = field(default_factory=Meters)
     epoch_meters: Meters = field(default_factory=Meters)
+    interrupted: bool = False
 
     def begin_epoch(self, num_batches: int) -> bool:
         """Note the number of batches; if it changed since the checkpoint, move the offset along.

@@ -110,7 +110,6 @@ class Trainer:
         self._launched: LaunchedUpdate | None = None
         self._last: UpdateResult | None = None
         self._reason: str | None = None
-        self._interrupted = False
         self._started = self._lap = time.monotonic()
 
     def train(self) -> TrainingResult:
@@ -138,13 +137,13 @@ class Trainer:
             self.result.parameters = sum(p.numel() for p in self.parts.model.parameters())
             self._started = time.monotonic() - self.state.seconds
             self._reason = self._limit_reached(self.state.epoch)
-            if self._reason is None:
+            if self._reason is None or self.state.interrupted:
                 self._check_before_start()
                 self.log.begin(self.state.num_updates)
                 self._train()
             say(f"done training in {self._wall():.1f} seconds: {self._reason}")
             self.result.ended = self._reason
-            if self._interrupted:
+            if self.state.interrupted:
                 self.result.signal = self._watch.received or signal.SIGINT
             self._write_result()
         finally:
@@ -157,6 +156,8 @@ class Trainer:
         self._write_result()
         try:
             with self._watch:
+                if self.state.interrupted:
+                    self._make_up_for_interruption()
                 while self._reason is None:
                     self._train_epoch()
         except BaseException as error:
@@ -165,6 +166,14 @@ class Trainer:
             with suppress(DataError):  # the first error is the one to show
                 self._write_result()
             raise
+
+    def _make_up_for_interruption(self) -> None:
+        """Validate and save if that was due after the update that a signal came with."""
+        self.state.interrupted = False
+        if self.state.batch_offset < self.state.num_batches:
+            self._validate_and_save(end_of_epoch=False)
+        else:
+            self._reason = None  # what is left of the epoch is its end
 
     def _check_before_start(self) -> None:
         """Find the mistakes that would otherwise show after hours."""
@@ -304,7 +313,7 @@ class Trainer:
         """Stop, validate or save if it is time; the end of the epoch is not treated here."""
         if self._signalled():
             self._read_launched()
-            self._interrupted = True
+            self.state.interrupted = True
             self._reason = "interrupted; the same command goes on from here"
             self._save(end_of_epoch=False, score=None, is_best=False)
         elif self.state.batch_offset < self.state.num_batches:

@@ -99,6 +99,10 @@ def read_arrays(source: Path, parts: Sequence[str]) -> tuple[dict[str, Rows], Se
     except Exception as error:  # NumPy's and zlib's errors are of many kinds
         [reason, *_] = str(error).splitlines() or [type(error).__name__]
         raise DataError(f"{source}: cannot be read as a NumPy archive ({reason})") from error
+    for name, array in arrays.items():
+        # Of an entry that is no array, NumPy gives the bytes.
+        if not isinstance(array, np.ndarray) or (name == "classes" and array.ndim != 1):
+            raise DataError(f"{source}: {name} is damaged; expected an array, of classes a list")
     found = {}
     for part in ("", *parts):
         names = [("images", "labels"), ("x", "y")]

@@ -123,6 +123,57 @@ def test_graphs_of_onnx_compute_the_same(name, tmp_path):
     assert len(told["source_symbols"]) == len(translator.task.source_dictionary)
 
 
+SLOTS = [
+    ("cosformer", "linear", "efficient"),
+    ("sima", "entmax", "linear"),
+    ("xca", "sparsemax", "linear"),
+    ("entmax15", "cosformer", "entmax15"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("encoder", "decoder", "cross"), SLOTS)
+def test_graphs_compute_the_same_at_all_lengths(encoder, decoder, cross, tmp_path):
+    pytest.importorskip("onnxscript")
+    from relu_nmt.conversion.onnx import save_onnx
+
+    torch.manual_seed(0)
+    task = Translator.from_checkpoint(CHECKPOINTS / "softmax.safetensors", "cpu").task
+    shape = {"embed_dim": 16, "ffn_embed_dim": 24, "layers": 1, "attention_heads": 2}
+    config = TransformerConfig(
+        encoder_attention=encoder,
+        decoder_attention=decoder,
+        cross_attention=cross,
+        **{f"{side}_{name}": n for side in ("encoder", "decoder") for name, n in shape.items()},
+    )
+    model = build_model(config, task).eval()
+    save_onnx(LoadedModel(model, task), tmp_path)
+    # Where the model itself may go other ways, longer than a chunk and of one token.
+    for lengths in [((6, 3), (5, 2)), ((1,), (1,)), ((150, 90), (130, 70)), ((2,), (90,))]:
+        sources = [
+            SourceSentence(np.array([*ids, 2]), [], np.array([*reference, 2]))
+            for ids, reference in zip(
+                *([torch.randint(4, 9, (n - 1,)).tolist() for n in side] for side in lengths),
+                strict=True,
+            )
+        ]
+        translator = Translator([model], task, "cpu")
+        found = translator.translate_sentences(sources, GenerationConfig(score_reference=True))
+        expected = [own.hypothesis.positional_scores for [own] in found]
+        for found, own in zip(onnx_scores(tmp_path, sources), expected, strict=True):
+            np.testing.assert_allclose(found, own, atol=1e-4)
+
+
+def test_what_cannot_be_a_graph_is_told(tmp_path):
+    pytest.importorskip("onnxscript")
+    from relu_nmt.conversion.onnx import save_onnx
+
+    task = Translator.from_checkpoint(CHECKPOINTS / "softmax.safetensors", "cpu").task
+    config = TransformerConfig(encoder_layers=1, decoder_layers=1, encoder_attention="soft")
+    with pytest.raises(CheckpointError, match=r"attention soft \(encoder\): its graph is not comp"):
+        save_onnx(LoadedModel(build_model(config, task), task), tmp_path)
+
+
 @pytest.mark.slow
 def test_an_image_classifier_is_one_graph(tmp_path):
     pytest.importorskip("onnxscript")

@@ -81,7 +81,7 @@ def test_figures_are_of_models_of_the_document_sweep(form, settings, model, tmp_
     plan = SweepPlan(read_settings(SweepSettings, own))
     checkpoints = {step.checkpoint_of("--path") for step in plan.steps()}
     first = tmp_path / "out/sweep/models" / f"{model}.safetensors"
-    second = Path(str(first).replace("softmax", "reluformer"))
+    second = Path(str(first).replace("softmax", "reluformer_paper"))
     paths = words[words.index("--path") + 1 : words.index("--names")]
     assert {first, second} == set(map(Path, paths)) <= checkpoints
     assert analyze.main(words[2:]) == 2

@@ -107,7 +107,7 @@ def test_the_decoder_may_begin_with_another_symbol():
 @pytest.mark.parametrize(
     ("arch", "non_embedding"), [("iwslt_de_en", 31_543_296), ("wmt_en_de", 44_138_496)]
 )
-@pytest.mark.parametrize("family", ["transformer", "reluformer"])
+@pytest.mark.parametrize("family", ["transformer", "reluformer", "reluformer_paper"])
 def test_parameter_counts_of_the_paper(family, arch, non_embedding):
     values = architectures[f"{family}_{arch}"] | {"share_all_embeddings": True}
     shape = TransformerConfig(**{k: v for k, v in values.items() if k in MODEL_FIELDS})
@@ -119,8 +119,9 @@ def test_parameter_counts_of_the_paper(family, arch, non_embedding):
 def test_the_twins_differ_in_attention_only():
     for name, shape in architectures.items():
         if name.startswith("transformer"):
-            twin = architectures[name.replace("transformer", "reluformer", 1)]
-            assert twin == {**shape, "attention_preset": "reluformer"}
+            for preset in ("reluformer", "reluformer_paper"):
+                twin = architectures[name.replace("transformer", preset, 1)]
+                assert twin == {**shape, "attention_preset": preset}
 
 
 def test_three_forms_of_tied_embeddings():

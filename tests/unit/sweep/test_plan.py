@@ -146,6 +146,7 @@ def test_averaged_checkpoints_are_a_second_command_of_the_training():
     [
         ("softmax", ("--attention-preset", "none", "--attention", "softmax")),
         ("reluformer", ("--attention-preset", "reluformer")),
+        ("reluformer_paper", ("--attention-preset", "reluformer_paper")),
         (
             "reluformer:gamma=3",
             ("--attention-preset", "reluformer", "--attention", "reluformer:gamma=3"),
@@ -161,8 +162,11 @@ def test_only_reluformers_get_gamma_and_regulariser_of_the_preset(arch, attentio
     add_settings(parser, TranslationTrainingSettings)
     arguments = parser.parse_args(command[3:])
     settings = read_settings(TranslationTrainingSettings, arguments)
-    names = {"softmax": "softmax", "reluformer": "reluformer:gamma=8"}
-    assert settings.model.attention == names.get(attention, attention)
+    presets = ("reluformer", "reluformer_paper")
+    own = "reluformer:gamma=8" if attention in presets else attention
+    assert settings.model.attention == own
+    everywhere = attention in ("softmax", "reluformer_paper")
+    assert settings.model.cross_attention == (None if everywhere else "softmax")
     assert settings.model.encoder_embed_dim == 64
     assert settings.regularizer.attention_norm_weight == (0.0 if attention == "softmax" else 0.1)
 

@@ -38,8 +38,8 @@ def test_other_budgets_are_refused(text):
 
 
 def test_a_comma_also_parts_the_options_of_an_attention():
-    text = "softmax,reluformer:gamma=2,learnable=true, sparsemax"
-    names = ("softmax", "reluformer:gamma=2,learnable=true", "sparsemax")
+    text = "softmax,reluformer:gamma=2,learnable=true, sparsemax,reluformer_paper"
+    names = ("softmax", "reluformer:gamma=2,learnable=true", "sparsemax", "reluformer_paper")
     assert parse_attentions(text) == names
 
 

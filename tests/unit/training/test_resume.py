@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from relu_nmt.optim.config import SCHEDULES
@@ -114,6 +114,8 @@ def test_every_schedule_is_there():
 @pytest.mark.parametrize("mode", MODES)
 @fresh(4)
 @given(stops=st.lists(st.integers(1, UPDATES), min_size=1, max_size=3))
+@example(stops=[UPDATES])  # with the last update, before the validation at the end
+@example(stops=[4])  # where one mode validates
 def test_interrupted_at_any_update(mode, stops):
     expected_folder, expected = whole(mode)
     with tempfile.TemporaryDirectory() as folder:

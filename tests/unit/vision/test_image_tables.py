@@ -3,6 +3,7 @@
 import io
 import json
 import sys
+import zipfile
 
 import numpy as np
 import pytest
@@ -169,3 +170,24 @@ def test_pyarrow_is_an_extra(tmp_path, monkeypatch):
     (tmp_path / "a.parquet").write_bytes(b"")
     with pytest.raises(MissingExtraError, match=r"pip install 'relu-nmt\[parquet\]'"):
         open_images(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["images", "labels", "classes"])
+def test_an_entry_that_is_no_array_is_refused(tmp_path, name):
+    arrays = {"images": pixels(3), "labels": np.arange(3), "classes": np.array(["a", "b", "c"])}
+    np.savez(tmp_path / "whole.npz", **arrays)
+    with (
+        zipfile.ZipFile(tmp_path / "whole.npz") as whole,
+        zipfile.ZipFile(tmp_path / "a.npz", "w") as damaged,
+    ):
+        for entry in whole.namelist():
+            content = whole.read(entry)
+            damaged.writestr(entry, content[1:] if entry == f"{name}.npy" else content)
+    with pytest.raises(DataError, match=f"a.npz: {name} is damaged"):
+        open_images(tmp_path / "a.npz")
+
+
+def test_classes_are_a_list(tmp_path):
+    np.savez(tmp_path / "a.npz", images=pixels(3), labels=np.arange(3), classes=np.array("abc"))
+    with pytest.raises(DataError, match=r"a.npz: classes is damaged"):
+        open_images(tmp_path / "a.npz")
