@@ -236,7 +236,12 @@ class Ours(FairseqLike):
         "reluformer, float32",
         "reluformer, bfloat16",
     )
-    decoding_variants = (*training_variants, "softmax, int8", "reluformer, int8")
+    decoding_variants = (
+        *training_variants,
+        "softmax, int8",
+        "softmax, int8 and shortlist",
+        "reluformer, int8 and shortlist",
+    )
 
     def __init__(self, name: str, folder: Path, text: Path, data: Path, checkout: Path) -> None:
         super().__init__(name, folder, text, data)
@@ -282,9 +287,15 @@ class Ours(FairseqLike):
         """See :meth:`Program.decode`."""
         attention, dtype = variant.split(", ")
         model = self.models / attention / "checkpoint_last.safetensors"
-        precision = {"float32": [], "bfloat16": ["--bf16"], "int8": ["--int8"]}[dtype]
+        fewer = ["--shortlist", str(self.models / "shortlist/shortlist.txt")]
+        faster = {
+            "float32": [],
+            "bfloat16": ["--bf16"],
+            "int8": ["--int8"],
+            "int8 and shortlist": ["--int8", *fewer],
+        }[dtype]
         flags = self.generate_flags(task)
-        return self.command("generate", str(self.data), "--path", str(model), *flags, *precision)
+        return self.command("generate", str(self.data), "--path", str(model), *flags, *faster)
 
 
 # Its own checkpoints are pickled, which PyTorch 2.6 and later refuse by default.

@@ -261,6 +261,10 @@ class Benchmark:
             words = [str(fairseq), "--data", str(self.data), *output, "--trust-pickle"]
             command = program.command("import_fairseq", *words)
             imported = self._make(f"{program.name}, fairseq's model", softmax, lambda: command)
+        fewer = program.models / "shortlist"
+        words = [str(self.data), "--output", str(fewer / "shortlist.txt")]
+        listed = program.command("shortlist", *words)
+        self._make(f"{program.name}, shortlist", fewer, lambda: listed)
         task = self._training(self.arguments.model_updates)
         for attention in ("reluformer",) if imported else ("reluformer", "softmax"):
             model = program.models / attention
