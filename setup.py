@@ -17,6 +17,7 @@ COMMANDS = [
     "score",
     "analyze",
     "average",
+    "shortlist",
     "convert",
     "import_fairseq",
     "import_marian",

@@ -26,6 +26,7 @@ from relu_nmt.decoding.ensemble import Ensemble
 from relu_nmt.decoding.forced_terms import ForcedTerms
 from relu_nmt.decoding.generator import Generator
 from relu_nmt.decoding.int8 import use_int8
+from relu_nmt.decoding.shortlist import Shortlist
 from relu_nmt.decoding.translations import (
     SourceSentence,
     TranslatedLines,
@@ -51,6 +52,10 @@ class Translator:
             ``torch.int8`` the models are changed to products of 8-bit integers, for CPUs.
         max_doc_tokens: the longest groups of sentences that the models learnt from, in tokens;
             1: single sentences.
+
+    Attributes:
+        shortlist: the symbols that translations may have, by what is in their sources; None, as at
+            first, for all.
 
     Raises:
         ConfigError: no model, or a device that is slow with 8-bit integers is to use them.
@@ -88,6 +93,7 @@ class Translator:
         self.max_doc_tokens = max_doc_tokens
         self.ensemble = Ensemble(self.models, dtype=self.dtype)
         self.max_source_positions = self.ensemble.max_source_positions
+        self.shortlist: Shortlist | None = None
 
     @classmethod
     def from_checkpoint(
@@ -304,7 +310,9 @@ class Translator:
         terms = [self._target_ids(term).tolist() for term in as_lines(banned)]
         # What the model has no symbols for it cannot write.
         terms = [term for term in terms if term and symbols.unk_index not in term]
-        return Generator(self.models, config, symbols, self.dtype, separators, terms)
+        return Generator(
+            self.models, config, symbols, self.dtype, separators, terms, self.shortlist
+        )
 
     def translate_documents(
         self,

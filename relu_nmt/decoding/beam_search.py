@@ -114,6 +114,7 @@ class BeamSearch:
         self,
         src_tokens: Tensor,
         constraints: TokenConstraints,
+        shortlist: Tensor | None = None,
     ) -> list[list[Hypothesis]]:
         """Return the n best hypotheses of each sentence, with their prefixes.
 
@@ -121,6 +122,8 @@ class BeamSearch:
             src_tokens: [B, S] int64, right-padded, each ending in the end symbol.
             constraints: which tokens are allowed, and how many. Hypotheses are ranked by what
                 follows the context, as if that were all; the rest of a prefix counts.
+            shortlist: the only symbols that may be written, int64 [V'], the special ones first;
+                hypotheses and constraints then have their numbers in it. ``None`` for all.
         """
         config, symbols, device = self._config, self._symbols, src_tokens.device
         num_groups, eos = self._selector.num_groups, symbols.eos_index
@@ -129,7 +132,7 @@ class BeamSearch:
             sentences=np.arange(len(limits)),
             open=np.ones(len(limits), dtype=bool),
             not_words=(src_tokens == symbols.pad_index) | (src_tokens == eos),
-            states=self._ensemble.start(src_tokens),
+            states=self._ensemble.start(src_tokens, shortlist),
             constraints=constraints,
             finished=FinishedHypotheses(len(limits), num_groups, config.beam, device),
         )

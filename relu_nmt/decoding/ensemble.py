@@ -71,9 +71,15 @@ class Ensemble:
             for model, was_training in zip(self.models, were_training, strict=True):
                 model.train(was_training)
 
-    def start(self, src_tokens: Tensor) -> list[DecoderState]:
-        """Encode src_tokens [B, S]; return each model's state before the first token: one beam."""
-        return [model.start(model.encode(src_tokens)) for model in self.models]
+    def start(self, src_tokens: Tensor, shortlist: Tensor | None = None) -> list[DecoderState]:
+        """Encode src_tokens [B, S]; return each model's state before the first token: one beam.
+
+        Args:
+            src_tokens: int64, right-padded.
+            shortlist: see :meth:`EncoderDecoder.start`.
+        """
+        few = () if shortlist is None else (shortlist,)
+        return [model.start(model.encode(src_tokens), *few) for model in self.models]
 
     def step(
         self, tokens: Tensor, states: Sequence[DecoderState], want_weights: bool = False

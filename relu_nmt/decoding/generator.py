@@ -21,6 +21,7 @@ from relu_nmt.decoding.selectors import (
     Selector,
     draw_uniforms,
 )
+from relu_nmt.decoding.shortlist import Shortlist
 from relu_nmt.decoding.translations import SourceSentence
 from relu_nmt.errors import ConfigError
 from relu_nmt.io.worker_pool import available_cores, ordered_map
@@ -44,6 +45,8 @@ class Generator:
         dtype: ``torch.float16`` or ``torch.bfloat16`` to compute in; scores stay in float32.
         separators: the symbol that ends each sentence of a source, and of a target: a translation
             then has as many as its source, unless ``config.free_sentence_count``. None for none.
+        shortlist: restricts the symbols of the translations; None for all. Where prefixes or terms
+            are forced, or terms banned, all are allowed.
         banned: token ids of each term that no translation may have.
 
     Raises:
@@ -67,7 +70,12 @@ class Generator:
         dtype: torch.dtype | None = None,
         separators: tuple[int, int] | None = None,
         banned: Sequence[Sequence[int]] = (),
+        shortlist: Shortlist | None = None,
     ) -> None:
+        if shortlist is not None and config.score_reference:
+            raise ConfigError(
+                "--score-reference needs the scores of all symbols; leave out --shortlist"
+            )
         if config.free_sentence_count and separators is None:
             raise ConfigError(
                 "--free-sentence-count: the model was trained without --sentence-separator, so "
@@ -77,6 +85,7 @@ class Generator:
         self.config = config
         self.symbols = symbols
         self._banned = banned
+        self._shortlist = shortlist
         self._separators = None if config.free_sentence_count else separators
 
     def translate(
@@ -196,12 +205,16 @@ class Generator:
         limits = length_limits(config, lengths, self.ensemble.max_positions)
         if context_sizes is None:
             context_sizes = np.zeros_like(limits)
-        sentences = None
+        sentences, shortlist = None, None
+        terms = self._tracker(forced, context_sizes)
+        separator = -1 if self._separators is None else self._separators[1]
+        if self._shortlist is not None and prefix_tokens is None and not (terms or self._banned):
+            shortlist = self._shortlist.of(src_tokens, [] if separator < 0 else [separator])
+            separator = int(torch.searchsorted(shortlist, separator))
         if self._separators is not None:
             number = (src_tokens == self._separators[0]).sum(1).clamp_min(1)
-            sentences = SentencesLeft(self._separators[1], number[:, None])
+            sentences = SentencesLeft(separator, number[:, None])
             limits = np.maximum(limits, sentences.room(prefix_tokens, context_sizes))
-        terms = self._tracker(forced, context_sizes)
         if terms is not None:
             limits = np.maximum(limits, self._room_for(forced, prefix_tokens, sentences))
         if sentences is not None or terms is not None:
@@ -220,10 +233,13 @@ class Generator:
         with self.ensemble.evaluating():
             selector = self._selector(ids, limits, src_tokens.device, terms)
             search = BeamSearch(self.ensemble, config, self.symbols, selector)
-            results = search.search(src_tokens, constraints)
+            results = search.search(src_tokens, constraints, shortlist)
         for sentence, hypotheses in zip(ids, results, strict=True):
             if not hypotheses:
                 raise ConfigError(f"sentence {sentence}: no possible output; {self._reason()}")
+        if shortlist is not None:
+            ids_of = shortlist.cpu().numpy()
+            results = [[replace(h, tokens=ids_of[h.tokens]) for h in own] for own in results]
         return [
             [replace(h.without_context(size), reached_limit=len(h.tokens) > limit) for h in own]
             for own, size, limit in zip(

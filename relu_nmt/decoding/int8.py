@@ -1,5 +1,6 @@
 """Models whose affine maps are products of 8-bit integers."""
 
+import copy
 import math
 from typing import Any
 
@@ -39,6 +40,16 @@ class Int8Linear(nn.Module):
         self.register_buffer("zeros", torch.zeros_like(scale, dtype=torch.int64))
         self.register_buffer("bias", None if linear.bias is None else linear.bias.detach())
         self._packed: Tensor | None = None
+
+    def rows(self, index: Tensor) -> "Int8Linear":
+        """Return the map to some of the outputs, whose numbers are ``index`` [D'']."""
+        part = copy.copy(self)
+        part._buffers = {
+            name: None if values is None else values[index]
+            for name, values in self._buffers.items()
+        }
+        part._packed = None
+        return part
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the packed weights, which no other process can read."""

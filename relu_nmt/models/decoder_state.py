@@ -14,6 +14,8 @@ and of the source the sentence of that number.
 tree belongs to one group, so there are ``R`` = B G trees. ``M`` is the number of entries.
 """
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -35,7 +37,14 @@ class DecoderState:
         key_mask: [B, S] bool, True = real source token.
         source: the sentences of the source, if attention stays inside them.
         separator: id of the target token that ends sentences.
+
+    Attributes:
+        shortlist: ids of the only symbols that may be written, int64 [V']; None for all.
+        projection: gives their logits; None for the model's own.
     """
+
+    shortlist: Tensor | None = None
+    projection: Callable[[Tensor], Tensor] | None = None
 
     def __init__(
         self,

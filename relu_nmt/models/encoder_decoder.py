@@ -1,9 +1,10 @@
 """The encoder-decoder transformer with a registered attention in each of its three slots."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, cast
+from functools import partial
+from typing import Any, ClassVar, cast
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -338,14 +339,24 @@ class EncoderDecoder(nn.Module):
         """Return the scores [..., V] in float32 of features [..., D]."""
         return self.output_projection(features).float()
 
-    def start(self, encoder_out: EncoderOutput) -> DecoderState:
-        """Return the state of step-by-step decoding, with one beam a sentence."""
+    def start(self, encoder_out: EncoderOutput, shortlist: Tensor | None = None) -> DecoderState:
+        """Return the state of step-by-step decoding, with one beam a sentence.
+
+        Args:
+            encoder_out: what the decoder sees.
+            shortlist: ids of the only symbols that may be written, int64 [V']; to :meth:`step`
+                they are then 0 to V' - 1. ``None`` for all.
+        """
         states, sentences = encoder_out.states, encoder_out.sentences
         caches = [
             attention.remember(states, sentences).contiguous()
             for attention in self.decoder.cross_attentions
         ]
-        return DecoderState(caches, encoder_out.key_mask, sentences, self.decoder.separator)
+        state = DecoderState(caches, encoder_out.key_mask, sentences, self.decoder.separator)
+        if shortlist is not None:
+            state.shortlist = shortlist
+            state.projection = projection_to(self.output_projection, shortlist)
+        return state
 
     def step(self, tokens: Tensor, state: DecoderState, want_weights: bool = False) -> StepOutput:
         """Advance every beam by its newest token.
@@ -355,15 +366,31 @@ class EncoderDecoder(nn.Module):
             state: from :meth:`start`; advanced in place.
             want_weights: also return the cross-attention weights.
         """
+        project = state.projection or self.output_projection
+        if state.shortlist is not None:
+            tokens = state.shortlist[tokens]
         if not want_weights:
-            return StepOutput(self.logits(self.decoder.step(tokens, state)), None)
+            return StepOutput(project(self.decoder.step(tokens, state)).float(), None)
         last = self.decoder.cross_attentions[-1]
         with record_attention(last, Need(weights=True)) as records:
-            logits = self.logits(self.decoder.step(tokens, state))
+            logits = project(self.decoder.step(tokens, state)).float()
         weights = records[0].weights if records else None  # [B, H, K, S]
         if weights is not None and (rows := records[0].visibility.rows) is not None:
             weights = rows.in_documents(weights)
         return StepOutput(logits, None if weights is None else weights.mean(1))
+
+
+def projection_to(projection: nn.Module, symbols: Tensor) -> Callable[[Tensor], Tensor]:
+    """Return the part of an output projection that gives the logits of these symbols [V'].
+
+    Args:
+        projection: an ``nn.Linear``, or a module with a method ``rows`` that returns it.
+        symbols: their ids.
+    """
+    if not isinstance(projection, nn.Linear):
+        return cast(Any, projection).rows(symbols)
+    bias = None if projection.bias is None else projection.bias[symbols]
+    return partial(F.linear, weight=projection.weight[symbols], bias=bias)
 
 
 def _token_embedding(vocab_size: int, embed_dim: int, pad_index: int) -> nn.Embedding:

@@ -12,6 +12,7 @@ from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.groups import SINGLE_SENTENCES
 from relu_nmt.data.shards import data_folders
 from relu_nmt.decoding.config import GenerationConfig
+from relu_nmt.decoding.shortlist import Shortlist
 from relu_nmt.decoding.translations import SourceLimit, SourceSentence, Translation
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.safe_write import write_text
@@ -44,6 +45,11 @@ def load_translator(options: ModelOptions, data: str | None = None) -> Translato
     overrides = model_overrides(options.model_overrides)
     backend = options.attention_backend
     translator = Translator.from_checkpoint(options.path, device, dtype, backend, overrides)
+    if options.shortlist is not None:
+        task = translator.task
+        translator.shortlist = Shortlist.load(
+            options.shortlist, task.source_dictionary, task.target_dictionary
+        )
     translator.task = _adapted_task(translator.task, options, data)
     return translator
 

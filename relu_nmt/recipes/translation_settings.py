@@ -81,6 +81,13 @@ class ModelOptions(LanguageOptions, FairseqOptions, PrecisionOptions, AttentionB
         "multiply 8-bit integers, on x86 CPUs with VNNI: faster, and a few translations change. "
         "What each is may depend a little on the others of its batch",
     )
+    shortlist: str | None = option(
+        None,
+        "translate with these symbols only, as relu-nmt-shortlist writes them: faster, and some "
+        "translations change, also with the others of a batch. Where prefixes or terms are forced, "
+        "or terms banned, all symbols are allowed",
+        metavar="FILE",
+    )
     model_overrides: str = option(
         "{}",
         "settings of the model that go before those in its checkpoint, as JSON or as Python writes "

@@ -1,0 +1,24 @@
+"""relu-nmt-shortlist: the target symbols that the translation of each source symbol may need."""
+
+from relu_nmt.cli.command import recipe_command
+from relu_nmt.recipes.shortlist_settings import ShortlistSettings
+
+DESCRIPTION = """\
+Learn which target symbols the translation of each source symbol may need, so that a model scores
+only these, which takes less time:
+
+  relu-nmt-shortlist data-bin --output shortlist.txt
+  relu-nmt-generate data-bin --path model.safetensors --shortlist shortlist.txt
+"""
+
+main = recipe_command(
+    "relu-nmt-shortlist",
+    DESCRIPTION,
+    ShortlistSettings,
+    "shortlist",
+    user_modules=False,
+    computes=False,
+)
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,135 @@
+"""Lexical shortlists: the target symbols that the translation of a source may need."""
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.errors import DataError
+from relu_nmt.io.safe_write import write_text
+from relu_nmt.io.text_lines import read_lines
+
+NUM_SPECIAL = 4
+"""Ids of the symbols that every translation may need: bos, pad, eos and unk, the first ones."""
+ROUNDS = 5
+"""Of expectation and maximisation, after which the lists hardly change."""
+
+
+@dataclass(frozen=True, eq=False)
+class Shortlist:
+    """Which target symbols the translation of each source symbol may need.
+
+    Args:
+        common: ids of those that any translation may need, int64 [F].
+        candidates: ids of those of each source symbol, int64 [V, N], filled up with 0.
+
+    Reference: Jean et al. 2015, "On using very large target vocabulary for neural machine
+    translation", section 3.3: the common symbols, and the likeliest of each source word.
+
+    Example:
+        >>> shortlist = Shortlist(torch.tensor([9]), torch.tensor([[0]] * 5 + [[7]]))
+        >>> shortlist.of(torch.tensor([[5, 2]])).tolist()
+        [0, 1, 2, 3, 7, 9]
+    """
+
+    common: Tensor
+    candidates: Tensor
+
+    def of(self, src_tokens: Tensor, needed: Iterable[int] = ()) -> Tensor:
+        """Return the ids for a batch, sorted, int64 [V'].
+
+        Args:
+            src_tokens: [B, S] int64.
+            needed: ids that must be there, too.
+        """
+        always = torch.tensor([*range(NUM_SPECIAL), *needed])
+        own = self.candidates[src_tokens.cpu().flatten()].flatten()
+        return torch.cat([always, self.common, own]).unique().to(src_tokens.device)
+
+    @classmethod
+    def learn(
+        cls,
+        pairs: Iterable[tuple[np.ndarray, np.ndarray]],
+        vocab_sizes: tuple[int, int],
+        num_candidates: int,
+        num_common: int,
+    ) -> "Shortlist":
+        """Return the likeliest translations by IBM model 1, and the most frequent symbols.
+
+        Memory grows with the products of the lengths of the pairs, 16 bytes each.
+
+        Args:
+            pairs: ids of source and target sentences.
+            vocab_sizes: of source and target.
+            num_candidates: N, at most.
+            num_common: F, at most.
+
+        Reference: Brown et al. 1993, "The mathematics of statistical machine translation",
+        section 4.1.
+        """
+        num_source, num_target = vocab_sizes
+        keys, positions, count = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], 0
+        frequency = np.zeros(num_target, dtype=np.int64)
+        for source, target in pairs:
+            # One more source symbol, 0, is for what is the translation of nothing.
+            source = np.append(source, 0).astype(np.int64)
+            keys.append((source[:, None] * num_target + target).ravel())
+            positions.append(np.tile(np.arange(count, count + len(target)), len(source)))
+            count += len(target)
+            frequency += np.bincount(target, minlength=num_target)
+        both, index = np.unique(np.concatenate(keys), return_inverse=True)
+        position = np.concatenate(positions)
+        sources, targets = np.divmod(both, num_target)
+        probability = np.ones(len(both))
+        for _ in range(ROUNDS):
+            share = probability[index]
+            share /= np.bincount(position, share)[position]
+            counts = np.bincount(index, share)
+            probability = counts / np.bincount(sources, counts)[sources]
+        order = np.lexsort((-probability, sources))
+        sources, targets = sources[order], targets[order]
+        rank = np.arange(len(sources)) - np.searchsorted(sources, sources)
+        best = (rank < num_candidates) & (sources > 0)
+        candidates = np.zeros((num_source, num_candidates), dtype=np.int64)
+        candidates[sources[best], rank[best]] = targets[best]
+        common = np.argsort(-frequency, kind="stable")[:num_common]
+        return cls(torch.from_numpy(common), torch.from_numpy(candidates))
+
+    def save(self, path: str | os.PathLike[str], source: Dictionary, target: Dictionary) -> None:
+        """Write the common symbols in the first line, then each source symbol and its own."""
+
+        def line(first: list[str], ids: Tensor) -> str:
+            return " ".join([*first, *(target[i] for i in ids.tolist() if i >= NUM_SPECIAL)]) + "\n"
+
+        rows = [line([], self.common)]
+        rows += [line([source[i]], own) for i, own in enumerate(self.candidates) if own.any()]
+        write_text(path, "".join(rows))
+
+    @classmethod
+    def load(
+        cls, path: str | os.PathLike[str], source: Dictionary, target: Dictionary
+    ) -> "Shortlist":
+        """Read what :meth:`save` wrote.
+
+        Raises:
+            DataError: it cannot be read, or has symbols that the dictionaries lack.
+        """
+        common, *rows = [line.split(" ") for line in read_lines(path)] or [[]]
+        found: dict[int, list[int]] = {}
+        for number, (first, *own) in enumerate(rows, start=2):
+            for symbol, dictionary in ((first, source), *((each, target) for each in own)):
+                if symbol not in dictionary:
+                    raise DataError(
+                        f"{path}: line {number}: {symbol!r} is no symbol of the model; learn the "
+                        "shortlist from the data folder that it was trained on"
+                    )
+            found[source.index(first)] = [target.index(each) for each in own]
+        candidates = torch.zeros(len(source), max(map(len, found.values()), default=0)).long()
+        for i, ids in found.items():
+            candidates[i, : len(ids)] = torch.tensor(ids)
+        known = [target.index(symbol) for symbol in common if symbol in target]
+        return cls(torch.tensor(known, dtype=torch.int64), candidates)

@@ -1,0 +1,47 @@
+"""A shortlist of target symbols for each source symbol, learnt from a data folder."""
+
+from pathlib import Path
+
+import numpy as np
+
+from relu_nmt.corpus.translation import TranslationTask
+from relu_nmt.decoding.shortlist import Shortlist
+from relu_nmt.errors import DataError
+from relu_nmt.recipes.shortlist_settings import ShortlistSettings as Settings
+from relu_nmt.recipes.translation import check_writable
+
+
+def run(settings: Settings, *, progress: bool = True) -> Path:
+    """Write the shortlist.
+
+    Args:
+        settings: what to learn from.
+        progress: print on standard output what was written.
+
+    Returns:
+        the file.
+
+    Raises:
+        DataError: the folder is missing or damaged or has no target side, or the file cannot be
+            written.
+    """
+    check_writable("--output", settings.output)
+    task = TranslationTask.from_data_folder(
+        settings.data, settings.source_lang, settings.target_lang
+    )
+    split = task.load_split(settings.gen_subset)
+    if split.target is None:
+        raise DataError(f"{split.stem}: has no target side, from which translations are learnt")
+    chosen = np.unique(np.linspace(0, len(split) - 1, settings.pairs).round().astype(int))
+    pairs = (split.pair(int(i)) for i in chosen[chosen >= 0])
+    dictionaries = task.source_dictionary, task.target_dictionary
+    source_size, target_size = map(len, dictionaries)
+    # Without the end symbols, which are no translation of anything.
+    ends_off = ((source[:-1], target[:-1]) for source, target in pairs if target is not None)
+    shortlist = Shortlist.learn(
+        ends_off, (source_size, target_size), settings.candidates, settings.common
+    )
+    shortlist.save(settings.output, *dictionaries)
+    if progress:
+        print(f"written: {settings.output}")
+    return Path(settings.output)

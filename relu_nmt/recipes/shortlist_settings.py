@@ -1,0 +1,25 @@
+"""Settings of :mod:`relu_nmt.recipes.shortlist`."""
+
+from relu_nmt.config import REQUIRED, like, option, settings
+from relu_nmt.config.shared import LanguageOptions, SubsetOptions
+
+
+@settings
+class ShortlistSettings(LanguageOptions, SubsetOptions):
+    """What to learn a shortlist from, and how long it is."""
+
+    data: str = option(REQUIRED, "data folder that the model was trained on", positional=True)
+    output: str = option(REQUIRED, "shortlist to write", metavar="FILE")
+    gen_subset: str = like(SubsetOptions, "gen_subset", "train", "split to learn from")
+    candidates: int = option(
+        20, "translations of each source symbol, the likeliest", least=1, metavar="N"
+    )
+    common: int = option(
+        1000, "symbols that every translation may have, the most frequent", least=0, metavar="N"
+    )
+    pairs: int = option(
+        100_000,
+        "learn from so many sentence pairs at most, evenly spread; 100,000 may take 1 to 2 GB",
+        least=1,
+        metavar="N",
+    )

@@ -1,0 +1,58 @@
+import shutil
+
+import pytest
+
+from relu_nmt.config import from_flat
+from relu_nmt.corpus.preprocess_config import PreprocessConfig
+from relu_nmt.errors import DataError
+from relu_nmt.recipes import preprocess, shortlist
+from relu_nmt.recipes.shortlist_settings import ShortlistSettings
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    words = {"ein": "a", "Haus": "house", "Hund": "dog", "Baum": "tree"}
+    lines = [f"ein {noun}" for noun in ("Haus", "Hund", "Baum")] * 20
+    (folder / "train.de").write_text("\n".join(lines) + "\n")
+    english = [" ".join(words[word] for word in line.split()) for line in lines]
+    (folder / "train.en").write_text("\n".join(english) + "\n")
+    settings = PreprocessConfig(
+        source_lang="de",
+        target_lang="en",
+        trainpref=str(folder / "train"),
+        destdir=str(folder / "data"),
+        workers=1,
+    )
+    preprocess.run(settings, progress=False)
+    return folder
+
+
+@pytest.mark.parametrize("pairs", [7, 1000])
+def test_a_shortlist_has_the_translations_of_the_data(data, tmp_path, pairs, capsys):
+    path = tmp_path / "new" / "shortlist.txt"
+    flags = {"candidates": 1, "common": 1, "pairs": pairs}
+    settings = from_flat(
+        ShortlistSettings, {"data": str(data / "data"), "output": str(path), **flags}
+    )
+    assert shortlist.run(settings) == path
+    common, *rows = path.read_text().splitlines()
+    assert common == "a" and sorted(rows) == ["Baum tree", "Haus house", "Hund dog", "ein a"]
+    assert capsys.readouterr().out == f"written: {path}\n"
+
+
+def test_data_without_a_target_side_teaches_nothing(data, tmp_path):
+    shutil.copytree(data / "data", tmp_path / "data")
+    # As fairseq names what has only a source; and it lists no files.
+    for ending in ("idx", "bin"):
+        source = tmp_path / "data" / f"train.de-en.de.{ending}"
+        source.rename(source.with_name(f"train.de-None.de.{ending}"))
+        source.with_name(f"train.de-en.en.{ending}").unlink()
+    (tmp_path / "data/manifest.json").unlink()
+    output = tmp_path / "shortlist.txt"
+    settings = ShortlistSettings(
+        data=str(tmp_path / "data"), source_lang="de", target_lang="en", output=str(output)
+    )
+    with pytest.raises(DataError, match="target side"):
+        shortlist.run(settings)
+    assert not output.exists()
