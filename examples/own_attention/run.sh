@@ -19,7 +19,7 @@ MINE=(--user-module examples/own_attention/own_attention.py)
     --tokenizer moses --subword subword-nmt --subword-size 1000
 
 relu-nmt-train "$OUT/data-bin" "${MINE[@]}" --attention cosine_relu:gamma=2 \
-    --arch reluformer_tiny --share-all-embeddings --max-tokens 2048 \
+    --arch reluformer_paper_tiny --share-all-embeddings --max-tokens 2048 \
     --lr 3e-3 --lr-scheduler inverse_sqrt --warmup-updates 100 --max-update "$UPDATES" \
     --log-interval 50 --no-epoch-checkpoints --save-dir "$OUT/checkpoints"
 

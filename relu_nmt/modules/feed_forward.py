@@ -111,7 +111,7 @@ class ReluFeedForward(FeedForward):
 
     def activate(self, hidden: Tensor) -> Tensor:
         """See :meth:`FeedForward.activate`."""
-        return F.relu(hidden, inplace=not torch.is_grad_enabled())
+        return F.relu(hidden)
 
 
 @feed_forwards.register("gelu")

@@ -23,7 +23,7 @@ from relu_nmt.sweep.steps import DIVERGED, DONE, FAILED, STARTED
 
 WORDS = {
     DONE: "done",
-    NOT_CONVERGED: "does not converge",
+    NOT_CONVERGED: "not converged",
     DIVERGED: "diverged",
     FAILED: "failed",
     STARTED: "under way",

@@ -82,8 +82,10 @@ class KilledFolder:
         self.calls -= self.in_file  # before, nothing of it is on the disk
         if self.calls == 0:
             own = os.getpid()
-            if self.delay and os.fork():
-                return
+            if self.delay:
+                if os.fork():
+                    return
+                os.closerange(3, 1024)  # or this one would hold the folder's lock a little longer
             time.sleep(self.delay)
             os.kill(own, signal.SIGKILL)
             os._exit(0)
