@@ -1,5 +1,6 @@
 # make demo   learn to translate German help pages into English, in about ten minutes
 # make test   set everything up, run the linter, the type checker and the tests
+# make docs   make a site of the documentation: build/site/index.html
 # make fuzz   feed a million damaged files to everything that reads files (an hour or so)
 # make clean  remove what the demo made;  make distclean  the virtual environment, too
 #
@@ -26,7 +27,7 @@ INSTALL = $(VENV)/bin/python -m pip install --disable-pip-version-check -c const
 DEMO_FLAGS = $(if $(DEMO_MINUTES),--minutes "$(DEMO_MINUTES)") $(if $(DEMO_LANG),--lang "$(DEMO_LANG)") \
 	$(if $(CORPUS),--corpus "$(CORPUS)") $(if $(SRC),--src "$(SRC)") $(if $(TGT),--tgt "$(TGT)")
 
-.PHONY: demo test fuzz clean distclean
+.PHONY: demo test docs fuzz clean distclean
 
 demo: $(VENV)/.installed
 	@$(VENV)/bin/python examples/demo/run.py $(DEMO_FLAGS)
@@ -37,12 +38,17 @@ test: $(VENV)/.installed-dev
 	$(VENV)/bin/mypy
 	$(VENV)/bin/python -m pytest $(TEST_FLAGS)
 
+docs: $(VENV)/.installed
+	$(INSTALL) -e ".[docs]"
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet -f docs/site/mkdocs.yml
+	@echo "the documentation is in build/site/index.html"
+
 fuzz: $(VENV)/.installed-dev
 	$(INSTALL) -e ".[dev,fuzz]"
 	$(VENV)/bin/python -m tests.fuzz.run $(FUZZ_FLAGS)
 
 clean:
-	rm -rf demo-run
+	rm -rf demo-run build/site
 
 distclean: clean
 	rm -rf $(VENV)

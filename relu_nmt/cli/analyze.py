@@ -1,6 +1,6 @@
 """relu-nmt-analyze: a page on what trained models attend to, and on how they were trained."""
 
-from relu_nmt.cli.command import recipe_command
+from relu_nmt.cli.command import RecipeCommand
 from relu_nmt.recipes.analysis_settings import AnalysisSettings
 
 DESCRIPTION = """\
@@ -19,7 +19,7 @@ trainings. The numbers stand in CSV files beside it. Targets are the references,
 draws the course of trainings alone.
 """
 
-main = recipe_command("relu-nmt-analyze", DESCRIPTION, AnalysisSettings, "analyze")
+main = RecipeCommand("relu-nmt-analyze", DESCRIPTION, AnalysisSettings, "analyze")
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -1,6 +1,6 @@
 """relu-nmt-average: the mean of the weights of several checkpoints."""
 
-from relu_nmt.cli.command import recipe_command
+from relu_nmt.cli.command import RecipeCommand
 from relu_nmt.recipes.training_settings import AverageSettings
 
 DESCRIPTION = """\
@@ -9,7 +9,7 @@ Average the weights of checkpoints, which often translates better than the last 
   relu-nmt-average --inputs checkpoints --num-epoch-checkpoints 5 --output average.safetensors
 """
 
-main = recipe_command(
+main = RecipeCommand(
     "relu-nmt-average", DESCRIPTION, AverageSettings, "average", user_modules=False, computes=False
 )
 

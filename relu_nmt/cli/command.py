@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import relu_nmt
@@ -73,15 +74,9 @@ def make_parser(prog: str, description: str, user_modules: bool = False) -> argp
     return parser
 
 
-def recipe_command(
-    prog: str,
-    description: str,
-    settings_class: type[Any],
-    recipe: str,
-    user_modules: bool = True,
-    computes: bool = True,
-) -> Callable[..., int]:
-    """Return the ``main`` of a command: it takes words, and returns the exit code.
+@dataclass(frozen=True)
+class RecipeCommand:
+    """The ``main`` of a command that runs a recipe: called with words, it returns the exit code.
 
     Args:
         prog: name of the command.
@@ -93,20 +88,30 @@ def recipe_command(
         computes: it runs a model, which cores that others need too would slow down: warn then.
     """
 
-    def body(arguments: argparse.Namespace) -> int:
-        settings = read_settings(settings_class, arguments)
-        if computes and (note := crowding_note()):
-            print(note, file=sys.stderr)
-        result = importlib.import_module(f"relu_nmt.recipes.{recipe}").run(settings)
-        return getattr(result, "exit_code", 0)
+    prog: str
+    description: str
+    settings_class: type[Any]
+    recipe: str
+    user_modules: bool = True
+    computes: bool = True
 
-    def main(argv: Sequence[str] | None = None) -> int:
+    def parser(self) -> argparse.ArgumentParser:
+        """Return the parser of its flags."""
+        parser = make_parser(self.prog, self.description, self.user_modules)
+        add_settings(parser, self.settings_class)
+        return parser
+
+    def __call__(self, argv: Sequence[str] | None = None) -> int:
+        """Run it with these words, or those typed."""
         choose_threads()
-        parser = make_parser(prog, description, user_modules)
-        add_settings(parser, settings_class)
-        return run_command(parser, body, argv)
+        return run_command(self.parser(), self._run, argv)
 
-    return main
+    def _run(self, arguments: argparse.Namespace) -> int:
+        settings = read_settings(self.settings_class, arguments)
+        if self.computes and (note := crowding_note()):
+            print(note, file=sys.stderr)
+        result = importlib.import_module(f"relu_nmt.recipes.{self.recipe}").run(settings)
+        return getattr(result, "exit_code", 0)
 
 
 def run_command(

@@ -1,6 +1,6 @@
 """relu-nmt-convert: a model for other programs, or for decoding alone."""
 
-from relu_nmt.cli.command import recipe_command
+from relu_nmt.cli.command import RecipeCommand
 from relu_nmt.recipes.conversion_settings import ConvertSettings
 
 DESCRIPTION = """\
@@ -11,7 +11,7 @@ Write a model in another form:
   relu-nmt-convert checkpoint_best.safetensors --to onnx --output onnx-model
 """
 
-main = recipe_command("relu-nmt-convert", DESCRIPTION, ConvertSettings, "convert")
+main = RecipeCommand("relu-nmt-convert", DESCRIPTION, ConvertSettings, "convert")
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -1,6 +1,6 @@
 """relu-nmt-generate: translate a split of a data folder and score it."""
 
-from relu_nmt.cli.command import recipe_command
+from relu_nmt.cli.command import RecipeCommand
 from relu_nmt.recipes.translation_settings import TranslateSplitSettings
 
 DESCRIPTION = """\
@@ -16,7 +16,7 @@ With --max-doc-tokens documents are translated, and these lines are for groups o
 their BLEU that of tokenised text; chrF is always given.
 """
 
-main = recipe_command("relu-nmt-generate", DESCRIPTION, TranslateSplitSettings, "translate_split")
+main = RecipeCommand("relu-nmt-generate", DESCRIPTION, TranslateSplitSettings, "translate_split")
 
 if __name__ == "__main__":
     raise SystemExit(main())

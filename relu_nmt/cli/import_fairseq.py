@@ -1,6 +1,6 @@
 """relu-nmt-import-fairseq: make a checkpoint of a transformer that fairseq trained."""
 
-from relu_nmt.cli.command import recipe_command
+from relu_nmt.cli.command import RecipeCommand
 from relu_nmt.recipes.conversion_settings import ImportFairseqSettings
 
 DESCRIPTION = """\
@@ -11,7 +11,7 @@ trained further (--finetune-from-model, --config), and takes raw text if told ho
       --tokenizer moses --subword subword-nmt --subword-model codes --trust-pickle
 """
 
-main = recipe_command(
+main = RecipeCommand(
     "relu-nmt-import-fairseq",
     DESCRIPTION,
     ImportFairseqSettings,

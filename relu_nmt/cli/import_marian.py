@@ -1,6 +1,6 @@
 """relu-nmt-import-marian: make a checkpoint of a Marian model of Hugging Face (OPUS-MT)."""
 
-from relu_nmt.cli.command import recipe_command
+from relu_nmt.cli.command import RecipeCommand
 from relu_nmt.recipes.conversion_settings import ImportMarianSettings
 
 DESCRIPTION = """\
@@ -10,7 +10,7 @@ translates raw text as it did there, and can be trained further (--finetune-from
   relu-nmt-import-marian opus-mt-de-en --output model.safetensors
 """
 
-main = recipe_command(
+main = RecipeCommand(
     "relu-nmt-import-marian",
     DESCRIPTION,
     ImportMarianSettings,

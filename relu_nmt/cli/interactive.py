@@ -1,6 +1,6 @@
 """relu-nmt-interactive: translate raw lines from standard input or a file."""
 
-from relu_nmt.cli.command import recipe_command
+from relu_nmt.cli.command import RecipeCommand
 from relu_nmt.recipes.translation_settings import TranslateLinesSettings
 
 DESCRIPTION = """\
@@ -11,9 +11,7 @@ Translate raw text, one sentence a line:
 Every line gives one line (with --nbest N: N lines); an empty line gives an empty one.
 """
 
-main = recipe_command(
-    "relu-nmt-interactive", DESCRIPTION, TranslateLinesSettings, "translate_lines"
-)
+main = RecipeCommand("relu-nmt-interactive", DESCRIPTION, TranslateLinesSettings, "translate_lines")
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -1,6 +1,6 @@
 """relu-nmt-preprocess: from text files to a data folder."""
 
-from relu_nmt.cli.command import recipe_command
+from relu_nmt.cli.command import RecipeCommand
 from relu_nmt.corpus.preprocess_config import PreprocessConfig
 
 DESCRIPTION = """\
@@ -21,7 +21,7 @@ jobs of a cluster; each epoch of relu-nmt-train data-bin/shard0:data-bin/shard1:
 A run that was interrupted goes on where it was when it is started again.
 """
 
-main = recipe_command(
+main = RecipeCommand(
     "relu-nmt-preprocess", DESCRIPTION, PreprocessConfig, "preprocess", computes=False
 )
 

@@ -1,6 +1,6 @@
 """relu-nmt-score: BLEU and chrF of a file of translations, of lines or of whole documents."""
 
-from relu_nmt.cli.command import recipe_command
+from relu_nmt.cli.command import RecipeCommand
 from relu_nmt.recipes.scoring_settings import ScoreSettings
 
 DESCRIPTION = """\
@@ -21,7 +21,7 @@ Does a model prefer the right translation of sentences that need the ones before
 Every score comes with sacreBLEU's signature. For text that is tokenised already: --tokenize none.
 """
 
-main = recipe_command("relu-nmt-score", DESCRIPTION, ScoreSettings, "score", computes=False)
+main = RecipeCommand("relu-nmt-score", DESCRIPTION, ScoreSettings, "score", computes=False)
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -1,6 +1,6 @@
 """relu-nmt-serve: a model behind HTTP, with a page to try it."""
 
-from relu_nmt.cli.command import recipe_command
+from relu_nmt.cli.command import RecipeCommand
 from relu_nmt.recipes.serve_settings import ServeSettings
 
 DESCRIPTION = """\
@@ -16,7 +16,7 @@ sentence, and shows what each word attends to. /openapi.json describes the API; 
 no encryption and no password: to let others in, put a proxy that has them before it.
 """
 
-main = recipe_command("relu-nmt-serve", DESCRIPTION, ServeSettings, "serve")
+main = RecipeCommand("relu-nmt-serve", DESCRIPTION, ServeSettings, "serve")
 
 if __name__ == "__main__":
     raise SystemExit(main())

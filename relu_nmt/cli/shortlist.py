@@ -1,6 +1,6 @@
 """relu-nmt-shortlist: the target symbols that the translation of each source symbol may need."""
 
-from relu_nmt.cli.command import recipe_command
+from relu_nmt.cli.command import RecipeCommand
 from relu_nmt.recipes.shortlist_settings import ShortlistSettings
 
 DESCRIPTION = """\
@@ -11,7 +11,7 @@ only these, which takes less time:
   relu-nmt-generate data-bin --path model.safetensors --shortlist shortlist.txt
 """
 
-main = recipe_command(
+main = RecipeCommand(
     "relu-nmt-shortlist",
     DESCRIPTION,
     ShortlistSettings,

@@ -39,6 +39,14 @@ also on several machines that share it. Exit code 1: a step failed (one that div
 USAGE = "relu-nmt-sweep DATA --budget N[u|s|m|h] [options] [-- flags of relu-nmt-train]"
 
 
+def sweep_parser() -> argparse.ArgumentParser:
+    """Return the parser of its own flags."""
+    parser = make_parser("relu-nmt-sweep", DESCRIPTION, user_modules=True)
+    parser.usage = USAGE
+    add_settings(parser, SweepSettings)
+    return parser
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
@@ -46,10 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if "--" in words:
         first = words.index("--")
         own = [*words[:first], f"--train-flags={shlex.join(words[first + 1 :])}"]
-    parser = make_parser("relu-nmt-sweep", DESCRIPTION, user_modules=True)
-    parser.usage = USAGE
-    add_settings(parser, SweepSettings)
-    return run_command(parser, lambda arguments: _run(arguments, words), own)
+    return run_command(sweep_parser(), lambda arguments: _run(arguments, words), own)
 
 
 def _run(arguments: argparse.Namespace, words: list[str]) -> int:

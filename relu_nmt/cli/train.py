@@ -1,6 +1,6 @@
 """relu-nmt-train: train a translation model on a data folder."""
 
-from relu_nmt.cli.command import recipe_command
+from relu_nmt.cli.command import RecipeCommand
 from relu_nmt.recipes.training_settings import TranslationTrainingSettings
 
 DESCRIPTION = """\
@@ -14,7 +14,7 @@ The same command goes on where it was stopped. Several processes:
 torchrun --nproc-per-node N -m relu_nmt.cli.train ... (the batch size is that of each process).
 """
 
-main = recipe_command(
+main = RecipeCommand(
     "relu-nmt-train", DESCRIPTION, TranslationTrainingSettings, "train_translation"
 )
 

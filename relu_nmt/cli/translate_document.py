@@ -1,6 +1,6 @@
 """relu-nmt-translate-document: translate a text of whole documents."""
 
-from relu_nmt.cli.command import recipe_command
+from relu_nmt.cli.command import RecipeCommand
 from relu_nmt.recipes.translation_settings import TranslateDocumentsSettings
 
 DESCRIPTION = """\
@@ -17,7 +17,7 @@ trained without separators give one line for each group of lines; --max-doc-toke
 line by line with any model.
 """
 
-main = recipe_command(
+main = RecipeCommand(
     "relu-nmt-translate-document", DESCRIPTION, TranslateDocumentsSettings, "translate_documents"
 )
 

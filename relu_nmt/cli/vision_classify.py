@@ -1,6 +1,6 @@
 """relu-nmt-vision-classify: what a trained classifier sees in pictures."""
 
-from relu_nmt.cli.command import recipe_command
+from relu_nmt.cli.command import RecipeCommand
 from relu_nmt.recipes.image_settings import ClassifyImagesSettings
 
 DESCRIPTION = """\
@@ -11,7 +11,7 @@ Classify pictures of any size:
 A line for each: its name and the likeliest classes with their probabilities, separated by tabs.
 """
 
-main = recipe_command(
+main = RecipeCommand(
     "relu-nmt-vision-classify", DESCRIPTION, ClassifyImagesSettings, "classify_images"
 )
 

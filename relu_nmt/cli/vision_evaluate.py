@@ -1,6 +1,6 @@
 """relu-nmt-vision-evaluate: top-1 and top-5 accuracy of an image classifier."""
 
-from relu_nmt.cli.command import recipe_command
+from relu_nmt.cli.command import RecipeCommand
 from relu_nmt.recipes.image_settings import EvaluateImagesSettings
 
 DESCRIPTION = """\
@@ -12,7 +12,7 @@ Evaluate an image classifier on folders of images, at its own size and others:
 Accuracies are in percent.
 """
 
-main = recipe_command(
+main = RecipeCommand(
     "relu-nmt-vision-evaluate", DESCRIPTION, EvaluateImagesSettings, "evaluate_images"
 )
 

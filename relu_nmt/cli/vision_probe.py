@@ -1,6 +1,6 @@
 """relu-nmt-vision-probe: what the frozen features of an image model are worth."""
 
-from relu_nmt.cli.command import recipe_command
+from relu_nmt.cli.command import RecipeCommand
 from relu_nmt.recipes.image_settings import ProbeImagesSettings
 
 DESCRIPTION = """\
@@ -13,7 +13,7 @@ Judge the features of a model on images of any classes, without training it:
 Accuracies are in percent; those of ridge are the mean over choices of 10 images of each class.
 """
 
-main = recipe_command("relu-nmt-vision-probe", DESCRIPTION, ProbeImagesSettings, "probe_images")
+main = RecipeCommand("relu-nmt-vision-probe", DESCRIPTION, ProbeImagesSettings, "probe_images")
 
 if __name__ == "__main__":
     raise SystemExit(main())

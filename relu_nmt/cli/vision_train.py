@@ -1,6 +1,6 @@
 """relu-nmt-vision-train: train an image classifier on class folders."""
 
-from relu_nmt.cli.command import recipe_command
+from relu_nmt.cli.command import RecipeCommand
 from relu_nmt.recipes.training_settings import ImageTrainingSettings
 
 DESCRIPTION = """\
@@ -17,7 +17,7 @@ accuracy (top-1) is in percent. Several processes: torchrun --nproc-per-node N -
 relu_nmt.cli.vision_train ... (the batch size is that of each).
 """
 
-main = recipe_command("relu-nmt-vision-train", DESCRIPTION, ImageTrainingSettings, "train_images")
+main = RecipeCommand("relu-nmt-vision-train", DESCRIPTION, ImageTrainingSettings, "train_images")
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -1,0 +1,238 @@
+"""What the site has besides the files in docs/: the README, the examples, the commands, the API.
+
+A hook of MkDocs, named in mkdocs.yml. It adds these pages to the site, and makes links that leave
+the site name a file instead.
+"""
+
+import ast
+import html
+import importlib
+import posixpath
+import re
+import sys
+from argparse import SUPPRESS, ArgumentParser
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.plugins import get_plugin_logger
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from relu_nmt.cli.sweep import sweep_parser  # noqa: E402
+
+log = get_plugin_logger("pages")
+
+API = {
+    "Translation": ["relu_nmt.Translator", "relu_nmt.decoding.translations"],
+    "Images": ["relu_nmt.ImageClassifier", "relu_nmt.vision.base", "relu_nmt.vision.blocks"],
+    "Attention": [
+        "relu_nmt.attention",
+        "relu_nmt.attention.spec",
+        "relu_nmt.attention.base",
+        "relu_nmt.attention.masks",
+        "relu_nmt.attention.pointwise",
+        "relu_nmt.attention.normalized",
+        "relu_nmt.attention.kernel_features",
+        "relu_nmt.attention.bias",
+        "relu_nmt.attention.records",
+    ],
+    "Layers": [
+        "relu_nmt.modules.multihead",
+        "relu_nmt.modules.feed_forward",
+        "relu_nmt.modules.positions",
+        "relu_nmt.modules.relative_positions",
+        "relu_nmt.modules.objective",
+        "relu_nmt.modules.transformer_layer",
+    ],
+    "Settings and errors": [
+        "relu_nmt.config",
+        "relu_nmt.registry",
+        "relu_nmt.user_modules",
+        "relu_nmt.errors",
+    ],
+}
+"""What users import, by page; all public names of a module."""
+
+LINK = re.compile(
+    r"```.*?```|(?P<code>`[^`\n]+`)|(?P<image>!?)\[(?P<label>[^\]]*)\]\((?P<target>[^)\s]+)\)",
+    re.DOTALL,
+)
+
+
+class Command(NamedTuple):
+    """A command, and the module of ``relu_nmt.recipes`` that does its work."""
+
+    parser: ArgumentParser
+    recipe: str
+
+
+@cache
+def commands() -> dict[str, Command]:
+    """Return the commands that setup.py installs, by name."""
+    tree = ast.parse((ROOT / "setup.py").read_text("utf-8"))
+    names = next(
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "COMMANDS"
+    )
+    found = []
+    for name in names:
+        main = importlib.import_module(f"relu_nmt.cli.{name}").main
+        own = name == "sweep"
+        found.append(
+            Command(sweep_parser() if own else main.parser(), name if own else main.recipe)
+        )
+    return {command.parser.prog: command for command in found}
+
+
+def sources() -> dict[str, str]:
+    """Return the pages made of files outside docs/: places in the site and in the repository."""
+    readmes = sorted((ROOT / "examples").glob("*/README.md"))
+    found = {f"examples/{file.parent.name}.md": file for file in readmes}
+    found["examples/corpora.md"] = ROOT / "data_prep/README.md"
+    found["index.md"] = ROOT / "README.md"
+    return {page: file.relative_to(ROOT).as_posix() for page, file in found.items()}
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Fill the parts of the navigation that are lists of pages of this module."""
+    examples = [page for page in sources() if page.startswith("examples/")]
+    lists = {
+        "Experiments": examples,
+        "Commands": [f"commands/{name}.md" for name in commands()],
+        "Python": [f"api/{slug(title)}.md" for title in [*API, "Recipes"]],
+    }
+    for part in config.nav:
+        for title, pages in lists.items():
+            if title in part:
+                part[title] += pages
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages."""
+    texts = {page: (ROOT / file).read_text("utf-8") for page, file in sources().items()}
+    texts |= {f"commands/{name}.md": command_page(own) for name, own in commands().items()}
+    texts |= {f"api/{slug(title)}.md": api_page(title, names) for title, names in API.items()}
+    texts["api/recipes.md"] = recipes_page()
+    for page, text in texts.items():
+        files.append(File.generated(config, page, content=text))
+    style = (Path(__file__).with_name("style.css")).read_text("utf-8")
+    files.append(File.generated(config, "assets/own.css", content=style))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Lead links to pages of the site, or name the file where it has none."""
+    here = page.file.src_uri
+    if here.startswith("api/"):
+        return markdown
+    own_sources = sources()
+    path = own_sources.get(here, f"docs/{here}")
+    pages = {file: name for name, file in own_sources.items()}
+    names = commands()
+
+    def place(target: str) -> str | None:
+        for file in (target, f"{target}/README.md"):
+            if file in pages:
+                return pages[file]
+        inside = target.removeprefix("docs/")
+        return inside if inside != target and files.get_file_from_path(inside) else None
+
+    def replace(match: re.Match[str]) -> str:
+        whole, target = match[0], match["target"] or ""
+        if match["code"]:
+            page_of = f"commands/{whole.strip('`')}.md"
+            known = whole.strip("`") in names and page_of != here
+            return f"[{whole}]({relative(page_of, here)})" if known else whole
+        if not target or "://" in target or target.startswith("#"):
+            return whole
+        file, _, anchor = target.partition("#")
+        file = posixpath.normpath(posixpath.join(posixpath.dirname(path), file))
+        if (inside := place(file)) is not None:
+            to = relative(inside, here) + (f"#{anchor}" if anchor else "")
+            return f"{match['image']}[{match['label']}]({to})"
+        if not (ROOT / file).exists():
+            log.warning(f"{path}: the link to {target} leads nowhere")
+        label = match["label"].strip("`").rstrip("/").removeprefix("../")
+        return f"`{file}`" if file.endswith(label) else f"{match['label']} (`{file}`)"
+
+    return LINK.sub(replace, markdown)
+
+
+def relative(page: str, here: str) -> str:
+    """Return the way from one page to another."""
+    return posixpath.relpath(page, posixpath.dirname(here) or ".")
+
+
+def slug(title: str) -> str:
+    """Return the name of a page's file."""
+    return title.lower().replace(" ", "_")
+
+
+def command_page(command: Command) -> str:
+    """Return the page of a command: its description, and every flag by group."""
+    parser = command.parser
+    recipe = f"relu_nmt.recipes.{command.recipe}"
+    parts = [f"# {parser.prog}", described(str(parser.description))]
+    parts.append(f"From Python: [`{recipe}`](../api/recipes.md#{recipe}).")
+    first = ["positional arguments", "options"]
+    groups = sorted(parser._action_groups, key=lambda group: group.title == first[1])
+    for group in groups:
+        actions = [own for own in group._group_actions if own.help != SUPPRESS]
+        if actions:
+            title = {first[0]: "Arguments", first[1]: "Common to all commands"}.get(
+                str(group.title), str(group.title).capitalize().replace("_", " ")
+            )
+            parts += [f"## {title}", flags(parser, actions)]
+    return "\n\n".join(parts)
+
+
+def described(text: str) -> str:
+    """Return the description of a command as Markdown; what is indented is code."""
+    parts = []
+    for paragraph in text.strip("\n").split("\n\n"):
+        if paragraph.startswith("  "):
+            lines = "\n".join(line.removeprefix("  ") for line in paragraph.split("\n"))
+            parts.append(f"```\n{lines}\n```")
+        else:
+            parts.append(f"<p>{marked(paragraph)}</p>")
+    return "\n\n".join(parts)
+
+
+def flags(parser: ArgumentParser, actions: list) -> str:
+    """Return a list of flags and what they do, as HTML."""
+    formatter = parser._get_formatter()
+    lines = ['<dl class="flags">']
+    for action in actions:
+        name = html.escape(formatter._format_action_invocation(action))
+        text = marked((action.help or "") % {**vars(action), "prog": parser.prog})
+        lines.append(f"<dt><code>{name}</code></dt><dd>{text}</dd>")
+    return "\n".join([*lines, "</dl>"])
+
+
+def marked(text: str) -> str:
+    """Return text of a parser as HTML, flags in it as code."""
+    return re.sub(r"(?<![\w-])(--[a-z][\w-]*)", r"<code>\1</code>", html.escape(text, quote=False))
+
+
+def api_page(title: str, names: list[str]) -> str:
+    """Return a page that mkdocstrings fills with the docstrings of these names."""
+    return "\n\n".join([f"# {title}", *(f"::: {name}" for name in names)])
+
+
+def recipes_page() -> str:
+    """Return the page of the recipes, each with the command it is behind."""
+    parts = [
+        "# Recipes",
+        "::: relu_nmt.recipes\n    options: {show_root_heading: false, members: []}",
+    ]
+    for name, command in commands().items():
+        parts.append(f"::: relu_nmt.recipes.{command.recipe}\n    options: {{members: [run]}}")
+        parts.append(f"Its settings are the flags of [`{name}`](../commands/{name}.md).")
+    return "\n\n".join(parts)
