@@ -13,8 +13,7 @@ from relu_nmt.decoding.document_search import (
     WindowPlan,
 )
 from relu_nmt.io.progress_bar import hidden_progress, progress_bar
-from relu_nmt.io.standard_streams import standard_input
-from relu_nmt.io.text_lines import decode_lines, read_lines, reading
+from relu_nmt.io.text_lines import read_input
 from relu_nmt.recipes.translation import (
     length_note,
     limit_note,
@@ -56,7 +55,7 @@ def run(settings: Settings, *, progress: bool = True) -> TextTranslation:
         CheckpointError: a checkpoint is missing or damaged.
         DataError: the text cannot be read, or a line is too long for the model.
     """
-    lines = _read(settings.file)
+    lines = read_input(settings.file)
     translator = load_translator(settings.model)
     windows = settings.documents.windows(translator.max_doc_tokens)
     notes = [length_note(windows.max_doc_tokens, translator.max_doc_tokens)]
@@ -114,13 +113,6 @@ def _joined(lines: Sequence[str], paragraphs: Sequence[Sequence[str]]) -> list[s
         return list(lines)
     rest = iter(lines)
     return [" ".join(filter(None, itertools.islice(rest, count))) for count in counts]
-
-
-def _read(path: str) -> list[str]:
-    if path == "-":
-        with reading("standard input"):
-            return decode_lines(standard_input().read(), "standard input")
-    return read_lines(path)
 
 
 def _tell(notes: Sequence[str]) -> None:
