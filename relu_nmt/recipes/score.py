@@ -14,8 +14,8 @@ from relu_nmt.evaluation.buckets import bucket_scores, length_buckets
 from relu_nmt.evaluation.comet import comet_score
 from relu_nmt.evaluation.significance import paired_bootstrap
 from relu_nmt.io.progress_bar import hidden_progress
-from relu_nmt.io.safe_write import write_text
 from relu_nmt.io.text_lines import read_input
+from relu_nmt.recipes.output_files import write_file
 from relu_nmt.recipes.scoring_settings import COMET, DocumentOptions, ScoreOptions
 from relu_nmt.recipes.scoring_settings import ScoreSettings as Settings
 
@@ -91,11 +91,7 @@ def run(settings: Settings, *, progress: bool = True) -> ScoreResult:
     if progress and not as_lines:
         print(text)
     if settings.results is not None:
-        try:
-            write_text(settings.results, text + "\n")
-        except OSError as error:
-            message = f"--results {settings.results}: cannot write it: {error.strerror}"
-            raise DataError(message) from error
+        write_file("--results", settings.results, text + "\n")
     return ScoreResult(tuple(entries))
 
 

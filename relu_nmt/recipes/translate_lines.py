@@ -13,9 +13,9 @@ from relu_nmt.errors import DataError
 from relu_nmt.io.progress_bar import hidden_progress, progress_bar
 from relu_nmt.io.standard_streams import standard_input
 from relu_nmt.io.text_lines import decode_lines, open_text, read_lines, reading
+from relu_nmt.recipes.output_files import check_writable
 from relu_nmt.recipes.translation import (
     LineFormat,
-    check_writable,
     limit_note,
     load_translator,
     named,

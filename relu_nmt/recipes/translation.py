@@ -1,10 +1,8 @@
-"""What the recipes that translate have in common: the model, the printed lines, files, notes."""
+"""What the recipes that translate have in common: the model, the printed lines, notes."""
 
 import json
 import math
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 
@@ -14,8 +12,7 @@ from relu_nmt.data.shards import data_folders
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.decoding.shortlist import Shortlist
 from relu_nmt.decoding.translations import SourceLimit, SourceSentence, Translation
-from relu_nmt.errors import ConfigError, DataError
-from relu_nmt.io.safe_write import write_text
+from relu_nmt.errors import ConfigError
 from relu_nmt.recipes.translation_settings import ModelOptions, model_overrides
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.training.distributed import keep_freed_memory
@@ -212,42 +209,3 @@ def length_note(limit: int, trained: int) -> str:
 def share(number: int, total: int) -> str:
     """Return ``3 of 40 (7.50%)``."""
     return f"{number:,} of {total:,} ({number / max(1, total):.2%})"
-
-
-def check_writable(flag: str, path: str | None) -> None:
-    """See that a file can be written before hours are spent, and make its folder.
-
-    Files are renamed into their place, which would put one where a device was.
-
-    Raises:
-        DataError: it cannot.
-    """
-    if path is None:
-        return
-    file, folder = Path(path), Path(path).parent
-    # What a process has open, as /dev/stdout is, may lead to a plain file; its own folder tells.
-    is_device = file.is_symlink() and file.absolute().parent.resolve() == Path("/dev")
-    if is_device or (file.exists() and not file.is_file() and not file.is_dir()):
-        raise DataError(f"{flag} {path}: is no plain file; give the name of a file")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise DataError(f"{flag} {path}: cannot write it: {error.strerror}") from error
-    if file.is_dir():
-        raise DataError(f"{flag} {path}: is a folder; give the name of a file")
-
-
-def write_file(flag: str, path: str | None, text: str) -> None:
-    """Write a file, whole or not at all; nothing if none is wanted.
-
-    Raises:
-        DataError: it cannot be written.
-    """
-    if path is None:
-        return
-    try:
-        write_text(path, text)
-    except OSError as error:
-        raise DataError(f"{flag} {path}: cannot write it: {error.strerror}") from error
