@@ -95,7 +95,7 @@ def run(settings: Settings, *, progress: bool = True) -> TextTranslation:
     text = [line for blank, run in runs for line in ([""] * len(run) if blank else next(rest))]
     report = [
         _report(sources, found, windows, int(plan.groups().over_long.sum())),
-        too_long_note(too_long, limit, "line"),
+        too_long_note(too_long, limit),
         _undivided_note(found),
         limit_note(found.num_at_limit, settings.search),
         _empty_note([line for own in found for line in own]),

@@ -18,7 +18,7 @@ from relu_nmt.recipes.translation import (
     LineFormat,
     limit_note,
     load_translator,
-    named,
+    named_lines,
     source_limit,
     too_long_note,
 )
@@ -106,10 +106,10 @@ def run(settings: Settings, *, progress: bool = True) -> TranslatedLines:
                     sys.stdout.flush()
         finally:  # also where someone who types lines ends it with Ctrl-C
             if progress and too_long:
-                print(too_long_note(too_long, limit, "line"), file=sys.stderr)
+                print(too_long_note(too_long, limit), file=sys.stderr)
             if progress and at_limit:
                 note = limit_note(len(at_limit), config)
-                print(f"{note} ({named(at_limit, 'line')})", file=sys.stderr)
+                print(f"{note} ({named_lines(at_limit)})", file=sys.stderr)
     return TranslatedLines(texts, at_limit, too_long)
 
 

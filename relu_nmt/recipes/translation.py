@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from relu_nmt.corpus.translation import TranslationTask
+from relu_nmt.data.batches import least_limit
 from relu_nmt.data.groups import SINGLE_SENTENCES
 from relu_nmt.data.shards import data_folders
 from relu_nmt.decoding.config import GenerationConfig
@@ -158,39 +159,37 @@ def limit_note(number: int, config: GenerationConfig) -> str:
 
 def source_limit(options: ModelOptions, translator: Translator) -> SourceLimit:
     """Return the longest source to translate, and what becomes of longer ones."""
-    limits = (options.max_source_length, translator.max_source_positions)
-    tokens = min((limit for limit in limits if limit is not None), default=None)
+    tokens = least_limit((options.max_source_length, translator.max_source_positions))
     return SourceLimit(tokens, options.truncate_source, translator.task.has_sentence_separator)
 
 
-def too_long_note(numbers: Sequence[int], limit: SourceLimit, what: str) -> str:
-    """Return the line that tells which sources are too long; empty if none are.
+def too_long_note(numbers: Sequence[int], limit: SourceLimit) -> str:
+    """Return the line that tells which lines are too long; empty if none are.
 
     Args:
-        numbers: of the sources, from 0.
+        numbers: of the lines, from 0.
         limit: what is too long.
-        what: the sources are: ``line``.
     """
     if not numbers:
         return ""
     done = "only their beginning is translated" if limit.truncate else "their translation is empty"
     return (
-        f"NOTE: {len(numbers):,} {what}s of more than {limit.tokens} tokens: {done} "
-        f"({named(numbers, what)})"
+        f"NOTE: {len(numbers):,} lines of more than {limit.tokens} tokens: {done} "
+        f"({named_lines(numbers)})"
     )
 
 
-def named(numbers: Sequence[int], what: str) -> str:
-    """Return which of many things are meant, by their numbers from 0, as people count them.
+def named_lines(numbers: Sequence[int]) -> str:
+    """Return which lines are meant, by their numbers from 0, as people count them.
 
     Example:
-        >>> named([0, 4], "line"), named([2], "line")
+        >>> named_lines([0, 4]), named_lines([2])
         ('lines 1, 5', 'line 3')
     """
     shown = ", ".join(str(number + 1) for number in numbers[:MOST_NAMED])
     others = len(numbers) - MOST_NAMED
     shown += f" and {others:,} more" if others > 0 else ""
-    return f"{what}{'' if len(numbers) == 1 else 's'} {shown}"
+    return f"{'line' if len(numbers) == 1 else 'lines'} {shown}"
 
 
 def length_note(limit: int, trained: int) -> str:
