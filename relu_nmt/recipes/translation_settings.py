@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from relu_nmt.attention.spec import AttentionBackendConfig, AttentionPlace
-from relu_nmt.config import REQUIRED, group, like, option, settings, to_dict
+from relu_nmt.config import REQUIRED, checked_by, group, like, option, settings, to_dict
 from relu_nmt.config.shared import (
     FairseqOptions,
     LanguageOptions,
@@ -41,12 +41,6 @@ def model_overrides(text: str) -> dict[str, Any]:
         if isinstance(values, dict) and all(isinstance(name, str) for name in values):
             return values
     raise ValueError('expected settings such as \'{"positions": "learned"}\'')
-
-
-def _checked_overrides(text: str) -> str:
-    """Return the text if :func:`model_overrides` can read it."""
-    model_overrides(text)
-    return text
 
 
 @settings
@@ -93,7 +87,7 @@ class ModelOptions(LanguageOptions, FairseqOptions, PrecisionOptions, AttentionB
         "settings of the model that go before those in its checkpoint, as JSON or as Python writes "
         "them: {'max_source_positions': 512}",
         metavar="SETTINGS",
-        parse=_checked_overrides,
+        parse=checked_by(model_overrides),
     )
     max_source_length: int | None = option(
         None,
