@@ -10,7 +10,7 @@ from relu_nmt.analysis.memories import MemoryStatistics
 from relu_nmt.attention.spec import AttentionPlace
 from relu_nmt.decoding.translations import SourceSentence, Translation
 from relu_nmt.recipes.output_files import check_writable, write_file
-from relu_nmt.recipes.translation_settings import AttentionOptions
+from relu_nmt.recipes.split_settings import AttentionOptions
 from relu_nmt.translator import Translator
 
 

@@ -12,8 +12,8 @@ from relu_nmt.data.data_folder import find_pair, infer_languages, split_path
 from relu_nmt.data.groups import SINGLE_SENTENCES
 from relu_nmt.data.shards import data_folders
 from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.recipes.split_settings import TranslateSplitSettings
 from relu_nmt.recipes.training_settings import TranslationTrainingSettings
-from relu_nmt.recipes.translation_settings import TranslateSplitSettings
 from relu_nmt.sweep.cluster import make_runner
 from relu_nmt.sweep.environment import describe_environment, probe
 from relu_nmt.sweep.plan import (
