@@ -21,6 +21,7 @@ from relu_nmt.recipes.translation import (
     named_lines,
     source_limit,
     too_long_note,
+    without_terms,
 )
 from relu_nmt.recipes.translation_settings import TranslateLinesSettings as Settings
 
@@ -46,12 +47,13 @@ def run(settings: Settings, *, progress: bool = True) -> TranslatedLines:
     too_long: list[int] = []
     limit = SourceLimit()
     prefixes = None if options.prefixes is None else read_lines(options.prefixes)
-    banned = [] if options.banned_terms is None else read_lines(options.banned_terms)
+    banned_terms = [] if options.banned_terms is None else read_lines(options.banned_terms)
     if options.attention_pictures is not None:
         check_writable("--attention-pictures", f"{options.attention_pictures}/0.svg")
     with _opened(options.input) as file:
         translator = load_translator(settings.model, settings.data)
         limit = source_limit(settings.model, translator)
+        banned = translator.banned_ids(banned_terms)
         formatted = LineFormat(
             translator.task,
             settings.model.post_process is not None,
@@ -60,9 +62,10 @@ def run(settings: Settings, *, progress: bool = True) -> TranslatedLines:
         try:
             for lines in read_buffers(file, options.input, options.buffer_size):
                 own = _prefixes_of(prefixes, len(texts), len(lines), options.prefixes)
-                lines, terms = _without_terms(lines, options.constraints)
+                lines, terms = without_terms(lines, options.constraints)
                 order = [options.constraints != "unordered"] * len(lines)
-                encoded = list(map(translator.encode, lines, own, terms, order))
+                never = [banned] * len(lines)
+                encoded = list(map(translator.encode, lines, own, terms, order, never))
                 sources = [limit.applied(source) for source in encoded]
                 longest = max(len(source.ids) for source in sources)
                 label = f"translate {len(lines):,} lines of up to {longest:,} tokens"
@@ -73,7 +76,7 @@ def run(settings: Settings, *, progress: bool = True) -> TranslatedLines:
                     ) as advance,
                 ):
                     translated = translator.translate_sentences(
-                        sources, config, len(texts), advance, banned
+                        sources, config, len(texts), advance
                     )
                 for line, source, translations in zip(lines, encoded, translated, strict=True):
                     number = len(texts)
@@ -127,14 +130,6 @@ def _prefixes_of(prefixes: list[str] | None, first: int, count: int, path: str |
             "each, empty for none"
         )
     return prefixes[first : first + count]
-
-
-def _without_terms(lines: list[str], constraints: str | None) -> tuple[list[str], list[list[str]]]:
-    """Return lines, and the terms behind the tabs of each."""
-    if constraints is None:
-        return lines, [[] for _ in lines]
-    fields = [line.split("\t") for line in lines]
-    return [line for line, *_ in fields], [terms for _, *terms in fields]
 
 
 def untranslated(translation: Translation) -> Translation:

@@ -146,6 +146,14 @@ class LineFormat:
         return " ".join(pipeline.join_words(tokens) if self._join_subwords else tokens)
 
 
+def without_terms(lines: list[str], constraints: str | None) -> tuple[list[str], list[list[str]]]:
+    """Return lines, and the terms behind the tabs of each."""
+    if constraints is None:
+        return lines, [[] for _ in lines]
+    fields = [line.split("\t") for line in lines]
+    return [line for line, *_ in fields], [terms for _, *terms in fields]
+
+
 def limit_note(number: int, config: GenerationConfig) -> str:
     """Return the line that tells how many translations were cut off; empty if none."""
     if not number:

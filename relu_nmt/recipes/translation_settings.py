@@ -132,7 +132,34 @@ class WindowOptions:
 
 
 @settings
-class TextDocumentOptions(ProgressBarOptions, WindowOptions):
+class TermOptions:
+    """What the translations of lines must and must not have."""
+
+    prefixes: str | None = option(
+        None,
+        "begin the translation of each line with the text in the same line of FILE, whole words; "
+        "after an empty line as the model likes",
+        metavar="FILE",
+    )
+    banned_terms: str | None = option(
+        None,
+        "no translation may have a term in FILE, one a line, of one word or more, split as usual; "
+        "with SentencePiece, words that begin with it are banned too",
+        metavar="FILE",
+    )
+    constraints: str | None = option(
+        None,
+        "force terms: the translation of a line must have those that follow it, each behind a tab, "
+        "at places that do not overlap, in this order (ordered, also without a word) or in any "
+        "(unordered). A --beam of 5 to 20 suits, more for many terms; subwords of a term may "
+        "become part of a longer word, as in fairseq",
+        choices=("ordered", "unordered"),
+        bare="ordered",
+    )
+
+
+@settings
+class TextDocumentOptions(ProgressBarOptions, WindowOptions, TermOptions):
     """How a text of documents is translated."""
 
     split_sentences: bool = option(
@@ -140,6 +167,16 @@ class TextDocumentOptions(ProgressBarOptions, WindowOptions):
         "lines are paragraphs: cut them into sentences (the package sentencex), as the model has "
         "learnt from, and join the translations of each",
     )
+
+    def check(self) -> None:
+        """See that what is forced in a line has one sentence to be in."""
+        super().check()
+        if self.split_sentences and (self.prefixes or self.constraints):
+            flag = "--prefixes" if self.prefixes else "--constraints"
+            raise ConfigError(
+                f"{flag}: with --split-sentences nothing tells which sentence of a line it is for; "
+                "give the text a sentence a line"
+            )
 
 
 @settings
@@ -168,7 +205,7 @@ class TranslateDocumentsSettings:
 
 
 @settings
-class LineOptions:
+class LineOptions(TermOptions):
     """Where lines come from, and how they go out."""
 
     input: str = option("-", "file to translate; - is standard input", metavar="FILE")
@@ -190,27 +227,6 @@ class LineOptions:
         "draw where the last layer's cross-attention looked while it wrote the best translation of "
         "each line: NUMBER.svg in this folder, from 0",
         metavar="DIR",
-    )
-    prefixes: str | None = option(
-        None,
-        "begin the translation of each line with the text in the same line of FILE, whole words; "
-        "after an empty line as the model likes",
-        metavar="FILE",
-    )
-    banned_terms: str | None = option(
-        None,
-        "no translation may have a term in FILE, one a line, of one word or more, split as usual; "
-        "with SentencePiece, words that begin with it are banned too",
-        metavar="FILE",
-    )
-    constraints: str | None = option(
-        None,
-        "force terms: the translation of a line must have those that follow it, each behind a tab, "
-        "at places that do not overlap, in this order (ordered, also without a word) or in any "
-        "(unordered). A --beam of 5 to 20 suits, more for many terms; subwords of a term may "
-        "become part of a longer word, as in fairseq",
-        choices=("ordered", "unordered"),
-        bare="ordered",
     )
 
 
