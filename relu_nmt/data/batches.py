@@ -4,7 +4,7 @@ A row of a batch is a group of consecutive sentences. Single sentences are group
 several lengths are mixed, the groups are planned anew each epoch.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -196,6 +196,20 @@ def _cut(sorted_sizes: np.ndarray, limits: BatchLimits) -> np.ndarray:
             most -= most % limits.multiple
         starts.append(start + most)
     return np.array(starts, dtype=np.int64)
+
+
+def longest_first(lengths: np.ndarray, most: Callable[[int], int]) -> Iterator[np.ndarray]:
+    """Yield the numbers of the sentences of each batch, those of the longest first.
+
+    Args:
+        lengths: tokens of each sentence, int [N].
+        most: returns how many sentences of so many tokens a batch may hold; it holds one anyway.
+    """
+    order, first = np.argsort(-lengths, kind="stable"), 0
+    while first < len(order):
+        last = first + max(1, most(max(1, int(lengths[order[first]]))))
+        yield order[first:last]
+        first = last
 
 
 def refuse_too_long(split: Split, max_tokens: int | None) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relu_nmt.data.batches import pad_rows, shift_right
+from relu_nmt.data.batches import longest_first, pad_rows, shift_right
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.decoding.beam_search import BeamSearch
 from relu_nmt.decoding.config import GenerationConfig
@@ -392,14 +392,9 @@ def plan_decoding_batches(
         max_tokens = DEFAULT_MAX_TOKENS
         max_logits = MAX_LOGITS.get(device_type, MAX_LOGITS["cpu"])
         batch_size = max(1, max_logits // (config.beam * vocab_size))
-    order = np.argsort(-lengths, kind="stable")
-    batches, first = [], 0
-    while first < len(order):
-        longest = max(1, int(lengths[order[first]]))
-        fitting = len(order) if batch_size is None else batch_size
-        if max_tokens is not None:
-            fitting = min(fitting, max_tokens // longest)
-        last = first + max(1, fitting)  # a sentence longer than a batch is a batch of its own
-        batches.append(order[first:last])
-        first = last
-    return batches
+
+    def most(longest: int) -> int:
+        fitting = len(lengths) if batch_size is None else batch_size
+        return fitting if max_tokens is None else min(fitting, max_tokens // longest)
+
+    return list(longest_first(lengths, most))

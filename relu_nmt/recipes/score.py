@@ -15,7 +15,7 @@ from relu_nmt.evaluation.comet import comet_score
 from relu_nmt.evaluation.significance import paired_bootstrap
 from relu_nmt.io.progress_bar import hidden_progress
 from relu_nmt.io.text_lines import read_input
-from relu_nmt.recipes.output_files import write_file
+from relu_nmt.recipes.output_files import check_writable, write_file
 from relu_nmt.recipes.scoring_settings import COMET, DocumentOptions, ScoreOptions
 from relu_nmt.recipes.scoring_settings import ScoreSettings as Settings
 
@@ -71,6 +71,7 @@ def run(settings: Settings, *, progress: bool = True) -> ScoreResult:
         DataError: lines or documents of the files do not fit, or a file cannot be written.
         CheckpointError: the model of a contrastive test cannot be read.
     """
+    check_writable("--results", settings.results)
     as_lines = progress and settings.format == "text"
     if settings.contrasts.contrastive:
         # Only this needs PyTorch, which takes longer to import than most texts to score.

@@ -80,24 +80,24 @@ class LineFormat:
         self._join_subwords = join_subwords
         self._print_alignment = print_alignment
 
+    def of_line(
+        self, number: int, source: SourceSentence, translations: Sequence[Translation]
+    ) -> list[str]:
+        """Return all lines of a raw line: ``S-``, ``C-`` of its terms, those of translations."""
+        dictionary, text = self._task.target_dictionary, self._task.target_text
+        terms = (dictionary.symbols_of(term) for term in source.forced.terms)
+        lines = [self._source(number, source.tokens)]
+        lines += [f"C-{number}\t{self._shown(tokens, text)}" for tokens in terms]
+        return lines + [one for own in translations for one in self.hypothesis(number, own)]
+
     def of_split(self, number: int, source: SourceSentence) -> list[str]:
         """Return the ``S-`` line and, with a reference, the ``T-`` line."""
         task = self._task
-        lines = [self.source(number, task.source_tokens(source.ids).split())]
+        lines = [self._source(number, task.source_tokens(source.ids).split())]
         if source.reference is not None:
             reference = task.target_tokens(source.reference, "<<unk>>").split()
             lines.append(f"T-{number}\t{self._shown(reference, task.target_text)}")
         return lines
-
-    def source(self, number: int, tokens: list[str]) -> str:
-        """Return the ``S-`` line."""
-        return f"S-{number}\t{self._shown(tokens, self._task.source_text)}"
-
-    def forced(self, number: int, source: SourceSentence) -> list[str]:
-        """Return the ``C-`` lines: the terms that the translation must have."""
-        dictionary, text = self._task.target_dictionary, self._task.target_text
-        terms = (dictionary.symbols_of(term) for term in source.forced.terms)
-        return [f"C-{number}\t{self._shown(tokens, text)}" for tokens in terms]
 
     def hypothesis(self, number: int, translation: Translation) -> list[str]:
         """Return the ``H-``, ``D-``, ``P-`` and ``A-`` lines; scores are in base 2."""
@@ -141,6 +141,9 @@ class LineFormat:
             found.append(entry)
         whole = {"id": number, "source": line, "source_tokens": source.tokens}
         return json.dumps({**whole, "translations": found}, ensure_ascii=False)
+
+    def _source(self, number: int, tokens: list[str]) -> str:
+        return f"S-{number}\t{self._shown(tokens, self._task.source_text)}"
 
     def _shown(self, tokens: list[str], pipeline: TextPipeline) -> str:
         return " ".join(pipeline.join_words(tokens) if self._join_subwords else tokens)

@@ -1,4 +1,5 @@
 import os
+from importlib import import_module
 
 import pytest
 
@@ -25,3 +26,26 @@ def test_no_file_takes_the_place_of_a_device(tmp_path):
     (tmp_path / "link").symlink_to("file")
     (tmp_path / "file").touch()
     check_writable("--output", str(tmp_path / "link"))
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "flag"),
+    [
+        ("score", ("--ref", "absent"), "--results"),
+        ("average", ("--inputs", "absent"), "--output"),
+        ("vision_evaluate", ("absent", "--data", "absent"), "--results"),
+        (
+            "vision_probe",
+            ("absent", "--train", "absent", "--test", "absent", "--method", "knn"),
+            "--results",
+        ),
+    ],
+)
+def test_commands_know_it_before_they_read_anything(command, words, flag, tmp_path, capsys):
+    """Before, a file took the place of the pipe, or device, when all was done."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    main = import_module(f"relu_nmt.cli.{command}").main
+    assert main([*words, flag, str(pipe)]) == 2
+    assert f"{flag} {pipe}: is no plain file" in capsys.readouterr().err
+    assert pipe.is_fifo()
