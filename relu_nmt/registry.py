@@ -91,12 +91,11 @@ class Registry(Generic[T]):
                 return name
         raise KeyError(f"{entry} is no registered {self.kind}")
 
-    def check(self, name: str) -> str:
-        """Return ``name`` if there is such an entry (for the command line's parser).
+    def check(self, name: str) -> None:
+        """See that there is such an entry, without importing its module.
 
         Raises:
             ConfigError: there is none.
         """
         if name not in self.names():
             self.get(name)
-        return name

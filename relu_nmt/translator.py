@@ -23,7 +23,7 @@ from relu_nmt.decoding.document_search import (
     TranslatedDocuments,
 )
 from relu_nmt.decoding.ensemble import Ensemble
-from relu_nmt.decoding.forced_terms import ForcedTerms
+from relu_nmt.decoding.forced_terms import ForcedTerms, Term
 from relu_nmt.decoding.generator import Generator
 from relu_nmt.decoding.int8 import use_int8
 from relu_nmt.decoding.shortlist import Shortlist
@@ -170,9 +170,9 @@ class Translator:
             DataError: a sentence is too long for learned positions, ``lines`` is one text, or the
                 model cannot write a term that is forced.
         """
-        sources = self._encoded(lines, prefixes, forced, ordered)
+        sources = self._encoded(lines, prefixes, forced, ordered, self.banned_ids(banned))
         config = self._config(config, settings)
-        best = [own[0] for own in self.translate_sentences(sources, config, banned=banned)]
+        best = [own[0] for own in self.translate_sentences(sources, config)]
         at_limit = [number for number, own in enumerate(best) if own.reached_limit]
         self._warn_of_limit(config, len(at_limit), len(best))
         return TranslatedLines([own.text for own in best], at_limit)
@@ -202,9 +202,9 @@ class Translator:
             ordered: as in :meth:`translate`.
             settings: instead of ``config``, fields of :class:`GenerationConfig` (``nbest=5``).
         """
-        sources = self._encoded(lines, prefixes, forced, ordered)
+        sources = self._encoded(lines, prefixes, forced, ordered, self.banned_ids(banned))
         config = self._config(config, settings)
-        found = self.translate_sentences(sources, config, first_id, banned=banned)
+        found = self.translate_sentences(sources, config, first_id)
         self._warn_of_limit(config, sum(best.reached_limit for best, *_ in found), len(found))
         return found
 
@@ -214,6 +214,7 @@ class Translator:
         prefixes: Iterable[str] | None,
         forced: Iterable[Iterable[str]] | None,
         ordered: bool,
+        banned: tuple[Term, ...],
     ) -> list[SourceSentence]:
         texts = as_lines(lines)
         beginnings = [""] * len(texts) if prefixes is None else as_lines(prefixes)
@@ -222,12 +223,17 @@ class Translator:
             if len(given) != len(texts):
                 raise DataError(f"{len(given)} {name}, but {len(texts)} lines; give one for each")
         return [
-            self.encode(text, prefix, own, ordered)
+            self.encode(text, prefix, own, ordered, banned)
             for text, prefix, own in zip(texts, beginnings, terms, strict=True)
         ]
 
     def encode(
-        self, line: str, prefix: str = "", forced: Iterable[str] = (), ordered: bool = True
+        self,
+        line: str,
+        prefix: str = "",
+        forced: Iterable[str] = (),
+        ordered: bool = True,
+        banned: tuple[Term, ...] = (),
     ) -> SourceSentence:
         """Return a raw sentence, and what its translation must have, as the model reads it.
 
@@ -236,6 +242,7 @@ class Translator:
             prefix: what the translation begins with.
             forced: terms that it must have; blank ones are left out.
             ordered: whether in this order.
+            banned: what it may not have, by :meth:`banned_ids`.
 
         Raises:
             DataError: the model cannot write a term.
@@ -247,7 +254,15 @@ class Translator:
             words = ids[:-2]
             words[words == self.task.separators[0]] = self.task.source_dictionary.unk_index
         terms = ForcedTerms(tuple(self._term_ids(term) for term in forced if term.split()), ordered)
-        return SourceSentence(ids, tokens, prefix=self._target_ids(prefix), forced=terms)
+        beginning = self._target_ids(prefix)
+        return SourceSentence(ids, tokens, prefix=beginning, forced=terms, banned=banned)
+
+    def banned_ids(self, terms: Iterable[str]) -> tuple[Term, ...]:
+        """Return terms, one or more words each, as token ids, for :meth:`encode`."""
+        unk_index = self.task.target_dictionary.unk_index
+        ids = (tuple(self._target_ids(term).tolist()) for term in as_lines(terms))
+        # What the model has no symbols for it cannot write.
+        return tuple(term for term in ids if term and unk_index not in term)
 
     def _target_ids(self, text: str) -> np.ndarray:
         """Return the token ids of whole words of the target, with no end of any kind."""
@@ -272,7 +287,6 @@ class Translator:
         config: GenerationConfig,
         first_id: int = 0,
         on_progress: Callable[[int], object] | None = None,
-        banned: Iterable[str] = (),
     ) -> list[list[Translation]]:
         """Return the n best translations of sentences that are token ids already.
 
@@ -281,13 +295,12 @@ class Translator:
             config: settings of the search.
             first_id: number of the first sentence, for the random numbers of sampling.
             on_progress: called with the number of sentences in each batch that is done.
-            banned: as in :meth:`translate`.
 
         Raises:
             ConfigError: the settings need references that the sentences do not have.
         """
         words = load_translations(config.replace_unk) if config.replace_unk else {}
-        found = self.generator(config, banned).translate(sources, first_id, on_progress)
+        found = self.generator(config).translate(sources, first_id, on_progress)
         results: list[list[Translation]] = []
         for source, hypotheses in zip(sources, found, strict=True):
             results.append([])
@@ -299,19 +312,16 @@ class Translator:
                 results[-1].append(Translation(text, tokens, own))
         return results
 
-    def generator(self, config: GenerationConfig, banned: Iterable[str] = ()) -> Generator:
-        """Return what searches, or scores references, with the models.
-
-        Args:
-            config: settings of the search.
-            banned: as in :meth:`translate`.
-        """
-        symbols, separators = self.task.target_dictionary, self.task.separators
-        terms = [self._target_ids(term).tolist() for term in as_lines(banned)]
-        # What the model has no symbols for it cannot write.
-        terms = [term for term in terms if term and symbols.unk_index not in term]
+    def generator(self, config: GenerationConfig) -> Generator:
+        """Return what searches, or scores references, with the models."""
+        task = self.task
         return Generator(
-            self.models, config, symbols, self.dtype, separators, terms, self.shortlist
+            self.models,
+            config,
+            task.target_dictionary,
+            self.dtype,
+            task.separators,
+            self.shortlist,
         )
 
     def translate_documents(
@@ -320,6 +330,10 @@ class Translator:
         max_doc_tokens: int | None = None,
         window_overlap: int = 0,
         config: GenerationConfig | None = None,
+        prefixes: Iterable[Iterable[str]] | None = None,
+        banned: Iterable[str] = (),
+        forced: Iterable[Iterable[Iterable[str]]] | None = None,
+        ordered: bool = True,
         **settings: Any,
     ) -> TranslatedDocuments:
         """Return the translation of each document, a line for each of its lines.
@@ -337,17 +351,24 @@ class Translator:
                 training. 1: each line on its own. A longer line is not cut.
             window_overlap: lines before to give as context of those that are translated.
             config: settings of the search.
+            prefixes: what the translation of each line begins with, a list for each document.
+            banned: as in :meth:`translate`.
+            forced: terms that the translation of each line must have, by document and line.
+            ordered: whether each line's terms come in this order.
             settings: instead of ``config``, fields of :class:`DocumentGenerationConfig`.
 
         Raises:
-            ConfigError: a setting is unknown or out of range.
-            DataError: a group is too long for the model, or a document is one text.
+            ConfigError: a setting is unknown or out of range; or prefixes and forced terms of
+                lines that are translated together, whose translations nothing tells apart.
+            DataError: a group is too long for the model, a document is one text, the model cannot
+                write a term that is forced, or it is forced in a blank line.
         """
         lines = [as_lines(document) for document in documents]
         limit = self.max_doc_tokens if max_doc_tokens is None else max_doc_tokens
         windows = WindowConfig(limit, window_overlap, repair=True)
         config = self._config(config, settings, DocumentGenerationConfig)
-        found = self.translate_in_windows(self.encode_documents(lines), windows, config)
+        sources = self.encode_documents(lines, prefixes, banned, forced, ordered)
+        found = self.translate_in_windows(sources, windows, config)
         self._warn_of_limit(config, found.num_at_limit, len(found.windows))
         return found
 
@@ -355,9 +376,37 @@ class Translator:
         """Return the translation of one document, see :meth:`translate_documents`."""
         return self.translate_documents([lines], **settings)[0]
 
-    def encode_documents(self, documents: Sequence[Sequence[str]]) -> SourceDocuments:
-        """Return the lines of documents as the model reads them."""
-        sentences = [self.encode(line) for lines in documents for line in lines]
+    def encode_documents(
+        self,
+        documents: Sequence[Sequence[str]],
+        prefixes: Iterable[Iterable[str]] | None = None,
+        banned: Iterable[str] = (),
+        forced: Iterable[Iterable[Iterable[str]]] | None = None,
+        ordered: bool = True,
+    ) -> SourceDocuments:
+        """Return the lines of documents as the model reads them.
+
+        Args:
+            documents: the lines of each.
+            prefixes: as in :meth:`translate_documents`, like what follows.
+            banned: likewise.
+            forced: likewise.
+            ordered: likewise.
+
+        Raises:
+            DataError: see :meth:`translate_documents`.
+        """
+        nothing = [None] * len(documents)
+        beginnings = nothing if prefixes is None else list(prefixes)
+        terms = nothing if forced is None else list(forced)
+        if not len(documents) == len(beginnings) == len(terms):
+            raise DataError("give prefixes and forced terms as a list for each document")
+        never = self.banned_ids(banned)
+        sentences = [
+            sentence
+            for texts, own, wanted in zip(documents, beginnings, terms, strict=True)
+            for sentence in self._encoded(texts, own, wanted, ordered, never)
+        ]
         counts = np.array([len(lines) for lines in documents], dtype=np.int64)
         sizes = np.array([len(sentence.ids) for sentence in sentences], dtype=np.int64)
         return SourceDocuments(sentences, counts, sizes, self.task.separators)

@@ -76,6 +76,7 @@ _COMPARISON = Study(
     "Pirsiavash 2024, Table 1",
     {
         "softmax": Variant("--attention softmax", published="79.8, DeiT-S; 81.5, DeiT-B"),
+        "softmax qk-norm": Variant("--attention softmax:qk_norm=true"),  # as relu/L has it
         "relu/L": Variant("--attention pointwise:h=relu,alpha=1"),
         "relu unscaled": Variant("--attention pointwise:h=relu,alpha=0"),
         "x^3 fixed": Variant("--attention polynomial:scale=fixed", published="81.4, DeiT-B"),

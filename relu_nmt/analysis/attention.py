@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from relu_nmt.attention.base import Attention, Need
 from relu_nmt.attention.records import ModuleSums, attention_sums, bucket_name, record_attention
 from relu_nmt.attention.spec import SLOTS, AttentionPlace
-from relu_nmt.data.batches import pad_rows, shift_right
+from relu_nmt.data.batches import longest_first, pad_rows, shift_right
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.decoding.ensemble import Ensemble
 from relu_nmt.errors import ConfigError, DataError
@@ -203,19 +203,28 @@ def decoder_inputs(
     return pad_rows(sources, pad_index).to(device), shifted.to(device)
 
 
-def length_batches(lengths: np.ndarray, weights: Callable[[int], int]) -> Iterator[np.ndarray]:
-    """Yield the sentences of each batch, longest first.
+def input_batches(
+    sources: Sequence[np.ndarray],
+    targets: Sequence[np.ndarray],
+    ensemble: Ensemble,
+    weights: Callable[[int], int],
+) -> Iterator[tuple[np.ndarray, Tensor, Tensor]]:
+    """Yield which sentences are in each batch, longest first, and their :func:`decoder_inputs`.
 
     Args:
-        lengths: tokens of each sentence, of the longer side.
-        weights: of a sentence of that many tokens, those of one module.
+        sources: token ids of each sentence.
+        targets: those of their translations.
+        ensemble: what reads them.
+        weights: of a sentence of so many tokens, on its longer side, those of one module.
     """
-    order, first = np.argsort(-lengths, kind="stable"), 0
-    while first < len(order):
-        longest = int(lengths[order[first]])
-        size = max(1, min(MOST_WEIGHTS // weights(longest), MOST_TOKENS // longest))
-        yield order[first : first + size]
-        first += size
+    lengths = [max(len(s), len(t)) for s, t in zip(sources, targets, strict=True)]
+
+    def most(longest: int) -> int:
+        return min(MOST_WEIGHTS // weights(longest), MOST_TOKENS // longest)
+
+    for batch in longest_first(np.array(lengths, dtype=np.int64), most):
+        pairs = [sources[i] for i in batch], [targets[i] for i in batch]
+        yield batch, *decoder_inputs(*pairs, ensemble)
 
 
 def single_model(ensemble: Ensemble) -> EncoderDecoder:
@@ -264,14 +273,9 @@ class AttentionStatistics:
             sources: token numbers, ending in the end symbol.
             targets: token numbers, ending in the end symbol.
         """
-        lengths = np.array(
-            [max(len(s), len(t)) for s, t in zip(sources, targets, strict=True)], dtype=np.int64
-        )
         heads = max(attention_of(self._model, slot, 0).num_heads for slot in SLOTS)
-        for batch in length_batches(lengths, lambda longest: heads * longest**2):
-            inputs = decoder_inputs(
-                [sources[i] for i in batch], [targets[i] for i in batch], self._ensemble
-            )
+        batches = input_batches(sources, targets, self._ensemble, lambda n: heads * n * n)
+        for _, *inputs in batches:
             with (
                 self._ensemble.evaluating(),
                 record_attention(self._model, Need(telemetry=True)) as records,
@@ -284,7 +288,7 @@ class AttentionStatistics:
                     self._sums[place].add(sums)
                 else:
                     self._sums[place] = sums
-        self._num_sentences += len(lengths)
+        self._num_sentences += len(sources)
 
     def report(self) -> dict[str, Any]:
         """Return everything as plain values that JSON can hold.

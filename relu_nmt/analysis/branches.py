@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from relu_nmt.analysis.attention import decoder_inputs, length_batches, single_model
+from relu_nmt.analysis.attention import input_batches, single_model
 from relu_nmt.decoding.ensemble import Ensemble
 from relu_nmt.modules.transformer_layer import Residual, TransformerLayer
 
@@ -49,11 +49,9 @@ class BranchStatistics:
             sources: token numbers, ending in the end symbol.
             targets: token numbers, ending in the end symbol.
         """
-        lengths = [max(len(s), len(t)) for s, t in zip(sources, targets, strict=True)]
         pad_index = self._model.decoder.pad_index
-        for batch in length_batches(np.array(lengths, np.int64), lambda longest: longest**2):
-            pairs = [sources[i] for i in batch], [targets[i] for i in batch]
-            src_tokens, prev_output_tokens = decoder_inputs(*pairs, self._ensemble)
+        batches = input_batches(sources, targets, self._ensemble, lambda n: n * n)
+        for _, src_tokens, prev_output_tokens in batches:
             real = {"encoder": src_tokens != pad_index, "decoder": prev_output_tokens != pad_index}
             with self._ensemble.evaluating(), ExitStack() as hooks:
                 for (side, _, _), variances in self._variances.items():

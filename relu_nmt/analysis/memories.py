@@ -9,7 +9,7 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
-from relu_nmt.analysis.attention import decoder_inputs, length_batches, single_model
+from relu_nmt.analysis.attention import input_batches, single_model
 from relu_nmt.analysis.branches import VARIANCE_RATIO, BranchVariances
 from relu_nmt.attention.base import NULL_SUM
 from relu_nmt.decoding.ensemble import Ensemble
@@ -70,11 +70,9 @@ class MemoryStatistics:
             sources: token numbers, ending in the end symbol.
             targets: token numbers, ending in the end symbol.
         """
-        lengths = [max(len(s), len(t)) for s, t in zip(sources, targets, strict=True)]
         size = max(sums.size for layers in self._sums.values() for sums in layers)
-        for batch in length_batches(np.array(lengths, np.int64), lambda longest: size * longest):
-            pairs = [sources[i] for i in batch], [targets[i] for i in batch]
-            self.add_batch(*decoder_inputs(*pairs, self._ensemble))
+        for _, *inputs in input_batches(sources, targets, self._ensemble, lambda n: size * n):
+            self.add_batch(*inputs)
 
     def add_batch(self, src_tokens: Tensor, prev_output_tokens: Tensor) -> None:
         """Take in src_tokens [B, S] and prev_output_tokens [B, T], int64, right-padded."""

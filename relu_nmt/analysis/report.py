@@ -86,14 +86,12 @@ class AnalysisReport:
         examples: maps of some sentences.
         courses: of trainings.
         facts: what it was computed of: names and values.
-        unit: what the split was read in, sentences or groups.
     """
 
     models: Sequence[AnalyzedModel] = ()
     examples: Sequence[Example] = ()
     courses: Sequence[Course] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
-    unit: str = "sentences"
 
     @property
     def series(self) -> list[plots.Series]:

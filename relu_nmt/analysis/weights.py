@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relu_nmt.analysis.attention import decoder_inputs, length_batches, single_model
+from relu_nmt.analysis.attention import input_batches, single_model
 from relu_nmt.attention.base import NULL_SUM, Attention, Need
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.records import AttentionRecord, record_attention
@@ -131,11 +131,9 @@ class WeightStatistics:
                 outside of it.
             advance: called with the number of those that have been taken in.
         """
-        lengths = [max(len(s), len(t)) for s, t in zip(sources, targets, strict=True)]
         heads = max((one.num_heads for one in self._able), default=1)
-        for batch in length_batches(np.array(lengths), lambda n: COPIES * heads * n * n):
-            pairs = [sources[i] for i in batch], [targets[i] for i in batch]
-            inputs = decoder_inputs(*pairs, self._ensemble)
+        batches = input_batches(sources, targets, self._ensemble, lambda n: COPIES * heads * n * n)
+        for batch, *inputs in batches:
             kinds = [own[tokens] for own, tokens in zip(self._kinds, inputs, strict=True)]
             sentences: Sequence[Tensor | None] = [None, None]
             if numbers is not None:

@@ -3,12 +3,13 @@
 It imports no PyTorch. Settings of one mechanism are in the mechanism's file.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from relu_nmt.attention import attentions
-from relu_nmt.config import option, settings
+from relu_nmt.config import checked_by, option, settings
 from relu_nmt.errors import ConfigError
+from relu_nmt.registry import Registry
 
 SLOTS = ("encoder", "decoder", "cross")
 """Where an encoder-decoder attends: source to source, target to target, target to source."""
@@ -71,14 +72,9 @@ class AttentionSpec:
         return f"{self.name}:{options}" if options else self.name
 
 
-def known_attention(text: str) -> str:
-    """Return ``text`` if it names a registered attention (for the command line's parser).
-
-    Raises:
-        ConfigError: it does not.
-    """
-    attentions.check(AttentionSpec.parse(text).name)
-    return text
+def known_in(registry: Registry[Any]) -> Callable[[str], str]:
+    """Return the ``parse`` of options whose text begins with a name in the registry."""
+    return checked_by(lambda text: registry.check(AttentionSpec.parse(text).name))
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """relu-nmt-generate: translate a split of a data folder and score it."""
 
 from relu_nmt.cli.command import RecipeCommand
-from relu_nmt.recipes.translation_settings import TranslateSplitSettings
+from relu_nmt.recipes.split_settings import TranslateSplitSettings
 
 DESCRIPTION = """\
 Translate a split of a data folder and score it:

@@ -13,11 +13,12 @@ from relu_nmt.config.command_line import (
     read_settings_file,
     to_yaml,
 )
-from relu_nmt.config.fields import REQUIRED, flag_of, group, like, option, shown
+from relu_nmt.config.fields import REQUIRED, checked_by, flag_of, group, like, option, shown
 
 __all__ = [
     "REQUIRED",
     "add_settings",
+    "checked_by",
     "flag_of",
     "from_dict",
     "from_flat",

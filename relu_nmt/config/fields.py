@@ -216,6 +216,16 @@ def like(
     )
 
 
+def checked_by(read: Callable[[str], object]) -> Callable[[str], str]:
+    """Return a ``parse`` that leaves text as it is, if ``read`` can read it."""
+
+    def parse(text: str) -> str:
+        read(text)
+        return text
+
+    return parse
+
+
 def group(title: str, config_class: type, *, stored: bool = True) -> Any:
     """Return a field that holds other settings; the title heads its flags in ``--help``.
 

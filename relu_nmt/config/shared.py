@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from relu_nmt.config.classes import settings
-from relu_nmt.config.fields import option
+from relu_nmt.config.fields import checked_by, option
 from relu_nmt.errors import ConfigError
 
 
@@ -177,22 +177,19 @@ class SubsetOptions:
     gen_subset: str = option("test", "split to translate: test, valid, train...", metavar="SPLIT")
 
 
-def _parameter(text: str) -> tuple[str, int | str]:
-    name, equals, value = text.strip().partition("=")
-    if not name.isidentifier() or not equals:
-        raise ValueError(f"'{text}': expected NAME=VALUE, as gpus_per_node=4")
-    return name, int(value) if value.lstrip("-").isdigit() else value
-
-
-def _checked_parameters(text: str) -> str:
-    """Return the text if it is a list such as ``gpus_per_node=4,slurm_partition=long``.
+def _parameters(text: str) -> dict[str, int | str]:
+    """Read ``gpus_per_node=4,slurm_partition=long``.
 
     Raises:
-        ValueError: it is not.
+        ValueError: it is no such list.
     """
+    found: dict[str, int | str] = {}
     for part in text.split(","):
-        _parameter(part)
-    return text
+        name, equals, value = part.strip().partition("=")
+        if not name.isidentifier() or not equals:
+            raise ValueError(f"'{part}': expected NAME=VALUE, as gpus_per_node=4")
+        found[name] = int(value) if value.lstrip("-").isdigit() else value
+    return found
 
 
 @settings
@@ -211,11 +208,10 @@ class ClusterOptions:
         "timeout_min=600,gpus_per_node=4,cpus_per_task=8,slurm_partition=long",
         needs="cluster",
         metavar="NAME=VALUE,...",
-        parse=_checked_parameters,
+        parse=checked_by(_parameters),
     )
 
     @property
     def asked_for(self) -> dict[str, int | str]:
         """The parameters by name."""
-        typed = self.cluster_parameters
-        return dict(_parameter(part) for part in typed.split(",")) if typed else {}
+        return _parameters(self.cluster_parameters) if self.cluster_parameters else {}

@@ -4,7 +4,7 @@ A row of a batch is a group of consecutive sentences. Single sentences are group
 several lengths are mixed, the groups are planned anew each epoch.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,6 +27,11 @@ Longest = tuple[int | None, int | None]
 """The longest source and target that a model can take, in tokens, ``</s>`` included; None: any."""
 
 
+def least_limit(limits: Iterable[int | None]) -> int | None:
+    """Return the least of limits, of which None is none; None if all are."""
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
 @dataclass(frozen=True)
 class TranslationBatch:
     """Pairs of sentences or of groups of them, padded on the right with the pad symbol.
@@ -34,7 +39,6 @@ class TranslationBatch:
     Args:
         ids: [B] int64, number of each row's (first) sentence in the split.
         src_tokens: [B, S] int64, ending in ``</s>``.
-        src_lengths: [B] int64, tokens of each source row, ``</s>`` included.
         tgt_tokens: [B, T] int64, ending in ``</s>``; None for source-only data.
         prev_output_tokens: [B, T] int64, the target moved right by one, ``</s>`` first; None for
             source-only data.
@@ -44,7 +48,6 @@ class TranslationBatch:
 
     ids: Tensor
     src_tokens: Tensor
-    src_lengths: Tensor
     tgt_tokens: Tensor | None
     prev_output_tokens: Tensor | None
     num_tokens: int
@@ -113,7 +116,6 @@ def collate(pairs: Sequence[Pair], ids: Sequence[int] | np.ndarray) -> Translati
     return TranslationBatch(
         ids=torch.tensor(ids, dtype=torch.int64),
         src_tokens=pad_rows(sources, Dictionary.pad_index),
-        src_lengths=torch.tensor([len(source) for source in sources], dtype=torch.int64),
         tgt_tokens=tgt_tokens,
         prev_output_tokens=prev_output_tokens,
         num_tokens=sum(map(len, targets)),
@@ -194,6 +196,20 @@ def _cut(sorted_sizes: np.ndarray, limits: BatchLimits) -> np.ndarray:
             most -= most % limits.multiple
         starts.append(start + most)
     return np.array(starts, dtype=np.int64)
+
+
+def longest_first(lengths: np.ndarray, most: Callable[[int], int]) -> Iterator[np.ndarray]:
+    """Yield the numbers of the sentences of each batch, those of the longest first.
+
+    Args:
+        lengths: tokens of each sentence, int [N].
+        most: returns how many sentences of so many tokens a batch may hold; it holds one anyway.
+    """
+    order, first = np.argsort(-lengths, kind="stable"), 0
+    while first < len(order):
+        last = first + max(1, most(max(1, int(lengths[order[first]]))))
+        yield order[first:last]
+        first = last
 
 
 def refuse_too_long(split: Split, max_tokens: int | None) -> None:
@@ -334,7 +350,7 @@ class TranslationBatches:
         if self._skip_too_long:
             in_batch = None if self._seed is None else self._limits.max_tokens
             for own, *limits in zip(sizes, self._longest, (in_batch, in_batch), strict=True):
-                most = min((limit for limit in limits if limit is not None), default=None)
+                most = least_limit(limits)
                 if own is not None and most is not None:
                     fits &= own <= most
         self.num_skipped = int((~fits).sum())

@@ -1,5 +1,6 @@
 """Which tokens may come next: lengths, sentences, prefixes, repetitions, terms."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.decoding.config import GenerationConfig
-from relu_nmt.decoding.forced_terms import TermTracker
+from relu_nmt.decoding.forced_terms import Term, TermTracker
 from relu_nmt.errors import ConfigError
 
 
@@ -87,7 +88,8 @@ class TokenConstraints:
             ``min_len`` counts what follows them.
         prefixes: forced first tokens [B, P] int64, padded on the right; None for none.
         sentences: how many are to be written, for which ``limits`` leave room; None for any.
-        banned: token ids of each term that may not be written, but in a forced prefix or term.
+        banned: token ids of the terms that each sentence may not have, but in a forced prefix or
+            term, [B]; none for none at all.
         terms: those that hypotheses must have, for which ``limits`` leave room; None for none.
     """
 
@@ -99,12 +101,14 @@ class TokenConstraints:
         context_sizes: np.ndarray,
         prefixes: Tensor | None = None,
         sentences: SentencesLeft | None = None,
-        banned: Sequence[Sequence[int]] = (),
+        banned: Sequence[Sequence[Term]] = (),
         terms: TermTracker | None = None,
     ) -> None:
-        self._banned = banned
+        self._banned = [tuple(own) for own in banned]
         self._terms = terms
-        self._keeps_history = bool(config.no_repeat_ngram_size) or any(len(t) > 1 for t in banned)
+        self._keeps_history = bool(config.no_repeat_ngram_size) or any(
+            len(term) > 1 for own in set(self._banned) for term in own
+        )
         self._config = config
         self._symbols = symbols
         self.limits = limits
@@ -139,7 +143,7 @@ class TokenConstraints:
         before = {token: log_probs[:, :, token].clone() for token in special}
         forced = self._forced_by_prefix(log_probs, step)
         given = None if self._terms is None else log_probs.clone()
-        block_terms(log_probs, self._history, self._banned)
+        self._ban(log_probs)
         if self._history is not None and config.no_repeat_ngram_size:
             size = config.no_repeat_ngram_size
             block_repeated_ngrams(log_probs, self._history, size, symbols.pad_index)
@@ -159,6 +163,20 @@ class TokenConstraints:
                 symbols.eos_index, before, log_probs, _column(step >= self.limits, log_probs)
             )
 
+    def _ban(self, log_probs: Tensor) -> None:
+        """Forbid the terms of each sentence; those of one text have the same list."""
+        rows: dict[int, list[int]] = {}
+        for row, terms in enumerate(self._banned):
+            rows.setdefault(id(terms), []).append(row)
+        for own in rows.values():
+            terms = self._banned[own[0]]
+            if len(own) == len(log_probs):
+                block_terms(log_probs, self._history, terms)
+                continue
+            part = log_probs[own]
+            block_terms(part, None if self._history is None else self._history[own], terms)
+            log_probs[own] = part
+
     def _forbid_the_end(self, log_probs: Tensor, step: int) -> None:
         """Forbid the end symbol, and the separator before it, where a hypothesis is too short."""
         shortest = self.context_sizes + self._config.min_len
@@ -175,8 +193,8 @@ class TokenConstraints:
         log_probs[:, :, self._symbols.eos_index].masked_fill_(unfinished, -torch.inf)
         if self._sentences is not None:
             room = room - self._sentences.number
-            last = unfinished & (self._sentences.number == 1)
-            log_probs[:, :, self._sentences.separator].masked_fill_(last, -torch.inf)
+            within = terms.within_sentence(self._sentences.number.expand(unfinished.shape))
+            log_probs[:, :, self._sentences.separator].masked_fill_(within, -torch.inf)
         terms.require(log_probs, given, room)
 
     def _count(
@@ -234,6 +252,7 @@ class TokenConstraints:
         """Keep only these rows [B'], which are those of the mask [B]."""
         self.limits = self.limits[mask]
         self.context_sizes = self.context_sizes[mask]
+        self._banned = list(itertools.compress(self._banned, mask))
         if self._prefixes is not None:
             self._prefixes = self._prefixes.index_select(0, rows)
         if self._history is not None:

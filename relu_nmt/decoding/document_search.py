@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from relu_nmt.data.groups import Groups, plan_groups
+from relu_nmt.data.groups import SINGLE_SENTENCES, Groups, plan_groups
 from relu_nmt.data.split import join_sentences, sentence_slices
 from relu_nmt.decoding.config import GenerationConfig, WindowConfig
 from relu_nmt.decoding.constraints import length_limits
@@ -32,7 +32,7 @@ from relu_nmt.decoding.translations import (
     TranslatedLines,
     Translation,
 )
-from relu_nmt.errors import ConfigError
+from relu_nmt.errors import ConfigError, DataError
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,8 @@ class SourceDocuments:
 
     Args:
         sentences: the sentences; each ends in the separator, if there is one, and ``</s>``. One
-            without words is not shown to the model; its translation is empty.
+            without words is not shown to the model; its translation is empty. Those of a document
+            have the same banned terms.
         counts: sentences of each document, int [documents].
         sizes: tokens that each sentence counts towards the limit, ``</s>`` included, int [N].
         separators: the symbol that ends sentences, in source and target; None: the model knows
@@ -165,14 +166,25 @@ class SourceDocuments:
         return [i for i in range(begin, end) if len(self.sentences[i].ids) > least]
 
     def joined(self, window: Window) -> SourceSentence:
-        """Return the sentences of a window as one, with the references of the new ones."""
+        """Return the sentences of a window as one, with what the new ones are to become."""
         read = [self.sentences[i] for i in self.with_words(window.context, window.end)]
         new = [self.sentences[i].reference for i in range(window.first, window.end)]
         references = [reference for reference in new if reference is not None]
+        written = [self.sentences[i] for i in self.with_words(window.first, window.end)]
+        ids = join_sentences([sentence.ids for sentence in read])
+        tokens = [token for sentence in read for token in sentence.tokens]
+        reference = join_sentences(references) if references else None
+        if not written:
+            return SourceSentence(ids, tokens, reference)
+        first, *rest = written
+        later = tuple(replace(own.forced, prefix=tuple(own.prefix.tolist())) for own in rest)
         return SourceSentence(
-            join_sentences([sentence.ids for sentence in read]),
-            [token for sentence in read for token in sentence.tokens],
-            join_sentences(references) if references else None,
+            ids,
+            tokens,
+            reference,
+            prefix=first.prefix,
+            forced=replace(first.forced, later=later),
+            banned=first.banned,
         )
 
 
@@ -267,7 +279,9 @@ class DocumentSearch:
         decode: makes raw text of target tokens.
 
     Raises:
-        ConfigError: an overlap, but no separators.
+        ConfigError: an overlap, or something forced in one of several sentences, but no separators
+            that tell where they end.
+        DataError: something is forced in a sentence without words.
     """
 
     def __init__(
@@ -284,6 +298,7 @@ class DocumentSearch:
                 "--sentence-separator, so that nothing in a translation tells where the context "
                 "ends; leave the overlap out"
             )
+        _check_forced(documents, windows, config)
         self.plan = WindowPlan(documents.sizes, documents.counts, windows)
         self._documents = documents
         self._windows = windows
@@ -380,3 +395,35 @@ class DocumentSearch:
                 shown = [best.tokens[where[i]] if i in where else [] for i in every]
                 lines = [Line(self._decode(own), own) for own in shown]
         return WindowTranslation(window, source, translations, lines, divided)
+
+
+def _check_forced(
+    documents: SourceDocuments, windows: WindowConfig, config: GenerationConfig
+) -> None:
+    """See that what is forced in a sentence can be seen to be there.
+
+    Raises:
+        ConfigError: nothing tells the sentences of a translation apart.
+        DataError: a sentence is blank.
+    """
+    forced = {i for i, own in enumerate(documents.sentences) if len(own.prefix) or own.forced.terms}
+    if not forced:
+        return
+    blank = forced.difference(documents.with_words(0, len(documents.sentences)))
+    if blank:
+        raise DataError(
+            f"sentence {min(blank) + 1} is blank, and so is its translation, but it has a prefix "
+            "or forced terms; leave them out"
+        )
+    are_counted = documents.separators is not None and not config.free_sentence_count
+    if not are_counted and windows.max_doc_tokens != SINGLE_SENTENCES:
+        reason = (
+            "was trained without --sentence-separator"
+            if documents.separators is None
+            else "may write any number of them (--free-sentence-count)"
+        )
+        raise ConfigError(
+            "prefixes and forced terms are of single sentences, but nothing tells where those of a "
+            f"translation end: the model {reason}; translate line by line "
+            f"(--max-doc-tokens {SINGLE_SENTENCES})"
+        )

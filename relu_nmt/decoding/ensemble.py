@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import torch
 from torch import Tensor
 
+from relu_nmt.data.batches import least_limit
 from relu_nmt.errors import ConfigError
 from relu_nmt.models.decoder_state import DecoderState
 from relu_nmt.models.encoder_decoder import EncoderDecoder
@@ -46,14 +47,12 @@ class Ensemble:
     @property
     def max_positions(self) -> int | None:
         """Longest target with the end symbol that every model can write; None for any."""
-        limits = [model.most_target_tokens for model in self.models]
-        return min((limit for limit in limits if limit is not None), default=None)
+        return least_limit(model.most_target_tokens for model in self.models)
 
     @property
     def max_source_positions(self) -> int | None:
         """Longest source with the end symbol that every model can read; None for any."""
-        limits = [model.most_source_tokens for model in self.models]
-        return min((limit for limit in limits if limit is not None), default=None)
+        return least_limit(model.most_source_tokens for model in self.models)
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:

@@ -5,12 +5,13 @@ for neural machine translation", section 3, in the form of Hu et al. 2019, "Impr
 constrained decoding for translation and monolingual rewriting", as in fairseq's ``--constraints``:
 the beam is shared out among hypotheses that have as many tokens of the terms. Unlike there, where
 terms overlap all ways of reading a hypothesis are followed, and a term never goes missing: it is
-written at the longest output at last, for which there is room.
+written at the longest output at last, for which there is room. Where several sentences are
+translated at once, each has terms of its own, and ends when it has them.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -33,14 +34,30 @@ class ForcedTerms:
     Args:
         terms: token ids of each, one or more; one that is given twice must occur twice.
         ordered: whether they come in this order.
+        prefix: token ids that it begins with; they may have the terms.
+        later: what each of the sentences behind the first must have; the terms are then those of
+            the first. None: one sentence, or terms anywhere in several.
     """
 
     terms: tuple[Term, ...] = ()
     ordered: bool = True
+    prefix: Term = ()
+    later: tuple["ForcedTerms", ...] = ()
+
+    @cached_property
+    def num_tokens(self) -> int:
+        """All tokens of terms and prefixes; 0: there is nothing to follow."""
+        own = sum(map(len, self.terms)) + len(self.prefix)
+        return own + sum(each.num_tokens for each in self.later)
+
+    @cached_property
+    def missing(self) -> int:
+        """The fewest tokens that a translation must have."""
+        return self.begin().missing
 
     def begin(self) -> "Progress":
         """Return how far a hypothesis without tokens is."""
-        return Progress(((self.terms, ()),), self.ordered)
+        return Progress(((self.terms, ()),), self.ordered, self.prefix, self.later)
 
 
 @dataclass(frozen=True)
@@ -48,8 +65,10 @@ class Progress:
     """How far a hypothesis is with its terms: an automaton that is built as it is used.
 
     Args:
-        ways: all ways of reading it; always one of them is in the middle of no term.
+        ways: all ways of reading its sentence; always one of them is in the middle of no term.
         ordered: see :class:`ForcedTerms`.
+        prefix: what is left of that of its sentence.
+        later: what the sentences behind it must have.
 
     Example:
         >>> progress = ForcedTerms(((5, 6), (5,)), ordered=False).begin()
@@ -61,20 +80,34 @@ class Progress:
 
     ways: tuple[Way, ...]
     ordered: bool
+    prefix: Term = ()
+    later: tuple[ForcedTerms, ...] = ()
 
     @cached_property
     def missing(self) -> int:
         """The fewest tokens that complete the terms."""
-        return min(map(_missing, self.ways))
+        return self.missing_here + sum(sentence.missing for sentence in self.later)
+
+    @cached_property
+    def missing_here(self) -> int:
+        """The same of the sentence that is being written; it cannot end before."""
+        read = replace(self, prefix=())
+        for token in self.prefix:
+            read = read.advance(token)
+        return len(self.prefix) + min(map(_missing, read.ways))
 
     @cached_property
     def otherwise(self) -> "Progress":
-        """After a token that no term needs next."""
-        return Progress(tuple(way for way in self.ways if not way[1]), self.ordered)
+        """After a token that no term needs next; there is none while a prefix is written."""
+        return replace(self, ways=tuple(way for way in self.ways if not way[1]))
 
     @cached_property
     def after(self) -> dict[int, "Progress"]:
-        """After each token that a term needs next."""
+        """After each token that the prefix or a term needs next."""
+        if self.prefix:
+            first = self.prefix[0]
+            read = replace(self, prefix=()).advance(first)
+            return {first: replace(read, prefix=self.prefix[1:])}
         ways: dict[int, list[Way]] = defaultdict(list)
         for left, rest in self.ways:
             if rest:
@@ -83,11 +116,17 @@ class Progress:
             for i in range(min(1, len(left)) if self.ordered else len(left)):
                 ways[left[i][0]].append((left[:i] + left[i + 1 :], left[i][1:]))
         free = self.otherwise.ways
-        return {token: Progress(_best([*free, *own]), self.ordered) for token, own in ways.items()}
+        return {token: replace(self, ways=_best([*free, *own])) for token, own in ways.items()}
 
     def advance(self, token: int) -> "Progress":
         """Return how far it is with one more token."""
         return self.after.get(token, self.otherwise)
+
+    def next_sentence(self) -> "Progress":
+        """Return how far it is with the end of a sentence more."""
+        if not self.later:
+            return self.otherwise
+        return replace(self.later[0].begin(), later=self.later[1:])
 
 
 def _missing(way: Way) -> int:
@@ -116,13 +155,17 @@ class TermTracker:
     Args:
         forced: what each translation must have, [B].
         context_sizes: first tokens that are no part of it, int64 [B].
+        separator: the symbol that ends each sentence; -1: they are not told apart.
     """
 
-    def __init__(self, forced: Sequence[ForcedTerms], context_sizes: np.ndarray) -> None:
+    def __init__(
+        self, forced: Sequence[ForcedTerms], context_sizes: np.ndarray, separator: int = -1
+    ) -> None:
         self._context_sizes = context_sizes
+        self._separator = separator
         self._num_tokens = 0
         # One hypothesis before the first token, then as many as beams.
-        self.rows = [[own.begin()] if own.terms else [] for own in forced]
+        self.rows = [[own.begin()] if own.num_tokens else [] for own in forced]
 
     def __iter__(self) -> Iterator[tuple[int, int, Progress]]:
         """Yield sentence, beam and progress of each hypothesis that has terms."""
@@ -137,21 +180,37 @@ class TermTracker:
             found[row, beam] = progress.missing > 0
         return found.to(log_probs.device)
 
+    def within_sentence(self, number: Tensor) -> Tensor:
+        """Return who may not end a sentence yet, for want of its terms, bool like ``number``.
+
+        Args:
+            number: of the sentences that each hypothesis has still to end, [B, K] or [B, 1].
+        """
+        found, left = torch.zeros(number.shape, dtype=torch.bool), number.tolist()
+        for row, beam, progress in self:
+            # Terms of no certain sentence may wait for the last.
+            is_own = left[row][beam] <= len(progress.later) + 1
+            found[row, beam] = is_own and progress.missing_here > 0
+        return found.to(number.device)
+
     def require(self, log_probs: Tensor, given: Tensor, room: Tensor) -> None:
         """Allow, in place, what terms need next, and where there is room for no more, only that.
 
         Args:
             log_probs: [B, K, V]; forbidden tokens become -inf.
             given: the same as the models gave it.
-            room: tokens that each hypothesis may still have, [B, K] or [B, 1].
+            room: tokens that each hypothesis may still have besides ends of sentences, [B, K] or
+                [B, 1].
         """
         rooms = room.expand(log_probs.shape[:2]).tolist()
         for row, beam, progress in self:
             if not progress.missing:
                 continue
             left, allowed = rooms[row][beam] - 1, list(progress.after)
-            if progress.otherwise.missing > left:
+            if progress.prefix or progress.otherwise.missing > left:
                 allowed = [token for token in allowed if progress.after[token].missing <= left]
+                if not progress.missing_here:  # the next sentence needs all that is left
+                    allowed.append(self._separator)
                 log_probs[row, beam] = -torch.inf
             log_probs[row, beam, allowed] = given[row, beam, allowed]
 
@@ -166,7 +225,10 @@ class TermTracker:
             origin = range(len(chosen[row])) if origins is None else origins[row]
             beams = [beams[min(beam, len(beams) - 1)] for beam in origin]
             if self._num_tokens >= self._context_sizes[row]:
-                beams = [b.advance(token) for b, token in zip(beams, chosen[row], strict=True)]
+                beams = [
+                    b.next_sentence() if token == self._separator else b.advance(token)
+                    for b, token in zip(beams, chosen[row], strict=True)
+                ]
             self.rows[row] = beams
         self._num_tokens += 1
 

@@ -7,13 +7,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relu_nmt.data.batches import pad_rows, shift_right
+from relu_nmt.data.batches import longest_first, pad_rows, shift_right
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.decoding.beam_search import BeamSearch
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.decoding.constraints import SentencesLeft, TokenConstraints, length_limits
 from relu_nmt.decoding.ensemble import Ensemble
-from relu_nmt.decoding.forced_terms import ForcedTerms, TermSelector, TermTracker
+from relu_nmt.decoding.forced_terms import ForcedTerms, Term, TermSelector, TermTracker
 from relu_nmt.decoding.hypotheses import Hypothesis, LengthPenalty
 from relu_nmt.decoding.selectors import (
     BeamSelector,
@@ -47,7 +47,6 @@ class Generator:
             then has as many as its source, unless ``config.free_sentence_count``. None for none.
         shortlist: restricts the symbols of the translations; None for all. Where prefixes or terms
             are forced, or terms banned, all are allowed.
-        banned: token ids of each term that no translation may have.
 
     Raises:
         ConfigError: ``free_sentence_count`` without separators.
@@ -69,7 +68,6 @@ class Generator:
         symbols: Dictionary,
         dtype: torch.dtype | None = None,
         separators: tuple[int, int] | None = None,
-        banned: Sequence[Sequence[int]] = (),
         shortlist: Shortlist | None = None,
     ) -> None:
         if shortlist is not None and config.score_reference:
@@ -84,7 +82,6 @@ class Generator:
         self.ensemble = Ensemble(models, config.temperature, dtype)
         self.config = config
         self.symbols = symbols
-        self._banned = banned
         self._shortlist = shortlist
         self._separators = None if config.free_sentence_count else separators
 
@@ -169,7 +166,8 @@ class Generator:
         ]
         prefixes = self._padded(forced) if any(map(len, forced)) else None
         sizes = np.array([len(source.context) for source in sources])
-        return self.generate(src_tokens, prefixes, ids, sizes, [own.forced for own in sources])
+        forced_terms, banned = [own.forced for own in sources], [own.banned for own in sources]
+        return self.generate(src_tokens, prefixes, ids, sizes, forced_terms, banned)
 
     def _padded(self, rows: Sequence[np.ndarray]) -> Tensor:
         return pad_rows(rows, self.symbols.pad_index).to(self.ensemble.device)
@@ -181,6 +179,7 @@ class Generator:
         sentence_ids: np.ndarray | None = None,
         context_sizes: np.ndarray | None = None,
         forced: Sequence[ForcedTerms] = (),
+        banned: Sequence[Sequence[Term]] = (),
     ) -> list[list[Hypothesis]]:
         """Return the n best hypotheses of each sentence, best first.
 
@@ -195,6 +194,7 @@ class Generator:
                 output. None for none.
             forced: terms that each translation must have, [B]; none for none at all. The longest
                 output grows if they need it.
+            banned: token ids of the terms that each may not have, [B]; none for none at all.
 
         Raises:
             ConfigError: the settings leave a sentence no output at all, or force terms on other
@@ -208,7 +208,7 @@ class Generator:
         sentences, shortlist = None, None
         terms = self._tracker(forced, context_sizes)
         separator = -1 if self._separators is None else self._separators[1]
-        if self._shortlist is not None and prefix_tokens is None and not (terms or self._banned):
+        if self._shortlist is not None and prefix_tokens is None and not (terms or any(banned)):
             shortlist = self._shortlist.of(src_tokens, [] if separator < 0 else [separator])
             separator = int(torch.searchsorted(shortlist, separator))
         if self._separators is not None:
@@ -226,7 +226,7 @@ class Generator:
             context_sizes,
             prefix_tokens,
             sentences,
-            self._banned,
+            banned,
             terms,
         )
         ids = np.arange(len(limits)) if sentence_ids is None else sentence_ids
@@ -255,12 +255,13 @@ class Generator:
         Raises:
             ConfigError: they do not go with this search.
         """
-        if not any(own.terms for own in forced):
+        if not any(own.num_tokens for own in forced):
             return None
         if self.config.sampling or self.config.diverse_beam_groups > 1:
             flag = "--sampling" if self.config.sampling else "--diverse-beam-groups"
             raise ConfigError(f"{flag}: terms can be forced in plain beam search; leave it out")
-        return TermTracker(forced, context_sizes)
+        separator = -1 if self._separators is None else self._separators[1]
+        return TermTracker(forced, context_sizes, separator)
 
     def _room_for(
         self,
@@ -269,7 +270,7 @@ class Generator:
         sentences: SentencesLeft | None,
     ) -> np.ndarray:
         """Return how long an output with all that is forced can become, int64 [B]; 0: no terms."""
-        room = np.array([sum(map(len, own.terms)) for own in forced], dtype=np.int64)
+        room = np.array([own.num_tokens for own in forced], dtype=np.int64)
         has_terms = room > 0
         if prefixes is not None:
             room += (prefixes != self.symbols.pad_index).sum(1).cpu().numpy()
@@ -391,14 +392,9 @@ def plan_decoding_batches(
         max_tokens = DEFAULT_MAX_TOKENS
         max_logits = MAX_LOGITS.get(device_type, MAX_LOGITS["cpu"])
         batch_size = max(1, max_logits // (config.beam * vocab_size))
-    order = np.argsort(-lengths, kind="stable")
-    batches, first = [], 0
-    while first < len(order):
-        longest = max(1, int(lengths[order[first]]))
-        fitting = len(order) if batch_size is None else batch_size
-        if max_tokens is not None:
-            fitting = min(fitting, max_tokens // longest)
-        last = first + max(1, fitting)  # a sentence longer than a batch is a batch of its own
-        batches.append(order[first:last])
-        first = last
-    return batches
+
+    def most(longest: int) -> int:
+        fitting = len(lengths) if batch_size is None else batch_size
+        return fitting if max_tokens is None else min(fitting, max_tokens // longest)
+
+    return list(longest_first(lengths, most))

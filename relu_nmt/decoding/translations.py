@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from relu_nmt.decoding.forced_terms import ForcedTerms
+from relu_nmt.decoding.forced_terms import ForcedTerms, Term
 from relu_nmt.decoding.hypotheses import Hypothesis
 from relu_nmt.errors import DataError
 
@@ -24,6 +24,7 @@ class SourceSentence:
             first part of the source was translated to. No part of the translation.
         prefix: token ids, without end symbol, that the translation begins with.
         forced: terms that the translation must have; the prefix may have them, the context not.
+        banned: token ids of each term that it may not have, but in what is forced.
     """
 
     ids: np.ndarray
@@ -32,6 +33,7 @@ class SourceSentence:
     context: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     prefix: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     forced: ForcedTerms = field(default_factory=ForcedTerms)
+    banned: tuple[Term, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,9 @@ class SourceLimit:
         kept = self.tokens - num_ends if self.truncate else 0
         ends = source.ids[-num_ends:] if kept > 0 else source.ids[-1:]
         ids = np.concatenate([source.ids[: max(0, kept)], ends])
-        return replace(source, ids=ids, tokens=source.tokens[: max(0, kept)])
+        if kept <= 0:  # nor is there a translation that anything could be forced in
+            return SourceSentence(ids, [], source.reference)
+        return replace(source, ids=ids, tokens=source.tokens[:kept])
 
 
 def replace_unknown_words(

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from relu_nmt.errors import DataError, MissingExtraError
+from relu_nmt.io.standard_streams import standard_input
 
 CHUNK_BYTES = 256 * 1024
 # Small, since a few bytes may stand for very many.
@@ -300,3 +301,15 @@ def read_lines(path: str | os.PathLike[str]) -> list[str]:
     with reading(path), open_text(path) as file:
         data = file.read()
     return decode_lines(data, os.fspath(path))
+
+
+def read_input(path: str) -> list[str]:
+    """Return the lines of what a command is given to read: a file, or ``-``, standard input.
+
+    Raises:
+        DataError: it cannot be read or is not UTF-8.
+    """
+    if path != "-":
+        return read_lines(path)
+    with reading("standard input"):
+        return decode_lines(standard_input().read(), "standard input")

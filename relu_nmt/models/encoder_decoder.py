@@ -15,6 +15,7 @@ from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.records import record_attention
 from relu_nmt.attention.sentences import SentenceRows
 from relu_nmt.attention.spec import AttentionSpec
+from relu_nmt.data.batches import least_limit
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.dropout import Dropout
 from relu_nmt.errors import ConfigError
@@ -318,7 +319,7 @@ class EncoderDecoder(nn.Module):
         if stack.separator >= 0:
             limits, modules = [], [module for module in modules if module.gate is not None]
         limits += [module.attention.most_keys(causal) for module in modules]
-        return min((limit for limit in limits if limit is not None), default=None)
+        return least_limit(limits)
 
     def encode(self, src_tokens: Tensor) -> EncoderOutput:
         """Encode src_tokens [B, S] int64, right-padded, each ending in the end symbol."""

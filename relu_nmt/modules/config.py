@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from relu_nmt.attention.spec import AttentionSpec, known_attention
+from relu_nmt.attention import attentions
+from relu_nmt.attention.spec import known_in
 from relu_nmt.config import option, settings
 from relu_nmt.modules import feed_forwards, norms
 
-attention_option = partial(option, metavar="NAME", parse=known_attention)
+attention_option = partial(option, metavar="NAME", parse=known_in(attentions))
 probability_option = partial(option, least=0, below=1, metavar="P")
 size_option = partial(option, least=1, metavar="N")
 
@@ -17,16 +18,6 @@ def arch_option(default: str, presets: Mapping[str, Mapping[str, Any]], names: s
     """Return the option ``arch``; for ``--help``, ``names`` lists those of the presets."""
     text = f"shape of the model: {names}; other model flags go before it"
     return option(default, text, flags=("-a",), metavar="NAME", presets=presets)
-
-
-def known_feed_forward(text: str) -> str:
-    """Return ``text`` if it names a registered feed-forward network (for the command line).
-
-    Raises:
-        ConfigError: it does not.
-    """
-    feed_forwards.check(AttentionSpec.parse(text).name)
-    return text
 
 
 @settings
@@ -40,7 +31,7 @@ class TransformerOptions:
         "relu",
         f"feed-forward network: {', '.join(feed_forwards.names())}; softmax and softmax-ln, "
         "attention to a learnt memory, take :temperature=T",
-        parse=known_feed_forward,
+        parse=known_in(feed_forwards),
         metavar="NAME",
         flags=("--activation-fn", "--ffn"),
     )

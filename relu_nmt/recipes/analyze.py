@@ -20,7 +20,8 @@ from relu_nmt.decoding.translations import SourceSentence, check_lengths
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.progress_bar import hidden_progress, progress_bar
 from relu_nmt.recipes.analysis_settings import AnalysisSettings as Settings
-from relu_nmt.recipes.translation import check_writable, load_translator, write_file
+from relu_nmt.recipes.output_files import check_writable, write_file
+from relu_nmt.recipes.translation import load_translator
 from relu_nmt.recipes.translation_settings import ModelOptions
 from relu_nmt.training.course import Course, read_course
 from relu_nmt.training.results import FILE_NAME

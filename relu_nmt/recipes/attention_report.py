@@ -9,8 +9,8 @@ from relu_nmt.analysis.attention import AttentionStatistics, checked_place, sing
 from relu_nmt.analysis.memories import MemoryStatistics
 from relu_nmt.attention.spec import AttentionPlace
 from relu_nmt.decoding.translations import SourceSentence, Translation
-from relu_nmt.recipes.translation import check_writable, write_file
-from relu_nmt.recipes.translation_settings import AttentionOptions
+from relu_nmt.recipes.output_files import check_writable, write_file
+from relu_nmt.recipes.split_settings import AttentionOptions
 from relu_nmt.translator import Translator
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from torch import Tensor
 
 from relu_nmt.errors import CheckpointError
+from relu_nmt.recipes.output_files import check_writable
 from relu_nmt.recipes.training_settings import AverageSettings as Settings
 from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from relu_nmt.training.checkpoint_manager import BY_EPOCHS, BY_UPDATES, numbered_checkpoints
@@ -34,7 +35,9 @@ def run(settings: Settings, *, progress: bool = True) -> AverageResult:
 
     Raises:
         CheckpointError: a checkpoint is missing, damaged or of another model.
+        DataError: the new one cannot be written.
     """
+    check_writable("--output", settings.output)
     inputs = [Path(path) for path in settings.inputs]
     for count, pattern in (
         (settings.num_epoch_checkpoints, BY_EPOCHS),

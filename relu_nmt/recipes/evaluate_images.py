@@ -15,6 +15,7 @@ from relu_nmt.io.text_lines import read_lines
 from relu_nmt.recipes.image_settings import EvaluateImagesSettings as Settings
 from relu_nmt.recipes.image_settings import EvaluationOptions
 from relu_nmt.recipes.images import evaluation_sets, load_classifier, loaded, write_results
+from relu_nmt.recipes.output_files import check_writable
 from relu_nmt.vision.batches import ImageBatches
 from relu_nmt.vision.images import ImageSet, with_classes_of
 from relu_nmt.vision.loading import ImageClassifier
@@ -121,6 +122,7 @@ def run(settings: Settings, *, progress: bool = True) -> EvaluationResult:
             written.
     """
     options = settings.options
+    check_writable("--results", options.results)
     sets = evaluation_sets(options.data)
     found: list[Accuracy] = []
     with hidden_progress(not progress):

@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.errors import ConfigError
 from relu_nmt.io.progress_bar import progress_bar
-from relu_nmt.io.safe_write import write_text
 from relu_nmt.recipes.image_settings import ClassifierOptions
+from relu_nmt.recipes.output_files import write_file
 from relu_nmt.training.batches import load_ahead
 from relu_nmt.vision.batches import ImageBatch, ImageBatches
 from relu_nmt.vision.images import ImageSet, add_set, open_images
@@ -72,7 +72,4 @@ def write_results(path: str, values: Mapping[str, Any]) -> None:
     Raises:
         DataError: the file cannot be written.
     """
-    try:
-        write_text(path, json.dumps(values, indent=1, ensure_ascii=False) + "\n")
-    except OSError as error:
-        raise DataError(f"--results {path}: cannot write it: {error.strerror}") from error
+    write_file("--results", path, json.dumps(values, indent=1, ensure_ascii=False) + "\n")

@@ -14,7 +14,7 @@ from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.loading import build_model
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.recipes.conversion_settings import ImportFairseqSettings as Settings
-from relu_nmt.recipes.translation import check_writable
+from relu_nmt.recipes.output_files import check_writable
 from relu_nmt.tokenization.base import load_subword
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.training.checkpoint import SUFFIX, Checkpoint, save_checkpoint

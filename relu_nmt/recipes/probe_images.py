@@ -15,6 +15,7 @@ from relu_nmt.io.progress_bar import hidden_progress
 from relu_nmt.recipes.image_settings import EVALUATION_BATCH, JOINED_BLOCKS, ProbeOptions
 from relu_nmt.recipes.image_settings import ProbeImagesSettings as Settings
 from relu_nmt.recipes.images import load_classifier, loaded, write_results
+from relu_nmt.recipes.output_files import check_writable
 from relu_nmt.vision.batches import ImageBatches, SqueezingTransform
 from relu_nmt.vision.images import ImageSet, open_images, with_classes_of
 from relu_nmt.vision.loading import ImageClassifier
@@ -76,6 +77,7 @@ def run(settings: Settings, *, progress: bool = True) -> ProbeResult:
         DataError: images are missing, damaged or of other classes; the results cannot be written.
     """
     options = settings.options
+    check_writable("--results", options.results)
     train, *_ = open_images(options.train).values()
     test = _test_set(options.test)
     test = with_classes_of(test, train.classes, options.train)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,8 +14,8 @@ from relu_nmt.evaluation.buckets import bucket_scores, length_buckets
 from relu_nmt.evaluation.comet import comet_score
 from relu_nmt.evaluation.significance import paired_bootstrap
 from relu_nmt.io.progress_bar import hidden_progress
-from relu_nmt.io.safe_write import write_text
-from relu_nmt.io.text_lines import decode_lines, read_lines
+from relu_nmt.io.text_lines import read_input
+from relu_nmt.recipes.output_files import check_writable, write_file
 from relu_nmt.recipes.scoring_settings import COMET, DocumentOptions, ScoreOptions
 from relu_nmt.recipes.scoring_settings import ScoreSettings as Settings
 
@@ -72,6 +71,7 @@ def run(settings: Settings, *, progress: bool = True) -> ScoreResult:
         DataError: lines or documents of the files do not fit, or a file cannot be written.
         CheckpointError: the model of a contrastive test cannot be read.
     """
+    check_writable("--results", settings.results)
     as_lines = progress and settings.format == "text"
     if settings.contrasts.contrastive:
         # Only this needs PyTorch, which takes longer to import than most texts to score.
@@ -92,11 +92,7 @@ def run(settings: Settings, *, progress: bool = True) -> ScoreResult:
     if progress and not as_lines:
         print(text)
     if settings.results is not None:
-        try:
-            write_text(settings.results, text + "\n")
-        except OSError as error:
-            message = f"--results {settings.results}: cannot write it: {error.strerror}"
-            raise DataError(message) from error
+        write_file("--results", settings.results, text + "\n")
     return ScoreResult(tuple(entries))
 
 
@@ -135,7 +131,7 @@ def text_report(options: ScoreOptions, documents: DocumentOptions) -> Iterator[E
     for metric in metrics:
         yield from texts.scores(metric)
     if COMET in options.metrics and options.src is not None:
-        sources = _read(options.src)
+        sources = read_input(options.src)
         if len(sources) != len(texts.hypotheses):
             raise DataError(
                 f"{options.src}: {len(sources):,} lines, but {_name(options.sys)} has "
@@ -192,7 +188,7 @@ class _Texts:
         )
 
     def _read(self, path: str, counts: str | None) -> docs.Documents:
-        lines = _read(path)
+        lines = read_input(path)
         if not self._has_documents:
             return [[line] for line in lines]
         if counts is None:
@@ -288,9 +284,3 @@ def _values(score: Score) -> dict[str, object]:
 
 def _name(path: str) -> str:
     return "standard input" if path == "-" else path
-
-
-def _read(path: str) -> list[str]:
-    if path == "-":
-        return decode_lines(sys.stdin.buffer.read(), "standard input")
-    return read_lines(path)

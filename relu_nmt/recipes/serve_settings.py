@@ -49,7 +49,10 @@ class ServerOptions:
         131_072, "longest request; a longer one is answered 413", least=1, metavar="BYTES"
     )
     max_request_tokens: int = option(
-        4096, "most source tokens of a request; more are answered 413", least=2, metavar="N"
+        4096,
+        "most tokens of a request, source and forced; more are answered 413",
+        least=2,
+        metavar="N",
     )
     max_waiting: int = option(
         64,

@@ -7,8 +7,8 @@ import numpy as np
 from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.decoding.shortlist import Shortlist
 from relu_nmt.errors import DataError
+from relu_nmt.recipes.output_files import check_writable
 from relu_nmt.recipes.shortlist_settings import ShortlistSettings as Settings
-from relu_nmt.recipes.translation import check_writable
 
 
 def run(settings: Settings, *, progress: bool = True) -> Path:

@@ -12,8 +12,8 @@ from relu_nmt.data.data_folder import find_pair, infer_languages, split_path
 from relu_nmt.data.groups import SINGLE_SENTENCES
 from relu_nmt.data.shards import data_folders
 from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.recipes.split_settings import TranslateSplitSettings
 from relu_nmt.recipes.training_settings import TranslationTrainingSettings
-from relu_nmt.recipes.translation_settings import TranslateSplitSettings
 from relu_nmt.sweep.cluster import make_runner
 from relu_nmt.sweep.environment import describe_environment, probe
 from relu_nmt.sweep.plan import (
@@ -101,15 +101,7 @@ def run(settings: Settings, *, progress: bool = True) -> SweepResult:
     """
     config, folder = settings.sweep, Path(settings.sweep.save_dir)
     if settings.running.report_only:
-        earlier = read_description(folder)
-        if earlier is None:
-            raise ConfigError(f"--report-only: {folder} holds no sweep; give its --save-dir")
-        if config.published is not None:
-            earlier = replace(earlier, published=read_published(config.published))
-        result = SweepResult(folder / REPORT_NAME, write_report(folder, earlier))
-        if progress:
-            print(f"report: {result.report}")
-        return result
+        return _report_only(config, folder, progress)
     published = None if config.published is None else read_published(config.published)
     for path in settings.user_modules:
         import_user_module(path)
@@ -164,6 +156,19 @@ def run(settings: Settings, *, progress: bool = True) -> SweepResult:
     data = write_report(folder, description)
     runner.say(f"report: {folder / REPORT_NAME}")
     return SweepResult(folder / REPORT_NAME, data, runner.failed, runner.signal)
+
+
+def _report_only(config: SweepConfig, folder: Path, progress: bool) -> SweepResult:
+    """Write the report of what is there."""
+    earlier = read_description(folder)
+    if earlier is None:
+        raise ConfigError(f"--report-only: {folder} holds no sweep; give its --save-dir")
+    if config.published is not None:
+        earlier = replace(earlier, published=read_published(config.published))
+    result = SweepResult(folder / REPORT_NAME, write_report(folder, earlier))
+    if progress:
+        print(f"report: {result.report}")
+    return result
 
 
 class _FlagParser(argparse.ArgumentParser):

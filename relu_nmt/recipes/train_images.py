@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 from torch import Tensor
 
@@ -107,7 +106,7 @@ class ImageTraining(Training):
         train, *others = open_images(data).values()
         held = []
         if options.valid_fraction:
-            train, held_out = hold_out(train, options.valid_fraction, "valid")
+            train, held_out = hold_out(train, options.valid_fraction)
             held = [held_out]
         if options.valid_data is not None:
             others = [_validation_part(open_images(p)) for p in options.valid_data.split(",")]
@@ -154,15 +153,11 @@ class ImageTraining(Training):
         Raises:
             CheckpointError: it tells other classes apart, or is of no image classifier.
         """
-        path, finetuned = (
-            self.checkpoint_to_continue(),
-            self.settings.trainer.checkpoint.finetune_from_model,
-        )
+        path = self.checkpoint_to_continue()
         if path is None:
             return
         classes = classes_of(read_metadata(path), path)
-        is_start = finetuned is not None and path == Path(finetuned)
-        if not is_start and classes != tuple(images.classes):
+        if self.goes_on and classes != tuple(images.classes):
             raise CheckpointError(
                 f"{path}: trained with other classes than those of {self.settings.data}; choose "
                 "another --save-dir for a fresh start"

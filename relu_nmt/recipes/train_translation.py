@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from relu_nmt.corpus.translation import TranslationTask
-from relu_nmt.data.batches import Longest, TranslationBatches, refuse_too_long
+from relu_nmt.data.batches import Longest, TranslationBatches, least_limit, refuse_too_long
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR
 from relu_nmt.data.groups import LENGTHS_FILE, SINGLE_SENTENCES, lengths_in_words
 from relu_nmt.data.shards import ShardedBatches, data_folders
@@ -119,10 +119,7 @@ class TranslationTraining(Training):
         config = self.settings.model
         given = (config.max_source_positions, config.max_target_positions)
         own = (model.most_source_tokens, model.most_target_tokens)
-        source, target = (
-            min((limit for limit in limits if limit is not None), default=None)
-            for limits in zip(given, own, strict=True)
-        )
+        source, target = map(least_limit, zip(given, own, strict=True))
         return source, target
 
     def _check_checkpoint(self) -> None:

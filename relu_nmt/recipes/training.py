@@ -72,16 +72,16 @@ class Training(ABC):
     @property
     def goes_on(self) -> bool:
         """Whether there is a checkpoint of this training, and not only weights to start from."""
-        config = self.settings.trainer
-        folder = CheckpointFolder(config.checkpoint, config.validation)
-        return folder.restore_path() is not None
+        return self._restore_path() is not None
 
     def checkpoint_to_continue(self) -> Path | None:
         """Return the checkpoint that training will start from, ``None`` for a fresh start."""
+        finetuned = self.settings.trainer.checkpoint.finetune_from_model
+        return self._restore_path() or (Path(finetuned) if finetuned else None)
+
+    def _restore_path(self) -> Path | None:
         config = self.settings.trainer
-        path = CheckpointFolder(config.checkpoint, config.validation).restore_path()
-        finetuned = config.checkpoint.finetune_from_model
-        return path or (Path(finetuned) if finetuned else None)
+        return CheckpointFolder(config.checkpoint, config.validation).restore_path()
 
     def trainer_of(
         self,

@@ -8,7 +8,7 @@ from relu_nmt.attention.spec import (
     AttentionPresetOptions,
     AttentionRegularizerConfig,
 )
-from relu_nmt.config import REQUIRED, from_flat, group, like, option, settings
+from relu_nmt.config import REQUIRED, checked_by, from_flat, group, like, option, settings
 from relu_nmt.config.shared import BatchingConfig, FairseqOptions, LanguageOptions
 from relu_nmt.data.groups import DocumentConfig
 from relu_nmt.decoding.config import GenerationConfig
@@ -116,12 +116,6 @@ def search_settings(text: str) -> GenerationConfig:
     return from_flat(GenerationConfig, values)
 
 
-def _checked_search(text: str) -> str:
-    """Return the text if :func:`search_settings` can read it."""
-    search_settings(text)
-    return text
-
-
 def detokenizer_settings(text: str) -> dict[str, Any]:
     """Return the settings that JSON gives for a detokeniser.
 
@@ -134,12 +128,6 @@ def detokenizer_settings(text: str) -> dict[str, Any]:
     return values
 
 
-def _checked_detokenizer(text: str) -> str:
-    """Return the text if :func:`detokenizer_settings` can read it."""
-    detokenizer_settings(text)
-    return text
-
-
 @settings
 class EvalBleuOptions:
     """BLEU of the validation set during training."""
@@ -149,7 +137,7 @@ class EvalBleuOptions:
         DEFAULT_SEARCH,
         "settings of the search as JSON",
         metavar="JSON",
-        parse=_checked_search,
+        parse=checked_by(search_settings),
         needs="eval_bleu",
     )
     eval_bleu_remove_bpe: str | None = option(
@@ -170,7 +158,7 @@ class EvalBleuOptions:
         "{}",
         "as in fairseq, JSON: target_lang, which is the data's anyway",
         metavar="JSON",
-        parse=_checked_detokenizer,
+        parse=checked_by(detokenizer_settings),
         needs="eval_bleu",
     )
     eval_tokenized_bleu: bool = option(

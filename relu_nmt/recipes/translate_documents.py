@@ -12,9 +12,9 @@ from relu_nmt.decoding.document_search import (
     TranslatedDocuments,
     WindowPlan,
 )
+from relu_nmt.errors import DataError
 from relu_nmt.io.progress_bar import hidden_progress, progress_bar
-from relu_nmt.io.standard_streams import standard_input
-from relu_nmt.io.text_lines import decode_lines, read_lines, reading
+from relu_nmt.io.text_lines import read_input, read_lines
 from relu_nmt.recipes.translation import (
     length_note,
     limit_note,
@@ -22,7 +22,9 @@ from relu_nmt.recipes.translation import (
     share,
     source_limit,
     too_long_note,
+    without_terms,
 )
+from relu_nmt.recipes.translation_settings import TextDocumentOptions
 from relu_nmt.recipes.translation_settings import TranslateDocumentsSettings as Settings
 from relu_nmt.tokenization.sentences import sentence_splitter
 
@@ -56,15 +58,17 @@ def run(settings: Settings, *, progress: bool = True) -> TextTranslation:
         CheckpointError: a checkpoint is missing or damaged.
         DataError: the text cannot be read, or a line is too long for the model.
     """
-    lines = _read(settings.file)
+    options = settings.documents
+    lines, prefixes, terms = _read(settings.file, options)
+    banned = [] if options.banned_terms is None else read_lines(options.banned_terms)
     translator = load_translator(settings.model)
-    windows = settings.documents.windows(translator.max_doc_tokens)
+    windows = options.windows(translator.max_doc_tokens)
     notes = [length_note(windows.max_doc_tokens, translator.max_doc_tokens)]
     if progress:
         _tell(notes)
     runs = [(blank, list(run)) for blank, run in itertools.groupby(lines, is_blank)]
     split = None
-    if settings.documents.split_sentences:
+    if options.split_sentences:
         split = sentence_splitter(translator.task.source_lang)
     paragraphs = [
         [[line] if split is None else split(line) for line in run]
@@ -73,7 +77,19 @@ def run(settings: Settings, *, progress: bool = True) -> TextTranslation:
     ]
     documents = [list(itertools.chain.from_iterable(own)) for own in paragraphs]
     limit = source_limit(settings.model, translator)
-    sources = translator.encode_documents(documents)
+    places = [
+        list(own)
+        for blank, own in itertools.groupby(range(len(lines)), lambda i: is_blank(lines[i]))
+        if not blank
+    ]
+    is_whole = split is None  # else nothing is forced, as there is more than one sentence a line
+    sources = translator.encode_documents(
+        documents,
+        [[prefixes[i] for i in own] for own in places] if is_whole else None,
+        banned,
+        [[terms[i] for i in own] for own in places] if is_whole else None,
+        options.constraints != "unordered",
+    )
     counts = [len(sentences) for own in paragraphs for sentences in own]
     filled = [number for number, line in enumerate(lines) if not is_blank(line)]
     numbers = [number for number, count in zip(filled, counts, strict=True) for _ in range(count)]
@@ -84,7 +100,7 @@ def run(settings: Settings, *, progress: bool = True) -> TextTranslation:
     ]
     sources = sources.limited(limit)
     plan = WindowPlan(sources.sizes, sources.counts, windows)
-    hidden = settings.documents.no_progress_bar or not progress
+    hidden = options.no_progress_bar or not progress
     with (
         hidden_progress(hidden),
         progress_bar("translate", len(plan.windows), "groups", tells_waiting=True) as advance,
@@ -96,7 +112,7 @@ def run(settings: Settings, *, progress: bool = True) -> TextTranslation:
     text = [line for blank, run in runs for line in ([""] * len(run) if blank else next(rest))]
     report = [
         _report(sources, found, windows, int(plan.groups().over_long.sum())),
-        too_long_note(too_long, limit, "line"),
+        too_long_note(too_long, limit),
         _undivided_note(found),
         limit_note(found.num_at_limit, settings.search),
         _empty_note([line for own in found for line in own]),
@@ -107,6 +123,29 @@ def run(settings: Settings, *, progress: bool = True) -> TextTranslation:
     return TextTranslation(text, found, [note for note in notes + report if note])
 
 
+def _read(path: str, options: TextDocumentOptions) -> tuple[list[str], list[str], list[list[str]]]:
+    """Return the lines of the text, and the prefix and the forced terms of each.
+
+    Raises:
+        DataError: a file cannot be read, they do not fit together, or something is forced in a
+            blank line.
+    """
+    lines, terms = without_terms(read_input(path), options.constraints)
+    prefixes = [""] * len(lines) if options.prefixes is None else read_lines(options.prefixes)
+    if len(prefixes) != len(lines):
+        raise DataError(
+            f"--prefixes {options.prefixes}: {len(prefixes):,} lines, but the text has "
+            f"{len(lines):,}; give one for each, empty for none"
+        )
+    for number, (line, own) in enumerate(zip(lines, prefixes, strict=True)):
+        if is_blank(line) and any(map(str.strip, (own, *terms[number]))):
+            raise DataError(
+                f"{path}:{number + 1}: the line is blank, and so is its translation, but it has a "
+                "prefix or forced terms; leave them out"
+            )
+    return lines, prefixes, terms
+
+
 def _joined(lines: Sequence[str], paragraphs: Sequence[Sequence[str]]) -> list[str]:
     """Return a line for each paragraph of a document, if there is a line for each sentence."""
     counts = [len(sentences) for sentences in paragraphs]
@@ -114,13 +153,6 @@ def _joined(lines: Sequence[str], paragraphs: Sequence[Sequence[str]]) -> list[s
         return list(lines)
     rest = iter(lines)
     return [" ".join(filter(None, itertools.islice(rest, count))) for count in counts]
-
-
-def _read(path: str) -> list[str]:
-    if path == "-":
-        with reading("standard input"):
-            return decode_lines(standard_input().read(), "standard input")
-    return read_lines(path)
 
 
 def _tell(notes: Sequence[str]) -> None:

@@ -8,21 +8,28 @@ from dataclasses import replace
 from pathlib import Path
 
 from relu_nmt.attention.spec import AttentionPlace
-from relu_nmt.decoding.translations import SourceLimit, TranslatedLines, Translation
+from relu_nmt.decoding.translations import (
+    SourceLimit,
+    SourceSentence,
+    TranslatedLines,
+    Translation,
+)
 from relu_nmt.errors import DataError
 from relu_nmt.io.progress_bar import hidden_progress, progress_bar
 from relu_nmt.io.standard_streams import standard_input
 from relu_nmt.io.text_lines import decode_lines, open_text, read_lines, reading
+from relu_nmt.recipes.output_files import check_writable
 from relu_nmt.recipes.translation import (
     LineFormat,
-    check_writable,
     limit_note,
     load_translator,
-    named,
+    named_lines,
     source_limit,
     too_long_note,
+    without_terms,
 )
 from relu_nmt.recipes.translation_settings import TranslateLinesSettings as Settings
+from relu_nmt.translator import Translator
 
 READ_BYTES = 1 << 16
 LAST_CROSS = AttentionPlace("cross", -1)
@@ -44,7 +51,6 @@ def run(settings: Settings, *, progress: bool = True) -> TranslatedLines:
     texts: list[str] = []
     at_limit: list[int] = []
     too_long: list[int] = []
-    limit = SourceLimit()
     prefixes = None if options.prefixes is None else read_lines(options.prefixes)
     banned = [] if options.banned_terms is None else read_lines(options.banned_terms)
     if options.attention_pictures is not None:
@@ -58,59 +64,73 @@ def run(settings: Settings, *, progress: bool = True) -> TranslatedLines:
             config.print_alignment is not None,
         )
         try:
-            for lines in read_buffers(file, options.input, options.buffer_size):
-                own = _prefixes_of(prefixes, len(texts), len(lines), options.prefixes)
-                lines, terms = _without_terms(lines, options.constraints)
-                order = [options.constraints != "unordered"] * len(lines)
-                encoded = list(map(translator.encode, lines, own, terms, order))
-                sources = [limit.applied(source) for source in encoded]
-                longest = max(len(source.ids) for source in sources)
-                label = f"translate {len(lines):,} lines of up to {longest:,} tokens"
-                with (
-                    hidden_progress(not progress),
-                    progress_bar(
-                        label, len(lines), "lines", tells_waiting=True, only_if_slow=True
-                    ) as advance,
-                ):
-                    translated = translator.translate_sentences(
-                        sources, config, len(texts), advance, banned
-                    )
-                for line, source, translations in zip(lines, encoded, translated, strict=True):
-                    number = len(texts)
-                    if limit.refuses(source):
-                        too_long.append(number)
-                        if not limit.truncate:
-                            translations = [untranslated(own) for own in translations]
-                    elif options.attention_pictures is not None and source.tokens:
-                        tokens = translations[0].hypothesis.tokens
-                        picture = Path(options.attention_pictures, f"{number}.svg")
-                        translator.attention_at(LAST_CROSS, source, tokens).save(picture)
-                    texts.append(translations[0].text)
-                    if translations[0].reached_limit:
-                        at_limit.append(number)
-                    if not progress:
-                        continue
-                    if options.format == "json":
-                        print(formatted.json(number, line, source, translations))
-                        continue
-                    if options.format == "fairseq":
-                        shown = [formatted.source(number, source.tokens)]
-                        print("\n".join(shown + formatted.forced(number, source)))
-                        for translation in translations:
-                            print("\n".join(formatted.hypothesis(number, translation)))
-                        continue
+            for line, source, translations in _translated(
+                file, settings, translator, limit, prefixes, banned, progress
+            ):
+                number = len(texts)
+                if limit.refuses(source):
+                    too_long.append(number)
+                    if not limit.truncate:
+                        translations = [untranslated(own) for own in translations]
+                elif options.attention_pictures is not None and source.tokens:
+                    tokens = translations[0].hypothesis.tokens
+                    picture = Path(options.attention_pictures, f"{number}.svg")
+                    translator.attention_at(LAST_CROSS, source, tokens).save(picture)
+                texts.append(translations[0].text)
+                if translations[0].reached_limit:
+                    at_limit.append(number)
+                if not progress:
+                    continue
+                if options.format == "json":
+                    print(formatted.json(number, line, source, translations))
+                elif options.format == "fairseq":
+                    print("\n".join(formatted.of_line(number, source, translations)))
+                else:
                     shown = [translation.text for translation in translations]
                     # A line without words has one translation, but a constant number is promised.
                     print("\n".join(shown + [""] * (config.nbest - len(shown))))
-                if progress:
-                    sys.stdout.flush()
         finally:  # also where someone who types lines ends it with Ctrl-C
             if progress and too_long:
-                print(too_long_note(too_long, limit, "line"), file=sys.stderr)
+                print(too_long_note(too_long, limit), file=sys.stderr)
             if progress and at_limit:
                 note = limit_note(len(at_limit), config)
-                print(f"{note} ({named(at_limit, 'line')})", file=sys.stderr)
+                print(f"{note} ({named_lines(at_limit)})", file=sys.stderr)
     return TranslatedLines(texts, at_limit, too_long)
+
+
+def _translated(
+    file: io.BufferedReader,
+    settings: Settings,
+    translator: Translator,
+    limit: SourceLimit,
+    prefixes: list[str] | None,
+    banned: list[str],
+    progress: bool,
+) -> Iterator[tuple[str, SourceSentence, list[Translation]]]:
+    """Yield each line, the same as the model reads it, and its translations, as lines arrive."""
+    options, done, never = settings.lines, 0, translator.banned_ids(banned)
+    for lines in read_buffers(file, options.input, options.buffer_size):
+        own = _prefixes_of(prefixes, done, len(lines), options.prefixes)
+        lines, terms = without_terms(lines, options.constraints)
+        is_ordered = options.constraints != "unordered"
+        encoded = [
+            translator.encode(line, prefix, forced, is_ordered, never)
+            for line, prefix, forced in zip(lines, own, terms, strict=True)
+        ]
+        sources = [limit.applied(source) for source in encoded]
+        longest = max(len(source.ids) for source in sources)
+        label = f"translate {len(lines):,} lines of up to {longest:,} tokens"
+        with (
+            hidden_progress(not progress),
+            progress_bar(
+                label, len(lines), "lines", tells_waiting=True, only_if_slow=True
+            ) as advance,
+        ):
+            found = translator.translate_sentences(sources, settings.search, done, advance)
+        yield from zip(lines, encoded, found, strict=True)
+        done += len(lines)
+        if progress:  # what became of these lines is told before others are waited for
+            sys.stdout.flush()
 
 
 def _prefixes_of(prefixes: list[str] | None, first: int, count: int, path: str | None) -> list[str]:
@@ -127,14 +147,6 @@ def _prefixes_of(prefixes: list[str] | None, first: int, count: int, path: str |
             "each, empty for none"
         )
     return prefixes[first : first + count]
-
-
-def _without_terms(lines: list[str], constraints: str | None) -> tuple[list[str], list[list[str]]]:
-    """Return lines, and the terms behind the tabs of each."""
-    if constraints is None:
-        return lines, [[] for _ in lines]
-    fields = [line.split("\t") for line in lines]
-    return [line for line, *_ in fields], [terms for _, *terms in fields]
 
 
 def untranslated(translation: Translation) -> Translation:

@@ -28,17 +28,16 @@ from relu_nmt.evaluation.split_score import AlignedSentence, SplitScorer, aligne
 from relu_nmt.io.progress_bar import hidden_progress, progress_bar
 from relu_nmt.io.safe_write import safe_writer
 from relu_nmt.recipes.attention_report import AttentionReport
+from relu_nmt.recipes.output_files import check_writable, write_file
+from relu_nmt.recipes.split_settings import TranslateSplitSettings as Settings
 from relu_nmt.recipes.translation import (
     LineFormat,
-    check_writable,
     length_note,
     limit_note,
     load_translator,
     share,
     source_limit,
-    write_file,
 )
-from relu_nmt.recipes.translation_settings import TranslateSplitSettings as Settings
 from relu_nmt.training.results import peak_gpu_bytes, peak_resident_bytes
 from relu_nmt.translator import Translator
 

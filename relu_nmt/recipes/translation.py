@@ -1,21 +1,19 @@
-"""What the recipes that translate have in common: the model, the printed lines, files, notes."""
+"""What the recipes that translate have in common: the model, the printed lines, notes."""
 
 import json
 import math
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 
 from relu_nmt.corpus.translation import TranslationTask
+from relu_nmt.data.batches import least_limit
 from relu_nmt.data.groups import SINGLE_SENTENCES
 from relu_nmt.data.shards import data_folders
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.decoding.shortlist import Shortlist
 from relu_nmt.decoding.translations import SourceLimit, SourceSentence, Translation
-from relu_nmt.errors import ConfigError, DataError
-from relu_nmt.io.safe_write import write_text
+from relu_nmt.errors import ConfigError
 from relu_nmt.recipes.translation_settings import ModelOptions, model_overrides
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.training.distributed import keep_freed_memory
@@ -82,24 +80,24 @@ class LineFormat:
         self._join_subwords = join_subwords
         self._print_alignment = print_alignment
 
+    def of_line(
+        self, number: int, source: SourceSentence, translations: Sequence[Translation]
+    ) -> list[str]:
+        """Return all lines of a raw line: ``S-``, ``C-`` of its terms, those of translations."""
+        dictionary, text = self._task.target_dictionary, self._task.target_text
+        terms = (dictionary.symbols_of(term) for term in source.forced.terms)
+        lines = [self._source(number, source.tokens)]
+        lines += [f"C-{number}\t{self._shown(tokens, text)}" for tokens in terms]
+        return lines + [one for own in translations for one in self.hypothesis(number, own)]
+
     def of_split(self, number: int, source: SourceSentence) -> list[str]:
         """Return the ``S-`` line and, with a reference, the ``T-`` line."""
         task = self._task
-        lines = [self.source(number, task.source_tokens(source.ids).split())]
+        lines = [self._source(number, task.source_tokens(source.ids).split())]
         if source.reference is not None:
             reference = task.target_tokens(source.reference, "<<unk>>").split()
             lines.append(f"T-{number}\t{self._shown(reference, task.target_text)}")
         return lines
-
-    def source(self, number: int, tokens: list[str]) -> str:
-        """Return the ``S-`` line."""
-        return f"S-{number}\t{self._shown(tokens, self._task.source_text)}"
-
-    def forced(self, number: int, source: SourceSentence) -> list[str]:
-        """Return the ``C-`` lines: the terms that the translation must have."""
-        dictionary, text = self._task.target_dictionary, self._task.target_text
-        terms = (dictionary.symbols_of(term) for term in source.forced.terms)
-        return [f"C-{number}\t{self._shown(tokens, text)}" for tokens in terms]
 
     def hypothesis(self, number: int, translation: Translation) -> list[str]:
         """Return the ``H-``, ``D-``, ``P-`` and ``A-`` lines; scores are in base 2."""
@@ -144,8 +142,19 @@ class LineFormat:
         whole = {"id": number, "source": line, "source_tokens": source.tokens}
         return json.dumps({**whole, "translations": found}, ensure_ascii=False)
 
+    def _source(self, number: int, tokens: list[str]) -> str:
+        return f"S-{number}\t{self._shown(tokens, self._task.source_text)}"
+
     def _shown(self, tokens: list[str], pipeline: TextPipeline) -> str:
         return " ".join(pipeline.join_words(tokens) if self._join_subwords else tokens)
+
+
+def without_terms(lines: list[str], constraints: str | None) -> tuple[list[str], list[list[str]]]:
+    """Return lines, and the terms behind the tabs of each."""
+    if constraints is None:
+        return lines, [[] for _ in lines]
+    fields = [line.split("\t") for line in lines]
+    return [line for line, *_ in fields], [terms for _, *terms in fields]
 
 
 def limit_note(number: int, config: GenerationConfig) -> str:
@@ -161,39 +170,37 @@ def limit_note(number: int, config: GenerationConfig) -> str:
 
 def source_limit(options: ModelOptions, translator: Translator) -> SourceLimit:
     """Return the longest source to translate, and what becomes of longer ones."""
-    limits = (options.max_source_length, translator.max_source_positions)
-    tokens = min((limit for limit in limits if limit is not None), default=None)
+    tokens = least_limit((options.max_source_length, translator.max_source_positions))
     return SourceLimit(tokens, options.truncate_source, translator.task.has_sentence_separator)
 
 
-def too_long_note(numbers: Sequence[int], limit: SourceLimit, what: str) -> str:
-    """Return the line that tells which sources are too long; empty if none are.
+def too_long_note(numbers: Sequence[int], limit: SourceLimit) -> str:
+    """Return the line that tells which lines are too long; empty if none are.
 
     Args:
-        numbers: of the sources, from 0.
+        numbers: of the lines, from 0.
         limit: what is too long.
-        what: the sources are: ``line``.
     """
     if not numbers:
         return ""
     done = "only their beginning is translated" if limit.truncate else "their translation is empty"
     return (
-        f"NOTE: {len(numbers):,} {what}s of more than {limit.tokens} tokens: {done} "
-        f"({named(numbers, what)})"
+        f"NOTE: {len(numbers):,} lines of more than {limit.tokens} tokens: {done} "
+        f"({named_lines(numbers)})"
     )
 
 
-def named(numbers: Sequence[int], what: str) -> str:
-    """Return which of many things are meant, by their numbers from 0, as people count them.
+def named_lines(numbers: Sequence[int]) -> str:
+    """Return which lines are meant, by their numbers from 0, as people count them.
 
     Example:
-        >>> named([0, 4], "line"), named([2], "line")
+        >>> named_lines([0, 4]), named_lines([2])
         ('lines 1, 5', 'line 3')
     """
     shown = ", ".join(str(number + 1) for number in numbers[:MOST_NAMED])
     others = len(numbers) - MOST_NAMED
     shown += f" and {others:,} more" if others > 0 else ""
-    return f"{what}{'' if len(numbers) == 1 else 's'} {shown}"
+    return f"{'line' if len(numbers) == 1 else 'lines'} {shown}"
 
 
 def length_note(limit: int, trained: int) -> str:
@@ -212,42 +219,3 @@ def length_note(limit: int, trained: int) -> str:
 def share(number: int, total: int) -> str:
     """Return ``3 of 40 (7.50%)``."""
     return f"{number:,} of {total:,} ({number / max(1, total):.2%})"
-
-
-def check_writable(flag: str, path: str | None) -> None:
-    """See that a file can be written before hours are spent, and make its folder.
-
-    Files are renamed into their place, which would put one where a device was.
-
-    Raises:
-        DataError: it cannot.
-    """
-    if path is None:
-        return
-    file, folder = Path(path), Path(path).parent
-    # What a process has open, as /dev/stdout is, may lead to a plain file; its own folder tells.
-    is_device = file.is_symlink() and file.absolute().parent.resolve() == Path("/dev")
-    if is_device or (file.exists() and not file.is_file() and not file.is_dir()):
-        raise DataError(f"{flag} {path}: is no plain file; give the name of a file")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise DataError(f"{flag} {path}: cannot write it: {error.strerror}") from error
-    if file.is_dir():
-        raise DataError(f"{flag} {path}: is a folder; give the name of a file")
-
-
-def write_file(flag: str, path: str | None, text: str) -> None:
-    """Write a file, whole or not at all; nothing if none is wanted.
-
-    Raises:
-        DataError: it cannot be written.
-    """
-    if path is None:
-        return
-    try:
-        write_text(path, text)
-    except OSError as error:
-        raise DataError(f"{flag} {path}: cannot write it: {error.strerror}") from error

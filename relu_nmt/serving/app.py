@@ -26,7 +26,7 @@ from relu_nmt.errors import ReluNmtError
 from relu_nmt.serving import schema
 from relu_nmt.serving.batcher import Batcher, Closed, RequestGone, Ticket
 from relu_nmt.serving.limits import CountAnswers, LimitBody, Metrics
-from relu_nmt.serving.service import BATCH_TOKENS, TooLarge, TranslationService
+from relu_nmt.serving.service import BATCH_TOKENS, Constraints, TooLarge, TranslationService
 from relu_nmt.translator import Translator
 
 PAGE = files("relu_nmt.serving") / "templates" / "translate.html"
@@ -202,7 +202,12 @@ def _add_routes(
         """Translate a document, a translation for each of its lines."""
         return await desk.answer(
             request,
-            lambda ticket: service.translate(asked.lines, asked.max_doc_tokens, ticket),
+            lambda ticket: service.translate(
+                asked.lines,
+                asked.max_doc_tokens,
+                ticket,
+                Constraints(asked.prefixes, asked.forced, asked.ordered, asked.banned),
+            ),
         )
 
     @app.post("/attention", response_model=schema.AttentionAnswer, responses=PROBLEMS)

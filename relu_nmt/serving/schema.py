@@ -7,6 +7,10 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 LINE_CHARACTERS = 4000
 """Of a longer line without spaces, subword-nmt would take seconds."""
 MOST_LINES = 2000
+TERM_CHARACTERS = 200
+MOST_FORCED = 16
+"""Terms of a line."""
+MOST_BANNED = 200
 
 
 def _whole(value: object) -> object:
@@ -18,6 +22,8 @@ MaxDocTokens = Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(_whole)
 LineNumber = Annotated[int, Field(ge=0, le=MOST_LINES), BeforeValidator(_whole)]
 Line = Annotated[str, Field(max_length=LINE_CHARACTERS)]
 Lines = Annotated[list[Line], Field(min_length=1, max_length=MOST_LINES)]
+Term = Annotated[str, Field(max_length=TERM_CHARACTERS)]
+LineTerms = Annotated[list[Term], Field(max_length=MOST_FORCED)]
 
 
 class Strict(BaseModel):
@@ -34,6 +40,22 @@ class TranslationRequest(Strict):
         None,
         description="Translate consecutive lines together, up to so many source tokens; 1: each "
         "on its own. By default as the model was trained.",
+    )
+    prefixes: Lines | None = Field(
+        None,
+        description="What the translation of each line begins with, in whole words; an empty one "
+        "for nothing. As many as lines.",
+    )
+    forced: Annotated[list[LineTerms], Field(max_length=MOST_LINES)] | None = Field(
+        None,
+        description="Terms that the translation of each line must have, at places that do not "
+        "overlap; an empty list for none. As many lists as lines.",
+    )
+    ordered: bool = Field(True, description="The forced terms of a line come in this order.")
+    banned: list[Term] = Field(
+        [],
+        max_length=MOST_BANNED,
+        description="Terms that no translation may have, but in what is forced.",
     )
 
 
@@ -104,6 +126,9 @@ class Limits(BaseModel):
     seconds: float
     lines: int = MOST_LINES
     line_characters: int = LINE_CHARACTERS
+    line_terms: int = MOST_FORCED
+    banned_terms: int = MOST_BANNED
+    term_characters: int = TERM_CHARACTERS
 
 
 class ModelDescription(BaseModel):

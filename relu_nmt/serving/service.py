@@ -1,7 +1,7 @@
 """What the server does with the text of a request: limits, documents, attention."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,36 @@ BATCH_TOKENS = 2048
 
 class TooLarge(ReluNmtError):
     """A request asks for more than the server allows."""
+
+
+@dataclass(frozen=True)
+class Constraints:
+    """What translations must and must not have; see :meth:`Translator.translate`.
+
+    Args:
+        prefixes: what the translation of each line begins with; None for nothing.
+        forced: terms of each line; None for none.
+        ordered: whether they come in this order.
+        banned: terms that no translation may have.
+    """
+
+    prefixes: Sequence[str] | None = None
+    forced: Sequence[Sequence[str]] | None = None
+    ordered: bool = True
+    banned: Sequence[str] = ()
+
+    def check(self, num_lines: int) -> None:
+        """See that there is something for each line.
+
+        Raises:
+            ConfigError: there is not.
+        """
+        for name, given in (("prefixes", self.prefixes), ("forced", self.forced)):
+            if given is not None and len(given) != num_lines:
+                raise ConfigError(f"{name}: {len(given)}, but {num_lines} lines; give one for each")
+
+
+NO_CONSTRAINTS = Constraints()
 
 
 @dataclass(frozen=True)
@@ -105,7 +135,11 @@ class TranslationService:
         }
 
     def translate(
-        self, lines: Sequence[str], max_doc_tokens: int | None, ticket: Ticket
+        self,
+        lines: Sequence[str],
+        max_doc_tokens: int | None,
+        ticket: Ticket,
+        constraints: Constraints = NO_CONSTRAINTS,
     ) -> dict[str, Any]:
         """Return the translation of a document, as JSON values.
 
@@ -113,12 +147,14 @@ class TranslationService:
             lines: of the document.
             max_doc_tokens: tokens to translate at once; as the server's flags say by default.
             ticket: the request's.
+            constraints: what the translations must and must not have.
 
         Raises:
             TooLarge: too many tokens.
             ConfigError: a line, or a sentence count, that the model cannot do.
+            DataError: a term that it cannot write, or something forced in a blank line.
         """
-        sources = self._encode(lines, ticket)
+        sources = self._encode_constrained(lines, constraints, ticket)
         sizes = np.array([len(source.ids) for source in sources], dtype=np.int64)
         counts, task = np.array([len(lines)]), self._translator.task
         documents = SourceDocuments(sources, counts, sizes, task.separators)
@@ -156,8 +192,8 @@ class TranslationService:
             TooLarge: too many tokens.
             ConfigError: nothing to show in this slot.
         """
-        sources = self._encode(lines, ticket)
-        targets = self._encode(translation, ticket, target=True)
+        sources = self._encode(lines, ticket, self._translator.encode)
+        targets = self._encode(translation, ticket, self._encoded_target, is_source=False)
         source = SourceSentence(join_sentences([own.ids for own in sources]))
         target = SourceSentence(join_sentences([own.ids for own in targets]))
         ensemble = self._translator.ensemble
@@ -185,8 +221,29 @@ class TranslationService:
         )
         return SlotAttention(queries, keys, weights)
 
+    def _encode_constrained(
+        self, lines: Sequence[str], constraints: Constraints, ticket: Ticket
+    ) -> list[SourceSentence]:
+        """Return lines to translate, with what their translations must and must not have."""
+        constraints.check(len(lines))
+        translator = self._translator
+        with self._text_lock:
+            banned = translator.banned_ids(constraints.banned)
+        prefixes, forced = iter(constraints.prefixes or ()), iter(constraints.forced or ())
+        return self._encode(
+            lines,
+            ticket,
+            lambda line: translator.encode(
+                line, next(prefixes, ""), next(forced, ()), constraints.ordered, banned
+            ),
+        )
+
     def _encode(
-        self, lines: Sequence[str], ticket: Ticket, target: bool = False
+        self,
+        lines: Sequence[str],
+        ticket: Ticket,
+        encode: Callable[[str], SourceSentence],
+        is_source: bool = True,
     ) -> list[SourceSentence]:
         """Return lines as the model reads them, while they are not too many."""
         found, tokens = [], 0
@@ -194,12 +251,11 @@ class TranslationService:
             if ticket.gone:
                 raise RequestGone
             with self._text_lock:
-                found.append(
-                    self._encoded_target(line) if target else self._translator.encode(line)
-                )
-            if not target:
+                found.append(encode(line))
+            if is_source:
                 self._check_line(found[-1], f"line {number} has")
-            tokens += len(found[-1].ids)
+            # What is forced makes the search longer.
+            tokens += len(found[-1].ids) + len(found[-1].prefix) + found[-1].forced.num_tokens
             if tokens > self._max_tokens:
                 raise TooLarge(
                     f"more than {self._max_tokens:,} tokens, at line {number} of {len(lines):,}; "

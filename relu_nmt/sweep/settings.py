@@ -6,8 +6,9 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from relu_nmt.attention.spec import ATTENTION_PRESETS, known_attention
-from relu_nmt.config import flag_of, group, like, option, settings
+from relu_nmt.attention import attentions
+from relu_nmt.attention.spec import ATTENTION_PRESETS, AttentionSpec
+from relu_nmt.config import checked_by, flag_of, group, like, option, settings
 from relu_nmt.config.shared import ClusterOptions, SubsetOptions
 from relu_nmt.data.groups import DocumentConfig
 from relu_nmt.errors import ConfigError
@@ -85,7 +86,10 @@ def parse_attentions(text: str) -> tuple[str, ...]:
             names.append(part.strip())
     if len(set(names)) < len(names):
         raise ValueError(f"'{text}': an attention is named twice")
-    return tuple(name if name in ATTENTION_PRESETS else known_attention(name) for name in names)
+    for name in names:
+        if name not in ATTENTION_PRESETS:
+            attentions.check(AttentionSpec.parse(name).name)
+    return tuple(names)
 
 
 @settings
@@ -121,7 +125,7 @@ class SweepConfig(SubsetOptions):
         None,
         f"how long EACH model is trained: {BUDGET_EXAMPLES}",
         metavar="N[u|s|m|h]",
-        parse=lambda text: TrainingBudget.parse(text) and text,
+        parse=checked_by(TrainingBudget.parse),
     )
     doc_mixture: tuple[int, ...] = like(
         DocumentConfig,

@@ -1,7 +1,5 @@
 """What is tried before the first update, and what is told where memory or numbers give out."""
 
-import resource
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,6 +10,7 @@ from torch import Tensor, nn
 
 from relu_nmt.errors import OutOfMemoryError
 from relu_nmt.training.batches import Batch
+from relu_nmt.training.results import peak_resident_bytes
 
 if TYPE_CHECKING:
     from relu_nmt.training.state import Components
@@ -105,8 +104,7 @@ def _peak_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         return torch.cuda.max_memory_allocated(device)
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return peak_resident_bytes() or 0
 
 
 def _bytes_to_come(optimizer: torch.optim.Optimizer) -> int:

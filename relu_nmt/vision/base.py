@@ -20,6 +20,11 @@ class Grid(NamedTuple):
     height: int
     width: int
 
+    @property
+    def num_patches(self) -> int:
+        """How many there are."""
+        return self.height * self.width
+
 
 @dataclass
 class VisionOutput:
@@ -143,6 +148,11 @@ def whole_patches(images: Tensor, sides: tuple[int, int]) -> Tensor:
 def grid_of(size: tuple[int, int], sides: tuple[int, int]) -> Grid:
     """Return the grid of the patches that images of this height and width have."""
     return Grid(-(-size[0] // sides[0]), -(-size[1] // sides[1]))
+
+
+def map_of(tokens: Tensor, grid: Grid) -> Tensor:
+    """Return the patches [B, D, height, width], the last of the tokens [B, N, D]."""
+    return tokens[:, -grid.num_patches :].transpose(1, 2).unflatten(2, grid)
 
 
 def resized(positions: Tensor, old: Grid, new: Grid) -> Tensor:

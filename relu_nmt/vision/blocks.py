@@ -49,17 +49,31 @@ class PatchEmbedding(nn.Module):
         return self.projection(patches.flatten(1, 2)), grid
 
 
-def layer_config(config: VisionTransformerConfig, index: int) -> LayerConfig:
-    """Return shape and placement of the parts of a pre-norm block."""
+def pre_norm(
+    config: VisionTransformerConfig, embed_dim: int, drop_path: float, norm_eps: float = NORM_EPS
+) -> LayerConfig:
+    """Return shape and placement of the parts of a pre-norm block.
+
+    Args:
+        config: the model's settings.
+        embed_dim: width of the block.
+        drop_path: probability that an image skips a branch.
+        norm_eps: of the norms.
+    """
     return LayerConfig(
         config,
-        config.embed_dim,
-        config.ffn_dim,
-        norm_eps=NORM_EPS,
+        embed_dim,
+        round(config.ffn_ratio * embed_dim),
+        norm_eps=norm_eps,
         normalize_before=True,
-        drop_path=config.drop_path * index / max(1, config.layers - 1),
+        drop_path=drop_path,
         layer_scale=config.layer_scale,
     )
+
+
+def growing(rate: float, index: int, count: int) -> float:
+    """Return the rate of stochastic depth of one of ``count`` blocks: 0 in the first one."""
+    return rate * index / max(1, count - 1)
 
 
 def mechanism(config: VisionTransformerConfig, layer: int, num_heads: int) -> Attention:
@@ -83,7 +97,9 @@ class TransformerBlock(nn.Module):
     def __init__(self, config: VisionTransformerConfig, index: int) -> None:
         super().__init__()
         attention = SelfAttention(config.embed_dim, mechanism(config, index, config.heads))
-        self.layer = TransformerLayer(layer_config(config, index), attention)
+        drop_path = growing(config.drop_path, index, config.layers)
+        placement = pre_norm(config, config.embed_dim, drop_path)
+        self.layer = TransformerLayer(placement, attention)
         linears = [m for m in self.layer.feed_forward.modules() if isinstance(m, nn.Linear)]
         initialize(*(m.weight for m in (attention.qkv, attention.out_proj, *linears)))
 
@@ -123,7 +139,8 @@ class GatedBlock(nn.Module):
                 "--block gau has no feed-forward network; leave out --activation-dropout and "
                 "--feed-forward"
             )
-        placement = layer_config(config, index)
+        drop_path = growing(config.drop_path, index, config.layers)
+        placement = pre_norm(config, config.embed_dim, drop_path)
         inner_dim = max(1, config.ffn_dim // 2)
         units = [
             GatedAttentionUnit(config.embed_dim, inner_dim, mechanism(config, 2 * index + i, 1))

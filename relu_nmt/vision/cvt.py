@@ -20,7 +20,9 @@ from relu_nmt.vision.base import (
     VisionOutput,
     exempt_from_decay,
     initialize,
+    map_of,
 )
+from relu_nmt.vision.blocks import growing
 from relu_nmt.vision.config import VisionTransformerConfig
 from relu_nmt.vision.stages import build_stages, stage_attention, stage_norm
 
@@ -75,7 +77,7 @@ class ConvolutionalAttention(MultiheadAttention):
             x: the states; the last height * width are the patches.
             grid: of the patches.
         """
-        first, patches = x.tensor_split([x.size(1) - grid.height * grid.width], dim=1)
+        first, patches = x.tensor_split([x.size(1) - grid.num_patches], dim=1)
         image = patches.transpose(1, 2).unflatten(2, grid)
 
         def heads(convolution: nn.Module, linear: nn.Module) -> Tensor:
@@ -161,7 +163,7 @@ class ConvolutionalTransformer(VisionModel):
             ConvolutionalEmbedding(config, stage) for stage in range(len(layers))
         )
         self.dropout = Dropout(config.dropout)
-        rates = [config.drop_path * index / max(1, layers[-1] - 1) for index in range(layers[-1])]
+        rates = [growing(config.drop_path, index, layers[-1]) for index in range(layers[-1])]
         rates = [0.0] * sum(layers[:-1]) + rates
         self.stages = build_stages(config, ConvolutionalAttention, rates)
         self.class_token = nn.Parameter(torch.empty(1, 1, dim))
@@ -189,14 +191,9 @@ class ConvolutionalTransformer(VisionModel):
             for block in stage:
                 x = run_layer(block, (x, grid), self.config.checkpoint_activations)
                 if layer in blocks:
-                    intermediate[layer] = _picture(x, grid)
+                    intermediate[layer] = map_of(x, grid)
                     if stage is self.stages[-1]:
                         class_tokens[layer] = x[:, 0]
                 layer += 1
-            image = _picture(x, grid)
+            image = map_of(x, grid)
         return EncodedImages(x, grid, intermediate, class_tokens)
-
-
-def _picture(x: Tensor, grid: Grid) -> Tensor:
-    """Return the patches [B, D, height, width] of tokens [B, N, D]."""
-    return x[:, -grid.height * grid.width :].transpose(1, 2).unflatten(2, grid)

@@ -168,14 +168,14 @@ def with_classes_of(images: ImageSet, classes: Sequence[str], origin: str) -> Im
     return replace(images, labels=labels, classes=tuple(classes))
 
 
-def hold_out(images: ImageSet, fraction: float, name: str) -> tuple[ImageSet, ImageSet]:
+def hold_out(images: ImageSet, fraction: float) -> tuple[ImageSet, ImageSet]:
     """Split off a share of each class, at least one image of it.
 
     The choice depends on nothing but the images, so a resumed training and one with another seed
     validate on the same ones.
 
     Returns:
-        the remaining images, and those held out as a set called ``name``.
+        the remaining images, and those held out as a set called ``valid``.
 
     Raises:
         DataError: a class has one image only.
@@ -193,7 +193,7 @@ def hold_out(images: ImageSet, fraction: float, name: str) -> tuple[ImageSet, Im
         held.append(generator.permutation(numbers)[:count])
     chosen = np.sort(np.concatenate(held))
     rest = np.setdiff1d(np.arange(len(images)), chosen, assume_unique=True)
-    return images.subset(rest, images.name), images.subset(chosen, name)
+    return images.subset(rest, images.name), images.subset(chosen, "valid")
 
 
 def add_set(sets: Mapping[str, ImageSet], images: ImageSet) -> dict[str, ImageSet]:

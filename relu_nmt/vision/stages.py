@@ -11,8 +11,9 @@ from relu_nmt.attention.spec import AttentionSpec
 from relu_nmt.modules import norms
 from relu_nmt.modules.feed_forward import build_feed_forward
 from relu_nmt.modules.multihead import MultiheadAttention
-from relu_nmt.modules.transformer_layer import LayerConfig, Residual
+from relu_nmt.modules.transformer_layer import Residual
 from relu_nmt.vision.base import initialize
+from relu_nmt.vision.blocks import pre_norm
 from relu_nmt.vision.config import VisionTransformerConfig
 
 NORM_EPS = 1e-5
@@ -51,15 +52,7 @@ class StageBlock(nn.Module):
     ) -> None:
         super().__init__()
         dim = attention.embed_dim
-        placement = LayerConfig(
-            config,
-            dim,
-            round(config.ffn_ratio * dim),
-            norm_eps=NORM_EPS,
-            normalize_before=True,
-            drop_path=drop_path,
-            layer_scale=config.layer_scale,
-        )
+        placement = pre_norm(config, dim, drop_path, NORM_EPS)
         self.attention = attention
         self.attention_residual = Residual(placement)
         self.feed_forward = build_feed_forward(

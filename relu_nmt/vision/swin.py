@@ -21,8 +21,9 @@ from relu_nmt.vision.base import (
     exempt_from_decay,
     grid_of,
     initialize,
+    map_of,
 )
-from relu_nmt.vision.blocks import PatchEmbedding
+from relu_nmt.vision.blocks import PatchEmbedding, growing
 from relu_nmt.vision.config import VisionTransformerConfig
 from relu_nmt.vision.stages import build_stages, stage_attention, stage_norm
 
@@ -87,8 +88,7 @@ class Windows:
         length = height * width
         mask = None
         if any((*self.before, *self.after)):
-            num_patches = self.grid.height * self.grid.width
-            ones = torch.ones(1, num_patches, 1, dtype=torch.bool, device=self.device)
+            ones = torch.ones(1, self.grid.num_patches, 1, dtype=torch.bool, device=self.device)
             mask = self.take(ones)[..., 0].repeat(self.batch, 1)
         return Visibility(
             length,
@@ -202,14 +202,13 @@ class SwinTransformer(VisionModel):
     def __init__(self, config: VisionTransformerConfig, num_classes: int) -> None:
         super().__init__(config)
         dims = config.stage_dims
-        height, width = grid_of(config.image_sides, config.patch_sides)
-        self.num_tokens = height * width
+        self.num_tokens = grid_of(config.image_sides, config.patch_sides).num_patches
         self.patches = PatchEmbedding(config.patch_sides, dims[0])
         self.patches_norm = stage_norm(config, dims[0])
         self.dropout = Dropout(config.dropout)
         self.mergings = nn.ModuleList(PatchMerging(config, i) for i in range(len(dims) - 1))
         count = sum(config.stages.stage_layers)
-        rates = [config.drop_path * layer / max(1, count - 1) for layer in range(count)]
+        rates = [growing(config.drop_path, layer, count) for layer in range(count)]
         self.stages = build_stages(config, WindowAttention, rates)
         self.norm = stage_norm(config, dims[-1])
         self.head = nn.Linear(dims[-1], num_classes)
@@ -238,6 +237,6 @@ class SwinTransformer(VisionModel):
             for index, block in enumerate(stage):
                 x = run_layer(block, (x, windows[index % 2]), config.checkpoint_activations)
                 if layer in blocks:
-                    intermediate[layer] = x.transpose(1, 2).unflatten(2, grid)
+                    intermediate[layer] = map_of(x, grid)
                 layer += 1
         return EncodedImages(x, grid, intermediate)

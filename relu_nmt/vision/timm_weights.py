@@ -220,7 +220,7 @@ def _renamed(name: str, names: Mapping[str, str]) -> str:
 
 def _positions_for(model: VisionTransformer, positions: Tensor) -> Tensor:
     """Return positions [N', D] of a square grid as those of the model's own, [N, D]."""
-    others = model.num_tokens - model.grid.height * model.grid.width
+    others = model.num_tokens - model.grid.num_patches
     side = math.isqrt(max(0, len(positions) - others))
     if side * side + others != len(positions) or len(positions) == model.num_tokens:
         return positions

@@ -26,6 +26,7 @@ from relu_nmt.vision.base import (
     exempt_from_decay,
     grid_of,
     initialize,
+    map_of,
     resized,
 )
 from relu_nmt.vision.blocks import PatchEmbedding
@@ -71,8 +72,8 @@ class VisionTransformer(VisionModel):
         self.class_token = (
             nn.Parameter(torch.empty(1, 1, dim)) if config.pooling == "class" else None
         )
-        self.num_tokens = self.grid.height * self.grid.width + (self.class_token is not None)
-        placed = self.grid.height * self.grid.width if config.vit.big_vision else self.num_tokens
+        self.num_tokens = self.grid.num_patches + (self.class_token is not None)
+        placed = self.grid.num_patches if config.vit.big_vision else self.num_tokens
         self.positions = nn.Parameter(torch.empty(placed, dim))
         self.dropout = Dropout(config.dropout)
         make_block = vision_blocks.get(config.block)
@@ -118,8 +119,7 @@ class VisionTransformer(VisionModel):
         for index, block in enumerate(self.blocks):
             x = run_layer(block, (x, visibility, grid), self.config.checkpoint_activations)
             if index in blocks:
-                patches = x[:, -grid.height * grid.width :]
-                intermediate[index] = patches.transpose(1, 2).unflatten(2, grid)
+                intermediate[index] = map_of(x, grid)
                 if self.class_token is not None:
                     class_tokens[index] = x[:, 0]
         return EncodedImages(x, grid, intermediate, class_tokens)
@@ -149,7 +149,7 @@ class VisionTransformer(VisionModel):
         """Return the positions [N, D] of the tokens of an image with this grid."""
         if grid == self.grid:
             return self.positions
-        own, patches = self.positions.tensor_split([-self.grid.height * self.grid.width])
+        own, patches = self.positions.tensor_split([-self.grid.num_patches])
         return torch.cat([own, resized(patches, self.grid, grid)])
 
 

@@ -14,7 +14,7 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.modules import norms
 from relu_nmt.modules.feed_forward import build_feed_forward
 from relu_nmt.modules.multihead import SelfAttention
-from relu_nmt.modules.transformer_layer import LayerConfig, Residual, run_layer
+from relu_nmt.modules.transformer_layer import Residual, run_layer
 from relu_nmt.vision import vision_models
 from relu_nmt.vision.base import (
     NORM_EPS,
@@ -25,8 +25,9 @@ from relu_nmt.vision.base import (
     exempt_from_decay,
     grid_of,
     initialize,
+    map_of,
 )
-from relu_nmt.vision.blocks import mechanism
+from relu_nmt.vision.blocks import mechanism, pre_norm
 from relu_nmt.vision.config import VisionTransformerConfig
 
 WAVES = 32
@@ -61,8 +62,7 @@ class XCiT(VisionModel):
     def __init__(self, config: VisionTransformerConfig, num_classes: int) -> None:
         super().__init__(config)
         dim = config.embed_dim
-        grid = grid_of(config.image_sides, config.patch_sides)
-        self.num_tokens = grid.height * grid.width
+        self.num_tokens = grid_of(config.image_sides, config.patch_sides).num_patches
         self.stem = ConvolutionalStem(config)
         self.positions = nn.Linear(2 * WAVES, dim)
         self.dropout = Dropout(config.dropout)
@@ -104,7 +104,7 @@ class XCiT(VisionModel):
         for index, block in enumerate(self.blocks):
             x = run_layer(block, (x, visibility, grid), self.config.checkpoint_activations)
             if index in blocks:
-                intermediate[index] = x.transpose(1, 2).unflatten(2, grid)
+                intermediate[index] = map_of(x, grid)
         return EncodedImages(x, grid, intermediate)
 
 
@@ -192,21 +192,9 @@ class LocalPatchInteraction(nn.Module):
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         """Map patches [B, N, D] of the grid to [B, N, D]."""
-        picture = x.transpose(1, 2).unflatten(2, grid)
+        picture = map_of(x, grid)
         picture = self.second(self.norm(self.activation(self.first(picture))))
         return picture.flatten(2).transpose(1, 2)
-
-
-def _placement(config: VisionTransformerConfig, drop_path: float) -> LayerConfig:
-    return LayerConfig(
-        config,
-        config.embed_dim,
-        config.ffn_dim,
-        norm_eps=NORM_EPS,
-        normalize_before=True,
-        drop_path=drop_path,
-        layer_scale=config.layer_scale,
-    )
 
 
 def _feed_forward(config: VisionTransformerConfig) -> nn.Module:
@@ -229,7 +217,7 @@ class XCiTBlock(nn.Module):
 
     def __init__(self, config: VisionTransformerConfig, index: int) -> None:
         super().__init__()
-        placement = _placement(config, config.drop_path)
+        placement = pre_norm(config, config.embed_dim, config.drop_path)
         self.attention = SelfAttention(config.embed_dim, mechanism(config, index, config.heads))
         initialize(self.attention.qkv.weight, self.attention.out_proj.weight)
         self.attention_residual = Residual(placement)
@@ -287,7 +275,7 @@ class ClassBlock(nn.Module):
 
     def __init__(self, config: VisionTransformerConfig, layer: int) -> None:
         super().__init__()
-        placement = _placement(config, drop_path=0.0)
+        placement = pre_norm(config, config.embed_dim, drop_path=0.0)
         spec = AttentionSpec.parse(config.xcit.class_attention)
         head_dim = config.embed_dim // config.heads
         made = build_attention(

@@ -192,11 +192,12 @@ def test_big_shapes_are_fairseqs(name):
 
 
 def test_what_is_refused_is_no_flag_of_ours():
-    from relu_nmt.recipes import scoring_settings, training_settings, translation_settings
+    from relu_nmt.recipes import scoring_settings, split_settings, training_settings
+    from relu_nmt.recipes.translation_settings import TranslateLinesSettings
 
     classes = [training_settings.TranslationTrainingSettings, PreprocessConfig]
-    classes += [translation_settings.TranslateSplitSettings, scoring_settings.ScoreSettings]
-    classes += [translation_settings.TranslateLinesSettings]
+    classes += [split_settings.TranslateSplitSettings, scoring_settings.ScoreSettings]
+    classes += [TranslateLinesSettings]
     own = set()
     for kind in classes:
         for entry in all_options(kind).values():

@@ -254,8 +254,8 @@ def test_contrasts(tmp_path, capsys):
 
 def test_results_that_cannot_be_written(files, capsys):
     texts = ["--sys", "sys.plain", "--ref", "ref.plain"]
-    error = error_of(capsys, *texts, "--results", "absent/results.json")
-    assert "--results absent/results.json: cannot write it: No such file" in error
+    error = error_of(capsys, *texts, "--results", "ref.plain/results.json")
+    assert "--results ref.plain/results.json: cannot write it: File exists" in error
 
 
 def test_compressed_texts_have_the_same_scores(files, capsys):

@@ -62,12 +62,18 @@ def test_closed_standard_output_is_one_line(texts):
     assert done.stderr.count("\n") == 1 and "standard output is closed" in done.stderr
 
 
-@pytest.mark.parametrize("command", ["interactive", "translate_document"])
-def test_closed_standard_input_is_one_line(command, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("interactive", ["--path", "x"]),
+        ("translate_document", ["-", "--path", "x"]),
+        ("score", ["--ref", __file__]),
+    ],
+)
+def test_closed_standard_input_is_one_line(command, words, monkeypatch, capsys):
     from importlib import import_module
 
     monkeypatch.setattr(sys, "stdin", None)
-    words = ["--path", "x"] if command == "interactive" else ["-", "--path", "x"]
     assert import_module(f"relu_nmt.cli.{command}").main(words) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and "standard input is closed" in error

@@ -505,6 +505,46 @@ def test_sentences_too_long_for_learned_positions_can_be_left_out(folder, capsys
     assert "--skip-invalid-size-inputs-valid-test" in capsys.readouterr().err
 
 
+TERMS = "1 2\t7 8\n3\n\n4 5\t9\t9 1\n6\t0\n"
+
+
+@pytest.mark.parametrize("flags", [[], ["--window-overlap", 1], ["--max-doc-tokens", 1]])
+def test_each_line_has_its_prefix_and_the_terms_behind_its_tabs(folder, capsys, flags):
+    (folder / "prefixes").write_text("\n8 8\n\n\n5\n")
+    (folder / "banned").write_text("2\n3 3\n")
+    flags = ["--prefixes", folder / "prefixes", "--banned-terms", folder / "banned", *flags]
+    for constraints in (["--constraints"], ["--constraints", "unordered"]):
+        out, err = translate(folder, capsys, TERMS, *flags, *constraints)
+        first, second, blank, third, fourth = out.split("\n")[:-1]
+        assert "7 8" in first and second.startswith("8 8") and not blank
+        assert "9 1" in third and third.count("9") >= 2 and "2" not in out and "3 3" not in out
+        assert fourth.startswith("5") and "0" in fourth
+        assert "4 lines of 2 documents" in err
+
+
+@pytest.mark.parametrize(
+    ("text", "flags", "message"),
+    [
+        ("1\n\t5\n2\n", ["--constraints"], "input.txt:2: the line is blank, and so is its"),
+        ("1\n\n2\n", ["--prefixes", "{folder}/three"], "input.txt:2: the line is blank"),
+        ("1\n", ["--prefixes", "{folder}/three"], "three: 3 lines, but the text has 1; give one"),
+        ("1\tx y\n", ["--constraints"], "the term 'x y' cannot be forced"),
+        ("1\t2\n", ["--constraints", "--sampling"], "--sampling: terms can be forced in plain"),
+        ("1\t2\n", ["--constraints", "--split-sentences"], "--constraints: with --split-sent"),
+        ("1\t2\n", ["--constraints", "--free-sentence-count"], "may write any number of them"),
+        ("1\t2\n", ["--constraints", "--path", "{folder}/joined.safetensors"], "trained without"),
+    ],
+)
+def test_what_cannot_be_forced_is_one_line_and_exit_2(folder, capsys, text, flags, message):
+    (folder / "three").write_text("1\n1\n1\n")
+    (folder / "input.txt").write_text(text)
+    flags = [flag.format(folder=folder) for flag in flags]
+    path = ["--path", folder / "sep.safetensors"] * ("--path" not in flags)
+    run(translate_document, folder / "input.txt", *path, *flags, "--cpu", expect=2)
+    error = capsys.readouterr().err.replace("NOTE", "").splitlines()
+    assert len(error) == 1 and message in error[0]
+
+
 @pytest.mark.parametrize("limit", [1, 12])
 def test_paragraphs_are_cut_into_sentences_and_joined_again(
     folder, capsys, copying, monkeypatch, limit

@@ -125,7 +125,7 @@ def test_updates_and_flags_reach_every_training(example, images):
     words = ("comparison", str(images), "--updates", "2000", "--seeds", "4", "5")
     settings = settings_of(example, *words, "--train-flags", "--patch-size 4 --warmup-updates 7")
     steps = example.run.plan(settings)
-    assert [step.model.seed for step in steps] == [4] * 9 + [5] * 9
+    assert [step.model.seed for step in steps] == [4] * 10 + [5] * 10
     for step in steps:
         values = trained(step)
         assert (values["max_update"], values["warmup_updates"]) == (2000, 7)
@@ -342,7 +342,7 @@ def test_it_trains_evaluates_and_goes_on(example, images, tmp_path, capsys, monk
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--variants", "sima"], "comparison has softmax, relu/L"),
+        (["--variants", "sima"], "comparison has softmax, softmax qk-norm, relu/L"),
         (["--", "--no-such-flag"], "--no-such-flag"),
         (["--", "--image-size", "0"], "--image-size 0"),
         (["--report-only"], "no training of this study there"),

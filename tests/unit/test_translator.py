@@ -1,3 +1,4 @@
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -425,3 +426,66 @@ def test_terms_that_the_model_cannot_write_are_refused(translator, term):
         translator.translate(["das"], forced=[["a", term]])
     with pytest.raises(DataError, match="a list of lines is wanted, not one text"):
         translator.translate(["das"], forced=["dog"])
+
+
+WANTED = [["big dog"], [], ["the", "the"], ["dog"]]
+BEGINNINGS = ["", "", "a house", "the"]
+
+
+@pytest.mark.filterwarnings("ignore:.*reached the longest output")
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("num_models", [1, 2])
+@pytest.mark.parametrize(("limit", "overlap"), [(1, 0), (9, 0), (12, 2), (60, 0)])
+def test_each_line_of_a_document_has_its_prefix_and_its_terms(num_models, limit, overlap, ordered):
+    task = make_task().with_sentence_separator()
+    models = [make_model(task, seed) for seed in range(num_models)]
+    separated = Translator(models, task, "cpu")
+    shorten_sentences(separated)
+    asked = {"max_doc_tokens": limit, "window_overlap": overlap, "beam": 4}
+    free = separated.translate_documents(DOCUMENTS, **asked)
+    documents = [DOCUMENTS[0], [], ["gross"], DOCUMENTS[3]]
+    forced = [WANTED, [], [[]], [["the big"]] * 4]
+    prefixes = [BEGINNINGS, [], [""], [""] * 4]
+    found = separated.translate_documents(
+        documents, **asked, prefixes=prefixes, forced=forced, ordered=ordered, banned=["is", "a ."]
+    )
+    assert list(map(len, found)) == [4, 0, 1, 4] and found[0][1] == ""
+    assert found.num_mismatched == found.num_undivided == 0
+    lines = [line for own in found for line in own]
+    terms, beginnings = (list(itertools.chain.from_iterable(own)) for own in (forced, prefixes))
+    for line, own, beginning in zip(lines, terms, beginnings, strict=True):
+        assert line.startswith(beginning)
+        assert all(line.split().count(word) >= own.count(word) for word in own if " " not in word)
+        assert all(term in line for term in own)
+    written = " ".join(token for own in found.lines for line in own for token in line.tokens)
+    assert "is" not in written.split() and "a ." not in written
+    assert any(lines != others for lines, others in zip(found, free, strict=True))
+
+
+def test_what_is_forced_in_one_line_changes_no_other_document(separated):
+    forced = [WANTED, [], [[]], [[]] * 4]
+    asked = {"max_doc_tokens": 20, "beam": 3, "max_len_b": 6}
+    found = separated.translate_documents(DOCUMENTS, forced=forced, **asked)
+    free = separated.translate_documents(DOCUMENTS, **asked)
+    assert found[1:] == free[1:] and found[0] != free[0]
+
+
+def test_what_is_forced_in_documents_needs_a_place(separated, translator):
+    documents, forced = [["ein", "", "das"]], [[["dog"], [], []]]
+    for other, settings, reason in (
+        (translator, {}, "was trained without --sentence-separator"),
+        (separated, {"free_sentence_count": True}, r"any number of them \(--free-sentence-count"),
+    ):
+        with pytest.raises(ConfigError, match=reason):
+            other.translate_documents(documents, max_doc_tokens=9, forced=forced, **settings)
+        with pytest.raises(ConfigError, match=r"line by line \(--max-doc-tokens 1\)"):
+            prefixes = [["", "", "dog"]]
+            other.translate_documents(documents, 9, prefixes=prefixes, **settings)
+        found = other.translate_documents(documents, 1, forced=forced, max_len_b=5, **settings)
+        assert "dog" in found[0][0]
+    with pytest.raises(DataError, match="sentence 2 is blank, and so is its translation"):
+        separated.translate_documents(documents, forced=[[[], ["dog"], []]])
+    with pytest.raises(DataError, match="a list for each document"):
+        separated.translate_documents(documents, forced=[])
+    with pytest.raises(DataError, match="2 prefixes, but 3 lines"):
+        separated.translate_documents(documents, prefixes=[["a", "a"]])

@@ -11,7 +11,7 @@ from relu_nmt.attention.spec import AttentionPlace
 from relu_nmt.decoding.ensemble import Ensemble
 from relu_nmt.errors import ConfigError
 from relu_nmt.recipes.attention_report import AttentionReport
-from relu_nmt.recipes.translation_settings import AttentionOptions
+from relu_nmt.recipes.split_settings import AttentionOptions
 from tests.unit.analysis.models import EOS, make_model
 
 SLOTS = ("encoder", "decoder", "cross")

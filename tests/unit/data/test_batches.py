@@ -130,11 +130,10 @@ def test_padding_is_on_the_right():
     batch = collate(PAIRS, [10, 3])
     assert batch.ids.tolist() == [10, 3]
     assert batch.src_tokens.tolist() == [[4, 5, 6, 2], [4, 2, 1, 1]]
-    assert batch.src_lengths.tolist() == [4, 2]
     assert batch.tgt_tokens.tolist() == [[7, 2, 1], [8, 9, 2]]
     assert batch.prev_output_tokens.tolist() == [[2, 7, 1], [2, 8, 9]]
     assert (batch.num_tokens, batch.num_sentences) == (5, 2)
-    tensors = (batch.ids, batch.src_tokens, batch.src_lengths, batch.tgt_tokens)
+    tensors = (batch.ids, batch.src_tokens, batch.tgt_tokens)
     assert all(tensor.dtype == torch.int64 for tensor in tensors)
 
 

@@ -52,20 +52,20 @@ def test_no_hypothesis_repeats_an_ngram(size, beam):
 
 
 def occurs(term, tokens):
-    return any(tokens[i : i + len(term)] == term for i in range(len(tokens)))
+    return any(tuple(tokens[i : i + len(term)]) == term for i in range(len(tokens)))
 
 
 @pytest.mark.parametrize("beam", [1, 4])
 def test_no_hypothesis_has_a_banned_term(beam):
     written = 0
-    terms = [[5], [4, 6], [6, 6, 4]]
+    terms = [(5,), (4, 6), (6, 6, 4)]
     for seed in range(8):
         source = torch.tensor([[4, 5, 2], [6, 2, 1]])
         config = GenerationConfig(beam=beam, nbest=beam, max_len_b=12, stop_rule="exact")
         model = ToyModel(vocab_size=9, seed=seed)
         free, bound = (
-            Generator([model], config, Dictionary(), banned=own).generate(source)
-            for own in ((), terms)
+            Generator([model], config, Dictionary()).generate(source, banned=own)
+            for own in ((), [terms] * 2)
         )
         for found in bound:
             assert not any(occurs(term, h.tokens.tolist()) for h in found for term in terms)

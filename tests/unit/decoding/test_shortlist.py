@@ -77,8 +77,8 @@ def test_forced_prefixes_and_terms_and_banned_terms_allow_all_symbols():
     assert found(listed, prefix_tokens=prefix) == found(plain, prefix_tokens=prefix)
     forced = [ForcedTerms(((22,),))] * 4
     assert found(listed, forced=forced) == found(plain, forced=forced)
-    banned = Generator([model], config, SYMBOLS, banned=[[7]], shortlist=few)
-    assert found(banned) == found(Generator([model], config, SYMBOLS, banned=[[7]]))
+    banned = [[(7,)]] * 4
+    assert found(listed, banned=banned) == found(plain, banned=banned)
     assert found(listed) != found(plain)
 
 

@@ -62,6 +62,68 @@ def test_a_document_is_translated_as_from_python(client, max_doc_tokens):
     assert found["source_tokens"] > len(LINES)
 
 
+FORCED = {"prefixes": ["the", "", "a big", "", ""], "forced": [["big"], [], [], ["a", "a"], []]}
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("max_doc_tokens", [1, 8, 60])
+def test_translations_have_what_a_request_forces(client, max_doc_tokens, ordered):
+    asked = {"max_doc_tokens": max_doc_tokens, **FORCED, "ordered": ordered, "banned": ["is"]}
+    answer = client.post("/translate", json={"lines": LINES, **asked})
+    assert answer.status_code == 200, answer.text
+    lines = answer.json()["lines"]
+    alone = make_translator().translate_documents(
+        [LINES], **{**asked, **{name: [own] for name, own in FORCED.items()}}, **SEARCH
+    )
+    assert lines == alone[0]
+    assert lines[0].startswith("the") and "big" in lines[0] and lines[2].startswith("a big")
+    assert lines[3].split().count("a") >= 2 and lines[1] == ""
+    assert not any("is" in line.split() for line in lines)
+
+
+def test_what_one_request_forces_or_bans_is_not_for_others():
+    words, forced = {"lines": LINES}, [["big", "the a"], [], [], [], []]
+    with client_of(batch_wait=0.2) as client, ThreadPoolExecutor(4) as pool:
+        free = client.post("/translate", json=words).json()["lines"]
+        never = " ".join(free).split()[0]
+        asked = [{}, {"banned": [never]}, {"forced": forced}, {"banned": ["Garten", never]}]
+        found = list(pool.map(lambda own: client.post("/translate", json={**words, **own}), asked))
+        alone = [client.post("/translate", json={**words, **own}) for own in asked]
+    assert [own.json()["lines"] for own in found] == [own.json()["lines"] for own in alone]
+    lines = [own.json()["lines"] for own in found]
+    assert lines[0] == free and "the a" in lines[2][0]
+    assert not any(never in line.split() for line in lines[1] + lines[3])
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "expected"),
+    [
+        ({"prefixes": ["a"]}, 422, "prefixes: 1, but 2 lines; give one for each"),
+        ({"forced": [["a"]] * 3}, 422, "forced: 3, but 2 lines; give one for each"),
+        ({"forced": [["Xaver"], []]}, 422, "the term 'Xaver' cannot be forced"),
+        ({"forced": [[], ["a"]]}, 422, "sentence 2 is blank, and so is its translation"),
+        ({"forced": ["a", []]}, 422, "forced.0: "),
+        ({"forced": [["a"] * 17, []]}, 422, "forced.0: List should have at most 16"),
+        ({"banned": ["a"] * 201}, 422, "banned: List should have at most 200"),
+        ({"banned": ["x" * 201]}, 422, "banned.0: String should have at most 200"),
+        ({"ordered": 1}, 422, "ordered: "),
+        ({"prefixes": ["a " * 300, ""]}, 413, "more than 200 tokens, at line 1 of 2"),
+        ({"forced": [["a " * 40] * 10, []]}, 413, "more than 200 tokens, at line 1 of 2"),
+    ],
+)
+def test_what_cannot_be_forced_is_told(client, asked, status, expected):
+    answer = client.post("/translate", json={"lines": ["ein Haus", ""], **asked})
+    assert answer.status_code == status and answer.json()["error"].startswith(expected)
+
+
+def test_a_model_without_separators_forces_line_by_line_only():
+    asked = {"lines": ["ein Haus", "das"], "forced": [["big"], ["a"]]}
+    with client_of(make_translator(separated=False)) as plain:
+        assert "big" in plain.post("/translate", json=asked).json()["lines"][0]
+        answer = plain.post("/translate", json={**asked, "max_doc_tokens": 50})
+        assert answer.status_code == 422 and "line by line" in answer.json()["error"]
+
+
 def test_requests_at_the_same_time_get_what_each_gets_alone():
     texts = [[f"ein {'gross ' * i}Haus", "das ist klein ."] for i in range(8)]
     with client_of(batch_wait=0.2) as client, ThreadPoolExecutor(len(texts)) as pool:
@@ -376,7 +438,8 @@ def test_the_api_is_as_it_is_described(api, path, mode):
     @hypothesis_settings(max_examples=25, suppress_health_check=list(HealthCheck))
     def call(case):
         if mode == GenerationMode.POSITIVE:
-            case.body.pop("line", None)  # whether there is such a line is not in the description
+            for name in ("line", "prefixes", "forced"):  # whether they fit the lines is not told
+                case.body.pop(name, None)
         call_and_validate(client, case)
 
     call()

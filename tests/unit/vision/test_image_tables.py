@@ -37,7 +37,7 @@ def test_an_archive_of_one_set(tmp_path):
     assert images.labels.dtype == np.int64
     assert_shows(images, pixels(5))
     # Class 20 has no image in this part.
-    rest, held = hold_out(images.subset(np.array([0, 1, 2, 4]), "four"), 0.5, "valid")
+    rest, held = hold_out(images.subset(np.array([0, 1, 2, 4]), "four"), 0.5)
     assert sorted([*rest.paths, *held.paths]) == [0, 1, 2, 4]
     assert held.labels.tolist() == [0, 1]
 

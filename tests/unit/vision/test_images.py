@@ -94,11 +94,11 @@ def test_classes_have_the_numbers_of_the_training_images(squares, tmp_path):
 
 def test_held_out_images_are_of_every_class_and_always_the_same(squares):
     images = only(squares)
-    rest, held = hold_out(images, 0.25, "valid")
+    rest, held = hold_out(images, 0.25)
     assert sorted([*rest.paths, *held.paths]) == sorted(images.paths)
     assert held.labels.tolist() == [0, 1, 2]
     assert held.name == "valid"
-    assert hold_out(images, 0.25, "valid")[1].paths == held.paths
+    assert hold_out(images, 0.25)[1].paths == held.paths
     assert [int(np.sum(rest.labels == label)) for label in range(3)] == [3, 3, 3]
     for index, path in enumerate(rest.paths):
         assert rest.classes[rest.labels[index]] == path.split("/")[0]
@@ -108,7 +108,7 @@ def test_a_class_of_one_image_cannot_be_split(squares):
     for path in list((squares / "red").iterdir())[1:]:
         path.unlink()
     with pytest.raises(DataError, match="class 'red' has one image only"):
-        hold_out(only(squares), 0.5, "valid")
+        hold_out(only(squares), 0.5)
 
 
 def test_sets_of_one_name_get_numbers(squares):

@@ -1,0 +1,219 @@
+"""Settings of :mod:`relu_nmt.recipes.translate_split`."""
+
+from pathlib import Path
+from typing import Any
+
+from relu_nmt.attention.spec import AttentionPlace
+from relu_nmt.config import REQUIRED, flag_of, group, like, option, settings, to_dict
+from relu_nmt.config.shared import ProgressBarOptions, SubsetOptions
+from relu_nmt.data.groups import SEPARATORS, SINGLE_SENTENCES, DocumentConfig
+from relu_nmt.decoding.config import (
+    DocumentGenerationConfig,
+    GenerationConfig,
+    SearchOptions,
+    WindowConfig,
+)
+from relu_nmt.errors import ConfigError
+from relu_nmt.evaluation.bleu import ScoringConfig
+from relu_nmt.recipes.translation_settings import ModelOptions
+
+
+@settings
+class SplitOptions(SubsetOptions, ProgressBarOptions):
+    """What to translate, and where the lines go."""
+
+    results_path: str | None = option(
+        None, "write to generate-SPLIT.txt in this folder instead of standard output", metavar="DIR"
+    )
+    quiet: bool = option(False, "print the score only")
+    skip_invalid_size_inputs_valid_test: bool = option(
+        False,
+        "leave sentences untranslated that are longer than the model can read (or "
+        "--max-source-length), instead of stopping",
+    )
+
+    num_shards: int = option(
+        1, "translate one of N equal parts of the split, in its order", least=1, metavar="N"
+    )
+    shard_id: int = option(0, "which of them, from 0", least=0, metavar="I")
+
+    def check(self) -> None:
+        """Compare the shard with their number."""
+        if self.shard_id >= self.num_shards:
+            raise ConfigError(
+                f"--shard-id {self.shard_id}: expected 0 to {self.num_shards - 1} "
+                f"(--num-shards {self.num_shards})"
+            )
+
+
+@settings
+class SplitDocumentOptions:
+    """How documents of a data folder are translated, and where the results go.
+
+    Raises:
+        ConfigError: two files of one name, or an overlap of single sentences.
+    """
+
+    max_doc_tokens: int | None = like(
+        DocumentConfig,
+        "max_doc_tokens",
+        None,
+        "translate documents: join their consecutive sentences as in training, up to N tokens, "
+        f"</s> included ({SINGLE_SENTENCES}: single sentences; a longer sentence is kept whole), "
+        "and score d-BLEU; lines are printed for each group. The longest output is then by "
+        "default 1.5 * (source tokens) + 50",
+    )
+    window_overlap: int = like(WindowConfig, "window_overlap", 0, needs="max_doc_tokens")
+    count_source_only: bool = option(
+        False,
+        "count only source tokens for --max-doc-tokens, as where there is no reference; by "
+        "default a sentence counts as the longer of its two sides, as in training",
+        needs="max_doc_tokens",
+    )
+    output: str | None = option(
+        None,
+        "write the documents as text: a line for each sentence, or, where a group's translation "
+        "has not as many sentences as its source (--free-sentence-count, or a model without "
+        "separators), a line for the group",
+        metavar="FILE",
+        needs="max_doc_tokens",
+    )
+    output_separator: str = option(
+        "blank",
+        "what stands between documents in --output: a blank line (empty translations are then "
+        "left out), or a line <d> before each (tag)",
+        choices=SEPARATORS[1:],
+        needs="output",
+    )
+    results: str | None = option(
+        None,
+        "write speed, mismatches, scores and lengths to FILE as JSON",
+        metavar="FILE",
+        needs="max_doc_tokens",
+    )
+
+    def check(self) -> None:
+        """Compare the files with each other, and the overlap with the limit."""
+        _refuse_same_file(self, "output", "results")
+        _ = self.windows  # compares overlap and limit
+
+    @property
+    def windows(self) -> WindowConfig:
+        """What is translated at once: single sentences unless documents are wanted."""
+        return WindowConfig(self.max_doc_tokens or SINGLE_SENTENCES, self.window_overlap)
+
+
+@settings
+class SplitSearchOptions(SearchOptions):
+    """The search, whose longest output by default depends on what is translated."""
+
+    max_len_a: float | None = like(
+        GenerationConfig,
+        "max_len_a",
+        None,
+        "longest output: a * (source tokens) + b tokens (default: 0, of documents "
+        f"{DocumentGenerationConfig.max_len_a})",
+    )
+    max_len_b: int | None = like(
+        GenerationConfig,
+        "max_len_b",
+        None,
+        "longest output: a * (source tokens) + b tokens (default: "
+        f"{GenerationConfig.max_len_b}, of documents {DocumentGenerationConfig.max_len_b})",
+    )
+
+    def of_kind(self, documents: bool) -> GenerationConfig:
+        """Return the settings of the search for documents, or for sentences.
+
+        Raises:
+            ConfigError: settings that contradict each other.
+        """
+        given = {name: value for name, value in to_dict(self).items() if value is not None}
+        return (DocumentGenerationConfig if documents else GenerationConfig)(**given)
+
+
+@settings
+class AttentionOptions:
+    """What is to be told of attention and memories.
+
+    Raises:
+        ConfigError: two files of one name.
+    """
+
+    attention_stats: str | None = option(
+        None,
+        "write row sum, entropy, zeros and largest weight of every layer and head, means over the "
+        "best translations (or, with --score-reference, the references), to FILE as JSON",
+        metavar="FILE",
+    )
+    memory_stats: str | None = option(
+        None,
+        "write variance ratio, sums of the largest weights and anisotropy of every feed-forward "
+        "network, read as a memory, over the same translations to FILE as JSON",
+        metavar="FILE",
+    )
+    print_attention: str | None = option(
+        None,
+        "print the weights for each translation: A-, its number, and JSON. SLOT is encoder, "
+        "decoder or cross; LAYER from 0, -1 is the last; without HEAD all heads (without a value: "
+        "cross.-1)",
+        metavar="SLOT.LAYER[.HEAD]",
+        parse=lambda text: str(AttentionPlace.parse(text)),
+        bare="cross.-1",
+    )
+
+    def check(self) -> None:
+        """Compare the files with each other."""
+        _refuse_same_file(self, "attention_stats", "memory_stats")
+
+
+@settings
+class TranslateSplitSettings:
+    """All settings of :mod:`relu_nmt.recipes.translate_split`.
+
+    Raises:
+        ConfigError: settings that contradict each other.
+    """
+
+    data: str = option(REQUIRED, "data folder", positional=True)
+    model: ModelOptions = group("model", ModelOptions)
+    split: SplitOptions = group("data and output", SplitOptions)
+    documents: SplitDocumentOptions = group("documents", SplitDocumentOptions)
+    search: SplitSearchOptions = group("search", SplitSearchOptions)
+    score: ScoringConfig = group("score", ScoringConfig)
+    attention: AttentionOptions = group("attention", AttentionOptions)
+
+    def check(self) -> None:
+        """Compare the groups with each other."""
+        config, attention = self.generation, self.attention
+        if attention.print_attention is not None and config.print_alignment is not None:
+            raise ConfigError(
+                "--print-attention and --print-alignment both print A- lines; give one"
+            )
+        for flag, given in (
+            ("--attention-stats", attention.attention_stats),
+            ("--memory-stats", attention.memory_stats),
+            ("--print-attention", attention.print_attention),
+        ):
+            if given is not None and self.documents.window_overlap:
+                raise ConfigError(
+                    f"{flag}: not with --window-overlap, where the context's translation is left "
+                    "out"
+                )
+
+    @property
+    def generation(self) -> GenerationConfig:
+        """The settings of the search."""
+        return self.search.of_kind(documents=self.documents.max_doc_tokens is not None)
+
+
+def _refuse_same_file(options: Any, *names: str) -> None:
+    """See that options that name files name different ones.
+
+    Raises:
+        ConfigError: they do not.
+    """
+    files = [path for name in names if (path := getattr(options, name)) is not None]
+    if len({Path(path).resolve() for path in files}) < len(files):
+        flags = " and ".join(map(flag_of, names))
+        raise ConfigError(f"{flags} are both {files[0]}; give two files")

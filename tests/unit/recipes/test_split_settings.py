@@ -1,0 +1,52 @@
+import pytest
+
+from relu_nmt.errors import ConfigError
+from relu_nmt.recipes.split_settings import SplitDocumentOptions, TranslateSplitSettings
+
+
+def split_settings(**given):
+    return TranslateSplitSettings.of(data="data", path="model", **given)
+
+
+def test_text_and_results_do_not_overwrite_each_other():
+    SplitDocumentOptions(max_doc_tokens=9)
+    SplitDocumentOptions(max_doc_tokens=9, output="a", results="b")
+    for other in ("a", "./a"):
+        with pytest.raises(ConfigError, match="--output and --results are both a"):
+            SplitDocumentOptions(max_doc_tokens=9, output="a", results=other)
+
+
+def test_a_separator_without_a_file_is_refused():
+    with pytest.raises(ConfigError, match="--output-separator tag does nothing without --output"):
+        SplitDocumentOptions(max_doc_tokens=9, output_separator="tag")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"window_overlap": 1}, {"count_source_only": True}, {"output": "a"}, {"results": "a"}],
+)
+def test_what_is_for_documents_needs_a_limit(given):
+    flag = "--" + next(iter(given)).replace("_", "-")
+    with pytest.raises(ConfigError, match=f"{flag}.* does nothing without --max-doc-tokens"):
+        split_settings(**given)
+
+
+def test_the_longest_output_depends_on_what_is_translated():
+    sentences, documents = split_settings().generation, split_settings(max_doc_tokens=9).generation
+    assert (sentences.max_len_a, sentences.max_len_b) == (0, 200)
+    assert (documents.max_len_a, documents.max_len_b) == (1.5, 50)
+    given = split_settings(max_doc_tokens=9, max_len_b=7, beam=2).generation
+    assert (given.max_len_a, given.max_len_b, given.beam) == (1.5, 7, 2)
+    with pytest.raises(ConfigError, match="--min-len 9 is more than --max-len-b 8"):
+        split_settings(min_len=9, max_len_b=8)
+
+
+def test_attention_is_not_told_where_only_the_end_of_a_translation_is_kept():
+    with pytest.raises(ConfigError, match="--attention-stats: not with --window-overlap"):
+        split_settings(max_doc_tokens=9, window_overlap=1, attention_stats="a")
+    with pytest.raises(ConfigError, match="--memory-stats: not with --window-overlap"):
+        split_settings(max_doc_tokens=9, window_overlap=1, memory_stats="a")
+    with pytest.raises(ConfigError, match="--attention-stats and --memory-stats are both"):
+        split_settings(attention_stats="a", memory_stats="./a")
+    with pytest.raises(ConfigError, match="both print A- lines"):
+        split_settings(print_attention="cross.0", print_alignment="hard")
