@@ -33,11 +33,11 @@ def is_printed(shown, lines):
 
 def test_the_tutorial_runs_and_prints_what_it_says(tmp_path):
     # The test's own environment is what the first block makes.
-    install, *blocks = code_blocks(PAGE, "sh", "python", "text")
+    install, *blocks = code_blocks(PAGE, "sh", "python", "output")
     assert "pip install -c constraints.txt -e ." in install.text
     script, shown = "set -e\n", {}
     for number, (language, file, text) in enumerate(blocks):
-        if language == "text":
+        if language == "output":
             shown[number - 1] = text.splitlines()
         elif language == "python":
             command = f"cat > {file}" if file else "python -"

@@ -17,6 +17,7 @@ from relu_nmt.vision.architectures import architectures
 from relu_nmt.vision.base import build_vision_model
 from relu_nmt.vision.config import VisionTransformerConfig
 from relu_nmt.vision.data_config import RECIPES
+from tests.chromium import PROGRAM, Chromium
 from tests.markdown import code_blocks
 
 ROOT = Path(__file__).parents[2]
@@ -179,3 +180,24 @@ def test_the_guide_to_images_tells_what_the_recipes_set():
         assert magnitude == recipe["rand_augment_magnitude"]
         if (kept := rows["validation keeps"][index]) or "eval_crop_ratio" in recipe:
             assert float(kept) == recipe["eval_crop_ratio"]
+
+
+@pytest.mark.skipif(PROGRAM is None, reason="needs Chromium")
+def test_the_search_of_the_site_has_a_worker_in_pages_read_as_files(tmp_path):
+    (tmp_path / "profile").mkdir()
+    own = (ROOT / "docs/site/worker.js").read_text("utf-8")
+    (tmp_path / "index.html").write_text(f"<body><script>{own}</script></body>")
+    (tmp_path / "part.js").write_text("const part = 40;")
+    (tmp_path / "sum.js").write_text("""addEventListener("message", async ({ data }) => {
+        await importScripts("part.js");
+        postMessage(part + data);
+    });""")
+    with Chromium(tmp_path / "profile") as browser:
+        browser.open((tmp_path / "index.html").as_uri())
+        browser.run("""(() => {
+            const worker = new Worker("sum.js");
+            worker.addEventListener("message", ({ data }) => { window.answer = data; });
+            worker.postMessage(2);
+        })()""")
+        browser.until("window.answer === 42", seconds=20)
+        assert browser.complaints() == []
