@@ -6,9 +6,13 @@ What is of a process (signals, pipes, what an import costs) is tested with one.
 import contextlib
 import importlib
 import io
+import os
 import sys
 import tempfile
 from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True)
@@ -46,3 +50,23 @@ def run_here(name, *arguments, stdin="", check=True):
         texts.append(stream.buffer.getvalue().decode("utf-8"))
     assert not check or code == 0, texts[1]
     return Done(code, *texts)
+
+
+def with_commands(folder):
+    """Return the environment of a shell that has the commands, installed or not, and one thread.
+
+    Args:
+        folder: to write them to.
+    """
+    modules = [path.stem for path in (ROOT / "relu_nmt/cli").glob("[a-z]*.py")]
+    programs = {f"relu-nmt-{name.replace('_', '-')}": f"-m relu_nmt.cli.{name}" for name in modules}
+    folder.mkdir(exist_ok=True)
+    for name, words in {**programs, "python": ""}.items():
+        (folder / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {words} "$@"\n')
+        (folder / name).chmod(0o755)
+    return {
+        **os.environ,
+        "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+    }

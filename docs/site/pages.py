@@ -122,9 +122,18 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     texts["api/recipes.md"] = recipes_page()
     for page, text in texts.items():
         files.append(File.generated(config, page, content=text))
-    style = (Path(__file__).with_name("style.css")).read_text("utf-8")
-    files.append(File.generated(config, "assets/own.css", content=style))
+    for name in ("style.css", "worker.js"):
+        own = Path(__file__).with_name(name).read_text("utf-8")
+        files.append(File.generated(config, f"assets/{name}", content=own))
     return files
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """Take our own worker for pages read as files, not the one that the theme would fetch."""
+    theirs = "https://unpkg.com/iframe-worker/shim"
+    if theirs not in output:
+        log.warning(f"{page.file.src_uri}: the theme no longer asks for {theirs}")
+    return output.replace(theirs, relative("assets/worker.js", page.file.src_uri))
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
@@ -186,9 +195,9 @@ def command_page(command: Command) -> str:
     for group in groups:
         actions = [own for own in group._group_actions if own.help != SUPPRESS]
         if actions:
-            title = {first[0]: "Arguments", first[1]: "Common to all commands"}.get(
-                str(group.title), str(group.title).capitalize().replace("_", " ")
-            )
+            own = str(group.title)
+            title = {first[0]: "Arguments", first[1]: "Common to all commands"}.get(own, own)
+            title = title[0].upper() + title[1:].replace("_", " ")
             parts += [f"## {title}", flags(parser, actions)]
     return "\n\n".join(parts)
 

@@ -1,7 +1,6 @@
 """--user-module, --attention-stats and --print-attention, by the example that users copy."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 
 from relu_nmt.cli import generate
+from tests.commands import with_commands
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples/own_attention"
@@ -25,9 +25,7 @@ def trained(tmp_path_factory):
     done = subprocess.run(
         ["bash", EXAMPLE / "run.sh"],
         env={
-            **os.environ,
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-            "OMP_NUM_THREADS": "1",
+            **with_commands(folder / "bin"),
             "OUT": str(folder),
             "DOCUMENTS": "20",
             "UPDATES": "3",

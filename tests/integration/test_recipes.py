@@ -10,6 +10,7 @@ import torch
 from relu_nmt.recipes import average, preprocess, score, train_images, train_translation
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.vision.loading import ImageClassifier
+from tests.markdown import code_blocks
 from tests.unit.vision.made_images import make_squares
 
 README = Path(__file__).parents[2] / "README.md"
@@ -115,7 +116,7 @@ def test_scores_are_numbers(folder):
 
 def test_the_readme_trains_goes_on_and_translates(folder, tmp_path, monkeypatch, capfd):
     section = README.read_text("utf-8").partition("From Python:")[2]
-    code = re.search(r"```python\n(.*?)```", section, re.DOTALL)[1]
+    code = code_blocks(section, "python")[0].text
     for large, small in (
         ("reluformer_iwslt_de_en", "reluformer_tiny"),
         ("20_000", "3"),

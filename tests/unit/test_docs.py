@@ -17,6 +17,7 @@ from relu_nmt.vision.architectures import architectures
 from relu_nmt.vision.base import build_vision_model
 from relu_nmt.vision.config import VisionTransformerConfig
 from relu_nmt.vision.data_config import RECIPES
+from tests.markdown import code_blocks
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs/attention.md").read_text("utf-8")
@@ -77,9 +78,9 @@ def test_the_table_of_vision_models_has_every_shape_and_its_true_size():
 
 def test_the_example_of_vision_models_runs():
     text = (ROOT / "docs/vision.md").read_text("utf-8")
-    [code] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    [block] = code_blocks(text, "python")
     found = {}
-    exec(code, found)
+    exec(block.text, found)
     assert found["output"].logits.shape == (2, 10)
     assert found["output"].intermediate[1].shape == (2, 192, 7, 12)
 
@@ -131,10 +132,9 @@ def test_the_limits_of_auto_are_those_of_the_code():
 def test_the_code_of_the_guide_runs(monkeypatch, capsys):
     # What it registers is forgotten afterwards.
     monkeypatch.setattr(attentions, "_entries", dict(attentions._entries))
-    blocks = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
     namespace: dict = {"__name__": __name__}
-    for block in blocks:
-        exec(block, namespace)
+    for block in code_blocks(GUIDE, "python"):
+        exec(block.text, namespace)
     assert "torch.Size([1, 4, 10, 16])" in capsys.readouterr().out
     warm = build_attention(AttentionSpec.parse("warm_softmax"), "cross", 0, 2, 4, dropout=0.0)
     assert warm.config.temperature == 2.0
@@ -147,11 +147,7 @@ def test_the_picture_of_the_layers_is_drawn_from_their_rules():
 
 
 @pytest.mark.parametrize(
-    "path",
-    [
-        "README.md",
-        *(f"docs/{n}.md" for n in ("attention", "architecture", "layers", "images", "serving")),
-    ],
+    "path", ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 )
 def test_links_lead_somewhere(path):
     text = re.sub("<!--.*?-->", "", (ROOT / path).read_text("utf-8"), flags=re.DOTALL)

@@ -12,6 +12,7 @@ from relu_nmt.modules import feed_forwards, norms, position_schemes
 from relu_nmt.vision import vision_blocks
 from relu_nmt.vision.config import VisionTransformerConfig
 from relu_nmt.vision.vision_transformer import VisionTransformer
+from tests.markdown import code_blocks
 
 GUIDE = (Path(__file__).parents[2] / "docs/layers.md").read_text("utf-8")
 REGISTRIES = {
@@ -41,8 +42,8 @@ def forgotten():
 
 def test_the_code_of_the_guide_runs(forgotten):
     namespace: dict = {"__name__": __name__}
-    for block in re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL):
-        exec(block, namespace)
+    for block in code_blocks(GUIDE, "python"):
+        exec(block.text, namespace)
     shape = {"image_size": 8, "patch_size": 4, "embed_dim": 16, "layers": 1, "heads": 2}
     vision = VisionTransformerConfig(
         block="local", feed_forward="relu2", norm="rms", pooling="mean", **shape
