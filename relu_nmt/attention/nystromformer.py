@@ -105,7 +105,8 @@ class NystromformerAttention(Attention):
             scale = scale * self.scale
 
         to_landmarks = self._kernel(q, landmark_k, present, scale)  # [B, H, N, m]
-        if num_tokens <= self.config.landmarks:
+        # In an exported graph N may be any: it takes the other way, which gives the same.
+        if isinstance(num_tokens, int) and num_tokens <= self.config.landmarks:
             return to_landmarks @ landmark_v
         core = self._kernel(landmark_q, landmark_k, present, scale)  # [B, H, m, m]
         # Landmarks without tokens have neither row nor column; the inverse leaves them so.
@@ -138,13 +139,15 @@ def segment_means(visibility: Visibility, num_tokens: int, count: int, like: Ten
     Args:
         visibility: which tokens are real.
         num_tokens: N, with padding.
-        count: the largest number of segments; m is the smaller one of it and N.
+        count: the largest number of segments; m is the smaller one of it and N, but always this
+            in an exported graph for any N.
         like: gives dtype and device.
     """
     real_tokens = visibility.counts[:, 0].to(like.device, torch.int64)  # [B or 1, 1]
     size = ((real_tokens + count - 1) // count).clamp_min(1)
     segment = visibility.key_positions().to(like.device) // size  # [B or 1, N]
-    numbers = torch.arange(min(count, num_tokens), device=like.device)
+    most = min(count, num_tokens) if isinstance(num_tokens, int) else count
+    numbers = torch.arange(most, device=like.device)
     member = segment[:, None, :] == numbers[:, None]  # [B or 1, m, N]
     if visibility.key_mask is not None:
         member = member & visibility.key_mask[:, None, :]

@@ -96,12 +96,13 @@ class PerformerAttention(FeatureAttention):
         stabiliser = largest.amax(2, keepdim=True)  # c, [B, H, 1, 1]
         keys = (products - halves - stabiliser).exp()
         seen = stabiliser  # c_i, [B, H, Nq or 1, 1]
-        if visibility.hides_later:
+        # ONNX has no running maximum.
+        by_matrix = visibility.hides_later and torch.compiler.is_exporting()
+        if (visibility.ancestry is not None or by_matrix) and visibility.hidden is not None:
+            rows = largest.transpose(2, 3).masked_fill(visibility.hidden, -LARGEST_PRODUCT)
+            seen = rows.amax(3, keepdim=True)  # over [B, H, Nq, Nk]
+        elif visibility.hides_later:
             seen = largest.cummax(2).values[:, :, k.size(2) - q.size(2) :]
-        elif visibility.ancestry is not None:
-            hidden = ~visibility.ancestry[:, None]
-            rows = largest.transpose(2, 3).masked_fill(hidden, -LARGEST_PRODUCT)  # [B, H, Nq, Nk]
-            seen = rows.amax(3, keepdim=True)
         rescaled = queries * (stabiliser - seen).exp()
         # One more feature for the keys' epsilon, which is not rescaled.
         total = SOFTMAX_EPSILON * queries.sum(-1, keepdim=True)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -92,16 +93,31 @@ class SOFTAttention(Attention):
         return AttentionOutput(values)
 
     def _landmarks(self, q: Tensor) -> Tensor:
-        stride = self.config.stride
-        windows = F.pad(q, (0, 0, 0, -q.size(2) % stride)).unflatten(2, (-1, stride)).flatten(3)
+        windows = in_windows(q, self.config.stride)
         return F.gelu(self.norm(self.window(windows)))
 
     def _present(self, visibility: Visibility) -> Tensor | None:
         """Return [B, 1, 1, m] bool: the landmarks that any real token has made."""
         if visibility.key_mask is None:
             return None
-        real = F.pad(visibility.key_mask, (0, -visibility.num_keys % self.config.stride))
-        return real.unflatten(1, (-1, self.config.stride)).any(-1)[:, None, None, :]
+        real = visibility.key_mask[:, None, :, None]
+        return in_windows(real, self.config.stride).any(-1)[:, :, None, :]
+
+
+def in_windows(x: Tensor, stride: int) -> Tensor:
+    """Return x [B, H, N, d] as [B, H, m, stride * d], with zeros behind the last token.
+
+    In an exported graph for any N the last window is of zeros only.
+    """
+    num_tokens = x.size(2)
+    if isinstance(num_tokens, int):
+        filled = F.pad(x, (0, 0, 0, -num_tokens % stride))
+        return filled.unflatten(2, (-1, stride)).flatten(3)
+    # torch.export takes m as 1 for always, or never 1, and cannot divide by the stride.
+    count = (num_tokens + 2 * stride - 1) // stride
+    places = torch.arange(stride, device=x.device)
+    tokens = torch.arange(count, device=x.device)[:, None] * stride + places
+    return F.pad(x, (0, 0, 0, 2 * stride - 1))[:, :, tokens].flatten(3)
 
 
 def gaussian(x: Tensor, y: Tensor) -> Tensor:

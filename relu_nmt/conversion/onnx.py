@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from relu_nmt.attention import attentions
 from relu_nmt.attention.base import Attention
 from relu_nmt.attention.spec import AttentionSpec
 from relu_nmt.data.dictionary import Dictionary
@@ -29,11 +30,6 @@ try:
 except ImportError as missing:
     raise MissingExtraError('ONNX is not installed: pip install "relu-nmt[onnx]"') from missing
 
-COMPARED = (
-    *("softmax", "reluformer", "pointwise", "rela", "polynomial", "entmax", "entmax15"),
-    *("sparsemax", "linear", "efficient", "cosformer", "sima", "xca"),
-)
-"""Attentions whose graphs are tested to compute what the model computes."""
 LONGEST = 4096
 """Tokens of the longest source and target where positions are waves, whose table is stored."""
 
@@ -85,10 +81,10 @@ def save_onnx(loaded: LoadedModel, folder: Path) -> None:
         )
     for slot in ("encoder", "decoder", "cross"):
         name = AttentionSpec.parse(model.config.attention_of(slot)).name
-        if name not in COMPARED:
+        if not attentions.is_built_in(name):
             raise CheckpointError(
-                f"attention {name} ({slot}): its graph is not compared with it; ONNX is for "
-                f"{', '.join(COMPARED)}"
+                f"attention {name} ({slot}): one of your own, whose graph no test compares with "
+                "it; ONNX is for those of relu_nmt"
             )
     longest = {
         "source": _prepare(model, "encoder", model.most_source_tokens),
@@ -194,8 +190,9 @@ def _export(
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
+            model.eval()(*inputs.values())  # draws a performer's features, as no graph could
             program = torch.onnx.export(
-                model.eval(),
+                model,
                 tuple(inputs.values()),
                 dynamo=True,
                 dynamic_shapes=tuple(shapes),

@@ -104,7 +104,9 @@ class PreprocessConfig(ClusterOptions):
         0.0,
         "split training text at random instead of in the likeliest way: probability of dropping a "
         "merge (subword-nmt; 0.1 is usual), or power of the probabilities (sentencepiece; 0.2). "
-        "Other seeds give other folders, which --extra-data of relu-nmt-train joins",
+        "Each of several --trainpref has draws of its own: --trainpref train,train,train makes "
+        "three samples of one text, of which relu-nmt-train DIR/shard0:DIR/shard1:DIR/shard2 takes "
+        "another one each epoch",
         least=0,
         most=1,
         metavar="X",
@@ -210,8 +212,16 @@ class PreprocessConfig(ClusterOptions):
             language = None if self.joined_dictionary else self.languages[0]
             name = subword_file_name(self.subword, language)
             others |= {"subword_model": f"{folders[0]}/{name}", "subword_size": DEFAULT_SUBWORDS}
+        # One text given several times is to be in other pieces each time.
+        step = 1 if self.subword_sampling else 0
         return [
-            replace(own, trainpref=text, destdir=folder, **(others if i else {}))
+            replace(
+                own,
+                trainpref=text,
+                destdir=folder,
+                seed=own.seed + i * step,
+                **(others if i else {}),
+            )
             for i, (text, folder) in enumerate(zip(self.training_texts, folders, strict=True))
         ]
 

@@ -4,13 +4,19 @@ from functools import partial
 from typing import Any
 
 from relu_nmt.attention.spec import ATTENTION_PRESETS
-from relu_nmt.config import option, settings
+from relu_nmt.config import checked_by, option, settings
 from relu_nmt.data.dictionary import BOS, EOS
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules import position_schemes
 from relu_nmt.modules.config import TransformerOptions, attention_option, size_option
 
-_positions = partial(option, metavar="NAME", choices=position_schemes)
+
+def _known(names: str) -> None:
+    for name in names.split("+"):
+        position_schemes.check(name)
+
+
+_positions = partial(option, metavar="NAME", parse=checked_by(_known))
 LEARNED_POSITIONS = 1024
 _LONGEST = f"default: with learned positions, of which there are as many, {LEARNED_POSITIONS}"
 
@@ -50,7 +56,7 @@ class TransformerConfig(TransformerOptions):
     )
     positions: str = _positions(
         "sinusoidal",
-        f"how positions enter: {', '.join(position_schemes.names())}",
+        f"how positions enter: {', '.join(position_schemes.names())}; or several, as sinusoidal+t5",
         constants={"--no-token-positional-embeddings": "none"},
     )
     encoder_positions: str | None = _positions(

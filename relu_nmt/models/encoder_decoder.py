@@ -23,7 +23,12 @@ from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.decoder_state import DecoderState
 from relu_nmt.modules import position_schemes
 from relu_nmt.modules.multihead import CrossAttention, MultiheadAttention, SelfAttention
-from relu_nmt.modules.positions import PositionConfig, PositionScheme
+from relu_nmt.modules.positions import (
+    PositionConfig,
+    PositionScheme,
+    build_positions,
+    kinds_of,
+)
 from relu_nmt.modules.transformer_layer import LayerConfig, TransformerLayer, run_layer
 
 
@@ -420,22 +425,20 @@ def _attention(config: TransformerConfig, slot: str, layer: int) -> Attention:
 
 
 def _position_scheme(config: TransformerConfig, side: str) -> PositionScheme:
-    name, attention = config.positions_of(side), config.attention_of(side)
-    kind = position_schemes.get(name)
+    names, attention = config.positions_of(side), config.attention_of(side)
     able = attentions.get(AttentionSpec.parse(attention).name).capabilities
-    if kind.needs_scores and not able.scores:
+    if not able.scores and any(kind.needs_scores for kind in kinds_of(names)):
         without = [n for n in position_schemes.names() if not position_schemes.get(n).needs_scores]
         raise ConfigError(
-            f"--{side}-positions {name} acts on attention scores, which --{side}-attention "
+            f"--{side}-positions {names} acts on attention scores, which --{side}-attention "
             f"{attention} does not compute; choose {', '.join(without)} or another attention"
         )
     which = {"encoder": "source", "decoder": "target"}[side]
-    return kind(
-        PositionConfig(
-            embed_dim=getattr(config, f"{side}_embed_dim"),
-            num_heads=getattr(config, f"{side}_attention_heads"),
-            causal=side == "decoder",
-            max_positions=config.max_positions_of(side),
-            flag=f"--max-{which}-positions",
-        )
+    place = PositionConfig(
+        embed_dim=getattr(config, f"{side}_embed_dim"),
+        num_heads=getattr(config, f"{side}_attention_heads"),
+        causal=side == "decoder",
+        max_positions=config.max_positions_of(side),
+        flag=f"--max-{which}-positions",
     )
+    return build_positions(names, place)

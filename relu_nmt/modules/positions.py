@@ -5,20 +5,21 @@ adds a bias to the scores. The last two are for self-attention only: the distanc
 and a source token has no fixed meaning, so cross-attention sees positions only as far as the
 states carry them.
 
-One of your own is a subclass of :class:`PositionScheme`, registered by name.
+One of your own is a subclass of :class:`PositionScheme`, registered by name. Names joined by a plus
+(``sinusoidal+t5``) are several schemes at once.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from relu_nmt.attention.bias import ScoreBias
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.errors import DataError
+from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.modules import position_schemes
 
 
@@ -58,7 +59,7 @@ class PositionScheme(nn.Module):
         (3, 4)
     """
 
-    needs_scores: ClassVar[bool] = False
+    needs_scores: bool = False
     """Whether it has ``rotate`` or ``bias``, which only mechanisms with scores can use."""
     max_positions: int | None = None
 
@@ -193,3 +194,65 @@ class LearnedPositions(PositionScheme):
                 "positions"
             )
         return self.weight[start:end]
+
+
+class JoinedPositions(PositionScheme):
+    """Several schemes at once: their vectors are added, and each turns what the one before turned.
+
+    Args:
+        schemes: two or more.
+
+    Raises:
+        ConfigError: more than one has a bias.
+    """
+
+    def __init__(self, schemes: Sequence[PositionScheme]) -> None:
+        super().__init__(schemes[0].config)
+        if sum(type(scheme).bias is not PositionScheme.bias for scheme in schemes) > 1:
+            raise ConfigError("only one of several position schemes can add a bias to the scores")
+        self.schemes = cast(Sequence[PositionScheme], nn.ModuleList(schemes))
+        self.needs_scores = any(scheme.needs_scores for scheme in schemes)
+        limits = [scheme.max_positions for scheme in schemes]
+        self.max_positions = min((n for n in limits if n is not None), default=None)
+
+    def embed(self, num_positions: int, start: int = 0) -> Tensor | None:
+        """See :meth:`PositionScheme.embed`."""
+        found = [scheme.embed(num_positions, start) for scheme in self.schemes]
+        vectors = [one for one in found if one is not None]
+        return torch.stack(vectors).sum(0) if vectors else None
+
+    def rotate(self, q: Tensor, k: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """See :meth:`PositionScheme.rotate`."""
+        for scheme in self.schemes:
+            q, k = scheme.rotate(q, k, positions)
+        return q, k
+
+    def bias(self, visibility: Visibility) -> ScoreBias | None:
+        """See :meth:`PositionScheme.bias`."""
+        found = [scheme.bias(visibility) for scheme in self.schemes]
+        return next((bias for bias in found if bias is not None), None)
+
+
+def kinds_of(names: str) -> list[type[PositionScheme]]:
+    """Return the schemes of a text such as ``sinusoidal+t5``.
+
+    Raises:
+        ConfigError: one is not registered.
+    """
+    return [position_schemes.get(name) for name in names.split("+")]
+
+
+def build_positions(names: str, config: PositionConfig) -> PositionScheme:
+    """Return the scheme of such a text, or of a single name.
+
+    Raises:
+        ConfigError: one is not registered, does not fit, or more than one has a bias.
+
+    Example:
+        >>> config = PositionConfig(embed_dim=4, num_heads=1, causal=False, max_positions=8)
+        >>> scheme = build_positions("sinusoidal+t5", config)
+        >>> tuple(scheme.embed(3).shape), tuple(scheme.bias(Visibility(3, 3)).table.shape)
+        ((3, 4), (1, 5))
+    """
+    schemes = [kind(config) for kind in kinds_of(names)]
+    return schemes[0] if len(schemes) == 1 else JoinedPositions(schemes)

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from relu_nmt.attention import attentions
+from relu_nmt.attention.spec import AttentionSpec
 from relu_nmt.data.batches import collate
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.decoding.translations import SourceSentence
@@ -128,6 +130,8 @@ SLOTS = [
     ("sima", "entmax", "linear"),
     ("xca", "sparsemax", "linear"),
     ("entmax15", "cosformer", "entmax15"),
+    ("soft:stride=3", "performer", "linformer"),
+    ("nystromformer:landmarks=8", "performer:kernel=relu", "performer"),
 ]
 
 
@@ -164,13 +168,19 @@ def test_graphs_compute_the_same_at_all_lengths(encoder, decoder, cross, tmp_pat
             np.testing.assert_allclose(found, own, atol=1e-4)
 
 
-def test_what_cannot_be_a_graph_is_told(tmp_path):
+def test_every_attention_is_compared():
+    compared = {AttentionSpec.parse(text).name for own in SLOTS for text in own} | {*MODELS}
+    assert compared >= {name for name in attentions.names() if attentions.is_built_in(name)}
+
+
+def test_an_attention_of_ones_own_is_not_compared(tmp_path, monkeypatch):
     pytest.importorskip("onnxscript")
     from relu_nmt.conversion.onnx import save_onnx
 
+    monkeypatch.setattr(attentions, "is_built_in", lambda name: name != "soft")
     task = Translator.from_checkpoint(CHECKPOINTS / "softmax.safetensors", "cpu").task
     config = TransformerConfig(encoder_layers=1, decoder_layers=1, encoder_attention="soft")
-    with pytest.raises(CheckpointError, match=r"attention soft \(encoder\): its graph is not comp"):
+    with pytest.raises(CheckpointError, match=r"attention soft \(encoder\): one of your own"):
         save_onnx(LoadedModel(build_model(config, task), task), tmp_path)
 
 

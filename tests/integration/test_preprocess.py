@@ -471,3 +471,26 @@ def test_training_text_is_split_at_random(corpus, subword):
         train = task.load_split("train")
         texts.append([task.decode_target(ids) for ids in train.targets()])
     assert texts[0] == texts[1] == texts[2]  # in other pieces
+
+
+def test_one_text_given_several_times_is_split_in_other_pieces_each_time(corpus):
+    text = ",".join([str(corpus / "train")] * 3)
+    words = ["-s", "de", "-t", "en", "--trainpref", text, "--destdir", str(corpus / "samples")]
+    flags = ["--joined-dictionary", "--subword", "subword-nmt", "--subword-size", "60"]
+    assert main([*words, *flags, "--subword-sampling", "0.2"]) == 0
+    folders = [corpus / f"samples/shard{i}" for i in range(3)]
+    found = [contents(folder) for folder in folders]
+    for language in ("de", "en"):
+        assert len({own[f"train.de-en.{language}.bin"] for own in found}) == 3
+    assert len({own["dict.de.txt"] for own in found}) == 1
+    tasks = list(map(TranslationTask.from_data_folder, folders))
+    first, *others = [
+        [task.decode_target(ids) for ids in task.load_split("train").targets()] for task in tasks
+    ]
+    assert all(own == first for own in others)
+    # Without draws the folders are the same, whatever their number.
+    words[-1] = str(corpus / "usual-shards")
+    assert main([*words, *flags]) == 0
+    usual = [contents(corpus / f"usual-shards/shard{i}") for i in range(2)]
+    name = "train.de-en.de.bin"
+    assert usual[0][name] == usual[1][name] != found[0][name]

@@ -50,7 +50,7 @@ def ways(settings_class, own_class, name, value, folder):
         (GenerationConfig, GenerationConfig, "max_len_a", math.inf, "expected a number"),
         (TranslationTrainingSettings, TransformerConfig, "feed_forward", "foo", "choose one of"),
         (TranslationTrainingSettings, TransformerConfig, "norm", "foo", "expected one of layer"),
-        (TranslationTrainingSettings, TransformerConfig, "positions", "foo", "expected one of"),
+        (TranslationTrainingSettings, TransformerConfig, "positions", "foo", "choose one of"),
         (TranslationTrainingSettings, TransformerConfig, "dropout", math.nan, "expected a number"),
         (TranslationTrainingSettings, TransformerConfig, "encoder_layers", 0, "expected 1 or more"),
     ],

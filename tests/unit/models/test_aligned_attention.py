@@ -29,7 +29,7 @@ MECHANISMS = [
     *(pytest.param({"attention": name}, id=name) for name in attentions.names()),
     *(
         pytest.param({"attention": "reluformer", "positions": name}, id=f"reluformer-{name}")
-        for name in position_schemes.names()
+        for name in [*position_schemes.names(), "sinusoidal+t5"]
     ),
     pytest.param(
         {

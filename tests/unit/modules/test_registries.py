@@ -1,5 +1,7 @@
 """Every registered feed-forward network, norm and position scheme: registered means tested."""
 
+import re
+
 import pytest
 import torch
 
@@ -18,6 +20,8 @@ CHOICES = [
     *(pytest.param({"positions": name}, id=name) for name in position_schemes.names()),
     pytest.param({"encoder_positions": "alibi", "decoder_positions": "rotary"}, id="two"),
     pytest.param({"positions": "t5", "attention": "softmax"}, id="t5-softmax"),
+    pytest.param({"positions": "sinusoidal+t5"}, id="sinusoidal+t5"),
+    pytest.param({"encoder_positions": "learned+rotary+alibi"}, id="learned+rotary+alibi"),
 ]
 
 
@@ -115,12 +119,13 @@ def test_gated_networks_multiply_by_the_activation():
 
 
 @pytest.mark.parametrize("attention", attentions.names())
-@pytest.mark.parametrize("name", ["rotary", "alibi", "t5"])
+@pytest.mark.parametrize("name", ["rotary", "alibi", "t5", "sinusoidal+t5"])
 def test_schemes_inside_attention_need_scores(name, attention):
     if attentions.get(attention).capabilities.scores:
         make_model(encoder_positions=name, encoder_attention=attention).encode(batch()[0])
         return
-    message = f"--encoder-positions {name} acts on attention scores, which --encoder-attention "
+    flag = re.escape(f"--encoder-positions {name}")
+    message = f"{flag} acts on attention scores, which --encoder-attention "
     with pytest.raises(ConfigError, match=message + attention) as caught:
         make_model(encoder_positions=name, encoder_attention=attention)
     assert "\n" not in str(caught.value)
@@ -140,3 +145,31 @@ def test_one_visibility_serves_all_layers_of_a_pass():
     scheme = make_model(positions="t5").encoder.embedding.positions
     relative = scheme.relative(Visibility(4, 4))
     assert relative.bias.table.shape == (2, 7)
+
+
+def test_joined_schemes_act_like_each_of_them():
+    """With the other one's part taken away, a model of two schemes is a model of one."""
+    both, source = make_model(encoder_positions="sinusoidal+t5"), batch()[0]
+    waves, t5 = both.encoder.embedding.positions.schemes
+    seen = {}
+    for name in ("sinusoidal", "t5"):
+        alone = make_model(encoder_positions=name)
+        known = {k: v for k, v in both.state_dict().items() if k in alone.state_dict()}
+        if name == "t5":
+            known["encoder.embedding.positions.weight"] = t5.weight
+        alone.load_state_dict(known)
+        seen[name] = alone.encode(source).states
+    both.encoder.embedding.positions.schemes[0].table.zero_()
+    torch.testing.assert_close(both.encode(source).states, seen["t5"])
+    waves.table.copy_(waves._waves(len(waves.table)))
+    torch.nn.init.zeros_(t5.weight)
+    torch.testing.assert_close(both.encode(source).states, seen["sinusoidal"])
+    assert not torch.allclose(seen["t5"], seen["sinusoidal"])
+
+
+def test_joined_schemes_add_one_bias_and_are_known():
+    with pytest.raises(ConfigError, match="only one of several position schemes can add a bias"):
+        make_model(positions="alibi+t5")
+    with pytest.raises(ConfigError, match=r"unknown position scheme 'rotery'; did you mean rotary"):
+        make_model(positions="sinusoidal+rotery")
+    assert make_model(positions="learned+alibi", max_source_positions=9).most_source_tokens == 9
