@@ -4,19 +4,16 @@ A segment is a group of consecutive sentences, compared with the joined referenc
 sentence is a group of one, a document a group of all its sentences.
 """
 
-import itertools
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from relu_nmt.corpus.translation import ESCAPED_UNK, TranslationTask
-from relu_nmt.data.groups import SINGLE_SENTENCES, Groups
+from relu_nmt.data.groups import SINGLE_SENTENCES
 from relu_nmt.data.split import Split
 from relu_nmt.decoding.document_search import TranslatedDocuments
-from relu_nmt.decoding.generator import Generator
-from relu_nmt.decoding.translations import Line, SourceSentence
+from relu_nmt.decoding.translations import Line
 from relu_nmt.evaluation.bleu import COMPOUND, MetricConfig, Score, ScoringConfig
 from relu_nmt.evaluation.buckets import DEFAULT_POSITIONS, bucket_scores, position_buckets
 from relu_nmt.evaluation.document_scores import (
@@ -26,9 +23,6 @@ from relu_nmt.evaluation.document_scores import (
     join_lines,
 )
 from relu_nmt.evaluation.significance import SegmentStatistics
-
-SAMPLES = 3
-CHECKED_SENTENCES = 2
 
 
 class AlignedSentence(NamedTuple):
@@ -221,143 +215,3 @@ class SplitScorer:
         targets = self._split.targets()
         lines = (self._task.target_tokens(ids, ESCAPED_UNK) for ids in targets)
         return [" ".join(pipeline.join_words(line.split())) for line in lines]
-
-
-class Processes(Protocol):
-    """The processes that train together; each translates its share."""
-
-    rank: int
-    world_size: int
-
-    def gather(self, value: Any) -> list[Any]:
-        """Return every process's value, by rank."""
-
-    def from_first(self, value: Any) -> Any:
-        """Return the value of process 0 in all processes."""
-
-
-class ValidationBleu:
-    """Translates a split and scores it against its references.
-
-    Each group of sentences is translated at once; single sentences are groups of one. Of joined
-    sentences whole documents are scored (d-BLEU), so that the score does not depend on how the
-    groups were cut.
-
-    Args:
-        generator: searches with the model being trained.
-        task: tokenisation and dictionaries.
-        split: ``valid``...
-        scoring: settings of the score.
-        processes: who shares the work.
-        say: prints a line; the score's signature and samples go there.
-        num_samples: translations to print each time.
-        groups: the sentences to translate together, all of the split; None for each on its own.
-        longest: most tokens of a source; the translations of longer ones are empty. None: any.
-    """
-
-    metric_names = ("bleu",)
-
-    def __init__(
-        self,
-        generator: Generator,
-        task: TranslationTask,
-        split: Split,
-        scoring: ScoringConfig,
-        processes: Processes,
-        say: Callable[[str], None],
-        num_samples: int = 0,
-        groups: Groups | None = None,
-        longest: int | None = None,
-    ) -> None:
-        self._longest = longest
-        self._generator = generator
-        self._task = task
-        self._split = split
-        self._scoring = scoring
-        self._processes = processes
-        self._say = say
-        self._num_samples = num_samples
-        self._of_documents = groups is not None
-        self._groups = split.groups() if groups is None else groups
-
-    def score(self) -> dict[str, float]:
-        """Return ``bleu``, 0 to 100.
-
-        Raises:
-            ConfigError: the model's scores are not finite, so that there is no translation.
-        """
-        processes = self._processes
-        # Dealt out in order of length, the shares take equally long.
-        mine = self._by_length()[processes.rank :: processes.world_size]
-        everyones = processes.gather(list(zip(mine, self._translate(mine), strict=True)))
-        score = None
-        if processes.rank == 0:
-            tokens = [line for _, line in sorted(itertools.chain.from_iterable(everyones))]
-            lines = [Line(self._task.target_text.decode(line), line) for line in tokens]
-            score = self._score(lines).value
-            self._print_samples([line.text for line in lines])
-        return {"bleu": processes.from_first(score)}
-
-    def _score(self, lines: list[Line]) -> Score:
-        """Score the translations of all sentences or groups, and print it."""
-        scorer = SplitScorer(self._task, self._split, self._scoring)
-        if not self._of_documents:
-            score = scorer.score(lines)
-            self._say(f"{score}")
-            return score
-        groups = np.bincount(self._groups.document)  # of each document
-        parts = cut_by_counts(lines, groups, self._split.name)
-        texts = join_lines([[line.text for line in own] for own in parts])
-        tokens = [[token for line in own for token in line.tokens] for own in parts]
-        documents = [Line(*line) for line in zip(texts, tokens, strict=True)]
-        score = scorer.score(documents, self._split.documents)
-        self._say(f"{len(documents):,} documents: d-{score}")
-        return score
-
-    def _by_length(self) -> list[int]:
-        """Return the numbers of the sentences or groups, the shortest first."""
-        return np.argsort(self._lengths(), kind="stable").tolist()
-
-    def _lengths(self) -> np.ndarray:
-        return self._split.group_sizes(self._groups)[0]
-
-    def check(self, largest: bool) -> None:
-        """Translate the shortest sentences or groups, and see that the references are there.
-
-        Args:
-            largest: also translate the longest batch, to about as many tokens; a model that has
-                learnt nothing would go on to the limit.
-
-        Raises:
-            DataError: the split has no references.
-        """
-        numbers = self._by_length()
-        self._translate(numbers[:CHECKED_SENTENCES])
-        if largest:
-            whole = self._generator.config
-            self._generator.config = replace(whole, max_len_a=1.0, max_len_b=whole.min_len)
-            try:
-                self._translate(numbers[-self._generator.first_batch(self._lengths()) :])
-            finally:
-                self._generator.config = whole
-        self._task.references(self._split)
-
-    def _translate(self, numbers: Sequence[int]) -> list[list[str]]:
-        """Return the best translation of each sentence or group, as dictionary tokens."""
-        joined = [self._split.joined(self._groups.sentences(number))[0] for number in numbers]
-        longest = self._longest
-        read = [ids if longest is None or len(ids) <= longest else ids[-1:] for ids in joined]
-        found = self._generator.translate([SourceSentence(ids) for ids in read])
-        return [self._task.target_dictionary.symbols_of(best.tokens) for best, *_ in found]
-
-    def _print_samples(self, texts: Sequence[str]) -> None:
-        if not self._num_samples:
-            return
-        references = self._task.references(self._split)
-        if self._of_documents:
-            counts = self._groups.count
-            references = join_lines(cut_by_counts(references, counts, self._split.name))
-        step = max(1, len(texts) // self._num_samples)
-        for number in range(0, len(texts), step)[: self._num_samples]:
-            self._say(f"example hypothesis: {texts[number]}")
-            self._say(f"example reference: {references[number]}")

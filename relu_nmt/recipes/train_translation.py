@@ -14,8 +14,6 @@ from relu_nmt.data.shards import ShardedBatches, data_folders
 from relu_nmt.data.split import Split
 from relu_nmt.decoding.generator import Generator
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
-from relu_nmt.evaluation.bleu import ScoringConfig
-from relu_nmt.evaluation.split_score import SAMPLES, ValidationBleu
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.loading import build_model, refuse_images, start_weights
 from relu_nmt.models.config import TransformerConfig
@@ -24,6 +22,7 @@ from relu_nmt.models.objective import TranslationObjective
 from relu_nmt.recipes.training import Training, run_training
 from relu_nmt.recipes.training_settings import TranslationTrainingSettings as Settings
 from relu_nmt.recipes.training_settings import detokenizer_settings, search_settings
+from relu_nmt.recipes.validation_bleu import ValidationBleu
 from relu_nmt.training.batches import Scorer, TrainingData
 from relu_nmt.training.checkpoint import read_metadata
 from relu_nmt.training.results import TrainingResult
@@ -293,12 +292,11 @@ class TranslationTraining(Training):
         return ValidationBleu(
             Generator([model], search, self.task.target_dictionary, dtype, self.task.separators),
             self.task,
-            batches.split,
-            ScoringConfig(scoring="bleu" if options.eval_tokenized_bleu else "sacrebleu"),
+            batches,
+            options,
             self.process,
             self.say,
-            SAMPLES if options.eval_bleu_print_samples else 0,
-            batches.groups if self.settings.documents.active else None,
+            self.settings.documents.active,
             self._longest[0],
         )
 

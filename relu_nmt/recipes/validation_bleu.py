@@ -1,0 +1,147 @@
+"""BLEU of the translations of a validation set, while a model is trained."""
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from relu_nmt.corpus.translation import TranslationTask
+from relu_nmt.data.batches import TranslationBatches
+from relu_nmt.decoding.generator import Generator
+from relu_nmt.decoding.translations import Line, SourceSentence
+from relu_nmt.evaluation.bleu import Score, ScoringConfig
+from relu_nmt.evaluation.document_scores import cut_by_counts, join_lines
+from relu_nmt.evaluation.split_score import SplitScorer
+from relu_nmt.recipes.training_settings import EvalBleuOptions
+from relu_nmt.training.distributed import ProcessGroup
+
+SAMPLES = 3
+CHECKED_SENTENCES = 2
+
+
+class ValidationBleu:
+    """Translates a split and scores it against its references.
+
+    Each group of sentences is translated at once; single sentences are groups of one. Of joined
+    sentences whole documents are scored (d-BLEU), so that the score does not depend on how the
+    groups were cut.
+
+    Args:
+        generator: searches with the model being trained.
+        task: tokenisation and dictionaries.
+        batches: of the split; their groups of sentences are what is translated at once.
+        options: how the score is computed, and whether samples are printed.
+        process: this one among those that share the work.
+        say: prints a line; the score's signature and samples go there.
+        of_documents: the groups are of documents.
+        longest: most tokens of a source; the translations of longer ones are empty. None: any.
+    """
+
+    metric_names = ("bleu",)
+
+    def __init__(
+        self,
+        generator: Generator,
+        task: TranslationTask,
+        batches: TranslationBatches,
+        options: EvalBleuOptions,
+        process: ProcessGroup,
+        say: Callable[[str], None],
+        of_documents: bool,
+        longest: int | None,
+    ) -> None:
+        self._longest = longest
+        self._generator = generator
+        self._task = task
+        self._split = batches.split
+        self._groups = batches.groups
+        self._scoring = ScoringConfig(
+            scoring="bleu" if options.eval_tokenized_bleu else "sacrebleu"
+        )
+        self._process = process
+        self._say = say
+        self._num_samples = SAMPLES if options.eval_bleu_print_samples else 0
+        self._of_documents = of_documents
+
+    def score(self) -> dict[str, float]:
+        """Return ``bleu``, 0 to 100.
+
+        Raises:
+            ConfigError: the model's scores are not finite, so that there is no translation.
+        """
+        process = self._process
+        # Dealt out in order of length, the shares take equally long.
+        mine = self._by_length()[process.rank :: process.world_size]
+        everyones = process.gather(list(zip(mine, self._translate(mine), strict=True)))
+        score = None
+        if process.is_first:
+            tokens = [line for _, line in sorted(itertools.chain.from_iterable(everyones))]
+            lines = [Line(self._task.target_text.decode(line), line) for line in tokens]
+            score = self._score(lines).value
+            self._print_samples([line.text for line in lines])
+        return {"bleu": process.from_first(score)}
+
+    def _score(self, lines: list[Line]) -> Score:
+        """Score the translations of all sentences or groups, and print it."""
+        scorer = SplitScorer(self._task, self._split, self._scoring)
+        if not self._of_documents:
+            score = scorer.score(lines)
+            self._say(f"{score}")
+            return score
+        groups = np.bincount(self._groups.document)  # of each document
+        parts = cut_by_counts(lines, groups, self._split.name)
+        texts = join_lines([[line.text for line in own] for own in parts])
+        tokens = [[token for line in own for token in line.tokens] for own in parts]
+        documents = [Line(*line) for line in zip(texts, tokens, strict=True)]
+        score = scorer.score(documents, self._split.documents)
+        self._say(f"{len(documents):,} documents: d-{score}")
+        return score
+
+    def _by_length(self) -> list[int]:
+        """Return the numbers of the sentences or groups, the shortest first."""
+        return np.argsort(self._lengths(), kind="stable").tolist()
+
+    def _lengths(self) -> np.ndarray:
+        return self._split.group_sizes(self._groups)[0]
+
+    def check(self, largest: bool) -> None:
+        """Translate the shortest sentences or groups, and see that the references are there.
+
+        Args:
+            largest: also translate the longest batch, to about as many tokens; a model that has
+                learnt nothing would go on to the limit.
+
+        Raises:
+            DataError: the split has no references.
+        """
+        numbers = self._by_length()
+        self._translate(numbers[:CHECKED_SENTENCES])
+        if largest:
+            whole = self._generator.config
+            self._generator.config = replace(whole, max_len_a=1.0, max_len_b=whole.min_len)
+            try:
+                self._translate(numbers[-self._generator.first_batch(self._lengths()) :])
+            finally:
+                self._generator.config = whole
+        self._task.references(self._split)
+
+    def _translate(self, numbers: Sequence[int]) -> list[list[str]]:
+        """Return the best translation of each sentence or group, as dictionary tokens."""
+        joined = [self._split.joined(self._groups.sentences(number))[0] for number in numbers]
+        longest = self._longest
+        read = [ids if longest is None or len(ids) <= longest else ids[-1:] for ids in joined]
+        found = self._generator.translate([SourceSentence(ids) for ids in read])
+        return [self._task.target_dictionary.symbols_of(best.tokens) for best, *_ in found]
+
+    def _print_samples(self, texts: Sequence[str]) -> None:
+        if not self._num_samples:
+            return
+        references = self._task.references(self._split)
+        if self._of_documents:
+            counts = self._groups.count
+            references = join_lines(cut_by_counts(references, counts, self._split.name))
+        step = max(1, len(texts) // self._num_samples)
+        for number in range(0, len(texts), step)[: self._num_samples]:
+            self._say(f"example hypothesis: {texts[number]}")
+            self._say(f"example reference: {references[number]}")
