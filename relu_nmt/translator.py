@@ -3,7 +3,6 @@
 import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from relu_nmt.attention.backends import set_attention_backend
 from relu_nmt.attention.spec import AttentionPlace
 from relu_nmt.config import from_flat
 from relu_nmt.corpus.translation import TranslationTask
-from relu_nmt.data.dictionary import SPECIAL_SYMBOLS, UNK
+from relu_nmt.data.dictionary import UNK
 from relu_nmt.data.groups import SINGLE_SENTENCES
 from relu_nmt.decoding.config import DocumentGenerationConfig, GenerationConfig, WindowConfig
 from relu_nmt.decoding.document_search import (
@@ -23,7 +22,6 @@ from relu_nmt.decoding.document_search import (
     TranslatedDocuments,
 )
 from relu_nmt.decoding.ensemble import Ensemble
-from relu_nmt.decoding.forced_terms import ForcedTerms, Term
 from relu_nmt.decoding.generator import Generator
 from relu_nmt.decoding.int8 import use_int8
 from relu_nmt.decoding.shortlist import Shortlist
@@ -36,9 +34,10 @@ from relu_nmt.decoding.translations import (
     load_translations,
     replace_unknown_words,
 )
-from relu_nmt.errors import CheckpointError, ConfigError, DataError
+from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.loading import load_model
 from relu_nmt.models.encoder_decoder import EncoderDecoder
+from relu_nmt.source_encoder import SourceEncoder
 
 
 class Translator:
@@ -54,6 +53,7 @@ class Translator:
             1: single sentences.
 
     Attributes:
+        sources: makes token ids of raw text, for the methods that read those.
         shortlist: the symbols that translations may have, by what is in their sources; None, as at
             first, for all.
 
@@ -85,6 +85,7 @@ class Translator:
             device = "cuda" if torch.cuda.is_available() else "cpu"
         self.device = torch.device(device)
         self.task = task
+        self.sources = SourceEncoder(task)
         self.models = [model.to(self.device) for model in models]
         self.dtype = None if dtype in (torch.float32, torch.int8) else dtype
         if dtype == torch.int8:
@@ -170,7 +171,8 @@ class Translator:
             DataError: a sentence is too long for learned positions, ``lines`` is one text, or the
                 model cannot write a term that is forced.
         """
-        sources = self._encoded(lines, prefixes, forced, ordered, self.banned_ids(banned))
+        never = self.sources.banned_ids(banned)
+        sources = self.sources.sentences(lines, prefixes, never, forced, ordered)
         config = self._config(config, settings)
         best = [own[0] for own in self.translate_sentences(sources, config)]
         at_limit = [number for number, own in enumerate(best) if own.reached_limit]
@@ -202,84 +204,12 @@ class Translator:
             ordered: as in :meth:`translate`.
             settings: instead of ``config``, fields of :class:`GenerationConfig` (``nbest=5``).
         """
-        sources = self._encoded(lines, prefixes, forced, ordered, self.banned_ids(banned))
+        never = self.sources.banned_ids(banned)
+        sources = self.sources.sentences(lines, prefixes, never, forced, ordered)
         config = self._config(config, settings)
         found = self.translate_sentences(sources, config, first_id)
         self._warn_of_limit(config, sum(best.reached_limit for best, *_ in found), len(found))
         return found
-
-    def _encoded(
-        self,
-        lines: Iterable[str],
-        prefixes: Iterable[str] | None,
-        forced: Iterable[Iterable[str]] | None,
-        ordered: bool,
-        banned: tuple[Term, ...],
-    ) -> list[SourceSentence]:
-        texts = as_lines(lines)
-        beginnings = [""] * len(texts) if prefixes is None else as_lines(prefixes)
-        terms = [[]] * len(texts) if forced is None else [as_lines(own) for own in forced]
-        for name, given in (("prefixes", beginnings), ("lists of forced terms", terms)):
-            if len(given) != len(texts):
-                raise DataError(f"{len(given)} {name}, but {len(texts)} lines; give one for each")
-        return [
-            self.encode(text, prefix, own, ordered, banned)
-            for text, prefix, own in zip(texts, beginnings, terms, strict=True)
-        ]
-
-    def encode(
-        self,
-        line: str,
-        prefix: str = "",
-        forced: Iterable[str] = (),
-        ordered: bool = True,
-        banned: tuple[Term, ...] = (),
-    ) -> SourceSentence:
-        """Return a raw sentence, and what its translation must have, as the model reads it.
-
-        Args:
-            line: the sentence.
-            prefix: what the translation begins with.
-            forced: terms that it must have; blank ones are left out.
-            ordered: whether in this order.
-            banned: what it may not have, by :meth:`banned_ids`.
-
-        Raises:
-            DataError: the model cannot write a term.
-        """
-        tokens = self.task.source_text.encode(line)
-        ids = self.task.source_dictionary.encode(tokens)
-        if self.task.separators is not None:
-            # What looks like a separator in the text itself ends no sentence.
-            words = ids[:-2]
-            words[words == self.task.separators[0]] = self.task.source_dictionary.unk_index
-        terms = ForcedTerms(tuple(self._term_ids(term) for term in forced if term.split()), ordered)
-        beginning = self._target_ids(prefix)
-        return SourceSentence(ids, tokens, prefix=beginning, forced=terms, banned=banned)
-
-    def banned_ids(self, terms: Iterable[str]) -> tuple[Term, ...]:
-        """Return terms, one or more words each, as token ids, for :meth:`encode`."""
-        unk_index = self.task.target_dictionary.unk_index
-        ids = (tuple(self._target_ids(term).tolist()) for term in as_lines(terms))
-        # What the model has no symbols for it cannot write.
-        return tuple(term for term in ids if term and unk_index not in term)
-
-    def _target_ids(self, text: str) -> np.ndarray:
-        """Return the token ids of whole words of the target, with no end of any kind."""
-        words = replace(self.task.target_text, sentence_separator=None).encode(text)
-        ids = self.task.target_dictionary.encode(words, append_eos=False)
-        if self.task.separators is not None:
-            ids[ids == self.task.separators[1]] = self.task.target_dictionary.unk_index
-        return ids
-
-    def _term_ids(self, term: str) -> tuple[int, ...]:
-        ids = tuple(self._target_ids(term).tolist())
-        if not ids or min(ids) < len(SPECIAL_SYMBOLS):
-            raise DataError(
-                f"the term {term!r} cannot be forced: the model has no symbols for all of it; "
-                "give another"
-            )
-        return ids
 
     def translate_sentences(
         self,
@@ -367,7 +297,8 @@ class Translator:
         limit = self.max_doc_tokens if max_doc_tokens is None else max_doc_tokens
         windows = WindowConfig(limit, window_overlap, repair=True)
         config = self._config(config, settings, DocumentGenerationConfig)
-        sources = self.encode_documents(lines, prefixes, banned, forced, ordered)
+        never = self.sources.banned_ids(banned)
+        sources = self.sources.documents(lines, prefixes, never, forced, ordered)
         found = self.translate_in_windows(sources, windows, config)
         self._warn_of_limit(config, found.num_at_limit, len(found.windows))
         return found
@@ -375,41 +306,6 @@ class Translator:
     def translate_document(self, lines: Iterable[str], **settings: Any) -> TranslatedLines:
         """Return the translation of one document, see :meth:`translate_documents`."""
         return self.translate_documents([lines], **settings)[0]
-
-    def encode_documents(
-        self,
-        documents: Sequence[Sequence[str]],
-        prefixes: Iterable[Iterable[str]] | None = None,
-        banned: Iterable[str] = (),
-        forced: Iterable[Iterable[Iterable[str]]] | None = None,
-        ordered: bool = True,
-    ) -> SourceDocuments:
-        """Return the lines of documents as the model reads them.
-
-        Args:
-            documents: the lines of each.
-            prefixes: as in :meth:`translate_documents`, like what follows.
-            banned: likewise.
-            forced: likewise.
-            ordered: likewise.
-
-        Raises:
-            DataError: see :meth:`translate_documents`.
-        """
-        nothing = [None] * len(documents)
-        beginnings = nothing if prefixes is None else list(prefixes)
-        terms = nothing if forced is None else list(forced)
-        if not len(documents) == len(beginnings) == len(terms):
-            raise DataError("give prefixes and forced terms as a list for each document")
-        never = self.banned_ids(banned)
-        sentences = [
-            sentence
-            for texts, own, wanted in zip(documents, beginnings, terms, strict=True)
-            for sentence in self._encoded(texts, own, wanted, ordered, never)
-        ]
-        counts = np.array([len(lines) for lines in documents], dtype=np.int64)
-        sizes = np.array([len(sentence.ids) for sentence in sentences], dtype=np.int64)
-        return SourceDocuments(sentences, counts, sizes, self.task.separators)
 
     def translate_in_windows(
         self,
@@ -477,7 +373,9 @@ class Translator:
             ids = target.hypothesis.tokens
         else:
             ids = self.task.encode_target(target)
-        return self.attention_at(AttentionPlace(slot, layer, head), self.encode(source), ids)
+        return self.attention_at(
+            AttentionPlace(slot, layer, head), self.sources.sentence(source), ids
+        )
 
     def attention_at(
         self, place: AttentionPlace, source: SourceSentence, target: np.ndarray

@@ -83,10 +83,10 @@ def run(settings: Settings, *, progress: bool = True) -> TextTranslation:
         if not blank
     ]
     is_whole = split is None  # else nothing is forced, as there is more than one sentence a line
-    sources = translator.encode_documents(
+    sources = translator.sources.documents(
         documents,
         [[prefixes[i] for i in own] for own in places] if is_whole else None,
-        banned,
+        translator.sources.banned_ids(banned),
         [[terms[i] for i in own] for own in places] if is_whole else None,
         options.constraints != "unordered",
     )

@@ -108,15 +108,12 @@ def _translated(
     progress: bool,
 ) -> Iterator[tuple[str, SourceSentence, list[Translation]]]:
     """Yield each line, the same as the model reads it, and its translations, as lines arrive."""
-    options, done, never = settings.lines, 0, translator.banned_ids(banned)
+    options, done, never = settings.lines, 0, translator.sources.banned_ids(banned)
     for lines in read_buffers(file, options.input, options.buffer_size):
         own = _prefixes_of(prefixes, done, len(lines), options.prefixes)
         lines, terms = without_terms(lines, options.constraints)
         is_ordered = options.constraints != "unordered"
-        encoded = [
-            translator.encode(line, prefix, forced, is_ordered, never)
-            for line, prefix, forced in zip(lines, own, terms, strict=True)
-        ]
+        encoded = translator.sources.sentences(lines, own, never, terms, is_ordered)
         sources = [limit.applied(source) for source in encoded]
         longest = max(len(source.ids) for source in sources)
         label = f"translate {len(lines):,} lines of up to {longest:,} tokens"

@@ -192,7 +192,7 @@ class TranslationService:
             TooLarge: too many tokens.
             ConfigError: nothing to show in this slot.
         """
-        sources = self._encode(lines, ticket, self._translator.encode)
+        sources = self._encode(lines, ticket, self._translator.sources.sentence)
         targets = self._encode(translation, ticket, self._encoded_target, is_source=False)
         source = SourceSentence(join_sentences([own.ids for own in sources]))
         target = SourceSentence(join_sentences([own.ids for own in targets]))
@@ -226,15 +226,15 @@ class TranslationService:
     ) -> list[SourceSentence]:
         """Return lines to translate, with what their translations must and must not have."""
         constraints.check(len(lines))
-        translator = self._translator
+        sources = self._translator.sources
         with self._text_lock:
-            banned = translator.banned_ids(constraints.banned)
+            banned = sources.banned_ids(constraints.banned)
         prefixes, forced = iter(constraints.prefixes or ()), iter(constraints.forced or ())
         return self._encode(
             lines,
             ticket,
-            lambda line: translator.encode(
-                line, next(prefixes, ""), next(forced, ()), constraints.ordered, banned
+            lambda line: sources.sentence(
+                line, next(prefixes, ""), banned, next(forced, ()), constraints.ordered
             ),
         )
 

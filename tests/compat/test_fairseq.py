@@ -93,7 +93,7 @@ def test_raw_text_goes_in_if_it_is_told_how_it_was_split(tmp_path):
     flags = ["--tokenizer", "moses", "--lowercase", "--subword", "subword-nmt", "--subword-model"]
     path, _ = imported(FILES / "post_norm.pt", tmp_path, *flags, codes)
     translator = Translator.from_checkpoint(path, "cpu")
-    assert translator.encode("Eins, ein").tokens == ["eins", ",", "ei@@", "n"]
+    assert translator.sources.sentence("Eins, ein").tokens == ["eins", ",", "ei@@", "n"]
 
 
 def test_training_goes_on_from_an_imported_model(tmp_path):

@@ -52,7 +52,7 @@ def our_ids(translator):
 def test_ids_and_logits_are_the_same(translator, our_ids):
     logits, [model] = load_file(FILES / "logits.safetensors"), translator.models
     for number, case in enumerate(CASES):
-        source = translator.encode(case["line"]).ids
+        source = translator.sources.sentence(case["line"]).ids
         assert source.tolist() == our_ids[case["ids"]].tolist()
         target = torch.from_numpy(our_ids[case["beam4"]["tokens"]])
         read = torch.cat([torch.tensor([2]), target[:-1]])

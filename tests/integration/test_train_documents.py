@@ -126,7 +126,7 @@ def test_a_model_with_separators_translates_sentences(folder, tmp_path, capsys):
     assert run(folder / "data", f"{flags} --save-dir {tmp_path}", capsys)[0] == 0
     path = tmp_path / "checkpoint_last.safetensors"
     translator = Translator.from_checkpoint(path, "cpu")
-    assert translator.encode("1 2").tokens == ["1", "2", "<sep>"]
+    assert translator.sources.sentence("1 2").tokens == ["1", "2", "<sep>"]
     translations = translator.translate(["1 2 3", ""], beam=2, max_len_b=4)
     assert translations[1] == ""
     assert "<sep>" not in translations[0]

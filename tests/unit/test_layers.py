@@ -28,8 +28,10 @@ MAY_IMPORT = {
     "evaluation": BASE | {"corpus", "decoding", "data"},
     "analysis": BASE | {"attention", "modules", "models", "decoding", "data", "training"},
     "loading": BASE | {"attention", "modules", "models", "corpus", "training", "data"},
+    "source_encoder": BASE | {"corpus", "decoding", "data"},
     "translator": BASE
-    | {"attention", "loading", "analysis", "decoding", "corpus", "models", "data", "evaluation"},
+    | {"attention", "loading", "analysis", "decoding", "corpus", "models", "data", "evaluation"}
+    | {"source_encoder"},
     "serving": BASE | {"attention", "translator", "analysis", "decoding", "data"},
     "user_modules": {"errors"},
     "sweep": BASE | {"attention", "data", "evaluation", "training", "user_modules"},

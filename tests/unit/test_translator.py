@@ -10,12 +10,13 @@ from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.decoding.config import DocumentGenerationConfig, GenerationConfig, WindowConfig
 from relu_nmt.decoding.hypotheses import Hypothesis
+from relu_nmt.decoding.translations import Translation
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.loading import build_model
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
-from relu_nmt.translator import Translation, Translator
+from relu_nmt.translator import Translator
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*reached the longest output")
 
@@ -298,7 +299,7 @@ def test_behind_a_context_the_best_new_text_comes_first(seed):
     task = make_task().with_sentence_separator()
     separated = Translator([make_model(task, seed)], task, "cpu")
     shorten_sentences(separated)
-    documents = separated.encode_documents([["ein Haus", "das Haus", "Haus gross", "gross ."]])
+    documents = separated.sources.documents([["ein Haus", "das Haus", "Haus gross", "gross ."]])
     config = DocumentGenerationConfig(beam=6, nbest=6, max_len_b=20)
     found = separated.translate_in_windows(documents, WindowConfig(8, 1, repair=True), config)
     assert any(own.window.context < own.window.first for own in found.windows)
@@ -339,7 +340,7 @@ def test_a_separator_in_the_text_is_an_unknown_word():
     task = task.with_sentence_separator()
     translator = Translator([make_model(task)], task, "cpu")
     separator, unknown = task.separators[0], Dictionary.unk_index
-    ids = translator.encode("ein <sep> Haus <sep>").ids.tolist()
+    ids = translator.sources.sentence("ein <sep> Haus <sep>").ids.tolist()
     assert ids[1] == ids[3] == unknown
     assert ids[4:] == [separator, Dictionary.eos_index]
 
