@@ -1,12 +1,12 @@
 """Translate a file by CTranslate2; benchmarks/run.py calls it in that toolkit's environment.
 
-    ctranslate2_decoding.py MODEL SOURCE OUTPUT TYPE DEVICE BATCH BEAM TOKENS MOST_TOKENS
+    ctranslate2_decoding.py MODEL SOURCE OUTPUT TYPE DEVICE WORKERS THREADS BATCH BEAM TOKENS MOST
 
-TYPE is float32 or int8. Every translation has TOKENS tokens, or, where that is 0, as many as the
-model likes, at most MOST_TOKENS. Nothing but the standard library and CTranslate2 is needed.
+TYPE is float32 or int8; each of the WORKERS has so many THREADS. Every translation has TOKENS
+tokens, or, where that is 0, as many as the model likes, at most MOST. Nothing but the standard
+library and CTranslate2 is needed.
 """
 
-import os
 import sys
 import time
 
@@ -16,13 +16,13 @@ import ctranslate2
 def main() -> None:
     """Translate, write the translations and print how long the search took."""
     model, source, output, compute_type, device = sys.argv[1:6]
-    batch_size, beam, tokens, most_tokens = map(int, sys.argv[6:])
+    workers, threads, batch_size, beam, tokens, most_tokens = map(int, sys.argv[6:])
     translator = ctranslate2.Translator(
         model,
         device=device,
         compute_type=compute_type,
-        inter_threads=1,
-        intra_threads=int(os.environ["OMP_NUM_THREADS"]),
+        inter_threads=workers,
+        intra_threads=threads,
     )
     with open(source, encoding="utf-8") as file:
         sentences = [line.split() for line in file]

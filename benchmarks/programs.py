@@ -22,6 +22,8 @@ ROOT = Path(__file__).resolve().parents[1]
 TORCH = "torch==" + torch.__version__.split("+")[0]
 BEAM = 5
 MOST_TOKENS = 200
+WORKERS = "workers"
+"""What the names of decodings by as many workers of one thread as there are threads end with."""
 TRANSLATED = re.compile(r"Translated [\d,]+ (?:sentences|groups|documents) .*? in ([\d.]+)s")
 
 
@@ -64,6 +66,7 @@ class Decoding:
         batch_size: sentences, or documents, at a time.
         tokens: of every translation, which is forced to be so long; ``None`` where the model ends.
         device: ``cpu`` or ``cuda``.
+        threads: of the program, or of all its workers.
     """
 
     split: str
@@ -71,6 +74,7 @@ class Decoding:
     batch_size: int
     tokens: int | None
     device: str
+    threads: int
 
 
 @dataclass(frozen=True)
@@ -241,6 +245,8 @@ class Ours(FairseqLike):
         "softmax, int8",
         "softmax, int8 and shortlist",
         "reluformer, int8 and shortlist",
+        f"softmax, float32, {WORKERS}",
+        f"softmax, int8 and shortlist, {WORKERS}",
     )
 
     def __init__(self, name: str, folder: Path, text: Path, data: Path, checkout: Path) -> None:
@@ -285,7 +291,7 @@ class Ours(FairseqLike):
 
     def decode(self, task: Decoding, variant: str) -> Command:
         """See :meth:`Program.decode`."""
-        attention, dtype = variant.split(", ")
+        attention, dtype, *more = variant.split(", ")
         model = self.models / attention / "checkpoint_last.safetensors"
         fewer = ["--shortlist", str(self.models / "shortlist/shortlist.txt")]
         faster = {
@@ -294,7 +300,7 @@ class Ours(FairseqLike):
             "int8": ["--int8"],
             "int8 and shortlist": ["--int8", *fewer],
         }[dtype]
-        flags = self.generate_flags(task)
+        flags = self.generate_flags(task) + (["--workers", str(task.threads)] if more else [])
         return self.command("generate", str(self.data), "--path", str(model), *flags, *faster)
 
 
@@ -343,15 +349,17 @@ class CTranslate2(Program):
     packages = ("ctranslate2==4.8.5 numpy",)
     distribution = "ctranslate2"
     training_variants = ()
-    decoding_variants = ("float32", "int8")
+    decoding_variants = ("float32", "int8", f"float32, {WORKERS}", f"int8, {WORKERS}")
 
     def decode(self, task: Decoding, variant: str) -> Command:
         """See :meth:`Program.decode`."""
         source, output = self.text / f"{task.split}.de", self.folder / "translations"
         words = [str(self.bin / "python"), str(ROOT / "benchmarks/ctranslate2_decoding.py")]
-        words += [str(self.models / "converted"), str(source), str(output), variant, task.device]
-        words += [str(task.batch_size), str(BEAM), str(task.tokens or 0), str(MOST_TOKENS)]
-        return Command(words, {"PYTHONPATH": ""})
+        dtype, *more = variant.split(", ")
+        workers, threads = (task.threads, 1) if more else (1, task.threads)
+        words += [str(self.models / "converted"), str(source), str(output), dtype, task.device]
+        sizes = (workers, threads, task.batch_size, BEAM, task.tokens or 0, MOST_TOKENS)
+        return Command([*words, *map(str, sizes)], {"PYTHONPATH": ""})
 
     def translated(self, task: Decoding, run: Run) -> tuple[float, list[str]]:
         """See :meth:`Program.translated`."""

@@ -89,6 +89,7 @@ def page(
         "end symbol and of the search alone. `same` are files, or translations, that are those of",
         "this toolkit to the letter. Memory is that of all processes. Documents, and translations",
         "of opennmt-py and joeynmt, which have models of their own, are forced to a fixed length.",
+        "`workers` have a thread each, as many as the others have threads.",
     ]
     for measured in tables:
         lines += ["", f"## {measured.title}", "", *_table(measured)]

@@ -31,7 +31,17 @@ import corpus
 import report
 from measuring import FailedCommand, Run, run
 from peers import PEERS
-from programs import ROOT, Command, Decoding, FairseqLike, Ours, Program, Shape, Training
+from programs import (
+    ROOT,
+    WORKERS,
+    Command,
+    Decoding,
+    FairseqLike,
+    Ours,
+    Program,
+    Shape,
+    Training,
+)
 
 SECTIONS = ("preprocessing", "training", "sentences", "documents")
 UPDATES_OF_OWN_MODELS = 8
@@ -188,10 +198,13 @@ class Benchmark:
 
             return measure
 
+        able = [(p, v) for p in self.programs for v in p.decoding_variants]
+        if task.device != "cpu" or task.tokens:  # documents are one batch
+            able = [(p, v) for p, v in able if not v.endswith(WORKERS)]
         return Measurement(
             title,
             ["tokens/s", "sentences/s", "same %", "CPU s", "peak MB"],
-            {f"{p.name}, {v}": row(p, v) for p in self.programs for v in p.decoding_variants},
+            {f"{p.name}, {v}": row(p, v) for p, v in able},
         )
 
     def measurements(self) -> Iterable[Measurement]:
@@ -205,15 +218,19 @@ class Benchmark:
             self.make_models()
         if "sentences" in arguments.only:
             for size in arguments.batch_sizes:
-                task = Decoding("test", "test", size, None, arguments.device)
+                task = self._decoding("test", "test", size)
                 yield self.decoding(f"Decoding sentences, batches of {size}", task)
         if "documents" in arguments.only:
             for number, length in enumerate(sorted(arguments.lengths), 1):
                 split = corpus.document_split(length)
-                task = Decoding(
-                    split, f"test{number}", arguments.documents, length, arguments.device
-                )
+                task = self._decoding(split, f"test{number}", arguments.documents, length)
                 yield self.decoding(f"Decoding documents of {length:,} tokens", task)
+
+    def _decoding(
+        self, split: str, subset: str, batch_size: int, tokens: int | None = None
+    ) -> Decoding:
+        arguments = self.arguments
+        return Decoding(split, subset, batch_size, tokens, arguments.device, arguments.threads)
 
     # ---------------------------------------------------------------------------------- models
 

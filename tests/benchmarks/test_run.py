@@ -53,7 +53,7 @@ def test_seconds_of_checkpoints(modules, tmp_path):
 
 
 def test_translations_in_the_order_of_the_input(modules, tmp_path):
-    task = modules.programs.Decoding("test", "test", 2, None, "cpu")
+    task = modules.programs.Decoding("test", "test", 2, None, "cpu", 1)
     lines = [
         "S-1\tein haus",
         "H-1\t-0.5\ta hou@@ se",
@@ -198,9 +198,22 @@ def test_models_that_train_elsewhere_have_the_shape_and_the_vocabulary(modules, 
     settings = yaml.safe_load(Path(trained.words[-2]).read_text())
     assert settings["model"]["encoder"]["num_layers"] == 3
     (tmp_path / "test.en").write_text("a b c\na b c d e\n")
-    decoding = modules.programs.Decoding("test", "test", 7, None, "cpu")
+    decoding = modules.programs.Decoding("test", "test", 7, None, "cpu", 3)
     command = joey.decode(decoding, "float32")
     settings = yaml.safe_load(Path(command.words[4]).read_text())["testing"]
     assert (settings["min_output_length"], settings["max_output_length"]) == (4, 4)
     assert settings["batch_size"] == 7
     assert json.loads((joey.models / "task.json").read_text())["shape"]["width"] == 256
+
+
+def test_workers_share_the_threads(modules, tmp_path):
+    task = modules.programs.Decoding("test", "test", 64, None, "cpu", 3)
+    ours = modules.programs.Ours("ours", *[tmp_path] * 4)
+    theirs = modules.programs.CTranslate2("ctranslate2", *[tmp_path] * 3)
+    for variant in ours.decoding_variants:
+        words = ours.decode(task, variant).words
+        found = words[words.index("--workers") + 1] if "--workers" in words else None
+        assert found == ("3" if variant.endswith("workers") else None)
+    for variant in theirs.decoding_variants:
+        workers, threads = theirs.decode(task, variant).words[7:9]
+        assert (workers, threads) == (("3", "1") if variant.endswith("workers") else ("1", "3"))
