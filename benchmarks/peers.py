@@ -33,7 +33,7 @@ class OpenNMT(Program):
         TORCH,
         "--no-deps OpenNMT-py==3.5.1",
         "configargparse ctranslate2 tensorboard flask waitress pyonmttok pyyaml sacrebleu "
-        "rapidfuzz fasttext-wheel spacy six",
+        "rapidfuzz pyahocorasick fasttext-wheel spacy six",
     )
     distribution = "OpenNMT-py"
 
