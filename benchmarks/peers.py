@@ -12,6 +12,7 @@ from measuring import FailedCommand, Run
 from programs import (
     BEAM,
     MOST_TOKENS,
+    PEER_ENVIRONMENT,
     TORCH,
     Command,
     CTranslate2,
@@ -45,7 +46,7 @@ class OpenNMT(Program):
         settings = self._settings(task, vocabulary, destination / "model")
         config = destination / "config.yaml"
         config.write_text(yaml.safe_dump(settings), "utf-8")
-        return Command([str(self.bin / "onmt_train"), "-config", str(config)], {"PYTHONPATH": ""})
+        return Command([str(self.bin / "onmt_train"), "-config", str(config)], PEER_ENVIRONMENT)
 
     def _settings(self, task: Training, vocabulary: Path, model: Path) -> dict[str, Any]:
         shape = task.shape
@@ -114,7 +115,7 @@ class OpenNMT(Program):
         words += ["-beam_size", str(BEAM), "-batch_size", str(task.batch_size)]
         words += ["-min_length", length, "-max_length", length, "-report_time"]
         words += ["-gpu", "0"] if task.device == "cuda" else []
-        return Command(words, {"PYTHONPATH": ""})
+        return Command(words, PEER_ENVIRONMENT)
 
     def translated(self, task: Decoding, run: Run) -> tuple[float, list[str]]:
         """See :meth:`Program.translated`."""
@@ -144,7 +145,7 @@ class JoeyNMT(Program):
             (destination / f"valid.{language}").write_text(few, "utf-8")
         config = self._config(task, destination, None)
         words = [str(self.bin / "python"), "-m", "joeynmt", "train", str(config), "--skip-test"]
-        return Command(words, {"PYTHONPATH": ""})
+        return Command(words, PEER_ENVIRONMENT)
 
     def updates(self, run: Run) -> list[tuple[float, float]]:
         """See :meth:`Program.updates`; it tells a rate, the tokens are that times the seconds."""
@@ -163,7 +164,7 @@ class JoeyNMT(Program):
         shape = Shape(**trained.pop("shape"))
         config = self._config(Training(shape, **trained), self.models, task)
         words = [str(self.bin / "python"), "-m", "joeynmt", "translate", str(config)]
-        return Command(words, {"PYTHONPATH": ""}, self.text / f"{task.split}.de")
+        return Command(words, PEER_ENVIRONMENT, self.text / f"{task.split}.de")
 
     def translated(self, task: Decoding, run: Run) -> tuple[float, list[str]]:
         """See :meth:`Program.translated`; they are printed last, as its ``-o`` is broken."""

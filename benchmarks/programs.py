@@ -304,8 +304,8 @@ class Ours(FairseqLike):
         return self.command("generate", str(self.data), "--path", str(model), *flags, *faster)
 
 
-# Its own checkpoints are pickled, which PyTorch 2.6 and later refuse by default.
-FAIRSEQ_ENVIRONMENT = {"PYTHONPATH": "", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"}
+# The peers' checkpoints are pickled, which PyTorch 2.6 and later refuse by default.
+PEER_ENVIRONMENT = {"PYTHONPATH": "", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"}
 
 
 class Fairseq(FairseqLike):
@@ -322,14 +322,14 @@ class Fairseq(FairseqLike):
     def preprocess(self, destination: Path, workers: int) -> Command:
         """See :meth:`Program.preprocess`."""
         flags = _preprocess_flags(self.text, destination, workers)
-        return Command([str(self.bin / "fairseq-preprocess"), *flags], FAIRSEQ_ENVIRONMENT)
+        return Command([str(self.bin / "fairseq-preprocess"), *flags], PEER_ENVIRONMENT)
 
     def train(self, task: Training, variant: str, destination: Path) -> Command:
         """See :meth:`Program.train`."""
         flags = [*self.flags(task, destination), "--arch", "transformer"]
         flags += ["--criterion", "label_smoothed_cross_entropy", "--required-batch-size-multiple"]
         words = [str(self.bin / "fairseq-train"), str(self.data), *flags, "1"]
-        return Command(words, FAIRSEQ_ENVIRONMENT)
+        return Command(words, PEER_ENVIRONMENT)
 
     def decode(self, task: Decoding, variant: str) -> Command:
         """See :meth:`Program.decode`."""
@@ -340,7 +340,7 @@ class Fairseq(FairseqLike):
         flags += ["--max-source-positions", "16384", "--max-target-positions", "16384"]
         flags += ["--required-batch-size-multiple", "1"]
         words = [str(self.bin / "fairseq-generate"), str(self.data), "--path", model, *flags]
-        return Command(words, FAIRSEQ_ENVIRONMENT)
+        return Command(words, PEER_ENVIRONMENT)
 
 
 class CTranslate2(Program):
