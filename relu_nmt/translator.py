@@ -203,6 +203,10 @@ class Translator:
             forced: as in :meth:`translate`.
             ordered: as in :meth:`translate`.
             settings: instead of ``config``, fields of :class:`GenerationConfig` (``nbest=5``).
+
+        Raises:
+            ConfigError: as in :meth:`translate`.
+            DataError: likewise.
         """
         never = self.sources.banned_ids(banned)
         sources = self.sources.sentences(lines, prefixes, never, forced, ordered)
@@ -304,7 +308,16 @@ class Translator:
         return found
 
     def translate_document(self, lines: Iterable[str], **settings: Any) -> TranslatedLines:
-        """Return the translation of one document, see :meth:`translate_documents`."""
+        """Return the translation of one document, a line for each of its lines.
+
+        Args:
+            lines: the document's lines.
+            settings: arguments of :meth:`translate_documents`.
+
+        Raises:
+            ConfigError: see :meth:`translate_documents`.
+            DataError: likewise.
+        """
         return self.translate_documents([lines], **settings)[0]
 
     def translate_in_windows(
@@ -355,6 +368,9 @@ class Translator:
         head: int | None = None,
     ) -> AttentionMap:
         """Return the attention weights of any slot, layer and head for a sentence.
+
+        ``weights`` of the result are [H, queries, keys], or [queries, keys] of one head, before
+        dropout; ``queries`` and ``keys`` name the tokens.
 
         Args:
             source: raw sentence.

@@ -1,7 +1,14 @@
 """Attention mechanisms, shared by translation and vision.
 
 Every mechanism is one file, listed here by name. ``attentions.get(name)`` returns its class;
-listing the names imports nothing.
+listing the names imports nothing. A mechanism of one's own registers itself with
+``@attentions.register("name")``; :func:`relu_nmt.attention.base.build_attention` makes one by name.
+
+Example:
+    >>> "reluformer" in attentions.names()
+    True
+    >>> attentions.get("reluformer").capabilities.causal
+    True
 """
 
 from typing import TYPE_CHECKING

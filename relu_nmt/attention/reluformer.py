@@ -48,7 +48,7 @@ class ReLUFormerAttention(PointwiseAttention):
     E ReLU(z)^4 = 3 / 2. A weight that is linear in the score cannot single out one of many keys as
     softmax does; this is in between (docs/study.md), and not in the paper either.
 
-    Reference: ReLUFormer, Eq. 5-6.
+    Reference: Shen et al. 2023, "A Study on ReLU and Softmax in Transformer" (ReLUFormer), Eq. 5-6.
 
     Example:
         >>> from relu_nmt.attention.masks import Visibility

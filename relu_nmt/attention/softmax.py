@@ -54,6 +54,14 @@ class SoftmaxAttention(NormalizedAttention):
     the scores have a bias.
 
     Reference: Vaswani et al. 2017, "Attention is all you need", Eq. 1.
+
+    Example:
+        >>> from relu_nmt.attention.base import AttentionConfig
+        >>> from relu_nmt.attention.masks import Visibility
+        >>> attend = SoftmaxAttention(AttentionConfig(), num_heads=1, head_dim=1, dropout=0.0)
+        >>> q, v = torch.zeros(1, 1, 2, 1), torch.tensor([[[[1.0], [3.0]]]])
+        >>> attend(q, q, v, Visibility(2, 2)).values.flatten().tolist()
+        [2.0, 2.0]
     """
 
     backends: ClassVar[Mapping[str, Backend]] = {

@@ -131,10 +131,10 @@ def test_a_python_of_the_search_path_is_not_installed_anew(tmp_path):
     assert len(calls("small.sh", tmp_path, PATH=path, PYTHON="python stub")) == 3
 
 
-def test_the_commands_of_readme_and_help_are_taken(tmp_path, monkeypatch, capsys):
+def test_the_commands_of_the_guides_and_help_are_taken(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    texts = ((ROOT / "README.md").read_text("utf-8"), sweep.DESCRIPTION)
-    for text in texts:
+    guides = [(ROOT / name).read_text("utf-8") for name in ("README.md", "docs/documents.md")]
+    for text in (*guides, sweep.DESCRIPTION):
         command = next(
             part
             for part in text.replace("\\\n", " ").splitlines()

@@ -152,13 +152,20 @@ def test_the_picture_of_the_layers_is_drawn_from_their_rules():
 )
 def test_links_lead_somewhere(path):
     text = re.sub("<!--.*?-->", "", (ROOT / path).read_text("utf-8"), flags=re.DOTALL)
-    headings = re.findall(r"^#+ (.*)", text, re.MULTILINE)
-    anchors = {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
     for target in re.findall(r"\]\(([^)]+)\)", text):
-        if target.startswith("#"):
-            assert target[1:] in anchors, target
-        elif "://" not in target:
-            assert (ROOT / path).parent.joinpath(target.partition("#")[0]).exists(), target
+        file, _, anchor = target.partition("#")
+        if "://" in target:
+            continue
+        place = (ROOT / path).parent / file if file else ROOT / path
+        assert place.exists(), target
+        if anchor:
+            assert anchor in anchors_of(place.read_text("utf-8")), target
+
+
+def anchors_of(text: str) -> set[str]:
+    """Return what the headings of a page are called in links."""
+    headings = re.findall(r"^#+ (.*)", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
 
 
 def test_the_guide_to_images_tells_what_the_recipes_set():
