@@ -35,7 +35,7 @@ def scored(translator):
     task = translator.task
     sources = [
         SourceSentence(s.ids, s.tokens, task.encode_target(target))
-        for s, target in zip(map(translator.encode, LINES), TARGETS, strict=True)
+        for s, target in zip(translator.sources.sentences(LINES), TARGETS, strict=True)
     ]
     found = translator.translate_sentences(sources, GenerationConfig(score_reference=True))
     return sources, [own[0].hypothesis.positional_scores for own in found]
