@@ -300,7 +300,8 @@ class Ours(FairseqLike):
             "int8": ["--int8"],
             "int8 and shortlist": ["--int8", *fewer],
         }[dtype]
-        flags = self.generate_flags(task) + (["--workers", str(task.threads)] if more else [])
+        workers = task.threads if more else 1
+        flags = [*self.generate_flags(task), "--workers", str(workers)]
         return self.command("generate", str(self.data), "--path", str(model), *flags, *faster)
 
 

@@ -124,11 +124,9 @@ class SearchOptions(BatchSizeOptions):
     )
     workers: int = option(
         1,
-        "processes that translate, by one thread each: on a CPU they do not wait for each other "
-        "as threads do; 0: one a core",
+        "processes that translate, by one thread each; 0: as many as there would be threads",
         least=0,
         metavar="N",
-        needs=SEARCHED,
     )
     max_tokens: int | None = like(
         BatchSizeOptions,
@@ -194,6 +192,27 @@ class DocumentGenerationConfig(GenerationConfig):
 
     max_len_a: float = like(GenerationConfig, "max_len_a", 1.5)
     max_len_b: int = like(GenerationConfig, "max_len_b", 50)
+
+
+@settings
+class CommandSearch(GenerationConfig):
+    """The same in a command, whose process is nobody else's, so that it can be forked."""
+
+    workers: int = like(
+        GenerationConfig,
+        "workers",
+        0,
+        "processes that translate, by one thread each: on a CPU they do not wait for each other as "
+        "threads do. 0, the default: as many as there would be threads (one a core, or "
+        "OMP_NUM_THREADS) where there are sentences for several; 1: threads",
+    )
+
+
+@settings
+class CommandDocumentSearch(DocumentGenerationConfig):
+    """:class:`CommandSearch` where documents are translated."""
+
+    workers: int = like(CommandSearch, "workers", 0)
 
 
 @settings

@@ -24,13 +24,20 @@ from relu_nmt.decoding.selectors import (
 from relu_nmt.decoding.shortlist import Shortlist
 from relu_nmt.decoding.translations import SourceSentence
 from relu_nmt.errors import ConfigError
-from relu_nmt.io.worker_pool import available_cores, ordered_map
+from relu_nmt.io.worker_pool import FORKS, ordered_map
 from relu_nmt.models.encoder_decoder import EncoderDecoder
 
 DEFAULT_MAX_TOKENS = 12000
 MAX_LOGITS = {"cpu": 2**22, "cuda": 2**26}
 """Entries of the [B, K, V] logits of a step where no batch size is given: 16 MB on a CPU, near
 the size of its caches, and 256 MB on a GPU."""
+BATCHES_EACH = 2
+"""Batches for each of several workers, at least, so that none waits long for the last one."""
+LEAST_SENTENCES = 8
+"""Of a batch of several workers, at least: a step of one takes as long as one of four."""
+LEAST_MAX_TOKENS = 2048
+"""Source tokens of a batch of several workers, at least, who share ``DEFAULT_MAX_TOKENS``, and with
+them the memory, otherwise."""
 CHUNK = 1024
 """Target tokens of references whose logits exist at a time; 128 MB for 32,000 symbols."""
 
@@ -115,28 +122,40 @@ class Generator:
         lengths = np.array([len(source.ids) for source in sources], dtype=np.int64)
         wanted = np.flatnonzero((lengths > 1) | config.score_reference)
         job = _Job(self, sources, first_id)
-        plan = self._batches(lengths[wanted])
-        for members, found in self._translated(job, [wanted[batch] for batch in plan]):
+        workers = self._workers()
+        batches = [wanted[batch] for batch in self._batches(lengths[wanted], workers)]
+        for members, found in self._translated(job, batches, workers):
             for i, hypotheses in zip(members, found, strict=True):
                 results[i] = hypotheses
             if on_progress is not None:
                 on_progress(len(members))
         return results
 
+    def _workers(self) -> int:
+        """Return how many processes the settings ask for.
+
+        Raises:
+            ConfigError: several on a GPU.
+        """
+        asked = self.config.workers
+        if self.ensemble.device.type != "cpu":
+            if asked > 1:
+                raise ConfigError(f"--workers {asked} is for CPUs; leave it out on a GPU")
+            return 1
+        return asked or (torch.get_num_threads() if FORKS else 1)
+
     def _translated(
-        self, job: "_Job", batches: list[np.ndarray]
+        self, job: "_Job", batches: list[np.ndarray], workers: int
     ) -> Iterator[tuple[np.ndarray, list[list[Hypothesis]]]]:
-        """Yield each batch and its hypotheses, by as many processes as the settings ask for."""
-        workers = min(self.config.workers or available_cores(), len(batches))
+        """Yield each batch and its hypotheses, by at most so many processes."""
+        workers = min(workers, len(batches))
         if workers <= 1:
             return ((batch, job.run(batch)) for batch in batches)
-        if self.ensemble.device.type != "cpu":
-            raise ConfigError(f"--workers {self.config.workers} is for CPUs; leave it out on a GPU")
         return ordered_map(_run_batch, batches, workers, _start_worker, job)
 
-    def _batches(self, lengths: np.ndarray) -> list[np.ndarray]:
+    def _batches(self, lengths: np.ndarray, workers: int = 1) -> list[np.ndarray]:
         device_type = self.ensemble.device.type
-        return plan_decoding_batches(lengths, self.config, len(self.symbols), device_type)
+        return plan_decoding_batches(lengths, self.config, len(self.symbols), device_type, workers)
 
     def first_batch(self, lengths: np.ndarray) -> int:
         """Return how many of the longest sources are translated together.
@@ -376,22 +395,31 @@ def _run_batch(batch: np.ndarray) -> list[list[Hypothesis]]:
 
 
 def plan_decoding_batches(
-    lengths: np.ndarray, config: GenerationConfig, vocab_size: int, device_type: str = "cpu"
+    lengths: np.ndarray,
+    config: GenerationConfig,
+    vocab_size: int,
+    device_type: str = "cpu",
+    workers: int = 1,
 ) -> list[np.ndarray]:
     """Return the sentences of each batch, longest first.
 
     Args:
         lengths: source tokens of each sentence with the end symbol, [N].
         config: ``max_tokens``, ``batch_size`` and ``beam``; with neither of the former, batches
-            are as large as suits the device.
+            are as large as suits the device, and small enough for each worker to have some.
         vocab_size: number of target symbols.
         device_type: ``cpu`` or ``cuda``.
+        workers: processes that share them.
     """
     max_tokens, batch_size = config.max_tokens, config.batch_size
     if max_tokens is None and batch_size is None:
         max_tokens = DEFAULT_MAX_TOKENS
         max_logits = MAX_LOGITS.get(device_type, MAX_LOGITS["cpu"])
         batch_size = max(1, max_logits // (config.beam * vocab_size))
+        if workers > 1:
+            share = -(-len(lengths) // (BATCHES_EACH * workers))
+            batch_size = min(batch_size, max(share, LEAST_SENTENCES))
+            max_tokens = max(max_tokens // workers, LEAST_MAX_TOKENS)
 
     def most(longest: int) -> int:
         fitting = len(lengths) if batch_size is None else batch_size

@@ -24,6 +24,10 @@ QUOTA_FILE = "/sys/fs/cgroup/cpu.max"
 # few enough that results do not pile up in memory.
 TASKS_AHEAD = 3
 
+FORKS = sys.platform == "linux"
+"""Whether workers are forked, which takes milliseconds and copies no memory. Elsewhere than on
+Linux it is not safe, and each starts as a program of its own."""
+
 
 def available_cores(quota_file: str = QUOTA_FILE) -> int:
     """Return the number of cores that this process may use: those of its container at most.
@@ -85,8 +89,7 @@ def ordered_map(
         for task in tasks:
             yield task, function(task)
         return
-    # Forked workers start in milliseconds. Elsewhere than on Linux forking is not safe.
-    context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+    context = multiprocessing.get_context("fork" if FORKS else "spawn")
     pool = ProcessPoolExecutor(workers, context, _start_worker, (prepare, argument))
     waiting: deque[tuple[Task, Future[Result]]] = deque()
     try:

@@ -8,6 +8,7 @@ from relu_nmt.config import REQUIRED, flag_of, group, like, option, settings, to
 from relu_nmt.config.shared import ProgressBarOptions, SubsetOptions
 from relu_nmt.data.groups import SEPARATORS, SINGLE_SENTENCES, DocumentConfig
 from relu_nmt.decoding.config import (
+    CommandSearch,
     DocumentGenerationConfig,
     GenerationConfig,
     SearchOptions,
@@ -121,6 +122,7 @@ class SplitSearchOptions(SearchOptions):
         "longest output: a * (source tokens) + b tokens (default: "
         f"{GenerationConfig.max_len_b}, of documents {DocumentGenerationConfig.max_len_b})",
     )
+    workers: int = like(CommandSearch, "workers", 0)
 
     def of_kind(self, documents: bool) -> GenerationConfig:
         """Return the settings of the search for documents, or for sentences.

@@ -14,7 +14,8 @@ from relu_nmt.config.shared import (
 )
 from relu_nmt.data.groups import SINGLE_SENTENCES, DocumentConfig
 from relu_nmt.decoding.config import (
-    DocumentGenerationConfig,
+    CommandDocumentSearch,
+    CommandSearch,
     GenerationConfig,
     WindowConfig,
 )
@@ -190,7 +191,7 @@ class TranslateDocumentsSettings:
     file: str = option(REQUIRED, "text to translate; - is standard input", positional=True)
     model: ModelOptions = group("model", ModelOptions)
     documents: TextDocumentOptions = group("documents", TextDocumentOptions)
-    search: DocumentGenerationConfig = group("search", DocumentGenerationConfig)
+    search: CommandDocumentSearch = group("search", CommandDocumentSearch)
     refused: ClassVar = (*NEED_REFERENCES, "nbest", "print_alignment")
     """Options of the search that ``--help`` does not show, since :meth:`check` refuses them."""
 
@@ -243,7 +244,7 @@ class TranslateLinesSettings:
     )
     model: ModelOptions = group("model", ModelOptions)
     lines: LineOptions = group("input and output", LineOptions)
-    search: GenerationConfig = group("search", GenerationConfig)
+    search: CommandSearch = group("search", CommandSearch)
     refused: ClassVar = NEED_REFERENCES
     """See :class:`TranslateDocumentsSettings`."""
 

@@ -212,8 +212,8 @@ def test_workers_share_the_threads(modules, tmp_path):
     theirs = modules.programs.CTranslate2("ctranslate2", *[tmp_path] * 3)
     for variant in ours.decoding_variants:
         words = ours.decode(task, variant).words
-        found = words[words.index("--workers") + 1] if "--workers" in words else None
-        assert found == ("3" if variant.endswith("workers") else None)
+        found = words[words.index("--workers") + 1]
+        assert found == ("3" if variant.endswith("workers") else "1")
     for variant in theirs.decoding_variants:
         workers, threads = theirs.decode(task, variant).words[7:9]
         assert (workers, threads) == (("3", "1") if variant.endswith("workers") else ("1", "3"))

@@ -6,6 +6,7 @@ import torch
 from toy_models import EOS, ToyModel
 
 from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.decoding import generator as generator_module
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.decoding.generator import Generator, plan_decoding_batches
 from relu_nmt.decoding.translations import SourceSentence
@@ -34,6 +35,37 @@ def test_the_default_bounds_the_logits():
     for device, most in (("cpu", 2**22), ("cuda", 2**26)):
         batches = plan_decoding_batches(lengths, GenerationConfig(), 32000, device)
         assert 0.8 * most < max(map(len, batches)) * 5 * 32000 <= most
+
+
+def test_every_worker_has_batches_and_they_share_the_memory():
+    sentences, documents = np.full(100, 20), np.full(100, 1024)
+
+    def batches_of(lengths, workers, **settings):
+        config = GenerationConfig(**settings)
+        return plan_decoding_batches(lengths, config, vocab_size=8000, workers=workers)
+
+    assert len(batches_of(sentences, 1)) == 1
+    assert len(batches_of(sentences, 4)) >= 8
+    assert max(map(len, batches_of(sentences, 64))) == 8
+    assert len(batches_of(sentences, 4, batch_size=100)) == 1
+    assert {len(batch) for batch in batches_of(documents, 1)} <= {11, 1}
+    assert max(len(batch) for batch in batches_of(documents, 4)) == 2
+
+
+def test_workers_are_as_many_as_there_would_be_threads(monkeypatch):
+    sources = [SourceSentence(np.array([4, 5, EOS]))] * 40
+    used = []
+
+    def in_order(function, tasks, workers, prepare, job):
+        used.append(workers)
+        return ((task, job.run(task)) for task in tasks)
+
+    monkeypatch.setattr(generator_module, "ordered_map", in_order)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    for workers in (1, 0, 2):
+        config = GenerationConfig(beam=2, max_len_b=6, workers=workers)
+        Generator([ToyModel()], config, Dictionary()).translate(sources)
+    assert used == [3, 2]
 
 
 def test_results_come_in_the_order_of_the_sources_whatever_the_batches():
