@@ -12,23 +12,26 @@ from tests.compat import cases
 
 CLOSE = 1e-5
 """Relative. Weights that are wrong by 1e-7 change the scores after five updates by 3e-6."""
+ILL_CONDITIONED = {"soft": 5e-3}
+"""The same where training goes on, by case: the iterations that invert the landmarks' matrix
+multiply rounding errors, which differ by processor; 4e-3 was seen in a norm of gradients."""
 
 
 def expected(name):
     return json.loads(cases.expected_file(name).read_text("utf-8"))
 
 
-def assert_same_lines(lines, stored):
+def assert_same_lines(lines, stored, close=CLOSE):
     """Compare lines of generate: texts and tokens exactly, scores (rounded in P-) closely."""
     assert len(lines) == len(stored)
     for line, old in zip(lines, stored, strict=True):
         fields, old_fields = line.split("\t"), old.split("\t")
         if old[:2] == "P-":
             values, old_values = (list(map(float, f[1].split())) for f in (fields, old_fields))
-            assert values == pytest.approx(old_values, abs=2.1e-4, rel=CLOSE), old
+            assert values == pytest.approx(old_values, abs=2.1e-4, rel=close), old
         elif old[:2] in ("H-", "D-"):
             score = float(old_fields.pop(1))
-            assert float(fields.pop(1)) == pytest.approx(score, rel=CLOSE), old
+            assert float(fields.pop(1)) == pytest.approx(score, rel=close), old
         else:
             assert line == old
         assert fields[0] == old_fields[0]
@@ -36,11 +39,11 @@ def assert_same_lines(lines, stored):
             assert fields == old_fields
 
 
-def assert_same_log(log, stored):
+def assert_same_log(log, stored, close=CLOSE):
     """Compare log lines: losses and norms are printed with three decimals."""
     assert [entry.keys() for entry in log] == [entry.keys() for entry in stored]
     for entry, old in zip(log, stored, strict=True):
-        assert entry == pytest.approx(old, abs=1.1e-3, rel=CLOSE)
+        assert entry == pytest.approx(old, abs=1.1e-3, rel=close)
 
 
 @pytest.mark.parametrize("name", [*cases.CASES, cases.AVERAGED, cases.ENSEMBLE])
@@ -57,8 +60,9 @@ def test_translations_and_scores_are_those_of_the_old_code(name):
 @pytest.mark.parametrize("name", cases.CASES)
 def test_a_resumed_training_goes_on_as_with_the_old_code(name, tmp_path):
     resumed, stored = cases.resume(name, tmp_path), expected(f"{name}-resumed")
-    assert_same_log(resumed["log"], stored["log"])
-    assert_same_lines(resumed["references"], stored["references"])
+    close = ILL_CONDITIONED.get(name, CLOSE)
+    assert_same_log(resumed["log"], stored["log"], close)
+    assert_same_lines(resumed["references"], stored["references"], close)
 
 
 @pytest.mark.parametrize("name", cases.IMAGE_CASES)
