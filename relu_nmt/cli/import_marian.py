@@ -8,6 +8,7 @@ Make a checkpoint of a Marian model as Hugging Face's transformers keep it, such
 translates raw text as it did there, and can be trained further (--finetune-from-model, --config):
 
   relu-nmt-import-marian opus-mt-de-en --output model.safetensors
+  relu-nmt-import-marian opus-mt-en-ROMANCE --target-lang fr --output en-fr.safetensors
 """
 
 main = RecipeCommand(

@@ -40,7 +40,7 @@ NEVER = -100.0
 """Log-probability, all but a constant, of our padding symbol, which is none of theirs."""
 MOST_POSITIONS = 2**16
 """More would be damage; models have 512 or 1024."""
-LANGUAGE_CODE = re.compile(r">>.+<<")
+LANGUAGE_CODE = re.compile(r">>(.+)<<")
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,8 @@ class MarianModel:
         symbols: ``vocab.json``, in the order of the ids.
         languages: of source and target.
         tensors: the weights.
+        target_code: the symbol that each source begins with, to be translated into that language;
+            None for a model of one.
     """
 
     folder: Path
@@ -60,13 +62,20 @@ class MarianModel:
     symbols: list[str]
     languages: tuple[str, str]
     tensors: Mapping[str, Tensor]
+    target_code: str | None = None
 
     @classmethod
-    def read(cls, folder: str | os.PathLike[str]) -> "MarianModel":
+    def read(cls, folder: str | os.PathLike[str], target_lang: str | None = None) -> "MarianModel":
         """Read a folder that ``save_pretrained`` wrote, or one of the Hugging Face hub.
+
+        Args:
+            folder: the folder.
+            target_lang: the language to translate into, of a model of several: ``fra`` if its
+                vocabulary has ``>>fra<<``. None for a model of one.
 
         Raises:
             CheckpointError: a file is missing or damaged, or this is another model.
+            ConfigError: the model has no such language, or several and none is given.
         """
         folder = Path(folder)
         settings = _read_json(folder / "config.json")
@@ -84,16 +93,12 @@ class MarianModel:
         ordered = sorted(ids, key=lambda symbol: ids[symbol])
         if missing := {PAD, EOS, UNK} - set(ordered):
             raise CheckpointError(f"{path}: lacks {', '.join(sorted(missing))}")
-        if codes := [symbol for symbol in ordered if LANGUAGE_CODE.fullmatch(symbol)]:
-            raise CheckpointError(
-                f"{path}: a model of several target languages ({codes[0]}, ...), which each source "
-                "must name; only those of one language pair are read"
-            )
+        code = _language_code(path, ordered, target_lang)
         path = folder / "tokenizer_config.json"
         names = _read_json(path) if path.exists() else {}
-        languages = [str(names.get(f"{k}_lang") or k) for k in ("source", "target")]
+        source, target = (str(names.get(f"{k}_lang") or k) for k in ("source", "target"))
         tensors = _read_weights(folder)
-        return cls(folder, settings, ordered, (languages[0], languages[1]), tensors)
+        return cls(folder, settings, ordered, (source, target_lang or target), tensors, code)
 
     def dictionary(self) -> Dictionary:
         """Return its symbols under ids of ours."""
@@ -190,6 +195,27 @@ class MarianModel:
         ours["output_projection.weight"] = table
         ours["output_projection.bias"] = bias[0, order].masked_fill(order < 0, NEVER)
         return ours
+
+
+def _language_code(path: Path, symbols: list[str], target_lang: str | None) -> str | None:
+    """Return the symbol that asks for a target language; None in a model of one.
+
+    Reference: transformers 4.57, ``MarianTokenizer.remove_language_code``.
+    """
+    found = [match[1] for match in map(LANGUAGE_CODE.fullmatch, symbols) if match is not None]
+    if not found:
+        if target_lang is not None:
+            raise ConfigError(
+                f"--target-lang {target_lang}: {path} names no languages, so that the model has "
+                "one; leave the flag out"
+            )
+        return None
+    if target_lang not in found:
+        given = "of several target languages; give --target-lang"
+        if target_lang is not None:
+            given = f"without the target language {target_lang!r}; --target-lang is"
+        raise ConfigError(f"{path}: a model {given} one of {', '.join(sorted(found))}")
+    return f">>{target_lang}<<"
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Settings of the recipes that read and write models of other toolkits."""
 
 from relu_nmt.config import REQUIRED, like, option, settings
+from relu_nmt.config.shared import LanguageOptions
 from relu_nmt.corpus.preprocess_config import PreprocessConfig
 from relu_nmt.errors import ConfigError
 
@@ -64,6 +65,12 @@ class ImportMarianSettings:
         positional=True,
     )
     output: str = option(REQUIRED, "checkpoint to write", metavar="FILE")
+    target_lang: str | None = like(
+        LanguageOptions,
+        "target_lang",
+        None,
+        "the language to translate into, of a model of several: fra, if its vocabulary has >>fra<<",
+    )
 
 
 @settings

@@ -1,5 +1,6 @@
 """Make a checkpoint of a Marian model that Hugging Face's transformers keep."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from relu_nmt.conversion.marian import MarianModel
@@ -19,10 +20,11 @@ def run(settings: Settings, *, progress: bool = True) -> Path:
 
     Raises:
         CheckpointError: a file is damaged or missing, or there is no such model here.
+        ConfigError: a target language that the model has not, or none where it has several.
         DataError: a SentencePiece model is missing or damaged.
     """
     output = output_path(settings.output)
-    theirs = MarianModel.read(settings.folder)
+    theirs = MarianModel.read(settings.folder, settings.target_lang)
     words = theirs.dictionary()
     source, target = (
         TextPipeline(
@@ -30,6 +32,7 @@ def run(settings: Settings, *, progress: bool = True) -> Path:
         )
         for side, language in zip(("source", "target"), theirs.languages, strict=True)
     )
+    source = replace(source, first_symbol=theirs.target_code)
     task = TranslationTask(source, target, words, words)
     save_model(output, theirs.config(), task, theirs.our_tensors(), settings.folder)
     if progress:

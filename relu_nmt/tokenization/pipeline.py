@@ -80,6 +80,8 @@ class TextPipeline:
             For text that arrives tokenised.
         sentence_separator: a token that ends each sentence, as models of documents want it: added
             to the tokens and taken away again. None for no such token.
+        first_symbol: a token that begins each sentence, such as the ``>>fra<<`` that tells a model
+            of several languages which one to write. None for no such token.
 
     Example:
         >>> pipeline = TextPipeline("en", tokenizer="moses", lowercase=True)
@@ -95,6 +97,7 @@ class TextPipeline:
     subword: SubwordModel = field(default_factory=WholeWords)
     detokenizer: str = ""
     sentence_separator: str | None = None
+    first_symbol: str | None = None
 
     def __post_init__(self) -> None:
         self.detokenizer = self.detokenizer or self.tokenizer
@@ -119,21 +122,26 @@ class TextPipeline:
 
         A blank sentence has none, not even a separator.
         """
-        tokens = self.subword.split(self.words(raw))
-        return [*tokens, self.sentence_separator] if self.sentence_separator and tokens else tokens
+        if not (tokens := self.subword.split(self.words(raw))):
+            return tokens
+        first = [] if self.first_symbol is None else [self.first_symbol]
+        last = [] if self.sentence_separator is None else [self.sentence_separator]
+        return [*first, *tokens, *last]
 
     def join_words(self, tokens: Sequence[str]) -> list[str]:
-        """Return the tokenised words that the tokens are pieces of, separators left out."""
+        """Return the tokenised words that the tokens are pieces of, without symbols around them."""
         return [word for part in self.sentences(tokens) for word in self.subword.join(part)]
 
     def sentences(self, tokens: Sequence[str]) -> list[list[str]]:
-        """Return the tokens of each sentence, cut at the separators, which are left out.
+        """Return the tokens of each sentence, cut at separators, without the symbols around it.
 
         Without separators all tokens are one sentence.
         """
-        if self.sentence_separator is None:
-            return [list(tokens)]
-        return [list(tokens[own]) for own in sentence_slices(tokens, self.sentence_separator)]
+        found = [tokens]
+        if self.sentence_separator is not None:
+            found = [tokens[own] for own in sentence_slices(tokens, self.sentence_separator)]
+        begins = [self.first_symbol is not None and own[:1] == [self.first_symbol] for own in found]
+        return [list(own)[begun:] for own, begun in zip(found, begins, strict=True)]
 
     def decode(self, tokens: Sequence[str]) -> str:
         """Return the raw sentence of which :meth:`encode` made ``tokens``.
@@ -180,6 +188,7 @@ class TextPipeline:
             "subword": self.subword.to_state(),
             "detokenizer": self.detokenizer,
             "sentence_separator": self.sentence_separator,
+            "first_symbol": self.first_symbol,
         }
 
     @classmethod
@@ -198,6 +207,7 @@ class TextPipeline:
             subword,
             state.get("detokenizer") or "",
             state.get("sentence_separator"),
+            state.get("first_symbol"),
         )
 
 

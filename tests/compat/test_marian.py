@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.translator import Translator
 from tests.commands import run_here
 
@@ -18,9 +20,9 @@ CASES = [json.loads(line) for line in (FILES / "outputs.jsonl").read_text("utf-8
 MODEL = ("config.json", "vocab.json", "source.spm", "target.spm", "model.safetensors")
 
 
-def imported(folder, out, check=True):
+def imported(folder, out, *flags, check=True):
     path = out / "imported.safetensors"
-    return path, run_here("import_marian", folder, "--output", path, check=check)
+    return path, run_here("import_marian", folder, "--output", path, *flags, check=check)
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +87,39 @@ def test_weights_as_pytorch_keeps_them_are_the_same(folder, tmp_path, translator
     assert "(source-target, " in done.stdout  # nothing tells the languages
     for name, tensor in Translator.from_checkpoint(path, "cpu").models[0].state_dict().items():
         assert torch.equal(tensor, translator.models[0].state_dict()[name])
+
+
+def with_languages(folder):
+    """Make two rare pieces the symbols of target languages."""
+    content = (folder / "vocab.json").read_text("utf-8")
+    for piece, code in (("g", ">>deu<<"), ("?", ">>fra<<")):
+        assert content.count(f'"{piece}": ') == 1
+        content = content.replace(f'"{piece}": ', f'"{code}": ')
+    (folder / "vocab.json").write_text(content, "utf-8")
+
+
+def test_a_model_of_several_languages_becomes_one_for_each(folder, tmp_path, translator):
+    with_languages(folder)
+    first_ids = {"deu": "g", "fra": "?"}
+    for language, piece in first_ids.items():
+        path, done = imported(folder, tmp_path, "--target-lang", language)
+        assert f"(source-{language}, " in done.stdout
+        found = Translator.from_checkpoint(path, "cpu")
+        code = translator.task.source_dictionary.index(piece)
+        lines = [case["line"] for case in CASES[:3]]
+        plain = translator.sources.sentences(lines)
+        named = [replace(own, ids=np.append(code, own.ids)) for own in plain]
+        for own, expected in zip(found.sources.sentences(lines), named, strict=True):
+            assert own.ids.tolist() == expected.ids.tolist()
+        config = GenerationConfig(beam=4, max_len_b=28)
+        expected = [own[0].hypothesis for own in translator.translate_sentences(named, config)]
+        texts = found.translate(lines, config)
+        for own, text in zip(expected, texts, strict=True):
+            tokens = found.task.target_dictionary.symbols_of(own.tokens[:-1])
+            assert found.task.target_text.decode(tokens) == text
+        text = found.task.source_text
+        assert text.decode(text.encode(lines[0])) == lines[0]
+        assert found.translate(["", lines[0]], config) == ["", texts[0]]
 
 
 def test_ctranslate2_translates_the_same(tmp_path, translator):
@@ -169,7 +204,7 @@ REFUSED = {
     "an id twice": (changed("vocab.json", more=3), "vocab.json: damaged"),
     "ids of text": (changed("vocab.json", more="27"), "vocab.json: damaged"),
     "no padding": (written("vocab.json", b'{"</s>": 0, "<unk>": 1}'), "lacks <pad>"),
-    "languages": (changed("vocab.json", **{">>fra<<": 27}), "several target languages"),
+    "languages": (with_languages, "give --target-lang one of deu, fra"),
     "a flat table": (with_flat_table, "damaged weights"),
     "no weights": (without("model.safetensors"), "neither model.safetensors nor"),
     "weights cut off": (written("model.safetensors", b"\x10\0\0"), "model.safetensors: damaged"),
@@ -187,3 +222,15 @@ def test_what_is_no_such_model_is_refused(name, folder, tmp_path):
     assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
     assert expected in done.stderr
     assert not path.exists() and not (folder / "harm").exists()
+
+
+def test_a_language_that_is_none_of_the_models_is_refused(folder, tmp_path):
+    for change, expected in (
+        (None, "names no languages"),
+        (with_languages, "'spa'; --target-lang is one of deu, fra"),
+    ):
+        if change is not None:
+            change(folder)
+        path, done = imported(folder, tmp_path, "--target-lang", "spa", check=False)
+        assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+        assert expected in done.stderr and not path.exists()
