@@ -2,6 +2,7 @@ r"""Time and memory per token by length, of training and of decoding; writes a C
 
     python benchmarks/lengths.py --csv lengths.csv --plot lengths.png
     python benchmarks/lengths.py --document-attention full aligned --lengths 128 256 512 1024
+    python benchmarks/lengths.py --backends auto --positions sinusoidal sinusoidal+t5
     python benchmarks/lengths.py --device cuda --what training --steps plain compiled graph
 
 Every attention is computed by all its back ends that run on the device, in training with activation
@@ -47,6 +48,7 @@ from relu_nmt.models.objective import TranslationObjective
 PAD, EOS, SEPARATOR, VOCAB = 1, 2, 4, 4000
 SHORTEST, LONGEST = 5, 45
 BEAMS, DECODED_SHARE = 4, 4
+WAVES = "sinusoidal"
 WARM_UP_LENGTH = 64
 RECORDED_AFTER = 3
 """Steps before one is recorded as a graph, as PyTorch asks for."""
@@ -64,6 +66,7 @@ class Case:
         recompute: activations are made again in the backward pass.
         document_attention: ``full`` or ``aligned``.
         step: ``plain``, ``compiled`` or ``graph``.
+        positions: how they enter.
     """
 
     what: str
@@ -73,6 +76,7 @@ class Case:
     recompute: bool
     document_attention: str
     step: str
+    positions: str
 
     @property
     def label(self) -> str:
@@ -80,6 +84,7 @@ class Case:
         marks = [self.document_attention] if self.document_attention != "full" else []
         marks += ["checkpointing"] if self.recompute else []
         marks += [self.step] if self.step != "plain" else []
+        marks += [self.positions] if self.positions != WAVES else []
         return ", ".join([self.attention, self.backend, *marks])
 
 
@@ -118,6 +123,7 @@ def make_model(arguments: argparse.Namespace, case: Case) -> EncoderDecoder:
         attention=case.attention,
         document_attention=case.document_attention,
         checkpoint_activations=case.recompute,
+        positions=case.positions,
         dropout=0.0,
         **sides,
     )
@@ -215,9 +221,13 @@ def measure(arguments: argparse.Namespace, case: Case) -> Figures:
 def cases(arguments: argparse.Namespace) -> Iterator[Case]:
     """Yield all cases, the shortest first."""
     variants = itertools.product(
-        arguments.lengths, arguments.what, arguments.attentions, arguments.document_attention
+        arguments.lengths,
+        arguments.what,
+        arguments.attentions,
+        arguments.document_attention,
+        arguments.positions,
     )
-    for length, what, attention, documents_by in variants:
+    for length, what, attention, documents_by, positions in variants:
         known = attentions.get(AttentionSpec.parse(attention).name).backends
         backends = [name for name in known if name != "triton" or arguments.device != "cpu"]
         chosen = arguments.backends or backends or ["auto"]
@@ -227,7 +237,7 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
             (False, True) if training else (False,),
             arguments.steps if training else ("plain",),
         ):
-            yield Case(what, length, attention, backend, recompute, documents_by, step)
+            yield Case(what, length, attention, backend, recompute, documents_by, step, positions)
 
 
 def measured(arguments: argparse.Namespace, case: Case) -> Figures:
@@ -334,6 +344,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--attentions", nargs="+", default=["softmax", "reluformer:gamma=2"])
     add("--backends", nargs="+", help="of attention; all that an attention has by default")
     add("--document-attention", nargs="+", choices=("full", "aligned"), default=["full"])
+    add("--positions", nargs="+", default=[WAVES], help="as of relu-nmt-train")
     add("--steps", nargs="+", choices=("plain", "compiled", "graph"), default=["plain"])
     add("--shape", default="3,256,4", help="layers a side, width, heads")
     add("--global-layers", type=int, default=2, help="of aligned document attention")

@@ -37,12 +37,24 @@ def test_every_back_end_that_runs_here_with_and_without_checkpointing(lengths, m
     assert len(labels) == 8 and "softmax, auto, aligned, checkpointing, graph" in labels
 
 
+def test_positions_tell_the_lines_apart(lengths, monkeypatch):
+    flags = "--what training --attentions softmax --backends auto --positions sinusoidal rotary"
+    arguments = arguments_of(lengths, monkeypatch, *flags.split())
+    by_label = {case.label: case for case in lengths.cases(arguments)}
+    assert list(by_label) == [
+        *("softmax, auto", "softmax, auto, checkpointing"),
+        *("softmax, auto, rotary", "softmax, auto, checkpointing, rotary"),
+    ]
+    model = lengths.make_model(arguments, by_label["softmax, auto, rotary"])
+    assert model.config.positions == "rotary"
+
+
 @pytest.mark.parametrize("kind", ["full", "aligned"])
 @pytest.mark.parametrize("attention", ["softmax", "reluformer:gamma=2"])
 def test_a_step_is_done_on_as_many_tokens_as_told(lengths, monkeypatch, kind, attention):
     arguments = arguments_of(lengths, monkeypatch, "--global-layers", "1")
     for what, tokens in (("training", 96), ("decoding", 32)):
-        case = lengths.Case(what, 32, attention, "reference", False, kind, "plain")
+        case = lengths.Case(what, 32, attention, "reference", False, kind, "plain", "sinusoidal")
         run, counted = lengths.make_run(arguments, case)
         run()
         assert counted == tokens
@@ -54,7 +66,9 @@ def test_a_compiled_step_has_the_gradients_of_the_plain_one(lengths, monkeypatch
     batch = lengths.collate(lengths.documents(32, 96), [0])
     found = {}
     for step in ("plain", "compiled"):
-        case = lengths.Case("training", 32, "softmax", "reference", False, "full", step)
+        case = lengths.Case(
+            "training", 32, "softmax", "reference", False, "full", step, "sinusoidal"
+        )
         model = lengths.make_model(arguments, case)
         objective = lengths.TranslationObjective(model, 0.1, lengths.AttentionRegularizerConfig())
         off = torch.autocast("cpu", enabled=False)
@@ -65,8 +79,10 @@ def test_a_compiled_step_has_the_gradients_of_the_plain_one(lengths, monkeypatch
 
 
 def test_no_figures_where_memory_ran_out(lengths, tmp_path):
-    fine = lengths.Case("training", 32, "softmax", "fused", False, "full", "plain")
-    large = lengths.Case("training", 64, "softmax", "reference", False, "full", "plain")
+    fine = lengths.Case("training", 32, "softmax", "fused", False, "full", "plain", "sinusoidal")
+    large = lengths.Case(
+        "training", 64, "softmax", "reference", False, "full", "plain", "sinusoidal"
+    )
     rounds = [lengths.Figures(100, seconds, 400_000) for seconds in (0.5, 0.1, 0.2)]
     out_of_memory = lengths.Figures(problem="out of memory")
     found = {
@@ -87,7 +103,9 @@ def test_no_figures_where_memory_ran_out(lengths, tmp_path):
 @pytest.mark.slow
 def test_a_figure_comes_from_a_process_of_its_own(lengths, monkeypatch):
     arguments = arguments_of(lengths, monkeypatch)
-    case = lengths.Case("training", 32, "softmax", "reference", False, "full", "plain")
+    case = lengths.Case(
+        "training", 32, "softmax", "reference", False, "full", "plain", "sinusoidal"
+    )
     figures = lengths.measured(arguments, case)
     assert figures.problem == "" and figures.tokens == 96
     assert figures.seconds > 0 and figures.peak_bytes is not None
