@@ -102,7 +102,8 @@ class CheckpointFolder:
             CheckpointError: ``--restore-file`` names a file that does not exist.
         """
         wanted = self._config.restore_file
-        for path in (self.path / wanted, Path(wanted)):
+        # Another training's may lie in the working directory; nobody asked for that one.
+        for path in (self.path / wanted, *([Path(wanted)] if wanted != LAST else [])):
             if path.is_file():
                 return path
         if wanted == LAST:

@@ -236,6 +236,7 @@ def test_the_best_are_kept_by_number_not_by_text(tmp_path, metric, kept):
 
 def test_a_restore_file_is_looked_for_in_the_folder_and_then_as_a_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "checkpoint_last.safetensors").touch()
     assert folder_at(tmp_path / "x").restore_path() is None
     (tmp_path / "other").touch()
     (tmp_path / "x").mkdir()
