@@ -127,6 +127,7 @@ class SearchOptions(BatchSizeOptions):
         "processes that translate, by one thread each: on a CPU they do not wait for each other "
         "as threads do; 0: one a core",
         least=0,
+        most=1024,
         metavar="N",
         needs=SEARCHED,
     )
