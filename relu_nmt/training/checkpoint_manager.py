@@ -104,7 +104,7 @@ class CheckpointFolder:
         wanted = self._config.restore_file
         # Another training's may lie in the working directory; nobody asked for that one.
         for path in (self.path / wanted, *([Path(wanted)] if wanted != LAST else [])):
-            if path.is_file():
+            if path.exists():
                 return path
         if wanted == LAST:
             return None
