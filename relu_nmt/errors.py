@@ -5,6 +5,9 @@ how to fix it. Commands print it and exit with status 2; a library caller may ca
 :class:`ReluNmtError`.
 """
 
+NO_MEMORY = ("can't allocate memory", "not enough memory", "bad allocation", "out of memory")
+"""What PyTorch says of it, on CPU and GPU."""
+
 
 class ReluNmtError(Exception):
     """Base class of all errors that a user can mend."""
@@ -12,6 +15,12 @@ class ReluNmtError(Exception):
     def __str__(self) -> str:
         # What it quotes, such as a name in a file, may have line ends in it.
         return " ".join(super().__str__().splitlines())
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Say whether an error, PyTorch's too, is for lack of memory."""
+    told = isinstance(error, RuntimeError) and any(text in str(error) for text in NO_MEMORY)
+    return told or isinstance(error, MemoryError)
 
 
 class ConfigError(ReluNmtError):

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import relu_nmt
 from relu_nmt.cli.fairseq_flags import NEAREST
 from relu_nmt.config import add_settings, read_settings
-from relu_nmt.errors import ConfigError, ReluNmtError
+from relu_nmt.errors import ConfigError, ReluNmtError, is_out_of_memory
 from relu_nmt.io.standard_streams import utf8_streams
 from relu_nmt.io.threads import choose_threads, crowding_note
 from relu_nmt.registry import close_names
@@ -136,6 +136,15 @@ def run_command(
         if debug:
             raise
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
+        return USER_ERROR
+    except (RuntimeError, MemoryError) as error:
+        if debug or not is_out_of_memory(error):
+            raise
+        reason = f" ({' '.join(str(error).split())})" if str(error) else ""
+        print(
+            f"{parser.prog}: error: out of memory{reason}; take a smaller model, batch or text",
+            file=sys.stderr,
+        )
         return USER_ERROR
     except KeyboardInterrupt:
         print(f"{parser.prog}: interrupted", file=sys.stderr)

@@ -2,6 +2,9 @@
 
 _PROCESSES = "processes are started by torchrun: torchrun --nproc-per-node N -m relu_nmt.cli.train"
 _STORED = "the checkpoint holds tokeniser and subwords, so that raw text goes in; leave it out"
+_DIVIDED = "--ddp-backend fully_sharded divides weights, gradients and optimiser among processes"
+_PAIRS = "a model translates one way, from --source-lang to --target-lang; train one for each pair"
+_DDP = "PyTorch's setting of it is used; leave it out"
 _ALIGNED = "models are not trained on alignments; relu-nmt-interactive --print-alignment prints "
 _ALIGNED += "what attention aligns"
 _DROPPED = "whole layers are not dropped; --dropout, --attention-dropout and --activation-dropout "
@@ -30,6 +33,9 @@ NEAREST = {
     "--distributed-backend": _PROCESSES,
     "--device-id": _PROCESSES + "; CUDA_VISIBLE_DEVICES chooses GPUs",
     "--distributed-no-spawn": "processes are started by torchrun anyway; leave it out",
+    "--nprocs-per-node": _PROCESSES,
+    "--local-rank": _PROCESSES,
+    "--local_rank": _PROCESSES,
     "--find-unused-parameters": "--ddp-backend legacy_ddp does that",
     "--bpe": _STORED,
     "--bpe-codes": _STORED,
@@ -80,6 +86,26 @@ NEAREST = {
     "--retain-iter-history": "models write from left to right; --nbest prints more translations",
     "--match-source-len": "--max-len-a 1 --max-len-b 0 bounds the output by the source",
     "--suppress-crashes": "errors are told and end the command; leave it out",
+    "--max-lr": "--lr is the highest learning rate, and --min-lr the lowest of cosine",
+    "--momentum": "it is of other optimisers than Adam; --adam-betas are Adam's",
+    "--use-bmuf": _DDP,
+    "--broadcast-buffers": _DDP,
+    "--bucket-cap-mb": _DDP,
+    "--fast-stat-sync": _DDP,
+    "--fix-batches-to-gpus": "batches are shuffled among processes; leave it out",
+    "--heartbeat-timeout": "torchrun watches its processes; leave it out",
+    "--zero-sharding": _DIVIDED,
+    "--cpu-offload": _DIVIDED,
+    "--model-parallel-size": _DIVIDED,
+    "--pipeline-model-parallel": _DIVIDED,
+    "--lang-pairs": _PAIRS,
+    "--langs": _PAIRS,
+    "--fixed-validation-seed": "validation draws no random numbers; leave it out",
+    "--num-batch-buckets": "batches have the lengths of their sentences; leave it out",
+    "--data-buffer-size": "--num-workers is how many threads read batches ahead",
+    "--combine-val": "--valid-subset valid,valid1 names the splits to validate on",
+    "--checkpoint-suffix": "--save-dir keeps checkpoints apart",
+    "--write-checkpoints-asynchronously": "checkpoints are written at once; leave it out",
     "--tpu": "there are CPU and GPU",
     "--wer-args": "BLEU and chrF are the scores: --scoring",
 }

@@ -24,6 +24,8 @@ REQUIRED: Any = MISSING
 
 Choices = Sequence[str] | Registry[Any]
 Needs = str | tuple[Any, ...] | list[str | tuple[Any, ...]]
+PATHS = ("FILE", "DIR", "DIRS", "DATA", "CKPT")
+"""What metavar calls files and folders; a path that is empty would be the working directory."""
 EXPECTED = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
 
@@ -145,6 +147,8 @@ class Option:
             value = _converted(value, self.kind)
         except (TypeError, ValueError):
             raise self._error(whole, f"expected {self._expected}") from None
+        if value == "" != self.default and self.metavar in PATHS:
+            raise self._error(whole, "expected a path")
         if self.choices is not None:
             self._check_choice(value, whole)
         if isinstance(value, (int, float)) and self.kind is not bool:

@@ -9,8 +9,8 @@ def parse_yaml(text: str) -> Any:
     """Return what YAML holds; JSON is YAML.
 
     Raises:
-        ValueError: it is no YAML, is nested too deeply, or repeats itself by aliases to more than
-            :data:`MOST_VALUES` values; the reason is one line.
+        ValueError: it is no YAML, gives a name twice, is nested too deeply, or repeats itself by
+            aliases to more than :data:`MOST_VALUES` values; the reason is one line.
 
     Example:
         >>> parse_yaml("max_tokens: 4000")
@@ -18,8 +18,21 @@ def parse_yaml(text: str) -> Any:
     """
     import yaml
 
+    class Loader(yaml.SafeLoader):
+        """The same, but a name that is given twice is an error, as YAML says."""
+
+        def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
+            node = super().compose_mapping_node(anchor)
+            names = set()
+            for key, _ in node.value:
+                if isinstance(key, yaml.ScalarNode) and key.value in names:
+                    text = f"'{key.value}' is given twice"
+                    raise yaml.composer.ComposerError(None, None, text, key.start_mark)
+                names.add(str(key.value))
+            return node
+
     try:
-        values = yaml.safe_load(text)
+        values = yaml.load(text, Loader)
         count = _count(values, {})
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ValueError(" ".join(str(error).split())) from error

@@ -75,7 +75,7 @@ class PreprocessConfig(ClusterOptions):
         no_effect="--nwordssrc is that of the joined dictionary",
     )
     padding_factor: int = option(
-        8, "fill dictionaries up to a multiple of this size", least=1, metavar="N"
+        8, "fill dictionaries up to a multiple of this size", least=1, most=10_000, metavar="N"
     )
     only_source: bool = option(False, "there is no target text")
     dict_only: bool = option(False, "make the dictionaries only")
@@ -118,7 +118,11 @@ class PreprocessConfig(ClusterOptions):
         choices=SEPARATORS,
     )
     workers: int = option(
-        0, "processes; 0 for one per core (the result does not depend on it)", least=0, metavar="N"
+        0,
+        "processes; 0 for one per core (the result does not depend on it)",
+        least=0,
+        most=1024,
+        metavar="N",
     )
     seed: int = like(
         SeedOptions,

@@ -126,6 +126,7 @@ class SearchOptions(BatchSizeOptions):
         1,
         "processes that translate, by one thread each; 0: as many as there would be threads",
         least=0,
+        most=1024,
         metavar="N",
     )
     max_tokens: int | None = like(

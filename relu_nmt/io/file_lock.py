@@ -27,7 +27,7 @@ def acquire_lock(path: Path) -> int | None:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
-        raise DataError(f"{path}: cannot be made: {error.strerror}") from error
+        raise DataError(f"{error.filename}: cannot be made: {error.strerror}") from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -8,7 +8,13 @@ from relu_nmt.config import checked_by, option, settings
 from relu_nmt.data.dictionary import BOS, EOS
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules import position_schemes
-from relu_nmt.modules.config import TransformerOptions, attention_option, size_option
+from relu_nmt.modules.config import (
+    TransformerOptions,
+    attention_option,
+    depth_option,
+    size_option,
+    width_option,
+)
 
 
 def _known(names: str) -> None:
@@ -38,14 +44,14 @@ class TransformerConfig(TransformerOptions):
     cross_attention: str | None = attention_option(
         None, "attention from decoder to encoder, if another than --attention"
     )
-    encoder_embed_dim: int = size_option(512, "width of the encoder")
-    encoder_ffn_embed_dim: int = size_option(2048, "inner width of the encoder's FFN")
-    encoder_layers: int = size_option(6, "number of encoder layers")
+    encoder_embed_dim: int = width_option(512, "width of the encoder")
+    encoder_ffn_embed_dim: int = width_option(2048, "inner width of the encoder's FFN")
+    encoder_layers: int = depth_option(6, "number of encoder layers")
     encoder_attention_heads: int = size_option(8, "heads of the encoder")
     encoder_normalize_before: bool = option(False, "pre-norm in the encoder")
-    decoder_embed_dim: int = size_option(512, "width of the decoder")
-    decoder_ffn_embed_dim: int = size_option(2048, "inner width of the decoder's FFN")
-    decoder_layers: int = size_option(6, "number of decoder layers")
+    decoder_embed_dim: int = width_option(512, "width of the decoder")
+    decoder_ffn_embed_dim: int = width_option(2048, "inner width of the decoder's FFN")
+    decoder_layers: int = depth_option(6, "number of decoder layers")
     decoder_attention_heads: int = size_option(8, "heads of the decoder")
     decoder_normalize_before: bool = option(False, "pre-norm in the decoder")
     share_decoder_input_output_embed: bool = option(

@@ -12,6 +12,9 @@ from relu_nmt.modules import feed_forwards, norms
 attention_option = partial(option, metavar="NAME", parse=known_in(attentions))
 probability_option = partial(option, least=0, below=1, metavar="P")
 size_option = partial(option, least=1, metavar="N")
+# Far more than there is memory for, and few enough to say so at once.
+width_option = partial(size_option, most=1_000_000)
+depth_option = partial(size_option, most=10_000)
 
 
 def arch_option(default: str, presets: Mapping[str, Mapping[str, Any]], names: str) -> Any:

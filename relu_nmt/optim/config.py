@@ -95,7 +95,15 @@ class ScheduleConfig:
     stop_min_lr: float = option(
         -1.0, "stop when the learning rate is this low after an epoch", metavar="LR"
     )
-    min_lr: float = option(0.0, "lowest learning rate", least=0, needs=COSINE, metavar="LR")
+    min_lr: float = option(
+        0.0,
+        "lowest learning rate",
+        least=0,
+        needs=COSINE,
+        # Recipes for the first versions of fairseq give it with every schedule.
+        no_effect="only cosine has a lowest learning rate; --stop-min-lr ends training at one",
+        metavar="LR",
+    )
     lr_period_updates: float = option(
         -1.0, "updates of the first period; negative: up to --max-update", needs=COSINE, metavar="N"
     )

@@ -102,8 +102,9 @@ class CheckpointFolder:
             CheckpointError: ``--restore-file`` names a file that does not exist.
         """
         wanted = self._config.restore_file
-        for path in (self.path / wanted, Path(wanted)):
-            if path.is_file():
+        # Another training's may lie in the working directory; nobody asked for that one.
+        for path in (self.path / wanted, *([Path(wanted)] if wanted != LAST else [])):
+            if path.exists():
                 return path
         if wanted == LAST:
             return None

@@ -60,7 +60,9 @@ class RunConfig(PrecisionOptions, SeedOptions):
     min_loss_scale: float = option(
         1e-4, "stop if the loss scale falls below", above=0, needs="fp16", metavar="S"
     )
-    num_workers: int = option(1, "threads that read batches ahead; 0: none", least=0, metavar="N")
+    num_workers: int = option(
+        1, "threads that read batches ahead; 0: none", least=0, most=1024, metavar="N"
+    )
 
     preflight: bool = option(
         True,

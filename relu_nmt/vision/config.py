@@ -11,8 +11,10 @@ from relu_nmt.modules.config import (
     TransformerOptions,
     arch_option,
     attention_option,
+    depth_option,
     probability_option,
     size_option,
+    width_option,
 )
 from relu_nmt.optim.config import OptimizerConfig, ScheduleConfig
 from relu_nmt.training.config import TrainerConfig
@@ -28,7 +30,7 @@ def _with_commas(text: str) -> str:
     return text.replace("x", ",")
 
 
-sides_option = partial(size_option, parse=_with_commas, metavar="N|YxX")
+sides_option = partial(size_option, most=100_000, parse=_with_commas, metavar="N|YxX")
 """Declares pixels a side, or height and width."""
 
 
@@ -83,7 +85,7 @@ class XCiTOptions:
         choices=("gelu", "relu"),
         needs=("family", "xcit"),
     )
-    class_layers: int = size_option(
+    class_layers: int = depth_option(
         2, "blocks of attention from the class token to the patches", needs=("family", "xcit")
     )
     class_attention: str = attention_option(
@@ -104,7 +106,7 @@ class StageOptions:
         ConfigError: there are not as many of the one as of the other.
     """
 
-    stage_layers: tuple[int, ...] = size_option(
+    stage_layers: tuple[int, ...] = depth_option(
         (2, 2, 6, 2), "number of blocks of each stage", needs=_staged, metavar="N,N"
     )
     stage_heads: tuple[int, ...] = size_option(
@@ -156,8 +158,8 @@ class VisionTransformerConfig(TransformerOptions):
         "pixels a side of a patch, which is one token; or its height and width: 16x8",
         needs=("family", "vit", "xcit", "swin"),
     )
-    embed_dim: int = size_option(192, "width of the model; of its first stage, if it has several")
-    layers: int = size_option(12, "number of blocks", needs=_alike)
+    embed_dim: int = width_option(192, "width of the model; of its first stage, if it has several")
+    layers: int = depth_option(12, "number of blocks", needs=_alike)
     heads: int = size_option(3, "attention heads of a block", needs=_alike)
     ffn_ratio: float = option(
         4.0, "inner width of the FFN in widths of the model", above=0, metavar="F"

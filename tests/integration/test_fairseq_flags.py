@@ -141,9 +141,11 @@ def test_a_folder_of_the_users_is_imported(data, tmp_path):
 
 def test_flags_that_change_nothing_here_are_accepted(data, tmp_path):
     flags = "--left-pad-source False --left-pad-target False --report-accuracy --max-update 1 "
+    flags += "--lr-scheduler inverse_sqrt --min-lr 1e-9 "
     flags += '--eval-bleu --eval-bleu-detok-args {"target_lang":"en"}'
     done = train(data, tmp_path, *flags.split())
     assert "note: --left-pad-source has no effect" in done.stderr
+    assert "note: --min-lr has no effect: only cosine has" in done.stderr
     assert "valid_accuracy" in done.stdout
 
 
@@ -157,6 +159,10 @@ def test_flags_that_change_nothing_here_are_accepted(data, tmp_path):
         ("--memory-efficient-fp16", "--fp16 needs a CUDA GPU"),
         ("--encoder-layerdrop 0.2", "--encoder-layerdrop: whole layers are not dropped; --dropout"),
         ("--distributed-world-size 4", "torchrun"),
+        ("--local-rank=0", "torchrun"),
+        ("--lr-scheduler cosine --max-lr 1", "--max-lr: --lr is the highest learning rate"),
+        ("--zero-sharding os --num-workers 4", "--zero-sharding: --ddp-backend fully_sharded"),
+        ("--task translation_multi_simple_epoch --lang-pairs de-en", "a model translates one way"),
         ("--max-tokns 4", "did you mean --max-tokens"),
         ("--nonsense", "unrecognized arguments: --nonsense; see --help"),
     ],

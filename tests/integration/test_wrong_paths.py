@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
 from tests.commands import run_here
@@ -65,3 +66,26 @@ def test_an_absurd_seed_is_one_line(command):
 def test_what_is_no_number_is_one_line(flag, value):
     error = error_of("train", DATA, "--max-tokens", "9", flag, value)
     assert f"{flag} {value}: expected" in error
+
+
+@pytest.mark.parametrize(
+    "flag", ["--encoder-layers", "--decoder-ffn-embed-dim", "--num-workers", "--seed"]
+)
+def test_a_number_beyond_reason_is_one_line(flag):
+    error = error_of("train", DATA, "--max-tokens", "9", flag, str(10**25))
+    assert f"{flag} {10**25}: expected" in error
+
+
+def test_a_model_larger_than_memory_is_one_line(monkeypatch):
+    def exhausted(*_):
+        torch.empty(1 << 50)
+
+    monkeypatch.setattr("relu_nmt.recipes.train_translation.run", exhausted)
+    error = error_of("train", DATA, "--max-tokens", "9", "--no-save")
+    assert "error: out of memory (" in error and "take a smaller model" in error
+
+
+@pytest.mark.parametrize("flag", ["--save-dir", "--finetune-from-model", "--extra-data=x,,y"])
+def test_an_empty_path_is_one_line(flag):
+    words = [flag] if "=" in flag else [flag, ""]
+    assert "expected a path" in error_of("train", DATA, "--max-tokens", "9", *words)

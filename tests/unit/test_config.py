@@ -259,7 +259,13 @@ def test_checkpoints_and_results_give_their_settings(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["- a\n- b\n", "a: [1\n", "\x00", "max_tokens: 1\nx:\n  max_tokens: 2"]
+    "text",
+    [
+        *("- a\n- b\n", "a: [1\n", "\x00"),
+        "max_tokens: 1\nx:\n  max_tokens: 2",
+        "max_tokens: 1\nmax_tokens: 2",
+        "? [1]\n: 2",
+    ],
 )
 def test_damaged_files_are_refused_in_one_line(text, tmp_path):
     with pytest.raises(ConfigError, match=r"own.yaml: ") as error:

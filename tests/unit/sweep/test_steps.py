@@ -105,7 +105,7 @@ def test_a_command_keeps_the_lock_when_its_sweep_is_gone(tmp_path):
 def test_the_folder_is_made_or_its_lack_reported(tmp_path):
     os.close(acquire_lock(tmp_path / "new/a.lock"))
     (tmp_path / "file").touch()
-    with pytest.raises(DataError, match="cannot be made"):
+    with pytest.raises(DataError, match=r"/file: cannot be made"):
         acquire_lock(tmp_path / "file/a.lock")
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from relu_nmt.config import add_settings, from_flat, read_settings
-from relu_nmt.errors import ConfigError
+from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.training.checkpoint import SUFFIX, Checkpoint, load_checkpoint
 from relu_nmt.training.checkpoint_manager import CheckpointFolder
 from relu_nmt.training.config import (
@@ -236,12 +236,19 @@ def test_the_best_are_kept_by_number_not_by_text(tmp_path, metric, kept):
 
 def test_a_restore_file_is_looked_for_in_the_folder_and_then_as_a_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "checkpoint_last.safetensors").touch()
     assert folder_at(tmp_path / "x").restore_path() is None
     (tmp_path / "other").touch()
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / "inside").touch()
     assert folder_at(tmp_path / "x", restore_file="inside").restore_path().parent.name == "x"
     assert folder_at(tmp_path / "x", restore_file="other").restore_path().name == "other"
+
+
+def test_a_folder_is_no_restore_file(tmp_path):
+    (tmp_path / "checkpoint_last.safetensors").mkdir()
+    with pytest.raises(CheckpointError, match="a folder; give the checkpoint file"):
+        load_checkpoint(folder_at(tmp_path).restore_path())
 
 
 def test_a_full_disk_is_noticed_before_training(tmp_path):
