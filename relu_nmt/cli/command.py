@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -135,8 +136,14 @@ def run_command(
     except (ReluNmtError, OSError) as error:
         if debug:
             raise
-        print(f"{parser.prog}: error: {error}", file=sys.stderr)
+        _tell(f"{parser.prog}: error: {error}")
         return USER_ERROR
     except KeyboardInterrupt:
-        print(f"{parser.prog}: interrupted", file=sys.stderr)
+        _tell(f"{parser.prog}: interrupted")
         return INTERRUPTED
+
+
+def _tell(text: str) -> None:
+    """Print on standard error; where that cannot be written, the exit code has to do."""
+    with suppress(OSError):
+        print(text, file=sys.stderr)
