@@ -370,9 +370,22 @@ def test_an_unforeseen_error_shows_nothing_of_the_server(slow):
 
 
 def test_only_names_of_this_machine_are_answered():
-    with client_of(allowed_hosts=("localhost",)) as client:
-        assert client.get("/health", headers={"Host": "localhost:8000"}).status_code == 200
-        assert client.get("/health", headers={"Host": "elsewhere.example"}).status_code == 400
+    with client_of(allowed_hosts=("localhost", "127.0.0.1", "::1")) as client:
+        for host in ("localhost:8000", "LocalHost", "127.0.0.1:1", "[::1]", "[::1]:8000"):
+            assert client.get("/health", headers={"Host": host}).status_code == 200, host
+        strange = (
+            "elsewhere.example",
+            "localhost.example",
+            "",
+            "a b",
+            "::1",
+            "[::2]",
+            "localhost:x",
+        )
+        for host in (*strange, "127.0.0.1, elsewhere", "www.localhost", "localhost@elsewhere"):
+            answer = client.get("/health", headers={"Host": host})
+            assert answer.status_code == 400, host
+            assert "--allowed-hosts" in answer.json()["error"]
 
 
 def test_unknown_paths_are_errors_and_counted_as_one(client):
