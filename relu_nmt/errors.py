@@ -36,3 +36,15 @@ class OutOfMemoryError(ReluNmtError):
 
 class MissingExtraError(ReluNmtError):
     """An optional package is needed and not installed; the message names it."""
+
+
+_NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "bad allocation")
+"""In the messages of PyTorch's allocators; on CPUs their errors have no class of their own."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error of Python or PyTorch says that memory does not suffice."""
+    if type(error).__name__ == "OutOfMemoryError":  # PyTorch's, without importing it
+        return True
+    told = isinstance(error, RuntimeError) and any(text in str(error) for text in _NO_MEMORY)
+    return told or isinstance(error, MemoryError)

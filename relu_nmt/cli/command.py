@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import relu_nmt
 from relu_nmt.cli.fairseq_flags import NEAREST
 from relu_nmt.config import add_settings, read_settings
-from relu_nmt.errors import ConfigError, ReluNmtError
+from relu_nmt.errors import ConfigError, ReluNmtError, is_out_of_memory
 from relu_nmt.io.standard_streams import utf8_streams
 from relu_nmt.io.threads import choose_threads, crowding_note
 from relu_nmt.registry import close_names
@@ -137,6 +137,12 @@ def run_command(
         if debug:
             raise
         _tell(f"{parser.prog}: error: {error}")
+        return USER_ERROR
+    except (RuntimeError, MemoryError) as error:
+        if debug or not is_out_of_memory(error):
+            raise
+        reason = str(error).partition("\n")[0]
+        _tell(f"{parser.prog}: error: out of memory{f' ({reason})' * bool(reason)}")
         return USER_ERROR
     except KeyboardInterrupt:
         _tell(f"{parser.prog}: interrupted")

@@ -21,7 +21,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 
 import relu_nmt
 from relu_nmt.decoding.config import DocumentGenerationConfig, WindowConfig
-from relu_nmt.errors import ReluNmtError
+from relu_nmt.errors import OutOfMemoryError, ReluNmtError
 from relu_nmt.serving import schema
 from relu_nmt.serving.batcher import Batcher, Closed, RequestGone, Ticket
 from relu_nmt.serving.limits import AllowHosts, CountAnswers, LimitBody, Metrics
@@ -286,6 +286,7 @@ def _add_errors(app: FastAPI) -> None:
     async def closed(_: Request, __: Closed) -> JSONResponse:
         return problem(503, "the server is stopping", {"Retry-After": RETRY_SECONDS})
 
+    @app.exception_handler(OutOfMemoryError)
     @app.exception_handler(MemoryError)
     @app.exception_handler(torch.OutOfMemoryError)
     async def no_memory(_: Request, __: Exception) -> JSONResponse:

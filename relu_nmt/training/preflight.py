@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from relu_nmt.errors import OutOfMemoryError
+from relu_nmt.errors import OutOfMemoryError, is_out_of_memory
 from relu_nmt.training.batches import Batch
 from relu_nmt.training.results import peak_resident_bytes
 
 if TYPE_CHECKING:
     from relu_nmt.training.state import Components
 
-CPU_OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "bad allocation")
-"""In the messages of PyTorch's allocators on CPUs."""
 BYTES_PER_MOMENT = 4
 MOMENTS = 2
 """Of Adam, which come with the first update."""
@@ -50,8 +48,7 @@ def telling_shape(batch: Any, what: str) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, MemoryError) as error:
-        of_device = isinstance(error, torch.OutOfMemoryError | MemoryError)
-        if not of_device and not any(text in str(error) for text in CPU_OUT_OF_MEMORY):
+        if not is_out_of_memory(error):
             raise
         raise OutOfMemoryError(
             f"{what}: out of memory with a batch of {shapes_of(batch)}; earlier checkpoints are "

@@ -65,3 +65,25 @@ def test_an_absurd_seed_is_one_line(command):
 def test_what_is_no_number_is_one_line(flag, value):
     error = error_of("train", DATA, "--max-tokens", "9", flag, value)
     assert f"{flag} {value}: expected" in error
+
+
+@pytest.mark.parametrize(
+    ("command", "flags"),
+    [
+        ("generate", ["--beam"]),
+        ("generate", ["--max-doc-tokens"]),
+        ("generate", ["--lenpen"]),
+        ("score", ["--sys", __file__, "--metrics", "chrf", "--chrf-word-order"]),
+        ("score", ["--sys", __file__, "--baseline", __file__, "--paired-bs-n"]),
+    ],
+)
+@pytest.mark.parametrize("value", [10**20, 10**400])
+def test_an_absurd_number_is_one_line(command, flags, value):
+    given = ["--ref", __file__] if command == "score" else [DATA, "--cpu", "--path", MODEL]
+    error = error_of(command, *given, *flags, str(value))
+    assert flags[-1] in error and "expected" in error
+
+
+def test_a_beam_beyond_memory_is_one_line():
+    error = error_of("generate", DATA, "--cpu", "--path", MODEL, "--beam", str(10**12))
+    assert "out of memory" in error and "--beam" in error

@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from schemathesis import GenerationMode
 
 from relu_nmt.decoding.config import DocumentGenerationConfig, WindowConfig
-from relu_nmt.errors import ConfigError
+from relu_nmt.errors import ConfigError, OutOfMemoryError
 from relu_nmt.serving.app import ServerLimits, make_app
 from relu_nmt.serving.limits import LimitBody
 from tests.unit.serving.served_models import make_translator
@@ -347,7 +347,10 @@ def test_a_stopping_server_says_so(slow):
     assert answer.status_code == 503 and "Retry-After" in answer.headers
 
 
-@pytest.mark.parametrize("error", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory")])
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError(), torch.OutOfMemoryError("CUDA out of memory"), OutOfMemoryError("too long")],
+)
 def test_too_little_memory_is_no_end(error, slow):
     client, held = slow()
     search, held._search = held._search, lambda *_: (_ for _ in ()).throw(error)
