@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import relu_nmt
-from relu_nmt.cli.fairseq_flags import NEAREST
+from relu_nmt.cli.fairseq_flags import ELSEWHERE, NEAREST
 from relu_nmt.config import add_settings, read_settings
 from relu_nmt.errors import ConfigError, ReluNmtError, is_out_of_memory
 from relu_nmt.io.standard_streams import utf8_streams
@@ -39,10 +39,12 @@ class Parser(argparse.ArgumentParser):
         Raises:
             ConfigError: always.
         """
-        unknown = re.search(r"unrecognized arguments: (--[^\s=]+)", message)
-        if unknown and unknown[1] in NEAREST:
-            raise ConfigError(f"{unknown[1]}: {NEAREST[unknown[1]]}")
-        hint = close_names(unknown[1], self._option_string_actions) if unknown else ""
+        _, _, words = message.partition("unrecognized arguments: ")
+        unknown = re.findall(r"(?<!\S)--[^\s=]+", words)
+        for flag in unknown:
+            if instead := NEAREST.get(flag) or ELSEWHERE.get(flag):
+                raise ConfigError(f"{flag}: {instead}")
+        hint = close_names(unknown[0], self._option_string_actions) if unknown else ""
         raise ConfigError(f"{message}; {hint}" if hint else f"{message}; see --help")
 
 

@@ -1,9 +1,12 @@
 """A path to something else is told what it is; so are values that no computer can hold."""
 
+import io
+import time
 from pathlib import Path
 
 import pytest
 
+from relu_nmt.recipes.translate_lines import READ_BYTES, read_buffers
 from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
 from tests.commands import run_here
 
@@ -87,3 +90,31 @@ def test_an_absurd_number_is_one_line(command, flags, value):
 def test_a_beam_beyond_memory_is_one_line():
     error = error_of("generate", DATA, "--cpu", "--path", MODEL, "--beam", str(10**12))
     assert "out of memory" in error and "--beam" in error
+
+
+def test_a_results_path_that_is_a_file_is_told(tmp_path):
+    file = tmp_path / "file"
+    file.write_text("kept")
+    for path in (file, "/dev/null"):
+        error = error_of("generate", DATA, "--cpu", "--path", MODEL, "--results-path", path)
+        assert f"--results-path {path}: is no folder" in error
+    assert file.read_text() == "kept"
+
+
+@pytest.mark.parametrize("path", ["", ":", f"{MODEL}:"])
+def test_an_empty_path_is_told(path):
+    assert "an empty name of a checkpoint" in error_of("interactive", "--path", path)
+
+
+def test_an_input_without_a_line_end_takes_time_in_proportion():
+    blocks = 1000
+    text = b"x" * (blocks * READ_BYTES)
+
+    class Counted(io.BytesIO):
+        def read1(self, size=-1):
+            return super().read(size)
+
+    started = time.perf_counter()
+    [[line]] = read_buffers(io.BufferedReader(Counted(text)), "text", 0)
+    assert len(line) == len(text)
+    assert time.perf_counter() - started < 3
