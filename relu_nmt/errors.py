@@ -17,7 +17,7 @@ class ReluNmtError(Exception):
         return " ".join(super().__str__().splitlines())
 
 
-def is_out_of_memory(error: Exception) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """Say whether an error, PyTorch's too, is for lack of memory."""
     told = isinstance(error, RuntimeError) and any(text in str(error) for text in NO_MEMORY)
     return told or isinstance(error, MemoryError)

@@ -121,6 +121,11 @@ class Translator:
         """
         if isinstance(path, str | os.PathLike):
             path = os.fspath(path).split(os.pathsep)
+            if "" in path:
+                raise ConfigError(
+                    f"'{os.pathsep.join(path)}': an empty name of a checkpoint; give a file, or "
+                    f"several with {os.pathsep} between them"
+                )
         loaded = [load_model(file, model_overrides) for file in path]
         for file, other in zip(path[1:], loaded[1:], strict=True):
             first = loaded[0].task

@@ -6,11 +6,12 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import relu_nmt
-from relu_nmt.cli.fairseq_flags import NEAREST
+from relu_nmt.cli.fairseq_flags import ELSEWHERE, NEAREST
 from relu_nmt.config import add_settings, read_settings
 from relu_nmt.errors import ConfigError, ReluNmtError, is_out_of_memory
 from relu_nmt.io.standard_streams import utf8_streams
@@ -38,10 +39,12 @@ class Parser(argparse.ArgumentParser):
         Raises:
             ConfigError: always.
         """
-        unknown = re.search(r"unrecognized arguments: (--[^\s=]+)", message)
-        if unknown and unknown[1] in NEAREST:
-            raise ConfigError(f"{unknown[1]}: {NEAREST[unknown[1]]}")
-        hint = close_names(unknown[1], self._option_string_actions) if unknown else ""
+        _, _, words = message.partition("unrecognized arguments: ")
+        unknown = re.findall(r"(?<!\S)--[^\s=]+", words)
+        for flag in unknown:
+            if instead := NEAREST.get(flag) or ELSEWHERE.get(flag):
+                raise ConfigError(f"{flag}: {instead}")
+        hint = close_names(unknown[0], self._option_string_actions) if unknown else ""
         raise ConfigError(f"{message}; {hint}" if hint else f"{message}; see --help")
 
 
@@ -135,17 +138,20 @@ def run_command(
     except (ReluNmtError, OSError) as error:
         if debug:
             raise
-        print(f"{parser.prog}: error: {error}", file=sys.stderr)
+        _tell(f"{parser.prog}: error: {error}")
         return USER_ERROR
     except (RuntimeError, MemoryError) as error:
         if debug or not is_out_of_memory(error):
             raise
         reason = f" ({' '.join(str(error).split())})" if str(error) else ""
-        print(
-            f"{parser.prog}: error: out of memory{reason}; take a smaller model, batch or text",
-            file=sys.stderr,
-        )
+        _tell(f"{parser.prog}: error: out of memory{reason}; take a smaller model, batch or text")
         return USER_ERROR
     except KeyboardInterrupt:
-        print(f"{parser.prog}: interrupted", file=sys.stderr)
+        _tell(f"{parser.prog}: interrupted")
         return INTERRUPTED
+
+
+def _tell(text: str) -> None:
+    """Print on standard error; where that cannot be written, the exit code has to do."""
+    with suppress(OSError):
+        print(text, file=sys.stderr)

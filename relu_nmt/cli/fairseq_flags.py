@@ -14,6 +14,10 @@ _BOARD = "the log goes to --tensorboard-logdir, --log-file and results.json"
 _QUANTISED = "training knows no quantisation; --int8 of relu-nmt-generate is what saves time"
 _SOFTMAX = "there is one output layer, over the whole dictionary; --nwordssrc and --nwordstgt of "
 _SOFTMAX += "relu-nmt-preprocess bound it"
+_LEFT_TO_RIGHT = "models write from left to right; --beam is how they search"
+_ONE_FILE = "a checkpoint is one file; --save-dir and --path say where it is"
+_OF_TRAINING = "it is a flag of training; leave it out"
+_SCORES = "relu-nmt-generate and relu-nmt-score compare with references"
 
 NEAREST = {
     "--align-suffix": _ALIGNED,
@@ -82,8 +86,18 @@ NEAREST = {
     "--upsample-primary": "--extra-data and --corpus-weights join folders with weights; splits "
     "train, train1, train2... of one folder are joined as they are",
     "--lm-path": "no language model is mixed in; several models with --path a:b are an ensemble",
-    "--iter-decode-max-iter": "models write from left to right; --beam is how they search",
+    "--lm-weight": "no language model is mixed in; leave it out",
+    "--iter-decode-max-iter": _LEFT_TO_RIGHT,
+    "--iter-decode-eos-penalty": _LEFT_TO_RIGHT,
+    "--iter-decode-force-max-iter": _LEFT_TO_RIGHT,
+    "--iter-decode-with-beam": _LEFT_TO_RIGHT,
+    "--decoding-format": _LEFT_TO_RIGHT,
+    "--print-step": _LEFT_TO_RIGHT,
     "--retain-iter-history": "models write from left to right; --nbest prints more translations",
+    "--raw-text": "the data folder keeps raw text where the checkpoint needs it; leave it out",
+    "--eos-token": "the end symbol is that of the dictionary; leave it out",
+    "--checkpoint-suffix": _ONE_FILE,
+    "--checkpoint-shard-count": _ONE_FILE,
     "--match-source-len": "--max-len-a 1 --max-len-b 0 bounds the output by the source",
     "--suppress-crashes": "errors are told and end the command; leave it out",
     "--max-lr": "--lr is the highest learning rate, and --min-lr the lowest of cosine",
@@ -104,9 +118,26 @@ NEAREST = {
     "--num-batch-buckets": "batches have the lengths of their sentences; leave it out",
     "--data-buffer-size": "--num-workers is how many threads read batches ahead",
     "--combine-val": "--valid-subset valid,valid1 names the splits to validate on",
-    "--checkpoint-suffix": "--save-dir keeps checkpoints apart",
     "--write-checkpoints-asynchronously": "checkpoints are written at once; leave it out",
     "--tpu": "there are CPU and GPU",
     "--wer-args": "BLEU and chrF are the scores: --scoring",
 }
 """What to say of a flag instead of guessing at its spelling."""
+
+ELSEWHERE = {
+    "--constraints": "relu-nmt-interactive and relu-nmt-translate-document force terms",
+    "--input": "relu-nmt-interactive --input FILE translates text",
+    "--buffer-size": "relu-nmt-interactive has it; leave it out",
+    "--gen-subset": "relu-nmt-generate translates splits of a data folder",
+    "--results-path": "relu-nmt-generate has it; lead standard output to a file: > FILE",
+    "--quiet": "relu-nmt-generate has it; leave it out",
+    "--prefix-size": "relu-nmt-generate has it; --prefixes of relu-nmt-interactive begins lines",
+    "--sacrebleu": _SCORES,
+    "--scoring": _SCORES,
+    "--max-target-positions": "--max-len-a and --max-len-b bound translations",
+    "--num-workers": _OF_TRAINING,
+    "--required-batch-size-multiple": _OF_TRAINING,
+    "--log-format": _OF_TRAINING,
+    "--log-interval": _OF_TRAINING,
+}
+"""The same of flags that only some commands have, for those that have not."""

@@ -26,6 +26,8 @@ Choices = Sequence[str] | Registry[Any]
 Needs = str | tuple[Any, ...] | list[str | tuple[Any, ...]]
 PATHS = ("FILE", "DIR", "DIRS", "DATA", "CKPT")
 """What metavar calls files and folders; a path that is empty would be the working directory."""
+MOST_WHOLE = 10**15
+"""Of a whole number that has no limit of its own: sums of such numbers still have 64 bits."""
 EXPECTED = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
 
@@ -176,7 +178,10 @@ class Option:
         )
         if not inside:
             raise self._error(whole, f"expected {self._range_text}")
-        if not math.isfinite(value) and not (value > 0 and self.most == math.inf):
+        if isinstance(value, int):
+            if self.most is None and abs(value) > MOST_WHOLE:
+                raise self._error(whole, f"expected at most {MOST_WHOLE:,}")
+        elif not math.isfinite(value) and not (value > 0 and self.most == math.inf):
             raise self._error(whole, "expected a number")
 
     @property

@@ -24,6 +24,8 @@ class SearchOptions(BatchSizeOptions):
     lenpen: float = option(
         1.0,
         "length penalty: below 1 favours short outputs, above 1 long ones",
+        least=-50,
+        most=50,  # of more, lengths to this power are no numbers any more
         needs=("unnormalized", False),
         metavar="L",
     )

@@ -23,7 +23,7 @@ from relu_nmt.decoding.selectors import (
 )
 from relu_nmt.decoding.shortlist import Shortlist
 from relu_nmt.decoding.translations import SourceSentence
-from relu_nmt.errors import ConfigError
+from relu_nmt.errors import ConfigError, OutOfMemoryError, is_out_of_memory
 from relu_nmt.io.worker_pool import FORKS, ordered_map
 from relu_nmt.models.encoder_decoder import EncoderDecoder
 
@@ -173,7 +173,26 @@ class Generator:
         Args:
             sources: sentences with words.
             ids: their numbers, int64 [B], for the random numbers of sampling.
+
+        Raises:
+            ConfigError: see :meth:`generate`.
+            OutOfMemoryError: there is not enough memory.
         """
+        try:
+            return self._of_batch(sources, ids)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            longest = max(len(source.ids) for source in sources)
+            raise OutOfMemoryError(
+                f"out of memory with {len(sources)} sentences of up to {longest} tokens at once "
+                f"and --beam {self.config.beam}; a smaller --max-tokens, --batch-size or --beam "
+                "needs less"
+            ) from error
+
+    def _of_batch(
+        self, sources: Sequence[SourceSentence], ids: np.ndarray
+    ) -> list[list[Hypothesis]]:
         src_tokens = self._padded([source.ids for source in sources])
         nothing = np.zeros(0, dtype=np.int64)
         targets = [nothing if s.reference is None else s.reference for s in sources]

@@ -14,12 +14,15 @@ from relu_nmt.errors import DataError
 def utf8_streams() -> Iterator[None]:
     """Let standard output and standard error be UTF-8, and see that all is written at the end.
 
-    Bytes of file names that are no UTF-8 come out as they are.
+    Bytes of file names that are no UTF-8 come out as they are. What is told on a standard error
+    that is closed goes nowhere.
 
     Raises:
         DataError: standard output is closed.
         OSError: it cannot be written; nothing more is then.
     """
+    if sys.stderr is None:  # Python's word for a closed one
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     if sys.stdout is None:
         raise DataError("standard output is closed; lead it to a file, or to /dev/null")
     for stream in (sys.stdout, sys.stderr):

@@ -42,7 +42,7 @@ class ScoreOptions:
     comet_model: str = option(
         COMET_MODEL, "model of comet: a file, or a name of Hugging Face's hub", metavar="NAME"
     )
-    order: int = option(4, "longest n-gram of BLEU", flags=("-o",), metavar="N", least=1)
+    order: int = option(4, "longest n-gram of BLEU", flags=("-o",), metavar="N", least=1, most=100)
     ignore_case: bool = option(False, "ignore case")
     tokenize: str = option(
         "13a",
@@ -51,7 +51,7 @@ class ScoreOptions:
         metavar="NAME",
     )
     chrf_word_order: int = option(
-        0, "longest word n-gram of chrF; 2 is chrF++", metavar="N", least=0
+        0, "longest word n-gram of chrF; 2 is chrF++", metavar="N", least=0, most=100
     )
     sacrebleu: bool = option(False, "as in fairseq", no_effect="all scores are sacreBLEU's anyway")
     sentence_bleu: bool = option(False, "print the (smoothed) BLEU of each line instead")

@@ -25,6 +25,7 @@ def run(settings: Settings, *, progress: bool = True) -> None:
         import uvicorn
 
         from relu_nmt.serving.app import ServerLimits, make_app
+        from relu_nmt.serving.protocol import ImpatientProtocol
     except ImportError as error:
         raise MissingExtraError(
             f'the server needs the package {error.name}: pip install "relu-nmt[serve]"'
@@ -40,15 +41,17 @@ def run(settings: Settings, *, progress: bool = True) -> None:
             max_waiting=server.max_waiting,
             seconds=server.request_seconds,
             batch_wait=server.batch_wait,
-            allowed_hosts=server.allowed_hosts or (LOOPBACK[:2] if is_local else ()),
+            allowed_hosts=server.allowed_hosts or (LOOPBACK if is_local else ()),
         )
         app = make_app(translator, settings.search, windows, limits)
         if progress:
             _tell(length_note(windows.max_doc_tokens, translator.max_doc_tokens))
             pair = f"{translator.task.source_lang}-{translator.task.target_lang}"
             _tell(f"{pair} at http://{_shown(listener)}/ (Ctrl-C stops it)")
+        seconds = {"head_seconds": server.request_seconds}
         config = uvicorn.Config(
             app,
+            http=type("Protocol", (ImpatientProtocol,), seconds),
             log_level="warning",
             access_log=False,  # what people translate is theirs
             server_header=False,

@@ -24,7 +24,10 @@ class SplitOptions(SubsetOptions, ProgressBarOptions):
     """What to translate, and where the lines go."""
 
     results_path: str | None = option(
-        None, "write to generate-SPLIT.txt in this folder instead of standard output", metavar="DIR"
+        None,
+        "write to generate-SPLIT.txt in this folder instead of standard output; one of several "
+        "--num-shards to generate-SPLIT-I-of-N.txt",
+        metavar="DIR",
     )
     quiet: bool = option(False, "print the score only")
     skip_invalid_size_inputs_valid_test: bool = option(

@@ -173,14 +173,17 @@ def read_buffers(file: io.BufferedReader, origin: str, buffer_size: int) -> Iter
         DataError: the file cannot be read, or a line is not UTF-8.
     """
     origin = "standard input" if origin == "-" else origin
-    rest, number = b"", 1
+    rest: list[bytes] = []  # joined when its line ends: a line may be as long as a file
+    number = 1
     while True:
         with reading(origin):
             block = file.read1(READ_BYTES)
-        rest += block
-        end = rest.rfind(b"\n") + 1 if block else len(rest)
-        lines = decode_lines(rest[:end], origin, number)
-        rest = rest[end:]
+        end = block.rfind(b"\n") + 1
+        rest.append(block[:end] if end else block)
+        if block and not end:
+            continue
+        lines = decode_lines(b"".join(rest), origin, number)
+        rest = [block[end:]]
         number += len(lines)
         size = buffer_size or max(1, len(lines))
         for first in range(0, len(lines), size):

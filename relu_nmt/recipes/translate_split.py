@@ -4,7 +4,6 @@ Both go one way: what is translated at once is a window of consecutive sentences
 a window of one. Windows are not repaired here: scores are of what the model makes of them.
 """
 
-import io
 import json
 import os
 import sys
@@ -26,7 +25,7 @@ from relu_nmt.evaluation.bleu import Score
 from relu_nmt.evaluation.significance import SegmentStatistics
 from relu_nmt.evaluation.split_score import AlignedSentence, SplitScorer, aligned_sentences
 from relu_nmt.io.progress_bar import hidden_progress, progress_bar
-from relu_nmt.io.safe_write import safe_writer
+from relu_nmt.io.safe_write import replacing
 from relu_nmt.recipes.attention_report import AttentionReport
 from relu_nmt.recipes.output_files import check_writable, write_file
 from relu_nmt.recipes.split_settings import TranslateSplitSettings as Settings
@@ -132,10 +131,14 @@ def _output(settings: Settings, progress: bool) -> Iterator[TextIO]:
         with open(os.devnull, "w", encoding="utf-8") as nowhere:
             yield nowhere
         return
-    path = Path(folder) / f"generate-{settings.split.gen_subset}.txt"
+    shard = settings.split
+    part = f"-{shard.shard_id}-of-{shard.num_shards}" if shard.num_shards > 1 else ""
+    path = Path(folder) / f"generate-{shard.gen_subset}{part}.txt"
+    if os.path.lexists(folder) and not os.path.isdir(folder):
+        raise DataError(f"--results-path {folder}: is no folder; give the name of one")
+    check_writable("--results-path", str(path))
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with safe_writer(path) as file, io.TextIOWrapper(file, encoding="utf-8") as lines:
+        with replacing(path) as temporary, open(temporary, "w", encoding="utf-8") as lines:
             yield lines
     except OSError as error:
         raise DataError(f"--results-path {path}: cannot write it: {error.strerror}") from error

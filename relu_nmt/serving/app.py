@@ -18,14 +18,13 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException as StarletteHTTPException
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 import relu_nmt
 from relu_nmt.decoding.config import DocumentGenerationConfig, WindowConfig
-from relu_nmt.errors import ReluNmtError
+from relu_nmt.errors import OutOfMemoryError, ReluNmtError
 from relu_nmt.serving import schema
 from relu_nmt.serving.batcher import Batcher, Closed, RequestGone, Ticket
-from relu_nmt.serving.limits import CountAnswers, LimitBody, Metrics
+from relu_nmt.serving.limits import AllowHosts, CountAnswers, LimitBody, Metrics
 from relu_nmt.serving.service import BATCH_TOKENS, Constraints, TooLarge, TranslationService
 from relu_nmt.translator import Translator
 
@@ -54,7 +53,7 @@ class ServerLimits:
         max_waiting: most requests that are not answered yet.
         seconds: most time for one.
         batch_wait: seconds that a batch which is not full waits for more.
-        allowed_hosts: names by which the server may be called; none: by any.
+        allowed_hosts: names by which the server may be called, without port; none: by any.
     """
 
     max_bytes: int = 131_072
@@ -169,7 +168,7 @@ def make_app(
     _add_routes(app, desk, service, limits, metrics)
     _add_errors(app)
     if limits.allowed_hosts:  # a page elsewhere could call this one by a name of its own
-        app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(limits.allowed_hosts))
+        app.add_middleware(AllowHosts, names=limits.allowed_hosts)
     app.add_middleware(LimitBody, max_bytes=limits.max_bytes, seconds=limits.seconds)
     app.add_middleware(CountAnswers, metrics=metrics, paths=frozenset(PATHS))
     return app
@@ -287,6 +286,7 @@ def _add_errors(app: FastAPI) -> None:
     async def closed(_: Request, __: Closed) -> JSONResponse:
         return problem(503, "the server is stopping", {"Retry-After": RETRY_SECONDS})
 
+    @app.exception_handler(OutOfMemoryError)
     @app.exception_handler(MemoryError)
     @app.exception_handler(torch.OutOfMemoryError)
     async def no_memory(_: Request, __: Exception) -> JSONResponse:

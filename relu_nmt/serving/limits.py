@@ -2,8 +2,9 @@
 
 import asyncio
 import json
+import re
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,8 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+_HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^:\[\]]+))(?::\d+)?")
+"""An IPv6 address in brackets or any other name, and the port."""
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
@@ -79,6 +82,31 @@ class CountAnswers:
         finally:
             self.metrics.answers.labels(path, str(status)).inc()
             self.metrics.seconds.labels(path).observe(time.perf_counter() - start)
+
+
+@dataclass(frozen=True)
+class AllowHosts:
+    """Refuses requests that call the server by a name that is not its own.
+
+    Args:
+        app: what answers the others.
+        names: hosts, without port; an IPv6 address without brackets.
+    """
+
+    app: App
+    names: Sequence[str]
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] == "http" and not self._is_own(dict(scope["headers"]).get(b"host", b"")):
+            text = "the Host header is not a name of this server; --allowed-hosts says what is"
+            await answer(send, 400, text)
+            return
+        await self.app(scope, receive, send)
+
+    def _is_own(self, header: bytes) -> bool:
+        found = _HOST.fullmatch(header.decode("latin-1").lower())
+        return found is not None and (found[1] or found[2]) in {own.lower() for own in self.names}
 
 
 @dataclass(frozen=True)

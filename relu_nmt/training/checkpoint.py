@@ -266,7 +266,8 @@ def _check_is_safetensors(path: Path) -> None:
     if start.startswith(_PICKLE_STARTS):
         raise CheckpointError(
             f"{path}: a pickled PyTorch or fairseq checkpoint, which could run any code when "
-            f"read; only checkpoints of relu_nmt (.safetensors) are loaded{_beside(path)}"
+            "read; only checkpoints of relu_nmt (.safetensors) are loaded, and "
+            f"relu-nmt-import-fairseq makes one of fairseq's{_beside(path)}"
         )
     if len(start) < 9 or start[8:9] != b"{":
         raise CheckpointError(

@@ -76,7 +76,8 @@ def test_no_line_of_generate_but_targets_begins_with_t(data, model):
 
 
 @pytest.mark.parametrize("flags", [(), ("--max-doc-tokens", "12")])
-def test_shards_are_the_whole_in_order(data, model, flags):
+def test_shards_are_the_whole_in_order(data, model, flags, tmp_path):
+    folder = tmp_path / "shards"
     whole = numbered(generate(data, model, *flags).stdout)
     shards = [
         generate(data, model, *flags, "--num-shards", "3", "--shard-id", str(i)).stdout
@@ -88,6 +89,12 @@ def test_shards_are_the_whole_in_order(data, model, flags):
     texts = ([(first, last) for first, *_, last in own if first[0] != "P"] for own in fields)
     assert next(texts) == next(texts)
     assert "Generate test, shard 2 of 3, with beam=2" in shards[2]
+    for i in range(2):  # none takes the place of another
+        generate(data, model, *flags, "--num-shards=2", f"--shard-id={i}", "--results-path", folder)
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "generate-test-0-of-2.txt",
+        "generate-test-1-of-2.txt",
+    ]
     done = generate(data, model, "--num-shards", "3", "--shard-id", "3", check=False)
     assert done.returncode == 2 and "--shard-id 3: expected 0 to 2" in done.stderr
 
@@ -209,6 +216,23 @@ def test_what_is_refused_is_no_flag_of_ours():
         for entry in all_options(kind).values():
             own |= {f"--{entry.name.replace('_', '-')}", *entry.flags, *entry.constants}
     assert own & set(NEAREST) == set()
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "told"),
+    [
+        ("generate", "--log-format simple", "--log-format: it is a flag of training"),
+        ("generate", "--input test.de", "--input: relu-nmt-interactive --input FILE"),
+        ("generate", "--constraints", "--constraints: relu-nmt-interactive and"),
+        ("generate", "--num-workers 4", "--num-workers: it is a flag of training"),
+        ("interactive", "--quiet", "--quiet: relu-nmt-generate has it"),
+        ("interactive", "--strange 1 --results-path out", "--results-path: relu-nmt-generate"),
+        ("generate", "--print-step", "--print-step: models write from left to right"),
+    ],
+)
+def test_a_flag_of_another_command_is_told_whose_it_is(command, words, told):
+    done = run_here(command, "data", "--path", "x", *words.split(), check=False)
+    assert done.returncode == 2 and f"error: {told}" in done.stderr
 
 
 @pytest.mark.parametrize("command", ["train", "generate", "translate_document", "sweep"])

@@ -190,6 +190,18 @@ def test_a_client_that_leaves_frees_its_place(server):
         time.sleep(0.05)
 
 
+@pytest.mark.parametrize("begun", [b"", b"GET /health HT", b"GET /health HTTP/1.1\r\nHost: "])
+def test_a_head_that_does_not_come_ends_the_connection(checkpoint, begun):
+    with Server(checkpoint, "--request-seconds", "1") as server:
+        host, port = re.search(r"//(.+):(\d+)/", server.url).groups()
+        for before in (b"", b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"):
+            with socket.create_connection((host, int(port)), timeout=20) as connection:
+                connection.sendall(before)
+                connection.sendall(begun)
+                answers = b"".join(iter(lambda: connection.recv(9999), b""))  # until it is closed
+            assert answers.count(b"200 OK") == bool(before)
+
+
 @pytest.mark.slow
 def test_a_signal_lets_it_finish_what_it_has_begun(checkpoint):
     with Server(checkpoint) as server:

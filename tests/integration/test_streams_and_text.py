@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from relu_nmt.cli.command import make_parser, run_command
 from relu_nmt.corpus.preprocess_config import PreprocessConfig
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import DataError
+from relu_nmt.io.progress_bar import progress_bar
 from relu_nmt.io.text_lines import read_lines
 from relu_nmt.recipes import preprocess
 from tests.commands import run_here
@@ -60,6 +62,24 @@ def test_closed_standard_output_is_one_line(texts):
     done = subprocess.run(shell, cwd=ROOT, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1 and "standard output is closed" in done.stderr
+
+
+def test_closed_standard_error_stops_nothing(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stderr", None)
+
+    def body(_):
+        with progress_bar("count", 1) as advance:
+            advance(1)
+        print("done")
+
+    assert run_command(make_parser("count", ""), body, []) == 0
+    assert capsys.readouterr().out == "done\n"
+
+
+def test_a_full_disk_under_standard_error_is_a_users_error(tmp_path):
+    with open("/dev/full", "w") as full:
+        done = score("--sys", tmp_path / "none", "--ref", tmp_path / "none", stderr=full)
+    assert done.returncode == 2
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,12 @@
 """A path to something else is told what it is; so are values that no computer can hold."""
 
+import io
 from pathlib import Path
 
 import pytest
 import torch
 
+from relu_nmt.recipes.translate_lines import READ_BYTES, read_buffers
 from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
 from tests.commands import run_here
 
@@ -89,3 +91,52 @@ def test_a_model_larger_than_memory_is_one_line(monkeypatch):
 def test_an_empty_path_is_one_line(flag):
     words = [flag] if "=" in flag else [flag, ""]
     assert "expected a path" in error_of("train", DATA, "--max-tokens", "9", *words)
+
+
+@pytest.mark.parametrize(
+    ("command", "flags"),
+    [
+        ("generate", ["--beam"]),
+        ("generate", ["--max-doc-tokens"]),
+        ("generate", ["--lenpen"]),
+        ("score", ["--sys", __file__, "--metrics", "chrf", "--chrf-word-order"]),
+        ("score", ["--sys", __file__, "--baseline", __file__, "--paired-bs-n"]),
+    ],
+)
+@pytest.mark.parametrize("value", [10**20, 10**400])
+def test_an_absurd_number_is_one_line(command, flags, value):
+    given = ["--ref", __file__] if command == "score" else [DATA, "--cpu", "--path", MODEL]
+    error = error_of(command, *given, *flags, str(value))
+    assert flags[-1] in error and "expected" in error
+
+
+def test_a_beam_beyond_memory_is_one_line():
+    error = error_of("generate", DATA, "--cpu", "--path", MODEL, "--beam", str(10**12))
+    assert "out of memory" in error and "--beam" in error
+
+
+def test_a_results_path_that_is_a_file_is_told(tmp_path):
+    file = tmp_path / "file"
+    file.write_text("kept")
+    for path in (file, "/dev/null"):
+        error = error_of("generate", DATA, "--cpu", "--path", MODEL, "--results-path", path)
+        assert f"--results-path {path}: is no folder" in error
+    assert file.read_text() == "kept"
+
+
+@pytest.mark.parametrize("path", [":", f"{MODEL}:"])
+def test_an_empty_path_is_told(path):
+    assert "an empty name of a checkpoint" in error_of("interactive", "--path", path)
+
+
+def test_a_line_of_many_blocks_is_copied_once():
+    class Block(bytes):
+        def __radd__(self, before):
+            pytest.fail("each block copies all before it, which takes the square of the length")
+
+    class Blocks(io.BytesIO):
+        def read1(self, size=-1):
+            return Block(super().read1(size))
+
+    text = b"x" * (3 * READ_BYTES) + b"\ny"
+    assert list(read_buffers(Blocks(text), "text", 0)) == [["x" * (3 * READ_BYTES)], ["y"]]

@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from schemathesis import GenerationMode
 
 from relu_nmt.decoding.config import DocumentGenerationConfig, WindowConfig
-from relu_nmt.errors import ConfigError
+from relu_nmt.errors import ConfigError, OutOfMemoryError
 from relu_nmt.serving.app import ServerLimits, make_app
 from relu_nmt.serving.limits import LimitBody
 from tests.unit.serving.served_models import make_translator
@@ -347,7 +347,10 @@ def test_a_stopping_server_says_so(slow):
     assert answer.status_code == 503 and "Retry-After" in answer.headers
 
 
-@pytest.mark.parametrize("error", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory")])
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError(), torch.OutOfMemoryError("CUDA out of memory"), OutOfMemoryError("too long")],
+)
 def test_too_little_memory_is_no_end(error, slow):
     client, held = slow()
     search, held._search = held._search, lambda *_: (_ for _ in ()).throw(error)
@@ -370,9 +373,22 @@ def test_an_unforeseen_error_shows_nothing_of_the_server(slow):
 
 
 def test_only_names_of_this_machine_are_answered():
-    with client_of(allowed_hosts=("localhost",)) as client:
-        assert client.get("/health", headers={"Host": "localhost:8000"}).status_code == 200
-        assert client.get("/health", headers={"Host": "elsewhere.example"}).status_code == 400
+    with client_of(allowed_hosts=("localhost", "127.0.0.1", "::1")) as client:
+        for host in ("localhost:8000", "LocalHost", "127.0.0.1:1", "[::1]", "[::1]:8000"):
+            assert client.get("/health", headers={"Host": host}).status_code == 200, host
+        strange = (
+            "elsewhere.example",
+            "localhost.example",
+            "",
+            "a b",
+            "::1",
+            "[::2]",
+            "localhost:x",
+        )
+        for host in (*strange, "127.0.0.1, elsewhere", "www.localhost", "localhost@elsewhere"):
+            answer = client.get("/health", headers={"Host": host})
+            assert answer.status_code == 400, host
+            assert "--allowed-hosts" in answer.json()["error"]
 
 
 def test_unknown_paths_are_errors_and_counted_as_one(client):
