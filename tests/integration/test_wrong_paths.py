@@ -118,3 +118,20 @@ def test_an_input_without_a_line_end_takes_time_in_proportion():
     [[line]] = read_buffers(io.BufferedReader(Counted(text)), "text", 0)
     assert len(line) == len(text)
     assert time.perf_counter() - started < 3
+
+
+def test_a_checkpoint_is_not_converted_onto_itself(tmp_path):
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(MODEL.read_bytes())
+    error = error_of("convert", path, "--output", tmp_path / "." / "model.safetensors")
+    assert "is the checkpoint itself" in error
+    assert path.read_bytes() == MODEL.read_bytes()
+
+
+def test_what_a_killed_run_left_beside_its_results_is_removed(tmp_path):
+    left = tmp_path / "generate-test.txt.4194999-0a1b2c3d.tmp"  # of no process that can be
+    left.touch()
+    (tmp_path / "mine.tmp").touch()
+    words = [DATA, "--cpu", "--path", MODEL, "--beam", "1", "--max-len-b", "3"]
+    run_here("generate", *words, "--results-path", tmp_path, check=False)
+    assert not left.exists() and (tmp_path / "mine.tmp").exists()
