@@ -49,7 +49,7 @@ class SourceEncoder:
             ordered: whether in this order.
 
         Raises:
-            DataError: the model cannot write a term.
+            DataError: the model cannot write a term or the prefix.
         """
         tokens = self.task.source_text.encode(line)
         ids = self.task.source_dictionary.encode(tokens)
@@ -57,8 +57,9 @@ class SourceEncoder:
             # What looks like a separator in the text itself ends no sentence.
             words = ids[:-2]
             words[words == self.task.separators[0]] = self.task.source_dictionary.unk_index
-        terms = tuple(self._forced_ids(term) for term in forced if term.split())
-        beginning = self._target_ids(prefix)
+        ids_of_terms = (self._forced_ids(term, "term") for term in forced)
+        terms = tuple(tuple(term.tolist()) for term in ids_of_terms if len(term))
+        beginning = self._forced_ids(prefix, "prefix")
         required = ForcedTerms(terms, ordered)
         return SourceSentence(ids, tokens, prefix=beginning, forced=required, banned=banned)
 
@@ -143,11 +144,16 @@ class SourceEncoder:
             ids[ids == self.task.separators[1]] = self.task.target_dictionary.unk_index
         return ids
 
-    def _forced_ids(self, term: str) -> Term:
-        ids = tuple(self._target_ids(term).tolist())
-        if not ids or min(ids) < len(SPECIAL_SYMBOLS):
+    def _forced_ids(self, text: str, what: str) -> np.ndarray:
+        """Return the token ids of what is forced; none of a blank text.
+
+        Raises:
+            DataError: the model cannot write it.
+        """
+        ids = self._target_ids(text)
+        if text.split() and (not len(ids) or ids.min() < len(SPECIAL_SYMBOLS)):
             raise DataError(
-                f"the term {term!r} cannot be forced: the model has no symbols for all of it; "
+                f"the {what} {text!r} cannot be forced: the model has no symbols for all of it; "
                 "give another"
             )
         return ids

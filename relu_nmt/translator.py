@@ -34,7 +34,7 @@ from relu_nmt.decoding.translations import (
     load_translations,
     replace_unknown_words,
 )
-from relu_nmt.errors import CheckpointError, ConfigError
+from relu_nmt.errors import CheckpointError, ConfigError, is_out_of_memory
 from relu_nmt.loading import load_model
 from relu_nmt.models.encoder_decoder import EncoderDecoder
 from relu_nmt.source_encoder import SourceEncoder
@@ -58,7 +58,8 @@ class Translator:
             first, for all.
 
     Raises:
-        ConfigError: no model, or a device that is slow with 8-bit integers is to use them.
+        ConfigError: no model, no such device, or one that is slow with 8-bit integers is to use
+            them.
 
     Example:
         >>> from relu_nmt.data.dictionary import Dictionary
@@ -83,10 +84,15 @@ class Translator:
     ) -> None:
         if device is None:
             device = "cuda" if torch.cuda.is_available() else "cpu"
-        self.device = torch.device(device)
         self.task = task
         self.sources = SourceEncoder(task)
-        self.models = [model.to(self.device) for model in models]
+        try:
+            self.device = torch.device(device)
+            self.models = [model.to(self.device) for model in models]
+        except (RuntimeError, AssertionError) as error:  # PyTorch's words for one that is not there
+            if is_out_of_memory(error):
+                raise
+            raise ConfigError(f"device {device}: {str(error).splitlines()[0]}") from error
         self.dtype = None if dtype in (torch.float32, torch.int8) else dtype
         if dtype == torch.int8:
             for model in self.models:
@@ -116,7 +122,7 @@ class Translator:
 
         Raises:
             CheckpointError: a file is missing, damaged, or its dictionaries differ.
-            ConfigError: no such back end.
+            ConfigError: no such back end or device.
             MissingExtraError: the back end is not installed.
         """
         if isinstance(path, str | os.PathLike):

@@ -31,6 +31,11 @@ def run(settings: Settings, *, progress: bool = True) -> Path:
     if settings.to == "checkpoint":
         output = output_path(settings.output)
         checkpoint = load_checkpoint(settings.checkpoint)
+        if output.exists() and output.samefile(settings.checkpoint):
+            raise ConfigError(
+                f"--output {output}: is the checkpoint itself, from which training could not go on "
+                "any more; give another name"
+            )
         checkpoint.metadata.pop("training_state", None)
         save_checkpoint(output, checkpoint)
     elif settings.to == "ctranslate2":

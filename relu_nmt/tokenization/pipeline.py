@@ -1,6 +1,7 @@
 """From raw sentences to the tokens of the dictionary, and back; and how a data folder keeps it."""
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -64,6 +65,9 @@ class JoinedPieces(WholeWords):
         return {"name": self.name, "symbol": self.symbol}
 
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
 @dataclass(eq=False)
 class TextPipeline:
     """All steps for one language: tokenise, lower-case, split into subwords; and the way back.
@@ -113,7 +117,15 @@ class TextPipeline:
         return self.tokenizer == "none" and not self.lowercase and is_whole
 
     def words(self, raw: str) -> list[str]:
-        """Return the words of a raw sentence, tokenised and lower-cased, before subwords."""
+        """Return the words of a raw sentence, tokenised and lower-cased, before subwords.
+
+        Raises:
+            DataError: it is no text, or half of a surrogate pair stands in it.
+        """
+        if not isinstance(raw, str):
+            raise DataError(f"a text is wanted, not {raw!r:.30} ({type(raw).__name__})")
+        if _SURROGATE.search(raw):
+            raise DataError(f"{raw[:30]!r} is no text that UTF-8 can hold: it has surrogates")
         words = self._tokenizer.split(" ".join(raw.split()))
         return " ".join(words).lower().split() if self.lowercase else words
 

@@ -427,6 +427,23 @@ def test_terms_that_the_model_cannot_write_are_refused(translator, term):
         translator.translate(["das"], forced=[["a", term]])
     with pytest.raises(DataError, match="a list of lines is wanted, not one text"):
         translator.translate(["das"], forced=["dog"])
+    with pytest.raises(DataError, match=f"the prefix '{term}' cannot be forced: the model has no"):
+        translator.translate(["das", "ein"], prefixes=["", term])
+
+
+@pytest.mark.parametrize("wrong", [None, 1, b"das", ["das"], "das \ud800"])
+def test_what_is_no_text_is_told(translator, wrong):
+    given = [{"lines": ["das", wrong]}, {"lines": ["das"], "banned": [wrong]}]
+    given += [{"lines": ["das"], "prefixes": [wrong]}, {"lines": ["das"], "forced": [["a", wrong]]}]
+    for settings in given:
+        with pytest.raises(DataError, match=r"a text is wanted, not|is no text that"):
+            translator.translate(**settings, **SHORT)
+
+
+@pytest.mark.parametrize("device", ["nowhere", "cuda:99"])
+def test_a_device_that_is_not_there_is_told(translator, device):
+    with pytest.raises(ConfigError, match=f"device {device}: "):
+        Translator(translator.models, translator.task, device)
 
 
 WANTED = [["big dog"], [], ["the", "the"], ["dog"]]
