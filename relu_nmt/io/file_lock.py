@@ -2,6 +2,8 @@
 
 import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from relu_nmt.errors import DataError
@@ -38,3 +40,27 @@ def acquire_lock(path: Path) -> int | None:
             f"{path}: this file system has no locks ({error.strerror}); choose another --save-dir"
         ) from error
     return descriptor
+
+
+@contextmanager
+def folder_locked(folder: Path) -> Iterator[bool]:
+    """Hold the lock of a folder meanwhile; it leaves no file there.
+
+    Args:
+        folder: an existing one. Where its file system cannot lock folders, nothing is locked.
+
+    Returns:
+        A context that gives False if another process holds the lock.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        is_free = True
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            is_free = False
+        except OSError:
+            pass
+        yield is_free
+    finally:
+        os.close(descriptor)

@@ -35,6 +35,7 @@ from relu_nmt.data.indexed_dataset import bin_path, idx_path
 from relu_nmt.data.split import check_parallel
 from relu_nmt.errors import DataError
 from relu_nmt.io.cluster import Cluster, Work, result_of
+from relu_nmt.io.file_lock import folder_locked
 from relu_nmt.io.progress_bar import hidden_progress, progress_bar
 from relu_nmt.io.text_lines import TextFile, find_text, scan_text
 from relu_nmt.io.worker_pool import available_cores, ordered_map
@@ -109,6 +110,8 @@ def _run_one(settings: Settings, progress: bool) -> PreprocessResult:
     try:
         with hidden_progress(not progress):
             manifest = _Builder(settings, print if progress else lambda _: None).build()
+    except BrokenPipeError:  # the reader of standard output has left; no file is to blame
+        raise
     except OSError as error:
         path = error.filename or settings.destdir
         raise DataError(
@@ -130,6 +133,17 @@ class _Builder:
         """Do all steps that are not done yet."""
         self.inputs = self._scan_inputs()
         key = self._key()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with folder_locked(self.folder) as is_free:
+            if not is_free:
+                raise DataError(
+                    f"{self.config.destdir}: another relu-nmt-preprocess is writing to it; wait "
+                    "for that one, or give another --destdir"
+                )
+            return self._build(key)
+
+    def _build(self, key: str) -> dict[str, Any]:
+        """Do it in a folder that no other process writes to."""
         manifest = self._check_folder(key)
         if manifest is not None:
             self.say(f"{self.config.destdir}: complete already, nothing to do")
@@ -215,7 +229,6 @@ class _Builder:
         Raises:
             DataError: the folder was made in another way, and ``--overwrite`` is not given.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
         try:
             manifest = read_manifest(self.folder)
             if manifest is not None and manifest.get("key") == key:

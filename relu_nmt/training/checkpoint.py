@@ -95,7 +95,7 @@ def save_checkpoint(path: str | os.PathLike[str], checkpoint: Checkpoint) -> Non
     except (OSError, SafetensorError) as error:
         raise CheckpointError(
             f"{target}: cannot write the checkpoint ({error}); free some space or choose another "
-            "--save-dir. Earlier checkpoints are unharmed"
+            "folder. Earlier checkpoints are unharmed"
         ) from error
 
 

@@ -124,6 +124,8 @@ def decode_image(read: Callable[[], bytes], what: str) -> "Image":
             return image.convert("RGB")
     except Exception as error:  # Pillow's decoders and zlib raise errors of many kinds
         [reason, *_] = str(error).splitlines() or [type(error).__name__]
+        if isinstance(error, pillow.UnidentifiedImageError):  # it names the bytes' address
+            reason = "the file is of no known image format"
         raise DataError(
             f"{what}: cannot be read as an image ({reason}); repair or remove it"
         ) from error

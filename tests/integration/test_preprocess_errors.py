@@ -9,6 +9,7 @@ import time
 import pytest
 
 from relu_nmt.cli.preprocess import main
+from relu_nmt.io.file_lock import folder_locked
 
 
 @pytest.fixture
@@ -138,6 +139,24 @@ def test_destination_is_a_file(corpus, capsys):
     arguments = ["-s", "de", "-t", "en", "--trainpref", str(corpus / "train")]
     assert main([*arguments, "--destdir", str(corpus / "data")]) == 2
     assert f"{corpus}/data: cannot write: File exists" in capsys.readouterr().err
+
+
+def test_another_process_is_writing_there(corpus, capsys):
+    (corpus / "data").mkdir()
+    with folder_locked(corpus / "data") as is_free:
+        assert is_free
+        assert "data: another relu-nmt-preprocess is writing" in error_of(corpus, capsys)
+    assert list((corpus / "data").iterdir()) == []
+
+
+def test_a_reader_that_has_left_is_no_fault_of_the_folder(corpus, monkeypatch):
+    def leave(*_, file=None, **__):
+        if file is None:  # standard output
+            raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr("builtins.print", leave)
+    arguments = ["-s", "de", "-t", "en", "--trainpref", str(corpus / "train")]
+    assert main([*arguments, "--destdir", str(corpus / "data")]) == 141
 
 
 def test_help_needs_no_heavy_packages():
