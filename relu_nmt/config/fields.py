@@ -149,7 +149,7 @@ class Option:
             value = _converted(value, self.kind)
         except (TypeError, ValueError):
             raise self._error(whole, f"expected {self._expected}") from None
-        if value == "" != self.default and self.metavar in PATHS:
+        if value == "" and self.metavar in PATHS and "" not in (self.default, self.bare):
             raise self._error(whole, "expected a path")
         if self.choices is not None:
             self._check_choice(value, whole)
