@@ -175,6 +175,8 @@ class _SplitTranslator:
         joined = settings.model.post_process is not None
         self._lines = LineFormat(self._task, joined, self._config.print_alignment is not None)
         self._split = self._task.load_split(settings.split.gen_subset)
+        if not self._config.score_reference:
+            _ = self._split.raw_target  # what is wrong with the references is not told after hours
         before, num_shards = None, settings.split.num_shards
         if num_shards > 1:
             before, self._split = self._split.cut(settings.split.shard_id, num_shards)

@@ -5,6 +5,7 @@ import json
 import math
 import random
 import re
+import shutil
 import subprocess
 import sys
 import warnings
@@ -169,6 +170,17 @@ def test_processes_translate_as_one_does(folder):
     one, three = (run(*words, "--workers", number).stdout for number in (1, 3))
     for kind in "STHDP":
         assert lines_of(one, kind) == lines_of(three, kind)
+
+
+def test_damaged_references_are_told_before_anything_is_translated(folder, tmp_path):
+    data = shutil.copytree(folder / "raw-bin", tmp_path / "data")
+    path = data / "test.de-en.en.raw"
+    path.write_bytes(b"\xff" + path.read_bytes()[1:])
+    words = ["generate", data, "--path", folder / "checkpoint1.safetensors", *SHORT]
+    done = run(*words, check=False)
+    assert done.returncode == 2 and f"{path}:1: not UTF-8" in done.stderr
+    assert done.stdout == ""
+    assert "T-" in run(*words[:-3], "--cpu", "--score-reference").stdout
 
 
 def test_remove_bpe_nbest_alignment_and_results_path(folder, tmp_path):
