@@ -52,7 +52,13 @@ def ways(settings_class, own_class, name, value, folder):
         (TranslationTrainingSettings, TransformerConfig, "norm", "foo", "expected one of layer"),
         (TranslationTrainingSettings, TransformerConfig, "positions", "foo", "choose one of"),
         (TranslationTrainingSettings, TransformerConfig, "dropout", math.nan, "expected a number"),
-        (TranslationTrainingSettings, TransformerConfig, "encoder_layers", 0, "expected 1 or more"),
+        (
+            TranslationTrainingSettings,
+            TransformerConfig,
+            "encoder_layers",
+            0,
+            "expected 1 to 10000",
+        ),
     ],
 )
 def test_every_way_in_refuses_a_wrong_value(
@@ -133,7 +139,7 @@ def test_typed_attention_options_go_before_the_preset():
         ("--keep-interval-updates 3", "--save-interval-updates"),
         ("--no-save --keep-last-epochs 3", "--no-save"),
         ("--disable-validation --patience 3", "--disable-validation"),
-        ("--min-lr 0.1", "--lr-scheduler cosine"),
+        ("--lr-period-updates 9", "--lr-scheduler cosine"),
         ("--total-num-update 9", "--lr-scheduler polynomial_decay"),
     ],
 )

@@ -283,7 +283,7 @@ def test_the_rate_of_drop_path_grows_linearly_over_the_blocks():
     [
         ({"patch_size": (4, 4, 4)}, "--patch-size 4,4,4: expected one number, or height and width"),
         ({"embed_dim": 100, "heads": 3}, "--embed-dim 100 must be a multiple of --heads 3"),
-        ({"layers": 0}, "--layers 0: expected 1 or more"),
+        ({"layers": 0}, "--layers 0: expected 1 to 10000"),
         ({"drop_path": 1.0}, "--drop-path 1: expected 0 to below 1"),
     ],
 )
