@@ -42,7 +42,7 @@ MODEL = """
     --encoder-attention-heads 4
     --decoder-layers 3 --decoder-embed-dim 128 --decoder-ffn-embed-dim 512
     --decoder-attention-heads 4 --encoder-normalize-before --decoder-normalize-before
-    --positions sinusoidal+t5
+    --positions sinusoidal+rotary
 """
 TRAINING = """
     --max-tokens 768 --dropout 0 --label-smoothing 0.1 --clip-norm 1.0
