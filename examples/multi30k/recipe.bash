@@ -6,6 +6,7 @@ UPDATES=${UPDATES:-4400}
 WARMUP=${WARMUP:-600}
 DATA=${DATA:-multi30k/data-bin}
 PRECISION=${PRECISION:-}
+POSITIONS=${POSITIONS:-sinusoidal+rotary}
 
 [ -e "$DATA/manifest.json" ] || relu-nmt-preprocess --source-lang de --target-lang en \
     --trainpref "$TEXT/train" --validpref "$TEXT/val" --testpref "$TEXT/test_2016_flickr" \
@@ -16,7 +17,7 @@ RECIPE=(--share-all-embeddings
     --encoder-layers 3 --encoder-embed-dim 256 --encoder-ffn-embed-dim 1024
     --encoder-attention-heads 4
     --decoder-layers 3 --decoder-embed-dim 256 --decoder-ffn-embed-dim 1024
-    --decoder-attention-heads 4
+    --decoder-attention-heads 4 --positions "$POSITIONS"
     --max-tokens 768 --dropout 0.1 --attention-dropout 0.1 --label-smoothing 0.1
     --optimizer adam --adam-betas '(0.9, 0.98)' --lr 1e-3 --lr-scheduler polynomial_decay
     --warmup-updates "$WARMUP" --total-num-update "$UPDATES"

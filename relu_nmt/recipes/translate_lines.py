@@ -32,6 +32,8 @@ from relu_nmt.recipes.translation_settings import TranslateLinesSettings as Sett
 from relu_nmt.translator import Translator
 
 READ_BYTES = 1 << 16
+MOST_BYTES = 1 << 28
+"""Of one line. What has more is no text, such as a device that never ends."""
 LAST_CROSS = AttentionPlace("cross", -1)
 
 
@@ -170,20 +172,23 @@ def read_buffers(file: io.BufferedReader, origin: str, buffer_size: int) -> Iter
         buffer_size: most lines together.
 
     Raises:
-        DataError: the file cannot be read, or a line is not UTF-8.
+        DataError: the file cannot be read, or a line is not UTF-8 or has no end.
     """
     origin = "standard input" if origin == "-" else origin
     rest: list[bytes] = []  # joined when its line ends: a line may be as long as a file
-    number = 1
+    number, unended = 1, 0
     while True:
         with reading(origin):
             block = file.read1(READ_BYTES)
         end = block.rfind(b"\n") + 1
         rest.append(block[:end] if end else block)
+        unended += len(block)
+        if unended > MOST_BYTES:
+            raise DataError(f"{origin}:{number}: a line without an end; expected text")
         if block and not end:
             continue
         lines = decode_lines(b"".join(rest), origin, number)
-        rest = [block[end:]]
+        rest, unended = [block[end:]], len(block) - end
         number += len(lines)
         size = buffer_size or max(1, len(lines))
         for first in range(0, len(lines), size):

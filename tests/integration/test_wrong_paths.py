@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from relu_nmt.errors import DataError
+from relu_nmt.recipes import translate_lines
 from relu_nmt.recipes.translate_lines import READ_BYTES, read_buffers
 from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
 from tests.commands import run_here
@@ -140,6 +142,15 @@ def test_a_line_of_many_blocks_is_copied_once():
 
     text = b"x" * (3 * READ_BYTES) + b"\ny"
     assert list(read_buffers(Blocks(text), "text", 0)) == [["x" * (3 * READ_BYTES)], ["y"]]
+
+
+def test_a_line_without_an_end_is_not_read_for_ever(monkeypatch):
+    monkeypatch.setattr(translate_lines, "MOST_BYTES", 3 * READ_BYTES)
+    with (
+        open("/dev/zero", "rb") as endless,
+        pytest.raises(DataError, match="a line without an end"),
+    ):
+        next(read_buffers(endless, "/dev/zero", 0))
 
 
 def test_a_checkpoint_is_not_converted_onto_itself(tmp_path):
