@@ -7,8 +7,10 @@ _PAIRS = "a model translates one way, from --source-lang to --target-lang; train
 _DDP = "PyTorch's setting of it is used; leave it out"
 _ALIGNED = "models are not trained on alignments; relu-nmt-interactive --print-alignment prints "
 _ALIGNED += "what attention aligns"
-_DROPPED = "whole layers are not dropped; --dropout, --attention-dropout and --activation-dropout "
-_DROPPED += "are what there is"
+_DROPPED = (
+    "a model keeps all its layers; --encoder-layers and --decoder-layers of a new one are as "
+)
+_DROPPED += "many as you say"
 _FLOAT16 = "--fp16 needs no such setting: weights stay in 32 bits; leave it out"
 _BOARD = "the log goes to --tensorboard-logdir, --log-file and results.json"
 _QUANTISED = "training knows no quantisation; --int8 of relu-nmt-generate is what saves time"
@@ -25,8 +27,6 @@ NEAREST = {
     "--load-alignments": _ALIGNED,
     "--alignment-layer": _ALIGNED,
     "--alignment-heads": _ALIGNED,
-    "--encoder-layerdrop": _DROPPED,
-    "--decoder-layerdrop": _DROPPED,
     "--encoder-layers-to-keep": _DROPPED,
     "--decoder-layers-to-keep": _DROPPED,
     "--distributed-world-size": _PROCESSES,

@@ -29,7 +29,10 @@ SAME_SETTINGS = (
     *(
         f"{side}_{name}"
         for side in ("encoder", "decoder")
-        for name in ("embed_dim", "ffn_embed_dim", "layers", "attention_heads", "normalize_before")
+        for name in (
+            *("embed_dim", "ffn_embed_dim", "layers", "attention_heads", "normalize_before"),
+            "layerdrop",
+        )
     ),
     *("dropout", "attention_dropout", "activation_dropout", "layernorm_embedding"),
     *("share_decoder_input_output_embed", "share_all_embeddings", "no_scale_embedding"),

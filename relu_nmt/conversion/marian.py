@@ -28,6 +28,7 @@ from relu_nmt.models.config import TransformerConfig
 
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
+LAYERDROPS = ("encoder_layerdrop", "decoder_layerdrop")
 FEED_FORWARDS = {
     "relu": "relu",
     "gelu": "gelu",
@@ -135,7 +136,7 @@ class MarianModel:
         if function not in FEED_FORWARDS:
             known = ", ".join(FEED_FORWARDS)
             raise CheckpointError(f"{path}: activation_function {function!r}; known are {known}")
-        ours = {name: theirs[name] for name in DROPOUTS if name in theirs}
+        ours = {name: theirs[name] for name in (*DROPOUTS, *LAYERDROPS) if name in theirs}
         for side, which in (("encoder", "source"), ("decoder", "target")):
             shape = {
                 "embed_dim": "d_model",

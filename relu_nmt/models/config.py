@@ -12,6 +12,7 @@ from relu_nmt.modules.config import (
     TransformerOptions,
     attention_option,
     depth_option,
+    probability_option,
     size_option,
     width_option,
 )
@@ -49,11 +50,17 @@ class TransformerConfig(TransformerOptions):
     encoder_layers: int = depth_option(6, "number of encoder layers")
     encoder_attention_heads: int = size_option(8, "heads of the encoder")
     encoder_normalize_before: bool = option(False, "pre-norm in the encoder")
+    encoder_layerdrop: float = probability_option(
+        0.0, "LayerDrop: leave each layer of the encoder out of a batch with this probability"
+    )
     decoder_embed_dim: int = width_option(512, "width of the decoder")
     decoder_ffn_embed_dim: int = width_option(2048, "inner width of the decoder's FFN")
     decoder_layers: int = depth_option(6, "number of decoder layers")
     decoder_attention_heads: int = size_option(8, "heads of the decoder")
     decoder_normalize_before: bool = option(False, "pre-norm in the decoder")
+    decoder_layerdrop: float = probability_option(
+        0.0, "LayerDrop: leave each layer of the decoder out of a batch with this probability"
+    )
     share_decoder_input_output_embed: bool = option(
         False, "tie the decoder's input and output embeddings"
     )

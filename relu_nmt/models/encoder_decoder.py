@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, cast
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -108,6 +109,7 @@ class TransformerStack(nn.Module):
         self.pad_index = pad_index
         self.separator = separator
         self.recompute = config.checkpoint_activations
+        self.layerdrop = getattr(config, f"{self.side}_layerdrop")
         self.embedding = InputEmbedding(config, self.side, tokens)
         parts = _layer_config(config, self.side)
         dim, layers = parts.embed_dim, []
@@ -129,6 +131,10 @@ class TransformerStack(nn.Module):
     ) -> Tensor:
         """Return the states [B, N, D] of all positions.
 
+        In training each layer may be left out of the batch (LayerDrop, Fan et al. 2020, section
+        3.1). It is computed all the same, with gradients of 0: processes that share a training
+        wait for those of all layers.
+
         Args:
             x: [B, N, D], the embedded tokens.
             visibility: which positions each may see.
@@ -137,9 +143,11 @@ class TransformerStack(nn.Module):
         """
         relative = self.embedding.positions.relative(visibility)
         for layer in self.layers:
-            x = run_layer(
-                layer, (x, visibility, relative, memory, memory_visibility), self.recompute
-            )
+            before, inputs = x, (x, visibility, relative, memory, memory_visibility)
+            x = run_layer(layer, inputs, self.recompute)
+            if self.training and self.layerdrop:
+                stays = torch.rand((), device=x.device) >= self.layerdrop
+                x = torch.where(stays, x, before)
         return self.final_norm(x)
 
 

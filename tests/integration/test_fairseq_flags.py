@@ -164,7 +164,7 @@ def test_flags_that_change_nothing_here_are_accepted(data, tmp_path):
         ('--eval-bleu --eval-bleu-detok-args {"dash":1}', "--eval-bleu-detok-args"),
         ("--amp", "--fp16 needs a CUDA GPU"),
         ("--memory-efficient-fp16", "--fp16 needs a CUDA GPU"),
-        ("--encoder-layerdrop 0.2", "--encoder-layerdrop: whole layers are not dropped; --dropout"),
+        ("--encoder-layers-to-keep 0,2", "--encoder-layers-to-keep: a model keeps all its layers"),
         ("--distributed-world-size 4", "torchrun"),
         ("--local-rank=0", "torchrun"),
         ("--lr-scheduler cosine --max-lr 1", "--max-lr: --lr is the highest learning rate"),

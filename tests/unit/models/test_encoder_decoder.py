@@ -84,6 +84,32 @@ def test_padding_changes_nothing(changes):
     torch.testing.assert_close(both[1, :2], alone[0], rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("recompute", [False, True])
+def test_layers_are_dropped_in_training_alone(recompute):
+    settings = {"dropout": 0.0, "checkpoint_activations": recompute}
+    plain = model(**settings).train()
+    dropping = model(**settings, encoder_layerdrop=0.5, decoder_layerdrop=0.25).train()
+    layers = [*dropping.encoder.layers, *dropping.decoder.layers]
+    torch.manual_seed(1)
+    dropped, number = torch.zeros(len(layers)), 200
+    for _ in range(number):
+        dropping.zero_grad()
+        dropping(*batch()).square().sum().backward()
+        out = [all(not p.grad.any() for p in layer.parameters()) for layer in layers]
+        dropped += torch.tensor(out)
+    assert torch.equal(dropping.eval()(*batch()), plain.eval()(*batch()))
+    split = len(dropping.encoder.layers)
+    assert (dropped[:split] / number).sub(0.5).abs().max() < 0.15
+    assert (dropped[split:] / number).sub(0.25).abs().max() < 0.15
+
+
+def test_without_its_layers_a_stack_is_its_embedding():
+    dropping = model(dropout=0.0, encoder_layerdrop=1 - 1e-9, positions="none").train()
+    src, _ = batch()
+    states = dropping.encoder(src).states
+    torch.testing.assert_close(states, dropping.encoder.embedding(src))
+
+
 def test_the_output_may_have_a_bias():
     biased, plain = model(output_bias=True), model()
     src, prev = batch()
