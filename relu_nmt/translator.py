@@ -24,6 +24,7 @@ from relu_nmt.decoding.document_search import (
 from relu_nmt.decoding.ensemble import Ensemble
 from relu_nmt.decoding.generator import Generator
 from relu_nmt.decoding.int8 import use_int8
+from relu_nmt.decoding.packed_linear import pack_linear
 from relu_nmt.decoding.shortlist import Shortlist
 from relu_nmt.decoding.translations import (
     SourceSentence,
@@ -149,7 +150,11 @@ class Translator:
             set_attention_backend(each.model, attention_backend)
         max_doc_tokens = min(each.max_doc_tokens for each in loaded)
         models = [each.model for each in loaded]
-        return cls(models, loaded[0].task, device, dtype, max_doc_tokens)
+        translator = cls(models, loaded[0].task, device, dtype, max_doc_tokens)
+        if translator.device.type == "cpu":
+            for model in translator.models:
+                pack_linear(model, dtype or torch.float32)
+        return translator
 
     def translate(
         self,

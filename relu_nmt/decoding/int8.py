@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from relu_nmt.decoding.packed_linear import replace_linear
 from relu_nmt.errors import ConfigError
 
 LEVELS = 254
@@ -94,7 +95,4 @@ def use_int8(model: nn.Module) -> None:
         raise ConfigError("--int8 is for CPUs; add --cpu")
     if not has_fast_int8():
         raise ConfigError("--int8 needs an x86 processor with AVX512-VNNI; leave it out")
-    for parent in list(model.modules()):
-        for name, child in parent.named_children():
-            if isinstance(child, nn.Linear):
-                setattr(parent, name, Int8Linear(child))
+    replace_linear(model, Int8Linear)

@@ -10,9 +10,10 @@ from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.decoding.config import DocumentGenerationConfig, GenerationConfig, WindowConfig
 from relu_nmt.decoding.hypotheses import Hypothesis
+from relu_nmt.decoding.packed_linear import PackedLinear, can_pack
 from relu_nmt.decoding.translations import Translation
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
-from relu_nmt.loading import build_model
+from relu_nmt.loading import build_model, load_model
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
@@ -139,6 +140,19 @@ def test_checkpoints_and_ensembles(tmp_path):
         Translator.from_checkpoint([one, foreign])
     with pytest.raises(CheckpointError, match="no such checkpoint"):
         Translator.from_checkpoint(tmp_path / "nothing.safetensors")
+
+
+@pytest.mark.skipif(not can_pack(), reason="needs x86 and oneDNN")
+def test_models_that_are_loaded_have_packed_weights_and_translate_as_before(tmp_path):
+    path = save(tmp_path / "1.safetensors", make_task())
+    loaded, plain = Translator.from_checkpoint(path, "cpu"), load_model(path)
+    expected = Translator([plain.model], plain.task, "cpu").translate_nbest(LINES, **SHORT)
+    found = loaded.translate_nbest(LINES, **SHORT)
+    assert type(loaded.models[0].output_projection) is PackedLinear
+    assert [t[0].text for t in found] == [t[0].text for t in expected]
+    np.testing.assert_allclose(
+        [t[0].score for t in found], [t[0].score for t in expected], atol=1e-5
+    )
 
 
 def test_bfloat16_is_near_float32(translator):
