@@ -218,7 +218,7 @@ class TranslationTraining(Training):
         """
         options, own = self.settings.task, self._folders[0]
         tasks = [self.task] if folder == own else [self.task.at_folder(folder, own)]
-        tasks += [self.task.at_folder(extra) for extra in options.extra_data]
+        tasks += [self.task.at_folder(extra, own) for extra in options.extra_data]
         corpora = [self._checked(task.load_chained(options.train_subset)) for task in tasks]
         tags = [-1] * len(corpora)
         if options.tag_extra_data:
