@@ -1,7 +1,8 @@
 """Flags of fairseq that no command here has, and what there is instead."""
 
 _PROCESSES = "processes are started by torchrun: torchrun --nproc-per-node N -m relu_nmt.cli.train"
-_STORED = "the checkpoint holds tokeniser and subwords, so that raw text goes in; leave it out"
+_STORED = "the checkpoint holds tokeniser and subwords, so that raw text goes in; leave it out "
+_STORED += "(relu-nmt-preprocess --tokenizer, --subword and --subword-model choose them)"
 _DIVIDED = "--ddp-backend fully_sharded divides weights, gradients and optimiser among processes"
 _PAIRS = "a model translates one way, from --source-lang to --target-lang; train one for each pair"
 _DDP = "PyTorch's setting of it is used; leave it out"
@@ -19,6 +20,10 @@ _SOFTMAX += "relu-nmt-preprocess bound it"
 _LEFT_TO_RIGHT = "models write from left to right; --beam is how they search"
 _ONE_FILE = "a checkpoint is one file; --save-dir and --path say where it is"
 _OF_TRAINING = "it is a flag of training; leave it out"
+_SHUFFLED = "batches are shuffled anew in each epoch; leave it out"
+_AVERAGED = "gradients are averaged in every update; leave it out"
+_EXPERTS = "there are no layers of experts; leave it out"
+_MAPPED = "data is mapped into memory, which processes share; leave it out"
 _SCORES = "relu-nmt-generate and relu-nmt-score compare with references"
 
 NEAREST = {
@@ -27,6 +32,7 @@ NEAREST = {
     "--load-alignments": _ALIGNED,
     "--alignment-layer": _ALIGNED,
     "--alignment-heads": _ALIGNED,
+    "--full-context-alignment": _ALIGNED,
     "--encoder-layers-to-keep": _DROPPED,
     "--decoder-layers-to-keep": _DROPPED,
     "--distributed-world-size": _PROCESSES,
@@ -121,6 +127,65 @@ NEAREST = {
     "--write-checkpoints-asynchronously": "checkpoints are written at once; leave it out",
     "--tpu": "there are CPU and GPU",
     "--wer-args": "BLEU and chrF are the scores: --scoring",
+    "--combine-valid-subsets": "--valid-subset valid,valid1 names the splits to validate on",
+    "--ignore-unused-valid-subsets": "--valid-subset names the splits to validate on; leave it out",
+    "--max-valid-steps": "--valid-subset names the split to validate on, which is read whole",
+    "--required-seq-len-multiple": "batches have the lengths of their sentences; leave it out",
+    "--grouped-shuffling": _SHUFFLED,
+    "--update-epoch-batch-itr": _SHUFFLED,
+    "--update-ordered-indices-seed": _SHUFFLED,
+    "--skip-remainder-batch": "an epoch trains on all of its sentences; leave it out",
+    "--profile": "there is no profiler here; leave it out",
+    "--debug-param-names": "a gradient that is not finite is told with its weight; leave it out",
+    "--on-cpu-convert-precision": _FLOAT16,
+    "--quantization-config-path": _QUANTISED,
+    "--use-plasma-view": _MAPPED,
+    "--plasma-path": _MAPPED,
+    "--aim-run-hash": _BOARD,
+    "--ddp-comm-hook": _DDP,
+    "--gradient-as-bucket-view": _DDP,
+    "--slowmo-momentum": _AVERAGED,
+    "--slowmo-base-algorithm": _AVERAGED,
+    "--localsgd-frequency": _AVERAGED,
+    "--pipeline-balance": _DIVIDED,
+    "--pipeline-devices": _DIVIDED,
+    "--pipeline-chunks": _DIVIDED,
+    "--pipeline-encoder-balance": _DIVIDED,
+    "--pipeline-encoder-devices": _DIVIDED,
+    "--pipeline-decoder-balance": _DIVIDED,
+    "--pipeline-decoder-devices": _DIVIDED,
+    "--pipeline-checkpoint": "--checkpoint-activations saves memory",
+    "--no-reshard-after-forward": _DIVIDED,
+    "--fp32-reduce-scatter": _DIVIDED,
+    "--use-sharded-state": _DIVIDED,
+    "--not-fsdp-flatten-parameters": _DIVIDED,
+    "--min-params-to-wrap": _DIVIDED,
+    "--continue-once": "--restore-file names the checkpoint to go on from",
+    "--keep-interval-updates-pattern": "--keep-interval-updates says how many are kept",
+    "--load-checkpoint-on-all-dp-ranks": _ONE_FILE,
+    "--adaptive-softmax-factor": _SOFTMAX,
+    "--tie-adaptive-weights": _SOFTMAX,
+    "--tie-adaptive-proj": _SOFTMAX,
+    "--base-layers": _EXPERTS,
+    "--base-sublayers": _EXPERTS,
+    "--base-shuffle": _EXPERTS,
+    "--export": "relu-nmt-convert --to onnx writes a model for other runtimes",
+    "--no-decoder-final-norm": "--decoder-normalize-before is where the final norm comes from",
+    "--char-inputs": "relu-nmt-preprocess --subword splits words",
+    "--encoder-xformers-att-config": "--attention-backend chooses what computes attention",
+    "--prepend-bos": "sources begin with their first word; leave it out",
+    "--warmup-ratio": "--warmup-updates says after how many updates",
+    "--no-seed-provided": "--seed is 1 if none is given; leave it out",
+    "--no-beamable-mm": "it changes no translation; leave it out",
+    "--diversity-rate": "--diverse-beam-groups and --diverse-beam-strength are there",
+    "--retain-dropout": "dropout is for training alone; --sampling draws translations",
+    "--retain-dropout-modules": "dropout is for training alone; --sampling draws translations",
+    "--iter-decode-with-external-reranker": _LEFT_TO_RIGHT,
+    "--moses-no-dash-splits": _STORED,
+    "--moses-no-escape": _STORED,
+    "--wer-tokenizer": "BLEU and chrF are the scores: --scoring",
+    "--sacrebleu-char-level": "--sacrebleu-tokenizer char is the same",
+    "--output-format": "there is one format of data; leave it out",
 }
 """What to say of a flag instead of guessing at its spelling."""
 
@@ -139,5 +204,16 @@ ELSEWHERE = {
     "--required-batch-size-multiple": _OF_TRAINING,
     "--log-format": _OF_TRAINING,
     "--log-interval": _OF_TRAINING,
+    "--criterion": "it is a flag of relu-nmt-train; leave it out",
+    "--optimizer": _OF_TRAINING,
+    "--arch": "the checkpoint knows its architecture; leave it out",
+    "--num-shards": "relu-nmt-generate has it; training is divided by torchrun",
+    "--shard-id": "relu-nmt-generate has it; training is divided by torchrun",
+    "--skip-invalid-size-inputs-valid-test": "a line that is too long gives an empty one anyway; "
+    "leave it out",
+    "--sacrebleu-tokenizer": _SCORES,
+    "--sacrebleu-lowercase": _SCORES,
+    "--tokenizer": "relu-nmt-preprocess --tokenizer chooses it, --eval-bleu-detok undoes it",
+    "--format": "relu-nmt-interactive --format json prints translations and scores as JSON",
 }
 """The same of flags that only some commands have, for those that have not."""

@@ -183,6 +183,7 @@ def _export(
 
     Raises:
         CheckpointError: PyTorch cannot put it into a graph.
+        OSError: the file cannot be written.
     """
     logger = logging.getLogger("torch.onnx")
     level = logger.level
@@ -202,6 +203,8 @@ def _export(
             )
             assert program is not None, "with dynamo there is one"
             program.save(path)
+    except OSError:
+        raise
     except Exception as error:  # of the model's code, whatever it is
         reason = next((line for line in str(error).splitlines() if "Error" in line), str(error))
         raise CheckpointError(f"cannot be made a graph of ONNX: {reason.strip()[:200]}") from error

@@ -4,7 +4,13 @@ from dataclasses import replace
 from typing import Any
 
 from relu_nmt.config import like, option, settings
-from relu_nmt.config.shared import ClusterOptions, FairseqOptions, LanguageOptions, SeedOptions
+from relu_nmt.config.shared import (
+    ClusterOptions,
+    FairseqOptions,
+    LanguageOptions,
+    ProgressBarOptions,
+    SeedOptions,
+)
 from relu_nmt.data.data_folder import dictionary_path, pair_name
 from relu_nmt.data.groups import SEPARATORS
 from relu_nmt.errors import ConfigError
@@ -124,6 +130,7 @@ class PreprocessConfig(ClusterOptions):
         most=1024,
         metavar="N",
     )
+    no_progress_bar: bool = like(ProgressBarOptions, "no_progress_bar", False)
     seed: int = like(
         SeedOptions,
         "seed",

@@ -64,6 +64,10 @@ class Split:
         separators: ids of the symbol that ends each source and each target sentence, before
             ``</s>``; it is not in the files. None for no such symbol.
 
+    Attributes:
+        longest_source: tokens that are read of a source sentence, ``</s>`` included, which then
+            still ends it; None: all.
+
     Raises:
         DataError: the two sides have different numbers of sentences.
 
@@ -100,6 +104,7 @@ class Split:
         self.separators = separators
         self._added = int(separators is not None)
         self.corpora: Corpora | None = None
+        self.longest_source: int | None = None
 
     def __len__(self) -> int:
         return len(self.source)
@@ -200,7 +205,19 @@ class Split:
     @property
     def source_sizes(self) -> np.ndarray:
         """Tokens of each source sentence with ``</s>``, int32 [N]."""
-        return self.source.sizes + self._added
+        sizes, kept = self.source.sizes, self._kept_of_source
+        return (sizes if kept is None else np.minimum(sizes, kept)) + self._added
+
+    @property
+    def _kept_of_source(self) -> int | None:
+        """Most tokens of a source sentence in the file that are read, ``</s>`` included."""
+        return None if self.longest_source is None else max(1, self.longest_source - self._added)
+
+    @property
+    def num_truncated(self) -> int:
+        """How many source sentences are longer than :attr:`longest_source`."""
+        kept = self._kept_of_source
+        return 0 if kept is None else int((self.source.sizes > kept).sum())
 
     @property
     def target_sizes(self) -> np.ndarray | None:
@@ -334,6 +351,8 @@ class Split:
                 f"but its dictionary has {vocab_size:,} symbols; data and dictionary do not "
                 "belong together"
             )
+        if which == 0 and (kept := self._kept_of_source) is not None and len(ids) > kept:
+            ids = np.append(ids[: kept - 1], Dictionary.eos_index)
         if separator is None:
             return ids
         if separator in ids:

@@ -69,17 +69,16 @@ def new_folder(path: Path) -> Iterator[Path]:
 
     Raises:
         ConfigError: there is something under this name.
-        DataError: it cannot be made.
+        DataError: it cannot be made, or written to.
     """
     if path.exists():
         raise ConfigError(f"--output {path}: is there already; give the name of a new folder")
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        try:
-            temporary.mkdir(parents=True)
-        except OSError as error:
-            raise DataError(f"--output {path}: cannot make it: {error.strerror}") from error
+        temporary.mkdir(parents=True)
         yield temporary
         temporary.rename(path)
+    except OSError as error:
+        raise DataError(f"--output {path}: cannot write it: {error.strerror}") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

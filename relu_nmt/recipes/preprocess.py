@@ -44,7 +44,7 @@ from relu_nmt.tokenization.base import subword_models, tokenizers
 WORK_FOLDER, JOBS_FOLDER = "preprocess.unfinished", "jobs"
 # Settings that do not change the result.
 WITHOUT_EFFECT = (
-    *("workers", "overwrite", "destdir", "task", "dataset_impl"),
+    *("workers", "overwrite", "destdir", "task", "dataset_impl", "no_progress_bar"),
     *("cluster", "cluster_parameters"),
 )
 # Settings whose files count by their contents, wherever they lie.
@@ -108,7 +108,7 @@ def _run_quietly(settings: Settings) -> None:
 def _run_one(settings: Settings, progress: bool) -> PreprocessResult:
     """Make one data folder, see :func:`run`."""
     try:
-        with hidden_progress(not progress):
+        with hidden_progress(settings.no_progress_bar or not progress):
             manifest = _Builder(settings, print if progress else lambda _: None).build()
     except BrokenPipeError:  # the reader of standard output has left; no file is to blame
         raise

@@ -218,7 +218,7 @@ class TranslationTraining(Training):
         """
         options, own = self.settings.task, self._folders[0]
         tasks = [self.task] if folder == own else [self.task.at_folder(folder, own)]
-        tasks += [self.task.at_folder(extra) for extra in options.extra_data]
+        tasks += [self.task.at_folder(extra, own) for extra in options.extra_data]
         corpora = [self._checked(task.load_chained(options.train_subset)) for task in tasks]
         tags = [-1] * len(corpora)
         if options.tag_extra_data:
@@ -233,11 +233,11 @@ class TranslationTraining(Training):
             for one in corpora:
                 if one.documents is None:
                     self.say(f"{one.stem}: no document boundaries, so that each sentence is one")
-        return self._with_documents(Split.chained(corpora, tags))
+        return self._prepared(Split.chained(corpora, tags), options.tag_extra_data)
 
     def _open(self, name: str) -> Split:
         """Return a split with both sides, and with documents if sentences are to be joined."""
-        return self._with_documents(self._checked([self.task.load_split(name)]))
+        return self._prepared(self._checked([self.task.load_split(name)]))
 
     def _checked(self, splits: list[Split]) -> Split:
         """Return splits as one; their sizes are printed."""
@@ -247,7 +247,25 @@ class TranslationTraining(Training):
             self.say(f"{part.source.prefix}: {len(part):,} sentence pairs")
         return Split.chained(splits)
 
-    def _with_documents(self, split: Split) -> Split:
+    def _prepared(self, split: Split, has_tags: bool = False) -> Split:
+        """Return a split as it is to be read: cut to what is allowed, with documents if wanted."""
+        longest = self._longest[0]
+        if self.settings.task.truncate_source:
+            if longest is None:
+                raise ConfigError(
+                    "--truncate-source: the model reads sources of any length; give "
+                    "--max-source-positions, at which they are cut, or leave the flag out"
+                )
+            if self.settings.documents.active:
+                raise ConfigError(
+                    "--truncate-source cuts single sentences; leave it out for documents"
+                )
+            split.longest_source = longest - has_tags
+            if cut := split.num_truncated:
+                self.say(
+                    f"{split.name}: {cut:,} sources are cut at {split.longest_source} tokens "
+                    "(--truncate-source)"
+                )
         if self.settings.documents.active:
             documents = self.settings.documents
             flag = "--doc-mixture" if documents.doc_mixture else "--max-doc-tokens"

@@ -79,6 +79,10 @@ class TaskOptions(LanguageOptions, FairseqOptions):
         "an unused entry of the dictionary, so that what is translated later is like DATA",
         needs="extra_data",
     )
+    truncate_source: bool = option(
+        False,
+        "train on the beginning of source sentences that are longer than --max-source-positions",
+    )
     valid_subset: str = option(
         "valid",
         "splits to validate on, with commas; the first one decides which checkpoint is the best",

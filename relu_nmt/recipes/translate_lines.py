@@ -120,7 +120,7 @@ def _translated(
         longest = max(len(source.ids) for source in sources)
         label = f"translate {len(lines):,} lines of up to {longest:,} tokens"
         with (
-            hidden_progress(not progress),
+            hidden_progress(options.no_progress_bar or not progress),
             progress_bar(
                 label, len(lines), "lines", tells_waiting=True, only_if_slow=True
             ) as advance,

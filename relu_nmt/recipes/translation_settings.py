@@ -206,7 +206,7 @@ class TranslateDocumentsSettings:
 
 
 @settings
-class LineOptions(TermOptions):
+class LineOptions(ProgressBarOptions, TermOptions):
     """Where lines come from, and how they go out."""
 
     input: str = option("-", "file to translate; - is standard input", metavar="FILE")

@@ -1,6 +1,8 @@
 """relu-nmt-convert: other programs compute what the model computes here."""
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -209,3 +211,22 @@ def test_what_no_graph_can_be_is_told(tmp_path):
 
     with pytest.raises(CheckpointError, match="--document-attention aligned"):
         save_onnx(loaded, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("form", "package"), [("onnx", "onnxscript"), ("ctranslate2", "ctranslate2")]
+)
+def test_a_full_disk_is_told(form, package, tmp_path, monkeypatch):
+    module = pytest.importorskip(package)
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    if form == "onnx":
+        monkeypatch.setattr(torch.onnx.ONNXProgram, "save", full)
+    else:
+        monkeypatch.setattr(module.specs.TransformerSpec, "save", full)
+    done = converted("softmax", tmp_path / "out", "--to", form, check=False)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert f"--output {tmp_path / 'out'}: cannot write it: No space left on device" in done.stderr
+    assert list(tmp_path.iterdir()) == []

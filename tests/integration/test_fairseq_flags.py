@@ -126,6 +126,16 @@ def test_settings_of_the_model_can_be_overridden(data, model):
         assert done.returncode == 2 and done.stderr.count("\n") == 1 and told in done.stderr
 
 
+def test_progress_may_be_hidden(data, model, tmp_path):
+    (tmp_path / "a.de").write_text("1 2\n")
+    (tmp_path / "a.en").write_text("1 2\n")
+    words = ["-s", "de", "-t", "en", "--trainpref", tmp_path / "a", "--no-progress-bar"]
+    done = run_here("preprocess", *words, "--destdir", tmp_path / "bin")
+    assert "train" not in done.stderr and "%" not in done.stderr
+    words = ["--path", model, "--no-progress-bar", "--input", tmp_path / "a.de", "--cpu"]
+    assert run_here("interactive", *words).stdout.count("\n") == 1
+
+
 def test_an_early_stop_may_be_forbidden(data, model):
     with_flag = generate(data, model, "--no-early-stop").stdout
     assert numbered(with_flag) == numbered(generate(data, model, "--stop-rule", "exact").stdout)
@@ -156,6 +166,16 @@ def test_flags_that_change_nothing_here_are_accepted(data, tmp_path):
     assert "valid_accuracy" in done.stdout
 
 
+def test_long_sources_are_cut_in_training(data, tmp_path):
+    flags = ("--truncate-source", "--max-source-positions", "5", "--max-update", "1", "--eval-bleu")
+    done = train(data, tmp_path, *flags)
+    assert "train: " in done.stdout and "sources are cut at 5 tokens" in done.stdout
+    done = train(data, tmp_path, *flags[:1], check=False)
+    assert done.returncode == 2 and "give --max-source-positions" in done.stderr
+    done = train(data, tmp_path / "documents", *flags, "--max-doc-tokens", "12", check=False)
+    assert done.returncode == 2 and "leave it out for documents" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
@@ -171,6 +191,8 @@ def test_flags_that_change_nothing_here_are_accepted(data, tmp_path):
         ("--zero-sharding os --num-workers 4", "--zero-sharding: --ddp-backend fully_sharded"),
         ("--task translation_multi_simple_epoch --lang-pairs de-en", "a model translates one way"),
         ("--max-tokns 4", "did you mean --max-tokens"),
+        ("--max-valid-steps 9", "--max-valid-steps: --valid-subset names the split"),
+        ("--min-params-to-wrap 9", "--min-params-to-wrap: --ddp-backend fully_sharded"),
         ("--nonsense", "unrecognized arguments: --nonsense; see --help"),
     ],
 )
@@ -221,6 +243,10 @@ def test_what_is_refused_is_no_flag_of_ours():
 @pytest.mark.parametrize(
     ("command", "words", "told"),
     [
+        ("generate", "--format json", "--format: relu-nmt-interactive --format json prints"),
+        ("interactive", "--num-shards 2", "--num-shards: relu-nmt-generate has it"),
+        ("interactive", "--retain-dropout", "--retain-dropout: dropout is for training"),
+        ("preprocess", "--bpe subword_nmt", "--bpe: the checkpoint holds"),
         ("generate", "--log-format simple", "--log-format: it is a flag of training"),
         ("generate", "--input test.de", "--input: relu-nmt-interactive --input FILE"),
         ("generate", "--constraints", "--constraints: relu-nmt-interactive and"),

@@ -99,3 +99,18 @@ def test_only_one_end_symbol_stays():
     assert join_sentences(sentences[:1]).tolist() == [4, 5, 2]
     assert join_sentences([]).tolist() == [2]
     assert join_sentences(sentences).dtype == np.int64
+
+
+@pytest.mark.parametrize("separators", [None, (8, 9)])
+def test_long_sources_are_cut(side, separators):
+    sides = side("de", [[4, 5, 6, 7, 2], [4, 2]]), side("en", [[4] * 9 + [2]] * 2)
+    data = Split(*sides, separators=separators)
+    data.longest_source = 4
+    ends = [2] if separators is None else [8, 2]
+    assert data.pair(0)[0].tolist() == [4, 5, 6][: 4 - len(ends)] + ends
+    assert data.pair(1)[0].tolist() == [4, *ends]
+    assert data.source_sizes.tolist() == [len(data.pair(i)[0]) for i in range(2)]
+    assert data.target_sizes.tolist() == [len(data.pair(i)[1]) for i in range(2)]
+    assert data.num_truncated == 1
+    data.longest_source = 1  # no words are left; the symbols that end it always are
+    assert data.pair(1)[0].tolist() == ends and data.source_sizes.tolist() == [len(ends)] * 2
