@@ -222,11 +222,13 @@ class TranslationTraining(Training):
         corpora = [self._checked(task.load_chained(options.train_subset)) for task in tasks]
         tags = [-1] * len(corpora)
         if options.tag_extra_data:
-            fillers = self.task.source_dictionary.fillers
+            dictionary = self.task.source_dictionary
+            fillers = dictionary.fillers
             if len(fillers) < len(options.extra_data):
+                wanted = len(dictionary) - len(fillers) + len(options.extra_data)
                 raise ConfigError(
                     f"--tag-extra-data: the source dictionary has {len(fillers)} unused entries "
-                    f"for {len(options.extra_data)} tags; preprocess with a larger --padding-factor"
+                    f"for {len(options.extra_data)} tags; preprocess with --padding-factor {wanted}"
                 )
             tags[1:] = fillers[: len(options.extra_data)]
         if self.settings.documents.active and any(one.documents is not None for one in corpora):

@@ -1,6 +1,7 @@
 """Several data folders in one training: weights, tags, and sentences beside documents."""
 
 import json
+import re
 
 import pytest
 
@@ -56,6 +57,21 @@ def test_sentences_beside_documents(folders, tmp_path):
     assert sum(sizes) == 2 + 3  # groups: two documents, three sentences
     said = " ".join(one.get("message", "") for one in lines)
     assert "back-bin/train.de-en: no document boundaries, so that each sentence is one" in said
+
+
+def test_a_dictionary_without_room_for_tags_is_told_how_to_get_it(folders, tmp_path):
+    words = ["-s", "de", "-t", "en", "--trainpref", folders[0].parent / "real"]
+    words += ["--validpref", folders[0].parent / "real", "--joined-dictionary"]
+    words += ["--destdir", tmp_path / "bin", "--overwrite", "--padding-factor"]
+    run_here("preprocess", *words, "1")
+    full = tmp_path / "bin", tmp_path / "bin"
+    done, _, _ = train(full, tmp_path, "--tag-extra-data", check=False)
+    found = re.search(
+        r"has 0 unused entries for 1 tags; preprocess with (.*) ([0-9]+)$", done.stderr
+    )
+    assert done.returncode == 2 and found and found[1] == "--padding-factor"
+    run_here("preprocess", *words, found[2])
+    assert len(Dictionary.load(tmp_path / "bin" / "dict.de.txt").fillers) == 1
 
 
 @pytest.mark.parametrize(
