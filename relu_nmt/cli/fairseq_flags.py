@@ -22,8 +22,8 @@ _OF_TRAINING = "it is a flag of training; leave it out"
 _SCORES = "relu-nmt-generate and relu-nmt-score compare with references"
 
 NEAREST = {
-    "--align-suffix": _ALIGNED,
-    "--alignfile": _ALIGNED,
+    "--alignfile": "no dictionary is made of alignments; --replace-unk FILE of relu-nmt-generate "
+    "reads one, and --align-suffix takes alignments to train on",
     "--load-alignments": _ALIGNED,
     "--alignment-layer": _ALIGNED,
     "--alignment-heads": _ALIGNED,
