@@ -5,8 +5,6 @@ _STORED = "the checkpoint holds tokeniser and subwords, so that raw text goes in
 _DIVIDED = "--ddp-backend fully_sharded divides weights, gradients and optimiser among processes"
 _PAIRS = "a model translates one way, from --source-lang to --target-lang; train one for each pair"
 _DDP = "PyTorch's setting of it is used; leave it out"
-_ALIGNED = "models are not trained on alignments; relu-nmt-interactive --print-alignment prints "
-_ALIGNED += "what attention aligns"
 _DROPPED = (
     "a model keeps all its layers; --encoder-layers and --decoder-layers of a new one are as "
 )
@@ -24,9 +22,7 @@ _SCORES = "relu-nmt-generate and relu-nmt-score compare with references"
 NEAREST = {
     "--alignfile": "no dictionary is made of alignments; --replace-unk FILE of relu-nmt-generate "
     "reads one, and --align-suffix takes alignments to train on",
-    "--load-alignments": _ALIGNED,
-    "--alignment-layer": _ALIGNED,
-    "--alignment-heads": _ALIGNED,
+    "--full-context-alignment": "what aligns a token sees those before it; leave it out",
     "--encoder-layers-to-keep": _DROPPED,
     "--decoder-layers-to-keep": _DROPPED,
     "--distributed-world-size": _PROCESSES,
