@@ -6,8 +6,6 @@ _STORED += "(relu-nmt-preprocess --tokenizer, --subword and --subword-model choo
 _DIVIDED = "--ddp-backend fully_sharded divides weights, gradients and optimiser among processes"
 _PAIRS = "a model translates one way, from --source-lang to --target-lang; train one for each pair"
 _DDP = "PyTorch's setting of it is used; leave it out"
-_ALIGNED = "models are not trained on alignments; relu-nmt-interactive --print-alignment prints "
-_ALIGNED += "what attention aligns"
 _DROPPED = (
     "a model keeps all its layers; --encoder-layers and --decoder-layers of a new one are as "
 )
@@ -27,12 +25,9 @@ _MAPPED = "data is mapped into memory, which processes share; leave it out"
 _SCORES = "relu-nmt-generate and relu-nmt-score compare with references"
 
 NEAREST = {
-    "--align-suffix": _ALIGNED,
-    "--alignfile": _ALIGNED,
-    "--load-alignments": _ALIGNED,
-    "--alignment-layer": _ALIGNED,
-    "--alignment-heads": _ALIGNED,
-    "--full-context-alignment": _ALIGNED,
+    "--alignfile": "no dictionary is made of alignments; --replace-unk FILE of relu-nmt-generate "
+    "reads one, and --align-suffix takes alignments to train on",
+    "--full-context-alignment": "what aligns a token sees those before it; leave it out",
     "--encoder-layers-to-keep": _DROPPED,
     "--decoder-layers-to-keep": _DROPPED,
     "--distributed-world-size": _PROCESSES,

@@ -38,13 +38,16 @@ def save_ctranslate2(loaded: LoadedModel, folder: Path) -> None:
     Raises:
         CheckpointError: CTranslate2 has no such model.
     """
-    model, task = loaded.model, loaded.task
+    model, task, config = loaded.model, loaded.task, loaded.model.config
     _check(model)
     encoder = transformer_spec.TransformerEncoderSpec(
         len(model.encoder.layers), **_shape(model, "encoder")
     )
     decoder = transformer_spec.TransformerDecoderSpec(
-        len(model.decoder.layers), **_shape(model, "decoder")
+        len(model.decoder.layers),
+        alignment_layer=-1 if config.alignment_layer is None else config.alignment_layer,
+        alignment_heads=config.alignment_heads or config.decoder_attention_heads,
+        **_shape(model, "decoder"),
     )
     spec = transformer_spec.TransformerSpec(encoder, decoder)
     with torch.no_grad():

@@ -36,6 +36,7 @@ SAME_SETTINGS = (
     ),
     *("dropout", "attention_dropout", "activation_dropout", "layernorm_embedding"),
     *("share_decoder_input_output_embed", "share_all_embeddings", "no_scale_embedding"),
+    *("alignment_layer", "alignment_heads"),
 )
 FEED_FORWARDS = {
     "relu": "relu",

@@ -123,6 +123,14 @@ class PreprocessConfig(ClusterOptions):
         "what stands between documents: a blank line, or a line <d> before each (tag)",
         choices=SEPARATORS,
     )
+    align_suffix: str | None = option(
+        None,
+        "word alignments of the text, for relu-nmt-train --load-alignments, are in files with this "
+        "ending (train.align): for each line of the source text, pairs 0-0 1-2 of the positions of "
+        "source and target tokens; validation and test text may be without",
+        metavar="SUFFIX",
+        needs=[("only_source", False), ("dict_only", False)],
+    )
     workers: int = option(
         0,
         "processes; 0 for one per core (the result does not depend on it)",
@@ -166,7 +174,24 @@ class PreprocessConfig(ClusterOptions):
             raise ConfigError("no text: give --trainpref, --validpref or --testpref")
         self._check_dictionaries()
         self._check_subwords()
+        self._check_alignments()
         self._check_shards()
+
+    def _check_alignments(self) -> None:
+        if self.align_suffix is None:
+            return
+        if self.align_suffix in ("", *self.languages):
+            raise ConfigError(
+                f"--align-suffix '{self.align_suffix}': expected another ending than those of the "
+                "text"
+            )
+        for flag, value in (("--tokenizer", self.tokenizer), ("--subword", self.subword)):
+            if value != "none":
+                raise ConfigError(
+                    f"--align-suffix: alignments are of the tokens between the spaces of the text, "
+                    f"which {flag} {value} would divide otherwise; split the text before it is "
+                    f"aligned, and leave {flag} out"
+                )
 
     def _check_dictionaries(self) -> None:
         if self.joined_dictionary and self.srcdict and self.tgtdict:

@@ -217,6 +217,7 @@ class TextSteps:
 
     Attributes:
         num_documents: documents of each split whose boundaries are known.
+        separators: numbers of the lines of each split's source text that separate documents.
         model_paths: the subword model of each language, if there is one.
     """
 
@@ -227,6 +228,7 @@ class TextSteps:
     say: Callable[[str], None]
     inputs: Mapping[SideKey, TextFile]
     num_documents: dict[str, int] = field(default_factory=dict, init=False)
+    separators: dict[str, list[int]] = field(default_factory=dict, init=False)
     model_paths: dict[str, Path] = field(default_factory=dict, init=False)
 
     def run(self) -> dict[SideKey, TextFile]:
@@ -357,6 +359,8 @@ class TextSteps:
             )
             write_documents(self._path(split, "documents"), sizes)
             self.num_documents[split] = len(sizes)
+            boundaries = found[split, self.config.languages[0]]["boundaries"]
+            self.separators[split] = [line for _, line in boundaries]
         check_parallel({path: side["sentences"] for path, side in sides.items()}, "sentences")
 
     def _copy_model(self, given: str) -> None:

@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from relu_nmt.data.alignments import AlignmentDataset
 from relu_nmt.data.data_folder import (
+    alignment_path,
     dictionary_path,
     find_pair,
     infer_languages,
@@ -164,8 +166,12 @@ class TranslationTask:
         source, target = self.source_dictionary, self.target_dictionary
         return source.index(SENTENCE_SEPARATOR), target.index(SENTENCE_SEPARATOR)
 
-    def load_split(self, split: str) -> Split:
+    def load_split(self, split: str, with_alignments: bool = False) -> Split:
         """Open ``train``, ``valid``, ``test``, ``test1``...
+
+        Args:
+            split: its name.
+            with_alignments: also open the word alignments, if there are any.
 
         Raises:
             DataError: the split is missing, damaged or not parallel.
@@ -179,21 +185,30 @@ class TranslationTask:
         if pair != pair_name(self.source_lang, None):
             target = IndexedDataset(split_path(folder, split, pair, self.target_lang))
         sizes = len(self.source_dictionary), len(self.target_dictionary)
-        return Split(source, target, *sizes, self.separators)
+        alignments = None
+        prefix = alignment_path(folder, split, pair)
+        if with_alignments and idx_path(prefix).exists():
+            swapped = pair == pair_name(self.target_lang, self.source_lang)
+            alignments = AlignmentDataset(prefix, swapped)
+        return Split(source, target, *sizes, self.separators, alignments)
 
-    def load_chained(self, split: str) -> list[Split]:
+    def load_chained(self, split: str, with_alignments: bool = False) -> list[Split]:
         """Open ``train`` and, if they are there, ``train1``, ``train2``... which belong to it.
+
+        Args:
+            split: name of the first.
+            with_alignments: also open the word alignments, if there are any.
 
         Raises:
             DataError: one is damaged, or the first is missing.
         """
-        found = [self.load_split(split)]
+        found = [self.load_split(split, with_alignments)]
         pair = Path(found[0].stem).suffix
         while True:
             stem = f"{split}{len(found)}{pair}.{self.source_lang}"
             if not idx_path(Path(self.folder or "") / stem).exists():
                 return found
-            found.append(self.load_split(f"{split}{len(found)}"))
+            found.append(self.load_split(f"{split}{len(found)}", with_alignments))
 
     def references(self, split: Split) -> list[str]:
         """Return the target sentences that translations of a split are compared with.

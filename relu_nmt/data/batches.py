@@ -44,6 +44,8 @@ class TranslationBatch:
             source-only data.
         num_tokens: target tokens without padding (``</s>`` included); 0 for source-only data.
         num_sentences: B.
+        alignments: [P, 3] int64, row of the batch, source and target position of each pair of
+            aligned tokens; None if they are not known.
     """
 
     ids: Tensor
@@ -52,6 +54,7 @@ class TranslationBatch:
     prev_output_tokens: Tensor | None
     num_tokens: int
     num_sentences: int
+    alignments: Tensor | None = None
 
     def to(self, device: torch.device | str) -> "TranslationBatch":
         """Return the batch on ``device``; from pinned memory the copy does not block."""
@@ -94,13 +97,18 @@ def shift_right(tgt_tokens: Tensor, pad_index: int, eos_index: int) -> Tensor:
     return shifted.masked_fill_(tgt_tokens == pad_index, pad_index)
 
 
-def collate(pairs: Sequence[Pair], ids: Sequence[int] | np.ndarray) -> TranslationBatch:
+def collate(
+    pairs: Sequence[Pair],
+    ids: Sequence[int] | np.ndarray,
+    alignments: Sequence[np.ndarray] | None = None,
+) -> TranslationBatch:
     """Join pairs of one split to a batch.
 
     Args:
         pairs: source and target token ids, both ending in ``</s>``; the target is None in
             source-only data.
         ids: number of each pair's (first) sentence in its split.
+        alignments: source and target positions of each pair's aligned tokens, int [P, 2].
 
     Example:
         >>> pair = (np.array([5, 2]), np.array([7, 8, 2]))
@@ -120,7 +128,14 @@ def collate(pairs: Sequence[Pair], ids: Sequence[int] | np.ndarray) -> Translati
         prev_output_tokens=prev_output_tokens,
         num_tokens=sum(map(len, targets)),
         num_sentences=len(pairs),
+        alignments=None if alignments is None else _numbered(alignments),
     )
+
+
+def _numbered(alignments: Sequence[np.ndarray]) -> Tensor:
+    """Return all of them, each with its row before it, int64 [P, 3]."""
+    rows = np.repeat(np.arange(len(alignments)), [len(own) for own in alignments])
+    return torch.from_numpy(np.column_stack([rows, np.concatenate(alignments)]))
 
 
 def plan_batches(
@@ -402,5 +417,9 @@ class TranslationBatches:
         """Read batch ``index`` of the planned epoch; its ids are the groups' first sentences."""
         assert self._plan is not None, "begin_epoch comes first"
         members = self._plan[index]
-        pairs = [self.split.joined(self._used.sentences(member)) for member in members.tolist()]
-        return collate(pairs, self._used.first[members])
+        groups = [self._used.sentences(member) for member in members.tolist()]
+        alignments = None
+        if self.split.alignments is not None:
+            alignments = [self.split.aligned(group) for group in groups]
+        pairs = [self.split.joined(group) for group in groups]
+        return collate(pairs, self._used.first[members], alignments)

@@ -7,6 +7,7 @@ A journal beside them tells what making them has finished, so that it goes on th
 ``train.de-en.de.bin``, ``.idx``        token ids and sentence lengths of one side
 ``valid.de-en.en.raw``                  the raw sentences of a validation or test set
 ``train.de-en.documents``               sentences of each document (if boundaries are known)
+``train.align.de-en.bin``, ``.idx``     aligned tokens of each pair of sentences (if known)
 ``manifest.json``                       sizes, checksums, settings (not in fairseq's folders)
 ======================================  ==========================================================
 """
@@ -59,6 +60,11 @@ def split_path(folder: str | os.PathLike[str], split: str, pair: str, ending: st
             text without ``.bin`` and ``.idx``.
     """
     return Path(folder) / f"{split}.{pair}.{ending}"
+
+
+def alignment_path(folder: str | os.PathLike[str], split: str, pair: str) -> Path:
+    """Return the path of a split's word alignments without ``.bin`` and ``.idx``, as in fairseq."""
+    return Path(folder) / f"{split}.align.{pair}"
 
 
 def infer_languages(folder: str | os.PathLike[str]) -> tuple[str, str]:

@@ -63,13 +63,15 @@ class Split:
         target_vocab_size: the same for the target.
         separators: ids of the symbol that ends each source and each target sentence, before
             ``</s>``; it is not in the files. None for no such symbol.
+        alignments: the word alignments, for training on them, as
+            :class:`relu_nmt.data.alignments.AlignmentDataset` gives them; None for none.
 
     Attributes:
         longest_source: tokens that are read of a source sentence, ``</s>`` included, which then
             still ends it; None: all.
 
     Raises:
-        DataError: the two sides have different numbers of sentences.
+        DataError: the two sides, or they and the alignments, have different numbers of sentences.
 
     Example:
         >>> import tempfile
@@ -92,14 +94,17 @@ class Split:
         source_vocab_size: int | None = None,
         target_vocab_size: int | None = None,
         separators: tuple[int, int] | None = None,
+        alignments: Dataset | None = None,
     ) -> None:
-        if target is not None and len(source) != len(target):
-            raise DataError(
-                f"{source.prefix}.idx: {len(source):,} sentences, but {target.prefix}.idx has "
-                f"{len(target):,}; both sides must be parallel, re-run relu-nmt-preprocess"
-            )
+        for other in (target, alignments):
+            if other is not None and len(source) != len(other):
+                raise DataError(
+                    f"{source.prefix}.idx: {len(source):,} sentences, but {other.prefix}.idx has "
+                    f"{len(other):,}; both sides must be parallel, re-run relu-nmt-preprocess"
+                )
         self.source = source
         self.target = target
+        self.alignments = alignments
         self._vocab_sizes = (source_vocab_size, target_vocab_size)
         self.separators = separators
         self._added = int(separators is not None)
@@ -122,23 +127,28 @@ class Split:
                 no split.
 
         Raises:
-            DataError: some have a target side, and others have not.
+            DataError: some have a target side, or word alignments, and others have not.
         """
         first, *others = splits
         if not others:
             return first
-        having = [split for split in splits if split.target is not None]
-        if 0 < len(having) < len(splits):
-            without = next(split for split in splits if split not in having)
-            raise DataError(
-                f"{without.stem}: has no target side, as {having[0].stem} has, which it is joined "
-                "with"
-            )
+        for part, what in (("target", "target side"), ("alignments", "word alignments")):
+            having = [split for split in splits if getattr(split, part) is not None]
+            if 0 < len(having) < len(splits):
+                without = next(split for split in splits if split not in having)
+                raise DataError(
+                    f"{without.stem}: has no {what}, as {having[0].stem} has, which it is joined "
+                    "with"
+                )
         joined = cls._of(
             first,
             [(split.source, range(len(split))) for split in splits],
             [(split.target, range(len(split))) for split in splits if split.target is not None],
         )
+        if first.alignments is not None:
+            joined.alignments = DatasetParts(
+                [(split.alignments, range(len(split))) for split in splits if split.alignments]
+            )
         known = [split.documents for split in splits]
         joined.documents = None
         if any(own is not None for own in known):
@@ -335,6 +345,35 @@ class Split:
         if self.target is None:
             return source, None
         return source, join_sentences([self._sentence(self.target, i, 1) for i in sentences])
+
+    def aligned(self, sentences: range) -> np.ndarray:
+        """Return the aligned tokens of consecutive pairs, in what :meth:`joined` makes of them.
+
+        Pairs of source tokens that are cut off (:attr:`longest_source`) are left out.
+
+        Returns:
+            source and target positions, int64 [P, 2].
+
+        Raises:
+            DataError: a position is not one of its sentence.
+        """
+        assert self.alignments is not None and self.target is not None
+        is_tagged = self.corpora is not None and self.corpora.tag_of(sentences.start) >= 0
+        start, found = np.array([int(is_tagged), 0]), []
+        for index in sentences:
+            lengths = np.array([side.sizes[index] - 1 for side in (self.source, self.target)])
+            pairs = self.alignments[index]
+            if (pairs >= lengths).any():
+                raise DataError(
+                    f"{self.alignments.prefix}.bin: sentence {index} has {lengths[0]} source and "
+                    f"{lengths[1]} target tokens, but {pairs.max(0).tolist()} among the aligned "
+                    "positions, which count from 0; run relu-nmt-preprocess again"
+                )
+            if (kept := self._kept_of_source) is not None:
+                pairs = pairs[pairs[:, 0] < kept - 1]
+            found.append(pairs + start)
+            start = start + lengths + self._added
+        return np.concatenate(found)
 
     def _sentence(self, side: Dataset, index: int, which: int) -> np.ndarray:
         vocab_size = self._vocab_sizes[which]

@@ -98,6 +98,16 @@ class TransformerConfig(TransformerOptions):
         metavar="N",
         needs=("document_attention", "aligned"),
     )
+    alignment_layer: int | None = option(
+        None,
+        "decoder layer, from 0, whose cross-attention aligns tokens, for --print-alignment and "
+        "--load-alignments; default: the last",
+        least=0,
+        metavar="N",
+    )
+    alignment_heads: int | None = size_option(
+        None, "how many of its heads do, the first ones; default: all"
+    )
     no_scale_embedding: bool = option(False, "do not multiply embeddings by sqrt(width)")
     layernorm_embedding: bool = option(False, "LayerNorm on the embeddings")
     output_bias: bool = option(False, "a bias for each symbol of the output layer")
@@ -131,6 +141,17 @@ class TransformerConfig(TransformerOptions):
                 raise ConfigError(
                     f"--global-layers {self.global_layers} is more than --{side}-layers {layers}"
                 )
+        if self.alignment_layer is not None and self.alignment_layer >= self.decoder_layers:
+            raise ConfigError(
+                f"--alignment-layer {self.alignment_layer}: the decoder's layers are 0 to "
+                f"{self.decoder_layers - 1}"
+            )
+        heads = self.decoder_attention_heads
+        if self.alignment_heads is not None and self.alignment_heads > heads:
+            raise ConfigError(
+                f"--alignment-heads {self.alignment_heads} is more than --decoder-attention-heads "
+                f"{heads}"
+            )
 
     def is_gated(self, side: str, layer: int) -> bool:
         """Return whether a layer of a side, from 0, sees its sentence and the document."""
@@ -159,12 +180,15 @@ def _both_sides(embed_dim: int, ffn_dim: int, layers: int, heads: int) -> dict[s
 
 
 _BIG = _both_sides(1024, 4096, 6, 16)
+_ALIGNED = {"alignment_layer": 4, "alignment_heads": 1}
 _SHAPES: dict[str, dict[str, Any]] = {
     "": _both_sides(512, 2048, 6, 8),
     "_tiny": _both_sides(64, 128, 2, 2),
+    "_align": _both_sides(512, 2048, 6, 8) | _ALIGNED,
     "_iwslt_de_en": _both_sides(512, 1024, 6, 4),
     "_wmt_en_de": _both_sides(512, 2048, 6, 8),
     "_wmt_en_de_big": _BIG | {"dropout": 0.3, "attention_dropout": 0.1},
+    "_wmt_en_de_big_align": _BIG | {"dropout": 0.3, "attention_dropout": 0.1} | _ALIGNED,
     "_vaswani_wmt_en_de_big": _BIG | {"dropout": 0.3},
     "_vaswani_wmt_en_fr_big": _BIG | {"dropout": 0.1},
     "_wmt_en_de_big_t2t": _BIG

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from relu_nmt.attention import attentions
 from relu_nmt.attention.base import Attention, Need, build_attention
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.records import record_attention
+from relu_nmt.attention.records import AttentionRecord, record_attention
 from relu_nmt.attention.sentences import SentenceRows
 from relu_nmt.attention.spec import AttentionSpec
 from relu_nmt.data.batches import least_limit
@@ -179,6 +179,8 @@ class Decoder(TransformerStack):
         self, config: TransformerConfig, tokens: nn.Embedding, pad_index: int, separator: int = -1
     ) -> None:
         super().__init__(config, tokens, pad_index, separator)
+        self._alignment_layer = config.alignment_layer
+        self._alignment_heads = config.alignment_heads
         self.start_index = Dictionary().index(config.decoder_start_symbol)
 
     def forward(self, prev_output_tokens: Tensor, encoder_out: EncoderOutput) -> Tensor:
@@ -214,6 +216,24 @@ class Decoder(TransformerStack):
         """The attention to the encoder of every layer."""
         return [layer.cross_attention for layer in self.layers if layer.cross_attention is not None]
 
+    @property
+    def aligning_attention(self) -> Attention:
+        """The attention to the encoder whose weights align tokens; by default the last one."""
+        layer = self._alignment_layer
+        return self.cross_attentions[-1 if layer is None else layer].attention
+
+    def alignment_weights(self, record: AttentionRecord) -> Tensor:
+        """Return the weights that align tokens, [B, Nq, Nk]: the mean over the heads that do.
+
+        Args:
+            record: of :attr:`aligning_attention`, with weights.
+        """
+        weights = record.weights  # [B, H, Nq, Nk]
+        assert weights is not None, "weights were asked for"
+        if record.visibility.rows is not None:
+            weights = record.visibility.rows.in_documents(weights)
+        return weights[:, : self._alignment_heads].mean(1)
+
     def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
         """Return the states [B, K, D] of the newest token of each beam [B, K].
 
@@ -241,8 +261,8 @@ class StepOutput:
 
     Args:
         logits: [B, K, V] float32.
-        cross_weights: [B, K, S], the last layer's weights on the source (on a sentence of it, where
-            it is aligned), mean over the heads, if asked for.
+        cross_weights: [B, K, S], the weights on the source (on a sentence of it, where it is
+            aligned) that align tokens, see :meth:`Decoder.alignment_weights`, if asked for.
     """
 
     logits: Tensor
@@ -378,20 +398,17 @@ class EncoderDecoder(nn.Module):
         Args:
             tokens: [B, K] int64.
             state: from :meth:`start`; advanced in place.
-            want_weights: also return the cross-attention weights.
+            want_weights: also return the weights that align tokens.
         """
         project = state.projection or self.output_projection
         if state.shortlist is not None:
             tokens = state.shortlist[tokens]
         if not want_weights:
             return StepOutput(project(self.decoder.step(tokens, state)).float(), None)
-        last = self.decoder.cross_attentions[-1]
-        with record_attention(last, Need(weights=True)) as records:
+        with record_attention(self.decoder.aligning_attention, Need(weights=True)) as records:
             logits = project(self.decoder.step(tokens, state)).float()
-        weights = records[0].weights if records else None  # [B, H, K, S]
-        if weights is not None and (rows := records[0].visibility.rows) is not None:
-            weights = rows.in_documents(weights)
-        return StepOutput(logits, None if weights is None else weights.mean(1))
+        # A layer that also sees the whole document comes second with that.
+        return StepOutput(logits, self.decoder.alignment_weights(records[0]))
 
 
 def projection_to(projection: nn.Module, symbols: Tensor) -> Callable[[Tensor], Tensor]:

@@ -1,11 +1,14 @@
-"""What translation training minimises: cross-entropy plus the attention regulariser."""
+"""What translation training minimises: cross-entropy, guided alignment, attention regulariser."""
 
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from relu_nmt.attention.base import NOTHING, NULL_SUM, Need
+from relu_nmt.attention.records import record_attention
 from relu_nmt.attention.spec import AttentionRegularizerConfig
+from relu_nmt.errors import ConfigError
 from relu_nmt.models.encoder_decoder import EncoderDecoder
 from relu_nmt.modules.objective import RegularizedObjective
 from relu_nmt.objective import LossOutput, Metric
@@ -25,12 +28,20 @@ pass to the next (6 MB with a vocabulary of 12,000)."""
 class TranslationObjective(RegularizedObjective):
     """Label-smoothed cross-entropy per target token plus the attention regulariser.
 
+    Where batches have word alignments, the :func:`alignment_loss` of the attention that aligns
+    tokens is added, per target token too, and has a line of its own in the log.
+
     Where the output projection is a plain ``nn.Linear``, its weight is read without holding all the
     logits; any other module that stands there, such as an adapter, is called.
 
     Args:
         report_accuracy: also report how many percent of the target tokens are the likeliest, given
             the right ones before.
+        alignment_lambda: weight of the alignment loss; 0: none.
+
+    Raises:
+        ConfigError: there is to be an alignment loss, and the attention that aligns tokens has no
+            weights, or signed ones, or stays inside sentences.
     """
 
     model: EncoderDecoder
@@ -41,13 +52,22 @@ class TranslationObjective(RegularizedObjective):
         label_smoothing: float,
         regularizer: AttentionRegularizerConfig,
         report_accuracy: bool = False,
+        alignment_lambda: float = 0.0,
     ) -> None:
         super().__init__(model, label_smoothing, regularizer)
         self.report_accuracy = report_accuracy
+        self.alignment_lambda = alignment_lambda
+        if alignment_lambda:
+            _check_aligning(model)
 
     def loss(self, batch: "TranslationBatch") -> LossOutput:
         """Return the cross-entropy of a batch, summed over its target tokens."""
-        features, targets = self.model(batch.src_tokens, batch.prev_output_tokens), batch.tgt_tokens
+        decoder = self.model.decoder
+        alignments = batch.alignments if self.alignment_lambda else None
+        need = NOTHING if alignments is None else Need(weights=True)
+        with record_attention(decoder.aligning_attention, need) as records:
+            features = self.model(batch.src_tokens, batch.prev_output_tokens)
+        targets = batch.tgt_tokens
         assert targets is not None, "batches to train on have targets"
         real = (targets != self.model.decoder.pad_index).flatten().nonzero().squeeze(1)
         features = features.flatten(0, 1).index_select(0, real)
@@ -64,7 +84,47 @@ class TranslationObjective(RegularizedObjective):
         metrics = {"loss": Metric(loss.detach(), count), "nll_loss": Metric(nll, count)}
         if self.report_accuracy:
             metrics["accuracy"] = Metric(100 * correct, count)
+        if alignments is not None:
+            guided = alignment_loss(decoder.alignment_weights(records[0]), alignments)
+            metrics["alignment_loss"] = Metric(guided.detach(), count)
+            loss = loss + self.alignment_lambda * guided
         return LossOutput(loss, batch.num_tokens, metrics)
+
+
+def _check_aligning(model: EncoderDecoder) -> None:
+    attention = model.decoder.aligning_attention
+    if not (attention.capabilities.weights and attention.capabilities.non_negative):
+        raise ConfigError(
+            f"--load-alignments: --cross-attention {attention.name} has no weights that are never "
+            "negative, which could learn alignments; choose another, such as softmax"
+        )
+    if model.config.document_attention != "full":
+        raise ConfigError(
+            "--load-alignments does not work with --document-attention aligned, where a layer "
+            "attends to a sentence and to the whole document; leave one of them out"
+        )
+
+
+def alignment_loss(weights: Tensor, alignments: Tensor) -> Tensor:
+    """Return the cross-entropy of attention to the alignments of target tokens, summed, in nats.
+
+    A token that is aligned with n source tokens is to attend to each with 1 / n; one that is
+    aligned with none may attend as it likes. Rows of weights count as divided by their sums; a
+    null row has a large loss, but no gradient.
+
+    Args:
+        weights: [B, T, S], not negative.
+        alignments: int64 [P, 3]: row of the batch, source and target position of each pair.
+
+    Reference: Garg et al. 2019, "Jointly learning to align and translate with Transformer models",
+    section 4; that weights need not sum to 1, or may be 0, is ours.
+    """
+    rows, sources, targets = alignments.unbind(1)
+    tokens = rows * weights.size(1) + targets
+    counts = torch.bincount(tokens, minlength=weights[..., 0].numel())
+    totals = weights.sum(-1)[rows, targets]
+    shares = weights[rows, targets, sources] / totals.clamp_min(NULL_SUM)
+    return -((shares + NULL_SUM).log() / counts[tokens]).sum()
 
 
 def projected_cross_entropy(

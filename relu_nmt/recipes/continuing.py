@@ -8,7 +8,10 @@ from relu_nmt.attention.spec import AttentionSpec
 from relu_nmt.config import flag_of, from_dict, shown, to_dict
 from relu_nmt.errors import CheckpointError, ConfigError
 
-MAY_CHANGE = ("checkpoint_activations", "max_source_positions", "max_target_positions")
+MAY_CHANGE = (
+    *("checkpoint_activations", "max_source_positions", "max_target_positions"),
+    *("alignment_layer", "alignment_heads"),
+)
 """Settings of a model, beside its dropout, that change nothing that it has learnt."""
 _UNTOLD = (
     "model backend checkpoint validation logging distributed bleu arch attention_preset max_epoch "

@@ -19,10 +19,12 @@ import relu_nmt
 from relu_nmt.config import to_dict
 from relu_nmt.corpus.preprocess_config import PreprocessConfig as Settings
 from relu_nmt.corpus.text_steps import SideKey, TextSteps
+from relu_nmt.data.alignments import binarize_alignments
 from relu_nmt.data.binarize import Side, binarize, count_words
 from relu_nmt.data.data_folder import (
     MANIFEST_NAME,
     Journal,
+    alignment_path,
     dictionary_path,
     file_record,
     read_manifest,
@@ -31,7 +33,7 @@ from relu_nmt.data.data_folder import (
     write_manifest,
 )
 from relu_nmt.data.dictionary import UNK, Dictionary
-from relu_nmt.data.indexed_dataset import bin_path, idx_path
+from relu_nmt.data.indexed_dataset import IndexedDataset, bin_path, idx_path
 from relu_nmt.data.split import check_parallel
 from relu_nmt.errors import DataError
 from relu_nmt.io.cluster import Cluster, Work, result_of
@@ -49,7 +51,7 @@ WITHOUT_EFFECT = (
 )
 # Settings whose files count by their contents, wherever they lie.
 GIVEN_FILES = ("srcdict", "tgtdict", "subword_model")
-FILE_SETTINGS = ("trainpref", "validpref", "testpref", *GIVEN_FILES)
+FILE_SETTINGS = ("trainpref", "validpref", "testpref", "align_suffix", *GIVEN_FILES)
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,7 @@ class _Builder:
     def build(self) -> dict[str, Any]:
         """Do all steps that are not done yet."""
         self.inputs = self._scan_inputs()
+        self.alignments = self._scan_alignments()
         key = self._key()
         self.folder.mkdir(parents=True, exist_ok=True)
         with folder_locked(self.folder) as is_free:
@@ -155,7 +158,8 @@ class _Builder:
         manifest = {}
         if not self.config.dict_only:
             sides = self._binarize(journal, texts, dictionaries)
-            content = self._describe(key, steps, sides, dictionaries)
+            alignments = self._binarize_alignments(journal, steps)
+            content = self._describe(key, steps, sides, alignments, dictionaries)
             manifest = write_manifest(self.folder, content)
         journal.close()
         return manifest
@@ -193,6 +197,32 @@ class _Builder:
                 check_parallel(counts, "lines", returns)
         return inputs
 
+    def _scan_alignments(self) -> dict[str, TextFile]:
+        """Read through the files of word alignments; those of the training text must be there."""
+        config = self.config
+        if config.align_suffix is None:
+            return {}
+        paths = {
+            split: find_text(str(Path(f"{prefix}.{config.align_suffix}")))
+            for split, prefix in config.splits().items()
+        }
+        there = {split: path for split, path in paths.items() if os.path.isfile(path)}
+        if ("train" if config.trainpref else next(iter(there), None)) not in there:
+            raise DataError(
+                f"{next(iter(paths.values()))}: no such file; it is to hold the word alignments "
+                f"(--align-suffix {config.align_suffix}), a line for each line of the text"
+            )
+        for split in paths.keys() - there:
+            self.say(f"[alignments] {paths[split]}: no such file, so that {split} has none")
+        scanned = ordered_map(scan_text, list(there.values()), self.workers)
+        found = {split: text for split, (_, text) in zip(there, scanned, strict=True)}
+        for split, text in found.items():
+            source = self.inputs[split, config.languages[0]]
+            both = (source, text)
+            returns = {one.path: one.num_lone_returns for one in both}
+            check_parallel({one.path: one.num_lines for one in both}, "lines", returns)
+        return found
+
     def _key(self) -> str:
         """Return what stands for the whole job: its settings and the contents of its files."""
         settings = {
@@ -205,6 +235,7 @@ class _Builder:
         contents: dict[str, Any] = {
             f"{split}.{language}": text.sha256 for (split, language), text in self.inputs.items()
         }
+        contents |= {f"{split} alignments": text.sha256 for split, text in self.alignments.items()}
         for name, path in self._given_files().items():
             if not os.path.isfile(path):
                 raise DataError(f"{path}: no such file (--{name.replace('_', '-')})")
@@ -336,18 +367,42 @@ class _Builder:
             )
         return finished
 
+    def _binarize_alignments(self, journal: Journal, steps: TextSteps) -> dict[str, dict[str, Any]]:
+        """Write the word alignments; return counts and checksums of each split that has any."""
+        finished = {}
+        for split, text in self.alignments.items():
+            step = f"{split} alignments binarized"
+            done = journal.result(step)
+            if done is None:
+                prefix = alignment_path(self.folder, split, self.config.pair)
+                sides = [
+                    IndexedDataset(split_path(self.folder, split, self.config.pair, language))
+                    for language in self.config.languages
+                ]
+                separators = steps.separators.get(split, [])
+                with progress_bar("alignments", text.num_bytes) as advance:
+                    done = binarize_alignments(
+                        text, prefix, sides, separators, self.workers, advance
+                    )
+                paths = (bin_path(prefix), idx_path(prefix))
+                journal.note(step, done, {path: done["checksums"][path.name] for path in paths})
+            finished[split] = done
+            self.say(f"[alignments] {text.path}: {done['sentences']} sents, {done['pairs']} pairs")
+        return finished
+
     def _describe(
         self,
         key: str,
         steps: TextSteps,
         sides: Mapping[SideKey, Mapping[str, Any]],
+        alignments: Mapping[str, Mapping[str, Any]],
         dictionaries: Mapping[str, Dictionary],
     ) -> dict[str, Any]:
         """Return the manifest."""
         config = self.config
         own = [dictionary_path(self.folder, language) for language in config.languages]
         files = {path.name: file_record(path) for path in [*own, *steps.kept_files()]}
-        for result in sides.values():
+        for result in (*sides.values(), *alignments.values()):
             for name, checksum in result["checksums"].items():
                 files[name] = file_record(self.folder / name, checksum)
         splits = {}
@@ -368,6 +423,12 @@ class _Builder:
                 "documents_file": documents.name if split in steps.num_documents else None,
                 "sides": of_sides,
             }
+            if split in alignments:
+                splits[split]["alignments"] = {
+                    "input": self.alignments[split].path,
+                    "input_sha256": self.alignments[split].sha256,
+                    "pairs": alignments[split]["pairs"],
+                }
         return {
             "key": key,
             "source_lang": config.source_lang,

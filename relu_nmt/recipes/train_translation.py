@@ -59,8 +59,13 @@ class TranslationTraining(Training):
         self.task = self._open_task()
         model = self._model()
         self._check_checkpoint()
+        options = settings.task
         objective = TranslationObjective(
-            model, settings.task.smoothing, settings.regularizer, settings.task.report_accuracy
+            model,
+            options.smoothing,
+            settings.regularizer,
+            options.report_accuracy,
+            options.alignment_lambda if options.load_alignments else 0.0,
         )
         self._longest = self._longest_of(model)
         train, valid = self._batches()
@@ -219,7 +224,16 @@ class TranslationTraining(Training):
         options, own = self.settings.task, self._folders[0]
         tasks = [self.task] if folder == own else [self.task.at_folder(folder, own)]
         tasks += [self.task.at_folder(extra, own) for extra in options.extra_data]
-        corpora = [self._checked(task.load_chained(options.train_subset)) for task in tasks]
+        corpora = [
+            self._checked(task.load_chained(options.train_subset, options.load_alignments))
+            for task in tasks
+        ]
+        for one in corpora:
+            if options.load_alignments and one.alignments is None:
+                raise DataError(
+                    f"{one.stem}: no word alignments of it; run relu-nmt-preprocess with "
+                    "--align-suffix, or leave --load-alignments out"
+                )
         tags = [-1] * len(corpora)
         if options.tag_extra_data:
             dictionary = self.task.source_dictionary
@@ -239,7 +253,8 @@ class TranslationTraining(Training):
 
     def _open(self, name: str) -> Split:
         """Return a split with both sides, and with documents if sentences are to be joined."""
-        return self._prepared(self._checked([self.task.load_split(name)]))
+        with_alignments = self.settings.task.load_alignments
+        return self._prepared(self._checked([self.task.load_split(name, with_alignments)]))
 
     def _checked(self, splits: list[Split]) -> Split:
         """Return splits as one; their sizes are printed."""

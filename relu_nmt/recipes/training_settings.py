@@ -25,6 +25,7 @@ from relu_nmt.vision.config import (
 from relu_nmt.vision.data_config import AugmentationConfig
 
 LABEL_SMOOTHED = "label_smoothed_cross_entropy"
+WITH_ALIGNMENT = "label_smoothed_cross_entropy_with_alignment"
 DEFAULT_SEARCH = '{"beam": 5, "max_len_a": 1.2, "max_len_b": 10}'
 
 
@@ -44,8 +45,9 @@ class TaskOptions(LanguageOptions, FairseqOptions):
     attention_preset: str = like(AttentionPresetOptions, "attention_preset", "none")
     criterion: str = option(
         LABEL_SMOOTHED,
-        "loss per target token; cross_entropy is without smoothing",
-        choices=(LABEL_SMOOTHED, "cross_entropy"),
+        "loss per target token; cross_entropy is without smoothing; with alignment, "
+        "cross-attention is to attend to what each token is aligned with (Garg et al. 2019)",
+        choices=(LABEL_SMOOTHED, "cross_entropy", WITH_ALIGNMENT),
     )
     label_smoothing: float = option(
         0.1,
@@ -53,7 +55,20 @@ class TaskOptions(LanguageOptions, FairseqOptions):
         metavar="P",
         least=0,
         below=1,
-        needs=("criterion", LABEL_SMOOTHED),
+        needs=("criterion", LABEL_SMOOTHED, WITH_ALIGNMENT),
+    )
+    load_alignments: bool = option(
+        False,
+        "train on the word alignments of relu-nmt-preprocess --align-suffix; --alignment-layer and "
+        "--alignment-heads say what learns them",
+        needs=("criterion", WITH_ALIGNMENT),
+    )
+    alignment_lambda: float = option(
+        0.05,
+        "weight of the alignment loss",
+        above=0,
+        metavar="W",
+        needs=("criterion", WITH_ALIGNMENT),
     )
     report_accuracy: bool = option(
         False, "also log how many percent of the target tokens are predicted right"
@@ -90,7 +105,12 @@ class TaskOptions(LanguageOptions, FairseqOptions):
     )
 
     def check(self) -> None:
-        """Compare the number of weights with that of the folders."""
+        """Compare the criterion with the data, the number of weights with that of the folders."""
+        if self.criterion == WITH_ALIGNMENT and not self.load_alignments:
+            raise ConfigError(
+                f"--criterion {WITH_ALIGNMENT}: give --load-alignments too, and data made with "
+                "relu-nmt-preprocess --align-suffix"
+            )
         corpora = 1 + len(self.extra_data)
         if self.corpus_weights and len(self.corpus_weights) != corpora:
             raise ConfigError(
@@ -101,7 +121,7 @@ class TaskOptions(LanguageOptions, FairseqOptions):
     @property
     def smoothing(self) -> float:
         """The label smoothing of the chosen criterion."""
-        return self.label_smoothing if self.criterion == LABEL_SMOOTHED else 0.0
+        return 0.0 if self.criterion == "cross_entropy" else self.label_smoothing
 
 
 def search_settings(text: str) -> GenerationConfig:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from relu_nmt.loading import load_model
 from relu_nmt.translator import Translator
 from tests.commands import run_here
 
@@ -148,6 +149,15 @@ def misshapen(found):
 
 def dropped(found):
     del found["model"]["encoder.layers.0.fc1.weight"]
+
+
+def test_what_aligns_is_kept(tmp_path):
+    found = unpickled("post_norm")
+    changed(alignment_layer=0, alignment_heads=1)(found)
+    torch.save(found, tmp_path / "aligning.pt")
+    path, _ = imported(tmp_path / "aligning.pt", tmp_path)
+    config = load_model(path).model.config
+    assert (config.alignment_layer, config.alignment_heads) == (0, 1)
 
 
 @pytest.mark.parametrize(

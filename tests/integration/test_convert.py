@@ -15,7 +15,7 @@ from relu_nmt.data.batches import collate
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.decoding.translations import SourceSentence
 from relu_nmt.errors import CheckpointError
-from relu_nmt.loading import LoadedModel, build_model
+from relu_nmt.loading import LoadedModel, build_model, load_model
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.translator import Translator
@@ -73,6 +73,27 @@ def test_ctranslate2_computes_the_same(name, tmp_path):
         strict=True,
     ):
         assert found.hypotheses[0] == own[0].tokens
+
+
+@pytest.mark.parametrize("chosen", [{}, {"alignment_layer": 0, "alignment_heads": 1}])
+def test_ctranslate2_aligns_the_same(chosen, tmp_path):
+    ctranslate2 = pytest.importorskip("ctranslate2")
+    from relu_nmt.conversion.ctranslate2 import save_ctranslate2
+
+    path = CHECKPOINTS / "softmax.safetensors"
+    (tmp_path / "out").mkdir()
+    save_ctranslate2(load_model(path, chosen), tmp_path / "out")
+    translator = Translator.from_checkpoint(path, "cpu", model_overrides=chosen)
+    sources = translator.sources.sentences(LINES)
+    search = GenerationConfig(beam=1, max_len_b=20, print_alignment="hard")
+    best = translator.translate_sentences(sources, search)
+    other = ctranslate2.Translator(str(tmp_path / "out"), compute_type="float32")
+    found = other.translate_batch(
+        [s.tokens for s in sources], beam_size=1, max_decoding_length=20, return_attention=True
+    )
+    for theirs, own in zip(found, best, strict=True):
+        places = np.array(theirs.attention[0]).argmax(1)
+        assert places.tolist() == own[0].hypothesis.alignment[: len(places)].tolist()
 
 
 @pytest.mark.parametrize(

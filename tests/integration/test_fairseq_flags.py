@@ -202,9 +202,9 @@ def test_others_are_refused_with_what_there_is(data, tmp_path, flags, told):
     assert told in done.stderr
 
 
-def test_alignments_of_preprocess_are_refused():
-    done = run_here("preprocess", "-s", "de", "-t", "en", "--align-suffix", "align", check=False)
-    assert done.returncode == 2 and "--print-alignment" in done.stderr
+def test_a_dictionary_of_alignments_is_refused():
+    done = run_here("preprocess", "-s", "de", "-t", "en", "--alignfile", "align", check=False)
+    assert done.returncode == 2 and "--replace-unk FILE" in done.stderr
 
 
 SHAPES = {

@@ -14,7 +14,9 @@ import pytest
 from relu_nmt.cli.preprocess import main
 from relu_nmt.corpus import text_steps
 from relu_nmt.corpus.translation import TranslationTask
+from relu_nmt.data import alignments as alignments_module
 from relu_nmt.data import binarize as binarize_module
+from relu_nmt.data.alignments import AlignmentDataset
 from relu_nmt.io import text_lines
 from relu_nmt.io.cluster import Cluster
 from relu_nmt.recipes import preprocess as recipe
@@ -212,6 +214,81 @@ def test_document_boundaries(corpus, separator):
     plain = ["--trainpref", f"{corpus}/plaintrain", "--validpref", f"{corpus}/plainvalid"]
     assert run(corpus, "--tokenizer", "moses", *plain, dest="plain", splits=()) == 0
     assert contents(corpus / "plain").items() <= contents(corpus / "data").items()
+
+
+def write_alignments(corpus, split, separator="none"):
+    """Align each word with the one at its place; its line stands beside that of the source."""
+    lines = (corpus / f"{split}.de").read_text("utf-8").split("\n")
+    counts = [0 if line.strip() == "<d>" else len(line.split()) for line in lines]
+    pairs = [[f"{i}-{i}" for i in range(count)] for count in counts]
+    (corpus / f"{split}.align").write_text("\n".join(" ".join(own) for own in pairs))
+    is_apart = {"none": lambda line: False, "blank": lambda line: not line, "tag": "<d>".__eq__}
+    return [
+        [(i, i) for i in range(count)]
+        for line, count in zip(lines, counts, strict=True)
+        if not is_apart[separator](line)
+    ]
+
+
+@pytest.mark.parametrize("workers", ["1", "3"])
+def test_alignments_are_fairseqs_files(corpus, workers, capsys):
+    (corpus / "train.de").write_text("a b c\n\nd e\n")
+    (corpus / "train.en").write_text("C B A\n\nD E\n")
+    (corpus / "train.align").write_text("0-2 1-1  2-0\n\n1-0\n")
+    flags = ["--align-suffix", "align", "--workers", workers]
+    assert run(corpus, *flags, splits=("train", "valid")) == 0
+    told = capsys.readouterr().out
+    assert f"[alignments] {corpus}/train.align: 3 sents, 4 pairs\n" in told
+    assert f"[alignments] {corpus}/valid.align: no such file, so that valid has none\n" in told
+    data = corpus / "data"
+    assert (data / "train.align.de-en.bin").read_bytes() == struct.pack(
+        "<8I", *(0, 2, 1, 1, 2, 0), *(1, 0)
+    )
+    header = b"MMIDIDX\x00\x00" + struct.pack("<QBQ", 1, 9, 3)
+    assert (data / "train.align.de-en.idx").read_bytes() == header + struct.pack(
+        "<3i3q", *(6, 0, 2), *(0, 24, 24)
+    )
+    manifest = json.loads((data / "manifest.json").read_text("utf-8"))
+    assert manifest["splits"]["train"]["alignments"]["pairs"] == 4
+    assert manifest["files"]["train.align.de-en.bin"]["bytes"] == 32
+    assert "alignments" not in manifest["splits"]["valid"]
+    assert run(corpus, *flags, splits=("train", "valid")) == 0
+    assert "complete already" in capsys.readouterr().out
+    assert run(corpus, splits=("train", "valid")) == 2
+    assert run(corpus, "--overwrite", splits=("train", "valid")) == 0
+    assert not list(data.glob("*.align.*"))
+
+
+@pytest.mark.parametrize("separator", ["none", "blank", "tag"])
+def test_alignments_lie_beside_the_lines_of_the_source(corpus, separator):
+    if separator == "tag":
+        for path in corpus.glob("*.*"):
+            path.write_text("<d>\n" + path.read_text("utf-8").replace("\n\n", "\n<d>\n"))
+    expected = {split: write_alignments(corpus, split, separator) for split in ("train", "valid")}
+    with open(corpus / "train.align", "rb") as file:
+        (corpus / "train.align.gz").write_bytes(gzip.compress(file.read()))
+    (corpus / "train.align").unlink()
+    flags = ["--document-separator", separator, "--align-suffix", "align", "--lowercase"]
+    assert run(corpus, *flags, splits=("train", "valid")) == 0
+    for split, pairs in expected.items():
+        found = AlignmentDataset(corpus / f"data/{split}.align.de-en")
+        assert [list(map(tuple, found[i])) for i in range(len(found))] == pairs
+        swapped = AlignmentDataset(corpus / f"data/{split}.align.de-en", swapped=True)
+        assert (swapped[0] == found[0][:, ::-1]).all()
+
+
+def test_interrupted_alignments_go_on(corpus, monkeypatch):
+    for split in ("train", "valid"):
+        write_alignments(corpus, split)
+    flags = ["--align-suffix", "align", "--workers", "1"]
+    assert run(corpus, *flags, dest="whole") == 0
+    with monkeypatch.context() as patch:
+        parse = fail_after(4, alignments_module._parse_chunk)
+        patch.setattr(alignments_module, "_parse_chunk", parse)
+        assert run(corpus, *flags) == 130
+    assert not list((corpus / "data").glob("*.tmp"))
+    assert run(corpus, *flags) == 0
+    assert contents(corpus / "data") == contents(corpus / "whole")
 
 
 @pytest.mark.parametrize("at", ["learn", "convert", "dictionary", "binarize"])

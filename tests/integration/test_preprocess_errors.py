@@ -70,6 +70,50 @@ def test_not_utf8(corpus, capsys):
     assert error.startswith(f"{corpus}/train.de:11: not UTF-8 (byte 0xe9); convert the file")
 
 
+@pytest.mark.parametrize(
+    ("number", "line", "told"),
+    [
+        (3, "0-0 1_1", ":3: '1_1' is no pair of positions; a line is like 0-0 1-2 2-1"),
+        (1, "0-0 -1-1", ":1: '-1-1' is no pair of positions"),
+        (1, "0-0 1-1\u0662", ":1: '1-1\u0662' is no pair of positions"),
+        (2, "0-0 2-1", ":2: pair 2-1, but the source sentence has 2 tokens, counted from 0"),
+        (10, "0-0 1-2", ":10: pair 1-2, but the target sentence has 2 tokens, counted from 0"),
+        (4, "<d>", ":4: <d>, but no document begins at this line of the source text"),
+        (10, "0-0\n0-0", " has 11; both sides must be parallel, line by line"),
+    ],
+)
+def test_wrong_alignment(corpus, capsys, number, line, told):
+    lines = ["0-0 1-1"] * 10
+    lines[number - 1] = line
+    (corpus / "train.align").write_text("\n".join(lines), encoding="utf-8")
+    error = error_of(corpus, capsys, "--align-suffix", "align")
+    assert f"{corpus}/train.align{told}" in error
+    assert not list((corpus / "data").glob("*.align.*"))
+
+
+def test_alignment_between_documents(corpus, capsys):
+    for name in ("train.de", "train.en"):
+        (corpus / name).write_text("ein Satz\n\nnoch einer\n")
+    (corpus / "train.align").write_text("0-0\n1-1\n\n")
+    error = error_of(corpus, capsys, "--align-suffix", "align", "--document-separator", "blank")
+    assert error.startswith(f"{corpus}/train.align:2: aligned tokens, but this line of the source")
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ("", "train.align: no such file; it is to hold the word alignments (--align-suffix align)"),
+        ("--tokenizer moses", "which --tokenizer moses would divide otherwise; split the text"),
+        ("--subword subword-nmt", "which --subword subword-nmt would divide otherwise"),
+        ("--dict-only", "--align-suffix align does nothing with --dict-only"),
+        ("--only-source", "--align-suffix align does nothing with --only-source"),
+        ("--align-suffix de", "--align-suffix 'de': expected another ending than those of the"),
+    ],
+)
+def test_alignments_that_cannot_be(corpus, capsys, flags, told):
+    assert told in error_of(corpus, capsys, "--align-suffix", "align", *flags.split())
+
+
 def test_documents_differ(corpus, capsys):
     for language, cut in (("de", 4), ("en", 6)):
         path = corpus / f"train.{language}"

@@ -1,6 +1,9 @@
+import pickle
+
 import numpy as np
 import pytest
 
+from relu_nmt.data.alignments import AlignmentDataset
 from relu_nmt.data.indexed_dataset import IndexedDataset, IndexedDatasetWriter
 from relu_nmt.data.split import Split, check_parallel, join_sentences
 from relu_nmt.errors import DataError
@@ -54,6 +57,42 @@ def test_end_of_sentence_is_missing(side, sentence):
         Split(side("de", [sentence])).pair(0)
 
 
+def test_alignments_of_joined_sentences(side):
+    sides = side("de", [[4, 5, 2], [2], [6, 2]]), side("en", [[7, 2], [8, 2], [9, 10, 2]])
+    side("align", [[1, 0], [], [0, 1, 0, 0]], np.uint32)
+    known = AlignmentDataset(sides[0].prefix.replace("de", "align"))
+    single = Split(*sides, alignments=known)
+    assert single.aligned(range(0, 3)).tolist() == [[1, 0], [2, 3], [2, 2]]
+    apart = Split(*sides, separators=(11, 11), alignments=known)
+    assert apart.aligned(range(0, 3)).tolist() == [[1, 0], [4, 5], [4, 4]]
+    both = Split.chained([single, Split(*sides, alignments=known)], tags=[-1, 3])
+    assert both.aligned(range(2, 3)).tolist() == [[0, 1], [0, 0]]
+    assert both.aligned(range(3, 6)).tolist() == [[2, 0], [3, 3], [3, 2]]
+    for split in (single, apart, both):
+        source, target = split.joined(range(0, 3))
+        for i, j in split.aligned(range(0, 3)):
+            assert (source[i], target[j]) in {(5, 7), (6, 9), (6, 10)}
+    swapped = AlignmentDataset(known.prefix, swapped=True)
+    assert (
+        swapped[2].tolist() == pickle.loads(pickle.dumps(swapped))[2].tolist() == [[1, 0], [0, 0]]
+    )
+    with pytest.raises(DataError, match="has no word alignments"):
+        Split.chained([single, Split(*sides)])
+    with pytest.raises(DataError, match=r"de.idx: 3 sentences, but .*short.idx has 1"):
+        Split(*sides, alignments=side("short", [[0, 0]]))
+
+
+def test_wrong_alignments(side):
+    sides = side("de", [[4, 5, 2]]), side("en", [[7, 2]])
+    side("align", [[1, 1]])
+    prefix = sides[0].prefix.replace("de", "align")
+    with pytest.raises(DataError, match=r"align.bin: sentence 0 has 2 source and 1 target tokens"):
+        Split(*sides, alignments=AlignmentDataset(prefix)).aligned(range(1))
+    side("align", [[1]])
+    with pytest.raises(DataError, match=r"align.idx: not the word alignments"):
+        AlignmentDataset(prefix)
+
+
 def test_check_parallel():
     check_parallel({"a": 3, "b": 3}, "lines")
     check_parallel({"a": 3}, "lines")
@@ -104,7 +143,12 @@ def test_only_one_end_symbol_stays():
 @pytest.mark.parametrize("separators", [None, (8, 9)])
 def test_long_sources_are_cut(side, separators):
     sides = side("de", [[4, 5, 6, 7, 2], [4, 2]]), side("en", [[4] * 9 + [2]] * 2)
-    data = Split(*sides, separators=separators)
+    side("align", [[3, 8, 0, 1, 1, 0], [0, 0]], np.uint32)
+    aligned = AlignmentDataset(sides[0].prefix.replace("de", "align"))
+    data = Split(*sides, separators=separators, alignments=aligned)
+    assert data.aligned(range(1)).tolist() == [[3, 8], [0, 1], [1, 0]]
+    data.longest_source = 3
+    assert data.aligned(range(1)).tolist() == [[0, 1], [1, 0]][: 2 if separators is None else 1]
     data.longest_source = 4
     ends = [2] if separators is None else [8, 2]
     assert data.pair(0)[0].tolist() == [4, 5, 6][: 4 - len(ends)] + ends

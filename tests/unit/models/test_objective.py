@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -8,12 +9,14 @@ from relu_nmt.attention.base import Need
 from relu_nmt.attention.records import record_attention
 from relu_nmt.attention.spec import AttentionRegularizerConfig
 from relu_nmt.data.batches import collate
+from relu_nmt.errors import ConfigError
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.encoder_decoder import EncoderDecoder
 from relu_nmt.models.objective import (
     BLOCK_TOKENS,
     CPU_BLOCK_BYTES,
     TranslationObjective,
+    alignment_loss,
     projected_cross_entropy,
     smoothed_cross_entropy,
 )
@@ -23,22 +26,22 @@ PAD, EOS = 1, 2
 OFF = AttentionRegularizerConfig()
 
 
-def tiny_model(attention="reluformer"):
+def tiny_model(attention="reluformer", **changes):
     torch.manual_seed(0)
     shape = {f"{s}_{k}": v for s in ("encoder", "decoder") for k, v in SHAPE.items()}
-    return EncoderDecoder(
-        TransformerConfig(attention=attention, dropout=0.0, **shape), 20, 20, PAD
-    ).double()
+    config = TransformerConfig(attention=attention, dropout=0.0, **shape, **changes)
+    return EncoderDecoder(config, 20, 20, PAD, separators=(18, 19)).double()
 
 
 SHAPE = {"embed_dim": 8, "ffn_embed_dim": 16, "layers": 2, "attention_heads": 2}
 
 
-def batch():
+def batch(alignments=None):
     pairs = [([5, 6, 7, EOS], [8, 9, EOS]), ([10, EOS], [11, 12, 13, 14, EOS])]
     return collate(
         [tuple(torch.tensor(side).numpy() for side in pair) for pair in pairs],
         ids=[0, 1],
+        alignments=alignments,
     )
 
 
@@ -76,6 +79,89 @@ def test_accuracy_is_the_percentage_of_likeliest_tokens_if_asked_for():
     assert float(found.total / found.count) == pytest.approx(100 * float(right))
     assert right >= 0.25
     assert "accuracy" not in TranslationObjective(model, 0.1, OFF)(b).metrics
+
+
+ALIGNMENTS = [np.array([[0, 0], [2, 1], [1, 1]]), np.array([[0, 3]])]
+PAIRS = [(0, 0, 0, 1), (0, 2, 1, 2), (0, 1, 1, 2), (1, 0, 3, 1)]
+"""Row, source position, target position, pairs of the target position."""
+
+
+def plain_alignment_loss(weights):
+    """Return the definition's value for the pairs, of weights [B, T, S] as nested lists."""
+    loss = 0.0
+    for row, source, target, count in PAIRS:
+        total = sum(weights[row][target])
+        share = weights[row][target][source] / total if total else 0.0
+        loss -= math.log(share + 1e-6) / count
+    return loss
+
+
+def test_alignment_loss_is_its_definition_and_null_rows_have_no_gradient():
+    weights = torch.rand(2, 5, 4, dtype=torch.float64, requires_grad=True)
+    pairs = batch(ALIGNMENTS).alignments
+    found = alignment_loss(weights, pairs)
+    expected = plain_alignment_loss(weights.tolist())
+    assert float(found.detach()) == pytest.approx(expected, rel=1e-12)
+    assert torch.autograd.gradcheck(lambda own: alignment_loss(own, pairs), weights)
+    null = torch.rand(2, 5, 4, dtype=torch.float64)
+    null[0, 1] = 0.0
+    null[1, 3, 0] = 0.0
+    scores = null.clone().requires_grad_()
+    found = alignment_loss(scores.relu(), pairs)
+    assert float(found.detach()) == pytest.approx(plain_alignment_loss(null.tolist()))
+    found.backward()
+    assert scores.grad.isfinite().all() and not scores.grad[0, 1].any()
+    assert not scores.grad[0, 2:].any()  # aligned with nothing
+    none = alignment_loss(weights, torch.zeros(0, 3, dtype=torch.int64))
+    assert float(none.detach()) == 0.0
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize(
+    ("attention", "chosen"),
+    [
+        ("softmax", {"alignment_layer": 0, "alignment_heads": 1}),
+        ("softmax", {}),
+        ("reluformer", {"alignment_layer": 0, "alignment_heads": 1}),
+        ("linear", {"alignment_heads": 1}),
+    ],
+)
+def test_alignments_guide_the_chosen_attention(attention, chosen, recompute):
+    model = tiny_model(attention, checkpoint_activations=recompute, **chosen)
+    b = batch(ALIGNMENTS)
+    plain = TranslationObjective(model, 0.1, OFF).train()(b)
+    cross = model.decoder.cross_attentions[chosen.get("alignment_layer", 1)]
+    with record_attention(cross, Need(weights=True)) as records:
+        model(b.src_tokens, b.prev_output_tokens)
+    heads = records[0].weights.detach()[:, : chosen.get("alignment_heads", 2)]
+    expected = plain_alignment_loss(heads.mean(1).tolist())
+    regularizer = AttentionRegularizerConfig(0.1, 0.1, 0.0)
+    with_both = TranslationObjective(model, 0.1, regularizer, alignment_lambda=0.5).train()
+    guided = TranslationObjective(model, 0.1, OFF, alignment_lambda=0.5).train()
+    found = guided(b)
+    assert float((found.loss - plain.loss).detach()) == pytest.approx(0.5 * expected, rel=1e-9)
+    assert float(found.metrics["alignment_loss"].total) == pytest.approx(expected, rel=1e-9)
+    torch.testing.assert_close(found.metrics["loss"].total, plain.metrics["loss"].total)
+    own = alignment_loss(model.decoder.alignment_weights(records[0]), b.alignments)
+    [gradient] = torch.autograd.grad(own, cross.q.weight)
+    width = 4 * heads.size(1)
+    assert gradient[:width].any() and not gradient[width:].any()
+    [whole] = torch.autograd.grad(found.loss, cross.q.weight)
+    [without] = torch.autograd.grad(plain.loss, cross.q.weight)
+    torch.testing.assert_close(whole, without + 0.5 * gradient)
+    both = with_both(b)
+    assert both.metrics.keys() > {"attention_norm", "alignment_loss"}
+    assert float(both.metrics["alignment_loss"].total) == pytest.approx(expected, rel=1e-9)
+
+
+def test_what_cannot_learn_alignments_is_refused():
+    for model, told in (
+        (tiny_model(cross_attention="polynomial"), "--cross-attention polynomial has no weights"),
+        (tiny_model("softmax", document_attention="aligned"), "--document-attention aligned"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            TranslationObjective(model, 0.1, OFF, alignment_lambda=0.05)
+        TranslationObjective(model, 0.1, OFF)
 
 
 class Adapter(nn.Module):

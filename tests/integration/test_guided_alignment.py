@@ -1,0 +1,149 @@
+"""Training on word alignments: the chosen heads learn them, and --print-alignment prints them."""
+
+import json
+import random
+import shutil
+
+import pytest
+import torch
+
+from relu_nmt.corpus.translation import TranslationTask
+from relu_nmt.recipes.training_settings import TranslationTrainingSettings as Settings
+from relu_nmt.training.checkpoint import load_checkpoint
+from tests.commands import run_here
+
+GUIDED = "--criterion label_smoothed_cross_entropy_with_alignment --load-alignments"
+LEARNT = f"{GUIDED} --alignment-lambda 0.5 --alignment-layer 0 --alignment-heads 1"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Text to be copied in documents of two sentences; every token is aligned with the first.
+
+    A model would not align it so itself.
+    """
+    folder = tmp_path_factory.mktemp("guided")
+    rng = random.Random(0)
+    for split, count in (("train", 120), ("valid", 30)):
+        lines = [rng.choices("0123456789", k=rng.randint(2, 6)) for _ in range(count)]
+        text = "".join(" ".join(line) + ("\n" if i % 2 else "\n\n") for i, line in enumerate(lines))
+        pairs = [" ".join(f"0-{i}" for i in range(len(line))) for line in lines]
+        aligned = "".join(line + ("\n" if i % 2 else "\n\n") for i, line in enumerate(pairs))
+        for ending, content in (("de", text), ("en", text), ("align", aligned)):
+            (folder / f"{split}.{ending}").write_text(content)
+    preprocess(folder, "bin", "--align-suffix", "align")
+    preprocess(folder, "plain")
+    return folder
+
+
+def preprocess(folder, dest, *flags):
+    words = "-s de -t en --joined-dictionary --document-separator blank --workers 1"
+    text = ["--trainpref", folder / "train", "--validpref", folder / "valid"]
+    run_here("preprocess", *words.split(), *text, "--destdir", folder / dest, *flags)
+
+
+def train(data, save_dir, flags, check=True):
+    common = "--arch transformer_tiny --cpu --max-tokens 300 --lr 4e-3 --warmup-updates 20"
+    logged = "--log-format json --log-interval 1 --no-epoch-checkpoints --save-dir"
+    words = [*common.split(), *logged.split(), save_dir, *flags.split()]
+    done = run_here("train", data, *words, check=check)
+    return done, [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def values(lines, name):
+    return [float(line[name]) for line in lines if name in line]
+
+
+def agreement(data, model):
+    """Return the share of the tokens whose printed alignment is the given one."""
+    words = "--gen-subset valid --cpu --beam 1 --print-alignment --path"
+    lines = run_here("generate", data, *words.split(), model).stdout.splitlines()
+    pairs = [p for line in lines if line.startswith("A-") for p in line.split("\t")[1].split()]
+    return sum(pair.startswith("0-") for pair in pairs) / len(pairs)
+
+
+@pytest.mark.parametrize(
+    ("attention", "updates", "least"), [("softmax", 60, 0.9), ("reluformer:gamma=8", 110, 0.5)]
+)
+def test_the_chosen_head_learns_what_it_is_given(folder, tmp_path, attention, updates, least):
+    flags = f"--max-update {updates} --save-interval 99 --validate-interval 9 "
+    flags += f"--cross-attention {attention} "
+    _, lines = train(folder / "bin", tmp_path / "guided", flags + LEARNT)
+    losses = values(lines, "alignment_loss")
+    valid = values(lines, "valid_alignment_loss")
+    assert losses[-1] < 0.5 * losses[0] and valid[-1] < valid[0]
+    own = agreement(folder / "bin", tmp_path / "guided/checkpoint_last.safetensors")
+    train(folder / "bin", tmp_path / "free", flags + "--alignment-layer 0 --alignment-heads 1")
+    free = agreement(folder / "bin", tmp_path / "free/checkpoint_last.safetensors")
+    assert own > least and free < 0.4
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--update-freq 2",
+        "--doc-mixture 1,12,40 --sentence-separator --checkpoint-activations",
+    ],
+)
+def test_stopping_and_going_on_changes_no_bit(folder, tmp_path, flags):
+    whole, halves = tmp_path / "whole", tmp_path / "halves"
+    flags = f"{GUIDED} --disable-validation {flags} --max-update"
+    _, lines = train(folder / "bin", whole, f"{flags} 6")
+    assert all(loss > 0 for loss in values(lines, "alignment_loss"))
+    train(folder / "bin", halves, f"{flags} 3")
+    train(folder / "bin", halves, f"{flags} 6")
+    first, second = (
+        load_checkpoint(own / "checkpoint_last.safetensors").model_tensors
+        for own in (whole, halves)
+    )
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_the_other_direction_has_the_pairs_the_other_way(folder):
+    forth = TranslationTask.from_data_folder(folder / "bin").load_split("train", True)
+    back = TranslationTask.from_data_folder(folder / "bin", "en", "de").load_split("train", True)
+    assert (back.aligned(range(1)) == forth.aligned(range(1))[:, ::-1]).all()
+    assert forth.aligned(range(1)).tolist() == [[0, i] for i in range(forth.target_sizes[0] - 1)]
+
+
+def test_validation_text_may_be_without(folder, tmp_path):
+    data = tmp_path / "bin"
+    shutil.copytree(folder / "bin", data)
+    for name in ("manifest.json", "valid.align.de-en.idx", "valid.align.de-en.bin"):
+        (data / name).unlink()
+    _, lines = train(data, tmp_path / "run", f"{GUIDED} --max-update 1")
+    assert values(lines, "valid_loss") and not values(lines, "valid_alignment_loss")
+
+
+@pytest.mark.parametrize(
+    ("data", "flags", "told"),
+    [
+        ("plain", GUIDED, "train.de-en: no word alignments of it; run relu-nmt-preprocess with"),
+        ("bin", "--load-alignments", "does nothing with --criterion label_smoothed_cross_entropy;"),
+        ("bin", "--alignment-lambda 0.1", "--alignment-lambda 0.1 does nothing with --criterion"),
+        ("bin", GUIDED.split(" --load")[0], "with_alignment: give --load-alignments too"),
+        ("bin", f"{GUIDED} --alignment-lambda 0", "--alignment-lambda 0: expected more than 0"),
+        ("bin", f"{GUIDED} --alignment-layer 2", "layer 2: the decoder's layers are 0 to 1"),
+        ("bin", f"{GUIDED} --alignment-heads 3", "is more than --decoder-attention-heads 2"),
+        ("bin", f"{GUIDED} --cross-attention polynomial", "polynomial has no weights that are"),
+        ("bin", f"{GUIDED} --full-context-alignment", "--full-context-alignment: what aligns"),
+        ("bin", f"{GUIDED} --extra-data plain", "plain/train.de-en: no word alignments of it"),
+    ],
+)
+def test_mistakes_are_one_line(folder, tmp_path, monkeypatch, data, flags, told):
+    monkeypatch.chdir(folder)
+    done, _ = train(data, tmp_path / "run", flags, check=False)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert told in done.stderr
+
+
+def test_what_aligns_may_be_changed_and_is_fairseqs_by_name(folder, tmp_path):
+    train(folder / "bin", tmp_path, "--max-update 1 --disable-validation")
+    flags = f"{LEARNT} --max-update 2 --disable-validation --save-interval 2"
+    done, _ = train(folder / "bin", tmp_path, flags)
+    assert "--alignment-layer 0 (was not given)" in done.stdout
+    for arch, width in (("transformer_align", 512), ("transformer_wmt_en_de_big_align", 1024)):
+        model = Settings.of(data="d", max_tokens=9, arch=arch).model
+        assert (model.alignment_layer, model.alignment_heads) == (4, 1)
+        assert model.decoder_embed_dim == width
