@@ -27,7 +27,7 @@ SEARCH = ("--beam", "1", "--max-len-a", "0", "--max-len-b", "6")
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
     path = tmp_path_factory.mktemp("model") / "model.safetensors"
-    translator = make_translator()
+    translator = make_translator(cross_attention="softmax")
     [model] = translator.models
     metadata = {"model_config": to_dict(model.config), "task": translator.task.to_state()}
     metadata["args"] = {"documents": {"max_doc_tokens": 60}}
@@ -104,6 +104,10 @@ def test_a_person_translates_a_document_and_sees_the_attention(server, tmp_path)
         browser.open(server.url)
         browser.until("model !== null")
         assert browser.run("document.title") == "German → English"
+        facts = browser.run("document.getElementById('facts').textContent")
+        assert facts.startswith(
+            "reluformer (encoder, decoder), softmax (cross) · 2 layers of 2 heads"
+        )
         browser.run("document.getElementById('text').focus()")
         browser.type("Das ist gross. Ein Haus, z. B. das 🙂 Haus.\n\nEin Garten <b>.")
         browser.until("rows.length === 3 && rows.every(row => row.shared)")
