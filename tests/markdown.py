@@ -1,9 +1,20 @@
 """The blocks of code of a page, which tests run as readers would."""
 
 import re
+import shlex
+import textwrap
 from typing import NamedTuple
 
-BLOCK = re.compile(r'^```(\w*)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(
+    r'^```(\w*)(?: title="([^"]+)")?\n(.*?)^```$|((?:^ {4}[^\n]*\n)+)', re.MULTILINE | re.DOTALL
+)
+SIGNS = "|;<>"
+FOR_DOTS = {
+    "preprocess": "-s de -t en --trainpref text/train --validpref text/valid --testpref text/test "
+    "--destdir data-bin --tokenizer moses --subword subword-nmt --joined-dictionary",
+    "train": "--max-tokens 4096",
+}
+"""What '...' stands for."""
 
 
 class Block(NamedTuple):
@@ -15,6 +26,38 @@ class Block(NamedTuple):
 
 
 def code_blocks(page, *languages):
-    """Return the blocks of a page that are in these languages, in order."""
-    found = [Block(*match.groups()) for match in BLOCK.finditer(page)]
-    return [block for block in found if block.language in languages]
+    """Return the blocks of a page in these languages, by default all, in order.
+
+    An indented block has no language: "".
+    """
+    found = [
+        Block(match[1] or "", match[2], match[3] or textwrap.dedent(match[4] or ""))
+        for match in BLOCK.finditer(page)
+    ]
+    return [block for block in found if not languages or block.language in languages]
+
+
+def command_lines(text):
+    """Return the lines of a block of commands; one that goes on in the next is one with it."""
+    return [line.strip() for line in text.replace("\\\n", " ").splitlines() if line.strip()]
+
+
+def parts_of_line(line):
+    """Return the words between the signs of a line of commands, behind the sign before them."""
+    words = shlex.shlex(line, posix=True, punctuation_chars=SIGNS)
+    words.whitespace_split = True
+    parts = [("", [])]
+    for word in words:
+        if word and set(word) <= set(SIGNS):
+            parts.append((word, []))
+        else:
+            parts[-1][1].append(word)
+    return parts
+
+
+def without_dots(program, flags):
+    """Return the flags with others for '...'."""
+    if "..." not in flags:
+        return flags
+    at = flags.index("...")
+    return [*flags[:at], *shlex.split(FOR_DOTS.get(program, "")), *flags[at + 1 :]]

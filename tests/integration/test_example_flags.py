@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.markdown import code_blocks, command_lines, parts_of_line, without_dots
+
 ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("examples/*/*.sh"))
 SCRIPTS += [f"{script} paper" for script in SCRIPTS if "paper_study" in script]
@@ -69,31 +71,19 @@ def test_every_flag_of_an_example_does_something(script, tmp_path, monkeypatch, 
 
 PAGES = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *ROOT.glob("examples/*/README.md")]
 PAGES = sorted(page for page in PAGES if page.name != "tutorial.md")  # that one is run
-FOR_DOTS = {
-    "preprocess": "-s de -t en --trainpref text/train --destdir data-bin",
-    "train": "--max-tokens 4096",
-}
-"""What '...' stands for."""
 
 
 def written_commands(page):
     """Yield the commands in the blocks of a page, by name, and the words behind each."""
-    inside, lines = False, []
-    for line in page.read_text("utf-8").replace("\\\n", " ").splitlines():
-        if line.lstrip().startswith("```"):
-            inside = not inside
-        elif inside or line.startswith("    "):
-            lines.append(line.strip())
-    for line in lines:
-        if "relu-nmt-" not in line or "$" in line:  # variables are those of a script
-            continue
-        words = shlex.shlex(line, posix=True, punctuation_chars="|;<>")
-        words.whitespace_split = True
-        parts = " ".join("\0" if set(w) <= set("|;<>") else shlex.quote(w) for w in words)
-        for part in parts.split("\0"):
-            name, *flags = shlex.split(part) or [""]
-            if name.startswith("relu-nmt-"):
-                yield name.removeprefix("relu-nmt-").replace("-", "_"), flags
+    for block in code_blocks(page.read_text("utf-8"), "", "sh"):
+        for line in command_lines(block.text):
+            if "relu-nmt-" not in line or "$" in line:  # variables are those of a script
+                continue
+            for _, words in parts_of_line(line):
+                if words and words[0].startswith("relu-nmt-"):
+                    name, *flags = words
+                    name = name.removeprefix("relu-nmt-").replace("-", "_")
+                    yield name, without_dots(name, flags)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
@@ -101,9 +91,6 @@ def test_every_command_of_the_documentation_is_accepted(page, capsys):
     for name, flags in written_commands(page):
         if "--config" in flags or (name == "sweep" and "--" not in flags):
             continue  # settings of an earlier command are read, or none are given
-        if "..." in flags:
-            at = flags.index("...")
-            flags[at : at + 1] = shlex.split(FOR_DOTS.get(name, ""))
         commands = [(name, flags)]
         if name == "sweep":
             commands = [("train", one) for one in commands_of_models(flags)]

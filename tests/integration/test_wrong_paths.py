@@ -17,6 +17,12 @@ MODEL = IMAGES.with_name("softmax.safetensors")
 DATA = Path(__file__).parents[1] / "compat/files/data-joined"
 
 
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path_factory, monkeypatch):
+    """A training makes the folder of its checkpoints where it is started."""
+    monkeypatch.chdir(tmp_path_factory.mktemp("started"))
+
+
 def error_of(*words):
     done = run_here(*words, check=False)
     assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr

@@ -1,0 +1,196 @@
+"""The blocks of pages that are no walk, as the tutorial is: each in a folder of its own.
+
+What a block reads and does not make, the folder has: small files under the names of the pages.
+"""
+
+import fnmatch
+import itertools
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import grammar_corpus
+import pytest
+
+from relu_nmt import Translator
+from tests.commands import run_here, with_commands
+from tests.markdown import code_blocks, command_lines, parts_of_line, without_dots
+from tests.unit.vision.made_images import make_squares, zip_folder
+
+ROOT = Path(__file__).parents[2]
+COMPAT = ROOT / "tests/compat"
+PAGES = {
+    page: (ROOT / page).read_text("utf-8")
+    for page in ("README.md", "docs/documents.md", "docs/other_toolkits.md")
+}
+NOT_RUN = {
+    "s_ij = ReLU(*": "a formula",
+    "@article{*": "a reference",
+    "python3 -m venv .venv": "installs",
+    ". .venv/bin/activate": "installs",
+    "pip install *": "installs",
+    "make demo": "fetches a corpus, and trains on it for minutes",
+    "from relu_nmt.recipes import preprocess, *": "test_recipes.py runs this block",
+    "relu-nmt-sweep data-bin --lengths 128,512,2048 *": "docs/documents.md has one, which is run",
+}
+"""Lines of commands that are not run, and of other blocks that are not, and why."""
+LAYERS = " ".join(
+    f"--{side}-layers 2 --{side}-embed-dim 8 --{side}-ffn-embed-dim 16 --{side}-attention-heads 2"
+    for side in ("encoder", "decoder")
+)
+SMALL = {
+    "preprocess": "--subword-size 200 --workers 1",
+    "train": f"{LAYERS} --max-update 2 --cpu",
+    "sweep": f"{LAYERS} --cpu",
+    **dict.fromkeys(("generate", "interactive", "translate_document"), "--cpu --max-len-b 20"),
+    "vision_train": "--layers 1 --embed-dim 8 --heads 2 --max-update 2 --cpu",
+    "vision_evaluate": "--cpu",
+    "vision_classify": "--cpu",
+    "python": "--documents 100",
+}
+"""Flags that are put at the end of a command and make it quick."""
+SMALL_SWEEP = "--lengths 128 --attentions softmax --seeds 1 --budget 2u "
+SMALL_SWEEP += "--generate-flags='--cpu --max-len-b 20'"
+OUTPUTS = ("--destdir", "--save-dir", "--tensorboard-logdir", "--output", "--results", "--out", ">")
+NAMED = {
+    "relu-nmt-preprocess ... --document-separator": "data-bin/train.de-en.documents",
+    "relu-nmt-train data-bin ... --max-tokens 8192": "checkpoints/document_lengths.json",
+    "relu-nmt-sweep": "sweep/report.html sweep/results.csv sweep/card.json",
+    "relu-nmt-convert checkpoint_best.safetensors --to onnx": "onnx-model/encoder.onnx "
+    "onnx-model/decoder.onnx onnx-model/config.json",
+}
+"""Files that the pages say a command writes, by how its line begins."""
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory):
+    """Return files and folders by the names by which the pages read them."""
+    folder = tmp_path_factory.mktemp("given")
+    text, data, best = folder / "text", folder / "data", "checkpoint_best.safetensors"
+    words = ["--out", str(text), "--documents", "100", "--held-out", "2"]
+    grammar_corpus.make_corpus(grammar_corpus.make_parser().parse_args(words))
+    words = ["--trainpref", text / "train", "--validpref", text / "valid", "--destdir", data]
+    words += ["--testpref", text / "test", "--document-separator", "blank", "--padding-factor", 50]
+    run_here("preprocess", *quick("preprocess", ["...", *words]))
+    for arch, positions in (("transformer", "sinusoidal"), ("reluformer", "sinusoidal+rotary")):
+        words = [data, "--sentence-separator", "--max-doc-tokens", 1, "--arch", f"{arch}_tiny"]
+        words += ["--positions", positions, "--save-dir", folder / arch]
+        run_here("train", *quick("train", ["...", *words]))
+    photos = make_squares(folder / "photos", 8)
+    shutil.rmtree(photos / "blue")  # the model knows two classes
+    zip_folder(photos, folder / "photos.zip")
+    (folder / "prefixes").write_text("She\n" * len((text / "test.de").read_text().splitlines()))
+    (folder / "terms").write_text("letter\n")
+    files = {
+        text: "text",
+        text / "train.de": "train.de",
+        text / "train.en": "train.en",
+        text / "test.de": "new.de text/new.de text.de talk.de",
+        text / "test.en": "talk.en reference.en test.en long.out short.out",
+        data: "data-bin back-bin documents-bin",
+        folder / "transformer" / best: f"{best} softmax/{best} sentences/{best}",
+        folder / "reluformer" / best: f"CKPT checkpoints/{best}",
+        COMPAT / "fairseq_files/post_norm.pt": "checkpoint_best.pt",
+        COMPAT / "files/data-joined/subword.codes": "codes",
+        COMPAT / "marian_files": "opus-mt-de-en",
+        COMPAT / "files/checkpoints/vit-class.safetensors": f"vit/{best} small/{best}",
+        ROOT / "data_prep": "data_prep",
+        photos: "photos",
+        folder / "photos.zip": "train.zip test.zip",
+        photos / "red/0000.png": "photo.jpg another.png",
+        folder / "prefixes": "begin.en",
+        folder / "terms": "never.txt",
+    }
+    return {name: path for path, names in files.items() for name in names.split()}
+
+
+def give(names, given):
+    """Put what has these names into the folder, unless it is there."""
+    for name in names:
+        if name in given and not Path(name).exists():
+            Path(name).parent.mkdir(exist_ok=True)
+            copy = shutil.copytree if given[name].is_dir() else shutil.copy
+            copy(given[name], name)
+
+
+def quick(name, flags):
+    """Return the flags of a command with those that make it small."""
+    flags = [*without_dots(name, flags)]
+    if name == "sweep":
+        at = flags.index("--")
+        flags[at:at] = shlex.split(SMALL_SWEEP)
+    return [*flags, *SMALL.get(name, "").split()]
+
+
+def run_line(line, given, environment):
+    """Run a line of commands in the working directory."""
+    if "import-fairseq" in line:  # the model's own
+        given = {**given, "data-bin": COMPAT / "files/data-fairseq"}
+    parts = parts_of_line(line)
+    words = [word for sign, found in parts for word in (sign, *found)]
+    outputs = [word for flag, word in itertools.pairwise(words) if flag in OUTPUTS]
+    give([n for w in words if w not in outputs for n in (w, *w.split(","), w.split("/")[0])], given)
+    files = {sign: found[0] for sign, found in parts if sign in ("<", ">")}
+    text = Path(files["<"]).read_text("utf-8") if "<" in files else ""
+    for sign, (program, *flags) in parts:
+        if sign in files:
+            continue
+        assert sign in ("", "|"), line
+        name = program.removeprefix("relu-nmt-").replace("-", "_")
+        if name == program:
+            words = [program, *quick(name, flags)]
+            text = subprocess.check_output(words, env=environment, input=text, text=True)
+        else:
+            text = run_here(name, *quick(name, flags), stdin=text).stdout
+    if ">" in files:
+        Path(files[">"]).write_text(text, "utf-8")
+    outputs += [file for start in NAMED if line.startswith(start) for file in NAMED[start].split()]
+    for path in outputs:
+        assert Path(path).is_dir() or Path(path).stat().st_size, path
+
+
+def run_python(text, given):
+    """Run a Python block in the working directory."""
+    give(re.findall(r'"(\S+)"', text), given)
+    translator = Translator.from_checkpoint(given["CKPT"], "cpu")
+    exec(text, {"translator": translator, "lines": ["Sie ist neu.", "Er ist alt."]})
+
+
+def grouped(page):
+    """Return the blocks of a page, Python ones with the commands before them."""
+    groups = []
+    for block in code_blocks(PAGES[page]):
+        if block.language != "python" or not groups:
+            groups.append([])
+        groups[-1].append(block)
+    return groups
+
+
+def left_out(line):
+    """Return what in NOT_RUN a line is."""
+    return [pattern for pattern in NOT_RUN if fnmatch.fnmatchcase(line, pattern)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("page", "number"), [(page, n) for page in PAGES for n in range(len(grouped(page)))]
+)
+def test_a_block_runs(page, number, given, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    environment = with_commands(tmp_path / "bin")
+    give(["text", "train.de", "train.en"], given)
+    for block in grouped(page)[number]:
+        if block.language in ("", "sh"):
+            for line in command_lines(block.text):
+                if not left_out(line):
+                    run_line(line, given, environment)
+        elif not any(map(left_out, block.text.splitlines())):
+            assert block.language == "python", "neither run nor in NOT_RUN"
+            run_python(block.text, given)
+
+
+def test_what_is_not_run_is_there():
+    lines = itertools.chain(*(text.splitlines() for text in PAGES.values()))
+    assert {pattern for line in lines for pattern in left_out(line.strip())} == NOT_RUN.keys()
