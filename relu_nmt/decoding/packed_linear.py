@@ -40,6 +40,16 @@ class PackedLinear(nn.Linear):
         """Leave out the copy, which no other process can read."""
         return {**super().__getstate__(), "_packed": None}
 
+    def rows(self, index: Tensor) -> "PackedLinear":
+        """Return the map to some of the outputs, whose numbers are ``index`` [D'']."""
+        part = nn.Linear(self.in_features, len(index), bias=False, device="meta")
+        # In inference mode they would have no version, which says whether they have changed.
+        with torch.inference_mode(False), torch.no_grad():
+            part.weight = nn.Parameter(self.weight[index], requires_grad=False)
+            if self.bias is not None:
+                part.bias = nn.Parameter(self.bias[index], requires_grad=False)
+            return PackedLinear(part, self.dtype)
+
     def forward(self, x: Tensor) -> Tensor:
         """Map [..., D] to [..., D']."""
         dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype

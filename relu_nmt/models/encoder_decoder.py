@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, cast
+from typing import ClassVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -415,13 +415,15 @@ def projection_to(projection: nn.Module, symbols: Tensor) -> Callable[[Tensor], 
     """Return the part of an output projection that gives the logits of these symbols [V'].
 
     Args:
-        projection: an ``nn.Linear``, or a module with a method ``rows`` that returns it.
+        projection: a module with a method ``rows`` that returns it, or an ``nn.Linear``.
         symbols: their ids.
     """
-    if not isinstance(projection, nn.Linear):
-        return cast(Any, projection).rows(symbols)
-    bias = None if projection.bias is None else projection.bias[symbols]
-    return partial(F.linear, weight=projection.weight[symbols], bias=bias)
+    rows = getattr(projection, "rows", None)
+    if rows is not None:
+        return rows(symbols)
+    linear = cast(nn.Linear, projection)
+    bias = None if linear.bias is None else linear.bias[symbols]
+    return partial(F.linear, weight=linear.weight[symbols], bias=bias)
 
 
 def _token_embedding(vocab_size: int, embed_dim: int, pad_index: int) -> nn.Embedding:

@@ -53,7 +53,10 @@ class RotaryPositions(PositionScheme):
 def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Return x [B, H, N, d] turned, in its own dtype."""
     first, second = x.to(cos.dtype).chunk(2, dim=-1)
-    turned = [first * cos - second * sin, first * sin + second * cos]
+    turned = [
+        torch.addcmul(first * cos, second, sin, value=-1),
+        torch.addcmul(second * cos, first, sin),
+    ]
     return torch.cat(turned, dim=-1).to(x.dtype)
 
 

@@ -7,6 +7,7 @@ from torch import nn
 
 from relu_nmt.decoding import packed_linear
 from relu_nmt.decoding.packed_linear import PackedLinear, can_pack, pack_linear
+from relu_nmt.models.encoder_decoder import projection_to
 
 pytestmark = pytest.mark.skipif(not can_pack(), reason="needs x86 and oneDNN")
 
@@ -47,6 +48,17 @@ def test_what_comes_in_need_not_be_contiguous(product):
     linear, x = nn.Linear(6, 4), torch.randn(6, 3, 2).permute(1, 2, 0)
     torch.testing.assert_close(PackedLinear(linear, torch.float32)(x), linear(x))
     assert product == [6]
+
+
+@torch.inference_mode()  # as in a search, where what is made has no version
+@pytest.mark.parametrize("bias", [True, False])
+def test_its_rows_are_packed_too(bias, product):
+    with torch.inference_mode(False):
+        linear = nn.Linear(6, 9, bias=bias)
+    x, rows = torch.randn(3, 6), torch.tensor([2, 3, 8])
+    part = projection_to(PackedLinear(linear, torch.float32), rows)
+    torch.testing.assert_close(part(x), linear(x)[:, rows])
+    assert product == [3]
 
 
 def test_elsewhere_it_is_the_plain_map(product):
