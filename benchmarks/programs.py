@@ -244,9 +244,11 @@ class Ours(FairseqLike):
         *training_variants,
         "softmax, int8",
         "softmax, int8 and shortlist",
-        "reluformer, int8 and shortlist",
         f"softmax, float32, {WORKERS}",
+        f"softmax, bfloat16, {WORKERS}",
+        f"softmax, bfloat16 and shortlist, {WORKERS}",
         f"softmax, int8 and shortlist, {WORKERS}",
+        f"reluformer, bfloat16 and shortlist, {WORKERS}",
     )
 
     def __init__(self, name: str, folder: Path, text: Path, data: Path, checkout: Path) -> None:
@@ -297,6 +299,7 @@ class Ours(FairseqLike):
         faster = {
             "float32": [],
             "bfloat16": ["--bf16"],
+            "bfloat16 and shortlist": ["--bf16", *fewer],
             "int8": ["--int8"],
             "int8 and shortlist": ["--int8", *fewer],
         }[dtype]
