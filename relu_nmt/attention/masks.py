@@ -143,22 +143,19 @@ class Visibility:
         return torch.stack([first_hidden, end], 1)
 
     def key_positions(self) -> Tensor:
-        """Return [B or 1, Nk] int64: how many real keys stand before each in its sequence."""
-        return self._positions(self.key_mask, self.num_keys)
+        """Return [B or 1, Nk] int64: how many keys stand before each in its sequence.
+
+        Padding stands on the right, so all sequences have the same positions.
+        """
+        return torch.arange(self.num_keys, device=self.device)[None]
 
     def query_positions(self) -> Tensor:
-        """Return [B or 1, Nq] int64: how many real tokens stand before each in its sequence.
+        """Return [B or 1, Nq] int64: how many tokens stand before each in its sequence.
 
-        Causal queries are the last of the keys. Others are counted by ``query_mask``.
+        Causal queries are the last of the keys.
         """
-        if self.causal and self.num_queries <= self.num_keys:
-            return self.key_positions()[:, self.num_keys - self.num_queries :]
-        return self._positions(self.query_mask, self.num_queries)
-
-    def _positions(self, mask: Tensor | None, length: int) -> Tensor:
-        if mask is None:
-            return torch.arange(length, device=self.device)[None]
-        return (mask.cumsum(-1) - 1).clamp_min(0)
+        first = self.num_keys - self.num_queries if self.causal else 0
+        return torch.arange(self.num_queries, device=self.device)[None] + max(0, first)
 
     def block(self, rows: slice) -> "Visibility":
         """Return what these queries may see, of no more keys than one of them sees.

@@ -31,10 +31,10 @@ def test_a_tree_counts_and_places_the_tokens_of_its_hypotheses():
     assert tree.empty_rows is None and tree.normalizable_mask is tree.mask
 
 
-def test_positions_count_real_tokens_and_causal_queries_are_the_last():
-    mask = torch.tensor([[0, 1, 1, 1], [1, 1, 0, 0]]).bool()
+def test_positions_are_those_of_all_sequences_and_causal_queries_are_the_last():
+    mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]]).bool()
     padded = Visibility(4, 4, key_mask=mask, query_mask=mask)
-    assert padded.key_positions().tolist() == [[0, 0, 1, 2], [0, 1, 1, 1]]
+    assert padded.key_positions().tolist() == [[0, 1, 2, 3]]
     assert torch.equal(padded.query_positions(), padded.key_positions())
     step = Visibility(1, 4, causal=True)
     assert step.causal and step.mask is None and step.query_positions().tolist() == [[3]]
