@@ -40,7 +40,7 @@ class PackedLinear(nn.Linear):
         """Leave out the copy, which no other process can read."""
         return {**super().__getstate__(), "_packed": None}
 
-    def rows(self, index: Tensor) -> "PackedLinear":
+    def rows(self, index: Tensor) -> nn.Linear:
         """Return the map to some of the outputs, whose numbers are ``index`` [D'']."""
         part = nn.Linear(self.in_features, len(index), bias=False, device="meta")
         # In inference mode they would have no version, which says whether they have changed.
@@ -48,7 +48,7 @@ class PackedLinear(nn.Linear):
             part.weight = nn.Parameter(self.weight[index], requires_grad=False)
             if self.bias is not None:
                 part.bias = nn.Parameter(self.bias[index], requires_grad=False)
-            return PackedLinear(part, self.dtype)
+            return PackedLinear(part, self.dtype) if part.weight.is_cpu else part
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [..., D] to [..., D']."""

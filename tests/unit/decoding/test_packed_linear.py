@@ -59,6 +59,8 @@ def test_its_rows_are_packed_too(bias, product):
     part = projection_to(PackedLinear(linear, torch.float32), rows)
     torch.testing.assert_close(part(x), linear(x)[:, rows])
     assert product == [3]
+    moved = PackedLinear(linear, torch.float32).to("meta")
+    assert type(moved.rows(rows.to("meta"))) is nn.Linear
 
 
 def test_elsewhere_it_is_the_plain_map(product):
