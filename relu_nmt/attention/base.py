@@ -266,6 +266,8 @@ class Attention(nn.Module):
     def finish(self, joined: Tensor, x: Tensor) -> Tensor:
         """Map the joined heads before the output projection, such as by a norm or a gate.
 
+        Each vector is mapped by itself: in decoding those of several searches come in one row.
+
         Args:
             joined: [B, Nq, D], the values of all heads.
             x: [B, Nq, D], what the queries were made of.

@@ -80,7 +80,7 @@ class _Batch:
 
 
 class BeamSearch:
-    """Searches the best translations of one batch.
+    """Searches the best translations of one batch, a step at a time.
 
     A sentence's hypotheses are taken as soon as it is done, so its result is the same in any
     company; it leaves the batch a little later, together with others.
@@ -90,6 +90,14 @@ class BeamSearch:
         config: settings of the search.
         symbols: the target dictionary.
         selector: how continuations are chosen.
+        src_tokens: [B, S] int64, right-padded, each ending in the end symbol.
+        constraints: which tokens are allowed, and how many. Hypotheses are ranked by what
+            follows the context, as if that were all; the rest of a prefix counts.
+        shortlist: the only symbols that may be written, int64 [V'], the special ones first;
+            hypotheses and constraints then have their numbers in it. ``None`` for all.
+
+    Attributes:
+        is_done: whether nothing is left to search.
 
     Reference: Huang, Zhao and Ma 2017, "When to finish? Optimal beam search for neural text
     generation", for the bound behind the stop rules ``exact`` and, looser, ``ahead``; ``full`` is
@@ -102,79 +110,92 @@ class BeamSearch:
         config: GenerationConfig,
         symbols: Dictionary,
         selector: Selector,
+        src_tokens: Tensor,
+        constraints: TokenConstraints,
+        shortlist: Tensor | None = None,
     ) -> None:
-        self._ensemble = ensemble
         self._config = config
         self._symbols = symbols
         self._selector = selector
         self._penalty = LengthPenalty.of(config)
         self._group_size = config.beam // selector.num_groups
-
-    def search(
-        self,
-        src_tokens: Tensor,
-        constraints: TokenConstraints,
-        shortlist: Tensor | None = None,
-    ) -> list[list[Hypothesis]]:
-        """Return the n best hypotheses of each sentence, with their prefixes.
-
-        Args:
-            src_tokens: [B, S] int64, right-padded, each ending in the end symbol.
-            constraints: which tokens are allowed, and how many. Hypotheses are ranked by what
-                follows the context, as if that were all; the rest of a prefix counts.
-            shortlist: the only symbols that may be written, int64 [V'], the special ones first;
-                hypotheses and constraints then have their numbers in it. ``None`` for all.
-        """
-        config, symbols, device = self._config, self._symbols, src_tokens.device
-        num_groups, eos = self._selector.num_groups, symbols.eos_index
-        limits = constraints.limits
-        batch = _Batch(
+        limits, eos, device = constraints.limits, symbols.eos_index, src_tokens.device
+        self._last_step = int(limits.max(initial=0))
+        self._batch = _Batch(
             sentences=np.arange(len(limits)),
             open=np.ones(len(limits), dtype=bool),
             not_words=(src_tokens == symbols.pad_index) | (src_tokens == eos),
-            states=self._ensemble.start(src_tokens, shortlist),
+            states=ensemble.start(src_tokens, shortlist),
             constraints=constraints,
-            finished=FinishedHypotheses(len(limits), num_groups, config.beam, device),
+            finished=FinishedHypotheses(len(limits), selector.num_groups, config.beam, device),
         )
-        history = SearchHistory(len(limits), config, eos)
-        live = self._first_beams(len(limits), device)
-        has_ended = False
-        for step in range(int(limits.max(initial=0)) + 1):
-            # All beams are equal before the first token: the model sees one of them.
-            tokens = live.tokens if step else live.tokens[:, :1]
-            log_probs, weights = self._ensemble.step(tokens, batch.states, config.wants_alignment)
-            batch.constraints.apply(log_probs, step)
-            log_probs = log_probs.expand(-1, config.beam, -1)
-            candidates = self._selector.select(log_probs, live.totals, step)
-            ends = candidates.tokens == eos
-            any_ends = bool(ends.any())
-            live = self._continue(candidates, ends, any_ends)
-            parents = self._same_beams(live.tokens) if live.parents is None else live.parents
-            aligned = None
-            if weights is not None:
-                aligned = _strongest(weights, batch.not_words).expand(parents.shape)
-            history.append(batch.sentences, parents, live.tokens, live.totals, aligned)
-            if any_ends:
-                self._finish(batch, candidates, ends, step)
-                has_ended = True
-            # Also where nothing ends now: an open hypothesis may have fallen behind, and whether
-            # that is seen must not depend on what ends in other sentences.
-            if has_ended:
-                done = self._done(batch, live.totals, step).cpu().numpy() & batch.open
-                if done.any():
-                    history.take(*batch.these(done), batch.finished)
-                    batch.open &= ~done
-                    if not batch.open.any():
-                        break
-                    if batch.open.mean() < 1 - MOST_DONE:
-                        live = self._drop(batch, live)
-            for state in batch.states:
-                if step == 0:
-                    state.spread(config.beam, num_groups)
-                elif live.parents is not None:
-                    state.reorder(live.parents)
-            batch.constraints.advance(live.parents, live.tokens)
-        return history.results()
+        self._history = SearchHistory(len(limits), config, eos)
+        self._live = self._first_beams(len(limits), device)
+        self._step = 0
+        self._has_ended = False
+        self.is_done = len(limits) == 0
+
+    @property
+    def tokens(self) -> Tensor:
+        """What the models are to read next, int64 [B, K]; [B, 1] at first, when beams are equal."""
+        return self._live.tokens if self._step else self._live.tokens[:, :1]
+
+    @property
+    def states(self) -> list[DecoderState]:
+        """What each model remembers of these sentences and beams."""
+        return self._batch.states
+
+    @property
+    def num_open(self) -> int:
+        """How many sentences are not done."""
+        return int(self._batch.open.sum())
+
+    def advance(self, log_probs: Tensor, weights: Tensor | None) -> None:
+        """Choose the continuations of the beams.
+
+        Args:
+            log_probs: [B, K, V] after :attr:`tokens`; changed.
+            weights: of the cross-attention [B, K, S], where alignments are wanted.
+        """
+        config, batch, step = self._config, self._batch, self._step
+        batch.constraints.apply(log_probs, step)
+        log_probs = log_probs.expand(-1, config.beam, -1)
+        candidates = self._selector.select(log_probs, self._live.totals, step)
+        ends = candidates.tokens == self._symbols.eos_index
+        any_ends = bool(ends.any())
+        live = self._continue(candidates, ends, any_ends)
+        parents = self._same_beams(live.tokens) if live.parents is None else live.parents
+        aligned = None
+        if weights is not None:
+            aligned = _strongest(weights, batch.not_words).expand(parents.shape)
+        self._history.append(batch.sentences, parents, live.tokens, live.totals, aligned)
+        if any_ends:
+            self._finish(batch, candidates, ends, step)
+            self._has_ended = True
+        # Also where nothing ends now: an open hypothesis may have fallen behind, and whether
+        # that is seen must not depend on what ends in other sentences.
+        if self._has_ended:
+            done = self._done(batch, live.totals, step).cpu().numpy() & batch.open
+            if done.any():
+                self._history.take(*batch.these(done), batch.finished)
+                batch.open &= ~done
+                if batch.open.any() and batch.open.mean() < 1 - MOST_DONE:
+                    live = self._drop(batch, live)
+        self._step = step + 1
+        self.is_done = not batch.open.any() or step == self._last_step
+        if self.is_done:
+            return
+        for state in batch.states:
+            if step == 0:
+                state.spread(config.beam, self._selector.num_groups)
+            elif live.parents is not None:
+                state.reorder(live.parents)
+        batch.constraints.advance(live.parents, live.tokens)
+        self._live = live
+
+    def results(self) -> list[list[Hypothesis]]:
+        """Return the n best hypotheses of each sentence, with their prefixes, when it is done."""
+        return self._history.results()
 
     def _drop(self, batch: _Batch, live: _Live) -> _Live:
         """Let the sentences that are done leave the batch."""

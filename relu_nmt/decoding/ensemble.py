@@ -10,7 +10,7 @@ from torch import Tensor
 from relu_nmt.data.batches import least_limit
 from relu_nmt.errors import ConfigError
 from relu_nmt.models.decoder_state import DecoderState
-from relu_nmt.models.encoder_decoder import EncoderDecoder
+from relu_nmt.models.encoder_decoder import EncoderDecoder, StepOutput
 
 
 class Ensemble:
@@ -60,15 +60,16 @@ class Ensemble:
         precision: AbstractContextManager[object] = nullcontext()
         if self.dtype is not None:
             precision = torch.autocast(self.device.type, self.dtype)
-        were_training = [model.training for model in self.models]
+        # The others are left alone: to go through their modules takes a millisecond a call.
+        were_training = [model for model in self.models if model.training]
         try:
-            for model in self.models:
+            for model in were_training:
                 model.eval()
             with torch.inference_mode(), precision:
                 yield
         finally:
-            for model, was_training in zip(self.models, were_training, strict=True):
-                model.train(was_training)
+            for model in were_training:
+                model.train()
 
     def start(self, src_tokens: Tensor, shortlist: Tensor | None = None) -> list[DecoderState]:
         """Encode src_tokens [B, S]; return each model's state before the first token: one beam.
@@ -81,23 +82,29 @@ class Ensemble:
         return [model.start(model.encode(src_tokens), *few) for model in self.models]
 
     def step(
-        self, tokens: Tensor, states: Sequence[DecoderState], want_weights: bool = False
-    ) -> tuple[Tensor, Tensor | None]:
-        """Advance every beam by its newest token.
+        self,
+        tokens: Sequence[Tensor],
+        states: Sequence[Sequence[DecoderState]],
+        want_weights: bool = False,
+    ) -> list[tuple[Tensor, Tensor | None]]:
+        """Advance every beam of some searches by its newest token.
 
         Args:
-            tokens: [B, K] int64.
-            states: those of the models, advanced in place.
+            tokens: [B, K] int64 of each search.
+            states: those of the models, for each search; advanced in place.
             want_weights: also return cross-attention weights.
 
         Returns:
-            log-probabilities [B, K, V] float32 that the caller may change, and the weights
-            [B, K, S], mean over the models.
+            for each search log-probabilities [B, K, V] float32 that the caller may change, and the
+            weights [B, K, S], mean over the models.
         """
         outputs = [
-            model.step(tokens, state, want_weights)
-            for model, state in zip(self.models, states, strict=True)
+            model.step_together(tokens, of_model, want_weights)
+            for model, of_model in zip(self.models, zip(*states, strict=True), strict=True)
         ]
+        return [self._joined(of_search) for of_search in zip(*outputs, strict=True)]
+
+    def _joined(self, outputs: Sequence[StepOutput]) -> tuple[Tensor, Tensor | None]:
         log_probs = self.average([output.logits for output in outputs])
         weights = [output.cross_weights for output in outputs if output.cross_weights is not None]
         return log_probs, torch.stack(weights).mean(0) if weights else None

@@ -1,7 +1,10 @@
 """Translations of token ids, by whatever search the settings ask for: of a batch, of many."""
 
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -38,6 +41,10 @@ LEAST_SENTENCES = 8
 LEAST_MAX_TOKENS = 2048
 """Source tokens of a batch of several workers, at least, who share ``DEFAULT_MAX_TOKENS``, and with
 them the memory, otherwise."""
+MOST_LEFT = 0.25
+"""Of a batch, the most sentences that are not done when the next one begins beside them."""
+MOST_BATCHES = 3
+"""That a worker gets at a time; then it tells what it has done."""
 CHUNK = 1024
 """Target tokens of references whose logits exist at a time; 128 MB for 32,000 symbols."""
 
@@ -150,8 +157,9 @@ class Generator:
         """Yield each batch and its hypotheses, by at most so many processes."""
         workers = min(workers, len(batches))
         if workers <= 1:
-            return ((batch, job.run(batch)) for batch in batches)
-        return ordered_map(_run_batch, batches, workers, _start_worker, job)
+            return job.run(batches)
+        found = ordered_map(_run_batches, _dealt(batches, workers), workers, _start_worker, job)
+        return (each for _, of_worker in found for each in of_worker)
 
     def _batches(self, lengths: np.ndarray, workers: int = 1) -> list[np.ndarray]:
         device_type = self.ensemble.device.type
@@ -165,47 +173,107 @@ class Generator:
         """
         return len(self._batches(lengths)[0])
 
-    def of_batch(
-        self, sources: Sequence[SourceSentence], ids: np.ndarray
-    ) -> list[list[Hypothesis]]:
-        """Return what :meth:`translate` does, of one batch.
+    def of_batches(
+        self, batches: Iterable[tuple[Sequence[SourceSentence], np.ndarray]]
+    ) -> Iterator[tuple[int, list[list[Hypothesis]]]]:
+        """Yield what :meth:`translate` does of batches, with their numbers, as they are done.
+
+        A search begins when those before have few sentences left, and they go on together: the
+        last words of a few long translations cost little beside those of many others.
 
         Args:
-            sources: sentences with words.
-            ids: their numbers, int64 [B], for the random numbers of sampling.
+            batches: sentences with words, and their numbers, int64 [B], for the random numbers of
+                sampling.
 
         Raises:
             ConfigError: see :meth:`generate`.
             OutOfMemoryError: there is not enough memory.
         """
+        if self.config.score_reference:
+            for number, (sources, _) in enumerate(batches):
+                yield number, self._score(sources)
+        else:
+            starts = (partial(self._begin_batch, *batch) for batch in batches)
+            yield from self._run(enumerate(starts))
+
+    def _score(self, sources: Sequence[SourceSentence]) -> list[list[Hypothesis]]:
+        src_tokens = self._padded([source.ids for source in sources])
+        with self._telling_of_memory(src_tokens):
+            return self.score(src_tokens, self._padded(_references(sources)))
+
+    def _run(
+        self, starts: Iterator[tuple[int, Callable[[], "_Search"]]]
+    ) -> Iterator[tuple[int, list[list[Hypothesis]]]]:
+        """Yield the hypotheses of numbered searches, as they are done."""
+        running: dict[int, _Search] = {}
+        while True:
+            with self.ensemble.evaluating():  # not while the caller has its turn
+                ended = self._run_to_an_end(running, starts)
+            if ended is None:
+                return
+            yield ended, self._hypotheses(running.pop(ended))
+
+    def _run_to_an_end(
+        self, running: dict[int, "_Search"], starts: Iterator[tuple[int, Callable[[], "_Search"]]]
+    ) -> int | None:
+        """Go on until a search is done; return its number, or None if there is none left.
+
+        Args:
+            running: the searches that have begun, by number; others are added.
+            starts: numbers and beginnings of the others.
+        """
+        while True:
+            size = max((len(each.ids) for each in running.values()), default=0)
+            if sum(each.search.num_open for each in running.values()) <= MOST_LEFT * size:
+                for number, begin in itertools.islice(starts, 1):
+                    running[number] = begin()
+            for number, each in running.items():
+                if each.search.is_done:
+                    return number
+            if not running:
+                return None
+            searches = [each.search for each in running.values()]
+            with self._telling_of_memory(*(each.src_tokens for each in running.values())):
+                outputs = self.ensemble.step(
+                    [search.tokens for search in searches],
+                    [search.states for search in searches],
+                    self.config.wants_alignment,
+                )
+                for search, output in zip(searches, outputs, strict=True):
+                    search.advance(*output)
+
+    @contextmanager
+    def _telling_of_memory(self, *src_tokens: Tensor) -> Iterator[None]:
+        """Say what to do where these sources [B, S] are too many at once.
+
+        Raises:
+            OutOfMemoryError: they are.
+        """
         try:
-            return self._of_batch(sources, ids)
+            yield
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-            longest = max(len(source.ids) for source in sources)
+            number, longest = sum(map(len, src_tokens)), max(each.size(1) for each in src_tokens)
             raise OutOfMemoryError(
-                f"out of memory with {len(sources)} sentences of up to {longest} tokens at once "
+                f"out of memory with {number} sentences of up to {longest} tokens at once "
                 f"and --beam {self.config.beam}; a smaller --max-tokens, --batch-size or --beam "
                 "needs less"
             ) from error
 
-    def _of_batch(
-        self, sources: Sequence[SourceSentence], ids: np.ndarray
-    ) -> list[list[Hypothesis]]:
-        src_tokens = self._padded([source.ids for source in sources])
-        nothing = np.zeros(0, dtype=np.int64)
-        targets = [nothing if s.reference is None else s.reference for s in sources]
-        if self.config.score_reference:
-            return self.score(src_tokens, self._padded(targets))
+    def _begin_batch(self, sources: Sequence[SourceSentence], ids: np.ndarray) -> "_Search":
         forced = [
             np.concatenate([source.context, source.prefix, target[: self.config.prefix_size]])
-            for source, target in zip(sources, targets, strict=True)
+            for source, target in zip(sources, _references(sources), strict=True)
         ]
-        prefixes = self._padded(forced) if any(map(len, forced)) else None
-        sizes = np.array([len(source.context) for source in sources])
-        forced_terms, banned = [own.forced for own in sources], [own.banned for own in sources]
-        return self.generate(src_tokens, prefixes, ids, sizes, forced_terms, banned)
+        return self._begin(
+            self._padded([source.ids for source in sources]),
+            self._padded(forced) if any(map(len, forced)) else None,
+            ids,
+            np.array([len(source.context) for source in sources]),
+            [own.forced for own in sources],
+            [own.banned for own in sources],
+        )
 
     def _padded(self, rows: Sequence[np.ndarray]) -> Tensor:
         return pad_rows(rows, self.symbols.pad_index).to(self.ensemble.device)
@@ -238,6 +306,22 @@ class Generator:
             ConfigError: the settings leave a sentence no output at all, or force terms on other
                 than plain beam search.
         """
+        begin = partial(
+            self._begin, src_tokens, prefix_tokens, sentence_ids, context_sizes, forced, banned
+        )
+        [(_, found)] = self._run(iter([(0, begin)]))
+        return found
+
+    def _begin(
+        self,
+        src_tokens: Tensor,
+        prefix_tokens: Tensor | None,
+        sentence_ids: np.ndarray | None,
+        context_sizes: np.ndarray | None,
+        forced: Sequence[ForcedTerms],
+        banned: Sequence[Sequence[Term]],
+    ) -> "_Search":
+        """Return the search that :meth:`generate` describes; the sources are read."""
         config = self.config
         lengths = (src_tokens != self.symbols.pad_index).sum(1).cpu().numpy()
         limits = length_limits(config, lengths, self.ensemble.max_positions)
@@ -268,21 +352,30 @@ class Generator:
             terms,
         )
         ids = np.arange(len(limits)) if sentence_ids is None else sentence_ids
-        with self.ensemble.evaluating():
-            selector = self._selector(ids, limits, src_tokens.device, terms)
-            search = BeamSearch(self.ensemble, config, self.symbols, selector)
-            results = search.search(src_tokens, constraints, shortlist)
-        for sentence, hypotheses in zip(ids, results, strict=True):
+        selector = self._selector(ids, limits, src_tokens.device, terms)
+        with self._telling_of_memory(src_tokens):
+            search = BeamSearch(
+                self.ensemble, config, self.symbols, selector, src_tokens, constraints, shortlist
+            )
+        return _Search(search, src_tokens, ids, context_sizes, limits, shortlist)
+
+    def _hypotheses(self, ended: "_Search") -> list[list[Hypothesis]]:
+        """Return what a search has found, without what was given.
+
+        Raises:
+            ConfigError: nothing for a sentence.
+        """
+        results = ended.search.results()
+        for sentence, hypotheses in zip(ended.ids, results, strict=True):
             if not hypotheses:
                 raise ConfigError(f"sentence {sentence}: no possible output; {self._reason()}")
-        if shortlist is not None:
-            ids_of = shortlist.cpu().numpy()
+        if ended.shortlist is not None:
+            ids_of = ended.shortlist.cpu().numpy()
             results = [[replace(h, tokens=ids_of[h.tokens]) for h in own] for own in results]
+        sizes, limits = ended.context_sizes.tolist(), ended.limits.tolist()
         return [
             [replace(h.without_context(size), reached_limit=len(h.tokens) > limit) for h in own]
-            for own, size, limit in zip(
-                results, context_sizes.tolist(), limits.tolist(), strict=True
-            )
+            for own, size, limit in zip(results, sizes, limits, strict=True)
         ]
 
     def _tracker(
@@ -388,6 +481,33 @@ class Generator:
         return BeamSelector(max(1, config.diverse_beam_groups), config.diverse_beam_strength)
 
 
+def _references(sources: Sequence[SourceSentence]) -> list[np.ndarray]:
+    """Return the reference of each source; no tokens where it has none."""
+    nothing = np.zeros(0, dtype=np.int64)
+    return [nothing if source.reference is None else source.reference for source in sources]
+
+
+@dataclass(frozen=True)
+class _Search:
+    """The search of one batch.
+
+    Args:
+        search: what goes on.
+        src_tokens: its sources [B, S].
+        ids: their numbers, int64 [B].
+        context_sizes: how many tokens of each translation were given, int64 [B].
+        limits: the most tokens before the end symbol, int64 [B].
+        shortlist: ids of the only symbols that may be written; None for all.
+    """
+
+    search: BeamSearch
+    src_tokens: Tensor
+    ids: np.ndarray
+    context_sizes: np.ndarray
+    limits: np.ndarray
+    shortlist: Tensor | None
+
+
 @dataclass(frozen=True)
 class _Job:
     """What a worker process translates batches of; see :meth:`Generator.translate`."""
@@ -396,9 +516,13 @@ class _Job:
     sources: Sequence[SourceSentence]
     first_id: int
 
-    def run(self, batch: np.ndarray) -> list[list[Hypothesis]]:
-        """Return the hypotheses of the sources with these indices [B]."""
-        return self.generator.of_batch([self.sources[i] for i in batch], batch + self.first_id)
+    def run(
+        self, batches: Sequence[np.ndarray]
+    ) -> Iterator[tuple[np.ndarray, list[list[Hypothesis]]]]:
+        """Yield batches, indices [B] of sources, and their hypotheses, as they are done."""
+        given = (([self.sources[i] for i in own], own + self.first_id) for own in batches)
+        for number, hypotheses in self.generator.of_batches(given):
+            yield batches[number], hypotheses
 
 
 _jobs: list[_Job] = []
@@ -409,8 +533,19 @@ def _start_worker(job: _Job) -> None:
     _jobs.append(job)
 
 
-def _run_batch(batch: np.ndarray) -> list[list[Hypothesis]]:
-    return _jobs[-1].run(batch)
+def _run_batches(
+    batches: Sequence[np.ndarray],
+) -> list[tuple[np.ndarray, list[list[Hypothesis]]]]:
+    return list(_jobs[-1].run(batches))
+
+
+def _dealt(batches: Sequence[np.ndarray], workers: int) -> list[Sequence[np.ndarray]]:
+    """Return tasks of several batches, which go on together, of like work for each worker."""
+    rounds = -(-len(batches) // (workers * MOST_BATCHES))
+    size = -(-len(batches) // rounds)
+    blocks = [batches[first : first + size] for first in range(0, len(batches), size)]
+    dealt = [block[worker::workers] for block in blocks for worker in range(workers)]
+    return [task for task in dealt if task]
 
 
 def plan_decoding_batches(

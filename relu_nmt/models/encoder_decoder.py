@@ -23,7 +23,12 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.decoder_state import DecoderState
 from relu_nmt.modules import position_schemes
-from relu_nmt.modules.multihead import CrossAttention, MultiheadAttention, SelfAttention
+from relu_nmt.modules.multihead import (
+    CrossAttention,
+    LayerStep,
+    MultiheadAttention,
+    SelfAttention,
+)
 from relu_nmt.modules.positions import (
     PositionConfig,
     PositionScheme,
@@ -234,24 +239,32 @@ class Decoder(TransformerStack):
             weights = record.visibility.rows.in_documents(weights)
         return weights[:, : self._alignment_heads].mean(1)
 
-    def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
-        """Return the states [B, K, D] of the newest token of each beam [B, K].
+    def step(self, tokens: Sequence[Tensor], states: Sequence[DecoderState]) -> Tensor:
+        """Return the states [1, N, D] of the newest tokens of each search, one after the other.
 
         The beams of a sentence are the queries of one cross-attention and, in their groups, of
-        one self-attention, so keys and values exist once, not once a beam.
+        one self-attention, so keys and values exist once, not once a beam. All else is computed
+        for the tokens of all searches at once.
 
         Args:
-            tokens: the newest token of each beam.
-            state: advanced in place.
+            tokens: the newest token of each beam, [B, K] for each search, N in all.
+            states: of the searches, advanced in place.
         """
-        own, places = state.grow(tokens), None
-        if own.sentences is not None:
-            places = own.sentences.visibility.query_positions().reshape(-1, 1)
-        x = self._embedded(tokens.reshape(-1, 1), state.length - 1, places)
-        x = x.view(*tokens.shape, -1)
-        relative = self.embedding.positions.relative(own)
-        for layer, cache in zip(self.layers, state.caches, strict=True):
-            x = layer(x, own, relative, memory_visibility=state.cross_visibility, cache=cache)
+        embedded, seen = [], []
+        for own_tokens, state in zip(tokens, states, strict=True):
+            own, places = state.grow(own_tokens), None
+            if own.sentences is not None:
+                places = own.sentences.visibility.query_positions().reshape(-1, 1)
+            x = self._embedded(own_tokens.reshape(-1, 1), state.length - 1, places)
+            embedded.append(x.view(1, own_tokens.numel(), -1))
+            seen.append((own, self.embedding.positions.relative(own), state.cross_visibility))
+        x = embedded[0] if len(embedded) == 1 else torch.cat(embedded, dim=1)
+        for i, layer in enumerate(self.layers):
+            steps = [
+                LayerStep(own_tokens.numel(), *views, state.caches[i])
+                for own_tokens, views, state in zip(tokens, seen, states, strict=True)
+            ]
+            x = layer.step(x, steps)
         return self.final_norm(x)
 
 
@@ -400,15 +413,46 @@ class EncoderDecoder(nn.Module):
             state: from :meth:`start`; advanced in place.
             want_weights: also return the weights that align tokens.
         """
-        project = state.projection or self.output_projection
-        if state.shortlist is not None:
-            tokens = state.shortlist[tokens]
-        if not want_weights:
-            return StepOutput(project(self.decoder.step(tokens, state)).float(), None)
-        with record_attention(self.decoder.aligning_attention, Need(weights=True)) as records:
-            logits = project(self.decoder.step(tokens, state)).float()
-        # A layer that also sees the whole document comes second with that.
-        return StepOutput(logits, self.decoder.alignment_weights(records[0]))
+        [output] = self.step_together([tokens], [state], want_weights)
+        return output
+
+    def step_together(
+        self, tokens: Sequence[Tensor], states: Sequence[DecoderState], want_weights: bool = False
+    ) -> list[StepOutput]:
+        """Advance the beams of several searches by their newest tokens, as :meth:`step` does.
+
+        That takes little longer than the largest of them alone, where the others are small.
+
+        Args:
+            tokens: [B, K] int64 of each.
+            states: one for each, from :meth:`start`; advanced in place.
+            want_weights: also return the weights that align tokens.
+        """
+        known = [
+            own if state.shortlist is None else state.shortlist[own]
+            for own, state in zip(tokens, states, strict=True)
+        ]
+        weights: list[Tensor | None] = [None] * len(states)
+        if want_weights:
+            with record_attention(self.decoder.aligning_attention, Need(weights=True)) as records:
+                features = self.decoder.step(known, states)
+            # A layer that also sees the whole document comes second with that.
+            aligning = records[:: len(records) // len(states)]
+            weights = [self.decoder.alignment_weights(record) for record in aligning]
+        else:
+            features = self.decoder.step(known, states)
+        sizes = [own.numel() for own in tokens]
+        if all(state.projection is None for state in states):
+            logits = self.logits(features).split(sizes, dim=1)
+        else:
+            logits = [
+                (state.projection or self.output_projection)(own).float()
+                for own, state in zip(features.split(sizes, dim=1), states, strict=True)
+            ]
+        return [
+            StepOutput(each.view(*own.shape, -1), weight)
+            for own, each, weight in zip(tokens, logits, weights, strict=True)
+        ]
 
 
 def projection_to(projection: nn.Module, symbols: Tensor) -> Callable[[Tensor], Tensor]:

@@ -5,6 +5,7 @@ attention to the whole document by the same projections.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -83,6 +84,18 @@ class MultiheadAttention(nn.Module):
             joined = self.gate(joined, self.attention.finish(whole, x))
         return self.out_proj(joined)
 
+    def finish_steps(self, made: Sequence[tuple[Tensor, Tensor | None]], x: Tensor) -> Tensor:
+        """Return the output [1, N, D] of all steps for the queries' x [1, N, D].
+
+        Args:
+            made: the values of each step, of its own sentence or all, and of the whole document
+                where there are both; N vectors in all.
+            x: what the queries were made of.
+        """
+        values, whole = zip(*made, strict=True)
+        document = [part for part in whole if part is not None]
+        return self.finish(_in_one_row(values), x, _in_one_row(document) if document else None)
+
     def numbered(self, x: Tensor, projection: nn.Module, rows: SentenceRows, width: int) -> Tensor:
         """Add to queries and keys what the projection makes of the numbers of their sentences.
 
@@ -120,39 +133,59 @@ class SelfAttention(MultiheadAttention):
         [self.qkv] = self.draw_projections(self.parts)
 
     def forward(
-        self,
-        x: Tensor,
-        visibility: Visibility,
-        relative: RelativePositions | None = None,
-        cache: "LayerCache | None" = None,
+        self, x: Tensor, visibility: Visibility, relative: RelativePositions | None = None
     ) -> Tensor:
         """Map [B, N, D] to [B, N, D].
 
         Args:
-            x: the states; step by step the newest ones of N beams, which are the queries of one
-                tree of ``visibility.num_queries`` beams or of several.
-            visibility: which states, those of the cache included, each state may see.
+            x: the states.
+            visibility: which states each state may see.
             relative: what the scheme of positions does to queries, keys and scores.
-            cache: gets the keys and values, and gives those of earlier positions too.
         """
-        states = x.reshape(-1, visibility.num_queries, x.size(2))  # [R, k, D], R = B in a full pass
-        parts = self.qkv(states)  # [R, k, 3 D]
-        local, whole = visibility.sentences, None
-        used = visibility.num_keys
+        values, whole = self._values(self.qkv(x), visibility, relative)
+        return self.finish(values, x, whole)
+
+    def step(self, x: Tensor, steps: "Sequence[LayerStep]") -> Tensor:
+        """Map the newest tokens of all steps [1, N, D] to [1, N, D].
+
+        The caches get their keys and values, and give those of earlier tokens too.
+        """
+        parts = self.qkv(x).split([step.num_tokens for step in steps], dim=1)
+        made = [
+            self._values(
+                own.reshape(-1, step.visibility.num_queries, own.size(2)),  # [R, k, 3 D]
+                step.visibility,
+                step.relative,
+                step.cache,
+            )
+            for own, step in zip(parts, steps, strict=True)
+        ]
+        return self.finish_steps(made, x)
+
+    def _values(
+        self,
+        parts: Tensor,
+        visibility: Visibility,
+        relative: RelativePositions | None,
+        cache: "LayerCache | None" = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the values [R, k, D] of queries, keys and values [R, k, 3 D].
+
+        They are of what is visible; or of the own sentences and, gated, of the whole document.
+        """
+        local, used = visibility.sentences, visibility.num_keys
         if local is None:
-            values = self._attend(parts, visibility, relative, cache, used)
-        else:
-            inside: Sequence[RelativePositions | None] = [None] * len(local.parts)
-            inside = inside if relative is None else relative.local
-            taken = zip(local.take_queries(parts), local.parts, inside, strict=True)
-            made = [self._attend(x, part.visibility, r, cache, used) for x, part, r in taken]
-            values = local.put(made).view_as(states)
-            if self.gate is not None:
-                width = (self.parts - 1) * self.embed_dim
-                parts = self.numbered(parts, self.qkv, local.queries, width)
-                cache = None if cache is None else cache.whole
-                whole = self._attend(parts, visibility, relative, cache, used)
-        return self.finish(values, states, whole).view_as(x)
+            return self._attend(parts, visibility, relative, cache, used), None
+        inside: Sequence[RelativePositions | None] = [None] * len(local.parts)
+        inside = inside if relative is None else relative.local
+        taken = zip(local.take_queries(parts), local.parts, inside, strict=True)
+        made = [self._attend(x, part.visibility, r, cache, used) for x, part, r in taken]
+        values = local.put(made).view(*parts.shape[:2], -1)
+        if self.gate is None:
+            return values, None
+        parts = self.numbered(parts, self.qkv, local.queries, (self.parts - 1) * self.embed_dim)
+        cache = None if cache is None else cache.whole
+        return values, self._attend(parts, visibility, relative, cache, used)
 
     def _attend(
         self,
@@ -219,51 +252,86 @@ class CrossAttention(MultiheadAttention):
         k, v = kv.chunk(2, dim=-1)
         return self.attention.map_keys(self.split(k)), self.split(v)
 
-    def forward(
-        self,
-        x: Tensor,
-        visibility: Visibility,
-        memory: Tensor | None,
-        cache: "LayerCache | None" = None,
-    ) -> Tensor:
+    def forward(self, x: Tensor, visibility: Visibility, memory: Tensor) -> Tensor:
         """Map [B, N, D] to [B, N, D].
 
         Args:
             x: the states.
             visibility: which of the memory each state may see.
-            memory: [B, S, D]; not read with a cache.
-            cache: gives the memory's keys and values.
+            memory: [B, S, D].
         """
-        local, whole = visibility.sentences, None
-        if cache is None:
-            assert memory is not None, "a layer with cross-attention was given no memory"
-            kv = self.kv(memory)
-        q = self.q(x)
+        kv, local, whole = self.kv(memory), visibility.sentences, None
         if local is None:
-            memory_heads = self._heads(kv) if cache is None else cache.source
-            values = self._attend(q, memory_heads, visibility)
+            heads = [self._heads(kv)]
         else:
-            if cache is None:
-                heads = [self._heads(rows) for rows in local.take_keys(kv)]
-            else:
-                heads = [cache.paired(local)]
-            taken = zip(local.take_queries(q), heads, local.parts, strict=True)
-            values = local.put([self._attend(x, kv, part.visibility) for x, kv, part in taken])
+            heads = [self._heads(rows) for rows in local.take_keys(kv)]
             if self.gate is not None:
-                if cache is None:
-                    whole_heads = self._heads(
-                        self.numbered(kv, self.kv, local.keys, self.embed_dim)
-                    )
-                else:
-                    assert cache.whole is not None, "the gate joins two attentions"
-                    whole_heads = cache.whole.source
-                q = self.numbered(q, self.q, local.queries, self.embed_dim)
-                whole = self._attend(q, whole_heads, visibility)
-        return self.finish(values, x, whole)
+                whole = self._heads(self.numbered(kv, self.kv, local.keys, self.embed_dim))
+        values, of_document = self._values(self.q(x), visibility, heads, whole)
+        return self.finish(values, x, of_document)
+
+    def step(self, x: Tensor, steps: "Sequence[LayerStep]") -> Tensor:
+        """Map the newest tokens of all steps [1, N, D] to [1, N, D]; caches give the memories."""
+        queries = self.q(x).split([step.num_tokens for step in steps], dim=1)
+        made = []
+        for q, step in zip(queries, steps, strict=True):
+            visibility, cache = step.memory_visibility, step.cache
+            local = visibility.sentences
+            heads = cache.source if local is None else cache.paired(local)
+            whole = None if cache.whole is None else cache.whole.source
+            q = q.reshape(-1, visibility.num_queries, q.size(2))  # [B, K, D]
+            made.append(self._values(q, visibility, [heads], whole))
+        return self.finish_steps(made, x)
+
+    def _values(
+        self,
+        q: Tensor,
+        visibility: Visibility,
+        heads: Sequence[tuple[Tensor, Tensor]],
+        whole_heads: tuple[Tensor, Tensor] | None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the values [B, N, D] of queries [B, N, D].
+
+        They are of what is visible; or of the own sentences and, gated, of the whole document.
+
+        Args:
+            q: what the projection has made of the states.
+            visibility: which of the memory each may see.
+            heads: keys and values of the memory, or of each part of its sentences.
+            whole_heads: those of the whole memory, where there are both.
+        """
+        local = visibility.sentences
+        if local is None:
+            return self._attend(q, heads[0], visibility), None
+        taken = zip(local.take_queries(q), heads, local.parts, strict=True)
+        values = local.put([self._attend(x, kv, part.visibility) for x, kv, part in taken])
+        if whole_heads is None:
+            return values, None
+        q = self.numbered(q, self.q, local.queries, self.embed_dim)
+        return values, self._attend(q, whole_heads, visibility)
 
     def _attend(self, q: Tensor, heads: tuple[Tensor, Tensor], visibility: Visibility) -> Tensor:
         """Return the values [B, N, D] of queries [B, N, D] with these heads of keys and values."""
         return self.attend(self.attention.map_queries(self.split(q)), *heads, visibility)
+
+
+@dataclass(frozen=True)
+class LayerStep:
+    """What the newest tokens of some hypotheses see in one layer of a decoder.
+
+    Args:
+        num_tokens: of them, N = R k = B K.
+        visibility: which entries of the cache the beams of each tree see, themselves included.
+        relative: what the scheme of positions does to queries, keys and scores.
+        memory_visibility: which of the memory the beams of each sentence see.
+        cache: keys and values.
+    """
+
+    num_tokens: int
+    visibility: Visibility
+    relative: RelativePositions | None
+    memory_visibility: Visibility
+    cache: "LayerCache"
 
 
 class LayerCache:
@@ -353,3 +421,9 @@ def _take(x: Tensor, trees: Tensor, entries: Tensor) -> Tensor:
     index = heads[:, :, None] * num_entries + entries[:, None]  # [R', H, M']
     # Whole vectors are copied, which ``gather`` would do number by number.
     return x.reshape(-1, width).index_select(0, index.flatten()).view(*index.shape, width)
+
+
+def _in_one_row(parts: Sequence[Tensor]) -> Tensor:
+    """Return all vectors of parts [B, N, D] in one row, [1, N', D]."""
+    rows = [part.reshape(1, -1, part.size(2)) for part in parts]
+    return rows[0] if len(rows) == 1 else torch.cat(rows, dim=1)

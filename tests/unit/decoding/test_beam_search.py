@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,8 +9,10 @@ from toy_models import EOS, UNK, ToyModel, ToyState, all_outputs, log_prob_of
 
 from relu_nmt.data.batches import pad_rows
 from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.decoding import generator as generator_module
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.decoding.generator import Generator
+from relu_nmt.decoding.translations import SourceSentence
 from relu_nmt.errors import ConfigError
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.encoder_decoder import EncoderDecoder
@@ -160,7 +163,7 @@ def test_reported_scores_equal_rescoring_by_the_full_forward_pass(attention, pre
         {"beam": 3, "sampling": True, "sampling_topp": 0.8, "temperature": 0.7},
     ],
 )
-def test_a_sentence_is_translated_alike_in_any_company(attention, settings):
+def test_a_sentence_is_translated_alike_in_any_company(attention, settings, monkeypatch):
     model = real_model(attention)
     sources = random_sources(16, seed=2, vocab_size=40)
     settings = {"nbest": settings["beam"], "max_len_a": 1.0, "max_len_b": 5, **settings}
@@ -180,6 +183,17 @@ def test_a_sentence_is_translated_alike_in_any_company(attention, settings):
                 for a, b in zip(together, alone[i], strict=True):
                     np.testing.assert_array_equal(a.alignment, b.alignment)
     assert len({len(h[0].tokens) for h in alone}) > 2
+
+    monkeypatch.setattr(generator_module, "MOST_LEFT", 0.7)
+    steps, take = [], generator.ensemble.step
+    monkeypatch.setattr(
+        generator.ensemble, "step", lambda *given: steps.append(len(given[0])) or take(*given)
+    )
+    generator.config = replace(generator.config, batch_size=3)
+    given = [SourceSentence(source.numpy()) for source in sources]
+    for together, own in zip(generator.translate(given), alone, strict=True):
+        same(together, own)
+    assert max(steps) > 1, "no search began beside another"
 
 
 def test_hypotheses_are_sorted_distinct_and_add_up():

@@ -68,6 +68,19 @@ def test_workers_are_as_many_as_there_would_be_threads(monkeypatch):
     assert used == [3, 2]
 
 
+@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("number", [2, 3, 7, 40])
+def test_workers_get_all_batches_a_few_at_a_time(number, workers):
+    tasks = generator_module._dealt([np.array([i]) for i in range(number)], workers)
+    assert sorted(np.concatenate([batch for task in tasks for batch in task])) == list(
+        range(number)
+    )
+    sizes = [len(task) for task in tasks]
+    assert max(sizes) <= generator_module.MOST_BATCHES and min(sizes) >= 1
+    assert len(tasks) >= min(number, workers)
+    assert max(sizes[:workers]) - min(sizes[:workers]) <= 1
+
+
 def test_results_come_in_the_order_of_the_sources_whatever_the_batches():
     rng = np.random.default_rng(1)
     sources = [np.append(rng.integers(4, 7, rng.integers(0, 9)), EOS) for _ in range(40)]

@@ -10,6 +10,7 @@ from relu_nmt.decoding.forced_terms import ForcedTerms
 from relu_nmt.decoding.generator import Generator
 from relu_nmt.decoding.int8 import Int8Linear, has_fast_int8
 from relu_nmt.decoding.shortlist import ROUNDS, Shortlist
+from relu_nmt.decoding.translations import SourceSentence
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.encoder_decoder import EncoderDecoder, projection_to
@@ -66,6 +67,21 @@ def test_translations_are_those_of_a_model_without_the_other_symbols():
         "Masked", (torch.nn.Module,), {"forward": lambda _, x: project(x) + mask}
     )()
     assert listed == found(Generator([model], config, SYMBOLS))
+
+
+def test_each_of_several_searches_at_once_has_its_own_list(monkeypatch):
+    candidates = torch.randint(4, 30, (30, 1), generator=torch.Generator().manual_seed(6))
+    config = GenerationConfig(beam=3, max_len_b=8, batch_size=1)
+    shortlist = Shortlist(torch.tensor([7]), candidates)
+    generator = Generator([small_model()], config, SYMBOLS, shortlist=shortlist)
+    batch = sources(6, 3)
+    given = [SourceSentence(row.numpy()) for row in batch]
+    monkeypatch.setattr("relu_nmt.decoding.generator.MOST_LEFT", 9.0)  # all at once
+    for together, row in zip(generator.translate(given), batch, strict=True):
+        [alone] = generator.generate(row[None])
+        assert [h.tokens.tolist() for h in together] == [h.tokens.tolist() for h in alone]
+        assert together[0].score == pytest.approx(alone[0].score, abs=1e-5)
+    assert len({tuple(shortlist.of(row[None], []).tolist()) for row in batch}) > 3
 
 
 def test_forced_prefixes_and_terms_and_banned_terms_allow_all_symbols():

@@ -54,6 +54,9 @@ class ToyModel(nn.Module):
     def start(self, encoder_out):
         return ToyState(self._begin(encoder_out)[:, None], encoder_out)
 
+    def step_together(self, tokens, states, want_weights=False):
+        return [self.step(*each, want_weights) for each in zip(tokens, states, strict=True)]
+
     def step(self, tokens, state, want_weights=False):
         state.memory = self._next(state.memory, tokens)
         weights = None

@@ -175,6 +175,52 @@ def test_greedy_steps_equal_the_full_pass(choices):
         torch.testing.assert_close(logits, full[:, t], rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("choices", MECHANISMS)
+@pytest.mark.parametrize("aligned", [False, True])
+def test_searches_that_go_on_together_take_the_steps_of_each(choices, aligned):
+    """They have other numbers of sentences, of beams and of tokens so far."""
+    model = make_model(choices, aligned, **({"global_layers": 1} if aligned else {}))
+    generator = torch.Generator().manual_seed(3)
+
+    def begin(rows, num_beams, steps):
+        beams = torch.randint(4, VOCAB, (len(rows), num_beams, 9), generator=generator)
+        beams[:, :, 0] = EOS
+        state = model.start(model.encode(padded(rows)))
+        model.step(beams[:, :1, 0], state)
+        state.spread(num_beams)
+        for t in range(1, steps):
+            model.step(beams[:, :, t], state)
+        return beams[:, :, steps:], state
+
+    searches = [(SOURCE[:2], 4, 5), (SOURCE[2:], 1, 3), (SOURCE, 2, 1)]
+    beams, apart = map(list, zip(*(begin(*search) for search in searches), strict=True))
+    generator.manual_seed(3)
+    _, together = zip(*(begin(*search) for search in searches), strict=True)
+    for t in range(4):
+        newest = [own[:, :, t] for own in beams]
+        outputs = model.step_together(newest, together)
+        for tokens, state, output in zip(newest, apart, outputs, strict=True):
+            torch.testing.assert_close(output.logits, model.step(tokens, state).logits)
+        if t == 1:
+            for states in (apart, together):
+                states[0].reorder(torch.tensor([[1, 0, 0, 3], [2, 2, 1, 0]]))
+                states[2].keep(torch.tensor([0, 2]))
+            beams[2] = beams[2][[0, 2]]
+
+
+@pytest.mark.parametrize("global_layers", [0, 1])
+def test_searches_that_go_on_together_align_as_each_does(global_layers):
+    model = make_model({"attention": "softmax"}, global_layers=global_layers)
+    sources, tokens = (SOURCE[:1], SOURCE[1:]), [torch.full((n, 1), EOS) for n in (1, 2)]
+    apart, together = (
+        [model.start(model.encode(padded(own))) for own in sources] for _ in range(2)
+    )
+    outputs = model.step_together(tokens, together, want_weights=True)
+    for own, state, output in zip(tokens, apart, outputs, strict=True):
+        alone = model.step(own, state, want_weights=True)
+        torch.testing.assert_close(output.cross_weights, alone.cross_weights)
+
+
 def heads(x):
     return x.unflatten(-1, (2, -1)).transpose(1, 2)
 
