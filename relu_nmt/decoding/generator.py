@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relu_nmt.data.batches import longest_first, pad_rows, shift_right
+from relu_nmt.data.batches import pad_rows, shift_right
 from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.decoding.batches import deal_batches, plan_batches
 from relu_nmt.decoding.beam_search import BeamSearch
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.decoding.constraints import SentencesLeft, TokenConstraints, length_limits
@@ -30,21 +31,8 @@ from relu_nmt.errors import ConfigError, OutOfMemoryError, is_out_of_memory
 from relu_nmt.io.worker_pool import FORKS, ordered_map
 from relu_nmt.models.encoder_decoder import EncoderDecoder
 
-DEFAULT_MAX_TOKENS = 12000
-MAX_LOGITS = {"cpu": 2**22, "cuda": 2**26}
-"""Entries of the [B, K, V] logits of a step where no batch size is given: 16 MB on a CPU, near
-the size of its caches, and 256 MB on a GPU."""
-BATCHES_EACH = 2
-"""Batches for each of several workers, at least, so that none waits long for the last one."""
-LEAST_SENTENCES = 8
-"""Of a batch of several workers, at least: a step of one takes as long as one of four."""
-LEAST_MAX_TOKENS = 2048
-"""Source tokens of a batch of several workers, at least, who share ``DEFAULT_MAX_TOKENS``, and with
-them the memory, otherwise."""
 MOST_LEFT = 0.25
 """Of a batch, the most sentences that are not done when the next one begins beside them."""
-MOST_BATCHES = 3
-"""That a worker gets at a time; then it tells what it has done."""
 CHUNK = 1024
 """Target tokens of references whose logits exist at a time; 128 MB for 32,000 symbols."""
 
@@ -158,12 +146,13 @@ class Generator:
         workers = min(workers, len(batches))
         if workers <= 1:
             return job.run(batches)
-        found = ordered_map(_run_batches, _dealt(batches, workers), workers, _start_worker, job)
-        return (each for _, of_worker in found for each in of_worker)
+        tasks = deal_batches(batches, workers)
+        found = ordered_map(_run_batches, tasks, workers, _start_worker, job)
+        return (each for _, of_task in found for each in of_task)
 
     def _batches(self, lengths: np.ndarray, workers: int = 1) -> list[np.ndarray]:
         device_type = self.ensemble.device.type
-        return plan_decoding_batches(lengths, self.config, len(self.symbols), device_type, workers)
+        return plan_batches(lengths, self.config, len(self.symbols), device_type, workers)
 
     def first_batch(self, lengths: np.ndarray) -> int:
         """Return how many of the longest sources are translated together.
@@ -537,46 +526,3 @@ def _run_batches(
     batches: Sequence[np.ndarray],
 ) -> list[tuple[np.ndarray, list[list[Hypothesis]]]]:
     return list(_jobs[-1].run(batches))
-
-
-def _dealt(batches: Sequence[np.ndarray], workers: int) -> list[Sequence[np.ndarray]]:
-    """Return tasks of several batches, which go on together, of like work for each worker."""
-    rounds = -(-len(batches) // (workers * MOST_BATCHES))
-    size = -(-len(batches) // rounds)
-    blocks = [batches[first : first + size] for first in range(0, len(batches), size)]
-    dealt = [block[worker::workers] for block in blocks for worker in range(workers)]
-    return [task for task in dealt if task]
-
-
-def plan_decoding_batches(
-    lengths: np.ndarray,
-    config: GenerationConfig,
-    vocab_size: int,
-    device_type: str = "cpu",
-    workers: int = 1,
-) -> list[np.ndarray]:
-    """Return the sentences of each batch, longest first.
-
-    Args:
-        lengths: source tokens of each sentence with the end symbol, [N].
-        config: ``max_tokens``, ``batch_size`` and ``beam``; with neither of the former, batches
-            are as large as suits the device, and small enough for each worker to have some.
-        vocab_size: number of target symbols.
-        device_type: ``cpu`` or ``cuda``.
-        workers: processes that share them.
-    """
-    max_tokens, batch_size = config.max_tokens, config.batch_size
-    if max_tokens is None and batch_size is None:
-        max_tokens = DEFAULT_MAX_TOKENS
-        max_logits = MAX_LOGITS.get(device_type, MAX_LOGITS["cpu"])
-        batch_size = max(1, max_logits // (config.beam * vocab_size))
-        if workers > 1:
-            share = -(-len(lengths) // (BATCHES_EACH * workers))
-            batch_size = min(batch_size, max(share, LEAST_SENTENCES))
-            max_tokens = max(max_tokens // workers, LEAST_MAX_TOKENS)
-
-    def most(longest: int) -> int:
-        fitting = len(lengths) if batch_size is None else batch_size
-        return fitting if max_tokens is None else min(fitting, max_tokens // longest)
-
-    return list(longest_first(lengths, most))
