@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 SECONDS_BETWEEN_SAMPLES = 0.1
+SHARE_OF_SAMPLES = 0.01
+"""Of the time that a command runs, at most: the system walks through all its pages each time."""
 
 
 class FailedCommand(Exception):
@@ -75,8 +77,12 @@ def run(
             raise FailedCommand(f"{command[0]}: {error.strerror}") from error
 
         def watch() -> None:
-            while not ended.wait(SECONDS_BETWEEN_SAMPLES):
+            pause = SECONDS_BETWEEN_SAMPLES
+            while not ended.wait(pause):
+                began = time.perf_counter()
                 done.peak_bytes = max(done.peak_bytes or 0, _memory_of_tree(process.pid)) or None
+                took = time.perf_counter() - began
+                pause = max(SECONDS_BETWEEN_SAMPLES, took / SHARE_OF_SAMPLES)
 
         watcher = threading.Thread(target=watch)
         watcher.start()

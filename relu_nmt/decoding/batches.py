@@ -48,6 +48,11 @@ def plan_batches(
             share = -(-len(lengths) // (BATCHES_EACH * workers))
             batch_size = min(batch_size, max(share, LEAST_SENTENCES))
             max_tokens = max(max_tokens // workers, LEAST_MAX_TOKENS)
+    if batch_size is not None and workers > 1:
+        number = -(-len(lengths) // batch_size)
+        if number > workers:  # as many for each, and of like size
+            number = workers * -(-number // workers)
+            batch_size = -(-len(lengths) // number)
 
     def most(longest: int) -> int:
         fitting = len(lengths) if batch_size is None else batch_size

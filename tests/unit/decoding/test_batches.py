@@ -43,6 +43,9 @@ def test_every_worker_has_batches_and_they_share_the_memory():
     assert len(batches_of(sentences, 4)) >= 8
     assert max(map(len, batches_of(sentences, 64))) == 8
     assert len(batches_of(sentences, 4, batch_size=100)) == 1
+    # Not 30, 30, 30 and 10 for two.
+    assert [len(batch) for batch in batches_of(sentences, 2, batch_size=30)] == [25] * 4
+    assert [len(batch) for batch in batches_of(sentences, 2, batch_size=40)] == [25] * 4
     assert {len(batch) for batch in batches_of(documents, 1)} <= {11, 1}
     assert max(len(batch) for batch in batches_of(documents, 4)) == 2
 
