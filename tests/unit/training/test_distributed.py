@@ -138,7 +138,8 @@ held = sum(state[p]["exp_avg"].to_local().numel() for p in model.parameters())
 calls["parts"], calls["held"] = sum(parts.values()), held
 with whole_weights(trainer.parts.objective):
     calls["whole"] = sum(p.numel() for p in model.parameters() if not hasattr(p, "placements"))
-print(process.rank, calls, flush=True)
+# In one piece: torchrun's processes write without a buffer, at the same time.
+print(f"{process.rank} {calls}\\n", end="", flush=True)
 
 for name, epochs in (("whole", (2,)), ("resumed", (1, 2))):
     for last in epochs:
