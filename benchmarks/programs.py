@@ -248,6 +248,9 @@ class Ours(FairseqLike):
         f"softmax, bfloat16, {WORKERS}",
         f"softmax, bfloat16 and shortlist, {WORKERS}",
         f"softmax, int8 and shortlist, {WORKERS}",
+        f"softmax, float32 and threshold, {WORKERS}",
+        f"softmax, bfloat16 and shortlist and threshold, {WORKERS}",
+        f"softmax, int8 and shortlist and threshold, {WORKERS}",
         f"reluformer, bfloat16 and shortlist, {WORKERS}",
     )
 
@@ -293,16 +296,16 @@ class Ours(FairseqLike):
 
     def decode(self, task: Decoding, variant: str) -> Command:
         """See :meth:`Program.decode`."""
-        attention, dtype, *more = variant.split(", ")
+        attention, options, *more = variant.split(", ")
         model = self.models / attention / "checkpoint_last.safetensors"
-        fewer = ["--shortlist", str(self.models / "shortlist/shortlist.txt")]
-        faster = {
+        flags_of = {
             "float32": [],
             "bfloat16": ["--bf16"],
-            "bfloat16 and shortlist": ["--bf16", *fewer],
             "int8": ["--int8"],
-            "int8 and shortlist": ["--int8", *fewer],
-        }[dtype]
+            "shortlist": ["--shortlist", str(self.models / "shortlist/shortlist.txt")],
+            "threshold": ["--beam-threshold", "1"],
+        }
+        faster = [flag for option in options.split(" and ") for flag in flags_of[option]]
         workers = task.threads if more else 1
         flags = [*self.generate_flags(task), "--workers", str(workers)]
         return self.command("generate", str(self.data), "--path", str(model), *flags, *faster)

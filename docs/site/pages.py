@@ -43,6 +43,7 @@ API = {
     ],
     "Layers": [
         "relu_nmt.modules.multihead",
+        "relu_nmt.modules.layer_cache",
         "relu_nmt.modules.feed_forward",
         "relu_nmt.modules.positions",
         "relu_nmt.modules.relative_positions",

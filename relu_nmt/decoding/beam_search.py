@@ -18,9 +18,12 @@ from relu_nmt.decoding.hypotheses import (
 )
 from relu_nmt.decoding.selectors import Candidates, Selector
 from relu_nmt.models.decoder_state import DecoderState
+from relu_nmt.modules.layer_cache import ComputedBeams
 
 MOST_DONE = 0.125
-"""Most of a batch that is done and yet computed, 0 to 1: to drop sentences copies all others."""
+"""Most of a batch that is done and yet kept, 0 to 1: to drop sentences copies all others."""
+MOST_COMPUTED = 0.75
+"""Of the beams, the most that are picked out to be computed; of more, all are."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,7 @@ class BeamSearch:
 
     Attributes:
         is_done: whether nothing is left to search.
+        num_live: hypotheses of all sentences that go on; at first as if all beams differed.
 
     Reference: Huang, Zhao and Ma 2017, "When to finish? Optimal beam search for neural text
     generation", for the bound behind the stop rules ``exact`` and, looser, ``ahead``; ``full`` is
@@ -132,6 +136,7 @@ class BeamSearch:
         self._history = SearchHistory(len(limits), config, eos)
         self._live = self._first_beams(len(limits), device)
         self._step = 0
+        self.num_live = len(limits) * config.beam
         self._has_ended = False
         self.is_done = len(limits) == 0
 
@@ -145,11 +150,6 @@ class BeamSearch:
         """What each model remembers of these sentences and beams."""
         return self._batch.states
 
-    @property
-    def num_open(self) -> int:
-        """How many sentences are not done."""
-        return int(self._batch.open.sum())
-
     def advance(self, log_probs: Tensor, weights: Tensor | None) -> None:
         """Choose the continuations of the beams.
 
@@ -161,6 +161,8 @@ class BeamSearch:
         batch.constraints.apply(log_probs, step)
         log_probs = log_probs.expand(-1, config.beam, -1)
         candidates = self._selector.select(log_probs, self._live.totals, step)
+        if config.beam_threshold is not None:
+            candidates = candidates.within(config.beam_threshold)
         ends = candidates.tokens == self._symbols.eos_index
         any_ends = bool(ends.any())
         live = self._continue(candidates, ends, any_ends)
@@ -184,18 +186,36 @@ class BeamSearch:
         self._step = step + 1
         self.is_done = not batch.open.any() or step == self._last_step
         if self.is_done:
+            self.num_live = 0
             return
+        computed = self._count_live(live.totals)
         for state in batch.states:
             if step == 0:
                 state.spread(config.beam, self._selector.num_groups)
             elif live.parents is not None:
                 state.reorder(live.parents)
+            state.computed = computed
         batch.constraints.advance(live.parents, live.tokens)
         self._live = live
 
     def results(self) -> list[list[Hypothesis]]:
         """Return the n best hypotheses of each sentence, with their prefixes, when it is done."""
         return self._history.results()
+
+    def _count_live(self, totals: Tensor) -> ComputedBeams | None:
+        """Count the hypotheses of open sentences; return their beams, if it pays to pick them out.
+
+        Args:
+            totals: of all beams [B, K]; -inf is no hypothesis.
+        """
+        is_open = self._batch.open
+        if self._config.beam_threshold is None:
+            self.num_live = int(is_open.sum()) * totals.size(1)
+            return None
+        is_live = (totals != -torch.inf) & torch.from_numpy(is_open).to(totals.device)[:, None]
+        self.num_live = int(is_live.sum())
+        few = self.num_live <= MOST_COMPUTED * is_live.numel()
+        return ComputedBeams.of(is_live) if few else None
 
     def _drop(self, batch: _Batch, live: _Live) -> _Live:
         """Let the sentences that are done leave the batch."""

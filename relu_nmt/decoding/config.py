@@ -70,6 +70,14 @@ class SearchOptions(BatchSizeOptions):
         constants={"--no-early-stop": "exact"},
         needs=SEARCHED,
     )
+    beam_threshold: float | None = option(
+        None,
+        "give up a hypothesis when its log-probability is more than so many nats below that of the "
+        "best continuation of its sentence, which leaves less to compute; by default none",
+        above=0,
+        metavar="NATS",
+        needs=[SEARCHED, ("sampling", False)],
+    )
     sampling: bool = option(
         False, "draw K hypotheses from the model instead of beam search", needs=SEARCHED
     )

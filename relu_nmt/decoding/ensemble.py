@@ -102,10 +102,16 @@ class Ensemble:
             model.step_together(tokens, of_model, want_weights)
             for model, of_model in zip(self.models, zip(*states, strict=True), strict=True)
         ]
-        return [self._joined(of_search) for of_search in zip(*outputs, strict=True)]
+        of_searches = zip(*outputs, strict=True)
+        return [self._joined(o, own.shape) for o, own in zip(of_searches, tokens, strict=True)]
 
-    def _joined(self, outputs: Sequence[StepOutput]) -> tuple[Tensor, Tensor | None]:
+    def _joined(
+        self, outputs: Sequence[StepOutput], shape: torch.Size
+    ) -> tuple[Tensor, Tensor | None]:
         log_probs = self.average([output.logits for output in outputs])
+        computed = outputs[0].computed
+        if computed is not None:
+            log_probs = computed.give(log_probs).view(*shape, -1)
         weights = [output.cross_weights for output in outputs if output.cross_weights is not None]
         return log_probs, torch.stack(weights).mean(0) if weights else None
 

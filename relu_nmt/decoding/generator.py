@@ -32,7 +32,7 @@ from relu_nmt.io.worker_pool import FORKS, ordered_map
 from relu_nmt.models.encoder_decoder import EncoderDecoder
 
 MOST_LEFT = 0.25
-"""Of a batch, the most sentences that are not done when the next one begins beside them."""
+"""Of a batch's hypotheses, the most that go on when the next one begins beside them."""
 CHUNK = 1024
 """Target tokens of references whose logits exist at a time; 128 MB for 32,000 symbols."""
 
@@ -213,7 +213,8 @@ class Generator:
         """
         while True:
             size = max((len(each.ids) for each in running.values()), default=0)
-            if sum(each.search.num_open for each in running.values()) <= MOST_LEFT * size:
+            live = sum(each.search.num_live for each in running.values())
+            if live <= MOST_LEFT * size * self.config.beam:
                 for number, begin in itertools.islice(starts, 1):
                     running[number] = begin()
             for number, each in running.items():
@@ -377,8 +378,12 @@ class Generator:
         """
         if not any(own.num_tokens for own in forced):
             return None
-        if self.config.sampling or self.config.diverse_beam_groups > 1:
-            flag = "--sampling" if self.config.sampling else "--diverse-beam-groups"
+        others = {
+            "--sampling": self.config.sampling,
+            "--diverse-beam-groups": self.config.diverse_beam_groups > 1,
+            "--beam-threshold": self.config.beam_threshold is not None,
+        }
+        for flag in itertools.compress(others, others.values()):
             raise ConfigError(f"{flag}: terms can be forced in plain beam search; leave it out")
         separator = -1 if self._separators is None else self._separators[1]
         return TermTracker(forced, context_sizes, separator)

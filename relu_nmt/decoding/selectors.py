@@ -1,6 +1,6 @@
 """Which continuations of the beams are taken: beam search, diverse beam search, sampling."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -27,6 +27,15 @@ class Candidates:
     totals: Tensor
     tokens: Tensor
     parents: Tensor | None
+
+    def within(self, threshold: float) -> "Candidates":
+        """Return them without those more than so many nats behind the best one of their group.
+
+        Reference: Freitag and Al-Onaizan 2017, "Beam search strategies for neural machine
+        translation", section 3, Eq. 1: the relative threshold is exp(-threshold).
+        """
+        behind = self.totals < self.totals[:, :, :1] - threshold
+        return replace(self, totals=self.totals.masked_fill(behind, -torch.inf))
 
 
 class BeamSelector:

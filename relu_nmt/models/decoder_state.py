@@ -22,7 +22,7 @@ from torch import Tensor
 
 from relu_nmt.attention.masks import TreeVisibility, Visibility
 from relu_nmt.attention.sentences import SentenceRows, SentenceView
-from relu_nmt.modules.multihead import LayerCache
+from relu_nmt.modules.layer_cache import ComputedBeams, LayerCache
 
 MOST_ROOM = 8
 """Steps that the caches hold room for: making room copies them, and unused room is memory.
@@ -41,10 +41,12 @@ class DecoderState:
     Attributes:
         shortlist: ids of the only symbols that may be written, int64 [V']; None for all.
         projection: gives their logits; None for the model's own.
+        computed: the beams that the next steps compute; None for all.
     """
 
     shortlist: Tensor | None = None
     projection: Callable[[Tensor], Tensor] | None = None
+    computed: ComputedBeams | None = None
 
     def __init__(
         self,

@@ -23,12 +23,8 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.decoder_state import DecoderState
 from relu_nmt.modules import position_schemes
-from relu_nmt.modules.multihead import (
-    CrossAttention,
-    LayerStep,
-    MultiheadAttention,
-    SelfAttention,
-)
+from relu_nmt.modules.layer_cache import ComputedBeams, LayerStep
+from relu_nmt.modules.multihead import CrossAttention, MultiheadAttention, SelfAttention
 from relu_nmt.modules.positions import (
     PositionConfig,
     PositionScheme,
@@ -247,22 +243,24 @@ class Decoder(TransformerStack):
         for the tokens of all searches at once.
 
         Args:
-            tokens: the newest token of each beam, [B, K] for each search, N in all.
-            states: of the searches, advanced in place.
+            tokens: the newest token of each beam, [B, K] for each search.
+            states: of the searches, advanced in place; N of their beams are computed in all.
         """
         embedded, seen = [], []
         for own_tokens, state in zip(tokens, states, strict=True):
-            own, places = state.grow(own_tokens), None
+            own, places, computed = state.grow(own_tokens), None, state.computed
             if own.sentences is not None:
                 places = own.sentences.visibility.query_positions().reshape(-1, 1)
-            x = self._embedded(own_tokens.reshape(-1, 1), state.length - 1, places)
-            embedded.append(x.view(1, own_tokens.numel(), -1))
-            seen.append((own, self.embedding.positions.relative(own), state.cross_visibility))
+            x = self._embedded(own_tokens.reshape(-1, 1), state.length - 1, places).transpose(0, 1)
+            embedded.append(x if computed is None else computed.take(x))
+            relative = self.embedding.positions.relative(own)
+            seen.append((computed, own, relative, state.cross_visibility))
         x = embedded[0] if len(embedded) == 1 else torch.cat(embedded, dim=1)
+        sizes = [part.size(1) for part in embedded]
         for i, layer in enumerate(self.layers):
             steps = [
-                LayerStep(own_tokens.numel(), *views, state.caches[i])
-                for own_tokens, views, state in zip(tokens, seen, states, strict=True)
+                LayerStep(size, *views, state.caches[i])
+                for size, views, state in zip(sizes, seen, states, strict=True)
             ]
             x = layer.step(x, steps)
         return self.final_norm(x)
@@ -273,13 +271,15 @@ class StepOutput:
     """One decoding step.
 
     Args:
-        logits: [B, K, V] float32.
+        logits: [B, K, V] float32; [1, N', V] where not all beams are computed.
         cross_weights: [B, K, S], the weights on the source (on a sentence of it, where it is
             aligned) that align tokens, see :meth:`Decoder.alignment_weights`, if asked for.
+        computed: which beams are; None: all.
     """
 
     logits: Tensor
     cross_weights: Tensor | None
+    computed: ComputedBeams | None = None
 
 
 class EncoderDecoder(nn.Module):
@@ -441,7 +441,11 @@ class EncoderDecoder(nn.Module):
             weights = [self.decoder.alignment_weights(record) for record in aligning]
         else:
             features = self.decoder.step(known, states)
-        sizes = [own.numel() for own in tokens]
+        shapes = [
+            tuple(own.shape) if state.computed is None else (1, len(state.computed.taken))
+            for own, state in zip(tokens, states, strict=True)
+        ]
+        sizes = [math.prod(shape) for shape in shapes]
         if all(state.projection is None for state in states):
             logits = self.logits(features).split(sizes, dim=1)
         else:
@@ -450,8 +454,8 @@ class EncoderDecoder(nn.Module):
                 for own, state in zip(features.split(sizes, dim=1), states, strict=True)
             ]
         return [
-            StepOutput(each.view(*own.shape, -1), weight)
-            for own, each, weight in zip(tokens, logits, weights, strict=True)
+            StepOutput(each.view(*shape, -1), weight, state.computed)
+            for shape, each, weight, state in zip(shapes, logits, weights, states, strict=True)
         ]
 
 

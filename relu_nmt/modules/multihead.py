@@ -5,7 +5,6 @@ attention to the whole document by the same projections.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -14,8 +13,9 @@ from torch import Tensor, nn
 from relu_nmt.attention.base import Attention
 from relu_nmt.attention.bias import ScoreBias
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.sentences import SentenceRows, SentenceView
+from relu_nmt.attention.sentences import SentenceRows
 from relu_nmt.modules.document_gate import DocumentGate
+from relu_nmt.modules.layer_cache import LayerCache, LayerStep
 from relu_nmt.modules.positions import RelativePositions
 
 
@@ -84,17 +84,24 @@ class MultiheadAttention(nn.Module):
             joined = self.gate(joined, self.attention.finish(whole, x))
         return self.out_proj(joined)
 
-    def finish_steps(self, made: Sequence[tuple[Tensor, Tensor | None]], x: Tensor) -> Tensor:
+    def finish_steps(
+        self, made: Sequence[tuple[Tensor, Tensor | None]], steps: Sequence[LayerStep], x: Tensor
+    ) -> Tensor:
         """Return the output [1, N, D] of all steps for the queries' x [1, N, D].
 
         Args:
-            made: the values of each step, of its own sentence or all, and of the whole document
-                where there are both; N vectors in all.
+            made: the values of all beams of each step, of its own sentence or all, and of the whole
+                document where there are both.
+            steps: which of them are computed, N in all.
             x: what the queries were made of.
         """
-        values, whole = zip(*made, strict=True)
-        document = [part for part in whole if part is not None]
-        return self.finish(_in_one_row(values), x, _in_one_row(document) if document else None)
+        both = zip(made, steps, strict=True)
+        newest = [[step.newest(x) for x in own if x is not None] for own, step in both]
+        values, *whole = (
+            parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+            for parts in zip(*newest, strict=True)
+        )
+        return self.finish(values, x, *whole)
 
     def numbered(self, x: Tensor, projection: nn.Module, rows: SentenceRows, width: int) -> Tensor:
         """Add to queries and keys what the projection makes of the numbers of their sentences.
@@ -145,7 +152,7 @@ class SelfAttention(MultiheadAttention):
         values, whole = self._values(self.qkv(x), visibility, relative)
         return self.finish(values, x, whole)
 
-    def step(self, x: Tensor, steps: "Sequence[LayerStep]") -> Tensor:
+    def step(self, x: Tensor, steps: Sequence[LayerStep]) -> Tensor:
         """Map the newest tokens of all steps [1, N, D] to [1, N, D].
 
         The caches get their keys and values, and give those of earlier tokens too.
@@ -153,21 +160,21 @@ class SelfAttention(MultiheadAttention):
         parts = self.qkv(x).split([step.num_tokens for step in steps], dim=1)
         made = [
             self._values(
-                own.reshape(-1, step.visibility.num_queries, own.size(2)),  # [R, k, 3 D]
+                step.beams(own, step.visibility.num_queries),  # [R, k, 3 D]
                 step.visibility,
                 step.relative,
                 step.cache,
             )
             for own, step in zip(parts, steps, strict=True)
         ]
-        return self.finish_steps(made, x)
+        return self.finish_steps(made, steps, x)
 
     def _values(
         self,
         parts: Tensor,
         visibility: Visibility,
         relative: RelativePositions | None,
-        cache: "LayerCache | None" = None,
+        cache: LayerCache | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Return the values [R, k, D] of queries, keys and values [R, k, 3 D].
 
@@ -192,7 +199,7 @@ class SelfAttention(MultiheadAttention):
         parts: Tensor,
         visibility: Visibility,
         relative: RelativePositions | None,
-        cache: "LayerCache | None",
+        cache: LayerCache | None,
         used: int,
     ) -> Tensor:
         """Return the values [R, k, D] of queries, keys and values [R, k, 3 D].
@@ -231,7 +238,7 @@ class CrossAttention(MultiheadAttention):
         super().__init__(embed_dim, attention, gated)
         self.q, self.kv = self.draw_projections(1, 2)
 
-    def remember(self, memory: Tensor, rows: SentenceRows | None = None) -> "LayerCache":
+    def remember(self, memory: Tensor, rows: SentenceRows | None = None) -> LayerCache:
         """Return a cache with the keys and values of a memory.
 
         Args:
@@ -270,7 +277,7 @@ class CrossAttention(MultiheadAttention):
         values, of_document = self._values(self.q(x), visibility, heads, whole)
         return self.finish(values, x, of_document)
 
-    def step(self, x: Tensor, steps: "Sequence[LayerStep]") -> Tensor:
+    def step(self, x: Tensor, steps: Sequence[LayerStep]) -> Tensor:
         """Map the newest tokens of all steps [1, N, D] to [1, N, D]; caches give the memories."""
         queries = self.q(x).split([step.num_tokens for step in steps], dim=1)
         made = []
@@ -279,9 +286,9 @@ class CrossAttention(MultiheadAttention):
             local = visibility.sentences
             heads = cache.source if local is None else cache.paired(local)
             whole = None if cache.whole is None else cache.whole.source
-            q = q.reshape(-1, visibility.num_queries, q.size(2))  # [B, K, D]
+            q = step.beams(q, visibility.num_queries)  # [B, K, D]
             made.append(self._values(q, visibility, [heads], whole))
-        return self.finish_steps(made, x)
+        return self.finish_steps(made, steps, x)
 
     def _values(
         self,
@@ -313,117 +320,3 @@ class CrossAttention(MultiheadAttention):
     def _attend(self, q: Tensor, heads: tuple[Tensor, Tensor], visibility: Visibility) -> Tensor:
         """Return the values [B, N, D] of queries [B, N, D] with these heads of keys and values."""
         return self.attend(self.attention.map_queries(self.split(q)), *heads, visibility)
-
-
-@dataclass(frozen=True)
-class LayerStep:
-    """What the newest tokens of some hypotheses see in one layer of a decoder.
-
-    Args:
-        num_tokens: of them, N = R k = B K.
-        visibility: which entries of the cache the beams of each tree see, themselves included.
-        relative: what the scheme of positions does to queries, keys and scores.
-        memory_visibility: which of the memory the beams of each sentence see.
-        cache: keys and values.
-    """
-
-    num_tokens: int
-    visibility: Visibility
-    relative: RelativePositions | None
-    memory_visibility: Visibility
-    cache: "LayerCache"
-
-
-class LayerCache:
-    """Keys and values of one decoder layer in step-by-step decoding.
-
-    ``R`` trees of hypotheses have k beams and M entries for the tokens of each; see
-    :mod:`relu_nmt.models.decoder_state`.
-
-    Args:
-        source: keys and values of the source, [B, H, S, d] each, once a sentence.
-        in_rows: they are in rows of one sentence each, [R, H, L, d].
-        whole: the cache for the attention to the whole document, where both are joined.
-
-    Attributes:
-        target: keys and values of the tokens so far, [R, H, M, d] each; None before the first.
-    """
-
-    def __init__(
-        self,
-        source: tuple[Tensor, Tensor],
-        in_rows: bool = False,
-        whole: "LayerCache | None" = None,
-    ) -> None:
-        self.source = source
-        self.in_rows = in_rows
-        self._paired: tuple[Tensor, Tensor] | None = None
-        self.whole = whole
-        self.target: tuple[Tensor, Tensor] | None = None
-
-    def contiguous(self) -> "LayerCache":
-        """Return it with copied keys and values: heads are views, which every step would copy."""
-        keys, values = (part.contiguous() for part in self.source)
-        whole = None if self.whole is None else self.whole.contiguous()
-        return LayerCache((keys, values), self.in_rows, whole)
-
-    def paired(self, local: SentenceView) -> tuple[Tensor, Tensor]:
-        """Return the keys and values that each row of queries sees, [R, H, L, d] each."""
-        keys, values = self.source
-        if self._paired is None or local.changed is None:
-            self._paired = local.paired(keys), local.paired(values)
-        elif local.pairs is not None and len(local.changed):
-            rows = local.pairs[local.changed]
-            for kept, part in zip(self._paired, self.source, strict=True):
-                kept.index_copy_(0, local.changed, part.index_select(0, rows))
-        return self._paired
-
-    def put(self, keys: Tensor, values: Tensor, used: int) -> tuple[Tensor, Tensor]:
-        """Store what the newest tokens add; return all that is in use.
-
-        Args:
-            keys: [R, H, k, d].
-            values: [R, H, k, d].
-            used: entries in use, the new ones being the last k.
-
-        Returns:
-            keys and values, [R, H, used, d] each.
-        """
-        if self.target is None:
-            self.target = keys, values
-        else:
-            new = slice(used - keys.size(2), used)
-            self.target[0][:, :, new], self.target[1][:, :, new] = keys, values
-        return self.target[0][:, :, :used], self.target[1][:, :, :used]
-
-    def take(self, trees: Tensor, entries: Tensor) -> None:
-        """Make the caches anew from these entries [R', M'] of these trees [R']."""
-        if self.target is not None:
-            keys, values = self.target
-            self.target = _take(keys, trees, entries), _take(values, trees, entries)
-        if self.whole is not None:
-            self.whole.take(trees, entries)
-
-    def select_source(self, sentences: Tensor) -> None:
-        """Keep the sources with these indices; rows of sentences all stay, as pairs name them."""
-        if self.in_rows:
-            if self.whole is not None:
-                self.whole.select_source(sentences)
-            return
-        keys, values = self.source
-        self.source = keys.index_select(0, sentences), values.index_select(0, sentences)
-
-
-def _take(x: Tensor, trees: Tensor, entries: Tensor) -> Tensor:
-    """Return [R', H, M', d] of x [R, H, M, d]: entries [R', M'] of trees [R']."""
-    _, num_heads, num_entries, width = x.shape
-    heads = trees[:, None] * num_heads + torch.arange(num_heads, device=x.device)
-    index = heads[:, :, None] * num_entries + entries[:, None]  # [R', H, M']
-    # Whole vectors are copied, which ``gather`` would do number by number.
-    return x.reshape(-1, width).index_select(0, index.flatten()).view(*index.shape, width)
-
-
-def _in_one_row(parts: Sequence[Tensor]) -> Tensor:
-    """Return all vectors of parts [B, N, D] in one row, [1, N', D]."""
-    rows = [part.reshape(1, -1, part.size(2)) for part in parts]
-    return rows[0] if len(rows) == 1 else torch.cat(rows, dim=1)

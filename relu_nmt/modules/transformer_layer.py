@@ -21,7 +21,8 @@ from relu_nmt.dropout import Dropout
 from relu_nmt.modules import norms
 from relu_nmt.modules.config import TransformerOptions
 from relu_nmt.modules.feed_forward import build_feed_forward
-from relu_nmt.modules.multihead import CrossAttention, LayerStep, SelfAttention
+from relu_nmt.modules.layer_cache import LayerStep
+from relu_nmt.modules.multihead import CrossAttention, SelfAttention
 from relu_nmt.modules.positions import RelativePositions
 
 

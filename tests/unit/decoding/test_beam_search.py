@@ -158,6 +158,8 @@ def test_reported_scores_equal_rescoring_by_the_full_forward_pass(attention, pre
         {"beam": 3, "stop_rule": "exact", "lenpen": 0.5},
         {"beam": 4, "no_repeat_ngram_size": 2, "print_alignment": "hard"},
         {"beam": 4, "diverse_beam_groups": 2},
+        {"beam": 5, "beam_threshold": 0.7},
+        {"beam": 4, "diverse_beam_groups": 2, "beam_threshold": 0.5},
         {"beam": 3, "sampling": True},
         {"beam": 3, "sampling": True, "sampling_topk": 5},
         {"beam": 3, "sampling": True, "sampling_topp": 0.8, "temperature": 0.7},
@@ -194,6 +196,56 @@ def test_a_sentence_is_translated_alike_in_any_company(attention, settings, monk
     for together, own in zip(generator.translate(given), alone, strict=True):
         same(together, own)
     assert max(steps) > 1, "no search began beside another"
+
+
+def search_slowly(model, source, beam, threshold, limit):
+    """Return the hypotheses of a beam search with a threshold, by the full forward pass."""
+    going_on, ended = [((), 0.0)], []
+    for step in range(limit + 1):
+        found = []
+        for words, total in going_on:
+            allowed = [EOS] if step == limit else [EOS, *range(UNK, 7)] if step else range(UNK, 7)
+            for token in allowed:
+                gain = log_prob_of(model, source, [*words, token])[-1].item()
+                found.append(((*words, token), total + gain))
+        found.sort(key=lambda each: -each[1])
+        found = [each for each in found if each[1] >= found[0][1] - threshold]
+        ended += [each for each in found[:beam] if each[0][-1] == EOS]
+        going_on = [each for each in found[: 2 * beam] if each[0][-1] != EOS][:beam]
+        if len(ended) >= beam:
+            break
+    return sorted(ended, key=lambda each: -each[1] / len(each[0]))
+
+
+@pytest.mark.parametrize("beam", [1, 2, 5])
+@pytest.mark.parametrize("threshold", [0.2, 1.0, 3.0])
+def test_the_threshold_gives_up_what_is_far_behind(beam, threshold):
+    fewer = 0
+    for seed in range(8):
+        model = ToyModel(seed=seed, sharpness=1.0)
+        settings = {"beam": beam, "nbest": beam, "max_len_b": 6, "stop_rule": "full"}
+        found = generate(model, SOURCES, beam_threshold=threshold, **settings)
+        whole = generate(model, SOURCES, **settings)
+        for source, hypotheses, of_all in zip(SOURCES, found, whole, strict=True):
+            expected = search_slowly(model, source, beam, threshold, limit=6)[:beam]
+            assert [tuple(h.tokens) for h in hypotheses] == [words for words, _ in expected]
+            for hypothesis, (words, total) in zip(hypotheses, expected, strict=True):
+                assert hypothesis.score == pytest.approx(total / len(words), abs=1e-5)
+            fewer += len(hypotheses) < len(of_all)
+    assert fewer or beam == 1 or threshold > 1
+
+
+def test_what_the_threshold_gives_up_is_not_computed():
+    model, rows = real_model("softmax"), []
+    model.output_projection.register_forward_hook(lambda _, x, __: rows.append(x[0].size(1)))
+    sources = random_sources(16, seed=2, vocab_size=40)
+    settings = {"beam": 5, "max_len_b": 10, "min_len": 10}
+    generate(model, sources, **settings)
+    all_of_them = sum(rows)
+    rows.clear()
+    generate(model, sources, beam_threshold=0.3, **settings)
+    assert len(rows) == 11
+    assert sum(rows) < 0.7 * all_of_them
 
 
 def test_hypotheses_are_sorted_distinct_and_add_up():
@@ -351,7 +403,7 @@ class TwoOutputs(ToyModel):
     def step(self, tokens, state, want_weights=False):
         state.memory = torch.cat([state.memory, tokens[:, :, None]], dim=2)
         rows = [[self.after(beam[1:]) for beam in beams] for beams in state.memory.tolist()]
-        return SimpleNamespace(logits=torch.tensor(rows), cross_weights=None)
+        return SimpleNamespace(logits=torch.tensor(rows), cross_weights=None, computed=None)
 
     def after(self, written):
         new = written[self.size :]

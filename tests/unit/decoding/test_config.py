@@ -44,6 +44,11 @@ def test_fairseqs_flags_and_defaults():
         ({"unkpen": -math.inf}, "--unkpen -inf"),
         ({"sampling": True, "sampling_topk": 0}, "--sampling-topk 0"),
         ({"sampling": True, "sampling_topp": 1.5}, "--sampling-topp 1.5"),
+        ({"beam_threshold": 0.0}, "--beam-threshold 0"),
+        (
+            {"beam_threshold": 1.0, "sampling": True},
+            "--beam-threshold 1 does nothing with --sampling",
+        ),
         ({"sampling_topk": 3}, "--sampling-topk 3 does nothing without --sampling"),
         ({"sampling_topp": 0.5}, "--sampling-topp 0.5 does nothing without --sampling"),
         ({"seed": 2}, "--seed 2 does nothing without --sampling"),

@@ -299,7 +299,7 @@ def test_the_best_of_all_outputs_with_terms_of_each_sentence_is_found():
 
 def test_terms_go_with_plain_beam_search_alone():
     source = source_of([4], ForcedTerms(((5,),)))
-    for other in ({"sampling": True}, {"diverse_beam_groups": 5}):
+    for other in ({"sampling": True}, {"diverse_beam_groups": 5}, {"beam_threshold": 1.0}):
         generator = Generator([ToyModel()], GenerationConfig(**other), Dictionary())
         flag = "--" + next(iter(other)).replace("_", "-")
         with pytest.raises(ConfigError, match=f"{flag}: terms can be forced in plain beam search"):

@@ -63,7 +63,8 @@ class ToyModel(nn.Module):
         if want_weights:  # each token looks at the source position "token number modulo length"
             length = state.source.size(1)
             weights = nn.functional.one_hot(tokens % length, length).float()
-        return SimpleNamespace(logits=self.logits(state.memory), cross_weights=weights)
+        logits = self.logits(state.memory)
+        return SimpleNamespace(logits=logits, cross_weights=weights, computed=None)
 
     def logits(self, features):
         return features @ self.out

@@ -17,8 +17,9 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.encoder_decoder import EncoderDecoder
 from relu_nmt.models.objective import TranslationObjective
-from relu_nmt.modules import position_schemes
+from relu_nmt.modules import layer_cache, position_schemes
 from relu_nmt.modules.document_gate import DocumentGate
+from relu_nmt.modules.layer_cache import ComputedBeams
 from relu_nmt.modules.positions import sinusoids
 
 PAD, EOS, SEP, TSEP, VOCAB = 1, 2, 3, 4, 20  # separators differ, as in two dictionaries
@@ -206,6 +207,34 @@ def test_searches_that_go_on_together_take_the_steps_of_each(choices, aligned):
                 states[0].reorder(torch.tensor([[1, 0, 0, 3], [2, 2, 1, 0]]))
                 states[2].keep(torch.tensor([0, 2]))
             beams[2] = beams[2][[0, 2]]
+
+
+@pytest.mark.parametrize("choices", MECHANISMS)
+@pytest.mark.parametrize("aligned", [False, True])
+def test_computed_beams_are_as_they_would_be_among_all(choices, aligned, monkeypatch):
+    monkeypatch.setattr(layer_cache, "MULTIPLE", 2)
+    model = make_model(choices, aligned, **({"global_layers": 1} if aligned else {}))
+    generator = torch.Generator().manual_seed(3)
+    tokens = torch.randint(4, VOCAB, (len(SOURCE), 4, 7), generator=generator)
+    some, every = (model.start(model.encode(padded(SOURCE))) for _ in range(2))
+    for state in (some, every):
+        model.step(torch.full((len(SOURCE), 1), EOS), state)
+        state.spread(4)
+    computed = 0
+    for t in range(7):
+        live = torch.rand(tokens.shape[:2], generator=generator) < 0.4
+        live[:, t % 4] = True
+        some.computed = ComputedBeams.of(live)
+        found, expected = (model.step(tokens[:, :, t], state) for state in (some, every))
+        assert some.computed is not None and found.logits.shape[:2] == (1, len(some.computed.taken))
+        computed += found.logits.size(1)
+        logits = some.computed.give(found.logits).view_as(expected.logits)
+        torch.testing.assert_close(logits[live], expected.logits[live])
+        # No hypothesis goes on from one that is not computed.
+        parents = torch.where(live, torch.arange(4), t % 4)
+        for state in (some, every):
+            state.reorder(parents)
+    assert computed < 0.8 * tokens.numel()
 
 
 @pytest.mark.parametrize("global_layers", [0, 1])
