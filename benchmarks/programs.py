@@ -24,7 +24,9 @@ BEAM = 5
 MOST_TOKENS = 200
 WORKERS = "workers"
 """What the names of decodings by as many workers of one thread as there are threads end with."""
-TRANSLATED = re.compile(r"Translated [\d,]+ (?:sentences|groups|documents) .*? in ([\d.]+)s")
+TRANSLATED = re.compile(
+    r"Translated ([\d,]+) (?:sentences|groups|documents) .*? in ([\d.]+)s(?: \(([\d.]+) )?"
+)
 
 
 @dataclass(frozen=True)
@@ -219,12 +221,10 @@ class FairseqLike(Program):
 
     def translated(self, task: Decoding, run: Run) -> tuple[float, list[str]]:
         """See :meth:`Program.translated`; from the lines ``Translated`` and ``H-``."""
-        match = TRANSLATED.search(run.text)
-        if match is None:
-            raise FailedCommand(f"{self.name} printed no line 'Translated ...'")
+        seconds = _seconds_told(self.name, run)
         hypotheses = re.findall(r"^H-(\d+)\t\S+\t(.*)$", run.text, re.MULTILINE)
         found = {int(number): text for number, text in hypotheses}
-        return float(match[1]), [found[number] for number in sorted(found)]
+        return seconds, [found[number] for number in sorted(found)]
 
 
 class Ours(FairseqLike):
@@ -370,9 +370,18 @@ class CTranslate2(Program):
 
     def translated(self, task: Decoding, run: Run) -> tuple[float, list[str]]:
         """See :meth:`Program.translated`."""
-        match = TRANSLATED.search(run.text)
-        assert match is not None, "our own script prints it"
-        return float(match[1]), (self.folder / "translations").read_text("utf-8").splitlines()
+        lines = (self.folder / "translations").read_text("utf-8").splitlines()
+        return _seconds_told(self.name, run), lines
+
+
+def _seconds_told(name: str, run: Run) -> float:
+    """Return the seconds of the line ``Translated``."""
+    match = TRANSLATED.search(run.text)
+    if match is None:
+        raise FailedCommand(f"{name} printed no line 'Translated ...'")
+    number, seconds, rate = match.groups()
+    # fairseq tells seconds to a tenth, and sentences a second to a hundredth.
+    return int(number.replace(",", "")) / float(rate) if rate else float(seconds)
 
 
 def _preprocess_flags(text: Path, destination: Path, workers: int) -> list[str]:

@@ -59,7 +59,7 @@ def test_translations_in_the_order_of_the_input(modules, tmp_path):
         "H-1\t-0.5\ta hou@@ se",
         "D-1\t-0.5\ta house",
         "H-0\t-0.1\tyes",
-        "2026 | INFO | Translated 2 sentences (7 tokens) in 0.25s (8 sentences/s, 28 tokens/s)",
+        "2026 | Translated 2 sentences (7 tokens) in 0.2s (8.00 sentences/s, 28.00 tokens/s)",
     ]
     run = printed(modules, *((1.0, line) for line in lines))
     fairseq = program(modules, "fairseq", tmp_path)
