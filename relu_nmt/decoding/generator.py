@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relu_nmt.data.batches import pad_rows, shift_right
+from relu_nmt.data.batches import pad_rows
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.decoding.batches import deal_batches, plan_batches
 from relu_nmt.decoding.beam_search import BeamSearch
@@ -18,7 +18,8 @@ from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.decoding.constraints import SentencesLeft, TokenConstraints, length_limits
 from relu_nmt.decoding.ensemble import Ensemble
 from relu_nmt.decoding.forced_terms import ForcedTerms, Term, TermSelector, TermTracker
-from relu_nmt.decoding.hypotheses import Hypothesis, LengthPenalty
+from relu_nmt.decoding.hypotheses import Hypothesis
+from relu_nmt.decoding.reference_scores import score_references
 from relu_nmt.decoding.selectors import (
     BeamSelector,
     SamplingSelector,
@@ -33,8 +34,6 @@ from relu_nmt.models.encoder_decoder import EncoderDecoder
 
 MOST_LEFT = 0.25
 """Of a batch's hypotheses, the most that go on when the next one begins beside them."""
-CHUNK = 1024
-"""Target tokens of references whose logits exist at a time; 128 MB for 32,000 symbols."""
 
 
 class Generator:
@@ -188,7 +187,10 @@ class Generator:
     def _score(self, sources: Sequence[SourceSentence]) -> list[list[Hypothesis]]:
         src_tokens = self._padded([source.ids for source in sources])
         with self._telling_of_memory(src_tokens):
-            return self.score(src_tokens, self._padded(_references(sources)))
+            tgt_tokens = self._padded(_references(sources))
+            return score_references(
+                self.ensemble, self.config, self.symbols, src_tokens, tgt_tokens
+            )
 
     def _run(
         self, starts: Iterator[tuple[int, Callable[[], "_Search"]]]
@@ -420,41 +422,6 @@ class Generator:
                 "does not help, the training of the model has diverged"
             )
         return "the model's scores are not finite (training diverged)"
-
-    def score(self, src_tokens: Tensor, tgt_tokens: Tensor) -> list[list[Hypothesis]]:
-        """Return each reference as the only hypothesis of its sentence, scored like one.
-
-        There is no search, only one forward pass (``--score-reference``).
-
-        Args:
-            src_tokens: [B, S] int64, right-padded, ending in the end symbol.
-            tgt_tokens: [B, T] int64, right-padded, ending in the end symbol.
-        """
-        pad, models = self.symbols.pad_index, self.ensemble.models
-        prev_output_tokens = shift_right(tgt_tokens, pad, self.symbols.eos_index)
-        real = tgt_tokens != pad
-        targets = tgt_tokens[real]  # [N]
-        chosen = []
-        with self.ensemble.evaluating():
-            features = [model(src_tokens, prev_output_tokens)[real] for model in models]
-            for start in range(0, len(targets), CHUNK):
-                chunk = slice(start, start + CHUNK)
-                log_probs = self.ensemble.average(
-                    [model.logits(own[chunk]) for model, own in zip(models, features, strict=True)]
-                )  # [C, V]
-                chosen.append(log_probs.gather(1, targets[chunk, None])[:, 0])
-        scores = torch.cat(chosen).split(real.sum(1).tolist())
-        penalty = LengthPenalty.of(self.config)
-        return [
-            [
-                Hypothesis(
-                    tokens=row[mask].cpu().numpy(),
-                    score=float(own.double().sum()) / penalty(len(own)),
-                    positional_scores=own.cpu().numpy(),
-                )
-            ]
-            for row, mask, own in zip(tgt_tokens, real, scores, strict=True)
-        ]
 
     def _selector(
         self,

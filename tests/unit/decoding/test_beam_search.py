@@ -11,7 +11,9 @@ from relu_nmt.data.batches import pad_rows
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.decoding import generator as generator_module
 from relu_nmt.decoding.config import GenerationConfig
+from relu_nmt.decoding.ensemble import Ensemble
 from relu_nmt.decoding.generator import Generator
+from relu_nmt.decoding.reference_scores import score_references
 from relu_nmt.decoding.translations import SourceSentence
 from relu_nmt.errors import ConfigError
 from relu_nmt.models.config import TransformerConfig
@@ -136,12 +138,12 @@ def test_reported_scores_equal_rescoring_by_the_full_forward_pass(attention, pre
     sources = random_sources(12, seed=1, vocab_size=40)
     settings = {"beam": 4, "nbest": 4, "lenpen": 0.7, "max_len_b": 12}
     found = generate(model, sources, **settings)
-    scorer = Generator([model], GenerationConfig(lenpen=0.7, score_reference=True), Dictionary())
+    config = GenerationConfig(lenpen=0.7, score_reference=True)
     src_tokens = pad_rows([s.numpy() for s in sources], Dictionary.pad_index)
     lengths = set()
     for rank in range(4):
         targets = pad_rows([h[rank].tokens for h in found], Dictionary.pad_index)
-        rescored = scorer.score(src_tokens, targets)
+        rescored = score_references(Ensemble([model]), config, Dictionary(), src_tokens, targets)
         for hypotheses, [reference] in zip(found, rescored, strict=True):
             same([hypotheses[rank]], [reference])
             lengths.add(len(reference.tokens))

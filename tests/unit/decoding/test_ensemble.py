@@ -7,6 +7,7 @@ from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.decoding.ensemble import Ensemble
 from relu_nmt.decoding.generator import Generator
+from relu_nmt.decoding.reference_scores import score_references
 from relu_nmt.errors import ConfigError
 
 SOURCE = torch.tensor([[4, 5, 6, 2], [6, 2, 1, 1]])
@@ -45,9 +46,10 @@ def test_alignments_are_averaged_and_ensembles_score_references():
     models = [ToyModel(seed=seed) for seed in (1, 2)]
     found = generate(models, print_alignment="hard", nbest=1)
     assert all(len(h.alignment) == len(h.tokens) for [h] in found)
-    generator = Generator(models, GenerationConfig(score_reference=True), Dictionary())
+    ensemble, config = Ensemble(models), GenerationConfig(score_reference=True)
     for row, [h] in zip(SOURCE, found, strict=True):
-        [[scored]] = generator.score(row[row != 1][None], torch.from_numpy(h.tokens)[None])
+        source, target = row[row != 1][None], torch.from_numpy(h.tokens)[None]
+        [[scored]] = score_references(ensemble, config, Dictionary(), source, target)
         assert scored.score == pytest.approx(h.score, abs=1e-5)
 
 

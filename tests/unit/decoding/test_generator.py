@@ -7,6 +7,7 @@ from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.decoding import generator as generator_module
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.decoding.generator import Generator
+from relu_nmt.decoding.reference_scores import score_references
 from relu_nmt.decoding.translations import SourceSentence
 
 
@@ -68,5 +69,6 @@ def test_references_are_scored_in_order():
     found = generator.translate([SourceSentence(own, reference=target) for own, target in pairs])
     for source, target, [h] in zip(sources, targets, found, strict=True):
         assert h.tokens.tolist() == target.tolist()
-        [[alone]] = generator.score(torch.tensor(source)[None], torch.tensor(target)[None])
+        rows = torch.tensor(source)[None], torch.tensor(target)[None]
+        [[alone]] = score_references(generator.ensemble, config, Dictionary(), *rows)
         assert h.score == pytest.approx(alone.score, abs=1e-5)
