@@ -40,6 +40,8 @@ SHOWN_NAMES = 3
 _PACKED = re.compile(r"(?P<module>.*\b\w*attention)\.in_proj_(?P<kind>weight|bias)(?P<rest>.*)")
 _VISION_PART = re.compile(r"\bblocks\.(\d+)\.(attention|feed_forward)(_branch)?\.")
 _VISION_NAMES = {"attention": "self_attention", "feed_forward": "feed_forward"}
+_MOST_HEADER = 100_000_000
+"""Bytes of a safetensors header, at most; the file begins with their number, then comes a {."""
 _PICKLE_STARTS = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 
 
@@ -263,13 +265,15 @@ def _check_is_safetensors(path: Path) -> None:
         raise CheckpointError(f"{path}: no such checkpoint{_beside(path)}") from None
     except OSError as error:
         raise CheckpointError(f"{path}: cannot read the checkpoint ({error.strerror})") from error
-    if start.startswith(_PICKLE_STARTS):
+    # A header may be as long as the first two bytes of a pickle say.
+    has_header = start[8:] == b"{" and int.from_bytes(start[:8], "little") < _MOST_HEADER
+    if start.startswith(_PICKLE_STARTS) and not has_header:
         raise CheckpointError(
             f"{path}: a pickled PyTorch or fairseq checkpoint, which could run any code when "
             "read; only checkpoints of relu_nmt (.safetensors) are loaded, and "
             f"relu-nmt-import-fairseq makes one of fairseq's{_beside(path)}"
         )
-    if len(start) < 9 or start[8:9] != b"{":
+    if not has_header:
         raise CheckpointError(
             f"{path}: not a checkpoint (no safetensors header), or damaged; "
             f"give a file that relu-nmt-train wrote{_beside(path)}"

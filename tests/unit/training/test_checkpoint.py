@@ -120,6 +120,22 @@ def test_truncated_files(tmp_path, kept):
         assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_a_header_whose_length_begins_as_a_pickle_does(tmp_path, protocol):
+    path, wanted = tmp_path / "c.safetensors", 0x10080 + 0x100 * protocol
+
+    def length_with(note):
+        save_checkpoint(path, Checkpoint({"w": torch.ones(1)}, {"note": note}, {}))
+        return int.from_bytes(path.read_bytes()[:8], "little")
+
+    size = wanted - length_with("") - 16  # checksums have about as many digits
+    while length_with("x" * size) < wanted:
+        size += 1
+    assert path.read_bytes().startswith(bytes([0x80, protocol]))
+    assert read_metadata(path) == {"note": "x" * size}
+    assert load_checkpoint(path).model_tensors["w"].item() == 1
+
+
 def test_foreign_files(tmp_path):
     torch.save({"w": torch.ones(1)}, tmp_path / "new.pt")
     torch.save({"w": torch.ones(1)}, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
