@@ -29,9 +29,9 @@ class ComputedBeams:
             those that are not computed.
 
     Example:
-        >>> beams = ComputedBeams.of(torch.tensor([[True, False], [True, True]]))
-        >>> beams.taken.tolist(), beams.given.tolist()
-        ([0, 2, 3], [0, 0, 1, 2])
+        >>> beams = ComputedBeams.of(torch.tensor([[True, False]] * 16))
+        >>> beams.taken[:4].tolist(), beams.given[:4].tolist()
+        ([0, 2, 4, 6], [0, 0, 1, 1])
     """
 
     taken: Tensor

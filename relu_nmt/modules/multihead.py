@@ -95,8 +95,10 @@ class MultiheadAttention(nn.Module):
             steps: which of them are computed, N in all.
             x: what the queries were made of.
         """
-        both = zip(made, steps, strict=True)
-        newest = [[step.newest(x) for x in own if x is not None] for own, step in both]
+        newest = [
+            [step.newest(part) for part in own if part is not None]
+            for own, step in zip(made, steps, strict=True)
+        ]
         values, *whole = (
             parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
             for parts in zip(*newest, strict=True)
