@@ -219,7 +219,7 @@ def search_slowly(model, source, beam, threshold, limit):
     return sorted(ended, key=lambda each: -each[1] / len(each[0]))
 
 
-@pytest.mark.parametrize("beam", [1, 2, 5])
+@pytest.mark.parametrize("beam", [2, 3, 5])
 @pytest.mark.parametrize("threshold", [0.2, 1.0, 3.0])
 def test_the_threshold_gives_up_what_is_far_behind(beam, threshold):
     fewer = 0
@@ -234,7 +234,7 @@ def test_the_threshold_gives_up_what_is_far_behind(beam, threshold):
             for hypothesis, (words, total) in zip(hypotheses, expected, strict=True):
                 assert hypothesis.score == pytest.approx(total / len(words), abs=1e-5)
             fewer += len(hypotheses) < len(of_all)
-    assert fewer or beam == 1 or threshold > 1
+    assert fewer or threshold > 1
 
 
 def test_what_the_threshold_gives_up_is_not_computed():

@@ -45,6 +45,7 @@ def test_fairseqs_flags_and_defaults():
         ({"sampling": True, "sampling_topk": 0}, "--sampling-topk 0"),
         ({"sampling": True, "sampling_topp": 1.5}, "--sampling-topp 1.5"),
         ({"beam_threshold": 0.0}, "--beam-threshold 0"),
+        ({"beam_threshold": 2.0, "beam": 1}, "--beam-threshold 2 does nothing with --beam 1"),
         (
             {"beam_threshold": 1.0, "sampling": True},
             "--beam-threshold 1 does nothing with --sampling",
