@@ -102,8 +102,10 @@ class Ensemble:
             model.step_together(tokens, of_model, want_weights)
             for model, of_model in zip(self.models, zip(*states, strict=True), strict=True)
         ]
-        of_searches = zip(*outputs, strict=True)
-        return [self._joined(o, own.shape) for o, own in zip(of_searches, tokens, strict=True)]
+        return [
+            self._joined(of_search, own.shape)
+            for own, *of_search in zip(tokens, *outputs, strict=True)
+        ]
 
     def _joined(
         self, outputs: Sequence[StepOutput], shape: torch.Size

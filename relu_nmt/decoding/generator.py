@@ -385,8 +385,9 @@ class Generator:
             "--diverse-beam-groups": self.config.diverse_beam_groups > 1,
             "--beam-threshold": self.config.beam_threshold is not None,
         }
-        for flag in itertools.compress(others, others.values()):
-            raise ConfigError(f"{flag}: terms can be forced in plain beam search; leave it out")
+        given = [flag for flag, is_given in others.items() if is_given]
+        if given:
+            raise ConfigError(f"{given[0]}: terms can be forced in plain beam search; leave it out")
         separator = -1 if self._separators is None else self._separators[1]
         return TermTracker(forced, context_sizes, separator)
 
