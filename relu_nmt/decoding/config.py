@@ -73,8 +73,8 @@ class SearchOptions(BatchSizeOptions):
     beam_threshold: float | None = option(
         None,
         "give up a hypothesis when its log-probability is more than so many nats below that of the "
-        "best continuation of its sentence, which leaves less to compute, and perhaps fewer than "
-        "--nbest; with 1.5, BLEU was the same. By default none is given up",
+        "best continuation of its sentence, which leaves less to compute, and perhaps fewer "
+        "hypotheses to print; with 1.5, BLEU was the same. By default none is given up",
         above=0,
         metavar="NATS",
         needs=[SEARCHED, ("sampling", False)],
