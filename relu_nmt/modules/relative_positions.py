@@ -47,17 +47,14 @@ class RotaryPositions(PositionScheme):
         exact = torch.promote_types(q.dtype, torch.float32)
         angles = positions[:, None, :, None].to(exact) * self.rates.to(exact)  # [B or 1, 1, N, d/2]
         cos, sin = angles.cos(), angles.sin()
+        cos, sin = torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)
         return _turned(q, cos, sin), _turned(k, cos, sin)
 
 
 def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Return x [B, H, N, d] turned, in its own dtype."""
-    first, second = x.to(cos.dtype).chunk(2, dim=-1)
-    turned = [
-        torch.addcmul(first * cos, second, sin, value=-1),
-        torch.addcmul(second * cos, first, sin),
-    ]
-    return torch.cat(turned, dim=-1).to(x.dtype)
+    """Return x [B, H, N, d] turned, in its own dtype; the sines are negative in the first half."""
+    swapped = x.roll(x.size(-1) // 2, dims=-1)
+    return torch.addcmul(x * cos, swapped, sin).to(x.dtype)
 
 
 class DistanceBias(PositionScheme):
