@@ -4,6 +4,7 @@ Reference: the length n of ReLUFormer's scale factor is counted per query row an
 padding; every pointwise mechanism needs it.
 """
 
+import math
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -68,6 +69,7 @@ class Visibility:
         self.causal = causal
         self.grid = grid
         self.device = key_mask.device if key_mask is not None else device
+        self._score_masks: dict[torch.dtype, Tensor] = {}
 
     @property
     def hides_later(self) -> bool:
@@ -119,15 +121,20 @@ class Visibility:
         """[B, 1, Nq or 1, 1] bool: rows that see no key; ``None`` if there can be none."""
         return None if self.key_mask is None else (self.counts == 0)[..., None]
 
-    @cached_property
-    def normalizable_mask(self) -> Tensor | None:
-        """As ``mask``, but rows that see no key see all, for maps that divide by a row's sum.
+    def score_mask(self, dtype: torch.dtype) -> Tensor | None:
+        """Return what hides keys when it is added to scores of this type; the same for all layers.
 
-        Their output is to be set to 0 afterwards; so neither it nor its gradient is NaN.
+        It is 0 where ``mask`` is True, and -inf elsewhere. But rows that see no key see all, for
+        maps that divide by a row's sum: their output is to be set to 0 afterwards, and so neither
+        it nor its gradient is NaN.
         """
-        if self.mask is None or self.empty_rows is None:
-            return self.mask
-        return self.mask | self.empty_rows
+        if self.mask is None:
+            return None
+        if dtype not in self._score_masks:
+            mask = self.mask if self.empty_rows is None else self.mask | self.empty_rows
+            zeros = torch.zeros((), dtype=dtype, device=self.device)
+            self._score_masks[dtype] = zeros.where(mask, -math.inf)
+        return self._score_masks[dtype]
 
     @cached_property
     def key_bounds(self) -> Tensor | None:

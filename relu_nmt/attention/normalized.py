@@ -48,8 +48,9 @@ class NormalizedAttention(Attention):
         """See :meth:`Attention.weights`."""
         q, k, visibility = problem.q, problem.k, problem.visibility
         scores = biased((q / math.sqrt(self.head_dim)) @ k.transpose(-1, -2), problem.bias)
-        if visibility.normalizable_mask is not None:
-            scores = scores.masked_fill_(~visibility.normalizable_mask, -math.inf)
+        mask = visibility.score_mask(scores.dtype)
+        if mask is not None:
+            scores = scores + mask
         weights = self.normalize(scores)
         if visibility.empty_rows is not None:
             weights = weights.masked_fill(visibility.empty_rows, 0.0)

@@ -25,7 +25,7 @@ def fused(problem: AttentionProblem) -> AttentionOutput:
         q,
         k,
         problem.v,
-        attn_mask=None if only_causal else visibility.normalizable_mask,
+        attn_mask=None if only_causal else visibility.score_mask(q.dtype),
         dropout_p=problem.dropout,
         is_causal=only_causal,
     )

@@ -133,23 +133,28 @@ class LayerCache:
                 kept.index_copy_(0, local.changed, part.index_select(0, rows))
         return self._paired
 
-    def put(self, keys: Tensor, values: Tensor, used: int) -> tuple[Tensor, Tensor]:
-        """Store what the newest tokens add; return all that is in use.
+    def put(self, keys: Tensor, values: Tensor, used: int, num_keys: int) -> tuple[Tensor, Tensor]:
+        """Store what the newest tokens add; return the keys and values that are visible.
 
         Args:
             keys: [R, H, k, d].
             values: [R, H, k, d].
             used: entries in use, the new ones being the last k.
+            num_keys: Nk, the last of them, which are visible.
 
         Returns:
-            keys and values, [R, H, used, d] each.
+            keys and values, [R, H, Nk, d] each.
         """
         if self.target is None:
             self.target = keys, values
         else:
             new = slice(used - keys.size(2), used)
             self.target[0][:, :, new], self.target[1][:, :, new] = keys, values
-        return self.target[0][:, :, :used], self.target[1][:, :, :used]
+        visible = (part[:, :, used - num_keys : used] for part in self.target)
+        # On CPUs, products in 16 bits copy what is no whole tensor; slowly, if it is transposed.
+        copies = keys.is_cpu and keys.dtype.itemsize == 2
+        k, v = (part.contiguous() if copies else part for part in visible)
+        return k, v
 
     def take(self, trees: Tensor, entries: Tensor) -> None:
         """Make the caches anew from these entries [R', M'] of these trees [R']."""

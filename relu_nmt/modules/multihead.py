@@ -216,7 +216,7 @@ class SelfAttention(MultiheadAttention):
             q, k = relative.scheme.rotate(q, k, relative.positions)
             bias = relative.bias
         if cache is not None:
-            k, v = (x[:, :, used - visibility.num_keys :] for x in cache.put(k, v, used))
+            k, v = cache.put(k, v, used, visibility.num_keys)
         return self.attend(q, k, v, visibility, bias)
 
 

@@ -28,7 +28,19 @@ def test_a_tree_counts_and_places_the_tokens_of_its_hypotheses():
     assert tree.counts.item() == 3 and tree.longest == 3
     assert torch.equal(tree.mask.sum(-1).float(), tree.counts.expand(1, 1, 2))
     assert tree.key_positions().tolist() == [[0, 1, 1, 0, 2, 2]]
-    assert tree.empty_rows is None and tree.normalizable_mask is tree.mask
+    assert tree.empty_rows is None
+    assert torch.equal(tree.score_mask(torch.float32).exp(), tree.mask.float())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_what_is_added_to_scores_hides_keys_but_in_rows_that_see_none(dtype):
+    key_mask = torch.tensor([[1, 1, 0], [0, 0, 0]]).bool()
+    visibility = Visibility(2, 3, key_mask=key_mask, causal=True)
+    mask = visibility.score_mask(dtype)
+    expected = torch.tensor([[[1, 1, 0], [1, 1, 0]], [[1, 1, 1], [1, 1, 1]]], dtype=dtype)
+    assert mask.dtype == dtype and torch.equal(mask.exp()[:, 0], expected)
+    assert visibility.score_mask(dtype) is mask  # made once, for all layers
+    assert Visibility(2, 3).score_mask(dtype) is None
 
 
 def test_positions_are_those_of_all_sequences_and_causal_queries_are_the_last():
