@@ -12,6 +12,8 @@ from relu_nmt.errors import ConfigError
 
 LEVELS = 254
 """Steps between the smallest and the largest value; one less than bytes have, for rounding."""
+WHOLE = 1.5 * 2**23
+"""Around it float32 has no fractions: what is added to it is rounded."""
 
 
 class Int8Linear(nn.Module):
@@ -66,8 +68,9 @@ class Int8Linear(nn.Module):
         if not math.isfinite(scale):
             return x.new_full((*x.shape[:-1], len(self.scale)), math.nan)
         zero = round(-low / scale)
-        # All are positive, so that cutting off the fraction rounds what has 0.5 added.
-        levels = torch.add(x.new_tensor(zero + 0.5), x, alpha=1 / scale).to(torch.uint8)
+        # Their last bytes are the levels; several times as fast as a cast of fractions to bytes.
+        whole = torch.add(torch.full((), WHOLE + zero), x, alpha=1 / scale)
+        levels = whole.view(torch.int32).to(torch.int8).view(torch.uint8)
         weights = (self._packed, self.scale, self.zeros, self.bias)
         output = (1.0, 0, torch.float32)  # scale, zero and type
         return torch.ops.onednn.qlinear_pointwise(
