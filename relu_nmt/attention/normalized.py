@@ -50,7 +50,7 @@ class NormalizedAttention(Attention):
         scores = biased((q / math.sqrt(self.head_dim)) @ k.transpose(-1, -2), problem.bias)
         mask = visibility.score_mask(scores.dtype)
         if mask is not None:
-            scores = scores + mask
+            scores = scores.add_(mask)
         weights = self.normalize(scores)
         if visibility.empty_rows is not None:
             weights = weights.masked_fill(visibility.empty_rows, 0.0)

@@ -196,10 +196,13 @@ def test_performer_estimates_softmax_without_bias_and_its_error_falls_with_the_r
 def test_performer_at_unit_variance_is_no_further_from_softmax_than_uniform_weights(dim):
     q, k, v = random_qkv(4, 64, 64, dim=dim, seed=dim)
     exact = (q @ k.transpose(-1, -2) / dim**0.5).softmax(-1)
-    weights = make_attention("performer", dim=dim)(
-        q, k, v, Visibility(64, 64), need=WEIGHTS
-    ).weights
-    error, of_uniform = (weights - exact).norm(), (1 / 64 - exact).norm()
+    errors = []
+    for draw in range(20):
+        torch.manual_seed(draw)  # the directions are drawn from PyTorch's generator
+        performer = make_attention("performer", dim=dim)
+        weights = performer(q, k, v, Visibility(64, 64), need=WEIGHTS).weights
+        errors.append((weights - exact).norm())
+    error, of_uniform = torch.stack(errors).mean(), (1 / 64 - exact).norm()
     assert error < 1.08 * of_uniform  # with the whole exponent in c it was 1.5, 1.9 and 1.1 times
 
 
