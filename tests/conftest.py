@@ -9,6 +9,8 @@ from hypothesis import settings
 # Tiny models are fastest on one thread; what a test starts inherits it. Before PyTorch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+import torch
+
 # Seeds are fixed but in tests/fuzz, and a busy machine must not fail a test.
 settings.register_profile("relu_nmt", deadline=None, derandomize=True)
 settings.load_profile("relu_nmt")
@@ -19,6 +21,12 @@ def pytest_configure(config):
     """Draw the seed of the examples that are new in each run; worker processes get it, too."""
     if config.getoption("hypothesis_seed", None) is None:
         config.option.hypothesis_seed = str(random.SystemRandom().randrange(2**32))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup():
+    """Let what a test and its fixtures draw not depend on the tests before it."""
+    torch.manual_seed(1)
 
 
 def pytest_terminal_summary(terminalreporter, config):
