@@ -30,6 +30,8 @@ class SourceEncoder:
 
     def __init__(self, task: TranslationTask) -> None:
         self.task = task
+        # Made once: a tokenizer takes longer to make than most sentences take to split.
+        self._target_words = replace(task.target_text, sentence_separator=None)
 
     def sentence(
         self,
@@ -138,7 +140,7 @@ class SourceEncoder:
 
     def _target_ids(self, text: str) -> np.ndarray:
         """Return the token ids of whole words of the target, with no end of any kind."""
-        words = replace(self.task.target_text, sentence_separator=None).encode(text)
+        words = self._target_words.encode(text)
         ids = self.task.target_dictionary.encode(words, append_eos=False)
         if self.task.separators is not None:
             ids[ids == self.task.separators[1]] = self.task.target_dictionary.unk_index

@@ -60,6 +60,14 @@ def translator():
     return Translator([make_model(task)], task, "cpu")
 
 
+def test_no_sentence_has_a_tokenizer_made_for_it(translator, monkeypatch):
+    def made(*args):
+        raise AssertionError("to make one takes longer than to split a sentence")
+
+    monkeypatch.setattr(TextPipeline, "__post_init__", made)
+    assert len(translator.translate(LINES, prefixes=["house"] * len(LINES), **SHORT)) == len(LINES)
+
+
 def test_n_lines_in_n_lines_out_and_blank_lines_stay_blank(translator):
     found = translator.translate(LINES, **SHORT)
     assert len(found) == len(LINES)
