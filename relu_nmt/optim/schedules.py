@@ -96,9 +96,10 @@ class CosineSchedule(Schedule):
     def __init__(self, config: ScheduleConfig, max_update: int, maximize_score: bool) -> None:
         super().__init__(config, max_update, maximize_score)
         self.period = config.lr_period_updates
-        if self.period <= 0:
-            self.period = max_update - self.warmup
-        if self.period <= 0:
+        if self.period > 0:
+            return
+        self.period = max_update + 1 - self.warmup  # the next begins after the last update
+        if self.period <= 1:
             raise ConfigError(
                 "--lr-scheduler cosine needs --lr-period-updates, or --max-update above "
                 "--warmup-updates"
@@ -203,6 +204,7 @@ class ReduceOnPlateauSchedule(Schedule):
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Go on from :meth:`state`."""
-        self.factor = state["factor"]
-        self.best = state["best"]
-        self.bad_epochs = state["bad_epochs"]
+        if state:  # it is empty where another schedule's was stored
+            self.factor = state["factor"]
+            self.best = state["best"]
+            self.bad_epochs = state["bad_epochs"]

@@ -57,8 +57,9 @@ def test_cosine_periods_grow():
 
 
 def test_cosine_takes_its_period_from_max_update():
-    schedule = build("cosine", max_update=110, lr=(1e-3,), warmup_updates=10)
+    schedule = build("cosine", max_update=109, lr=(1e-3,), warmup_updates=10)
     assert schedule.learning_rate(60, 1) == pytest.approx(5e-4)
+    assert schedule.learning_rate(109, 1) < 1e-6
     with pytest.raises(ConfigError, match="--lr-period-updates"):
         build("cosine", warmup_updates=10)
 
@@ -104,6 +105,12 @@ def test_plateau(maximize):
         rates.append(schedule.learning_rate(epoch * 11 + 1, epoch + 1))
     # The improvement by 0.0001 is below the threshold, so two bad epochs halve the rate.
     assert rates == [1.0, 1.0, 1.0, 0.5, 0.5, 0.25, 0.25]
+
+
+def test_plateau_goes_on_from_another_schedule():
+    schedule = build("reduce_lr_on_plateau", lr=(1.0,))
+    schedule.load_state(build("fixed").state())
+    assert schedule.learning_rate(5, 1) == 1.0
 
 
 def test_scores_during_warm_up_do_not_count():
