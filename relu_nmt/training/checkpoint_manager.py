@@ -1,9 +1,10 @@
 """The checkpoints of a run: their names, which are kept, and which one training goes on from."""
 
+import math
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -46,32 +47,56 @@ class CheckpointFolder:
         self.path = Path(config.save_dir)
 
     def names(
-        self, epoch: int, num_updates: int, end_of_epoch: bool, best_score: float | None = None
+        self,
+        epoch: int,
+        num_updates: int,
+        end_of_epoch: bool,
+        *,
+        is_best: bool = False,
+        kept_score: float | None = None,
+        interrupted: bool = False,
     ) -> list[str]:
         """Return the names under which the checkpoint of a moment is kept.
+
+        Deviation from fairseq: one saved by updates at the end of an epoch is named by both.
 
         Args:
             epoch: from 1.
             num_updates: updates made.
             end_of_epoch: whether the epoch is complete.
-            best_score: the validation score, if it is the best so far.
+            is_best: whether its validation score is the best so far.
+            kept_score: the score, if :meth:`keeps` says so.
+            interrupted: whether training is to go on from it.
         """
         config = self._config
         if config.no_save:
             return []
         names = []
-        if end_of_epoch:
-            if not config.no_epoch_checkpoints and epoch % config.save_interval == 0:
-                names.append(f"checkpoint{epoch}{SUFFIX}")
-        elif config.save_interval_updates > 0 and num_updates % config.save_interval_updates == 0:
+        if end_of_epoch and not config.no_epoch_checkpoints and epoch % config.save_interval == 0:
+            names.append(f"checkpoint{epoch}{SUFFIX}")
+        if config.save_interval_updates > 0 and num_updates % config.save_interval_updates == 0:
             names.append(f"checkpoint_{epoch}_{num_updates}{SUFFIX}")
-        if best_score is not None:
+        if is_best:
             names.append(BEST)
-            if config.keep_best_checkpoints > 0:
-                names.append(f"checkpoint.best_{self._metric}_{best_score:.2f}{SUFFIX}")
-        if not config.no_last_checkpoints:
+        if kept_score is not None:
+            names.append(f"checkpoint.best_{self._metric}_{kept_score:.4f}{SUFFIX}")
+        if interrupted or not config.no_last_checkpoints:
             names.append(LAST)
         return names
+
+    def keeps(self, score: float) -> bool:
+        """Return whether a validation score is one of the best, whose checkpoints are kept."""
+        count = self._config.keep_best_checkpoints
+        if count <= 0 or math.isnan(score):
+            return False
+        kept = [number for number, _ in numbered_checkpoints(self.path, self._best_pattern)]
+        if len(kept) < count:
+            return True
+        return score > min(kept) if self._maximize else score < max(kept)
+
+    @property
+    def _best_pattern(self) -> str:
+        return rf"checkpoint\.best_{re.escape(self._metric)}_(-?\d+\.?\d*)"
 
     def write(self, checkpoint: Checkpoint, names: list[str]) -> None:
         """Write one checkpoint under several names, then remove those not to be kept.
@@ -93,7 +118,7 @@ class CheckpointFolder:
                     f"{further}: cannot write the checkpoint ({error.strerror}); it is stored as "
                     f"{first.name}"
                 ) from error
-        self._prune()
+        self._prune(names)
 
     def restore_path(self) -> Path | None:
         """Return the checkpoint that training goes on from; None for a fresh start.
@@ -178,16 +203,22 @@ class CheckpointFolder:
         finally:
             file.unlink(missing_ok=True)
 
-    def _prune(self) -> None:
+    def _prune(self, written: list[str]) -> None:
+        """Remove what is not to be kept, of the kinds of which these have been written."""
         config = self._config
-        best = rf"checkpoint\.best_{re.escape(self._metric)}_(-?\d+\.?\d*)"
-        for pattern, count, largest in (
-            (BY_UPDATES, config.keep_interval_updates, True),
-            (BY_EPOCHS, config.keep_last_epochs, True),
-            (best, config.keep_best_checkpoints, self._maximize),
+        for pattern, count, is_score in (
+            (BY_UPDATES, config.keep_interval_updates, False),
+            (BY_EPOCHS, config.keep_last_epochs, False),
+            (self._best_pattern, config.keep_best_checkpoints, True),
         ):
-            found = numbered_checkpoints(self.path, pattern) if count > 0 else []
-            for _, path in found[: max(0, len(found) - count)] if largest else found[count:]:
+            own = _numbers(pattern, written)
+            if count <= 0 or not own:
+                continue
+            found = numbered_checkpoints(self.path, pattern)
+            if not is_score:  # numbers that are not reached yet are of a training before this one
+                found.sort(key=lambda one: (one[0] <= own[0][0], one[0]))
+            most = self._maximize if is_score else True
+            for _, path in found[: max(0, len(found) - count)] if most else found[count:]:
                 path.unlink(missing_ok=True)
 
 
@@ -205,5 +236,10 @@ def numbered_checkpoints(folder: Path, pattern: str) -> list[tuple[float, Path]]
         names = os.listdir(folder)
     except OSError as error:
         raise CheckpointError(f"{folder}: cannot read the folder: {error.strerror}") from error
+    return sorted((number, folder / name) for number, name in _numbers(pattern, names))
+
+
+def _numbers(pattern: str, names: Iterable[str]) -> list[tuple[float, str]]:
+    """Return the numbers of the names that the pattern describes, and these names."""
     matches = [re.fullmatch(pattern + re.escape(SUFFIX), name) for name in names]
-    return sorted((float(match[1]), folder / match[0]) for match in matches if match)
+    return [(float(match[1]), match[0]) for match in matches if match]

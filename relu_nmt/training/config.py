@@ -6,6 +6,7 @@ from relu_nmt.config import group, option, settings
 from relu_nmt.config.shared import PrecisionOptions, ProgressBarOptions, SeedOptions
 from relu_nmt.errors import ConfigError
 from relu_nmt.optim.config import OptimizerConfig, ScheduleConfig
+from relu_nmt.training.results import LAST
 
 LOG_FORMATS = ("tqdm", "json", "simple", "none")
 ALLOW_UNUSED, FULLY_SHARDED = ("legacy_ddp", "no_c10d"), "fully_sharded"
@@ -145,7 +146,7 @@ class CheckpointConfig:
 
     save_dir: str = option("checkpoints", "folder of the checkpoints", metavar="DIR")
     restore_file: str = option(
-        "checkpoint_last.safetensors",
+        LAST,
         "checkpoint to go on from: a path, or a name in --save-dir; a missing "
         "checkpoint_last means a fresh start",
         metavar="FILE",
@@ -203,6 +204,10 @@ class CheckpointConfig:
         )
         if self.finetune_from_model and any(resets):
             raise ConfigError("--finetune-from-model resets everything; leave --reset-... out")
+        if self.finetune_from_model and self.restore_file != LAST:
+            raise ConfigError(
+                "--finetune-from-model starts anew and --restore-file goes on; leave one out"
+            )
 
 
 @settings
@@ -274,7 +279,11 @@ class DistributedConfig:
 
 @settings
 class TrainerConfig:
-    """All settings of a :class:`~relu_nmt.training.trainer.Trainer`, by purpose."""
+    """All settings of a :class:`~relu_nmt.training.trainer.Trainer`, by purpose.
+
+    Raises:
+        ConfigError: settings that leave no checkpoint to be saved.
+    """
 
     optimizer: OptimizerConfig = group("optimiser", OptimizerConfig)
     schedule: ScheduleConfig = group("learning rate", ScheduleConfig)
@@ -284,3 +293,18 @@ class TrainerConfig:
     ema: EmaConfig = group("averaged weights", EmaConfig)
     logging: LoggingConfig = group("log", LoggingConfig)
     distributed: DistributedConfig = group("several processes", DistributedConfig)
+
+    def check(self) -> None:
+        """See that something is saved, or that nothing is meant to be."""
+        checkpoint = self.checkpoint
+        nothing = (
+            checkpoint.no_epoch_checkpoints,
+            checkpoint.no_last_checkpoints,
+            checkpoint.save_interval_updates == 0,
+            self.validation.disable_validation,
+        )
+        if all(nothing) and not checkpoint.no_save:
+            raise ConfigError(
+                "--no-epoch-checkpoints, --no-last-checkpoints and --disable-validation leave no "
+                "checkpoint to be saved; leave one out, or say --no-save"
+            )

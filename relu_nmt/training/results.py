@@ -236,7 +236,7 @@ class TrainingResult:
         result = cls.load(folder)
         result.ended, result.signal, result.diverged = None, None, False
         for entries in (result.train, result.epochs, *result.valid.values()):
-            entries[:] = [one for one in entries if (one["num_updates"] or 0) <= num_updates]
+            entries[:] = [one for one in entries if (one.get("num_updates") or 0) <= num_updates]
         return result
 
 

@@ -137,6 +137,8 @@ class Trainer:
             self.result.parameters = sum(p.numel() for p in self.parts.model.parameters())
             self._started = time.monotonic() - self.state.seconds
             self._reason = self._limit_reached(self.state.epoch)
+            if self.state.epoch > 1 and self.state.batch_offset == 0:
+                self._reason = self._reason or self._rate_has_fallen()
             if self._reason is None or self.state.interrupted:
                 self._check_before_start()
                 self.log.begin(self.state.num_updates)
@@ -314,8 +316,10 @@ class Trainer:
         if self._signalled():
             self._read_launched()
             self.state.interrupted = True
-            self._reason = "interrupted; the same command goes on from here"
-            self._save(end_of_epoch=False, score=None, is_best=False)
+            saved = not self.config.checkpoint.no_save
+            goes_on = "the same command goes on from here" if saved else "nothing saved (--no-save)"
+            self._reason = f"interrupted; {goes_on}"
+            self._save(end_of_epoch=False)
         elif self.state.batch_offset < self.state.num_batches:
             self._reason = self._limit_reached(self.state.epoch)
             self._validate_and_save(end_of_epoch=False)
@@ -338,23 +342,22 @@ class Trainer:
             or self._reason is not None
             or _is_multiple(state.num_updates, config.save_interval_updates)
         )
-        score, is_best = None, False
+        score, is_best, is_kept = None, False, False
         if self._validation_is_due(end_of_epoch, save):
             score = self._validate()
             metric = self.config.validation.best_checkpoint_metric
             patience = self.config.run.patience
             is_best = state.add_score(score, self.config.validation.maximize)
+            is_kept = self._process.from_first(self._process.is_first and self._folder.keeps(score))
             self.result.set_best(metric, state.best_score)
             if 0 < patience <= state.bad_validations:
                 self._reason = f"no better {metric} in {patience} validations (--patience)"
         if end_of_epoch:
             self.parts.schedule.end_epoch(state.num_updates, score)
             state.next_epoch()
-            rate = self._learning_rate(state.num_updates + 1)
-            if rate <= self.config.schedule.stop_min_lr:
-                self._reason = f"the learning rate has fallen to {rate:g} (--stop-min-lr)"
-        if save or is_best or self._reason is not None:
-            self._save(end_of_epoch, score, is_best)
+            self._reason = self._rate_has_fallen() or self._reason
+        if save or is_best or is_kept or self._reason is not None:
+            self._save(end_of_epoch, score, is_best, is_kept)
         if save or score is not None:
             self._write_result()
 
@@ -391,14 +394,26 @@ class Trainer:
         self._lap = time.monotonic()
         return scores[0]
 
-    def _save(self, end_of_epoch: bool, score: float | None, is_best: bool) -> None:
+    def _save(
+        self,
+        end_of_epoch: bool,
+        score: float | None = None,
+        is_best: bool = False,
+        is_kept: bool = False,
+    ) -> None:
         """Write a checkpoint; after the end of an epoch the state is that of the next."""
         self._read_launched()
         state = self.state
         state.seconds = self._wall()
         epoch = state.epoch - end_of_epoch
-        best_score = score if is_best else None
-        names = self._folder.names(epoch, state.num_updates, end_of_epoch, best_score)
+        names = self._folder.names(
+            epoch,
+            state.num_updates,
+            end_of_epoch,
+            is_best=is_best,
+            kept_score=score if is_kept else None,
+            interrupted=state.interrupted,
+        )
         if names and (self._process.is_first or is_sharded(self.parts.objective)):
             start = time.monotonic()
             shown = "none" if score is None else f"{score:g}"
@@ -427,6 +442,13 @@ class Trainer:
             # Processes must agree, so they use the vote that came with the last update.
             out_of_time = self._last is not None and self._last.time_is_up
         return self.config.run.limit_reached(self.state.num_updates, epoch, out_of_time)
+
+    def _rate_has_fallen(self) -> str | None:
+        """Return why no further epoch is to begin, if that is the learning rate."""
+        rate = self._learning_rate(self.state.num_updates + 1)
+        if rate > self.config.schedule.stop_min_lr:
+            return None
+        return f"the learning rate has fallen to {rate:g} (--stop-min-lr)"
 
     def _signalled(self) -> bool:
         if self._process.world_size == 1:

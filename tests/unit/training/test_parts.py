@@ -60,6 +60,16 @@ def test_whether_more_is_better_follows_from_the_metric():
         (ValidationConfig, {"validate_interval": 0}, "--validate-interval 0"),
         (CheckpointConfig, {"save_interval": 0}, "--save-interval 0"),
         (CheckpointConfig, {"finetune_from_model": "x", "reset_meters": True}, "leave --reset"),
+        (CheckpointConfig, {"finetune_from_model": "x", "restore_file": "y"}, "leave one out"),
+        (
+            TrainerConfig,
+            {
+                "no_epoch_checkpoints": True,
+                "no_last_checkpoints": True,
+                "disable_validation": True,
+            },
+            "or say --no-save",
+        ),
         (LoggingConfig, {"log_interval": 0}, "--log-interval 0"),
         (LoggingConfig, {"telemetry_interval": -1}, "--telemetry-interval -1"),
         (EmaConfig, {"ema_decay": 1.0}, "--ema-decay"),
@@ -196,11 +206,22 @@ def stems(names):
         ({"no_epoch_checkpoints": True}, (3, 300, True), ["checkpoint_last"]),
         ({"save_interval": 2}, (3, 300, True), ["checkpoint_last"]),
         ({"no_last_checkpoints": True}, (3, 300, True), ["checkpoint3"]),
-        ({"no_save": True}, (3, 300, True, 1.0), []),
+        ({"no_last_checkpoints": True}, (3, 300, False, {"interrupted": True}), ["checkpoint_last"]),
+        ({"no_save": True}, (3, 300, True, {"is_best": True, "interrupted": True}), []),
         (
             {"keep_best_checkpoints": 3},
-            (3, 300, True, 27.308),
-            ["checkpoint3", "checkpoint_best", "checkpoint.best_bleu_27.31", "checkpoint_last"],
+            (3, 300, True, {"is_best": True, "kept_score": 27.30849}),
+            ["checkpoint3", "checkpoint_best", "checkpoint.best_bleu_27.3085", "checkpoint_last"],
+        ),
+        (
+            {"save_interval_updates": 100},
+            (3, 300, True),
+            ["checkpoint3", "checkpoint_3_300", "checkpoint_last"],
+        ),
+        (
+            {"save_interval_updates": 100, "no_epoch_checkpoints": True},
+            (3, 300, True),
+            ["checkpoint_3_300", "checkpoint_last"],
         ),
         (
             {"save_interval_updates": 100},
@@ -211,7 +232,31 @@ def stems(names):
     ],
 )
 def test_names(tmp_path, settings, at, expected):
-    assert stems(folder_at(tmp_path, **settings).names(*at)) == expected
+    *place, more = at if isinstance(at[-1], dict) else (*at, {})
+    assert stems(folder_at(tmp_path, **settings).names(*place, **more)) == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "own", "others", "new"),
+    [
+        ({"keep_last_epochs": 2}, "checkpoint{}", (3, 4), (1, 2)),
+        (
+            {"keep_interval_updates": 2, "save_interval_updates": 3},
+            "checkpoint_1_{}",
+            (9, 12),
+            (3, 6),
+        ),
+    ],
+)
+def test_what_was_just_written_stays_and_that_of_a_training_before_goes(
+    tmp_path, settings, own, others, new
+):
+    folder = folder_at(tmp_path, **settings)
+    for number in (*others, *new):
+        folder.write(Checkpoint({"w": torch.ones(1)}), [f"{own.format(number)}{SUFFIX}"])
+    assert {path.name for path in tmp_path.iterdir()} == {
+        f"{own.format(number)}{SUFFIX}" for number in new
+    }
 
 
 def test_a_checkpoint_under_several_names_is_whole_under_each(tmp_path):
@@ -228,9 +273,11 @@ def test_the_best_are_kept_by_number_not_by_text(tmp_path, metric, kept):
     other = f"checkpoint.best_other_1.00{SUFFIX}"
     (tmp_path / other).touch()
     for value in (9.5, 10.0, 2.0, -1.0):
-        name = f"checkpoint.best_{metric}_{value:.2f}{SUFFIX}"
-        folder.write(Checkpoint({"w": torch.ones(1)}), [name])
-    expected = {f"checkpoint.best_{metric}_{value:.2f}{SUFFIX}" for value in kept}
+        name = f"checkpoint.best_{metric}_{value:.4f}{SUFFIX}"
+        if folder.keeps(value):
+            folder.write(Checkpoint({"w": torch.ones(1)}), [name])
+    assert not folder.keeps(math.nan)
+    expected = {f"checkpoint.best_{metric}_{value:.4f}{SUFFIX}" for value in kept}
     assert {path.name for path in tmp_path.iterdir()} == {*expected, other}
 
 

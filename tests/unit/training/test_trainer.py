@@ -98,16 +98,16 @@ def test_validation_uses_the_average_and_gives_the_weights_back(tmp_path, capsys
 def test_best_and_kept_checkpoints(tmp_path):
     Toy(
         tmp_path,
-        run={"max_epoch": 3},
+        run={"max_epoch": 4},
         validation={"best_checkpoint_metric": "bleu"},
         checkpoint={"keep_best_checkpoints": 2, "keep_last_epochs": 2},
-        scorers={"valid": ToyScorer([1.0, 3.0, 2.0])},
+        scorers={"valid": ToyScorer([1.0, 3.0, 2.996, 2.0])},
     ).trainer().train()
     assert names(tmp_path) == [
-        "checkpoint.best_bleu_1.00.safetensors",
-        "checkpoint.best_bleu_3.00.safetensors",
-        "checkpoint2.safetensors",
+        "checkpoint.best_bleu_2.9960.safetensors",
+        "checkpoint.best_bleu_3.0000.safetensors",
         "checkpoint3.safetensors",
+        "checkpoint4.safetensors",
         "checkpoint_best.safetensors",
         "checkpoint_last.safetensors",
         "results.json",
@@ -190,9 +190,10 @@ def test_the_lowest_learning_rate_stops(tmp_path):
         "total_num_update": 10,
         "stop_min_lr": 1e-9,
     }
-    results = Toy(tmp_path, schedule=schedule).trainer().train()
-    assert "--stop-min-lr" in results.ended
-    assert results.num_updates == 14
+    for _ in range(2):
+        results = Toy(tmp_path, schedule=schedule).trainer().train()
+        assert "--stop-min-lr" in results.ended
+        assert results.num_updates == 14
 
 
 class Interrupting(ToySource):
@@ -208,10 +209,11 @@ class Interrupting(ToySource):
 
 @pytest.mark.parametrize("number", STOP_SIGNALS)
 @pytest.mark.parametrize("at", [(1, 3), (1, 6), (2, 0)])
-def test_a_signal_saves_and_the_same_command_goes_on(tmp_path, number, at):
+@pytest.mark.parametrize("without", ["no_epoch_checkpoints", "no_last_checkpoints"])
+def test_a_signal_saves_and_the_same_command_goes_on(tmp_path, number, at, without):
     before = signal.getsignal(number)
-    run = {"max_update": 17, "preflight": False}  # which reads a batch, too
-    checkpoint = {"no_epoch_checkpoints": True}
+    run = {"max_update": 14, "preflight": False}  # which reads a batch, too
+    checkpoint = {without: True}
     Toy(
         tmp_path / "whole", run, {**checkpoint, "save_dir": str(tmp_path / "whole")}
     ).trainer().train()
@@ -222,7 +224,14 @@ def test_a_signal_saves_and_the_same_command_goes_on(tmp_path, number, at):
     assert signal.getsignal(number) == before
     toy.train = ToySource()
     assert toy.trainer().train().signal is None
-    assert_equal_tensors(weights(tmp_path / "whole"), weights(tmp_path))
+    name = "checkpoint_last" if without == "no_epoch_checkpoints" else "checkpoint2"
+    assert_equal_tensors(weights(tmp_path / "whole", name), weights(tmp_path, name))
+
+
+def test_a_signal_without_checkpoints_promises_nothing(tmp_path):
+    toy = Toy(tmp_path, {"preflight": False}, {"no_save": True}, train=Interrupting(2, (1, 3)))
+    assert toy.trainer().train().ended == "interrupted; nothing saved (--no-save)"
+    assert names(tmp_path) == []
 
 
 def test_a_finished_training_is_left_alone(tmp_path):
