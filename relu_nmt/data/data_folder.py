@@ -29,6 +29,7 @@ MANIFEST_NAME = "manifest.json"
 JOURNAL_NAME = "journal.json"
 FORMAT_NAME = "relu_nmt data folder"
 FORMAT_VERSION = 1
+AGAIN = "run relu-nmt-preprocess again"
 REQUIRED = {"source_lang": str, "text": dict, "splits": dict, "files": dict}
 OTHER_FOLDERS: tuple[tuple[str, Callable[[str], bool]], ...] = (
     ("a folder of checkpoints, and ", lambda name: name.endswith((".safetensors", ".pt"))),
@@ -151,35 +152,49 @@ def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
     Raises:
         DataError: the manifest is damaged, or a file it lists is missing or of another size.
     """
+    content = manifest_content(folder)
+    for name, record in ({} if content is None else content["files"]).items():
+        file, size = Path(folder) / name, record["bytes"]
+        if not file.is_file():
+            raise DataError(f"{file}: missing, but {MANIFEST_NAME} lists it; {AGAIN}")
+        if file.stat().st_size != size:
+            raise DataError(
+                f"{file}: {file.stat().st_size:,} bytes, but {MANIFEST_NAME} says {size:,}; {AGAIN}"
+            )
+    return content
+
+
+def manifest_content(folder: str | os.PathLike[str], advice: str = AGAIN) -> dict[str, Any] | None:
+    """Return the manifest of a data folder whether or not its files are whole; None without one.
+
+    Args:
+        folder: the data folder.
+        advice: what to do about one that is damaged.
+
+    Raises:
+        DataError: the manifest itself is damaged, or something else.
+    """
     path = Path(folder) / MANIFEST_NAME
     if not path.exists():
         return None
-    again = "run relu-nmt-preprocess again"
     try:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{path}: damaged manifest ({error}); {again}") from error
+        raise DataError(f"{path}: damaged manifest ({error}); {advice}") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT_NAME:
-        raise DataError(f"{path}: not the manifest of a data folder; {again}")
+        raise DataError(f"{path}: not the manifest of a data folder; {advice}")
     if content.get("version") != FORMAT_VERSION:
         raise DataError(
             f"{path}: version {content.get('version')!r}, but this program reads "
-            f"{FORMAT_VERSION}; {again}"
+            f"{FORMAT_VERSION}; {advice}"
         )
     for key, kind in REQUIRED.items():
         if not isinstance(content.get(key), kind):
-            raise DataError(f"{path}: '{key}' is missing or damaged; {again}")
+            raise DataError(f"{path}: '{key}' is missing or damaged; {advice}")
     for name, record in content["files"].items():
         size = record.get("bytes") if isinstance(record, dict) else None
         if not isinstance(size, int) or os.path.basename(name) != name:
-            raise DataError(f"{path}: the entry of '{name}' is damaged; {again}")
-        file = Path(folder) / name
-        if not file.is_file():
-            raise DataError(f"{file}: missing, but {MANIFEST_NAME} lists it; {again}")
-        if file.stat().st_size != size:
-            raise DataError(
-                f"{file}: {file.stat().st_size:,} bytes, but {MANIFEST_NAME} says {size:,}; {again}"
-            )
+            raise DataError(f"{path}: the entry of '{name}' is damaged; {advice}")
     return content
 
 
@@ -193,7 +208,7 @@ def verify_checksums(folder: str | os.PathLike[str], content: dict[str, Any]) ->
         if file_record(Path(folder) / name)["sha256"] != record.get("sha256"):
             raise DataError(
                 f"{Path(folder) / name}: changed since it was made (its checksum differs from "
-                f"{MANIFEST_NAME}); run relu-nmt-preprocess again"
+                f"{MANIFEST_NAME}); {AGAIN}"
             )
 
 

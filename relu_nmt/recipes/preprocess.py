@@ -27,6 +27,7 @@ from relu_nmt.data.data_folder import (
     alignment_path,
     dictionary_path,
     file_record,
+    manifest_content,
     read_manifest,
     split_path,
     verify_checksums,
@@ -258,22 +259,30 @@ class _Builder:
         """Return the manifest if the folder is complete already; refuse to replace another.
 
         Raises:
-            DataError: the folder was made in another way, and ``--overwrite`` is not given.
+            DataError: the folder was made in another way, or has the manifest of something else,
+                and ``--overwrite`` is not given.
         """
+        advice = "give another --destdir, or --overwrite to replace it"
         try:
-            manifest = read_manifest(self.folder)
-            if manifest is not None and manifest.get("key") == key:
-                verify_checksums(self.folder, manifest)
-                return manifest
-        except DataError as damage:
-            self.say(f"{damage}: making the folder anew")
+            manifest = manifest_content(self.folder, advice)
+        except DataError:
+            if not self.config.overwrite:
+                raise
             (self.folder / MANIFEST_NAME).unlink()
             return None
+        if manifest is not None and manifest.get("key") == key:
+            try:
+                read_manifest(self.folder)
+                verify_checksums(self.folder, manifest)
+                return manifest
+            except DataError as damage:
+                self.say(f"{damage}: making the folder anew")
+                (self.folder / MANIFEST_NAME).unlink()
+                return None
         if manifest is not None:
             if not self.config.overwrite:
                 raise DataError(
-                    f"{self.config.destdir}: holds data made from other text or settings; give "
-                    "another --destdir, or --overwrite to replace it"
+                    f"{self.config.destdir}: holds data made from other text or settings; {advice}"
                 )
             # Nothing of it may be taken for a part of the new folder.
             (self.folder / MANIFEST_NAME).unlink()

@@ -356,14 +356,28 @@ def test_damaged_folder_is_made_anew(corpus):
     assert contents(corpus / "data") == whole
 
 
-def test_other_settings_need_overwrite(corpus, capsys):
+@pytest.mark.parametrize("whole", [True, False])
+def test_other_settings_need_overwrite(corpus, capsys, whole):
     assert run(corpus) == 0
+    if not whole:
+        (corpus / "data/valid.de-en.en.raw").unlink()
     assert run(corpus, "--lowercase", "--thresholdsrc", "2", splits=("train",)) == 2
     assert "holds data made from other text or settings" in capsys.readouterr().err
     assert run(corpus, "--thresholdsrc", "2", "--overwrite", splits=("train",)) == 0
     assert run(corpus, "--thresholdsrc", "2", dest="direct", splits=("train",)) == 0
     # Nothing of the old data stays.
     assert contents(corpus / "data") == contents(corpus / "direct")
+
+
+def test_the_manifest_of_something_else_is_not_replaced(corpus, capsys):
+    (corpus / "data").mkdir()
+    other = corpus / "data/manifest.json"
+    other.write_text('{"name": "a web page"}')
+    assert run(corpus) == 2
+    assert "not the manifest of a data folder; give another --destdir" in capsys.readouterr().err
+    assert other.read_text() == '{"name": "a web page"}'
+    assert [path.name for path in (corpus / "data").iterdir()] == ["manifest.json"]
+    assert run(corpus, "--overwrite") == 0
 
 
 def test_overwrite_spares_the_given_files(corpus):

@@ -206,7 +206,11 @@ def stems(names):
         ({"no_epoch_checkpoints": True}, (3, 300, True), ["checkpoint_last"]),
         ({"save_interval": 2}, (3, 300, True), ["checkpoint_last"]),
         ({"no_last_checkpoints": True}, (3, 300, True), ["checkpoint3"]),
-        ({"no_last_checkpoints": True}, (3, 300, False, {"interrupted": True}), ["checkpoint_last"]),
+        (
+            {"no_last_checkpoints": True},
+            (3, 300, False, {"interrupted": True}),
+            ["checkpoint_last"],
+        ),
         ({"no_save": True}, (3, 300, True, {"is_best": True, "interrupted": True}), []),
         (
             {"keep_best_checkpoints": 3},
