@@ -87,9 +87,10 @@ class CosFormerAttention(FeatureAttention):
             longest = torch.full((1, 1), self.config.horizon, device=q.device)
         else:
             longest = visibility.positive_counts[:, 0].to(q)  # [B or 1, 1]
+        # Padded queries stand beyond the last place, where cosines, and so sums, are negative.
         return (
-            _turned(q, visibility.query_positions().to(q) / longest),
-            _turned(k, visibility.key_positions().to(q) / longest),
+            _turned(q, (visibility.query_positions().to(q) / longest).clamp_max(1)),
+            _turned(k, (visibility.key_positions().to(q) / longest).clamp_max(1)),
         )
 
     def most_keys(self, causal: bool) -> int | None:

@@ -10,6 +10,7 @@ from relu_nmt.attention.kernel_features import CHUNK, masked_sums
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.performer import exponent_parts, random_directions
 from relu_nmt.errors import ConfigError
+from relu_nmt.modules.multihead import SelfAttention
 from relu_nmt.vision.config import VisionTransformerConfig
 from relu_nmt.vision.vision_transformer import VisionTransformer
 from tests.attention.helpers import make_attention, random_qkv
@@ -81,6 +82,20 @@ def test_cosformer_features_give_the_cosine_weights(causal):
             lambda i: i + 1 if causal else 5,
         )
         torch.testing.assert_close(weights[0, h, :5], expected[:5], rtol=1e-10, atol=1e-14)
+
+
+def test_cosformer_of_padding_is_finite_in_float16_through_several_layers():
+    torch.manual_seed(0)
+    layers = [
+        SelfAttention(128, make_attention("cosformer", heads=2, dim=64)).float() for _ in range(2)
+    ]
+    mask = torch.arange(20) < torch.tensor([[8], [20]])
+    visibility = Visibility(20, 20, key_mask=mask, query_mask=mask)
+    x = torch.randn(2, 20, 128)
+    with torch.autocast("cpu", torch.float16):
+        for layer in layers:
+            x = layer(x, visibility)
+            assert x.isfinite().all()
 
 
 @pytest.mark.parametrize("others", [0, 1])
