@@ -1,6 +1,7 @@
 """Position schemes that act inside self-attention: rotary, ALiBi and T5's relative buckets."""
 
 import math
+from bisect import bisect_left
 
 import torch
 from torch import Tensor, nn
@@ -112,9 +113,14 @@ class T5Positions(DistanceBias):
     Deviation: the table starts at zero, not at random, so that training starts from no bias.
     """
 
+    least_distances: Tensor
+    """Of each bucket of a direction but the first."""
+
     def __init__(self, config: PositionConfig) -> None:
         super().__init__(config)
         self.weight = nn.Parameter(torch.zeros(T5_BUCKETS, config.num_heads))
+        num_buckets = T5_BUCKETS if config.causal else T5_BUCKETS // 2  # of one direction
+        self.register_buffer("least_distances", _least_distances(num_buckets), persistent=False)
 
     def of_offsets(self, offsets: Tensor) -> Tensor:
         """See :meth:`DistanceBias.of_offsets`."""
@@ -122,10 +128,22 @@ class T5Positions(DistanceBias):
 
     def buckets(self, offsets: Tensor) -> Tensor:
         """Return the bucket of each offset, query position minus key position; int64."""
-        num_buckets = T5_BUCKETS if self.config.causal else T5_BUCKETS // 2  # of one direction
         distances = offsets.clamp_min(0) if self.config.causal else offsets.abs()
-        exact = num_buckets // 2
-        ratio = (distances.clamp_min(1).double() / exact).log() / math.log(T5_MAX_DISTANCE / exact)
-        ranges = exact + (ratio * (num_buckets - exact)).floor().long()
-        buckets = torch.where(distances < exact, distances, ranges.clamp_max(num_buckets - 1))
-        return buckets if self.config.causal else buckets + num_buckets * (offsets < 0)
+        buckets = torch.bucketize(distances, self.least_distances, right=True)
+        return buckets if self.config.causal else buckets + T5_BUCKETS // 2 * (offsets < 0)
+
+
+def _least_distances(num_buckets: int) -> Tensor:
+    """Return the least distance of each bucket but the first, int64.
+
+    The ranges begin at e (M / e)^(s / r), s = 1 .. r - 1, with e single distances, r ranges and M
+    the largest distance. Powers of whole numbers are exact, where logarithms round borders away.
+    """
+    exact = num_buckets // 2
+    ranges = num_buckets - exact
+    powers = [distance**ranges for distance in range(T5_MAX_DISTANCE)]
+    starts = [
+        bisect_left(powers, T5_MAX_DISTANCE**step * exact ** (ranges - step))
+        for step in range(1, ranges)
+    ]
+    return torch.tensor([*range(1, exact + 1), *starts])

@@ -158,23 +158,22 @@ SLOTS = [
 ]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("encoder", "decoder", "cross"), SLOTS)
-def test_graphs_compute_the_same_at_all_lengths(encoder, decoder, cross, tmp_path):
-    pytest.importorskip("onnxscript")
-    from relu_nmt.conversion.onnx import save_onnx
-
+def small_model(**settings):
+    """Return a model of one layer, and the task that it is for."""
     torch.manual_seed(0)
     task = Translator.from_checkpoint(CHECKPOINTS / "softmax.safetensors", "cpu").task
     shape = {"embed_dim": 16, "ffn_embed_dim": 24, "layers": 1, "attention_heads": 2}
     config = TransformerConfig(
-        encoder_attention=encoder,
-        decoder_attention=decoder,
-        cross_attention=cross,
+        **settings,
         **{f"{side}_{name}": n for side in ("encoder", "decoder") for name, n in shape.items()},
     )
-    model = build_model(config, task).eval()
-    save_onnx(LoadedModel(model, task), tmp_path)
+    return build_model(config, task).eval(), task
+
+
+def compare_at_all_lengths(model, task, folder):
+    from relu_nmt.conversion.onnx import save_onnx
+
+    save_onnx(LoadedModel(model, task), folder)
     # Where the model itself may go other ways, longer than a chunk and of one token.
     for lengths in [((6, 3), (5, 2)), ((1,), (1,)), ((150, 90), (130, 70)), ((2,), (90,))]:
         sources = [
@@ -187,8 +186,26 @@ def test_graphs_compute_the_same_at_all_lengths(encoder, decoder, cross, tmp_pat
         translator = Translator([model], task, "cpu")
         found = translator.translate_sentences(sources, GenerationConfig(score_reference=True))
         expected = [own.hypothesis.positional_scores for [own] in found]
-        for found, own in zip(onnx_scores(tmp_path, sources), expected, strict=True):
+        for found, own in zip(onnx_scores(folder, sources), expected, strict=True):
             np.testing.assert_allclose(found, own, atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("encoder", "decoder", "cross"), SLOTS)
+def test_graphs_compute_the_same_at_all_lengths(encoder, decoder, cross, tmp_path):
+    pytest.importorskip("onnxscript")
+    names = {"encoder": encoder, "decoder": decoder, "cross": cross}
+    slots = {f"{slot}_attention": name for slot, name in names.items()}
+    compare_at_all_lengths(*small_model(**slots), tmp_path)
+
+
+@pytest.mark.slow
+def test_graphs_with_a_learnt_bias_of_distances_compute_the_same_at_all_lengths(tmp_path):
+    pytest.importorskip("onnxscript")
+    model, task = small_model(positions="t5")
+    for half in (model.encoder, model.decoder):
+        torch.nn.init.normal_(half.embedding.positions.weight)  # it starts at zero
+    compare_at_all_lengths(model, task, tmp_path)
 
 
 def test_every_attention_is_compared():
