@@ -1,5 +1,8 @@
 """Performer: softmax attention approximated by positive random features (FAVOR+)."""
 
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+
 import torch
 from torch import Tensor
 
@@ -9,6 +12,7 @@ from relu_nmt.attention.kernel_features import FeatureAttention
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.token_axis import key_column
 from relu_nmt.config import option, settings
+from relu_nmt.recomputation import second_pass
 
 SOFTMAX_EPSILON = 1e-4
 RELU_EPSILON = 1e-3
@@ -70,9 +74,8 @@ class PerformerAttention(FeatureAttention):
         directions = torch.empty(config.features, head_dim)
         self.directions: Tensor
         self.register_buffer("directions", directions, persistent=False)
-        # Mirrors of the buffer, so that a pass does not wait for the device.
-        self._seed: int | None = None
-        self._passes = 0
+        # A mirror of the buffer, so that a pass does not wait for the device.
+        self._seed_and_passes: list[int] | None = None
         self._drawn: int | None = None
         self.register_load_state_dict_post_hook(_forget_draw)
 
@@ -108,23 +111,52 @@ class PerformerAttention(FeatureAttention):
         total = SOFTMAX_EPSILON * queries.sum(-1, keepdim=True)
         return torch.cat([rescaled, total], -1), torch.cat([keys, torch.ones_like(largest)], -1)
 
+    @property
+    def passes(self) -> int:
+        """Passes in training so far."""
+        return self._mirrored()[1]
+
+    @passes.setter
+    def passes(self, passes: int) -> None:
+        self._mirrored()[1] = passes
+        self.seed_and_passes[1] = passes
+
+    def _mirrored(self) -> list[int]:
+        if self._seed_and_passes is None:
+            self._seed_and_passes = self.seed_and_passes.tolist()
+        return self._seed_and_passes
+
     def _current_directions(self) -> Tensor:
         """Return the random directions [m, d] of this pass, and count it if it is in training."""
-        if self._seed is None:
-            self._seed, self._passes = self.seed_and_passes.tolist()
-        draw = self._passes // self.config.redraw if self.config.redraw else 0
+        draw = self.passes // self.config.redraw if self.config.redraw else 0
         if draw != self._drawn:
-            drawn = random_directions(self.config.features, self.head_dim, self._seed + draw)
+            seed = self._mirrored()[0] + draw
+            drawn = random_directions(self.config.features, self.head_dim, seed)
             self.directions = drawn.to(self.directions)
             self._drawn = draw
         if self.training:
-            self._passes += 1
-            self.seed_and_passes[1] += 1
+            self.passes += 1
         return self.directions
 
 
 def _forget_draw(attention: PerformerAttention, _: object) -> None:
-    attention._seed = attention._drawn = None
+    attention._seed_and_passes = attention._drawn = None
+
+
+@second_pass.register
+def _(attention: PerformerAttention) -> AbstractContextManager[None]:
+    """Draw what was drawn, and count no pass twice."""
+    passes = attention.passes
+
+    @contextmanager
+    def block() -> Iterator[None]:
+        later, attention.passes = attention.passes, passes
+        try:
+            yield
+        finally:
+            attention.passes = later
+
+    return block()
 
 
 def random_directions(count: int, dim: int, seed: int) -> Tensor:

@@ -5,7 +5,7 @@ each of its parts, and :mod:`relu_nmt.modules.multihead` what attention is.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ from relu_nmt.modules.feed_forward import build_feed_forward
 from relu_nmt.modules.layer_cache import LayerStep
 from relu_nmt.modules.multihead import CrossAttention, SelfAttention
 from relu_nmt.modules.positions import RelativePositions
+from relu_nmt.recomputation import second_pass
 
 
 @dataclass(frozen=True)
@@ -221,9 +222,10 @@ class RMSNorm(nn.RMSNorm):
 def run_layer(layer: nn.Module, inputs: tuple[Any, ...], recompute: bool) -> Tensor:
     """Return the layer's output; with ``recompute`` its inputs are all that backward keeps.
 
-    Dropout repeats its random numbers. What attention records, such as the differentiable row
-    statistics of the regulariser, is recorded in the first pass, and computed once more with the
-    rest, since the second pass must ask for what the first one asked for.
+    Dropout repeats its random numbers, and modules with a state stay as they were
+    (:func:`~relu_nmt.recomputation.second_pass`). What attention records, such as the
+    differentiable row statistics of the regulariser, is recorded in the first pass, and computed
+    once more with the rest, since the second pass must ask for what the first one asked for.
 
     Args:
         layer: gives one tensor.
@@ -243,29 +245,18 @@ def run_layer(layer: nn.Module, inputs: tuple[Any, ...], recompute: bool) -> Ten
         return args, {**kwargs, "need": needs.setdefault(module, kwargs.get("need", NOTHING))}
 
     @contextmanager
-    def hooked(recording: AbstractContextManager[None]) -> Iterator[None]:
-        with ExitStack() as hooks, recording:
+    def hooked(*around: AbstractContextManager[None]) -> Iterator[None]:
+        with ExitStack() as stack:
+            for block in around:
+                stack.enter_context(block)
             for module in layer.modules():
                 if isinstance(module, Attention):
                     hook = module.register_forward_pre_hook(same_need, with_kwargs=True)
-                    hooks.enter_context(hook)
+                    stack.enter_context(hook)
             yield
 
-    @contextmanager
-    def second() -> Iterator[None]:
-        """Leave no records, and take the batch into the statistics of BatchNorm no second time."""
-        kept = [m for m in layer.modules() if isinstance(m, nn.BatchNorm2d)]
-        momenta = [module.momentum for module in kept]
-        for module in kept:
-            module.momentum = 0.0
-        try:
-            with without_records():
-                yield
-        finally:
-            for module, momentum in zip(kept, momenta, strict=True):
-                module.momentum = momentum
-
     def passes() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        return hooked(nullcontext()), hooked(second())
+        again = [second_pass(module) for module in layer.modules()]
+        return hooked(), hooked(without_records(), *again)
 
     return checkpoint(layer, *inputs, use_reentrant=False, context_fn=passes)

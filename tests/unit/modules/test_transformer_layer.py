@@ -110,6 +110,21 @@ def test_checkpointed_activations_give_the_same_gradients(make, attention, setti
     assert any(gradient is not None and gradient.any() for gradient in plain.values())
 
 
+@pytest.mark.parametrize("redraw", [1, 3])
+def test_random_features_are_drawn_again_and_their_passes_not_counted_again(redraw):
+    found = []
+    for recompute in (False, True):
+        attention = f"performer:features=8,redraw={redraw}"
+        objective, batch = translation(attention, checkpoint_activations=recompute)
+        torch.manual_seed(3)
+        for _ in range(2):  # updates, of two batches each
+            sum(objective.train()(batch).loss for _ in range(2)).backward()
+        gradients = {f"gradient of {name}": p.grad for name, p in objective.named_parameters()}
+        found.append({**gradients, **objective.state_dict()})
+    for name, tensor in found[0].items():
+        torch.testing.assert_close(found[1][name], tensor, rtol=0, atol=0, msg=name)
+
+
 def test_nothing_is_recorded_twice_even_if_backward_runs_while_recording():
     objective, batch = translation("reluformer", checkpoint_activations=True)
     model = objective.model.train()
