@@ -106,5 +106,7 @@ def centered(q: Tensor, k: Tensor, visibility: Visibility) -> tuple[Tensor, Tens
     means = (sums / visibility.positive_counts[..., None]).to(k.dtype)
     if means.size(2) == 1:
         return q, k - means
+    # A row that sees one key has score 0: the rounded difference of two products would not be.
+    q = q.masked_fill((visibility.counts == 1)[..., None], 0.0)
     shifts = (q * means).sum(-1, keepdim=True)
     return torch.cat([q, shifts], -1), torch.cat([k, -torch.ones_like(k[..., :1])], -1)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from relu_nmt.attention.base import Need
-from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.masks import TreeVisibility, Visibility
 from tests.attention.helpers import make_attention, make_bias, random_qkv
 
 ALL = Need(statistics=True, telemetry=True, weights=True)
@@ -96,6 +96,25 @@ def test_centered_scores_are_those_less_the_mean_of_their_row(causal):
         expected[seen] = (z - z.mean()).clamp_min(0) / (2 * math.sqrt(len(z) / 2))
         torch.testing.assert_close(output.weights[b, h, i], expected, rtol=1e-6, atol=1e-12)
         torch.testing.assert_close(output.values[b, h, i], expected @ v[b, h], rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("backend", ["reference", "blockwise"])
+def test_centered_rows_that_see_one_key_are_null_whatever_the_rounding(backend, dtype):
+    attend = make_attention("reluformer:centered=true", "decoder", dim=64).to(dtype)
+    attend.backend = backend
+    q, k, v = random_qkv(16, 8, 8, dim=64, dtype=dtype)
+    mask = torch.arange(8) != torch.arange(16)[:, None] % 2  # the first or second key is hidden
+    ancestry = torch.eye(8, dtype=torch.bool).expand(16, 8, 8)
+    for visibility, null_rows in (
+        (Visibility(8, 8, causal=True), 1),
+        (Visibility(8, 8, key_mask=mask, causal=True), 2),
+        (TreeVisibility(ancestry, length=1), 8),
+    ):
+        output = attend(q, k, v, visibility, need=Need(statistics=True))
+        assert not output.values[:, :, :null_rows].any()
+        assert not output.rows.total[:, :, :null_rows].any()
+        assert output.rows.total[:, :, null_rows:].all()
 
 
 def test_centered_scores_do_not_change_with_what_all_keys_share():
