@@ -133,8 +133,9 @@ class TransformerStack(nn.Module):
         """Return the states [B, N, D] of all positions.
 
         In training each layer may be left out of the batch (LayerDrop, Fan et al. 2020, section
-        3.1). It is computed all the same, with gradients of 0: processes that share a training
-        wait for those of all layers.
+        3.1). It is computed all the same, and its output has gradients of 0: processes that share
+        a training wait for those of all layers. What a loss reads of its attention, as the
+        regulariser and guided alignment do, still counts and has gradients.
 
         Args:
             x: [B, N, D], the embedded tokens.
