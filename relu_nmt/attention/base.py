@@ -182,7 +182,7 @@ class Attention(nn.Module):
     """The ways to compute it, by name, see :mod:`relu_nmt.attention.backends`; none where
     its code is the only one, which answers to ``reference``."""
     shares_queries_and_keys: ClassVar[bool] = False
-    """Whether keys are made by the projection of the queries."""
+    """Whether keys are the queries: made by one projection, with one gain of ``qk_norm``."""
     exact: ClassVar[bool] = False
     """Whether it gets float32 or float64 even under autocast: half precision would underflow."""
 
@@ -197,7 +197,8 @@ class Attention(nn.Module):
         # Somebody's own settings may be without the option.
         normalized = getattr(config, "qk_norm", False)
         self.query_gain = nn.Parameter(torch.ones(head_dim)) if normalized else None
-        self.key_gain = nn.Parameter(torch.ones(head_dim)) if normalized else None
+        has_own = normalized and not self.shares_queries_and_keys
+        self.key_gain = nn.Parameter(torch.ones(head_dim)) if has_own else None
 
     def forward(
         self,
@@ -261,7 +262,8 @@ class Attention(nn.Module):
 
     def map_keys(self, k: Tensor) -> Tensor:
         """Map projected keys [B, H, Nk, d], each on its own; decoding caches the result."""
-        return _layer_norm(k, self.key_gain)
+        gain = self.query_gain if self.shares_queries_and_keys else self.key_gain
+        return _layer_norm(k, gain)
 
     def finish(self, joined: Tensor, x: Tensor) -> Tensor:
         """Map the joined heads before the output projection, such as by a norm or a gate.

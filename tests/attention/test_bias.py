@@ -121,7 +121,8 @@ def test_queries_and_keys_are_normalised_where_asked(name):
         return
     spec = f"{name}{',' if ':' in name else ':'}qk_norm=true"
     attend = make_attention(spec)
-    assert {"query_gain", "key_gain"} <= attend.state_dict().keys()
+    gains = {"query_gain"} if attend.shares_queries_and_keys else {"query_gain", "key_gain"}
+    assert gains == attend.state_dict().keys() & {"query_gain", "key_gain"}
     q, _, _ = random_qkv(1, 3, 3)
     mapped = attend.map_queries(q * 100)
     torch.testing.assert_close(mapped.mean(-1), torch.zeros_like(mapped[..., 0]), atol=1e-9, rtol=0)

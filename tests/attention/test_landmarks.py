@@ -11,6 +11,7 @@ from relu_nmt.attention.nystromformer import pseudo_inverse
 from relu_nmt.attention.soft import newton_inverse
 from relu_nmt.attention.spec import AttentionSpec
 from relu_nmt.errors import ConfigError
+from relu_nmt.modules.multihead import SelfAttention
 from tests.attention.helpers import make_attention, random_qkv
 
 
@@ -148,6 +149,20 @@ def test_soft_is_the_printed_formula(normalized):
             inverse = roots @ inverse @ roots
         expected = k1 @ inverse @ k1.T @ v[0, h]
         torch.testing.assert_close(values[0, h], expected, rtol=1e-5, atol=1e-7)
+
+
+def test_normalised_queries_and_keys_of_soft_stay_the_same_in_training():
+    torch.manual_seed(0)
+    attention = SelfAttention(8, make_attention("soft:stride=2,qk_norm=true").float()).train()
+    seen = []
+    attention.attention.register_forward_pre_hook(lambda module, args: seen.append(args[:2]))
+    optimizer = torch.optim.Adam(attention.parameters(), 0.1)
+    x = torch.randn(2, 6, 8)
+    for _ in range(2):
+        attention(x, Visibility(6, 6)).square().sum().backward()
+        optimizer.step()
+    assert not torch.equal(seen[0][0], seen[1][0])
+    assert all(torch.equal(q, k) for q, k in seen)
 
 
 @pytest.mark.parametrize("name", ["xca", "linformer", "nystromformer", "soft"])
