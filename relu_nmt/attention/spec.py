@@ -56,14 +56,16 @@ class AttentionSpec:
         """Read ``reluformer`` or ``reluformer:gamma=2``.
 
         Raises:
-            ConfigError: an option is not of the form ``name=value``.
+            ConfigError: an option is not of the form ``name=value``, or is given twice.
         """
         name, _, rest = text.partition(":")
-        options = {}
+        options: dict[str, str] = {}
         for item in filter(None, rest.split(",")):
             key, equals, value = item.partition("=")
             if not (key and equals and value):
                 raise ConfigError(f"'{text}': expected NAME or NAME:option=value,option=value")
+            if key in options:
+                raise ConfigError(f"'{text}': option '{key}' is given twice")
             options[key] = value
         return cls(name, options)
 

@@ -231,3 +231,5 @@ def test_unknown_names_and_options_are_one_line_errors():
         make_attention("reluformer:gamma=-1")
     with pytest.raises(ConfigError, match="expected NAME"):
         AttentionSpec.parse("reluformer:gamma")
+    with pytest.raises(ConfigError, match="option 'gamma' is given twice"):
+        AttentionSpec.parse("reluformer:gamma=2,gamma=8")
