@@ -27,7 +27,10 @@ class CosFormerConfig(AttentionConfig):
         needs="reweight",
     )
     horizon: int = option(
-        1024, "M in causal use, where the length is not known: most tokens", least=1
+        1024,
+        "M in causal use, where the length is not known: most tokens",
+        least=1,
+        needs=["reweight", ("grid", False)],
     )
 
 

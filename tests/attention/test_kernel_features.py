@@ -146,6 +146,14 @@ def test_cosformer_on_a_grid_needs_patches():
         make_attention("cosformer:grid=true,reweight=false")
 
 
+@pytest.mark.parametrize(
+    ("option", "error"), [("reweight=false", "without reweight"), ("grid=true", "with grid")]
+)
+def test_a_horizon_of_cosformer_that_does_nothing_is_refused(option, error):
+    with pytest.raises(ConfigError, match=f"horizon=7 does nothing {error}"):
+        make_attention(f"cosformer:{option},horizon=7", "decoder")
+
+
 def test_cosformer_without_positive_channels_gives_zero_and_finite_gradients():
     attend = make_attention("cosformer")
     q, k, v = (x.requires_grad_() for x in random_qkv(1, 3, 3))

@@ -176,7 +176,7 @@ def test_the_longest_texts_are_those_of_positions_and_attentions():
 
     assert limits(attention="softmax", encoder_attention="cosformer:horizon=5") == (None, None)
     assert limits(decoder_attention="cosformer:horizon=5") == (None, 5)
-    assert limits(decoder_attention="cosformer:horizon=5,reweight=false") == (None, None)
+    assert limits(decoder_attention="cosformer:reweight=false") == (None, None)
     assert limits(encoder_attention="linformer:length=7", cross_attention="linformer:length=6") == (
         6,
         None,
