@@ -9,6 +9,8 @@ from pathlib import Path, PurePosixPath
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+
 from relu_nmt.errors import DataError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -115,13 +117,15 @@ def decode_image(read: Callable[[], bytes], what: str) -> "Image":
         what: names the file in the error.
 
     Raises:
-        DataError: it cannot be read or decoded.
+        DataError: it cannot be read or decoded, or has pixels of 32 bits.
         MissingExtraError: Pillow is not installed.
     """
     pillow = import_pillow()
     try:
         with pillow.open(io.BytesIO(read())) as image:
-            return image.convert("RGB")
+            return to_rgb(image, what)
+    except DataError:
+        raise
     except Exception as error:  # Pillow's decoders and zlib raise errors of many kinds
         [reason, *_] = str(error).splitlines() or [type(error).__name__]
         if isinstance(error, pillow.UnidentifiedImageError):  # it names the bytes' address
@@ -129,6 +133,28 @@ def decode_image(read: Callable[[], bytes], what: str) -> "Image":
         raise DataError(
             f"{what}: cannot be read as an image ({reason}); repair or remove it"
         ) from error
+
+
+def to_rgb(image: "Image", what: str) -> "Image":
+    """Return an image as 8-bit red, green and blue; 16-bit greys are scaled.
+
+    Args:
+        image: of any mode.
+        what: names it in the error.
+
+    Raises:
+        DataError: its pixels have 32 bits or signs, so that their range is not known.
+    """
+    if not image.mode.startswith(("I", "F")):
+        return image.convert("RGB")
+    # Of PNG and PGM, mode I is 16 bits, too.
+    if image.mode == "F" or (image.mode == "I" and image.format not in ("PNG", "PPM")):
+        raise DataError(
+            f"{what}: 32-bit or signed pixels; expected 8 or 16 bits without sign; convert or "
+            "remove it"
+        )
+    grey = np.asarray(image).astype(np.uint32)  # convert("RGB") would clip them
+    return import_pillow().fromarray(((grey + 128) // 257).astype(np.uint8)).convert("RGB")
 
 
 def import_pillow() -> ModuleType:

@@ -22,7 +22,7 @@ from relu_nmt.vision.base import (
 )
 from relu_nmt.vision.batches import ImageTransform
 from relu_nmt.vision.config import CROSS_ENTROPY, PreprocessingConfig, VisionTransformerConfig
-from relu_nmt.vision.image_files import read_image
+from relu_nmt.vision.image_files import read_image, to_rgb
 from relu_nmt.vision.vision_transformer import VisionTransformer
 
 if TYPE_CHECKING:
@@ -180,12 +180,12 @@ class ImageClassifier:
         """Return the probabilities of classes for each picture, the likeliest class first.
 
         Args:
-            images: files, or pictures of 8-bit red, green and blue.
+            images: files, or pictures of Pillow.
             top_k: only so many classes; all by default.
             batch_size: pictures to read and classify at once.
 
         Raises:
-            DataError: a file is missing or no image.
+            DataError: a file is missing or no image, or an image has pixels of 32 bits.
             MissingExtraError: Pillow is not installed, which reads files.
         """
         remaining, results = iter(images), []
@@ -215,4 +215,4 @@ class ImageClassifier:
 
 
 def _opened(image: "Image | str | os.PathLike[str]") -> "Image":
-    return read_image(image) if isinstance(image, str | os.PathLike) else image.convert("RGB")
+    return read_image(image) if isinstance(image, str | os.PathLike) else to_rgb(image, "image")

@@ -2,8 +2,10 @@ import shutil
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from relu_nmt.errors import DataError
+from relu_nmt.vision.image_files import read_image, to_rgb
 from relu_nmt.vision.images import add_set, hold_out, open_images, with_classes_of
 from tests.unit.vision.made_images import make_squares, zip_folder
 
@@ -60,6 +62,35 @@ def test_an_unreadable_image_is_named(squares, tmp_path, damage, zipped):
     with pytest.raises(DataError, match=r"squares.*: green/0002\.png: cannot be read as") as error:
         images.read(6)
     assert "0x" not in str(error.value)
+
+
+RAMP = np.arange(256, dtype=np.uint8).reshape(16, 16)
+
+
+@pytest.mark.parametrize("kind", ["png", "tif", "big-endian.tif", "pgm", "pgm of 10 bits"])
+def test_16_bit_greys_are_scaled(tmp_path, kind):
+    path = tmp_path / f"grey.{kind.split()[0]}"
+    if "pgm" in kind:
+        most = 1023 if "10" in kind else 65535
+        greys = np.round(RAMP * (most / 255)).astype(">u2")
+        path.write_bytes(b"P5 16 16 %d\n" % most + greys.tobytes())
+    else:
+        kind = ">u2" if "big" in kind else "<u2"
+        Image.fromarray((RAMP * 257.0).astype(kind)).save(path)
+    found = read_image(path)
+    assert found.mode == "RGB"
+    assert np.array_equal(np.asarray(found), RAMP[..., None].repeat(3, 2))
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.float32])
+def test_pixels_of_32_bits_are_refused(squares, kind):
+    grey = Image.fromarray(RAMP.astype(kind))
+    grey.save(squares / "blue/0000.tif")
+    expected = "32-bit or signed pixels; expected 8 or 16 bits without sign; convert or remove it"
+    with pytest.raises(DataError, match=rf"squares: blue/0000\.tif: {expected}$"):
+        only(squares).read(1)
+    with pytest.raises(DataError, match=rf"^image: {expected}$"):
+        to_rgb(grey, "image")
 
 
 def test_an_image_that_vanished_is_named(squares):
