@@ -49,6 +49,20 @@ class PatchEmbedding(nn.Module):
         return self.projection(patches.flatten(1, 2)), grid
 
 
+class BatchNorm(nn.BatchNorm2d):
+    """Batch normalisation, which takes a single value a channel by the running statistics.
+
+    So a last batch of one image trains, too, where its map is 1 x 1.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [B, C, height, width] to the same shape."""
+        if x.numel() > x.size(1):
+            return super().forward(x)
+        mean, variance = self.running_mean, self.running_var
+        return F.batch_norm(x, mean, variance, self.weight, self.bias, eps=self.eps)
+
+
 def pre_norm(
     config: VisionTransformerConfig, embed_dim: int, drop_path: float, norm_eps: float = NORM_EPS
 ) -> LayerConfig:

@@ -22,7 +22,7 @@ from relu_nmt.vision.base import (
     initialize,
     map_of,
 )
-from relu_nmt.vision.blocks import growing
+from relu_nmt.vision.blocks import BatchNorm, growing
 from relu_nmt.vision.config import VisionTransformerConfig
 from relu_nmt.vision.stages import build_stages, stage_attention, stage_norm
 
@@ -96,7 +96,7 @@ class ConvolutionalAttention(MultiheadAttention):
 def depth_wise(dim: int, stride: int) -> nn.Sequential:
     """Return a new depth-wise 3 x 3 convolution with batch normalisation."""
     return nn.Sequential(
-        nn.Conv2d(dim, dim, 3, stride, padding=1, groups=dim, bias=False), nn.BatchNorm2d(dim)
+        nn.Conv2d(dim, dim, 3, stride, padding=1, groups=dim, bias=False), BatchNorm(dim)
     )
 
 

@@ -27,7 +27,7 @@ from relu_nmt.vision.base import (
     initialize,
     map_of,
 )
-from relu_nmt.vision.blocks import mechanism, pre_norm
+from relu_nmt.vision.blocks import BatchNorm, mechanism, pre_norm
 from relu_nmt.vision.config import VisionTransformerConfig
 
 WAVES = 32
@@ -141,7 +141,7 @@ class ConvolutionalStem(nn.Module):
             stride = [2 if step <= n else 1 for n in halvings]
             layers += [
                 nn.Conv2d(width, wider, 3, (stride[0], stride[1]), padding=1, bias=False),
-                nn.BatchNorm2d(wider),
+                BatchNorm(wider),
                 ACTIVATIONS[config.xcit.conv_activation](),
             ]
             width = wider
@@ -187,7 +187,7 @@ class LocalPatchInteraction(nn.Module):
         super().__init__()
         self.first = nn.Conv2d(embed_dim, embed_dim, 3, padding=1, groups=embed_dim)
         self.activation = ACTIVATIONS[activation]()
-        self.norm = nn.BatchNorm2d(embed_dim)
+        self.norm = BatchNorm(embed_dim)
         self.second = nn.Conv2d(embed_dim, embed_dim, 3, padding=1, groups=embed_dim)
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:

@@ -125,6 +125,20 @@ def test_settings_and_weights_make_the_same_model_again(family):
 
 
 @every_family
+def test_a_batch_of_one_image_with_a_single_patch_trains(family):
+    model = small_model(family).train()
+    model(pictures(4, 4))
+    statistics = {name: tensor.clone() for name, tensor in model.named_buffers()}
+    image = pictures(4, 4)[:1]
+    logits = model(image).logits
+    logits.square().sum().backward()
+    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+    if family == "cvt":  # whose maps are all 1 x 1
+        assert all(torch.equal(b, statistics[name]) for name, b in model.named_buffers())
+        torch.testing.assert_close(model.eval()(image).logits, logits)
+
+
+@every_family
 def test_activations_computed_again_change_nothing(family):
     """Neither gradients nor the statistics of BatchNorm, which sees every batch twice."""
     found = []
