@@ -137,10 +137,8 @@ def load_timm_weights(model: VisionModel, path: str | os.PathLike[str]) -> list[
             "--finetune-from-model takes"
         )
     if isinstance(model, VisionTransformer) and "positions" in found:
-        old = len(found["positions"][0])
-        found["positions"] = _positions_for(model, found["positions"][0])
-        if old != model.num_tokens:
-            notes.append(f"its positions of {old} tokens are interpolated to {model.num_tokens}")
+        found["positions"], changed = _positions_for(model, found["positions"][0])
+        notes += changed
     for name, tensor in found.items():
         if name.endswith(".position_bias") and name in own and len(tensor) != len(own[name]):
             old, new = (math.isqrt(len(table)) for table in (tensor, own[name]))
@@ -218,11 +216,14 @@ def _renamed(name: str, names: Mapping[str, str]) -> str:
     return name
 
 
-def _positions_for(model: VisionTransformer, positions: Tensor) -> Tensor:
-    """Return positions [N', D] of a square grid as those of the model's own, [N, D]."""
+def _positions_for(model: VisionTransformer, positions: Tensor) -> tuple[Tensor, list[str]]:
+    """Return positions [N', D] of a square grid as those of the model's own, [N, D], and notes."""
     others = model.num_tokens - model.grid.num_patches
     side = math.isqrt(max(0, len(positions) - others))
-    if side * side + others != len(positions) or len(positions) == model.num_tokens:
-        return positions
+    grid = Grid(side, side)
+    if grid.num_patches + others != len(positions) or grid == model.grid:
+        return positions, []
     own, patches = positions[:others], positions[others:]
-    return torch.cat([own, resized(patches, Grid(side, side), model.grid)])
+    old, new = (f"{height} x {width}" for height, width in (grid, model.grid))
+    note = f"its positions of {old} patches are interpolated to {new}"
+    return torch.cat([own, resized(patches, grid, model.grid)]), [note]

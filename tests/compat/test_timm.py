@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from relu_nmt.errors import CheckpointError
 from relu_nmt.vision.architectures import architectures
-from relu_nmt.vision.base import build_vision_model
+from relu_nmt.vision.base import Grid, build_vision_model, resized
 from relu_nmt.vision.config import VisionTransformerConfig
 from relu_nmt.vision.timm_weights import NAMES, load_timm_weights
 from tests.compat.timm_files import make_files
@@ -70,7 +70,7 @@ def test_a_head_for_other_classes_is_left_out_and_positions_are_interpolated():
     before = model.head.weight.clone()
     notes = load_timm_weights(model, FILES / "vit.safetensors")
     assert notes == [
-        "its positions of 5 tokens are interpolated to 17",
+        "its positions of 2 x 2 patches are interpolated to 4 x 4",
         "its head of 3 classes is left out; that of 7 starts anew",
     ]
     assert torch.equal(model.head.weight, before)
@@ -79,6 +79,15 @@ def test_a_head_for_other_classes_is_left_out_and_positions_are_interpolated():
     mean = stored["pos_embed"][0, 1:].float().mean(0)
     torch.testing.assert_close(model.positions[1:].mean(0), mean, rtol=0.02, atol=0.02)
     assert torch.equal(model.norm.weight, stored["norm.weight"].float())
+
+
+def test_positions_are_interpolated_to_another_grid_of_as_many_patches():
+    model = our_model("vit", image_size=(8, 32))
+    notes = load_timm_weights(model, FILES / "vit.safetensors")
+    assert notes == ["its positions of 2 x 2 patches are interpolated to 1 x 4"]
+    stored = load_file(FILES / "vit.safetensors")["pos_embed"][0]
+    expected = torch.cat([stored[:1], resized(stored[1:], Grid(2, 2), Grid(1, 4))])
+    torch.testing.assert_close(model.positions, expected.float())
 
 
 def test_files_of_the_authors_of_xcit_and_deit(tmp_path):
