@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from relu_nmt.config import to_dict
-from relu_nmt.errors import DataError
+from relu_nmt.errors import DataError, TrainingError
 from relu_nmt.io.progress_bar import hidden_progress
 from relu_nmt.recipes.image_settings import EVALUATION_BATCH, JOINED_BLOCKS, ProbeOptions
 from relu_nmt.recipes.image_settings import ProbeImagesSettings as Settings
@@ -75,6 +75,7 @@ def run(settings: Settings, *, progress: bool = True) -> ProbeResult:
         CheckpointError: the checkpoint is missing or damaged.
         ConfigError: settings that do not fit the model or the device.
         DataError: images are missing, damaged or of other classes; the results cannot be written.
+        TrainingError: the linear classifier diverges.
     """
     options = settings.options
     check_writable("--results", options.results)
@@ -195,6 +196,9 @@ def _linear(
 ) -> list[list[float]]:
     """Train a linear classifier on random crops, mirrored or not; return its accuracies.
 
+    Raises:
+        TrainingError: it diverges.
+
     Reference: Caron et al. 2021 (DINO), section 4.1: SGD with momentum .9 and without decay.
     """
     size = options.batch_size or LINEAR_BATCH
@@ -229,4 +233,7 @@ def _linear(
         options.features,
     )
     with torch.no_grad():
-        return [percent_right(head(queries.clone()), right, (1, TOP))]
+        scores = head(queries.clone())
+    if not scores.isfinite().all():
+        raise TrainingError(f"--lr {options.lr:g}: scores are not finite; lower it")
+    return [percent_right(scores, right, (1, TOP))]

@@ -24,6 +24,8 @@ def neighbour_scores(
 ) -> Tensor:
     """Return scores [M, C]: sums of exp(cosine / temperature) over the nearest that are of a class.
 
+    All are divided by the vote of the very nearest, so that no temperature is too small.
+
     Args:
         train: features [N, D].
         labels: their classes, [N] int64.
@@ -39,7 +41,7 @@ def neighbour_scores(
         >>> known, test = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([[5.0, 0.0]])
         >>> scores = neighbour_scores(known, torch.tensor([2, 0]), test, 3, temperature=1.0)
         >>> [[round(score, 3) for score in row] for row in scores.tolist()]
-        [[1.0, 0.0, 2.718]]
+        [[0.368, 0.0, 1.0]]
     """
     train, test = F.normalize(train.float()), F.normalize(test.float())
     count = min(neighbours, len(train))
@@ -47,7 +49,7 @@ def neighbour_scores(
     for queries in test.split(QUERIES_AT_ONCE):
         best = (queries @ train.T).topk(count)
         scores = torch.zeros(len(queries), num_classes, device=test.device)
-        votes = (best.values / temperature).exp()
+        votes = ((best.values - best.values[:, :1]) / temperature).exp()
         found.append(scores.scatter_add_(1, labels[best.indices], votes))
     return torch.cat(found)
 

@@ -109,6 +109,7 @@ def test_a_linear_classifier_learns_on_random_views(trained):
         ("knn", ["--features=joined"], "--features joined does nothing with --method knn"),
         ("knn", ["--image-size=1x2x3"], "--image-size 1,2,3: expected one number, or height and"),
         ("ridge", ["--lr=3"], "--lr 3 does nothing with --method ridge"),
+        ("linear", ["--lr=1e38", "--epochs=3"], "--lr 1e+38: scores are not finite; lower it"),
         ("knn", ["--results=/proc/at/all.json"], "--results /proc/at/all.json: cannot write"),
         ("knn", ["--test=nowhere"], "nowhere: no such folder or file of images"),
     ],

@@ -40,8 +40,17 @@ def test_neighbours_against_a_loop_over_all_pairs(neighbours):
         best = sorted(range(60), key=lambda i: -cosines[i])[:neighbours]
         expected = [0.0] * 4
         for i in best:
-            expected[labels[i]] += math.exp(cosines[i] / 0.07)
+            expected[labels[i]] += math.exp((cosines[i] - cosines[best[0]]) / 0.07)
         assert row == pytest.approx(expected, rel=1e-3)
+
+
+def test_votes_of_a_small_temperature_are_finite():
+    (train, labels), (test, _) = clusters(60), clusters(17, seed=1)
+    tensors = torch.tensor(train), torch.tensor(labels), torch.tensor(test), 4
+    scores = neighbour_scores(*tensors, neighbours=20, temperature=0.001)
+    assert scores.isfinite().all()
+    nearest = neighbour_scores(*tensors, neighbours=1)
+    assert torch.equal(scores.argmax(1), nearest.argmax(1))
 
 
 def test_many_queries_are_taken_in_parts(monkeypatch):
