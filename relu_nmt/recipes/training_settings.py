@@ -22,7 +22,7 @@ from relu_nmt.vision.config import (
     VisionTrainerConfig,
     VisionTransformerConfig,
 )
-from relu_nmt.vision.data_config import AugmentationConfig
+from relu_nmt.vision.data_config import RECIPES, AugmentationConfig
 
 LABEL_SMOOTHED = "label_smoothed_cross_entropy"
 WITH_ALIGNMENT = "label_smoothed_cross_entropy_with_alignment"
@@ -280,6 +280,8 @@ class ImageTrainingSettings(TrainingSettings):
         """Compare the groups with each other."""
         if self.task.init and self.trainer.checkpoint.finetune_from_model:
             raise ConfigError("--init and --finetune-from-model exclude each other")
+        recipe = RECIPES[self.task.recipe]
+        self.preprocessing.check_fits(max(self.model.image_size), recipe)
 
 
 @settings

@@ -1,10 +1,12 @@
 """Settings of vision models, image data and their training."""
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from relu_nmt.attention.spec import AttentionPresetOptions
 from relu_nmt.config import flag_of, group, like, option, settings, shown
+from relu_nmt.config.fields import options_of
 from relu_nmt.config.shared import BatchingConfig, BatchSizeOptions
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import (
@@ -302,6 +304,22 @@ class PreprocessingConfig:
         if self.train_crop != "auto":
             return self.train_crop
         return "padded" if image_size <= LARGEST_PADDED else "resized"
+
+    def check_fits(self, image_size: int, preset: Mapping[str, Any]) -> None:
+        """Raise a ConfigError if the crop that ``auto`` stands for does not use what is set.
+
+        Args:
+            image_size: the longer side, in pixels.
+            preset: what the recipe sets, which counts for other sizes, too.
+        """
+        crop = self.crop_of(image_size)
+        for needed, name in (("padded", "crop_padding"), ("resized", "crop_min_area")):
+            entry, value = options_of(PreprocessingConfig)[name], getattr(self, name)
+            if crop != needed and value not in (entry.default, preset.get(name)):
+                raise ConfigError(
+                    f"{entry.with_value(value)} does nothing at --image-size {image_size}, where "
+                    f"--train-crop auto is {crop}; it needs --train-crop {needed}"
+                )
 
     def eval_ratio_of(self, image_size: int) -> float:
         """Return the share of a side that the centre crop of validation keeps."""

@@ -219,6 +219,8 @@ def test_tensorboard_has_losses_accuracy_and_attention_statistics(squares, tmp_p
         ("", "--valid-data train/red", "train/red: no such folder or file"),
         ("", "--fp16", "--fp16 needs a CUDA GPU"),
         ("", "--max-epoch 0", "cosine needs --lr-period-updates"),
+        ("", "--crop-min-area .5", "auto is padded; it needs --train-crop resized"),
+        ("", "--image-size 98x13 --crop-padding 2", "auto is resized; it needs"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_2(squares, tmp_path, capsys, data, flags, message):

@@ -1,8 +1,11 @@
+from functools import partial
+
 import numpy as np
 import pytest
 from PIL import Image
 
 from relu_nmt.errors import ConfigError
+from relu_nmt.recipes.training_settings import ImageTrainingSettings
 from relu_nmt.vision.batches import ImageTransform, sample_generator
 from relu_nmt.vision.config import PreprocessingConfig
 
@@ -112,6 +115,14 @@ def test_the_defaults_follow_the_image_size():
     config = PreprocessingConfig()
     assert (config.crop_of(32), config.eval_ratio_of(32)) == ("padded", 1.0)
     assert (config.crop_of(224), config.eval_ratio_of(224)) == ("resized", 0.875)
+
+
+def test_a_recipe_may_set_what_another_size_does_not_use():
+    settings = partial(ImageTrainingSettings.of, data="photos", recipe="bigvision_i1k")
+    assert settings(image_size=64).preprocessing.crop_min_area == 0.05
+    assert settings(image_size=(64, 97), crop_min_area=0.5)
+    with pytest.raises(ConfigError, match=r"--crop-min-area 0\.5 does nothing at --image-size 64"):
+        settings(image_size=64, crop_min_area=0.5)
 
 
 @pytest.mark.parametrize(
