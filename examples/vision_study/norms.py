@@ -94,6 +94,21 @@ def checkpoints_of(folder: str) -> dict[int, Path]:
     return dict(sorted(found.items()))
 
 
+def pixels_of(classifier: ImageClassifier, data: str, count: int) -> Tensor:
+    """Return [B, 3, Y, X] of images from all over a set, normalised.
+
+    Raises:
+        DataError: there are no images, or they are damaged.
+    """
+    images = next(iter(evaluation_sets((data,)).values()))
+    batches = ImageBatches(images, classifier.transform, 1)
+    total = batches.begin_epoch(1)
+    count = min(count, total)
+    # Files are sorted by class.
+    spread = [number * total // count for number in range(count)]
+    return torch.cat([batches.load(index).images for index in spread])
+
+
 def measured(path: Path, settings: NormSettings) -> list[dict[str, Any]]:
     """Return the norms of every layer of a checkpoint.
 
@@ -103,12 +118,7 @@ def measured(path: Path, settings: NormSettings) -> list[dict[str, Any]]:
         DataError: there are no images, or they are damaged.
     """
     classifier = ImageClassifier.from_checkpoint(path)
-    images = next(iter(evaluation_sets((settings.data,)).values()))
-    # Files are sorted by class: every so many of them.
-    batches = ImageBatches(images, classifier.transform, 1)
-    count = batches.begin_epoch(1)
-    wanted = range(0, count, max(1, count // settings.images))[: settings.images]
-    pixels = torch.cat([batches.load(index).images for index in wanted])
+    pixels = pixels_of(classifier, settings.data, settings.images)
     kinds = {m.layer: m for m in classifier.model.modules() if isinstance(m, Attention)}
     found: list[dict[str, Any]] = []
 

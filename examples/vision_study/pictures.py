@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from norms import pixels_of
 from torch import Tensor, nn
 
 from relu_nmt.attention.base import Attention, Need
@@ -32,8 +33,6 @@ from relu_nmt.config import REQUIRED, add_settings, option, read_settings, setti
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.page import csv_text, draw_image, render_page
 from relu_nmt.io.safe_write import write_text
-from relu_nmt.recipes.images import evaluation_sets
-from relu_nmt.vision.batches import ImageBatches
 from relu_nmt.vision.loading import ImageClassifier
 
 if TYPE_CHECKING:
@@ -151,20 +150,6 @@ def heads_of(settings: PictureSettings, blocks: Sequence[Attention]) -> list[tup
             )
         found.append((int(block) - 1, int(head) - 1))
     return found
-
-
-def pixels_of(classifier: ImageClassifier, data: str, count: int) -> Tensor:
-    """Return [B, 3, Y, X] of images from all over a set, normalised.
-
-    Raises:
-        DataError: there are no images, or they are damaged.
-    """
-    images = next(iter(evaluation_sets((data,)).values()))
-    batches = ImageBatches(images, classifier.transform, 1)
-    total = batches.begin_epoch(1)
-    # Files are sorted by class: every so many of them.
-    wanted = range(0, total, max(1, total // count))[:count]
-    return torch.cat([batches.load(index).images for index in wanted])
 
 
 def pictures_of(path: str, settings: PictureSettings) -> tuple[Pictures, np.ndarray]:

@@ -3,6 +3,7 @@
 import csv
 import re
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,6 +12,7 @@ from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.records import record_attention
 from relu_nmt.attention.sima import SimAConfig
 from relu_nmt.cli import vision_train
+from relu_nmt.vision.images import open_images
 from relu_nmt.vision.loading import ImageClassifier
 from tests.example_modules import example_modules
 from tests.unit.vision.made_images import make_squares
@@ -25,7 +27,7 @@ SHAPES = {
 
 @pytest.fixture(scope="module")
 def example():
-    with example_modules("vision_study", "timings", "pictures") as modules:
+    with example_modules("vision_study", "timings", "norms", "pictures") as modules:
         yield modules
 
 
@@ -116,13 +118,24 @@ def test_pictures_of_several_models(example, trained, tmp_path, capsys):
     weights = list(csv.DictReader((tmp_path / "heat_maps.csv").open()))
     assert len(weights) == 2 * 17 * 17
     classifier = ImageClassifier.from_checkpoint(paths["sima"])
-    pixels = example.pictures.pixels_of(classifier, str(images), 5)
+    pixels = example.norms.pixels_of(classifier, str(images), 5)
     assert pixels.shape == (5, 3, 32, 32)
     with record_attention(classifier.model, Need(weights=True)) as records:
         classifier.outputs(pixels)
     own = [float(row["weight"]) for row in weights if (row["layer"], row["head"]) == ("1", "2")]
     expected = records[0].weights[:, 1].mean(0).flatten().tolist()
     assert own == pytest.approx(expected, rel=1e-4, abs=1e-8)
+
+
+@pytest.mark.parametrize("count", [5, 8, 20])
+def test_images_are_from_all_over_the_set(example, trained, count):
+    images, paths = trained
+    classifier = ImageClassifier.from_checkpoint(paths["sima"])
+    pixels = example.norms.pixels_of(classifier, str(images), count)
+    [found] = open_images(images).values()
+    wanted = {5: [0, 2, 4, 7, 9], 8: [0, 1, 3, 4, 6, 7, 9, 10], 20: range(12)}[count]
+    expected = [classifier.transform.evaluation(found.read(index)) for index in wanted]
+    assert np.array_equal(pixels.numpy(), expected)
 
 
 @pytest.mark.parametrize(
