@@ -48,7 +48,11 @@ class PictureSettings:
     """Which models, on which images."""
 
     checkpoints: tuple[str, ...] = option(
-        REQUIRED, "image classifiers: ViT or XCiT", positional=True, several=True, metavar="CKPT"
+        REQUIRED,
+        "image classifiers: ViT (not of --block gau) or XCiT",
+        positional=True,
+        several=True,
+        metavar="CKPT",
     )
     data: str = option(REQUIRED, "images, as relu-nmt-vision-evaluate takes them", metavar="PATH")
     overlays: int = option(6, "images to draw overlays on", least=1, metavar="N")
@@ -99,8 +103,16 @@ def blocks_of(classifier: ImageClassifier, path: str) -> list[Attention]:
             f"{path}: in {config.family} a block does not see the same patches as queries and as "
             "keys; pictures are of vit and xcit"
         )
-    found = [module for module in classifier.model.modules() if isinstance(module, Attention)]
-    return found[: config.layers]  # class attention comes behind them
+    found = []
+    for block in classifier.model.blocks:
+        attentions = [module for module in block.modules() if isinstance(module, Attention)]
+        if len(attentions) != 1:
+            raise ConfigError(
+                f"{path}: a block of --block {config.block} has {len(attentions)} attentions; "
+                "pictures are of blocks with one"
+            )
+        found += attentions
+    return found
 
 
 def lengths(attention: Attention, q: Tensor, k: Tensor, grid: Sequence[int]) -> Tensor:

@@ -21,6 +21,8 @@ TINY = "--cpu --batch-size 20 --max-update 2 --no-progress-bar --no-epoch-checkp
 SHAPES = {
     "sima": "--arch vit_ti --patch-size 8 --layers 3 --embed-dim 16 --heads 2 --attention sima",
     "xca": "--arch xcit_nano_12 --patch-size 8 --layers 2 --embed-dim 16 --heads 2",
+    "gau": "--arch vit_ti --patch-size 8 --layers 2 --embed-dim 16 --heads 2 --block gau "
+    "--attention pointwise:h=relu2",
     "swin": "--arch swin_tiny --stage-layers 1 --stage-heads 2 --embed-dim 16 --window-size 4",
 }
 
@@ -142,6 +144,7 @@ def test_images_are_from_all_over_the_set(example, trained, count):
     ("name", "words", "message"),
     [
         ("swin", [], "pictures are of vit and xcit"),
+        ("gau", [], "a block of --block gau has 2 attentions; pictures are of blocks with one"),
         ("sima", ["--layer", "4"], "--layer 4"),
         ("sima", ["--heat-maps", "1.3"], "--heat-maps 1.3: expected BLOCK.HEAD, from 1.1 to 3.2"),
         ("sima", ["--heat-maps", "first"], "--heat-maps first"),
