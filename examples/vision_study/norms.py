@@ -82,13 +82,17 @@ def _derivatives(
 
 
 def checkpoints_of(folder: str) -> dict[int, Path]:
-    """Return the checkpoints of a training by their number of updates.
+    """Return the checkpoints of a training by their number of updates, without averaged ones.
 
     Raises:
+        CheckpointError: one is damaged.
         DataError: there are none.
     """
-    paths = sorted(Path(folder).glob("*.safetensors"))
-    found = {int(read_metadata(p)["training_state"]["num_updates"]): p for p in paths}
+    found = {}
+    for path in sorted(Path(folder).glob("*.safetensors")):
+        state = read_metadata(path).get("training_state")
+        if state is not None:
+            found[int(state["num_updates"])] = path
     if not found:
         raise DataError(f"{folder}: no checkpoints there; give the --save-dir of a training")
     return dict(sorted(found.items()))

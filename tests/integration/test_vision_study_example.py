@@ -20,6 +20,7 @@ from relu_nmt.evaluation.significance import mean_interval
 from relu_nmt.recipes.training_settings import ImageTrainingSettings
 from relu_nmt.sweep.plan import arguments_of
 from relu_nmt.sweep.steps import DIVERGED, DONE, STARTED, Step, StepState, SweepModel
+from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
 from relu_nmt.training.results import TrainingResult, entry
 from relu_nmt.vision.base import build_vision_model
 from relu_nmt.vision.config import VisionTransformerConfig
@@ -308,6 +309,17 @@ def test_norms_of_all_checkpoints_reach_the_report(example, images, tmp_path, ca
     example.report.write_report(step.folder.parent, study)
     page = (step.folder.parent / "report.html").read_text("utf-8")
     assert "norms. Frobenius norms" in page
+    assert example.norms.main([str(tmp_path), "--data", "x", "--results", "y"]) == 2
+    assert "no checkpoints there" in capsys.readouterr().err
+
+
+def test_checkpoints_without_a_training_state_are_not_measured(example, tmp_path, capsys):
+    weights, state = {"x": torch.ones(1)}, {"training_state": {"num_updates": 7}}
+    last = tmp_path / "checkpoint_last.safetensors"
+    save_checkpoint(last, Checkpoint(weights, state))
+    save_checkpoint(tmp_path / "averaged.safetensors", Checkpoint(weights, {}))
+    assert example.norms.checkpoints_of(tmp_path) == {7: last}
+    last.unlink()
     assert example.norms.main([str(tmp_path), "--data", "x", "--results", "y"]) == 2
     assert "no checkpoints there" in capsys.readouterr().err
 
