@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from relu_nmt.errors import ReluNmtError
+from relu_nmt.errors import DataError, ReluNmtError
 from relu_nmt.training.results import TrainingResult
 
 TASKS = ("listops", "text", "retrieval", "image", "pathfinder")
@@ -24,10 +24,13 @@ def row(folder: Path) -> list[str]:
     """Return the cells of a training: test accuracy is that of the best validated checkpoint.
 
     Raises:
-        DataError: the folder has no results of a training.
+        DataError: the folder has no results of a training, or those of another kind.
     """
     result = TrainingResult.load(folder)
-    task = result.settings["task"]["task"]
+    task = result.settings.get("task", {}).get("task", "")
+    name = task.removesuffix("-small")
+    if name not in TASKS:
+        raise DataError(f"{folder}: no training of train.py; give the --save-dir of one")
     attention = result.settings["model"]["attention"]
     best: dict[str, Any] = result.best or {}
     test = [
@@ -35,8 +38,8 @@ def row(folder: Path) -> list[str]:
         for entry in result.valid.get("test", [])
         if entry["num_updates"] == best.get("num_updates")
     ]
-    small = task.endswith("-small")
-    published = None if small else PUBLISHED.get(attention, (None,) * 5)[TASKS.index(task)]
+    small = task != name
+    published = None if small else PUBLISHED.get(attention, (None,) * 5)[TASKS.index(name)]
     numbers = best.get("value"), test[-1] if test else None, published
     shown = ["-" if number is None else f"{number:.1f}" for number in numbers]
     updates = f"{result.num_updates:,}" + " (diverged)" * result.diverged

@@ -16,6 +16,7 @@ from relu_nmt.attention import attentions
 from relu_nmt.config import from_flat
 from relu_nmt.errors import DataError
 from relu_nmt.training.checkpoint import load_checkpoint
+from relu_nmt.training.results import TrainingResult
 from tests.example_modules import example_modules
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "lra"
@@ -324,6 +325,11 @@ def test_the_trainer_trains_resumes_and_the_table_tells(lra, tmp_path, capsys):
     ]
     assert lra.table.main([str(tmp_path)]) == 2
     capsys.readouterr()
+    for task in ({"arch": "vit_ti"}, {"task": "translation"}):
+        TrainingResult(tmp_path, settings={"task": task}).write()
+        assert lra.table.main([str(tmp_path)]) == 2
+        [line] = capsys.readouterr().err.splitlines()
+        assert line.endswith(f"{tmp_path}: no training of train.py; give the --save-dir of one")
     code, _, error = command(
         lra, tmp_path, capsys, f"--max-update 9 --length 64 --save-dir {tmp_path}/parts"
     )
