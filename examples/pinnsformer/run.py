@@ -182,19 +182,24 @@ def finite(value: Any) -> Any:
 
 
 def report(out: Path) -> str:
-    """Return a table of all trainings in a folder, beside the published numbers."""
-    names = ("attention", "points", "seed", "steps", "seconds", "loss", "rMAE", "rMSE")
-    columns = [*names, "published loss", "rMAE", "rMSE"]
+    """Return a table of all trainings in a folder, beside the published numbers.
+
+    Published are those of one attention for encoder and decoder.
+    """
+    counts, errors = ("points", "seed", "steps"), ("loss", "rMAE", "rMSE")
+    columns = ["encoder", "decoder", *counts, "seconds", *errors, "published loss", *errors[1:]]
     parts = []
     for equation in EQUATIONS:
         rows = []
         for path in sorted((out / equation).glob(f"*/{RESULTS}")):
             found = json.loads(path.read_text("utf-8"))
-            shown = [f"{found[name]}" for name in names[1:4]] + [f"{found['seconds']:.0f}"]
-            own = [found[name] for name in names[5:]]
-            theirs = PUBLISHED[equation].get(found["attention"], (None,) * 3)
-            shown += ["-" if number is None else f"{number:.1e}" for number in (*own, *theirs)]
-            rows.append([f"`{found['attention']}`" + " (diverged)" * found["diverged"], *shown])
+            encoder = found["attention"]
+            decoder = found["cross_attention"] or encoder
+            shown = [f"`{encoder}`" + " (diverged)" * found["diverged"], f"`{decoder}`"]
+            shown += [f"{found[name]}" for name in counts] + [f"{found['seconds']:.0f}"]
+            theirs = PUBLISHED[equation].get(encoder) if decoder == encoder else None
+            numbers = [*(found[name] for name in errors), *(theirs or (None,) * 3)]
+            rows.append(shown + ["-" if n is None else f"{n:.1e}" for n in numbers])
         if rows:
             lines = [columns, ["---"] * len(columns), *rows]
             parts.append(f"## {equation}\n\n" + "\n".join(f"| {' | '.join(r)} |" for r in lines))

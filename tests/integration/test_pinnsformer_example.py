@@ -146,6 +146,16 @@ def test_a_training_that_was_stopped_goes_on_as_if_it_had_not_been(example, tmp_
     assert "made with seed 1, not 2; choose another --out" in capsys.readouterr().err
 
 
+def test_published_numbers_are_of_one_attention_for_encoder_and_decoder(example, tmp_path):
+    for name, flags in (("same", ["softmax"]), ("other", ["pointwise:h=relu"])):
+        out = tmp_path / name
+        assert command(example, out, "--steps", "1", "--cross-attention", *flags) == 0
+        [*_, row] = (out / "report.md").read_text().splitlines()
+        assert row.startswith(f"| `softmax` | `{flags[0]}` | 4 | 1 | 1 | ")
+        published = "3.8e-06 | 3.1e-02 | 5.8e-02" if name == "same" else "- | - | -"
+        assert row.endswith(f"| {published} |")
+
+
 def test_mistakes_are_one_line(example, tmp_path, capsys):
     assert command(example, tmp_path, "--attentions", "softmix") == 2
     assert "softmix" in capsys.readouterr().err
