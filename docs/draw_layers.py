@@ -22,7 +22,7 @@ from tests.unit.test_layers import BASE, MAY_IMPORT, PACKAGE  # noqa: E402
 
 WIDTH, BOX_WIDTH, BOX_HEIGHT, GAP, ROW = 1000, 176, 72, 20, 118
 STYLE = """\
-text { font-family: sans-serif; font-size: 11px; fill: #333 }
+text { font-family: sans-serif; font-size: 10px; fill: #333 }
 .name { font-size: 15px; font-weight: bold; fill: #123 }
 .box { fill: #eef4fb; stroke: #4a7ab5 }
 .base { fill: #f4f1e8; stroke: #a08c50 }
@@ -98,7 +98,7 @@ def box(part: str, x: float, y: float) -> str:
     frame = f'width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="6"'
     parts = [f'<rect class="box" x="{left:.0f}" y="{top:.0f}" {frame}/>']
     parts.append(f'<text class="name" x="{left + 8:.0f}" y="{top + 18:.0f}">{part}</text>')
-    lines = textwrap.wrap(purpose(part), 31, max_lines=3, placeholder=" ...")
+    lines = textwrap.wrap(purpose(part), 30, max_lines=3, placeholder=" ...")
     for number, line in enumerate(lines):
         place = f'x="{left + 8:.0f}" y="{top + 34 + 14 * number:.0f}"'
         parts.append(f"<text {place}>{escape(line)}</text>")
