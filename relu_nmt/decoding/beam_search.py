@@ -98,6 +98,7 @@ class BeamSearch:
             follows the context, as if that were all; the rest of a prefix counts.
         shortlist: the only symbols that may be written, int64 [V'], the special ones first;
             hypotheses and constraints then have their numbers in it. ``None`` for all.
+        source_separator: the symbol that ends each sentence of a source; -1 for none.
 
     Attributes:
         is_done: whether nothing is left to search.
@@ -117,6 +118,7 @@ class BeamSearch:
         src_tokens: Tensor,
         constraints: TokenConstraints,
         shortlist: Tensor | None = None,
+        source_separator: int = -1,
     ) -> None:
         self._config = config
         self._symbols = symbols
@@ -125,10 +127,11 @@ class BeamSearch:
         self._group_size = config.beam // selector.num_groups
         limits, eos, device = constraints.limits, symbols.eos_index, src_tokens.device
         self._last_step = int(limits.max(initial=0))
+        not_words = (src_tokens == symbols.pad_index) | (src_tokens == eos)
         self._batch = _Batch(
             sentences=np.arange(len(limits)),
             open=np.ones(len(limits), dtype=bool),
-            not_words=(src_tokens == symbols.pad_index) | (src_tokens == eos),
+            not_words=not_words | (src_tokens == source_separator),
             states=ensemble.start(src_tokens, shortlist),
             constraints=constraints,
             finished=FinishedHypotheses(len(limits), selector.num_groups, config.beam, device),

@@ -85,6 +85,7 @@ class Generator:
         self.symbols = symbols
         self._shortlist = shortlist
         self._separators = None if config.free_sentence_count else separators
+        self._source_separator = -1 if separators is None else separators[0]
 
     def translate(
         self,
@@ -347,7 +348,14 @@ class Generator:
         selector = self._selector(ids, limits, src_tokens.device, terms)
         with self._telling_of_memory(src_tokens):
             search = BeamSearch(
-                self.ensemble, config, self.symbols, selector, src_tokens, constraints, shortlist
+                self.ensemble,
+                config,
+                self.symbols,
+                selector,
+                src_tokens,
+                constraints,
+                shortlist,
+                self._source_separator,
             )
         return _Search(search, src_tokens, ids, context_sizes, limits, shortlist)
 

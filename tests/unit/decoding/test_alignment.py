@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 import torch
 from toy_models import EOS, ToyModel
 
@@ -22,6 +23,24 @@ def test_each_token_is_aligned_by_the_step_that_chose_it():
             previous = np.array([EOS, *h.tokens[:-1]])
             expected = [p % 7 if p % 7 < words else 0 for p in previous]
             assert h.alignment.tolist() == expected
+
+
+@pytest.mark.parametrize("free_sentence_count", [False, True])
+def test_no_token_is_aligned_to_the_end_of_a_sentence(free_sentence_count):
+    separator, source = 4, [5, 6, 4, 5, 4, 2, 1]
+    config = GenerationConfig(
+        beam=4,
+        nbest=4,
+        print_alignment="hard",
+        max_len_b=9,
+        free_sentence_count=free_sentence_count,
+    )
+    generator = Generator(
+        [ToyModel(seed=2)], config, Dictionary(), separators=(separator, separator)
+    )
+    [found] = generator.generate(torch.tensor([source]))
+    positions = np.concatenate([h.alignment for h in found])
+    assert {source[position] for position in positions} <= {5, 6}
 
 
 def test_unknown_words_are_copied_or_translated(tmp_path):
