@@ -158,11 +158,11 @@ class SourceLimit:
             return source
         num_ends = 1 + self.is_separated
         kept = self.tokens - num_ends if self.truncate else 0
-        ends = source.ids[-num_ends:] if kept > 0 else source.ids[-1:]
-        ids = np.concatenate([source.ids[: max(0, kept)], ends])
         if kept <= 0:  # nor is there a translation that anything could be forced in
-            return SourceSentence(ids, [], source.reference)
-        return replace(source, ids=ids, tokens=source.tokens[:kept])
+            return SourceSentence(source.ids[-1:], [], source.reference)
+        end = len(source.ids) - num_ends
+        ids = np.concatenate([source.ids[:kept], source.ids[end:]])
+        return replace(source, ids=ids, tokens=source.tokens[:kept] + source.tokens[end:])
 
 
 def replace_unknown_words(

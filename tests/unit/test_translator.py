@@ -9,9 +9,10 @@ from relu_nmt.config import to_dict
 from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.decoding.config import DocumentGenerationConfig, GenerationConfig, WindowConfig
+from relu_nmt.decoding.document_search import Window
 from relu_nmt.decoding.hypotheses import Hypothesis
 from relu_nmt.decoding.packed_linear import PackedLinear, can_pack
-from relu_nmt.decoding.translations import Translation
+from relu_nmt.decoding.translations import SourceLimit, Translation
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.loading import build_model, load_model
 from relu_nmt.models.config import TransformerConfig
@@ -365,6 +366,14 @@ def test_a_separator_in_the_text_is_an_unknown_word():
     ids = translator.sources.sentence("ein <sep> Haus <sep>").ids.tolist()
     assert ids[1] == ids[3] == unknown
     assert ids[4:] == [separator, Dictionary.eos_index]
+
+
+def test_tokens_stand_where_their_ids_do_behind_a_cut_sentence(separated):
+    limit = SourceLimit(4, truncate=True, is_separated=True)
+    documents = separated.sources.documents([["das Haus ist gross .", "ein Haus"]]).limited(limit)
+    source = documents.joined(Window(0, 0, 0, 2))
+    assert source.tokens == ["das", "Haus", "<sep>", "ein", "Haus", "<sep>"]
+    assert separated.task.source_dictionary.encode(source.tokens).tolist() == source.ids.tolist()
 
 
 def test_the_longest_output_is_told(translator):
