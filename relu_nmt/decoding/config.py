@@ -38,7 +38,8 @@ class SearchOptions(BatchSizeOptions):
     unnormalized: bool = option(False, "compare hypotheses by s itself, whatever their length")
     unkpen: float = option(
         0.0,
-        "taken from the log-probability of <unk>; below 0 gives more of them, inf forbids it",
+        "taken from the log-probability of <unk>; below 0 gives more of them, inf forbids it but "
+        "in a forced prefix",
         above=-math.inf,
         most=math.inf,
         metavar="U",

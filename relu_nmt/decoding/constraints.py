@@ -1,6 +1,7 @@
 """Which tokens may come next: lengths, sentences, prefixes, repetitions, terms."""
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -137,7 +138,7 @@ class TokenConstraints:
         config, symbols, sentences = self._config, self._symbols, self._sentences
         log_probs[:, :, symbols.pad_index] = -torch.inf
         log_probs[:, :, symbols.bos_index] = -torch.inf
-        if config.unkpen:
+        if config.unkpen and config.unkpen < math.inf:
             log_probs[:, :, symbols.unk_index] -= config.unkpen
         special = [symbols.eos_index] + ([] if sentences is None else [sentences.separator])
         before = {token: log_probs[:, :, token].clone() for token in special}
@@ -164,7 +165,10 @@ class TokenConstraints:
             )
 
     def _ban(self, log_probs: Tensor) -> None:
-        """Forbid the terms of each sentence; those of one text have the same list."""
+        """Forbid what may only be forced: the terms of each sentence, and perhaps <unk>."""
+        if self._config.unkpen == math.inf:
+            log_probs[:, :, self._symbols.unk_index] = -torch.inf
+        # The sentences of one text have the same list.
         rows: dict[int, list[int]] = {}
         for row, terms in enumerate(self._banned):
             rows.setdefault(id(terms), []).append(row)

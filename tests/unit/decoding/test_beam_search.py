@@ -339,6 +339,20 @@ def test_prefix_is_forced_and_scored(beam):
     assert len(found[0]) == beam
 
 
+@pytest.mark.parametrize(("unkpen", "taken"), [(0.5, 0.5), (math.inf, 0.0)])
+def test_an_unknown_word_can_be_forced_whatever_its_penalty(unkpen, taken):
+    model, config = ToyModel(seed=4), GenerationConfig(unkpen=unkpen, nbest=5, max_len_b=6)
+    source, prefix = SOURCES[0], [5, UNK]
+    [found] = Generator([model], config, Dictionary()).generate(
+        source[None], torch.tensor([prefix])
+    )
+    for h in found:
+        assert h.tokens[:2].tolist() == prefix
+        expected = log_prob_of(model, source, h.tokens).numpy() - taken * (h.tokens == UNK)
+        np.testing.assert_allclose(h.positional_scores, expected, atol=1e-5)
+        assert unkpen < math.inf or UNK not in h.tokens[2:]
+
+
 class Behind(ToyModel):
     """Goes on from tokens that it has written already."""
 
