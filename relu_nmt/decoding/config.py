@@ -170,6 +170,25 @@ class SearchOptions(BatchSizeOptions):
             )
 
     @property
+    def not_for_terms(self) -> str:
+        """The flag of a search that cannot force terms; empty for plain beam search."""
+        given = {
+            "--sampling": self.sampling,
+            "--diverse-beam-groups": self.diverse_beam_groups > 1,
+            "--beam-threshold": self.beam_threshold is not None,
+        }
+        return next((flag for flag, is_given in given.items() if is_given), "")
+
+    def check_terms(self) -> None:
+        """See that terms can be forced.
+
+        Raises:
+            ConfigError: it is not plain beam search.
+        """
+        if flag := self.not_for_terms:
+            raise ConfigError(f"{flag}: terms can be forced in plain beam search; leave it out")
+
+    @property
     def wants_alignment(self) -> bool:
         """Whether hypotheses need their alignment."""
         return self.print_alignment is not None or self.replace_unk is not None

@@ -388,14 +388,7 @@ class Generator:
         """
         if not any(own.num_tokens for own in forced):
             return None
-        others = {
-            "--sampling": self.config.sampling,
-            "--diverse-beam-groups": self.config.diverse_beam_groups > 1,
-            "--beam-threshold": self.config.beam_threshold is not None,
-        }
-        given = [flag for flag, is_given in others.items() if is_given]
-        if given:
-            raise ConfigError(f"{given[0]}: terms can be forced in plain beam search; leave it out")
+        self.config.check_terms()
         separator = -1 if self._separators is None else self._separators[1]
         return TermTracker(forced, context_sizes, separator)
 

@@ -198,6 +198,8 @@ class TranslateDocumentsSettings:
     def check(self) -> None:
         """Refuse what one line for each line has no room for."""
         refuse_references(self.search)
+        if self.documents.constraints:
+            self.search.check_terms()
         if self.search.nbest > 1 or self.search.print_alignment is not None:
             flag = "--nbest" if self.search.nbest > 1 else "--print-alignment"
             raise ConfigError(
@@ -249,8 +251,10 @@ class TranslateLinesSettings:
     """See :class:`TranslateDocumentsSettings`."""
 
     def check(self) -> None:
-        """Refuse what needs references."""
+        """Refuse what needs references, and terms that the search cannot force."""
         refuse_references(self.search)
+        if self.lines.constraints:
+            self.search.check_terms()
 
 
 def refuse_references(config: GenerationConfig) -> None:

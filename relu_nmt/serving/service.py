@@ -151,7 +151,8 @@ class TranslationService:
 
         Raises:
             TooLarge: too many tokens.
-            ConfigError: a line, or a sentence count, that the model cannot do.
+            ConfigError: a line, or a sentence count, that the model cannot do, or terms that the
+                search cannot force.
             DataError: a term that it cannot write, or something forced in a blank line.
         """
         sources = self._encode_constrained(lines, constraints, ticket)
@@ -162,6 +163,12 @@ class TranslationService:
         def search(asked: Sequence[SourceSentence]) -> list[list[Translation]]:
             for source in asked:
                 self._check_line(source, "lines to translate at once have")
+                if source.forced.num_tokens and self._config.not_for_terms:
+                    raise ConfigError(
+                        f"this server runs with {self._config.not_for_terms}, which can force "
+                        "neither terms nor a prefix behind the first line of several; leave them "
+                        "out"
+                    )
             return self._batcher.search(asked, ticket)
 
         windows, positions = self._windows, self._translator.ensemble.max_positions

@@ -7,6 +7,20 @@ from relu_nmt.recipes.translation_settings import (
 )
 
 
+@pytest.mark.parametrize(
+    "given", [{"sampling": True}, {"diverse_beam_groups": 5}, {"beam_threshold": 1.0}]
+)
+def test_terms_and_a_search_that_cannot_force_them_are_refused_before_anything_is_read(given):
+    flag = "--" + next(iter(given)).replace("_", "-")
+    for settings, file in (
+        (TranslateLinesSettings, {}),
+        (TranslateDocumentsSettings, {"file": "-"}),
+    ):
+        settings.of(path="model", **file, **given)
+        with pytest.raises(ConfigError, match=f"{flag}: terms can be forced in plain beam search"):
+            settings.of(path="model", constraints="ordered", **file, **given)
+
+
 def test_plain_text_has_no_references():
     for given in ({"score_reference": True}, {"prefix_size": 1}):
         with pytest.raises(ConfigError, match="need references; use relu-nmt-generate"):

@@ -27,8 +27,8 @@ LINES = ["ein Haus", "", "das Haus ist gross . klein", "Garten", "ein Xaver . ðŸ
 SEARCH = {"beam": 2, "max_len_b": 6}
 
 
-def client_of(translator=None, **limits):
-    config = DocumentGenerationConfig(**SEARCH)
+def client_of(translator=None, search=SEARCH, **limits):
+    config = DocumentGenerationConfig(**search)
     app = make_app(translator or make_translator(), config, limits=ServerLimits(**limits))
     return TestClient(app)
 
@@ -122,6 +122,16 @@ def test_a_model_without_separators_forces_line_by_line_only():
         assert "big" in plain.post("/translate", json=asked).json()["lines"][0]
         answer = plain.post("/translate", json={**asked, "max_doc_tokens": 50})
         assert answer.status_code == 422 and "line by line" in answer.json()["error"]
+
+
+def test_a_search_that_cannot_force_terms_is_told():
+    asked = {"lines": ["ein Haus", "das"], "max_doc_tokens": 50}
+    with client_of(search={**SEARCH, "beam_threshold": 2.0}) as client:
+        for forced in ({"forced": [["big"], []]}, {"prefixes": ["", "a"]}):
+            answer = client.post("/translate", json={**asked, **forced})
+            assert answer.status_code == 422
+            assert answer.json()["error"].startswith("this server runs with --beam-threshold")
+        assert client.post("/translate", json={**asked, "prefixes": ["a", ""]}).status_code == 200
 
 
 def test_requests_at_the_same_time_get_what_each_gets_alone():
