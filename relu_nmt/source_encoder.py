@@ -51,7 +51,7 @@ class SourceEncoder:
             ordered: whether in this order.
 
         Raises:
-            DataError: the model cannot write a term or the prefix.
+            DataError: the model cannot write a term or the prefix, or the sentence is blank.
         """
         tokens = self.task.source_text.encode(line)
         ids = self.task.source_dictionary.encode(tokens)
@@ -59,9 +59,10 @@ class SourceEncoder:
             # What looks like a separator in the text itself ends no sentence.
             words = ids[:-2]
             words[words == self.task.separators[0]] = self.task.source_dictionary.unk_index
-        ids_of_terms = (self._forced_ids(term, "term") for term in forced)
+        is_blank = not tokens
+        ids_of_terms = (self._forced_ids(term, "term", is_blank) for term in forced)
         terms = tuple(tuple(term.tolist()) for term in ids_of_terms if len(term))
-        beginning = self._forced_ids(prefix, "prefix")
+        beginning = self._forced_ids(prefix, "prefix", is_blank)
         required = ForcedTerms(terms, ordered)
         return SourceSentence(ids, tokens, prefix=beginning, forced=required, banned=banned)
 
@@ -83,8 +84,8 @@ class SourceEncoder:
             ordered: whether in this order.
 
         Raises:
-            DataError: a list is one text or has not one entry for each line, or the model cannot
-                write a term.
+            DataError: a list is one text or has not one entry for each line, the model cannot
+                write a term, or it is forced in a blank line.
         """
         texts = as_lines(lines)
         beginnings = [""] * len(texts) if prefixes is None else as_lines(prefixes)
@@ -146,13 +147,18 @@ class SourceEncoder:
             ids[ids == self.task.separators[1]] = self.task.target_dictionary.unk_index
         return ids
 
-    def _forced_ids(self, text: str, what: str) -> np.ndarray:
+    def _forced_ids(self, text: str, what: str, is_blank: bool) -> np.ndarray:
         """Return the token ids of what is forced; none of a blank text.
 
         Raises:
-            DataError: the model cannot write it.
+            DataError: the model cannot write it, or the source is blank.
         """
         ids = self._target_ids(text)
+        if text.split() and is_blank:
+            raise DataError(
+                f"the {what} {text!r} cannot be forced: the line is blank, and so is its "
+                "translation; leave it out"
+            )
         if text.split() and (not len(ids) or ids.min() < len(SPECIAL_SYMBOLS)):
             raise DataError(
                 f"the {what} {text!r} cannot be forced: the model has no symbols for all of it; "

@@ -184,8 +184,8 @@ class Translator:
 
         Raises:
             ConfigError: a setting is unknown or out of range.
-            DataError: a sentence is too long for learned positions, ``lines`` is one text, or the
-                model cannot write a term that is forced.
+            DataError: a sentence is too long for learned positions, ``lines`` is one text, the
+                model cannot write a term that is forced, or it is forced in a blank line.
         """
         never = self.sources.banned_ids(banned)
         sources = self.sources.sentences(lines, prefixes, never, forced, ordered)

@@ -32,7 +32,7 @@ from relu_nmt.decoding.translations import (
     TranslatedLines,
     Translation,
 )
-from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -281,7 +281,6 @@ class DocumentSearch:
     Raises:
         ConfigError: an overlap, or something forced in one of several sentences, but no separators
             that tell where they end.
-        DataError: something is forced in a sentence without words.
     """
 
     def __init__(
@@ -404,17 +403,9 @@ def _check_forced(
 
     Raises:
         ConfigError: nothing tells the sentences of a translation apart.
-        DataError: a sentence is blank.
     """
-    forced = {i for i, own in enumerate(documents.sentences) if len(own.prefix) or own.forced.terms}
-    if not forced:
+    if not any(len(own.prefix) or own.forced.terms for own in documents.sentences):
         return
-    blank = forced.difference(documents.with_words(0, len(documents.sentences)))
-    if blank:
-        raise DataError(
-            f"sentence {min(blank) + 1} is blank, and so is its translation, but it has a prefix "
-            "or forced terms; leave them out"
-        )
     are_counted = documents.separators is not None and not config.free_sentence_count
     if not are_counted and windows.max_doc_tokens != SINGLE_SENTENCES:
         reason = (

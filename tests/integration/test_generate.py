@@ -387,6 +387,8 @@ def test_interactive_forces_the_terms_behind_the_tabs(folder, flags):
     assert [line[0] for line in found[3]] == list("SCHDP") and "house" in found[3][3]
     done = run("interactive", *model, *flags, "--sampling", stdin=text, check=False)
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and "--sampling:" in done.stderr
+    done = run("interactive", *model, *flags, stdin="Das Haus\n\thouse", check=False)
+    assert done.returncode == 2 and "'house' cannot be forced: the line is blank" in done.stderr
 
 
 def test_interactive_draws_where_attention_looked(folder, tmp_path):

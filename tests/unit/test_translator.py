@@ -66,7 +66,8 @@ def test_no_sentence_has_a_tokenizer_made_for_it(translator, monkeypatch):
         raise AssertionError("to make one takes longer than to split a sentence")
 
     monkeypatch.setattr(TextPipeline, "__post_init__", made)
-    assert len(translator.translate(LINES, prefixes=["house"] * len(LINES), **SHORT)) == len(LINES)
+    prefixes = ["house" if line.strip() else "" for line in LINES]
+    assert len(translator.translate(LINES, prefixes=prefixes, **SHORT)) == len(LINES)
 
 
 def test_n_lines_in_n_lines_out_and_blank_lines_stay_blank(translator):
@@ -416,7 +417,7 @@ def test_damaged_settings_of_documents_name_the_file(tmp_path):
 
 
 def test_translations_begin_and_avoid_as_they_are_told(translator):
-    lines, prefixes = ["ein Haus", "das Haus", ""], ["The big dog".lower(), "", "a"]
+    lines, prefixes = ["ein Haus", "das Haus", ""], ["The big dog".lower(), "", ""]
     found = translator.translate(lines, prefixes=prefixes, **SHORT)
     assert found[0].startswith("the big dog")
     assert found[1:] == translator.translate(lines, **SHORT)[1:]
@@ -439,7 +440,7 @@ def test_prefixes_are_as_many_as_lines(translator):
 @pytest.mark.parametrize("ordered", [True, False])
 def test_translations_have_the_terms_they_are_told(translator, ordered):
     lines = ["ein Haus", "", "das Haus", "das"]
-    forced = [["a big dog", "the ."], ["a"], [], ["big", " ", "big"]]
+    forced = [["a big dog", "the ."], [" "], [], ["big", " ", "big"]]
     found = translator.translate(lines, forced=forced, ordered=ordered, **SHORT)
     assert "a big dog" in found[0] and "the." in found[0]
     assert ordered <= (found[0].index("a big dog") < found[0].index("the."))
@@ -460,6 +461,12 @@ def test_terms_that_the_model_cannot_write_are_refused(translator, term):
         translator.translate(["das"], forced=["dog"])
     with pytest.raises(DataError, match=f"the prefix '{term}' cannot be forced: the model has no"):
         translator.translate(["das", "ein"], prefixes=["", term])
+
+
+@pytest.mark.parametrize("asked", [{"forced": [[], ["", "dog"]]}, {"prefixes": ["", "dog"]}])
+def test_nothing_is_forced_in_a_blank_line(translator, asked):
+    with pytest.raises(DataError, match="'dog' cannot be forced: the line is blank"):
+        translator.translate(["das", " "], **asked)
 
 
 @pytest.mark.parametrize("wrong", [None, 1, b"das", ["das"], "das \ud800"])
@@ -532,7 +539,7 @@ def test_what_is_forced_in_documents_needs_a_place(separated, translator):
             other.translate_documents(documents, 9, prefixes=prefixes, **settings)
         found = other.translate_documents(documents, 1, forced=forced, max_len_b=5, **settings)
         assert "dog" in found[0][0]
-    with pytest.raises(DataError, match="sentence 2 is blank, and so is its translation"):
+    with pytest.raises(DataError, match="'dog' cannot be forced: the line is blank"):
         separated.translate_documents(documents, forced=[[[], ["dog"], []]])
     with pytest.raises(DataError, match="a list for each document"):
         separated.translate_documents(documents, forced=[])

@@ -101,7 +101,7 @@ def test_what_one_request_forces_or_bans_is_not_for_others():
         ({"prefixes": ["a"]}, 422, "prefixes: 1, but 2 lines; give one for each"),
         ({"forced": [["a"]] * 3}, 422, "forced: 3, but 2 lines; give one for each"),
         ({"forced": [["Xaver"], []]}, 422, "the term 'Xaver' cannot be forced"),
-        ({"forced": [[], ["a"]]}, 422, "sentence 2 is blank, and so is its translation"),
+        ({"forced": [[], ["a"]]}, 422, "the term 'a' cannot be forced: the line is blank"),
         ({"forced": ["a", []]}, 422, "forced.0: "),
         ({"forced": [["a"] * 17, []]}, 422, "forced.0: List should have at most 16"),
         ({"banned": ["a"] * 201}, 422, "banned: List should have at most 200"),
