@@ -24,8 +24,8 @@ class SearchOptions(BatchSizeOptions):
     lenpen: float = option(
         1.0,
         "length penalty: below 1 favours short outputs, above 1 long ones",
-        least=-50,
-        most=50,  # of more, lengths to this power are no numbers any more
+        least=-5,
+        most=5,  # with more, scores of very long outputs have no room in float32
         needs=("unnormalized", False),
         metavar="L",
     )
@@ -207,7 +207,12 @@ class GenerationConfig(SearchOptions):
     """
 
     max_len_a: float = option(
-        0.0, "longest output: a * (source tokens) + b tokens", least=0, metavar="A", needs=SEARCHED
+        0.0,
+        "longest output: a * (source tokens) + b tokens",
+        least=0,
+        most=10**6,
+        metavar="A",
+        needs=SEARCHED,
     )
     max_len_b: int = option(
         200, "longest output: a * (source tokens) + b tokens", least=0, metavar="B", needs=SEARCHED

@@ -47,7 +47,7 @@ def ways(settings_class, own_class, name, value, folder):
         (GenerationConfig, GenerationConfig, "stop_rule", "fulll", "did you mean full?"),
         (GenerationConfig, GenerationConfig, "lenpen_form", "foo", "expected one of power, gnmt"),
         (GenerationConfig, GenerationConfig, "temperature", math.nan, "expected a number"),
-        (GenerationConfig, GenerationConfig, "max_len_a", math.inf, "expected a number"),
+        (GenerationConfig, GenerationConfig, "temperature", math.inf, "expected a number"),
         (TranslationTrainingSettings, TransformerConfig, "feed_forward", "foo", "choose one of"),
         (TranslationTrainingSettings, TransformerConfig, "norm", "foo", "expected one of layer"),
         (TranslationTrainingSettings, TransformerConfig, "positions", "foo", "choose one of"),

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from relu_nmt.config.fields import options_of
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.decoding.hypotheses import LengthPenalty
 
@@ -19,6 +20,15 @@ def test_the_two_forms_rank_the_hand_made_hypotheses_differently():
 def test_unnormalized_is_exponent_0():
     assert LengthPenalty.of(GenerationConfig(unnormalized=True))(7) == 1.0
     assert LengthPenalty.of(GenerationConfig(lenpen=2.0))(7) == 49.0
+
+
+@pytest.mark.parametrize("form", ["power", "gnmt"])
+def test_the_strongest_penalties_have_room_in_float32(form):
+    lenpen = options_of(GenerationConfig)["lenpen"]
+    for exponent in (lenpen.least, lenpen.most):
+        divisors = LengthPenalty(exponent, form)(np.array([1, 10**6])).astype(np.float32)
+        scores = np.float32([-1e-3, -1e7]) / divisors
+        assert np.isfinite(scores).all() and (scores < 0).all()
 
 
 @pytest.mark.parametrize("exponent", [-0.5, 0.0, 0.6, 1.1])
