@@ -1,10 +1,9 @@
 """Settings of :mod:`relu_nmt.recipes.translate_split`."""
 
 from pathlib import Path
-from typing import Any
 
 from relu_nmt.attention.spec import AttentionPlace
-from relu_nmt.config import REQUIRED, flag_of, group, like, option, settings, to_dict
+from relu_nmt.config import REQUIRED, group, like, option, settings, to_dict
 from relu_nmt.config.shared import ProgressBarOptions, SubsetOptions
 from relu_nmt.data.groups import SEPARATORS, SINGLE_SENTENCES, DocumentConfig
 from relu_nmt.decoding.config import (
@@ -49,13 +48,21 @@ class SplitOptions(SubsetOptions, ProgressBarOptions):
                 f"(--num-shards {self.num_shards})"
             )
 
+    @property
+    def results_file(self) -> Path | None:
+        """Where the lines go; None: standard output."""
+        if self.results_path is None:
+            return None
+        part = f"-{self.shard_id}-of-{self.num_shards}" if self.num_shards > 1 else ""
+        return Path(self.results_path) / f"generate-{self.gen_subset}{part}.txt"
+
 
 @settings
 class SplitDocumentOptions:
     """How documents of a data folder are translated, and where the results go.
 
     Raises:
-        ConfigError: two files of one name, or an overlap of single sentences.
+        ConfigError: an overlap of single sentences.
     """
 
     max_doc_tokens: int | None = like(
@@ -97,9 +104,8 @@ class SplitDocumentOptions:
     )
 
     def check(self) -> None:
-        """Compare the files with each other, and the overlap with the limit."""
-        _refuse_same_file(self, "output", "results")
-        _ = self.windows  # compares overlap and limit
+        """Compare the overlap with the limit."""
+        _ = self.windows
 
     @property
     def windows(self) -> WindowConfig:
@@ -139,11 +145,7 @@ class SplitSearchOptions(SearchOptions):
 
 @settings
 class AttentionOptions:
-    """What is to be told of attention and memories.
-
-    Raises:
-        ConfigError: two files of one name.
-    """
+    """What is to be told of attention and memories."""
 
     attention_stats: str | None = option(
         None,
@@ -167,10 +169,6 @@ class AttentionOptions:
         bare="cross.-1",
     )
 
-    def check(self) -> None:
-        """Compare the files with each other."""
-        _refuse_same_file(self, "attention_stats", "memory_stats")
-
 
 @settings
 class TranslateSplitSettings:
@@ -191,6 +189,7 @@ class TranslateSplitSettings:
     def check(self) -> None:
         """Compare the groups with each other."""
         config, attention = self.generation, self.attention
+        self._refuse_same_file()
         if attention.print_attention is not None and config.print_alignment is not None:
             raise ConfigError(
                 "--print-attention and --print-alignment both print A- lines; give one"
@@ -211,14 +210,18 @@ class TranslateSplitSettings:
         """The settings of the search."""
         return self.search.of_kind(documents=self.documents.max_doc_tokens is not None)
 
-
-def _refuse_same_file(options: Any, *names: str) -> None:
-    """See that options that name files name different ones.
-
-    Raises:
-        ConfigError: they do not.
-    """
-    files = [path for name in names if (path := getattr(options, name)) is not None]
-    if len({Path(path).resolve() for path in files}) < len(files):
-        flags = " and ".join(map(flag_of, names))
-        raise ConfigError(f"{flags} are both {files[0]}; give two files")
+    def _refuse_same_file(self) -> None:
+        """See that no file would overwrite another."""
+        flags: dict[Path, str] = {}
+        for flag, file in (
+            ("--results-path", self.split.results_file),
+            ("--output", self.documents.output),
+            ("--results", self.documents.results),
+            ("--attention-stats", self.attention.attention_stats),
+            ("--memory-stats", self.attention.memory_stats),
+        ):
+            if file is None:
+                continue
+            other = flags.setdefault(Path(file).resolve(), flag)
+            if other != flag:
+                raise ConfigError(f"{other} and {flag} are both {file}; give two files")

@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
@@ -123,21 +122,19 @@ def run(settings: Settings, *, progress: bool = True) -> SplitTranslation:
 @contextmanager
 def _output(settings: Settings, progress: bool) -> Iterator[TextIO]:
     """Open the results file, whole or absent; or give standard output, or what prints nothing."""
-    folder = settings.split.results_path
-    if folder is None:
+    path = settings.split.results_file
+    if path is None:
         if progress:
             yield sys.stdout
             return
         with open(os.devnull, "w", encoding="utf-8") as nowhere:
             yield nowhere
         return
-    shard = settings.split
-    part = f"-{shard.shard_id}-of-{shard.num_shards}" if shard.num_shards > 1 else ""
-    path = Path(folder) / f"generate-{shard.gen_subset}{part}.txt"
-    if os.path.lexists(folder) and not os.path.isdir(folder):
+    folder = path.parent
+    if os.path.lexists(folder) and not folder.is_dir():
         raise DataError(f"--results-path {folder}: is no folder; give the name of one")
     check_writable("--results-path", str(path))
-    remove_abandoned(path.parent, (path.name,))
+    remove_abandoned(folder, (path.name,))
     try:
         with replacing(path) as temporary, open(temporary, "w", encoding="utf-8") as lines:
             yield lines

@@ -1,24 +1,33 @@
 import pytest
 
 from relu_nmt.errors import ConfigError
-from relu_nmt.recipes.split_settings import SplitDocumentOptions, TranslateSplitSettings
+from relu_nmt.recipes.split_settings import TranslateSplitSettings
 
 
 def split_settings(**given):
     return TranslateSplitSettings.of(data="data", path="model", **given)
 
 
-def test_text_and_results_do_not_overwrite_each_other():
-    SplitDocumentOptions(max_doc_tokens=9)
-    SplitDocumentOptions(max_doc_tokens=9, output="a", results="b")
-    for other in ("a", "./a"):
-        with pytest.raises(ConfigError, match="--output and --results are both a"):
-            SplitDocumentOptions(max_doc_tokens=9, output="a", results=other)
+def test_no_file_overwrites_another():
+    split_settings(max_doc_tokens=9, output="a", results="b", attention_stats="c", results_path="a")
+    for one, two, flags in (
+        ({"output": "a"}, {"results": "./a"}, "--output and --results"),
+        ({"results": "a"}, {"attention_stats": "b/../a"}, "--results and --attention-stats"),
+        ({"attention_stats": "a"}, {"memory_stats": "./a"}, "--attention-stats and --memory-stats"),
+        ({"results_path": "a"}, {"output": "a/generate-test.txt"}, "--results-path and --output"),
+        (
+            {"results_path": "a", "num_shards": 2, "gen_subset": "valid"},
+            {"results": "a/generate-valid-0-of-2.txt"},
+            "--results-path and --results",
+        ),
+    ):
+        with pytest.raises(ConfigError, match=f"{flags} are both .*; give two files"):
+            split_settings(max_doc_tokens=9, **one, **two)
 
 
 def test_a_separator_without_a_file_is_refused():
     with pytest.raises(ConfigError, match="--output-separator tag does nothing without --output"):
-        SplitDocumentOptions(max_doc_tokens=9, output_separator="tag")
+        split_settings(max_doc_tokens=9, output_separator="tag")
 
 
 @pytest.mark.parametrize(
@@ -46,7 +55,5 @@ def test_attention_is_not_told_where_only_the_end_of_a_translation_is_kept():
         split_settings(max_doc_tokens=9, window_overlap=1, attention_stats="a")
     with pytest.raises(ConfigError, match="--memory-stats: not with --window-overlap"):
         split_settings(max_doc_tokens=9, window_overlap=1, memory_stats="a")
-    with pytest.raises(ConfigError, match="--attention-stats and --memory-stats are both"):
-        split_settings(attention_stats="a", memory_stats="./a")
     with pytest.raises(ConfigError, match="both print A- lines"):
         split_settings(print_attention="cross.0", print_alignment="hard")
