@@ -69,6 +69,10 @@ class ScoreOptions:
                 raise ConfigError(f"{value} does nothing without --metrics {metric}; leave it out")
         if self.sentence_bleu and self.metrics != ("bleu",):
             raise ConfigError("--metrics: not with --sentence-bleu")
+        if self.ref and "" in self.ref.split(","):
+            raise ConfigError(
+                f"--ref {self.ref}: an empty name of a file; give several with a comma between them"
+            )
         if COMET in metrics and (self.src is None or "," in self.ref):
             raise ConfigError("--metrics comet needs --src FILE, and one set of references")
 

@@ -174,6 +174,7 @@ def test_lines_are_resampled_without_documents(files, capsys, monkeypatch):
         ("--sys sys.blank --ref ref.plain --documents ref.counts", "separators in the text itself"),
         ("--sys sys.plain --ref ref.tag --documents ref.counts", "tag instead of --doc"),
         ("--sys sys.plain --ref ref.plain --documents none", "none: cannot read"),
+        ("--sys sys.plain --ref ref.plain,", "--ref ref.plain,: an empty name of a file"),
         ("--sys groups.plain --ref ref.plain --documents ref.counts", "groups.plain with ref"),
         ("--sys sys.plain --ref ref.plain --sys-documents sys.counts", "without --documents"),
         ("--sys sys.plain --ref ref.plain --baseline groups.plain", "groups.plain has 3"),
