@@ -81,7 +81,8 @@ def given(tmp_path_factory):
     photos = make_squares(folder / "photos", 8)
     shutil.rmtree(photos / "blue")  # the model knows two classes
     zip_folder(photos, folder / "photos.zip")
-    (folder / "prefixes").write_text("She\n" * len((text / "test.de").read_text().splitlines()))
+    lines = (text / "test.de").read_text().splitlines()
+    (folder / "prefixes").write_text("".join("She\n" if line else "\n" for line in lines))
     (folder / "terms").write_text("letter\n")
     files = {
         text: "text",
