@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from setuptools import find_packages, setup
+from setuptools import Extension, find_packages, setup
 
 HERE = Path(__file__).parent
 VERSION = re.search(r'__version__ = "(.+)"', (HERE / "relu_nmt/__init__.py").read_text("utf-8"))[1]
@@ -28,6 +28,8 @@ COMMANDS = [
     "vision_probe",
 ]
 
+NATIVE = "relu_nmt/native"
+
 setup(
     name="relu-nmt",
     version=VERSION,
@@ -37,7 +39,17 @@ setup(
     license="MIT",
     python_requires=">=3.10",
     packages=find_packages(include=["relu_nmt", "relu_nmt.*"]),
-    package_data={"relu_nmt": ["py.typed"], "": ["templates/*"]},
+    package_data={"relu_nmt": ["py.typed"], "": ["templates/*", "*.inc"]},
+    # Without a compiler PyTorch computes what these kernels would.
+    ext_modules=[
+        Extension(
+            "relu_nmt.native.kernels",
+            [f"{NATIVE}/kernels.cpp"],
+            depends=[str(path) for path in Path(NATIVE).glob("*.inc")],
+            extra_compile_args=["-O3", "-Wno-psabi"],
+            optional=True,
+        )
+    ],
     install_requires=[
         "torch>=2.11",
         "numpy>=1.26",

@@ -4,7 +4,7 @@ Shapes: ``B`` batch, ``H`` heads, ``Nq`` and ``Nk`` query and key length, ``d`` 
 """
 
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -103,6 +103,7 @@ class AttentionProblem:
         bias: of the scores, perhaps.
         dropout: probability of dropping a weight; statistics are those before dropout.
         need: what to return besides the output.
+        picked: if q has some of the queries only, which; see :meth:`Attention.forward`.
     """
 
     attention: "Attention"
@@ -113,6 +114,7 @@ class AttentionProblem:
     bias: ScoreBias | None
     dropout: float
     need: Need
+    picked: Tensor | None = field(default=None, kw_only=True)
 
 
 @dataclass
@@ -209,6 +211,7 @@ class Attention(nn.Module):
         *,
         bias: ScoreBias | None = None,
         need: Need = NOTHING,
+        picked: Tensor | None = None,
     ) -> AttentionOutput:
         """Attend from queries to keys.
 
@@ -219,6 +222,8 @@ class Attention(nn.Module):
             visibility: which keys each query may see. A query that sees none gets output 0.
             bias: of the scores, if the mechanism has any (``capabilities.scores``).
             need: what to return besides the output.
+            picked: where :meth:`picks` says so, q may be [1, H, N', d], some of all B Nq queries,
+                and so are the values then; their places, rising, int64 [N'].
 
         Raises:
             ConfigError: the mechanism cannot use the bias, or has not what is needed.
@@ -231,7 +236,7 @@ class Attention(nn.Module):
         if need.weights and not self.capabilities.weights:
             raise ConfigError(f"{self.name} attention has no weights [queries, keys] to show")
         dropout = self.dropout if self.training else 0.0
-        problem = AttentionProblem(self, q, k, v, visibility, bias, dropout, need)
+        problem = AttentionProblem(self, q, k, v, visibility, bias, dropout, need, picked=picked)
         if not self.exact:
             return self.attend(problem)
         with torch.autocast(q.device.type, enabled=False):
@@ -251,6 +256,14 @@ class Attention(nn.Module):
         :mod:`relu_nmt.attention.backends.rows` asks for them, perhaps for some of the queries.
         """
         raise TypeError(f"{type(self).__name__} must define weights")
+
+    def picks(self, x: Tensor) -> bool:
+        """Return whether it can be given some of the queries alone, see :meth:`forward`.
+
+        Args:
+            x: what queries are made of, for the dtype and the device.
+        """
+        return False
 
     def map_queries(self, q: Tensor) -> Tensor:
         """Map projected queries [B, H, Nq, d], each on its own, before anything else.

@@ -20,6 +20,7 @@ from relu_nmt.attention.backends import (
     blockwise,
     choose_backend,
     many_pairs,
+    native,
     prefers_triton,
     reference,
     require_triton,
@@ -33,6 +34,7 @@ from relu_nmt.attention.base import (
     AttentionProblem,
     Capabilities,
 )
+from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.pointwise_maps import PointwiseMap, pointwise_maps
 from relu_nmt.config import option, settings
 
@@ -46,7 +48,10 @@ class PointwiseAttention(Attention):
     """
 
     capabilities = Capabilities(scores=True)
+    centered = False
+    """Whether each score loses the mean of its row, over what is visible, before the bias."""
     backends: ClassVar[Mapping[str, Backend]] = {
+        "native": Backend(native.pointwise, native.supports_pointwise, native.preferred),
         "triton": Backend(triton.pointwise, triton.supports, prefers_triton, require_triton),
         "blockwise": Backend(blockwise.pointwise, blockwise.supports, many_pairs),
         "reference": Backend(reference.pointwise),
@@ -67,6 +72,10 @@ class PointwiseAttention(Attention):
         """Return the learnable factor g, [1] or [H], if there is one."""
         return None
 
+    def picks(self, x: Tensor) -> bool:
+        """See :meth:`Attention.picks`."""
+        return self.map.name in native.MAPS and native.picks(self, x)
+
     def attend(self, problem: AttentionProblem) -> AttentionOutput:
         """See :meth:`Attention.attend`."""
         counts = problem.visibility.positive_counts
@@ -84,8 +93,13 @@ class PointwiseAttention(Attention):
             problem.need,
             self.map,
             row_scale,
+            self.centered,
+            picked=problem.picked,
         )
-        result = choose_backend(self, asked)(asked)
+        solve = choose_backend(self, asked)
+        if self.centered and solve is not native.pointwise:
+            asked.q, asked.k = centered(asked.q, asked.k, asked.visibility)
+        result = solve(asked)
         values, weights = result.values, result.weights
         gain = self.gain()
         if gain is not None:
@@ -99,6 +113,35 @@ class PointwiseAttention(Attention):
             if not self.capabilities.non_negative:  # g may be negative, though h is not
                 rows.entropy = None
         return AttentionOutput(values, weights, rows)
+
+
+def centered(q: Tensor, k: Tensor, visibility: Visibility) -> tuple[Tensor, Tensor]:
+    """Return queries and keys whose products are q_i (k_j - c_i), c_i the mean of what i sees.
+
+    Args:
+        q: [B, H, Nq, d].
+        k: [B, H, Nk, d].
+        visibility: which keys each query may see.
+
+    Returns:
+        q and k of the same shapes; or with d + 1 channels, where queries see different keys.
+    """
+    exact = k.to(torch.promote_types(k.dtype, torch.float32))
+    if visibility.key_mask is not None:
+        exact = exact.masked_fill(~visibility.key_mask[:, None, :, None], 0.0)
+    if visibility.ancestry is not None:
+        sums = visibility.ancestry[:, None].to(exact.dtype) @ exact
+    elif visibility.hides_later:
+        sums = exact.cumsum(2)[:, :, visibility.num_keys - visibility.num_queries :]
+    else:
+        sums = exact.sum(2, keepdim=True)
+    means = (sums / visibility.positive_counts[..., None]).to(k.dtype)
+    if means.size(2) == 1:
+        return q, k - means
+    # A row that sees one key has score 0: the rounded difference of two products would not be.
+    q = q.masked_fill((visibility.counts == 1)[..., None], 0.0)
+    shifts = (q * means).sum(-1, keepdim=True)
+    return torch.cat([q, shifts], -1), torch.cat([k, -torch.ones_like(k[..., :1])], -1)
 
 
 @settings(flags=False)

@@ -4,8 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from relu_nmt.attention import attentions
-from relu_nmt.attention.base import AttentionConfig, AttentionOutput, AttentionProblem
-from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.base import AttentionConfig
 from relu_nmt.attention.pointwise import PointwiseAttention
 from relu_nmt.attention.pointwise_maps import pointwise_maps
 from relu_nmt.config import option, settings
@@ -65,14 +64,9 @@ class ReLUFormerAttention(PointwiseAttention):
     ) -> None:
         map = pointwise_maps.get({1: "relu", 2: "relu2"}[config.power])
         super().__init__(config, num_heads, head_dim, dropout, map)
+        self.centered = config.centered
         # The logarithm keeps gamma positive.
         self.log_gamma_change = nn.Parameter(torch.zeros(1)) if config.learnable else None
-
-    def attend(self, problem: AttentionProblem) -> AttentionOutput:
-        """See :meth:`Attention.attend`."""
-        if self.config.centered:
-            problem.q, problem.k = centered(problem.q, problem.k, problem.visibility)
-        return super().attend(problem)
 
     def row_scale(self, counts: Tensor) -> Tensor:
         """Return 1 / (gamma sqrt(n E ReLU(z)^2p)), of a standard normal z and the power p."""
@@ -81,32 +75,3 @@ class ReLUFormerAttention(PointwiseAttention):
     def gain(self) -> Tensor | None:
         """Return what a learnt gamma changes of the scale."""
         return None if self.log_gamma_change is None else (-self.log_gamma_change).exp()
-
-
-def centered(q: Tensor, k: Tensor, visibility: Visibility) -> tuple[Tensor, Tensor]:
-    """Return queries and keys whose products are q_i (k_j - c_i), c_i the mean of what i sees.
-
-    Args:
-        q: [B, H, Nq, d].
-        k: [B, H, Nk, d].
-        visibility: which keys each query may see.
-
-    Returns:
-        q and k of the same shapes; or with d + 1 channels, where queries see different keys.
-    """
-    exact = k.to(torch.promote_types(k.dtype, torch.float32))
-    if visibility.key_mask is not None:
-        exact = exact.masked_fill(~visibility.key_mask[:, None, :, None], 0.0)
-    if visibility.ancestry is not None:
-        sums = visibility.ancestry[:, None].to(exact.dtype) @ exact
-    elif visibility.hides_later:
-        sums = exact.cumsum(2)[:, :, visibility.num_keys - visibility.num_queries :]
-    else:
-        sums = exact.sum(2, keepdim=True)
-    means = (sums / visibility.positive_counts[..., None]).to(k.dtype)
-    if means.size(2) == 1:
-        return q, k - means
-    # A row that sees one key has score 0: the rounded difference of two products would not be.
-    q = q.masked_fill((visibility.counts == 1)[..., None], 0.0)
-    shifts = (q * means).sum(-1, keepdim=True)
-    return torch.cat([q, shifts], -1), torch.cat([k, -torch.ones_like(k[..., :1])], -1)

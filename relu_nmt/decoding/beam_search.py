@@ -9,7 +9,7 @@ from torch import Tensor
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.decoding.constraints import TokenConstraints
-from relu_nmt.decoding.ensemble import Ensemble
+from relu_nmt.decoding.ensemble import Ensemble, StepScores
 from relu_nmt.decoding.hypotheses import (
     FinishedHypotheses,
     Hypothesis,
@@ -20,9 +20,9 @@ from relu_nmt.decoding.selectors import Candidates, Selector
 from relu_nmt.models.decoder_state import DecoderState
 from relu_nmt.modules.layer_cache import ComputedBeams
 
-MOST_DONE = 0.125
+MOST_DONE = 0.4
 """Most of a batch that is done and yet kept, 0 to 1: to drop sentences copies all others."""
-MOST_COMPUTED = 0.75
+MOST_COMPUTED = 0.95
 """Of the beams, the most that are picked out to be computed; of more, all are."""
 
 
@@ -153,17 +153,23 @@ class BeamSearch:
         """What each model remembers of these sentences and beams."""
         return self._batch.states
 
-    def advance(self, log_probs: Tensor, weights: Tensor | None) -> None:
+    def advance(self, scores: StepScores) -> None:
         """Choose the continuations of the beams.
 
         Args:
-            log_probs: [B, K, V] after :attr:`tokens`; changed.
-            weights: of the cross-attention [B, K, S], where alignments are wanted.
+            scores: of what comes after :attr:`tokens`.
         """
         config, batch, step = self._config, self._batch, self._step
+        log_probs, weights, computed = scores.log_probs, scores.weights, scores.computed
+        alike = self._selector.takes_rows and batch.constraints.are_alike(step)
+        if computed is not None and not alike:
+            shape = *self.tokens.shape, log_probs.size(2)
+            log_probs, computed = computed.give(log_probs).view(shape), None
         batch.constraints.apply(log_probs, step)
-        log_probs = log_probs.expand(-1, config.beam, -1)
-        candidates = self._selector.select(log_probs, self._live.totals, step)
+        picked = None if computed is None else computed.taken
+        if picked is None:
+            log_probs = log_probs.expand(-1, config.beam, -1)
+        candidates = self._selector.select(log_probs, self._live.totals, step, picked)
         if config.beam_threshold is not None:
             candidates = candidates.within(config.beam_threshold)
         ends = candidates.tokens == self._symbols.eos_index
@@ -212,8 +218,8 @@ class BeamSearch:
             totals: of all beams [B, K]; -inf is no hypothesis.
         """
         is_open = self._batch.open
-        if self._config.beam_threshold is None:
-            self.num_live = int(is_open.sum()) * totals.size(1)
+        if self._config.beam_threshold is None and is_open.all():
+            self.num_live = totals.numel()
             return None
         is_live = (totals != -torch.inf) & torch.from_numpy(is_open).to(totals.device)[:, None]
         self.num_live = int(is_live.sum())

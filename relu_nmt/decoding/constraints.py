@@ -128,8 +128,19 @@ class TokenConstraints:
                 ends = prefixes == symbols.eos_index
                 self._prefixes = prefixes.masked_fill(ends, symbols.pad_index)
 
+    def are_alike(self, step: int) -> bool:
+        """Return whether the same tokens are forbidden to all hypotheses at a step."""
+        special = (self._prefixes, self._sentences, self._terms, self._history)
+        return (
+            all(each is None for each in special)
+            and not any(self._banned)
+            and self._last_too_short <= step < self._first_limit
+        )
+
     def apply(self, log_probs: Tensor, step: int) -> None:
         """Change log_probs [B, K, V] of the token after ``step`` others, in place.
+
+        Where :meth:`are_alike` they may be those of any hypotheses in any shape [..., ..., V].
 
         Forbidden tokens become -inf. A forced prefix comes before everything but the longest
         length and the number of sentences, then come forced terms; the end symbol is forced at the
@@ -171,7 +182,8 @@ class TokenConstraints:
         # The sentences of one text have the same list.
         rows: dict[int, list[int]] = {}
         for row, terms in enumerate(self._banned):
-            rows.setdefault(id(terms), []).append(row)
+            if terms:
+                rows.setdefault(id(terms), []).append(row)
         for own in rows.values():
             terms = self._banned[own[0]]
             if len(own) == len(log_probs):

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -11,6 +12,23 @@ from relu_nmt.data.batches import least_limit
 from relu_nmt.errors import ConfigError
 from relu_nmt.models.decoder_state import DecoderState
 from relu_nmt.models.encoder_decoder import EncoderDecoder, StepOutput
+from relu_nmt.modules.layer_cache import ComputedBeams
+
+
+@dataclass
+class StepScores:
+    """What one step says of the next tokens of a search.
+
+    Args:
+        log_probs: [B, K, V] float32; [1, N', V] where not all beams are computed. The search may
+            change them.
+        weights: of the cross-attention [B, K, S], where alignments are wanted.
+        computed: which beams are; None: all.
+    """
+
+    log_probs: Tensor
+    weights: Tensor | None = None
+    computed: ComputedBeams | None = None
 
 
 class Ensemble:
@@ -86,7 +104,7 @@ class Ensemble:
         tokens: Sequence[Tensor],
         states: Sequence[Sequence[DecoderState]],
         want_weights: bool = False,
-    ) -> list[tuple[Tensor, Tensor | None]]:
+    ) -> list["StepScores"]:
         """Advance every beam of some searches by its newest token.
 
         Args:
@@ -95,27 +113,19 @@ class Ensemble:
             want_weights: also return cross-attention weights.
 
         Returns:
-            for each search log-probabilities [B, K, V] float32 that the caller may change, and the
-            weights [B, K, S], mean over the models.
+            for each search what the models say, in mean.
         """
         outputs = [
             model.step_together(tokens, of_model, want_weights)
             for model, of_model in zip(self.models, zip(*states, strict=True), strict=True)
         ]
-        return [
-            self._joined(of_search, own.shape)
-            for own, *of_search in zip(tokens, *outputs, strict=True)
-        ]
+        return [self._joined(of_search) for of_search in zip(*outputs, strict=True)]
 
-    def _joined(
-        self, outputs: Sequence[StepOutput], shape: torch.Size
-    ) -> tuple[Tensor, Tensor | None]:
+    def _joined(self, outputs: Sequence[StepOutput]) -> "StepScores":
         log_probs = self.average([output.logits for output in outputs])
-        computed = outputs[0].computed
-        if computed is not None:
-            log_probs = computed.give(log_probs).view(*shape, -1)
         weights = [output.cross_weights for output in outputs if output.cross_weights is not None]
-        return log_probs, torch.stack(weights).mean(0) if weights else None
+        mean = torch.stack(weights).mean(0) if weights else None
+        return StepScores(log_probs, mean, outputs[0].computed)
 
     def average(self, logits: list[Tensor]) -> Tensor:
         """Return the log of the mean of the models' probabilities.

@@ -253,7 +253,11 @@ class TermSelector(BeamSelector):
         super().__init__()
         self._tracker = tracker
 
-    def select(self, log_probs: Tensor, totals: Tensor, step: int) -> Candidates:
+    takes_rows = False
+
+    def select(
+        self, log_probs: Tensor, totals: Tensor, step: int, picked: Tensor | None = None
+    ) -> Candidates:
         """Return the candidates after log_probs [B, K, V] of beams with totals [B, K]."""
         found = super().select(log_probs, totals, step)
         assert found.parents is not None

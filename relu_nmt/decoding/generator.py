@@ -233,7 +233,7 @@ class Generator:
                     self.config.wants_alignment,
                 )
                 for search, output in zip(searches, outputs, strict=True):
-                    search.advance(*output)
+                    search.advance(output)
 
     @contextmanager
     def _telling_of_memory(self, *src_tokens: Tensor) -> Iterator[None]:

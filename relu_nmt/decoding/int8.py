@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from relu_nmt.decoding.packed_linear import replace_linear
 from relu_nmt.errors import ConfigError
+from relu_nmt.native import call, library
 
 LEVELS = 254
 """Steps between the smallest and the largest value; one less than bytes have, for rounding."""
@@ -62,20 +63,36 @@ class Int8Linear(nn.Module):
         """Map [..., D] float32 to [..., D'] float32."""
         if self._packed is None:
             self._packed = torch.ops.onednn.qlinear_prepack(self.weight, None)
-        low, high = (value.item() for value in x.aminmax())
-        low, high = min(low, 0.0), max(high, 0.0)
-        scale = max(high - low, 1e-30) / LEVELS  # NaN stays
-        if not math.isfinite(scale):
+        levels, scale, zero = quantize(x)
+        if scale == 0:
             return x.new_full((*x.shape[:-1], len(self.scale)), math.nan)
-        zero = round(-low / scale)
-        # Their last bytes are the levels; several times as fast as a cast of fractions to bytes.
-        whole = torch.add(torch.full((), WHOLE + zero), x, alpha=1 / scale)
-        levels = whole.view(torch.int32).to(torch.int8).view(torch.uint8)
         weights = (self._packed, self.scale, self.zeros, self.bias)
         output = (1.0, 0, torch.float32)  # scale, zero and type
         return torch.ops.onednn.qlinear_pointwise(
             levels, scale, zero, *weights, *output, "none", [], ""
         )
+
+
+def quantize(x: Tensor) -> tuple[Tensor, float, int]:
+    """Return levels, uint8, of x float32 on a CPU; their scale; and the level of 0.
+
+    x is about scale (level - zero). The scale is 0 where a number is not finite.
+    """
+    if library() is not None:
+        x = x.contiguous()
+        levels, found = torch.empty_like(x, dtype=torch.uint8), torch.empty(2, dtype=torch.float64)
+        call("quantize", (x, levels, found), (x.numel(),), LEVELS)
+        scale, zero = found.tolist()
+        return levels, scale, int(zero)
+    low, high = (value.item() for value in x.aminmax())
+    low, high = min(low, 0.0), max(high, 0.0)
+    scale = max(high - low, 1e-30) / LEVELS  # NaN stays
+    if not math.isfinite(scale):
+        return torch.zeros_like(x, dtype=torch.uint8), 0.0, 0
+    zero = round(-low / scale)
+    # Their last bytes are the levels; several times as fast as a cast of fractions to bytes.
+    whole = torch.add(torch.full((), WHOLE + zero), x, alpha=1 / scale)
+    return whole.view(torch.int32).to(torch.int8).view(torch.uint8), scale, zero
 
 
 def has_fast_int8() -> bool:

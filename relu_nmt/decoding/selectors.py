@@ -6,6 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from relu_nmt import native
+
 BLOCK = 64
 """Columns of the vocabulary whose maximum is taken first; 32 to 64 were fastest on the CPU."""
 
@@ -58,8 +60,22 @@ class BeamSelector:
         self.num_groups = num_groups
         self._strength = strength
 
-    def select(self, log_probs: Tensor, totals: Tensor, step: int) -> Candidates:
-        """Return the candidates after log_probs [B, K, V] of beams with totals [B, K]."""
+    @property
+    def takes_rows(self) -> bool:
+        """Whether log-probabilities of some hypotheses will do; see :meth:`select`."""
+        return self.num_groups == 1 and native.is_wanted()
+
+    def select(
+        self, log_probs: Tensor, totals: Tensor, step: int, picked: Tensor | None = None
+    ) -> Candidates:
+        """Return the candidates after log_probs [B, K, V] of beams with totals [B, K].
+
+        Where the selector :attr:`takes_rows` these may be [1, N', V] of picked beams, whose places
+        among all B K are int64 [N']; of the others there are none.
+        """
+        if self.num_groups == 1:
+            sums, parents, tokens = top_continuations(log_probs, totals, 2 * totals.size(1), picked)
+            return Candidates(sums[:, None], tokens[:, None], parents[:, None])
         batch, beam_size, vocab_size = log_probs.shape
         size = beam_size // self.num_groups
         groups: list[tuple[Tensor, Tensor, Tensor]] = []
@@ -72,9 +88,8 @@ class BeamSelector:
                 times = log_probs.new_zeros(batch, vocab_size)
                 times.scatter_add_(1, chosen, torch.ones_like(chosen, dtype=times.dtype))
                 steered = own_probs - self._strength * times[:, None]
-            _, columns = top_continuations(steered, own_totals, 2 * size)  # [B, 2k]
-            parents, tokens = columns // vocab_size, columns % vocab_size
-            gains = own_probs.flatten(1).gather(1, columns)
+            _, parents, tokens = top_continuations(steered, own_totals, 2 * size)  # [B, 2k]
+            gains = own_probs.flatten(1).gather(1, parents * vocab_size + tokens)
             groups.append((own_totals.gather(1, parents) + gains, tokens, parents + first))
         columns_of_groups = zip(*groups, strict=True)
         return Candidates(*(torch.stack(column, dim=1) for column in columns_of_groups))
@@ -96,13 +111,17 @@ class SamplingSelector:
     (``topk``). The log-probabilities reported are the model's, not those of the cut distribution.
     """
 
+    takes_rows = False
+
     def __init__(self, uniforms: Tensor, topk: int = -1, topp: float = -1.0) -> None:
         self.num_groups = uniforms.size(2)
         self._uniforms = uniforms
         self._topk = topk
         self._topp = topp
 
-    def select(self, log_probs: Tensor, totals: Tensor, step: int) -> Candidates:
+    def select(
+        self, log_probs: Tensor, totals: Tensor, step: int, picked: Tensor | None = None
+    ) -> Candidates:
         """Return one candidate for each beam of log_probs [B, K, V] with totals [B, K]."""
         if self._topk > 0 or self._topp > 0:
             tokens = self._draw_from_likeliest(log_probs, step)
@@ -137,22 +156,51 @@ class SamplingSelector:
 Selector = BeamSelector | SamplingSelector
 
 
-def top_continuations(log_probs: Tensor, totals: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def top_continuations(
+    log_probs: Tensor, totals: Tensor, count: int, picked: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
     """Return the best sums of a beam's total and a token's log-probability.
+
+    Args:
+        log_probs: [B, K, V]; with the native kernel perhaps [1, N', V] of picked beams.
+        totals: [B, K].
+        count: how many, C; all K * V if there are fewer.
+        picked: their places among all B K, int64 [N'].
+
+    Returns:
+        sums [B, C], best first, their beams and their tokens, int64 [B, C].
+    """
+    count = min(count, totals.size(1) * log_probs.size(2))
+    if log_probs.is_cpu and log_probs.dtype == torch.float32 and native.is_wanted():
+        return _native_top(log_probs, totals, count, picked)
+    assert picked is None, "only the kernel knows what to do with some beams"
+    sums, columns = _blockwise_top(log_probs, totals, count)
+    vocab_size = log_probs.size(2)
+    return sums, columns // vocab_size, columns % vocab_size
+
+
+def _native_top(
+    log_probs: Tensor, totals: Tensor, count: int, picked: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Do what :func:`top_continuations` says, by the kernel."""
+    log_probs, totals = log_probs.contiguous(), totals.contiguous()
+    (batch, beam_size), vocab_size = totals.shape, log_probs.size(2)
+    sums = totals.new_empty(batch, count)
+    tokens, parents = (torch.empty(sums.shape, dtype=torch.int64) for _ in range(2))
+    sizes = (log_probs.size(0) * log_probs.size(1), batch, beam_size, vocab_size, count)
+    native.call(
+        "best_continuations", (log_probs, picked, totals, sums, tokens, parents), sizes, 1.0
+    )
+    return sums, parents, tokens
+
+
+def _blockwise_top(log_probs: Tensor, totals: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return the best sums [B, C], best first, and beam * V + token [B, C].
 
     A top-k over all K * V sums is slow on the CPU. The best ``count`` tokens are in the ``count``
     blocks of columns with the highest maxima, so only these blocks are searched.
-
-    Args:
-        log_probs: [B, K, V].
-        totals: [B, K].
-        count: how many, C; all K * V if there are fewer.
-
-    Returns:
-        sums [B, C], best first, and beam * V + token [B, C].
     """
     beam_size, vocab_size = log_probs.shape[1:]
-    count = min(count, beam_size * vocab_size)
     num_blocks = -(-vocab_size // BLOCK)
     if num_blocks <= 4 or num_blocks * beam_size <= count:
         return (log_probs + totals[:, :, None]).flatten(1).topk(count, dim=1)

@@ -24,9 +24,10 @@ from relu_nmt.attention.masks import TreeVisibility, Visibility
 from relu_nmt.attention.sentences import SentenceRows, SentenceView
 from relu_nmt.modules.layer_cache import ComputedBeams, LayerCache
 
-MOST_ROOM = 8
+LEAST_ROOM = 8
+MOST_ROOM = 32
 """Steps that the caches hold room for: making room copies them, and unused room is memory.
-Entries are given up at that time, so until then their keys still cost products."""
+Entries are given up at that time, so until then their keys may still cost products."""
 
 
 class DecoderState:
@@ -144,7 +145,9 @@ class DecoderState:
         alive = ancestry.any(1)  # [R', used]
         self._used = int(alive.sum(1).max())
         order = alive.byte().argsort(dim=1, descending=True, stable=True)  # oldest first, as before
-        room = ancestry.size(1) * min(max(1, self.length), MOST_ROOM)
+        # Before the first step there are no caches yet that could have room.
+        steps = min(max(LEAST_ROOM, self.length), MOST_ROOM) if self.length else 1
+        room = ancestry.size(1) * steps
         # What is in a free entry does not matter, but it must not be NaN: 0 * NaN is NaN.
         entries = F.pad(order[:, : self._used], (0, room))
         ancestry = ancestry.gather(2, order[:, None, : self._used].expand(-1, ancestry.size(1), -1))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from relu_nmt.attention.backends.native import put_picked
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.sentences import SentenceView
 from relu_nmt.modules.positions import RelativePositions
@@ -133,27 +134,35 @@ class LayerCache:
                 kept.index_copy_(0, local.changed, part.index_select(0, rows))
         return self._paired
 
-    def put(self, keys: Tensor, values: Tensor, used: int, num_keys: int) -> tuple[Tensor, Tensor]:
+    def put(
+        self,
+        keys: Tensor,
+        values: Tensor,
+        used: int,
+        visibility: Visibility,
+        picked: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
         """Store what the newest tokens add; return the keys and values that are visible.
 
         Args:
-            keys: [R, H, k, d].
-            values: [R, H, k, d].
+            keys: [R, H, k, d]; or [1, H, N', d] of picked beams.
+            values: likewise.
             used: entries in use, the new ones being the last k.
-            num_keys: Nk, the last of them, which are visible.
+            visibility: of the queries; the last Nk entries are its keys.
+            picked: places of the beams among all R k, int64 [N']; see :meth:`Attention.picks`.
 
         Returns:
             keys and values, [R, H, Nk, d] each.
         """
+        new = slice(used - visibility.num_queries, used)
         if self.target is None:
             self.target = keys, values
-        else:
-            new = slice(used - keys.size(2), used)
+        elif picked is None:
             self.target[0][:, :, new], self.target[1][:, :, new] = keys, values
-        visible = (part[:, :, used - num_keys : used] for part in self.target)
-        # On CPUs, products in 16 bits copy what is no whole tensor; slowly, if it is transposed.
-        copies = keys.is_cpu and keys.dtype.itemsize == 2
-        k, v = (part.contiguous() if copies else part for part in visible)
+        else:
+            put_picked(keys, picked, self.target[0][:, :, new])
+            put_picked(values, picked, self.target[1][:, :, new])
+        k, v = (part[:, :, used - visibility.num_keys : used] for part in self.target)
         return k, v
 
     def take(self, trees: Tensor, entries: Tensor) -> None:

@@ -65,10 +65,17 @@ class MultiheadAttention(nn.Module):
         return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
 
     def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, bias: ScoreBias | None = None
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        visibility: Visibility,
+        bias: ScoreBias | None = None,
+        picked: Tensor | None = None,
     ) -> Tensor:
         """Return the heads' values side by side, [B, Nq, D]; see :meth:`Attention.forward`."""
-        return self.attention(q, k, v, visibility, bias=bias).values.transpose(1, 2).flatten(2)
+        found = self.attention(q, k, v, visibility, bias=bias, picked=picked)
+        return found.values.transpose(1, 2).flatten(2)
 
     def finish(self, values: Tensor, x: Tensor, whole: Tensor | None = None) -> Tensor:
         """Return the output of values [B, Nq, D] for the queries' x [B, Nq, D].
@@ -84,26 +91,31 @@ class MultiheadAttention(nn.Module):
             joined = self.gate(joined, self.attention.finish(whole, x))
         return self.out_proj(joined)
 
-    def finish_steps(
-        self, made: Sequence[tuple[Tensor, Tensor | None]], steps: Sequence[LayerStep], x: Tensor
-    ) -> Tensor:
+    def finish_steps(self, made: Sequence[Sequence[Tensor]], x: Tensor) -> Tensor:
         """Return the output [1, N, D] of all steps for the queries' x [1, N, D].
 
         Args:
-            made: the values of all beams of each step, of its own sentence or all, and of the whole
-                document where there are both.
-            steps: which of them are computed, N in all.
+            made: the values [1, N', D] of each step's computed beams, of the own sentence or all,
+                and of the whole document where there are both.
             x: what the queries were made of.
         """
-        newest = [
-            [step.newest(part) for part in own if part is not None]
-            for own, step in zip(made, steps, strict=True)
-        ]
         values, *whole = (
             parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
-            for parts in zip(*newest, strict=True)
+            for parts in zip(*made, strict=True)
         )
         return self.finish(values, x, *whole)
+
+    def picked(self, x: Tensor, step: LayerStep, visibility: Visibility) -> Tensor | None:
+        """Return the places of a step's computed beams if attention takes these alone; else None.
+
+        Args:
+            x: what the projection has made of them [1, N', ...].
+            step: which they are.
+            visibility: what they see.
+        """
+        if step.computed is None or visibility.sentences is not None:
+            return None
+        return step.computed.taken if self.attention.picks(x) else None
 
     def numbered(self, x: Tensor, projection: nn.Module, rows: SentenceRows, width: int) -> Tensor:
         """Add to queries and keys what the projection makes of the numbers of their sentences.
@@ -160,16 +172,19 @@ class SelfAttention(MultiheadAttention):
         The caches get their keys and values, and give those of earlier tokens too.
         """
         parts = self.qkv(x).split([step.num_tokens for step in steps], dim=1)
-        made = [
-            self._values(
-                step.beams(own, step.visibility.num_queries),  # [R, k, 3 D]
-                step.visibility,
-                step.relative,
-                step.cache,
-            )
-            for own, step in zip(parts, steps, strict=True)
-        ]
-        return self.finish_steps(made, steps, x)
+        made = []
+        for own, step in zip(parts, steps, strict=True):
+            visibility, cache = step.visibility, step.cache
+            picked = self.picked(own, step, visibility)
+            if picked is None:
+                own = step.beams(own, visibility.num_queries)  # [R, k, 3 D]
+                found = self._values(own, visibility, step.relative, cache)
+                made.append([step.newest(part) for part in found if part is not None])
+                continue
+            relative = None if step.relative is None else step.relative.of(picked)
+            used = visibility.num_keys
+            made.append([self._attend(own, visibility, relative, cache, used, picked)])
+        return self.finish_steps(made, x)
 
     def _values(
         self,
@@ -203,10 +218,12 @@ class SelfAttention(MultiheadAttention):
         relative: RelativePositions | None,
         cache: LayerCache | None,
         used: int,
+        picked: Tensor | None = None,
     ) -> Tensor:
         """Return the values [R, k, D] of queries, keys and values [R, k, 3 D].
 
-        Of the ``used`` entries of a cache, the last ones are the visible keys.
+        Of the ``used`` entries of a cache, the last ones are the visible keys. Where beams are
+        ``picked``, these are [1, N', D] and [1, N', 3 D].
         """
         each = parts.chunk(self.parts, dim=-1)
         q, k, v = self.split(each[0]), self.split(each[-2]), self.split(each[-1])
@@ -216,8 +233,11 @@ class SelfAttention(MultiheadAttention):
             q, k = relative.scheme.rotate(q, k, relative.positions)
             bias = relative.bias
         if cache is not None:
-            k, v = cache.put(k, v, used, visibility.num_keys)
-        return self.attend(q, k, v, visibility, bias)
+            k, v = cache.put(k, v, used, visibility, picked)
+            if k.is_cpu and k.dtype.itemsize == 2 and not self.attention.picks(k):
+                # Products in 16 bits copy what is no whole tensor; slowly, if it is transposed.
+                k, v = k.contiguous(), v.contiguous()
+        return self.attend(q, k, v, visibility, bias, picked)
 
 
 class CrossAttention(MultiheadAttention):
@@ -288,9 +308,14 @@ class CrossAttention(MultiheadAttention):
             local = visibility.sentences
             heads = cache.source if local is None else cache.paired(local)
             whole = None if cache.whole is None else cache.whole.source
-            q = step.beams(q, visibility.num_queries)  # [B, K, D]
-            made.append(self._values(q, visibility, [heads], whole))
-        return self.finish_steps(made, steps, x)
+            picked = self.picked(q, step, visibility)
+            if picked is None:
+                q = step.beams(q, visibility.num_queries)  # [B, K, D]
+                found = self._values(q, visibility, [heads], whole)
+                made.append([step.newest(part) for part in found if part is not None])
+            else:
+                made.append([self._attend(q, heads, visibility, picked)])
+        return self.finish_steps(made, x)
 
     def _values(
         self,
@@ -319,6 +344,13 @@ class CrossAttention(MultiheadAttention):
         q = self.numbered(q, self.q, local.queries, self.embed_dim)
         return values, self._attend(q, whole_heads, visibility)
 
-    def _attend(self, q: Tensor, heads: tuple[Tensor, Tensor], visibility: Visibility) -> Tensor:
+    def _attend(
+        self,
+        q: Tensor,
+        heads: tuple[Tensor, Tensor],
+        visibility: Visibility,
+        picked: Tensor | None = None,
+    ) -> Tensor:
         """Return the values [B, N, D] of queries [B, N, D] with these heads of keys and values."""
-        return self.attend(self.attention.map_queries(self.split(q)), *heads, visibility)
+        q = self.attention.map_queries(self.split(q))
+        return self.attend(q, *heads, visibility, picked=picked)

@@ -114,6 +114,12 @@ class RelativePositions:
     bias: ScoreBias | None
     local: "Sequence[RelativePositions | None]" = ()
 
+    def of(self, picked: Tensor) -> "RelativePositions":
+        """Return it for the tokens at these places, int64 [N'], of all B N; the bias is of all."""
+        positions = self.positions
+        flat = picked % positions.size(1) if len(positions) == 1 else picked
+        return RelativePositions(self.scheme, positions.flatten()[flat][None], self.bias)
+
 
 @position_schemes.register("none")
 class NoPositions(PositionScheme):

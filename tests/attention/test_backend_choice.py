@@ -75,7 +75,7 @@ def test_triton_without_a_gpu_is_a_clear_error(monkeypatch):
 
 def test_a_back_end_that_the_mechanism_lacks_is_refused_with_those_it_has():
     for name, known in (
-        ("softmax", "auto, fused, blockwise, reference"),
+        ("softmax", "auto, native, fused, blockwise, reference"),
         ("sparsemax", "auto, blockwise, reference"),
         ("linear", "auto, reference"),
     ):

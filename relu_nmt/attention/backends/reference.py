@@ -101,10 +101,13 @@ class PointwiseProblem(AttentionProblem):
     Args:
         map: h.
         row_scale: c, [B or 1, 1, Nq or 1] float32, no gradient.
+        centered: z loses its row's mean over what is visible, before the bias; for all back ends
+            but the native one, q and k have been changed so that their products do already.
     """
 
     map: PointwiseMap
     row_scale: Tensor
+    centered: bool = False
 
 
 @dataclass(slots=True)

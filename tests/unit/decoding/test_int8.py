@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import nn
 
+from relu_nmt import native
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.decoding import int8
 from relu_nmt.decoding.config import GenerationConfig
@@ -101,3 +102,16 @@ def test_processors_that_would_be_slow_are_told_of(monkeypatch):
 def test_models_on_other_devices_are_refused():
     with pytest.raises(ConfigError, match="--int8 is for CPUs; add --cpu"):
         use_int8(small_model().to("meta"))
+
+
+@pytest.mark.skipif(native.library() is None, reason="needs the kernels")
+@pytest.mark.parametrize("size", [1, 15, 16, 17, 4099])
+def test_the_kernel_gives_the_levels_that_pytorch_gives(size, monkeypatch):
+    x = torch.randn(size, generator=torch.Generator().manual_seed(size)) + 0.3
+    levels, scale, zero = int8.quantize(x)
+    monkeypatch.setattr(int8, "library", lambda: None)
+    expected, *rest = int8.quantize(x)
+    assert [scale, zero] == rest
+    # A number on the border of two levels may fall to either.
+    assert (levels.int() - expected.int()).abs().max() <= 1
+    assert (levels != expected).float().mean() < 0.01

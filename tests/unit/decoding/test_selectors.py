@@ -5,6 +5,7 @@ import pytest
 import torch
 from toy_models import EOS, ToyModel, log_prob_of
 
+from relu_nmt import native
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.decoding.generator import Generator
@@ -18,6 +19,14 @@ from relu_nmt.decoding.selectors import (
 from relu_nmt.errors import ConfigError
 
 
+@pytest.fixture(params=["kernels", "PyTorch"])
+def computed_by(request, monkeypatch):
+    """Let continuations be found by the kernels, if they are there, or without."""
+    monkeypatch.setattr(native, "is_wanted", lambda: request.param == "kernels" and has_kernels)
+    has_kernels = native.library() is not None
+
+
+@pytest.mark.usefixtures("computed_by")
 @pytest.mark.parametrize("vocab_size", [5, BLOCK, 5 * BLOCK, 5 * BLOCK + 1, 700, 1003])
 @pytest.mark.parametrize("beam_size", [1, 3])
 def test_top_continuations_equal_a_plain_topk(vocab_size, beam_size):
@@ -27,26 +36,44 @@ def test_top_continuations_equal_a_plain_topk(vocab_size, beam_size):
         log_probs[:, :, : vocab_size // 2] = -torch.inf
         totals = torch.randn(4, beam_size, generator=generator)
         expected = (log_probs + totals[:, :, None]).flatten(1)
-        values, columns = top_continuations(log_probs, totals, count)
+        values, beams, tokens = top_continuations(log_probs, totals, count)
         wanted = expected.topk(min(count, expected.size(1)))
         assert torch.equal(values, wanted.values)
-        assert torch.equal(expected.gather(1, columns), wanted.values)
+        assert torch.equal(expected.gather(1, beams * vocab_size + tokens), wanted.values)
 
 
+@pytest.mark.usefixtures("computed_by")
 def test_beams_without_a_hypothesis_give_no_continuation_while_there_are_others():
     log_probs = torch.zeros(1, 2, 500)
     totals = torch.tensor([[0.0, -torch.inf]])
-    values, columns = top_continuations(log_probs, totals, 10)
-    assert (columns < 500).all()
+    values, beams, _ = top_continuations(log_probs, totals, 10)
+    assert (beams == 0).all()
     assert torch.equal(values, torch.zeros(1, 10))
 
 
+@pytest.mark.usefixtures("computed_by")
 def test_the_last_narrow_block_is_searched():
     log_probs = torch.zeros(1, 2, 5 * BLOCK + 3)
     log_probs[0, 1, -1] = 1.0
-    values, columns = top_continuations(log_probs, torch.zeros(1, 2), 1)
+    values, beams, tokens = top_continuations(log_probs, torch.zeros(1, 2), 1)
     assert values.item() == 1.0
-    assert columns.item() == 2 * (5 * BLOCK + 3) - 1
+    assert (beams.item(), tokens.item()) == (1, 5 * BLOCK + 2)
+
+
+@pytest.mark.skipif(native.library() is None, reason="needs the kernels")
+def test_continuations_of_some_beams_are_those_of_all_without_the_others():
+    generator = torch.Generator().manual_seed(0)
+    log_probs = torch.randn(3, 4, 200, generator=generator)
+    log_probs[0, 1] = torch.nan
+    totals = torch.randn(3, 4, generator=generator)
+    picked = torch.tensor([0, 1, 6, 7, 9])
+    others = torch.ones(12, dtype=torch.bool).index_fill(0, picked, False).view(3, 4)
+    found = top_continuations(log_probs.flatten(0, 1)[picked][None], totals, 8, picked)
+    without = log_probs.masked_fill(others[:, :, None], -torch.inf).nan_to_num(nan=-torch.inf)
+    for one, other in zip(found, top_continuations(without, totals, 8), strict=True):
+        assert torch.equal(one, other)
+    none = top_continuations(log_probs[:1, 1:2], totals[:1, :1], 3)
+    assert none[0].tolist() == [[-torch.inf] * 3]
 
 
 SENTENCE = torch.tensor([[4, 5, 2]])

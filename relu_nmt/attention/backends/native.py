@@ -1,0 +1,128 @@
+"""Attention of few queries on a CPU, as in decoding, by a kernel in C++.
+
+A step of a search has some five queries a sentence and a few dozen keys: so little that PyTorch's
+products and fused kernels spend most of their time on what is around it. Queries of hypotheses that
+are not computed can be left out.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from relu_nmt.attention.backends.reference import PointwiseProblem, PointwiseResult
+from relu_nmt.attention.base import Attention, AttentionOutput, AttentionProblem
+from relu_nmt.native import DTYPES, call, library
+
+MOST_QUERIES = 64
+"""Queries of a sample up to which it is faster than products: 0.25 to 0.85 of their time."""
+MULTIPLE = 16
+"""Of the widths of heads: as many numbers are computed at a time."""
+MAPS = {"softmax": 0, "relu": 1, "relu2": 2}
+
+
+def supports(problem: AttentionProblem) -> bool:
+    """Whether only outputs are asked for, of numbers that the kernel knows, without gradients."""
+    q, k, v = problem.q, problem.k, problem.v
+    return (
+        q.dtype == k.dtype == v.dtype
+        and not (problem.need.rows or problem.need.weights or problem.dropout)
+        and v.size(3) % MULTIPLE == 0
+        and _computes(q, q.size(3))
+    )
+
+
+def supports_pointwise(problem: PointwiseProblem) -> bool:
+    """Whether the kernel has the map, too."""
+    return problem.map.name in MAPS and supports(problem)
+
+
+def preferred(problem: AttentionProblem) -> bool:
+    """Whether there are few queries, and no other threads that would help."""
+    few = problem.picked is not None or problem.q.size(2) <= MOST_QUERIES
+    return few and torch.get_num_threads() == 1
+
+
+def picks(attention: Attention, x: Tensor) -> bool:
+    """Whether an attention that has this back end would take it for some of a step's queries."""
+    wanted = attention.backend == "native" or (
+        attention.backend == "auto" and torch.get_num_threads() == 1
+    )
+    # Hooks are those of records, which want the weights of all.
+    looked_at = attention._forward_pre_hooks or attention._forward_hooks
+    return wanted and not looked_at and _computes(x, attention.head_dim)
+
+
+def _computes(x: Tensor, width: int) -> bool:
+    """Whether the kernel is there and takes what is like x, in heads of this width."""
+    return (
+        x.dtype in DTYPES
+        and x.is_cpu
+        and width % MULTIPLE == 0
+        and not torch.is_grad_enabled()
+        and not torch.compiler.is_exporting()
+        and library() is not None
+    )
+
+
+def softmax(problem: AttentionProblem) -> AttentionOutput:
+    """Compute softmax attention."""
+    scale = 1 / math.sqrt(problem.q.size(3))
+    return AttentionOutput(_attend(problem, MAPS["softmax"], False, scale, None))
+
+
+def pointwise(problem: PointwiseProblem) -> PointwiseResult:
+    """Compute attention with rectified scores."""
+    map = MAPS[problem.map.name]
+    return PointwiseResult(_attend(problem, map, problem.centered, 1.0, problem.row_scale))
+
+
+def _attend(
+    problem: AttentionProblem,
+    map: int,
+    centered: bool,
+    score_scale: float,
+    row_scale: Tensor | None,
+) -> Tensor:
+    """Return the values [B, H, Nq, dv], of which those of all heads of a query lie together."""
+    q, k, v = (_with_rows(x) for x in (problem.q, problem.k, problem.v))
+    picked, visibility = problem.picked, problem.visibility
+    batch, heads, queries, width = q.shape
+    visible = None if visibility.mask is None else _with_rows(visibility.mask)
+    bias = None if problem.bias is None else _with_rows(problem.bias.values().float())
+    scales = None if row_scale is None else row_scale[..., None]  # [B or 1, 1, Nq or 1, 1]
+    out = v.new_empty(batch, queries, heads, v.size(3))
+    sizes = (
+        *(batch * queries, heads, visibility.num_queries, k.size(2), width, v.size(3)),
+        *(*q.stride()[:3], *k.stride()[:3], *v.stride()[:3]),
+        *(_stride(visible, 0), _stride(visible, 2)),
+        *(_stride(bias, 0), _stride(bias, 1), _stride(bias, 2)),
+        *(_stride(scales, 0), _stride(scales, 2), map, centered),
+    )
+    tensors = (q, k, v, picked, visible, bias, scales, out)
+    call(f"attend_{DTYPES[q.dtype]}", tensors, sizes, score_scale)
+    return out.transpose(1, 2)
+
+
+def _with_rows(x: Tensor) -> Tensor:
+    """Return x with numbers of the last dimension that lie side by side."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def _stride(x: Tensor | None, dim: int) -> int:
+    """Return the stride of a dimension; 0 where all share what is there."""
+    return 0 if x is None or x.size(dim) == 1 else x.stride(dim)
+
+
+def put_picked(x: Tensor, picked: Tensor, to: Tensor) -> None:
+    """Write the vectors of picked queries, [1, H, N', d], to their places in ``to`` [B, H, Nq, d].
+
+    Args:
+        x: what the kernels take, as :func:`picks` tells.
+        picked: their places among all B Nq, int64 [N'].
+        to: changed in place.
+    """
+    x = _with_rows(x)
+    _, heads, rows, width = x.shape
+    sizes = (rows, heads, to.size(2), width, x.stride(2), x.stride(1), *to.stride()[:3])
+    call(f"put_{DTYPES[x.dtype]}", (x, picked, to), sizes, 1.0)

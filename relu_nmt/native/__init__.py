@@ -1,0 +1,75 @@
+"""Kernels in C++ for what decoding on CPUs does at every step, if installing could compile them.
+
+Each computes what other code computes with PyTorch, in one call instead of many; where there is no
+compiler, or no inference, that other code is used. They take one thread.
+"""
+
+import ctypes
+from collections.abc import Callable, Sequence
+from functools import cache
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+VERSION = 1
+"""Of what the kernels take: a library that was compiled from other sources is not used."""
+DTYPES = {torch.float32: "float", torch.bfloat16: "bfloat16"}
+"""What they compute with, and how their names tell."""
+PROCESSORS = {"AVX512": "avx512", "AVX2": "avx2"}
+
+
+@cache
+def library() -> ctypes.CDLL | None:
+    """Return the compiled kernels; None if there are none that fit."""
+    path = Path(__file__).with_name(f"kernels{EXTENSION_SUFFIXES[0]}")
+    try:
+        loaded = ctypes.CDLL(str(path))
+        version = loaded.kernels_version()
+    except (OSError, AttributeError):
+        return None
+    return loaded if version == VERSION else None
+
+
+def is_wanted() -> bool:
+    """Return whether there are kernels, and no other threads that would do better without."""
+    return torch.get_num_threads() == 1 and library() is not None
+
+
+def call(name: str, tensors: Sequence[Tensor | None], sizes: Sequence[int], factor: float) -> None:
+    """Call a kernel.
+
+    Args:
+        name: without the processor.
+        tensors: what it reads and writes, in the order of its pointers; None for a null pointer.
+        sizes: the members of its shape.
+        factor: a number that it computes with.
+    """
+    pointers = [None if x is None else x.data_ptr() for x in tensors]
+    _kernel(name)(
+        _array(ctypes.c_void_p, len(pointers))(*pointers),
+        _array(ctypes.c_int64, len(sizes))(*sizes),
+        factor,
+    )
+
+
+@cache
+def _kernel(name: str) -> Callable[..., None]:
+    """Return the form of a kernel for this processor."""
+    loaded = library()
+    assert loaded is not None, "whoever calls has looked"
+    processor = PROCESSORS.get(torch.backends.cpu.get_cpu_capability(), "any")
+    try:
+        function = loaded[f"{name}_{processor}"]
+    except AttributeError:  # compiled in one form only
+        function = loaded[f"{name}_any"]
+    function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_double]
+    function.restype = None
+    return function
+
+
+@cache
+def _array(kind: Any, length: int) -> Any:
+    return kind * length

@@ -1,0 +1,79 @@
+// Small computations of decoding on CPUs that take longer as many calls of PyTorch; one thread.
+//
+// Every kernel takes pointers to tensors, its sizes, and a number. The .inc files, where they are, are
+// compiled once for each kind of x86 processor, and the names of kernels end with it; elsewhere once.
+
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+
+#define INLINE static inline __attribute__((always_inline))
+
+struct bfloat16 {
+    uint16_t bits; // the upper half of those of a float
+};
+
+// Strides are in numbers, not bytes; the last dimension of everything has stride 1.
+struct AttentionShape {
+    int64_t rows, heads, queries, keys, width, value_width; // rows: queries of all samples
+    int64_t q_batch, q_head, q_row;
+    int64_t k_batch, k_head, k_row;
+    int64_t v_batch, v_head, v_row;
+    int64_t visible_batch, visible_query;
+    int64_t bias_batch, bias_head, bias_query;
+    int64_t scale_batch, scale_query;
+    int64_t map, centered;
+};
+
+struct RowsShape {
+    int64_t rows, heads, queries, width;
+    int64_t from_row, from_head;
+    int64_t to_batch, to_head, to_row;
+};
+
+struct SelectShape {
+    int64_t rows, sentences, beams, symbols, count;
+};
+
+extern "C" int kernels_version() { return 1; }
+
+#ifdef __x86_64__
+
+#if !defined(__GNUC__) || defined(__clang__)
+#error "what follows is written for GCC; without it PyTorch computes what these kernels would"
+#endif
+
+#pragma GCC push_options
+#pragma GCC target("arch=x86-64-v4,prefer-vector-width=512")
+#define NAMED(name) name##_avx512
+namespace avx512 {
+#include "vectors.inc"
+#include "attention.inc"
+#include "quantize.inc"
+#include "select.inc"
+}
+#undef NAMED
+#pragma GCC pop_options
+
+#pragma GCC push_options
+#pragma GCC target("arch=x86-64-v3")
+#define NAMED(name) name##_avx2
+namespace avx2 {
+#include "vectors.inc"
+#include "attention.inc"
+#include "quantize.inc"
+#include "select.inc"
+}
+#undef NAMED
+#pragma GCC pop_options
+
+#endif
+
+#define NAMED(name) name##_any
+namespace any {
+#include "vectors.inc"
+#include "attention.inc"
+#include "quantize.inc"
+#include "select.inc"
+}

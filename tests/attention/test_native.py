@@ -1,0 +1,185 @@
+"""The kernels of decoding against PyTorch in float64, in every form that this processor has."""
+
+import math
+import shutil
+
+import pytest
+import torch
+
+from relu_nmt import native as kernels
+from relu_nmt.attention.backends import native
+from relu_nmt.attention.base import Need, build_attention
+from relu_nmt.attention.bias import ScoreBias
+from relu_nmt.attention.masks import TreeVisibility, Visibility
+from relu_nmt.attention.spec import AttentionSpec
+
+HEADS = 2
+SPECS = [
+    "softmax",
+    "reluformer:gamma=2",
+    "reluformer:centered=true",
+    "reluformer:centered=true,power=2",
+    "pointwise:h=relu,alpha=0,qk_norm=false",
+    "rela",
+]
+TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 1e-2}
+
+needs_kernels = pytest.mark.skipif(
+    shutil.which("g++") is None, reason="needs a compiler when the package is installed"
+)
+
+
+@pytest.fixture(autouse=True)
+def one_thread_without_gradients():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with torch.no_grad():
+        yield
+    torch.set_num_threads(threads)
+
+
+def forms():
+    """Return the forms of the kernels that this processor can run."""
+    able = torch.backends.cpu.get_cpu_capability()
+    return {"AVX512": ["avx512", "avx2", "any"], "AVX2": ["avx2", "any"]}.get(able, ["any"])
+
+
+@pytest.fixture(params=forms())
+def form(request, monkeypatch):
+    able = torch.backends.cpu.get_cpu_capability()
+    monkeypatch.setitem(kernels.PROCESSORS, able, request.param)
+    kernels._kernel.cache_clear()
+    yield request.param
+    kernels._kernel.cache_clear()
+
+
+def make(spec, width, dtype=torch.float32):
+    attention = build_attention(AttentionSpec.parse(spec), "decoder", 0, HEADS, width, 0.0)
+    return attention.to(dtype).eval()
+
+
+def heads_of(batch, num_tokens, width, seed):
+    """Return heads [B, H, N, d] as a projection makes them: with the heads of a token together."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(batch, num_tokens, HEADS, width, generator=generator).transpose(1, 2)
+
+
+def padded(batch, num_queries, num_keys):
+    lengths = torch.arange(batch) * num_keys // max(1, batch - 1)  # of none of the first's keys
+    return Visibility(num_queries, num_keys, key_mask=torch.arange(num_keys) < lengths[:, None])
+
+
+def tree(batch, num_queries, num_keys):
+    generator = torch.Generator().manual_seed(1)
+    ancestry = torch.rand(batch, num_queries, num_keys + 3, generator=generator) < 0.6
+    ancestry[:, :, num_keys - 1] = True
+    return TreeVisibility(ancestry[:, :, :num_keys])
+
+
+def bias_of(num_queries, num_keys):
+    table = torch.randn(HEADS, num_keys + num_queries, generator=torch.Generator().manual_seed(2))
+    queries, keys = torch.arange(num_queries)[None], torch.arange(num_keys)[None]
+    return ScoreBias(table, queries, keys, zero=num_keys)
+
+
+def with_backend(spec, name, q, k, v, visibility, **more):
+    attention = make(spec, q.size(3), q.dtype if name == "reference" else torch.float32)
+    attention.backend = name
+    return attention(q, k, v, visibility, **more).values
+
+
+@needs_kernels
+def test_the_kernels_are_there():
+    assert kernels.library() is not None
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("see", [padded, tree])
+@pytest.mark.parametrize("spec", SPECS)
+def test_agrees_with_the_reference_in_float64(form, spec, see, dtype):
+    for number, (num_queries, num_keys, width) in enumerate(
+        [(1, 1, 16), (5, 3, 64), (5, 16, 32), (3, 17, 80), (16, 63, 64), (2, 100, 128)]
+    ):
+        q, k, v = (
+            heads_of(3, n, width, seed).to(dtype)
+            for seed, n in ((1, num_queries), (2, num_keys), (3, num_keys))
+        )
+        bias = bias_of(num_queries, num_keys) if number % 2 else None
+        visibility = see(3, num_queries, num_keys)
+        assert make(spec, width).picks(q)
+        found = with_backend(spec, "native", q, k, v, visibility, bias=bias)
+        exact = (x.double() for x in (q, k, v))
+        expected = with_backend(spec, "reference", *exact, visibility, bias=bias)
+        assert found.dtype == dtype
+        scale = max(1.0, float(expected.abs().max()))
+        error = (found.double() - expected).abs().max() / scale
+        assert error < TOLERANCE[dtype], (num_queries, num_keys, width)
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("spec", SPECS)
+def test_picked_queries_are_as_among_all(spec, dtype):
+    q, k, v = (heads_of(4, n, 64, seed).to(dtype) for seed, n in ((1, 5), (2, 30), (3, 30)))
+    visibility, bias = tree(4, 5, 30), bias_of(5, 30)
+    attention = make(spec, 64)
+    assert attention.picks(q)
+    every = attention(q, k, v, visibility, bias=bias).values
+    picked = torch.tensor([0, 3, 4, 5, 9, 16, 19])
+    rows = q.transpose(1, 2).flatten(0, 1)[picked].transpose(0, 1)[None]  # [1, H, N', d]
+    some = attention(rows, k, v, visibility, bias=bias, picked=picked).values
+    assert torch.equal(some[0].transpose(0, 1), every.transpose(1, 2).flatten(0, 1)[picked])
+    room = torch.zeros(4, HEADS, 7, 64, dtype=dtype)
+    native.put_picked(rows, picked, room[:, :, 2:])
+    expected = torch.zeros(20, HEADS, 64, dtype=dtype)
+    expected[picked] = rows[0].transpose(0, 1)
+    assert torch.equal(room[:, :, 2:].transpose(1, 2).flatten(0, 1), expected)
+    assert not room[:, :, :2].any()
+
+
+@needs_kernels
+@pytest.mark.parametrize("spec", ["softmax", "reluformer"])
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+def test_what_is_not_finite_is_not_hidden(spec, wrong):
+    q, k, v = (heads_of(1, n, 16, seed).abs() for seed, n in ((1, 2), (2, 4), (3, 4)))
+    k[0, 0, 1, 0] = wrong
+    values = with_backend(spec, "native", q, k, v, Visibility(2, 4))
+    assert not values[:, 0].isfinite().any()
+    assert values[:, 1].isfinite().all()
+
+
+@needs_kernels
+def test_who_wants_more_or_gradients_gets_another_back_end():
+    q, k, v = (heads_of(1, n, 16, seed) for seed, n in ((1, 2), (2, 4), (3, 4)))
+    attention, visibility = make("softmax", 16), Visibility(2, 4)
+    assert attention(q, k, v, visibility, need=Need(weights=True)).weights is not None
+    with torch.enable_grad():
+        assert not attention.picks(q)
+        q.requires_grad_()
+        assert attention(q, k, v, visibility).values.requires_grad
+    torch.set_num_threads(2)
+    assert not attention.picks(q.detach())
+    odd = heads_of(1, 2, 24, 1)
+    assert not make("softmax", 24).picks(odd)
+    assert with_backend("softmax", "native", odd, odd, odd, Visibility(2, 2)).isfinite().all()
+
+
+def test_without_kernels_nothing_changes(monkeypatch):
+    q, k, v = (heads_of(1, n, 16, seed) for seed, n in ((1, 2), (2, 4), (3, 4)))
+    for module in (kernels, native):
+        monkeypatch.setattr(module, "library", lambda: None)
+    attention = make("softmax", 16)
+    assert not attention.picks(q)
+    expected = with_backend(
+        "softmax", "reference", *(x.double() for x in (q, k, v)), Visibility(2, 4)
+    )
+    torch.testing.assert_close(attention(q, k, v, Visibility(2, 4)).values, expected.float())
+
+
+@needs_kernels
+def test_a_library_of_other_sources_is_not_used(monkeypatch):
+    monkeypatch.setattr(kernels, "VERSION", kernels.VERSION + 1)
+    kernels.library.cache_clear()
+    assert kernels.library() is None
+    kernels.library.cache_clear()

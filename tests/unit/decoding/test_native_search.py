@@ -1,0 +1,88 @@
+"""Searches by the kernels find what searches by PyTorch find."""
+
+import pytest
+import torch
+
+from relu_nmt import native as kernels
+from relu_nmt.attention.backends import native
+from relu_nmt.data.batches import pad_rows
+from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.decoding.config import GenerationConfig
+from relu_nmt.decoding.generator import Generator
+from relu_nmt.models.config import TransformerConfig
+from relu_nmt.models.encoder_decoder import EncoderDecoder
+
+VOCAB = 150
+SYMBOLS = Dictionary([f"w{i}" for i in range(VOCAB - 4)])
+
+pytestmark = pytest.mark.skipif(kernels.library() is None, reason="needs the kernels")
+
+
+def make_model(**changes):
+    torch.manual_seed(1)
+    config = TransformerConfig(
+        **{f"{side}_layers": 2 for side in ("encoder", "decoder")},
+        **{f"{side}_embed_dim": 32 for side in ("encoder", "decoder")},
+        **{f"{side}_ffn_embed_dim": 64 for side in ("encoder", "decoder")},
+        **{f"{side}_attention_heads": 2 for side in ("encoder", "decoder")},
+        **changes,
+    )
+    model = EncoderDecoder(config, VOCAB, VOCAB, pad_index=SYMBOLS.pad_index)
+    with torch.no_grad():
+        model.output_projection.weight *= 4  # hypotheses that are told apart
+    return model
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"attention": "softmax"},
+        {"attention": "softmax", "decoder_positions": "sinusoidal+rotary+t5"},
+        {"attention": "reluformer:gamma=2"},
+        {"attention": "reluformer:centered=true,power=2", "decoder_positions": "rotary"},
+        {"attention": "linear", "decoder_attention": "softmax"},
+        {"attention": "softmax", "cross_attention": "sparsemax"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    "search",
+    [
+        {},
+        {"beam_threshold": 2.0},
+        {"beam_threshold": 2.0, "no_repeat_ngram_size": 2},
+        {"diverse_beam_groups": 2, "diverse_beam_strength": 0.5},
+        {"min_len": 6, "nbest": 3},
+        {"print_alignment": "hard", "beam_threshold": 2.0},
+        {"sampling": True},
+    ],
+    ids=str,
+)
+def test_the_same_hypotheses(changes, search, monkeypatch):
+    model = make_model(**changes)
+    generator = torch.Generator().manual_seed(2)
+    lengths = torch.randint(2, 14, (21,), generator=generator).tolist()
+    sources = [torch.randint(4, VOCAB, (n,), generator=generator).numpy() for n in lengths]
+    src_tokens = pad_rows(sources, SYMBOLS.pad_index)
+    config = GenerationConfig(beam=4, max_len_b=18, **search)
+
+    def found():
+        return Generator([model], config, SYMBOLS).generate(src_tokens)
+
+    by_kernels = found()
+    for module in (kernels, native):
+        monkeypatch.setattr(module, "library", lambda: None)
+    for own, other in zip(by_kernels, found(), strict=True):
+        assert [h.tokens.tolist() for h in own] == [h.tokens.tolist() for h in other]
+        for one, two in zip(own, other, strict=True):
+            assert one.score == pytest.approx(two.score, abs=1e-5)
+            if one.alignment is not None:
+                assert one.alignment.tolist() == two.alignment.tolist()
