@@ -43,7 +43,13 @@ class Int8Linear(nn.Module):
         self.register_buffer("scale", scale)
         self.register_buffer("zeros", torch.zeros_like(scale, dtype=torch.int64))
         self.register_buffer("bias", None if linear.bias is None else linear.bias.detach())
-        self._packed: Tensor | None = None
+        self._packed: Tensor | None = self._pack()
+
+    def _pack(self) -> Tensor | None:
+        """Return the weights in the order in which the product reads them, if it is fast here."""
+        if not has_fast_int8():
+            return None
+        return torch.ops.onednn.qlinear_prepack(self.weight, None)
 
     def rows(self, index: Tensor) -> "Int8Linear":
         """Return the map to some of the outputs, whose numbers are ``index`` [D'']."""
@@ -52,7 +58,7 @@ class Int8Linear(nn.Module):
             name: None if values is None else values[index]
             for name, values in self._buffers.items()
         }
-        part._packed = None
+        part._packed = part._pack()
         return part
 
     def __getstate__(self) -> dict[str, Any]:
@@ -61,8 +67,8 @@ class Int8Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [..., D] float32 to [..., D'] float32."""
-        if self._packed is None:
-            self._packed = torch.ops.onednn.qlinear_prepack(self.weight, None)
+        if self._packed is None:  # it has come from another process
+            self._packed = self._pack()
         levels, scale, zero = quantize(x)
         if scale == 0:
             return x.new_full((*x.shape[:-1], len(self.scale)), math.nan)

@@ -15,6 +15,8 @@ from relu_nmt.io.text_lines import read_lines
 
 NUM_SPECIAL = 4
 """Ids of the symbols that every translation may need: bos, pad, eos and unk, the first ones."""
+MULTIPLE = 128
+"""Of the symbols of a batch: on CPUs each new number of them compiles new products."""
 ROUNDS = 5
 """Of expectation and maximisation, after which the lists hardly change."""
 
@@ -26,21 +28,25 @@ class Shortlist:
     Args:
         common: ids of those that any translation may need, int64 [F].
         candidates: ids of those of each source symbol, int64 [V, N], filled up with 0.
+        num_symbols: of the target, the frequent ones first.
 
     Reference: Jean et al. 2015, "On using very large target vocabulary for neural machine
     translation", section 3.3: the common symbols, and the likeliest of each source word.
 
     Example:
-        >>> shortlist = Shortlist(torch.tensor([9]), torch.tensor([[0]] * 5 + [[7]]))
-        >>> shortlist.of(torch.tensor([[5, 2]])).tolist()
-        [0, 1, 2, 3, 7, 9]
+        >>> shortlist = Shortlist(torch.tensor([9]), torch.tensor([[0]] * 5 + [[7]]), 12)
+        >>> shortlist.of(torch.tensor([[5, 2]])).tolist()  # filled up from all there are
+        [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]
     """
 
     common: Tensor
     candidates: Tensor
+    num_symbols: int
 
     def of(self, src_tokens: Tensor, needed: Iterable[int] = ()) -> Tensor:
         """Return the ids for a batch, sorted, int64 [V'].
+
+        Further symbols, frequent ones, make their number a multiple of :data:`MULTIPLE`.
 
         Args:
             src_tokens: [B, S] int64.
@@ -48,7 +54,11 @@ class Shortlist:
         """
         always = torch.tensor([*range(NUM_SPECIAL), *needed])
         own = self.candidates[src_tokens.cpu().flatten()].flatten()
-        return torch.cat([always, self.common, own]).unique().to(src_tokens.device)
+        listed = torch.cat([always, self.common, own]).unique()
+        more = -len(listed) % MULTIPLE
+        others = torch.ones(self.num_symbols, dtype=torch.bool).index_fill_(0, listed, False)
+        added = others.nonzero()[:more, 0]
+        return torch.cat([listed, added]).sort().values.to(src_tokens.device)
 
     @classmethod
     def learn(
@@ -97,7 +107,7 @@ class Shortlist:
         candidates = np.zeros((num_source, num_candidates), dtype=np.int64)
         candidates[sources[best], rank[best]] = targets[best]
         common = np.argsort(-frequency, kind="stable")[:num_common]
-        return cls(torch.from_numpy(common), torch.from_numpy(candidates))
+        return cls(torch.from_numpy(common), torch.from_numpy(candidates), num_target)
 
     def save(self, path: str | os.PathLike[str], source: Dictionary, target: Dictionary) -> None:
         """Write the common symbols in the first line, then each source symbol and its own."""
@@ -132,4 +142,4 @@ class Shortlist:
         for i, ids in found.items():
             candidates[i, : len(ids)] = torch.tensor(ids)
         known = [target.index(symbol) for symbol in common if symbol in target]
-        return cls(torch.tensor(known, dtype=torch.int64), candidates)
+        return cls(torch.tensor(known, dtype=torch.int64), candidates, len(target))

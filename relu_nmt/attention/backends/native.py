@@ -10,9 +10,9 @@ import math
 import torch
 from torch import Tensor
 
+from relu_nmt import native as kernels
 from relu_nmt.attention.backends.reference import PointwiseProblem, PointwiseResult
 from relu_nmt.attention.base import Attention, AttentionOutput, AttentionProblem
-from relu_nmt.native import DTYPES, call, library
 
 MOST_QUERIES = 64
 """Queries of a sample up to which it is faster than products: 0.25 to 0.85 of their time."""
@@ -38,16 +38,15 @@ def supports_pointwise(problem: PointwiseProblem) -> bool:
 
 
 def preferred(problem: AttentionProblem) -> bool:
-    """Whether there are few queries, and no other threads that would help."""
+    """Whether there are few queries, and few threads."""
     few = problem.picked is not None or problem.q.size(2) <= MOST_QUERIES
-    return few and torch.get_num_threads() == 1
+    return few and kernels.is_wanted()
 
 
 def picks(attention: Attention, x: Tensor) -> bool:
     """Whether an attention that has this back end would take it for some of a step's queries."""
-    wanted = attention.backend == "native" or (
-        attention.backend == "auto" and torch.get_num_threads() == 1
-    )
+    backend = attention.backend
+    wanted = backend == "native" or (backend == "auto" and kernels.is_wanted())
     # Hooks are those of records, which want the weights of all.
     looked_at = attention._forward_pre_hooks or attention._forward_hooks
     return wanted and not looked_at and _computes(x, attention.head_dim)
@@ -56,12 +55,12 @@ def picks(attention: Attention, x: Tensor) -> bool:
 def _computes(x: Tensor, width: int) -> bool:
     """Whether the kernel is there and takes what is like x, in heads of this width."""
     return (
-        x.dtype in DTYPES
+        x.dtype in kernels.DTYPES
         and x.is_cpu
         and width % MULTIPLE == 0
         and not torch.is_grad_enabled()
         and not torch.compiler.is_exporting()
-        and library() is not None
+        and kernels.library() is not None
     )
 
 
@@ -100,7 +99,7 @@ def _attend(
         *(_stride(scales, 0), _stride(scales, 2), map, centered),
     )
     tensors = (q, k, v, picked, visible, bias, scales, out)
-    call(f"attend_{DTYPES[q.dtype]}", tensors, sizes, score_scale)
+    kernels.call(f"attend_{kernels.DTYPES[q.dtype]}", tensors, sizes, score_scale)
     return out.transpose(1, 2)
 
 
@@ -125,4 +124,4 @@ def put_picked(x: Tensor, picked: Tensor, to: Tensor) -> None:
     x = _with_rows(x)
     _, heads, rows, width = x.shape
     sizes = (rows, heads, to.size(2), width, x.stride(2), x.stride(1), *to.stride()[:3])
-    call(f"put_{DTYPES[x.dtype]}", (x, picked, to), sizes, 1.0)
+    kernels.call(f"put_{kernels.DTYPES[x.dtype]}", (x, picked, to), sizes, 1.0)

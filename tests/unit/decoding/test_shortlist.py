@@ -18,6 +18,11 @@ from relu_nmt.models.encoder_decoder import EncoderDecoder, projection_to
 SYMBOLS = Dictionary([f"w{i}" for i in range(26)])
 
 
+@pytest.fixture(autouse=True)
+def no_further_symbols(monkeypatch):
+    monkeypatch.setattr("relu_nmt.decoding.shortlist.MULTIPLE", 1)
+
+
 def small_model():
     torch.manual_seed(3)
     sides = ("encoder", "decoder")
@@ -33,7 +38,7 @@ def sources(number=4, length=6):
 
 
 def shortlist_of(*ids):
-    return Shortlist(torch.tensor(ids), torch.zeros(30, 1, dtype=torch.int64))
+    return Shortlist(torch.tensor(ids), torch.zeros(30, 1, dtype=torch.int64), 30)
 
 
 def found(generator, **given):
@@ -69,10 +74,18 @@ def test_translations_are_those_of_a_model_without_the_other_symbols():
     assert listed == found(Generator([model], config, SYMBOLS))
 
 
+def test_frequent_symbols_make_a_round_number_of_them(monkeypatch):
+    monkeypatch.setattr("relu_nmt.decoding.shortlist.MULTIPLE", 8)
+    nothing = torch.tensor([[2]])
+    assert shortlist_of(9, 20).of(nothing).tolist() == [0, 1, 2, 3, 4, 5, 9, 20]
+    assert shortlist_of(4, 9, 20, 25).of(nothing).tolist() == [0, 1, 2, 3, 4, 9, 20, 25]
+    assert shortlist_of(*range(5, 30)).of(nothing).tolist() == list(range(30))
+
+
 def test_each_of_several_searches_at_once_has_its_own_list(monkeypatch):
     candidates = torch.randint(4, 30, (30, 1), generator=torch.Generator().manual_seed(6))
     config = GenerationConfig(beam=3, max_len_b=8, batch_size=1)
-    shortlist = Shortlist(torch.tensor([7]), candidates)
+    shortlist = Shortlist(torch.tensor([7]), candidates, 30)
     generator = Generator([small_model()], config, SYMBOLS, shortlist=shortlist)
     batch = sources(6, 3)
     given = [SourceSentence(row.numpy()) for row in batch]
@@ -161,7 +174,7 @@ def test_a_shortlist_is_written_and_read(tmp_path):
     candidates = torch.zeros(30, 2, dtype=torch.int64)
     candidates[5], candidates[8, 0] = torch.tensor([7, 9]), 20
     path = tmp_path / "shortlist.txt"
-    Shortlist(torch.tensor([11, 12]), candidates).save(path, SYMBOLS, SYMBOLS)
+    Shortlist(torch.tensor([11, 12]), candidates, 30).save(path, SYMBOLS, SYMBOLS)
     assert path.read_text() == "w7 w8\nw1 w3 w5\nw4 w16\n"
     read = Shortlist.load(path, SYMBOLS, SYMBOLS)
     assert read.common.tolist() == [11, 12] and torch.equal(read.candidates, candidates)
