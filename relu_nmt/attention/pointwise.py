@@ -51,7 +51,9 @@ class PointwiseAttention(Attention):
     centered = False
     """Whether each score loses the mean of its row, over what is visible, before the bias."""
     backends: ClassVar[Mapping[str, Backend]] = {
-        "native": Backend(native.pointwise, native.supports_pointwise, native.preferred),
+        "native": Backend(
+            native.pointwise, native.supports_pointwise, native.preferred, native.require
+        ),
         "triton": Backend(triton.pointwise, triton.supports, prefers_triton, require_triton),
         "blockwise": Backend(blockwise.pointwise, blockwise.supports, many_pairs),
         "reference": Backend(reference.pointwise),

@@ -65,7 +65,7 @@ class SoftmaxAttention(NormalizedAttention):
     """
 
     backends: ClassVar[Mapping[str, Backend]] = {
-        "native": Backend(native.softmax, native.supports, native.preferred),
+        "native": Backend(native.softmax, native.supports, native.preferred, native.require),
         "fused": Backend(fused, fused_supports, fused_is_faster),
         **NormalizedAttention.backends,
     }

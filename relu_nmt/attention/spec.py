@@ -32,8 +32,8 @@ ATTENTION_PRESETS: dict[str, dict[str, Any]] = {
 }
 BACKEND_HELP = (
     "what computes attention: reference keeps the whole matrix of weights, blockwise and triton "
-    "(pointwise weights, GPU) need memory linear in the length, fused is PyTorch's softmax; an "
-    "attention refuses what it has not; auto takes the fastest"
+    "(pointwise weights, GPU) need memory linear in the length, fused is PyTorch's softmax, native "
+    "decodes on CPUs; an attention refuses what it has not; auto takes the fastest"
 )
 
 

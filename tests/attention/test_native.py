@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from relu_nmt import native as kernels
-from relu_nmt.attention.backends import native
+from relu_nmt.attention.backends import native, set_attention_backend
 from relu_nmt.attention.base import Need, build_attention
 from relu_nmt.attention.bias import ScoreBias
 from relu_nmt.attention.masks import TreeVisibility, Visibility
 from relu_nmt.attention.spec import AttentionSpec
+from relu_nmt.errors import ConfigError
 
 HEADS = 2
 SPECS = [
@@ -174,6 +175,17 @@ def test_without_kernels_nothing_changes(monkeypatch):
         "softmax", "reference", *(x.double() for x in (q, k, v)), Visibility(2, 4)
     )
     torch.testing.assert_close(attention(q, k, v, Visibility(2, 4)).values, expected.float())
+
+
+def test_the_kernels_asked_for_by_name_have_to_be_there_and_on_a_cpu(monkeypatch):
+    attention = make("softmax", 16)
+    if kernels.library() is not None:
+        set_attention_backend(attention, "native")
+        with pytest.raises(ConfigError, match="native is for CPUs, but the model is on meta"):
+            native.require(torch.device("meta"))
+    monkeypatch.setattr(kernels, "library", lambda: None)
+    with pytest.raises(ConfigError, match=r"native: its kernels were not compiled .* choose auto"):
+        set_attention_backend(attention, "native")
 
 
 @needs_kernels

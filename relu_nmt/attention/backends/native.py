@@ -13,12 +13,27 @@ from torch import Tensor
 from relu_nmt import native as kernels
 from relu_nmt.attention.backends.reference import PointwiseProblem, PointwiseResult
 from relu_nmt.attention.base import Attention, AttentionOutput, AttentionProblem
+from relu_nmt.errors import ConfigError
 
 MOST_QUERIES = 64
 """Queries of a sample up to which it is faster than products: 0.25 to 0.85 of their time."""
 MULTIPLE = 16
 """Of the widths of heads: as many numbers are computed at a time."""
 MAPS = {"softmax": 0, "relu": 1, "relu2": 2}
+
+
+def require(device: torch.device | None) -> None:
+    """Raise a ConfigError if there are no kernels, or the device is no CPU."""
+    if kernels.library() is None:
+        raise ConfigError(
+            "--attention-backend native: its kernels were not compiled when relu_nmt was "
+            "installed; install it again with a C++ compiler, or choose auto"
+        )
+    if device is not None and device.type != "cpu":
+        raise ConfigError(
+            f"--attention-backend native is for CPUs, but the model is on {device.type}; "
+            "choose auto"
+        )
 
 
 def supports(problem: AttentionProblem) -> bool:
