@@ -36,6 +36,7 @@ import numpy as np
 import torch
 from measuring import peak_resident
 
+from relu_nmt import native
 from relu_nmt.attention import attentions
 from relu_nmt.attention.backends import set_attention_backend
 from relu_nmt.attention.spec import AttentionRegularizerConfig, AttentionSpec
@@ -229,7 +230,11 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
     )
     for length, what, attention, documents_by, positions in variants:
         known = attentions.get(AttentionSpec.parse(attention).name).backends
-        backends = [name for name in known if name != "triton" or arguments.device != "cpu"]
+        # One of them is for GPUs, and one for decoding on CPUs, if it was compiled.
+        on_cpu = arguments.device == "cpu"
+        is_there = {"triton": not on_cpu}
+        is_there["native"] = on_cpu and what == "decoding" and native.library() is not None
+        backends = [name for name in known if is_there.get(name, True)]
         chosen = arguments.backends or backends or ["auto"]
         training = what == "training"
         for backend, recompute, step in itertools.product(

@@ -185,6 +185,9 @@ class Attention(nn.Module):
     its code is the only one, which answers to ``reference``."""
     shares_queries_and_keys: ClassVar[bool] = False
     """Whether keys are the queries: made by one projection, with one gain of ``qk_norm``."""
+    has_kernel: ClassVar[bool] = False
+    """Whether :mod:`relu_nmt.attention.backends.native` computes just what this class does. Classes
+    that come from it have to say so themselves."""
     exact: ClassVar[bool] = False
     """Whether it gets float32 or float64 even under autocast: half precision would underflow."""
 

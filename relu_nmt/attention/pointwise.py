@@ -186,6 +186,7 @@ class ScaledPointwiseAttention(PointwiseAttention):
         [4.0, 4.0, 4.0, 4.0]
     """
 
+    has_kernel = True
     Config = ScaledPointwiseConfig
 
     def __init__(

@@ -57,6 +57,7 @@ class ReLUFormerAttention(PointwiseAttention):
         [2.0, 2.0]
     """
 
+    has_kernel = True
     Config = ReLUFormerConfig
 
     def __init__(

@@ -64,6 +64,7 @@ class SoftmaxAttention(NormalizedAttention):
         [2.0, 2.0]
     """
 
+    has_kernel = True
     backends: ClassVar[Mapping[str, Backend]] = {
         "native": Backend(native.softmax, native.supports, native.preferred, native.require),
         "fused": Backend(fused, fused_supports, fused_is_faster),

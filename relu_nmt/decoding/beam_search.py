@@ -161,7 +161,7 @@ class BeamSearch:
         """
         config, batch, step = self._config, self._batch, self._step
         log_probs, weights, computed = scores.log_probs, scores.weights, scores.computed
-        alike = self._selector.takes_rows and batch.constraints.are_alike(step)
+        alike = self._selector.takes_rows(log_probs) and batch.constraints.are_alike(step)
         if computed is not None and not alike:
             shape = *self.tokens.shape, log_probs.size(2)
             log_probs, computed = computed.give(log_probs).view(shape), None
@@ -218,8 +218,9 @@ class BeamSearch:
             totals: of all beams [B, K]; -inf is no hypothesis.
         """
         is_open = self._batch.open
-        if self._config.beam_threshold is None and is_open.all():
-            self.num_live = totals.numel()
+        # On GPUs what sentences that are done cost is less than to find out who goes on.
+        if self._config.beam_threshold is None and (is_open.all() or not totals.is_cpu):
+            self.num_live = int(is_open.sum()) * totals.size(1)
             return None
         is_live = (totals != -torch.inf) & torch.from_numpy(is_open).to(totals.device)[:, None]
         self.num_live = int(is_live.sum())

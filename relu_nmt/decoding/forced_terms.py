@@ -253,7 +253,9 @@ class TermSelector(BeamSelector):
         super().__init__()
         self._tracker = tracker
 
-    takes_rows = False
+    def takes_rows(self, log_probs: Tensor) -> bool:
+        """It needs those of all."""
+        return False
 
     def select(
         self, log_probs: Tensor, totals: Tensor, step: int, picked: Tensor | None = None

@@ -84,6 +84,7 @@ def quantize(x: Tensor) -> tuple[Tensor, float, int]:
 
     x is about scale (level - zero). The scale is 0 where a number is not finite.
     """
+    x = x.float()
     if library() is not None:
         x = x.contiguous()
         levels, found = torch.empty_like(x, dtype=torch.uint8), torch.empty(2, dtype=torch.float64)

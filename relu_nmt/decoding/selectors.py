@@ -60,17 +60,16 @@ class BeamSelector:
         self.num_groups = num_groups
         self._strength = strength
 
-    @property
-    def takes_rows(self) -> bool:
-        """Whether log-probabilities of some hypotheses will do; see :meth:`select`."""
-        return self.num_groups == 1 and native.is_wanted()
+    def takes_rows(self, log_probs: Tensor) -> bool:
+        """Whether such log-probabilities of some hypotheses will do; see :meth:`select`."""
+        return self.num_groups == 1 and _has_kernel(log_probs)
 
     def select(
         self, log_probs: Tensor, totals: Tensor, step: int, picked: Tensor | None = None
     ) -> Candidates:
         """Return the candidates after log_probs [B, K, V] of beams with totals [B, K].
 
-        Where the selector :attr:`takes_rows` these may be [1, N', V] of picked beams, whose places
+        Where the selector :meth:`takes_rows` these may be [1, N', V] of picked beams, whose places
         among all B K are int64 [N']; of the others there are none.
         """
         if self.num_groups == 1:
@@ -111,13 +110,15 @@ class SamplingSelector:
     (``topk``). The log-probabilities reported are the model's, not those of the cut distribution.
     """
 
-    takes_rows = False
-
     def __init__(self, uniforms: Tensor, topk: int = -1, topp: float = -1.0) -> None:
         self.num_groups = uniforms.size(2)
         self._uniforms = uniforms
         self._topk = topk
         self._topp = topp
+
+    def takes_rows(self, log_probs: Tensor) -> bool:
+        """It needs those of all."""
+        return False
 
     def select(
         self, log_probs: Tensor, totals: Tensor, step: int, picked: Tensor | None = None
@@ -171,7 +172,7 @@ def top_continuations(
         sums [B, C], best first, their beams and their tokens, int64 [B, C].
     """
     count = min(count, totals.size(1) * log_probs.size(2))
-    if log_probs.is_cpu and log_probs.dtype == torch.float32 and native.is_wanted():
+    if _has_kernel(log_probs):
         return _native_top(log_probs, totals, count, picked)
     assert picked is None, "only the kernel knows what to do with some beams"
     sums, columns = _blockwise_top(log_probs, totals, count)
@@ -179,11 +180,19 @@ def top_continuations(
     return sums, columns // vocab_size, columns % vocab_size
 
 
+def _has_kernel(log_probs: Tensor) -> bool:
+    return log_probs.is_cpu and log_probs.dtype == torch.float32 and native.is_wanted()
+
+
 def _native_top(
     log_probs: Tensor, totals: Tensor, count: int, picked: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Do what :func:`top_continuations` says, by the kernel."""
-    log_probs, totals = log_probs.contiguous(), totals.contiguous()
+    """Do what :func:`top_continuations` says, by the kernel.
+
+    Where there are too few, places with a total of -inf have the first beam and symbol, which is
+    never allowed.
+    """
+    log_probs, totals = log_probs.contiguous(), totals.float().contiguous()
     (batch, beam_size), vocab_size = totals.shape, log_probs.size(2)
     sums = totals.new_empty(batch, count)
     tokens, parents = (torch.empty(sums.shape, dtype=torch.int64) for _ in range(2))

@@ -46,7 +46,8 @@ class Shortlist:
     def of(self, src_tokens: Tensor, needed: Iterable[int] = ()) -> Tensor:
         """Return the ids for a batch, sorted, int64 [V'].
 
-        Further symbols, frequent ones, make their number a multiple of :data:`MULTIPLE`.
+        Further symbols, frequent ones, make their number a multiple of :data:`MULTIPLE`, if there
+        are so many.
 
         Args:
             src_tokens: [B, S] int64.

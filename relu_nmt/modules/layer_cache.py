@@ -22,7 +22,8 @@ class ComputedBeams:
     """Those of a batch's beams that a step computes; the others stand for no hypothesis.
 
     Attention has queries of all of them, as the same number for each sentence is what it is fast
-    with; all else is computed for these alone.
+    with, unless it :meth:`~relu_nmt.attention.base.Attention.picks`; all else is computed for these
+    alone.
 
     Args:
         taken: places of the N' computed ones among all B K, int64 [N'].

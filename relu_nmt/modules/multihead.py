@@ -74,7 +74,9 @@ class MultiheadAttention(nn.Module):
         picked: Tensor | None = None,
     ) -> Tensor:
         """Return the heads' values side by side, [B, Nq, D]; see :meth:`Attention.forward`."""
-        found = self.attention(q, k, v, visibility, bias=bias, picked=picked)
+        # Only who picks has to know of it.
+        more = {} if picked is None else {"picked": picked}
+        found = self.attention(q, k, v, visibility, bias=bias, **more)
         return found.values.transpose(1, 2).flatten(2)
 
     def finish(self, values: Tensor, x: Tensor, whole: Tensor | None = None) -> Tensor:

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 VERSION = 1
-"""Of what the kernels take: a library that was compiled from other sources is not used."""
+"""Of what the kernels take, as ``kernels_version`` of kernels.cpp: both change together, so that a
+library from before is not used."""
 MOST_THREADS = 2
 """Up to which one thread of theirs is as fast: they take a quarter to 0.85 of the time."""
 DTYPES = {torch.float32: "float", torch.bfloat16: "bfloat16"}

@@ -11,6 +11,8 @@ from relu_nmt.attention.backends import native, set_attention_backend
 from relu_nmt.attention.base import Need, build_attention
 from relu_nmt.attention.bias import ScoreBias
 from relu_nmt.attention.masks import TreeVisibility, Visibility
+from relu_nmt.attention.reluformer import ReLUFormerAttention
+from relu_nmt.attention.softmax import SoftmaxAttention
 from relu_nmt.attention.spec import AttentionSpec
 from relu_nmt.errors import ConfigError
 
@@ -148,6 +150,41 @@ def test_what_is_not_finite_is_not_hidden(spec, wrong):
     values = with_backend(spec, "native", q, k, v, Visibility(2, 4))
     assert not values[:, 0].isfinite().any()
     assert values[:, 1].isfinite().all()
+
+
+class Flat(SoftmaxAttention):
+    """A mechanism of somebody else's."""
+
+    def normalize(self, scores):
+        return (scores / 100).softmax(-1)
+
+
+class Plain(ReLUFormerAttention):
+    """Another, which changes nothing that is seen here."""
+
+
+@needs_kernels
+@pytest.mark.parametrize("kind", [Flat, Plain])
+def test_what_comes_from_a_mechanism_is_not_taken_for_it(kind):
+    q, k, v = (heads_of(2, n, 16, seed) for seed, n in ((1, 2), (2, 4), (3, 4)))
+    attention = kind(kind.Config(), HEADS, 16, 0.0).eval()
+    bias = bias_of(2, 4)
+    found = attention(q, k, v, Visibility(2, 4), bias=bias).values
+    attention.backend = "reference"
+    assert torch.equal(found, attention(q, k, v, Visibility(2, 4), bias=bias).values)
+    attention.backend = "native"
+    assert not attention.picks(q)
+
+
+@needs_kernels
+def test_keys_of_other_shapes_are_left_to_others():
+    attention = make("softmax", 16)
+    q, k, v = (heads_of(3, n, 16, seed) for seed, n in ((1, 2), (2, 4), (3, 4)))
+    one, visibility = (k[:1], v[:1]), Visibility(2, 4)
+    expected = attention(q, *(x.expand(3, -1, -1, -1) for x in one), visibility).values
+    torch.testing.assert_close(attention(q, *one, visibility).values, expected)
+    traced = torch.jit.trace(lambda *x: attention(*x, visibility).values, (q, k, v))
+    torch.testing.assert_close(traced(q + 1, k, v), attention(q + 1, k, v, visibility).values)
 
 
 @needs_kernels

@@ -6,6 +6,7 @@ import sys
 import pytest
 import torch
 
+from relu_nmt import native
 from tests.example_modules import example_modules
 
 
@@ -24,7 +25,8 @@ def arguments_of(lengths, monkeypatch, *flags):
 def test_every_back_end_that_runs_here_with_and_without_checkpointing(lengths, monkeypatch):
     arguments = arguments_of(lengths, monkeypatch, "--lengths", "64", "32")
     labels = [(c.what, c.length, c.label) for c in lengths.cases(arguments)]
-    assert len(labels) == len(set(labels)) == 2 * (2 * 3 + 2 * 2 + 3 + 2)
+    decoding = 3 + 2 + 2 * (native.library() is not None)
+    assert len(labels) == len(set(labels)) == 2 * (2 * 3 + 2 * 2 + decoding)
     reluformer = "reluformer:gamma=2, reference"
     assert ("training", 32, f"{reluformer}, checkpointing") in labels
     assert ("decoding", 64, "softmax, fused") in labels

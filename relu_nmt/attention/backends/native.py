@@ -40,10 +40,14 @@ def supports(problem: AttentionProblem) -> bool:
     """Whether only outputs are asked for, of numbers that the kernel knows, without gradients."""
     q, k, v = problem.q, problem.k, problem.v
     return (
-        q.dtype == k.dtype == v.dtype
+        _is_known(problem.attention)
         and not (problem.need.rows or problem.need.weights or problem.dropout)
+        and (problem.picked is not None or (q.size(2) <= MOST_QUERIES and q.size(0) == k.size(0)))
+        and q.dtype == k.dtype == v.dtype
+        and k.shape[:3] == v.shape[:3]
+        and (q.size(1), q.size(3)) == (k.size(1), k.size(3))
         and v.size(3) % MULTIPLE == 0
-        and _computes(q, q.size(3))
+        and all(_computes(x, q.size(3)) for x in (q, k, v))
     )
 
 
@@ -58,13 +62,18 @@ def preferred(problem: AttentionProblem) -> bool:
     return few and kernels.is_wanted()
 
 
+def _is_known(attention: Attention | None) -> bool:
+    """Whether the kernel computes what this class does, not what one does that it comes from."""
+    return attention is None or vars(type(attention)).get("has_kernel", False)
+
+
 def picks(attention: Attention, x: Tensor) -> bool:
-    """Whether an attention that has this back end would take it for some of a step's queries."""
+    """Whether an attention would take this back end for some of a step's queries."""
     backend = attention.backend
     wanted = backend == "native" or (backend == "auto" and kernels.is_wanted())
     # Hooks are those of records, which want the weights of all.
     looked_at = attention._forward_pre_hooks or attention._forward_hooks
-    return wanted and not looked_at and _computes(x, attention.head_dim)
+    return wanted and not looked_at and _is_known(attention) and _computes(x, attention.head_dim)
 
 
 def _computes(x: Tensor, width: int) -> bool:
@@ -74,7 +83,7 @@ def _computes(x: Tensor, width: int) -> bool:
         and x.is_cpu
         and width % MULTIPLE == 0
         and not torch.is_grad_enabled()
-        and not torch.compiler.is_exporting()
+        and not (torch.compiler.is_compiling() or torch.jit.is_tracing())  # nor exporting
         and kernels.library() is not None
     )
 
@@ -106,8 +115,9 @@ def _attend(
     bias = None if problem.bias is None else _with_rows(problem.bias.values().float())
     scales = None if row_scale is None else row_scale[..., None]  # [B or 1, 1, Nq or 1, 1]
     out = v.new_empty(batch, queries, heads, v.size(3))
+    of_a_sample = queries if picked is None else visibility.num_queries
     sizes = (
-        *(batch * queries, heads, visibility.num_queries, k.size(2), width, v.size(3)),
+        *(batch * queries, heads, of_a_sample, k.size(2), width, v.size(3)),
         *(*q.stride()[:3], *k.stride()[:3], *v.stride()[:3]),
         *(_stride(visible, 0), _stride(visible, 2)),
         *(_stride(bias, 0), _stride(bias, 1), _stride(bias, 2)),
@@ -136,7 +146,8 @@ def put_picked(x: Tensor, picked: Tensor, to: Tensor) -> None:
         picked: their places among all B Nq, int64 [N'].
         to: changed in place.
     """
-    x = _with_rows(x)
+    assert to.stride(3) == 1, "the kernel writes numbers side by side"
+    x = _with_rows(x.to(to.dtype))
     _, heads, rows, width = x.shape
     sizes = (rows, heads, to.size(2), width, x.stride(2), x.stride(1), *to.stride()[:3])
     kernels.call(f"put_{kernels.DTYPES[x.dtype]}", (x, picked, to), sizes, 1.0)

@@ -76,6 +76,13 @@ def test_continuations_of_some_beams_are_those_of_all_without_the_others():
     assert none[0].tolist() == [[-torch.inf] * 3]
 
 
+def test_only_float32_on_a_cpu_is_taken_in_rows():
+    selector = BeamSelector()
+    assert not selector.takes_rows(torch.zeros(1, 2, 5, device="meta"))
+    assert not selector.takes_rows(torch.zeros(1, 2, 5, dtype=torch.float64))
+    assert not BeamSelector(2).takes_rows(torch.zeros(1, 2, 5))
+
+
 SENTENCE = torch.tensor([[4, 5, 2]])
 
 
