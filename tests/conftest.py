@@ -2,6 +2,7 @@
 
 import os
 import random
+import signal
 
 import pytest
 from hypothesis import settings
@@ -10,6 +11,10 @@ from hypothesis import settings
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import torch
+
+# Under nohup it is ignored here and in all that tests start: trainings they end by it would run on.
+if hasattr(signal, "SIGHUP"):
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # Seeds are fixed but in tests/fuzz, and a busy machine must not fail a test.
 settings.register_profile("relu_nmt", deadline=None, derandomize=True)
