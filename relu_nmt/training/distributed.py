@@ -1,24 +1,27 @@
 """The processes that train together, one or those of torchrun, and the signals to them."""
 
 import ctypes
+import gc
 import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # before there is a group, which defaults of its functions would hold
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from relu_nmt.errors import ConfigError
 from relu_nmt.io.signals import handle_stop_signals
 from relu_nmt.training.config import ALLOW_UNUSED, FULLY_SHARDED
-from relu_nmt.training.sharding import shard
+from relu_nmt.training.sharding import process_mesh, shard
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 
@@ -41,6 +44,7 @@ class ProcessGroup:
     rank: int
     world_size: int
     device: torch.device
+    _meshes: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
 
     @property
     def is_first(self) -> bool:
@@ -90,19 +94,29 @@ class ProcessGroup:
         if self.world_size == 1:
             return objective.to(self.device)
         if backend == FULLY_SHARDED:
-            return shard(objective, self.device, self.world_size)
-        return DistributedDataParallel(
-            objective.to(self.device),
-            # Buffers may differ in size (tables that grow on demand) and stay each process's own.
-            broadcast_buffers=False,
-            gradient_as_bucket_view=True,
-            find_unused_parameters=backend in ALLOW_UNUSED,
-        )
+            self._meshes.append(process_mesh(self.device, self.world_size))
+            return shard(objective, self.device, self._meshes[-1])
+        with warnings.catch_warnings():
+            # Buffers may differ in size (tables that grow on demand) and stay each process's own;
+            # the flag that PyTorch 2.13 advises instead would have them sent once.
+            warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
+            return DistributedDataParallel(
+                objective.to(self.device),
+                broadcast_buffers=False,
+                gradient_as_bucket_view=True,
+                find_unused_parameters=backend in ALLOW_UNUSED,
+            )
 
     def close(self) -> None:
-        """Leave the group."""
+        """Leave the group and end its threads: one at work while Python ends would abort it.
+
+        They end with what holds the group, so nothing should refer to a wrapped objective any more.
+        """
         if self.world_size > 1 and dist.is_initialized():
             dist.destroy_process_group()
+            for mesh in self._meshes:  # PyTorch's caches keep them
+                getattr(mesh, "_pg_registry", {}).clear()
+            gc.collect()  # sharded models refer to themselves
 
 
 def join_processes(cpu: bool) -> ProcessGroup:

@@ -13,11 +13,19 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 if TYPE_CHECKING:  # importing these takes as long as torch itself: it is left to who shards
+    from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import FSDPModule
     from torch.distributed.tensor import DTensor
 
 
-def shard(objective: nn.Module, device: torch.device, world_size: int) -> nn.Module:
+def process_mesh(device: torch.device, world_size: int) -> "DeviceMesh":
+    """Return all processes in a row, for :func:`shard`."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    return init_device_mesh(device.type, (world_size,))
+
+
+def shard(objective: nn.Module, device: torch.device, mesh: "DeviceMesh") -> nn.Module:
     """Leave each process its part of the weights of an objective, on its device; returns it.
 
     Only one layer at a time is whole on the device meanwhile. Every parameter is cut along its
@@ -26,16 +34,14 @@ def shard(objective: nn.Module, device: torch.device, world_size: int) -> nn.Mod
     Args:
         objective: gives the loss; its weights are the same in all processes.
         device: where this process computes.
-        world_size: number of processes.
+        mesh: the processes.
 
     Reference: Zhao et al. 2023, "PyTorch FSDP: experiences on scaling fully sharded data parallel";
     Rajbhandari et al. 2020, "ZeRO: memory optimizations toward training trillion parameter models",
     section 5 (stage 3).
     """
-    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    mesh = init_device_mesh(device.type, (world_size,))
     attributes = {name: vars(one) for name, one in objective.named_parameters()}
     for unit in [*_layers(objective), objective]:
         fully_shard(unit, mesh=mesh)
