@@ -2,9 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -12,23 +10,21 @@ from torch import Tensor
 
 from relu_nmt.data.batches import pad_rows
 from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.decoding.batch_search import (
+    BatchSearches,
+    RunningSearch,
+    SourceBatch,
+    telling_of_memory,
+)
 from relu_nmt.decoding.batches import deal_batches, plan_batches
-from relu_nmt.decoding.beam_search import BeamSearch
 from relu_nmt.decoding.config import GenerationConfig
-from relu_nmt.decoding.constraints import SentencesLeft, TokenConstraints, length_limits
 from relu_nmt.decoding.ensemble import Ensemble
-from relu_nmt.decoding.forced_terms import ForcedTerms, Term, TermSelector, TermTracker
+from relu_nmt.decoding.forced_terms import ForcedTerms, Term
 from relu_nmt.decoding.hypotheses import Hypothesis
 from relu_nmt.decoding.reference_scores import score_references
-from relu_nmt.decoding.selectors import (
-    BeamSelector,
-    SamplingSelector,
-    Selector,
-    draw_uniforms,
-)
 from relu_nmt.decoding.shortlist import Shortlist
 from relu_nmt.decoding.translations import SourceSentence
-from relu_nmt.errors import ConfigError, OutOfMemoryError, is_out_of_memory
+from relu_nmt.errors import ConfigError
 from relu_nmt.io.worker_pool import FORKS, ordered_map
 from relu_nmt.models.encoder_decoder import EncoderDecoder
 
@@ -83,9 +79,7 @@ class Generator:
         self.ensemble = Ensemble(models, config.temperature, dtype)
         self.config = config
         self.symbols = symbols
-        self._shortlist = shortlist
-        self._separators = None if config.free_sentence_count else separators
-        self._source_separator = -1 if separators is None else separators[0]
+        self._searches = BatchSearches(self.ensemble, config, symbols, separators, shortlist)
 
     def translate(
         self,
@@ -182,51 +176,53 @@ class Generator:
             for number, (sources, _) in enumerate(batches):
                 yield number, self._score(sources)
         else:
-            starts = (partial(self._begin_batch, *batch) for batch in batches)
-            yield from self._run(enumerate(starts))
+            yield from self._run(enumerate(self._source_batch(*batch) for batch in batches))
 
     def _score(self, sources: Sequence[SourceSentence]) -> list[list[Hypothesis]]:
         src_tokens = self._padded([source.ids for source in sources])
-        with self._telling_of_memory(src_tokens):
+        with telling_of_memory(self.config.beam, src_tokens):
             tgt_tokens = self._padded(_references(sources))
             return score_references(
                 self.ensemble, self.config, self.symbols, src_tokens, tgt_tokens
             )
 
     def _run(
-        self, starts: Iterator[tuple[int, Callable[[], "_Search"]]]
+        self, batches: Iterator[tuple[int, SourceBatch]]
     ) -> Iterator[tuple[int, list[list[Hypothesis]]]]:
-        """Yield the hypotheses of numbered searches, as they are done."""
-        running: dict[int, _Search] = {}
+        """Yield the hypotheses of numbered batches, as they are done."""
+        running: dict[int, RunningSearch] = {}
         while True:
             with self.ensemble.evaluating():  # not while the caller has its turn
-                ended = self._run_to_an_end(running, starts)
+                ended = self._run_to_an_end(running, batches)
             if ended is None:
                 return
-            yield ended, self._hypotheses(running.pop(ended))
+            yield ended, self._searches.hypotheses(running.pop(ended))
 
     def _run_to_an_end(
-        self, running: dict[int, "_Search"], starts: Iterator[tuple[int, Callable[[], "_Search"]]]
+        self,
+        running: dict[int, RunningSearch],
+        batches: Iterator[tuple[int, SourceBatch]],
     ) -> int | None:
         """Go on until a search is done; return its number, or None if there is none left.
 
         Args:
             running: the searches that have begun, by number; others are added.
-            starts: numbers and beginnings of the others.
+            batches: numbers and sources of the others.
         """
         while True:
-            size = max((len(each.ids) for each in running.values()), default=0)
+            size = max((len(each.batch.ids) for each in running.values()), default=0)
             live = sum(each.search.num_live for each in running.values())
             if live <= MOST_LEFT * size * self.config.beam:
-                for number, begin in itertools.islice(starts, 1):
-                    running[number] = begin()
+                for number, batch in itertools.islice(batches, 1):
+                    running[number] = self._searches.begin(batch)
             for number, each in running.items():
                 if each.search.is_done:
                     return number
             if not running:
                 return None
             searches = [each.search for each in running.values()]
-            with self._telling_of_memory(*(each.src_tokens for each in running.values())):
+            sources = (each.batch.src_tokens for each in running.values())
+            with telling_of_memory(self.config.beam, *sources):
                 outputs = self.ensemble.step(
                     [search.tokens for search in searches],
                     [search.states for search in searches],
@@ -235,33 +231,14 @@ class Generator:
                 for search, output in zip(searches, outputs, strict=True):
                     search.advance(output)
 
-    @contextmanager
-    def _telling_of_memory(self, *src_tokens: Tensor) -> Iterator[None]:
-        """Say what to do where these sources [B, S] are too many at once.
-
-        Raises:
-            OutOfMemoryError: they are.
-        """
-        try:
-            yield
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            number, longest = sum(map(len, src_tokens)), max(each.size(1) for each in src_tokens)
-            raise OutOfMemoryError(
-                f"out of memory with {number} sentences of up to {longest} tokens at once "
-                f"and --beam {self.config.beam}; a smaller --max-tokens, --batch-size or --beam "
-                "needs less"
-            ) from error
-
-    def _begin_batch(self, sources: Sequence[SourceSentence], ids: np.ndarray) -> "_Search":
-        forced = [
+    def _source_batch(self, sources: Sequence[SourceSentence], ids: np.ndarray) -> SourceBatch:
+        given = [
             np.concatenate([source.context, source.prefix, target[: self.config.prefix_size]])
             for source, target in zip(sources, _references(sources), strict=True)
         ]
-        return self._begin(
+        return SourceBatch(
             self._padded([source.ids for source in sources]),
-            self._padded(forced) if any(map(len, forced)) else None,
+            self._padded(given) if any(map(len, given)) else None,
             ids,
             np.array([len(source.context) for source in sources]),
             [own.forced for own in sources],
@@ -299,176 +276,19 @@ class Generator:
             ConfigError: the settings leave a sentence no output at all, or force terms on other
                 than plain beam search.
         """
-        begin = partial(
-            self._begin, src_tokens, prefix_tokens, sentence_ids, context_sizes, forced, banned
-        )
-        [(_, found)] = self._run(iter([(0, begin)]))
-        return found
-
-    def _begin(
-        self,
-        src_tokens: Tensor,
-        prefix_tokens: Tensor | None,
-        sentence_ids: np.ndarray | None,
-        context_sizes: np.ndarray | None,
-        forced: Sequence[ForcedTerms],
-        banned: Sequence[Sequence[Term]],
-    ) -> "_Search":
-        """Return the search that :meth:`generate` describes; the sources are read."""
-        config = self.config
-        lengths = (src_tokens != self.symbols.pad_index).sum(1).cpu().numpy()
-        limits = length_limits(config, lengths, self.ensemble.max_positions)
+        if sentence_ids is None:
+            sentence_ids = np.arange(len(src_tokens))
         if context_sizes is None:
-            context_sizes = np.zeros_like(limits)
-        sentences, shortlist = None, None
-        terms = self._tracker(forced, context_sizes)
-        separator = -1 if self._separators is None else self._separators[1]
-        if self._shortlist is not None and prefix_tokens is None and not (terms or any(banned)):
-            shortlist = self._shortlist.of(src_tokens, [] if separator < 0 else [separator])
-            separator = int(torch.searchsorted(shortlist, separator))
-        if self._separators is not None:
-            number = (src_tokens == self._separators[0]).sum(1).clamp_min(1)
-            sentences = SentencesLeft(separator, number[:, None])
-            limits = np.maximum(limits, sentences.room(prefix_tokens, context_sizes))
-        if terms is not None:
-            limits = np.maximum(limits, self._room_for(forced, prefix_tokens, sentences))
-        if sentences is not None or terms is not None:
-            self._check_room(limits)
-        constraints = TokenConstraints(
-            config,
-            self.symbols,
-            limits,
-            context_sizes,
-            prefix_tokens,
-            sentences,
-            banned,
-            terms,
-        )
-        ids = np.arange(len(limits)) if sentence_ids is None else sentence_ids
-        selector = self._selector(ids, limits, src_tokens.device, terms)
-        with self._telling_of_memory(src_tokens):
-            search = BeamSearch(
-                self.ensemble,
-                config,
-                self.symbols,
-                selector,
-                src_tokens,
-                constraints,
-                shortlist,
-                self._source_separator,
-            )
-        return _Search(search, src_tokens, ids, context_sizes, limits, shortlist)
-
-    def _hypotheses(self, ended: "_Search") -> list[list[Hypothesis]]:
-        """Return what a search has found, without what was given.
-
-        Raises:
-            ConfigError: nothing for a sentence.
-        """
-        results = ended.search.results()
-        for sentence, hypotheses in zip(ended.ids, results, strict=True):
-            if not hypotheses:
-                raise ConfigError(f"sentence {sentence}: no possible output; {self._reason()}")
-        if ended.shortlist is not None:
-            ids_of = ended.shortlist.cpu().numpy()
-            results = [[replace(h, tokens=ids_of[h.tokens]) for h in own] for own in results]
-        sizes, limits = ended.context_sizes.tolist(), ended.limits.tolist()
-        return [
-            [replace(h.without_context(size), reached_limit=len(h.tokens) > limit) for h in own]
-            for own, size, limit in zip(results, sizes, limits, strict=True)
-        ]
-
-    def _tracker(
-        self, forced: Sequence[ForcedTerms], context_sizes: np.ndarray
-    ) -> TermTracker | None:
-        """Return what follows the terms of a batch, if there are any.
-
-        Raises:
-            ConfigError: they do not go with this search.
-        """
-        if not any(own.num_tokens for own in forced):
-            return None
-        self.config.check_terms()
-        separator = -1 if self._separators is None else self._separators[1]
-        return TermTracker(forced, context_sizes, separator)
-
-    def _room_for(
-        self,
-        forced: Sequence[ForcedTerms],
-        prefixes: Tensor | None,
-        sentences: SentencesLeft | None,
-    ) -> np.ndarray:
-        """Return how long an output with all that is forced can become, int64 [B]; 0: no terms."""
-        room = np.array([own.num_tokens for own in forced], dtype=np.int64)
-        has_terms = room > 0
-        if prefixes is not None:
-            room += (prefixes != self.symbols.pad_index).sum(1).cpu().numpy()
-        if sentences is not None:
-            room += sentences.number[:, 0].cpu().numpy()
-        return room * has_terms
-
-    def _check_room(self, limits: np.ndarray) -> None:
-        """See that the models can write the sentences of each source, and all that is forced."""
-        longest, positions = int(limits.max(initial=0)), self.ensemble.max_positions
-        if positions is not None and longest >= positions:
-            raise ConfigError(
-                f"{longest} tokens are needed for the sentences to translate at once, or for "
-                f"forced terms, but the model can write {positions - 1}; give a smaller "
-                "--max-doc-tokens, or fewer terms"
-            )
-
-    def _reason(self) -> str:
-        if self.config.min_len > 1 or self.config.no_repeat_ngram_size:
-            return (
-                "--min-len and --no-repeat-ngram-size forbid every token; lower them, and if that "
-                "does not help, the training of the model has diverged"
-            )
-        return "the model's scores are not finite (training diverged)"
-
-    def _selector(
-        self,
-        ids: np.ndarray,
-        limits: np.ndarray,
-        device: torch.device,
-        terms: TermTracker | None,
-    ) -> Selector:
-        config = self.config
-        if terms is not None:
-            return TermSelector(terms)
-        if config.sampling:
-            num_steps = int(limits.max(initial=0)) + 1
-            uniforms = draw_uniforms(config.seed, ids, config.beam, num_steps)
-            return SamplingSelector(
-                torch.from_numpy(uniforms).to(device), config.sampling_topk, config.sampling_topp
-            )
-        return BeamSelector(max(1, config.diverse_beam_groups), config.diverse_beam_strength)
+            context_sizes = np.zeros(len(src_tokens), dtype=np.int64)
+        batch = SourceBatch(src_tokens, prefix_tokens, sentence_ids, context_sizes, forced, banned)
+        [(_, found)] = self._run(iter([(0, batch)]))
+        return found
 
 
 def _references(sources: Sequence[SourceSentence]) -> list[np.ndarray]:
     """Return the reference of each source; no tokens where it has none."""
     nothing = np.zeros(0, dtype=np.int64)
     return [nothing if source.reference is None else source.reference for source in sources]
-
-
-@dataclass(frozen=True)
-class _Search:
-    """The search of one batch.
-
-    Args:
-        search: what goes on.
-        src_tokens: its sources [B, S].
-        ids: their numbers, int64 [B].
-        context_sizes: how many tokens of each translation were given, int64 [B].
-        limits: the most tokens before the end symbol, int64 [B].
-        shortlist: ids of the only symbols that may be written; None for all.
-    """
-
-    search: BeamSearch
-    src_tokens: Tensor
-    ids: np.ndarray
-    context_sizes: np.ndarray
-    limits: np.ndarray
-    shortlist: Tensor | None
 
 
 @dataclass(frozen=True)
