@@ -202,6 +202,25 @@ def test_results_without_positions_have_no_tables_of_them(tmp_path):
     assert "by position" not in page_of(tmp_path, description)
 
 
+def test_single_sentences_have_no_tables_of_groups(made, tmp_path):
+    description = make_sweep(tmp_path, lengths=(1,), seeds=(1,), trouble=False)
+    page = page_of(tmp_path, description)
+    for words in ("Position in the group", "BLEU of groups"):
+        assert words in made[0]
+        assert words not in page
+    assert "Position in the document" in page
+
+
+def test_the_page_tells_how_many_updates_were_made(tmp_path):
+    """In the same time a machine with other work makes fewer."""
+    description = make_sweep(tmp_path, lengths=(1,), seeds=(1, 2), trouble=False)
+    assert "<dt>updates made</dt><dd>4,000</dd>" in page_of(tmp_path, description)
+    path = next((tmp_path / "models").glob("*/checkpoints/results.json"))
+    results = json.loads(path.read_text())
+    path.write_text(json.dumps(results | {"num_updates": 2500}))
+    assert "<dt>updates made</dt><dd>2,500 to 4,000</dd>" in page_of(tmp_path, description)
+
+
 def test_what_went_wrong_is_told_and_escaped(made):
     page, _ = made
     assert "RuntimeError: &lt;out of memory&gt; &amp; more" in page
