@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+LARGE = 1e6
 UNKNOWN = "\u2013"
 # Told apart by marker and dashes where there is no colour; the colours differ in lightness too.
 COLOURS = ("#1b1f24", "#d1495b", "#2f6db5", "#6a994e", "#8a5fb4", "#b5760a", "#0f8b8d", "#7a4419")
@@ -116,13 +117,21 @@ def render_page(place: str | Path, template: str, values: Mapping[str, Any]) -> 
 def number(value: float | None, decimals: int = 2, signed: bool = False) -> str:
     """Return a number for readers; a dash if it is unknown or not finite.
 
+    From a million on, digits after the point stand before a power of ten.
+
     Example:
         >>> number(31.236), number(1234567.0, 0), number(None), number(-0.5, 1, signed=True)
         ('31.24', '1,234,567', '–', '−0.5')
+        >>> number(10794720.53)
+        '1.08e7'
     """
     if value is None or not math.isfinite(value):
         return UNKNOWN
-    text = f"{value:{'+' if signed else ''},.{decimals}f}"
+    sign = "+" if signed else ""
+    text = f"{value:{sign},.{decimals}f}"
+    if decimals and abs(value) >= LARGE:
+        mantissa, _, exponent = f"{value:{sign}.{decimals}e}".partition("e")
+        text = f"{mantissa}e{int(exponent)}"
     if not float(text.replace(",", "")):
         text = text.lstrip("+-")
     return text.replace("-", "\u2212")
