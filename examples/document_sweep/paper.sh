@@ -40,4 +40,4 @@ exec "$PYTHON" -m relu_nmt.cli.sweep "$OUT/data-bin" --save-dir "$OUT/sweep" \
     --optimizer adam --adam-betas '(0.9, 0.98)' --adam-eps 1e-9 \
     --lr 7e-4 --lr-scheduler inverse_sqrt --warmup-updates 4000 \
     --max-tokens "$MAX_TOKENS" --update-freq "$UPDATE_FREQ" $PRECISION \
-    --save-interval-updates 5000 --keep-interval-updates 10
+    --save-interval-updates 5000 --keep-interval-updates 10 ${TRAIN_FLAGS:-}

@@ -33,4 +33,4 @@ exec "$PYTHON" -m relu_nmt.cli.sweep "$OUT/data-bin" --save-dir "$OUT/sweep" --d
     --max-tokens 768 --dropout 0.1 --label-smoothing 0.1 --clip-norm 1.0 \
     --optimizer adam --adam-betas '(0.9, 0.98)' --lr 1e-3 --lr-scheduler inverse_sqrt \
     --warmup-updates 400 --store-ema --ema-decay 0.995 $PRECISION \
-    --save-interval-updates 400 --keep-interval-updates 1
+    --save-interval-updates 400 --keep-interval-updates 1 ${TRAIN_FLAGS:-}

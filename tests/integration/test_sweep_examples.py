@@ -20,12 +20,14 @@ from tests.integration.test_sweep import make_data
 
 ROOT = Path(__file__).parents[2]
 TABLES = [f"table{number}.sh" for number in (1, 2, 4, 5)]
+ALIGNED = "--document-attention aligned --positions sinusoidal+rotary+t5"
 SWEEPS = [
     *(
         ("document_sweep", f"{form}.sh", {"MIXTURE": mixture})
         for form in ("small", "paper")
         for mixture in ("1,128", "")
     ),
+    ("document_sweep", "small.sh", {"TRAIN_FLAGS": ALIGNED}),
     *(("paper_study", f"{table} {form}", {}) for form in ("small", "paper") for table in TABLES),
     ("paper_study", "table4.sh paper", {"DATASET": "wmt14", "GPUS": "0,1"}),
 ]
@@ -62,6 +64,14 @@ def test_the_flags_of_the_sweep_are_taken(example, script, settings, tmp_path, c
     # All flags are checked before the data folder, which is not there.
     message = capsys.readouterr().err
     assert str(tmp_path) in message and "data-bin: cannot read the data folder" in message
+
+
+@pytest.mark.parametrize(
+    ("example", "script"), [("document_sweep", "small.sh"), ("paper_study", "table2.sh")]
+)
+def test_flags_of_ones_own_come_last(example, script, tmp_path):
+    *_, words = calls(script, tmp_path, example, CORPUS="grammar", TRAIN_FLAGS=ALIGNED)
+    assert words[-4:] == ALIGNED.split()
 
 
 @pytest.mark.parametrize(
