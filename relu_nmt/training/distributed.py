@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import importlib
 import os
 import signal
 import sys
@@ -14,7 +15,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn  # before there is a group, which defaults of its functions would hold
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -146,6 +146,8 @@ def join_processes(cpu: bool) -> ProcessGroup:
             )
         device = torch.device("cuda", local_rank)
         torch.cuda.set_device(device)
+    # Before there is a group: defaults of its functions would hold it for ever.
+    importlib.import_module("torch.distributed.nn")
     dist.init_process_group("nccl" if on_gpu else "gloo", rank=rank, world_size=world_size)
     return ProcessGroup(rank, world_size, device)
 
