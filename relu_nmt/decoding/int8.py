@@ -5,23 +5,28 @@ import math
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from relu_nmt.decoding.packed_linear import replace_linear
 from relu_nmt.errors import ConfigError
-from relu_nmt.native import call, library
+from relu_nmt.native import call, has_kernel
 
 LEVELS = 254
 """Steps between the smallest and the largest value; one less than bytes have, for rounding."""
 WHOLE = 1.5 * 2**23
 """Around it float32 has no fractions: what is added to it is rounded."""
+KERNEL = "int8_linear"
+PANEL, GROUP = 16, 4
+"""Rows of W that lie side by side for the kernel, and numbers of each."""
 
 
 class Int8Linear(nn.Module):
-    """x W^T + b by oneDNN's product of 8-bit integers; for inference on CPUs.
+    """x W^T + b as a product of 8-bit integers; for inference on CPUs.
 
-    Each row of W has a scale, the largest magnitude over 127. What comes in is scaled by the range
-    of all of it, 0 included, so results depend a little on what is in the same batch.
+    Each row of W has a scale, the largest magnitude over 127. Each row of what comes in is scaled
+    by its own range, 0 included. The product is a kernel of :mod:`relu_nmt.native`, or oneDNN's
+    where that is missing or there are threads for it.
 
     Args:
         linear: the map in float32.
@@ -34,6 +39,7 @@ class Int8Linear(nn.Module):
     """
 
     scale: Tensor
+    sums: Tensor
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
@@ -41,15 +47,13 @@ class Int8Linear(nn.Module):
         scale = weight.abs().amax(1).clamp_min(torch.finfo(torch.float32).tiny) / 127
         self.register_buffer("weight", (weight / scale[:, None]).round().to(torch.int8))
         self.register_buffer("scale", scale)
-        self.register_buffer("zeros", torch.zeros_like(scale, dtype=torch.int64))
+        self.register_buffer("sums", self.weight.sum(1, dtype=torch.int32))
         self.register_buffer("bias", None if linear.bias is None else linear.bias.detach())
-        self._packed: Tensor | None = self._pack()
+        self._forget_packed()
 
-    def _pack(self) -> Tensor | None:
-        """Return the weights in the order in which the product reads them, if it is fast here."""
-        if not has_fast_int8():
-            return None
-        return torch.ops.onednn.qlinear_prepack(self.weight, None)
+    def _forget_packed(self) -> None:
+        self._panels: tuple[Tensor | None, ...] | None = None
+        self._packed: Tensor | None = None
 
     def rows(self, index: Tensor) -> "Int8Linear":
         """Return the map to some of the outputs, whose numbers are ``index`` [D'']."""
@@ -58,47 +62,64 @@ class Int8Linear(nn.Module):
             name: None if values is None else values[index]
             for name, values in self._buffers.items()
         }
-        part._packed = part._pack()
+        part._forget_packed()
         return part
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the packed weights, which no other process can read."""
-        return {**super().__getstate__(), "_packed": None}
+        return {**super().__getstate__(), "_panels": None, "_packed": None}
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [..., D] float32 to [..., D'] float32."""
-        if self._packed is None:  # it has come from another process
-            self._packed = self._pack()
+        x = x.float()
+        return self._by_kernel(x.contiguous()) if has_kernel(KERNEL) else self._by_onednn(x)
+
+    def _by_kernel(self, x: Tensor) -> Tensor:
+        if self._panels is None:
+            self._panels = self._make_panels()
+        weight, *rest = self._panels
+        outputs, inputs = self.weight.shape
+        found = x.new_empty(*x.shape[:-1], outputs)
+        rows = x.numel() // inputs
+        call(KERNEL, (x, weight, *rest, found), (rows, inputs, outputs, weight.size(1)))
+        return found
+
+    def _make_panels(self) -> tuple[Tensor | None, ...]:
+        """Return weights, scales, sums and bias as the kernel reads them, padded with zeros."""
+        outputs, inputs = self.weight.shape
+        more = -outputs % PANEL
+        weight = F.pad(self.weight, (0, -inputs % GROUP, 0, more))
+        panels = weight.view(-1, PANEL, weight.size(1) // GROUP, GROUP).transpose(1, 2)
+        rows = (self.scale, self.sums, self.bias)
+        padded = (None if x is None else F.pad(x, (0, more)) for x in rows)
+        return panels.contiguous(), *padded
+
+    def _by_onednn(self, x: Tensor) -> Tensor:
+        if self._packed is None:
+            self._packed = torch.ops.onednn.qlinear_prepack(self.weight, None)
         levels, scale, zero = quantize(x)
-        if scale == 0:
-            return x.new_full((*x.shape[:-1], len(self.scale)), math.nan)
-        weights = (self._packed, self.scale, self.zeros, self.bias)
+        weights = (self._packed, self.scale, torch.zeros_like(self.sums, dtype=torch.int64), None)
         output = (1.0, 0, torch.float32)  # scale, zero and type
-        return torch.ops.onednn.qlinear_pointwise(
-            levels, scale, zero, *weights, *output, "none", [], ""
+        # It knows one scale for all rows.
+        found = torch.ops.onednn.qlinear_pointwise(
+            levels, 1.0, 0, *weights, *output, "none", [], ""
         )
+        found = (found - zero * (self.scale * self.sums)) * scale
+        return found if self.bias is None else found + self.bias
 
 
-def quantize(x: Tensor) -> tuple[Tensor, float, int]:
-    """Return levels, uint8, of x float32 on a CPU; their scale; and the level of 0.
+def quantize(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return levels of x [..., D] float32, uint8; each row's scale, and the level of 0, [..., 1].
 
-    x is about scale (level - zero). The scale is 0 where a number is not finite.
+    x is about scale (level - zero). The scale is NaN where a number of the row is not finite.
     """
-    x = x.float()
-    if library() is not None:
-        x = x.contiguous()
-        levels, found = torch.empty_like(x, dtype=torch.uint8), torch.empty(2, dtype=torch.float64)
-        call("quantize", (x, levels, found), (x.numel(),), LEVELS)
-        scale, zero = found.tolist()
-        return levels, scale, int(zero)
-    low, high = (value.item() for value in x.aminmax())
-    low, high = min(low, 0.0), max(high, 0.0)
-    scale = max(high - low, 1e-30) / LEVELS  # NaN stays
-    if not math.isfinite(scale):
-        return torch.zeros_like(x, dtype=torch.uint8), 0.0, 0
-    zero = round(-low / scale)
+    low, high = x.aminmax(dim=-1, keepdim=True)
+    low, high = low.clamp(max=0), high.clamp(min=0)
+    scale = (high - low).clamp(min=1e-30) / LEVELS  # NaN stays
+    scale = scale.where(scale.isfinite(), math.nan)
+    zero = (-low / scale).round().nan_to_num()
     # Their last bytes are the levels; several times as fast as a cast of fractions to bytes.
-    whole = torch.add(torch.full((), WHOLE + zero), x, alpha=1 / scale)
+    whole = torch.addcdiv(WHOLE + zero, x, scale)
     return whole.view(torch.int32).to(torch.int8).view(torch.uint8), scale, zero
 
 

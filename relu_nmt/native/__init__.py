@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-VERSION = 1
+VERSION = 2
 """Of what the kernels take, as ``kernels_version`` of kernels.cpp: both change together, so that a
 library from before is not used."""
 MOST_THREADS = 2
@@ -41,17 +41,26 @@ def is_wanted() -> bool:
     return torch.get_num_threads() <= MOST_THREADS and library() is not None
 
 
-def call(name: str, tensors: Sequence[Tensor | None], sizes: Sequence[int], factor: float) -> None:
+def has_kernel(name: str) -> bool:
+    """Return whether a kernel, which not every processor has, is there and wanted."""
+    return is_wanted() and _find(name) is not None
+
+
+def call(
+    name: str, tensors: Sequence[Tensor | None], sizes: Sequence[int], factor: float = 1.0
+) -> None:
     """Call a kernel.
 
     Args:
         name: without the processor.
         tensors: what it reads and writes, in the order of its pointers; None for a null pointer.
         sizes: the members of its shape.
-        factor: a number that it computes with.
+        factor: a number that it computes with, if it does.
     """
     pointers = [None if x is None else x.data_ptr() for x in tensors]
-    _kernel(name)(
+    kernel = _find(name)
+    assert kernel is not None, "whoever calls has looked"
+    kernel(
         _array(ctypes.c_void_p, len(pointers))(*pointers),
         _array(ctypes.c_int64, len(sizes))(*sizes),
         factor,
@@ -59,17 +68,16 @@ def call(name: str, tensors: Sequence[Tensor | None], sizes: Sequence[int], fact
 
 
 @cache
-def _kernel(name: str) -> Callable[..., None]:
-    """Return the form of a kernel for this processor."""
+def _find(name: str) -> Callable[..., None] | None:
+    """Return the form of a kernel for this processor; None if it has none."""
     loaded = library()
     assert loaded is not None, "whoever calls has looked"
     processor = PROCESSORS.get(torch.backends.cpu.get_cpu_capability(), "any")
-    try:
-        function = loaded[f"{name}_{processor}"]
-    except AttributeError:  # compiled in one form only
-        function = loaded[f"{name}_any"]
-    function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_double]
-    function.restype = None
+    # Some are compiled in one form only.
+    function = getattr(loaded, f"{name}_{processor}", None) or getattr(loaded, f"{name}_any", None)
+    if function is not None:
+        function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_double]
+        function.restype = None
     return function
 
 

@@ -36,7 +36,11 @@ struct SelectShape {
     int64_t rows, sentences, beams, symbols, count;
 };
 
-extern "C" int kernels_version() { return 1; }
+struct Int8Shape {
+    int64_t rows, inputs, outputs, groups; // groups: of four inputs, the last one padded
+};
+
+extern "C" int kernels_version() { return 2; }
 
 #ifdef __x86_64__
 
@@ -50,7 +54,7 @@ extern "C" int kernels_version() { return 1; }
 namespace avx512 {
 #include "vectors.inc"
 #include "attention.inc"
-#include "quantize.inc"
+#include "int8_linear.inc"
 #include "select.inc"
 }
 #undef NAMED
@@ -62,7 +66,6 @@ namespace avx512 {
 namespace avx2 {
 #include "vectors.inc"
 #include "attention.inc"
-#include "quantize.inc"
 #include "select.inc"
 }
 #undef NAMED
@@ -74,6 +77,5 @@ namespace avx2 {
 namespace any {
 #include "vectors.inc"
 #include "attention.inc"
-#include "quantize.inc"
 #include "select.inc"
 }

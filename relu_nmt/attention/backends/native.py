@@ -150,4 +150,4 @@ def put_picked(x: Tensor, picked: Tensor, to: Tensor) -> None:
     x = _with_rows(x.to(to.dtype))
     _, heads, rows, width = x.shape
     sizes = (rows, heads, to.size(2), width, x.stride(2), x.stride(1), *to.stride()[:3])
-    kernels.call(f"put_{kernels.DTYPES[x.dtype]}", (x, picked, to), sizes, 1.0)
+    kernels.call(f"put_{kernels.DTYPES[x.dtype]}", (x, picked, to), sizes)

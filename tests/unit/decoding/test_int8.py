@@ -3,6 +3,8 @@ import pickle
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 from relu_nmt import native
@@ -18,18 +20,31 @@ from relu_nmt.models.encoder_decoder import EncoderDecoder
 needs_int8 = pytest.mark.skipif(not has_fast_int8(), reason="needs AVX512-VNNI")
 
 
+@pytest.fixture(params=["kernel", "oneDNN"])
+def product(request, monkeypatch):
+    if request.param == "oneDNN":
+        monkeypatch.setattr(int8, "has_kernel", lambda name: False)
+    elif native.library() is None:
+        pytest.skip("needs the kernels")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield request.param
+    torch.set_num_threads(threads)
+
+
 @needs_int8
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize(("low", "high"), [(-3.0, 5.0), (0.0, 2.0), (-4.0, -1.0), (2.0, 3.0)])
-def test_products_are_those_of_the_rounded_numbers(bias, low, high):
+def test_products_are_those_of_the_rounded_numbers(bias, low, high, product):
     torch.manual_seed(1)
     linear = nn.Linear(48, 40, bias=bias).requires_grad_(False)
-    x = torch.empty(3, 7, 48).uniform_(low, high)
-    # The definition, in float64: weights rounded by rows, what comes in by its range with 0.
+    x = torch.empty(3, 7, 48).uniform_(low, high) * torch.rand(3, 7, 1)
+    # The definition, in float64: weights and what comes in rounded by rows, by their ranges with 0.
     weight = linear.weight.double()
     row_scale = weight.abs().amax(1, keepdim=True) / 127
-    scale = (max(x.max().item(), 0.0) - min(x.min().item(), 0.0)) / 254
-    zero = round(-min(x.min().item(), 0.0) / scale)
+    least, most = x.double().amin(-1, True).clamp(max=0), x.double().amax(-1, True).clamp(min=0)
+    scale = (most - least) / 254
+    zero = (-least / scale).round()
     levels = (x.double() / scale + zero + 0.5).floor()
     assert levels.min() >= 0 and levels.max() <= 255
     expected = (levels - zero) * scale @ ((weight / row_scale).round() * row_scale).T
@@ -41,13 +56,57 @@ def test_products_are_those_of_the_rounded_numbers(bias, low, high):
 
 
 @needs_int8
-def test_rows_of_nothing_and_numbers_that_are_not_finite():
+@given(
+    rows=st.integers(0, 20),
+    inputs=st.sampled_from([1, 3, 4, 15, 16, 33, 256]),
+    outputs=st.sampled_from([1, 15, 16, 17, 40, 63, 64, 65, 130]),
+    bias=st.booleans(),
+)
+def test_the_kernel_gives_what_onednn_gives(rows, inputs, outputs, bias):
+    if native.library() is None:
+        pytest.skip("needs the kernels")
+    torch.manual_seed(rows)
+    layer = Int8Linear(nn.Linear(inputs, outputs, bias=bias).requires_grad_(False))
+    # Whole numbers of which each row has all the range: no number is between two levels.
+    x = torch.randint(-100, 155, (rows, inputs)).float()
+    x[:, :1], x[:, -1:] = -100.0, 154.0
+    if inputs == 1:
+        x.fill_(254.0)
+    found = layer._by_kernel(x)
+    assert found.shape == (rows, outputs)
+    torch.testing.assert_close(found, layer._by_onednn(x), atol=2e-3, rtol=1e-5)
+
+
+@needs_int8
+def test_a_row_does_not_depend_on_the_others(product):
+    torch.manual_seed(1)
+    layer, x = Int8Linear(nn.Linear(32, 24).requires_grad_(False)), torch.randn(9, 32)
+    x[3] *= 100
+    x[4, 5] = torch.inf
+    for i in range(9):
+        torch.testing.assert_close(layer(x)[i], layer(x[i]), rtol=0, atol=1e-4, equal_nan=True)
+
+
+@needs_int8
+def test_rows_of_nothing_and_numbers_that_are_not_finite(product):
     linear = nn.Linear(8, 4).requires_grad_(False)
     linear.weight[1] = 0
     layer = Int8Linear(linear)
     assert torch.equal(layer(torch.zeros(2, 8)), linear.bias.expand(2, 4))
-    for value in (torch.nan, torch.inf):
-        assert layer(torch.full((2, 8), value)).isnan().all()
+    assert layer(torch.zeros(0, 8)).shape == (0, 4)
+    for value in (torch.nan, torch.inf, -torch.inf):
+        x = torch.zeros(2, 8)
+        x[1, 2] = value
+        assert layer(x)[1].isnan().all()
+        assert torch.equal(layer(x)[0], linear.bias)
+
+
+@needs_int8
+def test_some_of_the_outputs(product):
+    torch.manual_seed(1)
+    layer, x = Int8Linear(nn.Linear(16, 50).requires_grad_(False)), torch.randn(3, 16)
+    index = torch.tensor([0, 7, 8, 31, 49])
+    torch.testing.assert_close(layer.rows(index)(x), layer(x)[:, index])
 
 
 def small_model(attention="softmax"):
@@ -102,16 +161,3 @@ def test_processors_that_would_be_slow_are_told_of(monkeypatch):
 def test_models_on_other_devices_are_refused():
     with pytest.raises(ConfigError, match="--int8 is for CPUs; add --cpu"):
         use_int8(small_model().to("meta"))
-
-
-@pytest.mark.skipif(native.library() is None, reason="needs the kernels")
-@pytest.mark.parametrize("size", [1, 15, 16, 17, 4099])
-def test_the_kernel_gives_the_levels_that_pytorch_gives(size, monkeypatch):
-    x = torch.randn(size, generator=torch.Generator().manual_seed(size)) + 0.3
-    levels, scale, zero = int8.quantize(x)
-    monkeypatch.setattr(int8, "library", lambda: None)
-    expected, *rest = int8.quantize(x)
-    assert [scale, zero] == rest
-    # A number on the border of two levels may fall to either.
-    assert (levels.int() - expected.int()).abs().max() <= 1
-    assert (levels != expected).float().mean() < 0.01
