@@ -5,20 +5,17 @@ import math
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from relu_nmt.decoding.packed_linear import replace_linear
+from relu_nmt import native
+from relu_nmt.decoding.packed_linear import make_panels, pad_to_panels, replace_linear
 from relu_nmt.errors import ConfigError
-from relu_nmt.native import call, has_kernel
 
 LEVELS = 254
 """Steps between the smallest and the largest value; one less than bytes have, for rounding."""
 WHOLE = 1.5 * 2**23
 """Around it float32 has no fractions: what is added to it is rounded."""
-KERNEL = "int8_linear"
-PANEL, GROUP = 16, 4
-"""Rows of W that lie side by side for the kernel, and numbers of each."""
+KERNEL = "linear_int8"
 
 
 class Int8Linear(nn.Module):
@@ -49,11 +46,13 @@ class Int8Linear(nn.Module):
         self.register_buffer("scale", scale)
         self.register_buffer("sums", self.weight.sum(1, dtype=torch.int32))
         self.register_buffer("bias", None if linear.bias is None else linear.bias.detach())
-        self._forget_packed()
-
-    def _forget_packed(self) -> None:
-        self._panels: tuple[Tensor | None, ...] | None = None
+        self._panels = self._pack_for_kernel() if native.has_kernel(KERNEL) else None
         self._packed: Tensor | None = None
+
+    def _pack_for_kernel(self) -> tuple[Any, ...]:
+        rows = (self.bias, self.scale, self.sums)
+        padded = (None if number is None else pad_to_panels(number) for number in rows)
+        return make_panels(self.weight), *padded
 
     def rows(self, index: Tensor) -> "Int8Linear":
         """Return the map to some of the outputs, whose numbers are ``index`` [D'']."""
@@ -62,7 +61,7 @@ class Int8Linear(nn.Module):
             name: None if values is None else values[index]
             for name, values in self._buffers.items()
         }
-        part._forget_packed()
+        part._panels = part._packed = None
         return part
 
     def __getstate__(self) -> dict[str, Any]:
@@ -72,27 +71,19 @@ class Int8Linear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map [..., D] float32 to [..., D'] float32."""
         x = x.float()
-        return self._by_kernel(x.contiguous()) if has_kernel(KERNEL) else self._by_onednn(x)
+        if native.is_wanted() and native.has_kernel(KERNEL):
+            return self._by_kernel(x.contiguous())
+        return self._by_onednn(x)
 
     def _by_kernel(self, x: Tensor) -> Tensor:
         if self._panels is None:
-            self._panels = self._make_panels()
-        weight, *rest = self._panels
+            self._panels = self._pack_for_kernel()
+        weight, *others = self._panels
         outputs, inputs = self.weight.shape
         found = x.new_empty(*x.shape[:-1], outputs)
-        rows = x.numel() // inputs
-        call(KERNEL, (x, weight, *rest, found), (rows, inputs, outputs, weight.size(1)))
+        sizes = (x.numel() // inputs, inputs, outputs, weight.size(1))
+        native.call(KERNEL, (x, weight, *others, found), sizes)
         return found
-
-    def _make_panels(self) -> tuple[Tensor | None, ...]:
-        """Return weights, scales, sums and bias as the kernel reads them, padded with zeros."""
-        outputs, inputs = self.weight.shape
-        more = -outputs % PANEL
-        weight = F.pad(self.weight, (0, -inputs % GROUP, 0, more))
-        panels = weight.view(-1, PANEL, weight.size(1) // GROUP, GROUP).transpose(1, 2)
-        rows = (self.scale, self.sums, self.bias)
-        padded = (None if x is None else F.pad(x, (0, more)) for x in rows)
-        return panels.contiguous(), *padded
 
     def _by_onednn(self, x: Tensor) -> Tensor:
         if self._packed is None:

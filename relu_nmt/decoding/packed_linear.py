@@ -5,15 +5,26 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+
+from relu_nmt import native
+
+
+PANEL, GROUP_BYTES = 16, 4
+"""Rows of a weight that lie side by side in a panel, and the bytes of each before the next one's."""
+MOST_ROWS = 32
+"""Up to which the kernel, of one thread, is faster than oneDNN's product by two."""
 
 
 class PackedLinear(nn.Linear):
-    """``nn.Linear`` with a second copy of its weight, as oneDNN's products want it.
+    """``nn.Linear`` with a second copy of its weight, in the order in which a CPU reads it.
 
     The copy serves on CPUs, without gradients, in its own type of numbers and while the weight is
     what it was; else this is the ``nn.Linear`` it was made from, whose parameters it shares. A step
-    of a search, a few rows at a time, then reads the weight once, in order.
+    of a search, a few rows at a time, then reads the weight once, in order. The product is a kernel
+    of :mod:`relu_nmt.native`; oneDNN's, with a copy of its own, where that is missing or several
+    threads are faster.
 
     Args:
         linear: the map, on a CPU.
@@ -31,14 +42,33 @@ class PackedLinear(nn.Linear):
         super().__init__(linear.in_features, linear.out_features, bias=False, device="meta")
         self.weight, self.bias = linear.weight, linear.bias
         self.dtype = dtype
-        weight = linear.weight.detach().to(dtype)
-        self._packed: Tensor | None = torch.ops.mkldnn._reorder_linear_weight(weight)
-        self._packed_bias = None if linear.bias is None else linear.bias.detach().to(dtype)
+        self.kernel = f"linear_{native.DTYPES[dtype]}"
         self._version = linear.weight._version
+        self._panels = self._pack_for_kernel() if self._has_kernel() else None
+        self._packed = None if self._panels else self._pack_for_onednn()
+
+    def _has_kernel(self) -> bool:
+        """Whether there is one; otherwise rows of x would have to be padded."""
+        whole = self.in_features * self.dtype.itemsize % GROUP_BYTES == 0
+        return whole and native.has_kernel(self.kernel)
+
+    def _pack_for_kernel(self) -> tuple[Tensor, Tensor | None]:
+        bias = None if self.bias is None else pad_to_panels(self.bias.detach().float())
+        return make_panels(self.weight.detach().to(self.dtype)), bias
+
+    def _pack_for_onednn(self) -> tuple[Tensor, Tensor | None]:
+        bias = None if self.bias is None else self.bias.detach().to(self.dtype)
+        weight = self.weight.detach().to(self.dtype)
+        return torch.ops.mkldnn._reorder_linear_weight(weight), bias
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the copy, which no other process can read."""
-        return {**super().__getstate__(), "_packed": None}
+        """Leave out the copies, one of which no other process can read."""
+        return {**super().__getstate__(), "_panels": None, "_packed": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take the weight as it is; copies of it are made when they are needed."""
+        super().__setstate__(state)
+        self._version = self.weight._version
 
     def rows(self, index: Tensor) -> nn.Linear:
         """Return the map to some of the outputs, whose numbers are ``index`` [D'']."""
@@ -54,17 +84,44 @@ class PackedLinear(nn.Linear):
         """Map [..., D] to [..., D']."""
         dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
         if (
-            self._packed is None
-            or dtype != self.dtype
+            dtype != self.dtype
             or torch.is_grad_enabled()
             or not x.is_cpu
             or x.numel() == 0
             or self.weight._version != self._version
         ):
             return super().forward(x)
-        return torch.ops.mkldnn._linear_pointwise(
-            x.to(dtype), self._packed, self._packed_bias, "none", [], ""
-        )
+        x, threads = x.to(dtype), torch.get_num_threads()
+        few = native.is_wanted() and x.numel() <= MOST_ROWS * self.in_features
+        if (few or threads == 1) and self._has_kernel():
+            return self._by_kernel(x.contiguous())
+        if self._packed is None:
+            self._packed = self._pack_for_onednn()
+        return torch.ops.mkldnn._linear_pointwise(x, *self._packed, "none", [], "")
+
+    def _by_kernel(self, x: Tensor) -> Tensor:
+        if self._panels is None:
+            self._panels = self._pack_for_kernel()
+        weight, bias = self._panels
+        found = x.new_empty(*x.shape[:-1], self.out_features)
+        sizes = (x.numel() // self.in_features, self.in_features, self.out_features, weight.size(1))
+        native.call(self.kernel, (x, weight, bias, found), sizes)
+        return found
+
+
+def make_panels(weight: Tensor) -> Tensor:
+    """Return a weight [D', D] as the kernels read it, [D'/16, D/g, 16, g], padded with zeros.
+
+    g numbers of each row, four bytes, lie side by side.
+    """
+    group = GROUP_BYTES // weight.element_size()
+    weight = F.pad(weight, (0, -weight.size(1) % group, 0, -len(weight) % PANEL))
+    return weight.view(-1, PANEL, weight.size(1) // group, group).transpose(1, 2).contiguous()
+
+
+def pad_to_panels(x: Tensor) -> Tensor:
+    """Return a number for each row of a weight, [D'], padded with zeros as panels are."""
+    return F.pad(x, (0, -len(x) % PANEL))
 
 
 def can_pack() -> bool:

@@ -22,6 +22,11 @@ MOST_THREADS = 2
 DTYPES = {torch.float32: "float", torch.bfloat16: "bfloat16"}
 """What they compute with, and how their names tell."""
 PROCESSORS = {"AVX512": "avx512", "AVX2": "avx2"}
+INSTRUCTIONS: dict[str, Callable[[], bool]] = {
+    "linear_bfloat16": torch.cpu._is_avx512_bf16_supported,
+    "linear_int8": torch.cpu._is_vnni_supported,
+}
+"""What kernels need besides."""
 
 
 @cache
@@ -42,8 +47,8 @@ def is_wanted() -> bool:
 
 
 def has_kernel(name: str) -> bool:
-    """Return whether a kernel, which not every processor has, is there and wanted."""
-    return is_wanted() and _find(name) is not None
+    """Return whether a kernel, which not every processor has, is there."""
+    return library() is not None and _find(name) is not None
 
 
 def call(
@@ -73,6 +78,8 @@ def _find(name: str) -> Callable[..., None] | None:
     loaded = library()
     assert loaded is not None, "whoever calls has looked"
     processor = PROCESSORS.get(torch.backends.cpu.get_cpu_capability(), "any")
+    if not INSTRUCTIONS.get(name, lambda: True)():
+        return None
     # Some are compiled in one form only.
     function = getattr(loaded, f"{name}_{processor}", None) or getattr(loaded, f"{name}_any", None)
     if function is not None:

@@ -36,8 +36,8 @@ struct SelectShape {
     int64_t rows, sentences, beams, symbols, count;
 };
 
-struct Int8Shape {
-    int64_t rows, inputs, outputs, groups; // groups: of four inputs, the last one padded
+struct LinearShape {
+    int64_t rows, inputs, outputs, groups; // groups: 4 bytes of a row of weights each, the last one padded
 };
 
 extern "C" int kernels_version() { return 2; }
@@ -54,7 +54,7 @@ extern "C" int kernels_version() { return 2; }
 namespace avx512 {
 #include "vectors.inc"
 #include "attention.inc"
-#include "int8_linear.inc"
+#include "linear.inc"
 #include "select.inc"
 }
 #undef NAMED

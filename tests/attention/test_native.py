@@ -51,9 +51,9 @@ def forms():
 def form(request, monkeypatch):
     able = torch.backends.cpu.get_cpu_capability()
     monkeypatch.setitem(kernels.PROCESSORS, able, request.param)
-    kernels._kernel.cache_clear()
+    kernels._find.cache_clear()
     yield request.param
-    kernels._kernel.cache_clear()
+    kernels._find.cache_clear()
 
 
 def make(spec, width, dtype=torch.float32):

@@ -3,8 +3,11 @@ import pickle
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
+from relu_nmt import native
 from relu_nmt.decoding import packed_linear
 from relu_nmt.decoding.packed_linear import PackedLinear, can_pack, pack_linear
 from relu_nmt.models.encoder_decoder import projection_to
@@ -12,17 +15,30 @@ from relu_nmt.models.encoder_decoder import projection_to
 pytestmark = pytest.mark.skipif(not can_pack(), reason="needs x86 and oneDNN")
 
 
-@pytest.fixture
-def product(monkeypatch):
-    """What oneDNN was asked for, as a list of numbers of rows."""
-    calls, real = [], torch.ops.mkldnn._linear_pointwise
+@pytest.fixture(params=["kernel", "oneDNN"])
+def product(request, monkeypatch):
+    """What a product was asked for, as a list of numbers of rows."""
+    calls, onednn, kernel = [], torch.ops.mkldnn._linear_pointwise, native.call
 
-    def counted(x, *arguments):
+    def by_onednn(x, *arguments):
+        assert request.param == "oneDNN"
         calls.append(x.numel() // x.shape[-1])
-        return real(x, *arguments)
+        return onednn(x, *arguments)
 
-    monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", counted)
-    return calls
+    def by_kernel(name, tensors, sizes):
+        calls.append(sizes[0])
+        return kernel(name, tensors, sizes)
+
+    if request.param == "oneDNN":
+        monkeypatch.setattr(native, "has_kernel", lambda name: False)
+    elif not all(map(native.has_kernel, ("linear_float", "linear_bfloat16"))):
+        pytest.skip("needs the kernels")
+    monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", by_onednn)
+    monkeypatch.setattr(native, "call", by_kernel)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield calls
+    torch.set_num_threads(threads)
 
 
 @torch.no_grad()
@@ -85,14 +101,62 @@ def test_a_weight_that_has_changed_is_what_counts(product):
 
 @torch.no_grad()
 @pytest.mark.parametrize("again", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
-def test_copies_and_other_processes_have_the_plain_map(again, product):
+def test_copies_and_other_processes_pack_anew(again, product):
     model, x = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3)), torch.randn(2, 6)
     names, expected = list(model.state_dict()), model(x)
     pack_linear(model, torch.float32)
     assert list(model.state_dict()) == names
     assert [type(part) for part in model] == [PackedLinear, nn.ReLU, PackedLinear]
-    assert torch.equal(again(model)(x), expected)
-    assert not product
+    torch.testing.assert_close(again(model)(x), expected)
+    assert product == [2, 2]
+    assert len(pickle.dumps(model)) == len(pickle.dumps(again(model)))
+
+
+@torch.no_grad()
+@given(
+    rows=st.integers(1, 20),
+    groups=st.sampled_from([1, 2, 5, 128]),
+    outputs=st.sampled_from([1, 15, 16, 17, 40, 63, 64, 65, 130]),
+    bias=st.booleans(),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16]),
+)
+def test_kernels_give_the_product_of_each_size(rows, groups, outputs, bias, dtype):
+    if not native.has_kernel(f"linear_{native.DTYPES[dtype]}"):
+        pytest.skip("needs the kernels")
+    torch.manual_seed(rows)
+    # Whole numbers, whose sums have no error: of 8 bits at most in bfloat16.
+    x = torch.randint(-2, 3, (rows, 2 * groups)).to(dtype)
+    linear = nn.Linear(2 * groups, outputs, bias=bias, dtype=dtype)
+    linear.weight.copy_(torch.randint(-1, 2, linear.weight.shape))
+    if bias:
+        linear.bias.copy_(torch.randint(-9, 9, linear.bias.shape))
+    exact = x.double() @ linear.weight.double().T + (linear.bias.double() if bias else 0)
+    assert torch.equal(PackedLinear(linear, dtype)._by_kernel(x), exact.to(dtype))
+
+
+@torch.no_grad()
+def test_rows_that_are_no_whole_groups_are_for_onednn():
+    linear, x = nn.Linear(5, 3), torch.randn(2, 5)
+    packed = PackedLinear(linear, torch.bfloat16)
+    assert packed._panels is None
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(packed(x), linear(x))
+
+
+@torch.no_grad()
+def test_two_threads_share_the_products_of_many_rows():
+    linear = nn.Linear(8, 3)
+    packed = PackedLinear(linear, torch.float32)
+    if packed._panels is None:
+        pytest.skip("needs the kernels")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    x = torch.randn(packed_linear.MOST_ROWS + 1, 8)
+    torch.testing.assert_close(packed(x[1:]), linear(x[1:]))
+    assert packed._packed is None
+    torch.testing.assert_close(packed(x), linear(x))
+    assert packed._packed is not None
+    torch.set_num_threads(threads)
 
 
 def test_machines_and_types_without_such_products_keep_the_model(monkeypatch):
