@@ -138,6 +138,8 @@ def decode_image(read: Callable[[], bytes], what: str) -> "Image":
 def to_rgb(image: "Image", what: str) -> "Image":
     """Return an image as 8-bit red, green and blue; 16-bit greys are scaled.
 
+    It is turned upright as its EXIF data say, which cameras write instead of turning the pixels.
+
     Args:
         image: of any mode.
         what: names it in the error.
@@ -145,16 +147,20 @@ def to_rgb(image: "Image", what: str) -> "Image":
     Raises:
         DataError: its pixels have 32 bits or signs, so that their range is not known.
     """
+    pillow, file_format = import_pillow(), image.format
+    from PIL import ImageOps
+
+    image = ImageOps.exif_transpose(image)
     if not image.mode.startswith(("I", "F")):
         return image.convert("RGB")
     # Of PNG and PGM, mode I is 16 bits, too.
-    if image.mode == "F" or (image.mode == "I" and image.format not in ("PNG", "PPM")):
+    if image.mode == "F" or (image.mode == "I" and file_format not in ("PNG", "PPM")):
         raise DataError(
             f"{what}: 32-bit or signed pixels; expected 8 or 16 bits without sign; convert or "
             "remove it"
         )
     grey = np.asarray(image).astype(np.uint32)  # convert("RGB") would clip them
-    return import_pillow().fromarray(((grey + 128) // 257).astype(np.uint8)).convert("RGB")
+    return pillow.fromarray(((grey + 128) // 257).astype(np.uint8)).convert("RGB")
 
 
 def import_pillow() -> ModuleType:

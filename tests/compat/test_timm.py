@@ -47,7 +47,10 @@ def test_stored_weights_give_the_stored_outputs(name):
     ],
 )
 def test_whole_models_of_timm_give_the_same_outputs(arch, tmp_path):
-    timm = pytest.importorskip("timm")
+    try:
+        import timm
+    except Exception as error:  # torchvision of another build than PyTorch raises others
+        pytest.skip(f"timm cannot be imported here: {error}")
     torch.manual_seed(0)
     theirs = timm.create_model(arch, num_classes=10).eval()
     with torch.no_grad():

@@ -82,6 +82,30 @@ def test_16_bit_greys_are_scaled(tmp_path, kind):
     assert np.array_equal(np.asarray(found), RAMP[..., None].repeat(3, 2))
 
 
+@pytest.mark.parametrize(
+    ("orientation", "stored"),  # EXIF 2.32: where row 0 and column 0 of what is stored belong
+    [
+        (1, lambda upright: upright),
+        (2, lambda upright: upright[:, ::-1]),
+        (3, lambda upright: upright[::-1, ::-1]),
+        (4, lambda upright: upright[::-1]),
+        (5, lambda upright: upright.swapaxes(0, 1)),
+        (6, lambda upright: np.rot90(upright)),
+        (7, lambda upright: upright[::-1, ::-1].swapaxes(0, 1)),
+        (8, lambda upright: np.rot90(upright, -1)),
+    ],
+)
+def test_photos_are_turned_upright(tmp_path, orientation, stored):
+    upright = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3)
+    image = Image.fromarray(np.ascontiguousarray(stored(upright)))
+    exif = image.getexif()
+    exif[0x0112] = orientation
+    path = tmp_path / "photo.png"
+    image.save(path, exif=exif)
+    assert np.array_equal(np.asarray(read_image(path)), upright)
+    assert np.array_equal(np.asarray(to_rgb(Image.open(path), "image")), upright)
+
+
 @pytest.mark.parametrize("kind", [np.int32, np.float32])
 def test_pixels_of_32_bits_are_refused(squares, kind):
     grey = Image.fromarray(RAMP.astype(kind))
