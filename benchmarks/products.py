@@ -1,0 +1,95 @@
+r"""Products of decoding on CPUs: the kernels, oneDNN's packed products, and plain PyTorch.
+
+    python benchmarks/products.py --shapes 256x256 256x1024 --rows 1 5 48 250
+
+Each figure is the processor time of one thread for x W^T + b with as many rows of x, the sides in
+turn, medians over rounds. 8-bit integers include making them of float32; plain PyTorch has none.
+"""
+
+import argparse
+import copy
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from relu_nmt import native
+from relu_nmt.decoding.int8 import Int8Linear
+from relu_nmt.decoding.packed_linear import PackedLinear, can_pack
+
+TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.float32}
+KERNELS = {"float32": "linear_float", "bfloat16": "linear_bfloat16", "int8": "linear_int8"}
+SECONDS_OF_ROUND = 0.02
+
+
+def sides(name: str, linear: nn.Linear) -> dict[str, Callable[[Tensor], Tensor]]:
+    """Return what computes the map with numbers of a type, by name."""
+    if name == "int8":
+        int8 = Int8Linear(linear)
+        return {"kernel": int8._by_kernel, "oneDNN": int8._by_onednn}
+    packed = PackedLinear(linear, TYPES[name])
+    weights, bias = packed._pack_for_onednn()
+    plain = copy.deepcopy(linear).to(TYPES[name])
+
+    def onednn(x: Tensor) -> Tensor:
+        return torch.ops.mkldnn._linear_pointwise(x, weights, bias, "none", [], "")
+
+    return {"kernel": packed._by_kernel, "oneDNN": onednn, "PyTorch": plain}
+
+
+def microseconds(functions: dict[str, Callable[[Tensor], Tensor]], x: Tensor, rounds: int) -> dict:
+    """Return the median time of a call of each function."""
+    started = time.process_time()
+    for function in functions.values():  # the first call prepares
+        function(x)
+        function(x)
+    once = (time.process_time() - started) / (2 * len(functions))
+    calls = max(1, int(SECONDS_OF_ROUND / max(once, 1e-7)))
+    found: dict[str, list[float]] = {side: [] for side in functions}
+    for _ in range(rounds):
+        for side, function in functions.items():
+            started = time.process_time()
+            for _ in range(calls):
+                function(x)
+            found[side].append((time.process_time() - started) / calls * 1e6)
+    return {side: statistics.median(times) for side, times in found.items()}
+
+
+@torch.no_grad()
+def main() -> None:
+    """Run the benchmark and print its table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--types", nargs="+", choices=list(TYPES), default=list(TYPES), help="of numbers")
+    shapes = ["256x256", "256x768", "256x1024", "1024x256", "256x7880"]
+    add("--shapes", nargs="+", default=shapes, metavar="DxD'", help="inputs and outputs")
+    add("--rows", type=int, nargs="+", default=[1, 5, 16, 48, 100, 250], help="of x")
+    add("--rounds", type=int, default=7, help="of each figure")
+    arguments = parser.parse_args()
+    for name in arguments.types:
+        if not (can_pack() and native.has_kernel(KERNELS[name])):
+            parser.error(f"--types: no kernel for {name} here; leave it out")
+    torch.set_num_threads(1)
+    print("| numbers | inputs, outputs, rows | kernel, µs | of oneDNN | of PyTorch |")
+    print("| --- | --- | --- | --- | --- |")
+    for name in arguments.types:
+        for shape in arguments.shapes:
+            inputs, outputs = map(int, shape.split("x"))
+            linear = nn.Linear(inputs, outputs)
+            for rows in arguments.rows:
+                x = torch.randn(rows, inputs, dtype=TYPES[name])
+                found = microseconds(sides(name, linear), x, arguments.rounds)
+                ratios = [
+                    f"{found['kernel'] / found[side]:.2f}" if side in found else "-"
+                    for side in ("oneDNN", "PyTorch")
+                ]
+                cells = [name, f"{inputs}, {outputs}, {rows}", f"{found['kernel']:.0f}", *ratios]
+                print(f"| {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""The benchmark of products: a row for each type, shape and number of rows, with ratios."""
+
+import pytest
+import torch
+
+from relu_nmt import native
+from tests.example_modules import example_modules
+
+
+@pytest.fixture
+def products():
+    with example_modules("../benchmarks", "products") as modules:
+        yield modules.products
+
+
+def test_a_table_of_ratios(products, monkeypatch, capsys):
+    if not all(map(native.has_kernel, products.KERNELS.values())):
+        pytest.skip("needs the kernels")
+    monkeypatch.setattr(products, "SECONDS_OF_ROUND", 1e-4)
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)  # other tests follow
+    monkeypatch.setattr("sys.argv", ["products.py", "--shapes", "8x4", "--rows", "1", "3"])
+    products.main()
+    rows = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines()[2:]]
+    assert [row[:2] for row in rows] == [
+        [name, f"8, 4, {count}"] for name in ("float32", "bfloat16", "int8") for count in (1, 3)
+    ]
+    for name, _, *figures in rows:
+        numbers = figures[:2] if name == "int8" else figures
+        assert all(float(number) > 0 for number in numbers)
+
+
+def test_machines_without_kernels_are_told_of(products, monkeypatch, capsys):
+    monkeypatch.setattr(native, "has_kernel", lambda name: False)
+    monkeypatch.setattr("sys.argv", ["products.py"])
+    with pytest.raises(SystemExit, match="2"):
+        products.main()
+    assert "--types: no kernel for float32 here; leave it out" in capsys.readouterr().err
