@@ -21,6 +21,7 @@ from relu_nmt.cli.command import make_parser, run_command
 from relu_nmt.config import (
     REQUIRED,
     add_settings,
+    flag_of,
     group,
     like,
     option,
@@ -75,6 +76,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "clip_norm": 1.0,
     },
 }
+
+CLASSIFIER = {
+    "vit": ("tanh_layer", "head_bias"),
+    "xcit": ("class_layers", "class_attention", "class_layers_norm_patches"),
+}
+"""Settings of a vision model that are those of its classifier, by group."""
 
 
 @settings
@@ -138,6 +145,13 @@ class DetectionSettings(TrainingSettings):
         """See that nothing is asked for that there is not."""
         if not self.trainer.validation.disable_validation:
             raise ConfigError("there is no validation in training; evaluate.py judges a checkpoint")
+        plain = VisionTransformerConfig.of(**architectures[self.task.arch])
+        for group_name, names in CLASSIFIER.items():
+            asked, usual = getattr(self.model, group_name), getattr(plain, group_name)
+            for name in names:
+                if getattr(asked, name) != getattr(usual, name):
+                    flag = flag_of(name)
+                    raise ConfigError(f"{flag}: a detector has no classifier; leave it out")
 
 
 class DetectionTraining(Training):

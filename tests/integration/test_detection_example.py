@@ -168,12 +168,21 @@ def test_a_missing_library_is_told(example, data, tmp_path, capsys):
         (["--no-disable-validation"], "there is no validation in training"),
         (["--max-size", "63"], "--max-size 63: expected 64, the largest of --min-size, or more"),
         (["--pixel-mean", "1,2"], "expected three numbers"),
+        (["--head-bias", "3"], "--head-bias: a detector has no classifier; leave it out"),
+        (["--tanh-layer"], "--tanh-layer: a detector has no classifier; leave it out"),
     ],
 )
 def test_mistakes_are_told_in_a_line(example, data, tmp_path, capsys, words, message):
     words = [str(data), *TINY.split(), "--save-dir", str(tmp_path), *words]
     assert example.train.main(words) == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_no_classifier_of_xcit_can_be_shaped(example, data, tmp_path, capsys):
+    words = [str(data), "--cpu", "--class-layers", "5", "--save-dir", str(tmp_path)]
+    assert example.train.main(words) == 2
+    expected = "--class-layers: a detector has no classifier; leave it out"
+    assert expected in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_no_annotations_is_an_error(example, tmp_path):

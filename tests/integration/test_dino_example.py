@@ -398,6 +398,7 @@ def test_two_processes_train_as_one_with_accumulation(images, tmp_path):
     ("flags", "message"),
     [
         ("--max-epoch 0", "--max-epoch 0: teacher and weight decay follow it"),
+        ("--head-bias 1", "--head-bias: the head is not trained; leave it out"),
         ("--store-ema", "--store-ema: the teacher is an average already"),
         ("--no-disable-validation", "without labels there is nothing to validate on"),
         ("--local-areas 0.4,0.05", "--local-areas: expected two numbers"),
