@@ -77,7 +77,7 @@ class Int8Linear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map [..., D] float32 to [..., D'] float32."""
         x, few = x.float(), x.numel() * len(self.scale) <= MOST_PRODUCTS
-        if (few or torch.get_num_threads() == 1) and native.has_kernel(KERNEL):
+        if (few or native.is_wanted()) and native.has_kernel(KERNEL):
             return self._by_kernel(x.contiguous())
         return self._by_onednn(x)
 
