@@ -22,11 +22,11 @@ MOST_THREADS = 2
 DTYPES = {torch.float32: "float", torch.bfloat16: "bfloat16"}
 """What they compute with, and how their names tell."""
 PROCESSORS = {"AVX512": "avx512", "AVX2": "avx2"}
-INSTRUCTIONS: dict[str, Callable[[], bool]] = {
-    "linear_bfloat16": torch.cpu._is_avx512_bf16_supported,
-    "linear_int8": torch.cpu._is_vnni_supported,
+INSTRUCTIONS = {
+    "linear_bfloat16": "_is_avx512_bf16_supported",
+    "linear_int8": "_is_vnni_supported",
 }
-"""What kernels need besides."""
+"""What kernels need besides: what ``torch.cpu`` has to say yes to."""
 
 
 @cache
@@ -78,7 +78,7 @@ def _find(name: str) -> Callable[..., None] | None:
     loaded = library()
     assert loaded is not None, "whoever calls has looked"
     processor = PROCESSORS.get(torch.backends.cpu.get_cpu_capability(), "any")
-    if not INSTRUCTIONS.get(name, lambda: True)():
+    if name in INSTRUCTIONS and not getattr(torch.cpu, INSTRUCTIONS[name], lambda: False)():
         return None
     # Some are compiled in one form only.
     function = getattr(loaded, f"{name}_{processor}", None) or getattr(loaded, f"{name}_any", None)
