@@ -119,7 +119,7 @@ class TrainingState:
             if patience := known.pop("patience", None):
                 known["bad_validations"] = patience["bad_validations"]
             return cls(**known)
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise CheckpointError(
                 f"{origin}: its training state cannot be read ({error}); it was written by "
                 "another version of relu_nmt, use it with --finetune-from-model"

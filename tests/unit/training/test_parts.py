@@ -188,6 +188,19 @@ def test_the_count_of_earlier_checkpoints_is_understood():
     assert TrainingState.from_dict(stored, "x") == state
 
 
+@pytest.mark.parametrize("value", [None, [], "", 3, {"a": 1}, {"a": [1, 2, 3]}])
+@pytest.mark.parametrize("at", [("inner",), ("inner", "sums"), ("epoch_meters", "sums")])
+def test_a_state_of_another_form_is_refused(at, value):
+    stored = dataclasses.asdict(TrainingState())
+    *outer, last = at
+    inner = stored
+    for name in outer:
+        inner = inner[name]
+    inner[last] = value
+    with pytest.raises(CheckpointError, match=r"^x: its training state cannot be read"):
+        TrainingState.from_dict(stored, "x")
+
+
 def folder_at(path, metric="bleu", **settings):
     return CheckpointFolder(
         CheckpointConfig(save_dir=str(path), **settings),
