@@ -62,6 +62,12 @@ class StudySettings:
     variants: tuple[str, ...] = option(
         (), "train these only, by their names in the report", several=True, metavar="NAME"
     )
+    classes: str = option(
+        "",
+        "judge by the classes in FILE only, as relu-nmt-vision-evaluate does, such as those of "
+        "ImageNet-1k for models of ImageNet-21k",
+        metavar="FILE",
+    )
     running: JobsConfig = group("running", JobsConfig)
     save_dir: str = option(
         "vision-study", "the report is in DIR/STUDY-SETTING, with all trainings", metavar="DIR"
@@ -79,8 +85,8 @@ class StudySettings:
         Raises:
             ConfigError: one is not.
         """
-        known = STUDIES[self.study].variants
-        if unknown := set(self.variants) - known.keys():
+        known = STUDIES[self.study].names(self.setting)
+        if unknown := set(self.variants).difference(known):
             raise ConfigError(
                 f"--variants '{min(unknown)}': {self.study} has {', '.join(known)} (names with "
                 "spaces in quotes)"
@@ -96,16 +102,21 @@ def plan(settings: StudySettings) -> list[Step]:
     """Return the trainings, all of a seed before those of the next one.
 
     Raises:
-        DataError: there are no images.
+        DataError: there are no images, or no file of classes.
     """
     study = STUDIES[settings.study]
     train, test = (_part(settings.data, names) for names in (("train",), TESTS))
+    if settings.classes and not Path(settings.classes).is_file():
+        raise DataError(f"--classes {settings.classes}: no such file")
     steps = []
     for seed in settings.seeds:
-        for name in settings.variants or study.variants:
+        for name in settings.variants or study.names(settings.setting):
             model = SweepModel(name, seed, ())
             step = Step(model, None, settings.folder / model.name)
-            commands = [_train(settings, study, step, train), _evaluate(step, test)]
+            commands = [
+                _train(settings, study, step, train),
+                _evaluate(step, test, settings.classes),
+            ]
             if study.norms:
                 commands.append(_measure(step, test))
             steps.append(Step(model, None, step.folder, tuple(commands)))
@@ -151,11 +162,12 @@ def _train(settings: StudySettings, study: Study, step: Step, data: str) -> Comm
     return launched(command, settings.running.training_processes)
 
 
-def _evaluate(step: Step, data: str) -> Command:
+def _evaluate(step: Step, data: str, classes: str) -> Command:
     """Return the command for the accuracy after the last update, the same budget for all."""
     checkpoint = str(step.checkpoints / "checkpoint_last.safetensors")
     results = ("--data", data, "--results", str(step.folder / ACCURACY), "--no-progress-bar")
-    return tool("vision_evaluate", checkpoint, *results)
+    only = ("--classes", classes) if classes else ()
+    return tool("vision_evaluate", checkpoint, *results, *only)
 
 
 def _measure(step: Step, data: str) -> Command:

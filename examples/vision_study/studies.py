@@ -28,7 +28,7 @@ class Setting:
     """How all variants are trained.
 
     Args:
-        models: flags by the name of a model.
+        models: flags by the name of a model; variants of others are not in this setting.
         flags: of all.
         updates: of a training; None if a recipe's epochs say it.
         valid_fraction: share of the training images that is held out for the curves.
@@ -65,6 +65,11 @@ class Study:
     axis: str = ""
     log_axis: bool = False
     norms: bool = False
+
+    def names(self, setting: str) -> tuple[str, ...]:
+        """Return the variants of a setting."""
+        models = self.settings[setting].models
+        return tuple(name for name, variant in self.variants.items() if variant.model in models)
 
 
 _SMALL = "--image-size 32 --patch-size 8"
@@ -105,18 +110,21 @@ _COMPARISON = Study(
 _SHORT = "--batch-size 64 --lr 1e-3 --clip-norm 1.0 --layers 4"
 
 MAPS = ("relu", "relu2", "gelu", "softplus", "relu6", "sigmoid", "identity")
-ALPHAS = (0.0, 0.5, 1.0, 1.5)
+ALPHAS = (0.0, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
 
 
-def _alpha(what: str, options: str, softmax: str) -> Study:
+_NORMED = {"softmax qk-norm": "softmax:qk_norm=true"}
+
+
+def _alpha(what: str, options: str, softmax: Mapping[str, str]) -> Study:
     """Return the study of the exponent of the length for all maps.
 
     Args:
         what: of the title.
         options: of all pointwise attentions.
-        softmax: spec of the baseline.
+        softmax: by name, specs that they are compared with; the first is the baseline.
     """
-    variants = {"softmax": Variant(f"--attention {softmax}")}
+    variants = {name: Variant(f"--attention {spec}") for name, spec in softmax.items()}
     for h in MAPS:
         for alpha in ALPHAS:
             flags = f"--attention pointwise:h={h},alpha={alpha:g},{options}"
@@ -131,10 +139,12 @@ def _alpha(what: str, options: str, softmax: str) -> Study:
             "small": Setting({"ViT": f"--arch vit_ti {_SMALL}"}, _SHORT, updates=400),
             "paper": Setting(
                 {"ViT": "--arch vit_small_bigvision_i21k --recipe bigvision_i21k"},
+                # What the paper's code sets for S/16; the recipe has B/16's.
                 "--rand-augment-magnitude 0 --mixup 0 --bf16 --num-workers 8",
                 valid_fraction=0.001,
             ),
         },
+        {"ViT": next(iter(softmax))},
         axis="alpha",
     )
 
@@ -172,17 +182,32 @@ def _scale() -> Study:
     )
 
 
+POWERS = range(1, 7)
+_CUBES = {  # top-1 of softmax, and of the cube with each scale
+    "ViT": ("80.3", {"fixed": "80.2", "dynamic": "80.3", "none": "78.1"}, "ViT-B"),
+    "Swin": ("83.5", {"fixed": "83.6", "dynamic": "83.6", "none": "79.9"}, "Swin-B"),
+    "XCiT": ("82.7", {"fixed": "82.8", "dynamic": "82.9", "none": "79.5"}, "XCiT-M"),
+}
+
+
 def _degrees() -> Study:
-    """Return the study of the power of the scores, with each kind of scale."""
-    variants = {"softmax": Variant("--attention softmax", published="80.3, ViT-B")}
-    for scale, published in {"fixed": "80.2", "dynamic": "80.3", "none": "78.1"}.items():
-        for power in range(1, 7):
-            variants[f"x^{power} {scale}"] = Variant(
-                f"--attention polynomial:power={power},scale={scale}",
-                published=f"{published}, ViT-B" if power == 3 else "",
-                line=f"scale {scale}",
-                x=power,
-            )
+    """Return the study of the power of the scores, with each kind of scale, in three families."""
+    variants = {}
+    for model, (softmax, cubes, whose) in _CUBES.items():
+        channels = model == "XCiT"
+        spec = "xca" if channels else "softmax"
+        variants[f"{model} softmax"] = Variant(f"--attention {spec}", model, f"{softmax}, {whose}")
+        spec = "xca:kernel=polynomial," if channels else "polynomial:"
+        for scale, published in cubes.items():
+            for power in POWERS:
+                variants[f"{model} x^{power} {scale}"] = Variant(
+                    f"--attention {spec}power={power},scale={scale}",
+                    model,
+                    published=f"{published}, {whose}" if power == 3 else "",
+                    line=f"{model}, scale {scale}",
+                    x=power,
+                )
+    small = "--image-size 32"
     return Study(
         "Degrees of the polynomial",
         "Which powers of the scores learn as well as softmax, and with which scale: fixed "
@@ -190,9 +215,27 @@ def _degrees() -> Study:
         "Saratchandran et al. 2024, Tables 2 and 5",
         variants,
         {
-            "small": Setting({"ViT": f"--arch vit_ti {_SMALL}"}, _SHORT, updates=400),
-            "paper": Setting({"ViT": "--arch vit_ti_p4_64"}, _TINY_IMAGENET),
+            "small": Setting(
+                {
+                    "ViT": f"--arch vit_ti {small} --patch-size 8 --layers 4",
+                    "Swin": f"--arch swin_tiny {small} --embed-dim 48 --patch-size 4 "
+                    "--window-size 4 --stage-layers 2,2 --stage-heads 3,6",
+                    "XCiT": f"--arch xcit_nano_12 {small} --patch-size 8 --layers 4",
+                },
+                "--batch-size 64 --lr 1e-3 --clip-norm 1.0",
+                updates=300,
+            ),
+            "paper": Setting(
+                {
+                    "ViT": "--arch vit_b --recipe deit --drop-path 0.1",
+                    "Swin": "--arch swin_base --recipe swin",
+                    "XCiT": "--arch xcit_medium_24 --recipe xcit",
+                },
+                "--batch-size 128 --bf16 --num-workers 8",
+                valid_fraction=0.01,
+            ),
         },
+        {model: f"{model} softmax" for model in _CUBES},
         axis="power",
     )
 
@@ -231,7 +274,9 @@ def _sima() -> Study:
         "Linformer": ("linformer:length=256,rank=64", "78.2, among models of 13M"),
         "Performer": ("performer", "76.1, among models of 13M"),
         "Nystromformer": ("nystromformer:landmarks=16", "78.6, among models of 13M"),
+        "SOFT": ("soft", "79.3, among models of 13M"),
         "efficient": ("efficient", ""),
+        "cosFormer": ("cosformer:grid=true", ""),
         "cosFormer, no weighting": ("cosformer:reweight=false", "76.1"),
     }
     variants = {
@@ -259,6 +304,20 @@ def _sima() -> Study:
             "XCiT, no LPI",
             "80.9, XCiT-S12/16" if name == "SimA" else "",
         )
+    others = {  # in the paper's setting alone
+        "XCiT-T24/16": ("xca", "79.4", "79.8"),
+        "XCiT-T12/8": ("xca", "79.7", "79.4"),
+        "CvT-13": ("softmax", "81.6", "81.4"),
+    }
+    baselines = {}
+    for model, (spec, *published) in others.items():
+        of_class = "" if model == "CvT-13" else " --class-attention sima"
+        baselines[model] = f"{model} {spec}"
+        for name, flags, top1 in (
+            (spec, f"--attention {spec}", published[0]),
+            ("SimA", f"--attention sima{of_class}", published[1]),
+        ):
+            variants[f"{model} {name}"] = Variant(flags, model, top1)
 
     def models(vit: str, xcit: str) -> dict[str, str]:
         return {
@@ -270,7 +329,11 @@ def _sima() -> Study:
         }
 
     small = models(f"--arch vit_ti {_SMALL}", f"--arch xcit_nano_12 {_SMALL}")
-    large = models("--arch deit_s --recipe deit", "--arch xcit_small_12 --recipe xcit")
+    large = models("--arch deit_s --recipe deit", "--arch xcit_small_12 --recipe xcit") | {
+        "XCiT-T24/16": "--arch xcit_tiny_24 --recipe xcit",
+        "XCiT-T12/8": "--arch xcit_tiny_12_p8_224 --recipe xcit",
+        "CvT-13": "--arch cvt_13 --recipe cvt",
+    }
     return Study(
         "SimA and its parts",
         "What do the l1 norm, several heads, GELU and local patch interaction give SimA, and how "
@@ -287,15 +350,18 @@ def _sima() -> Study:
             "ViT, ReLU": "softmax, ReLU",
             "XCiT": "XCiT XCA",
             "XCiT, no LPI": "XCiT XCA, no LPI",
+            **baselines,
         },
     )
 
 
 STUDIES = {
     "comparison": _COMPARISON,
-    "alpha": _alpha("with query-key normalisation", "qk_norm=true", "softmax:qk_norm=true"),
-    "alpha-raw": _alpha("without query-key normalisation", "qk_norm=false", "softmax"),
-    "alpha-gate": _alpha("with a gate", "qk_norm=true,gate=silu", "softmax:qk_norm=true"),
+    "alpha": _alpha("with query-key normalisation", "qk_norm=true", _NORMED),
+    "alpha-raw": _alpha(
+        "without query-key normalisation", "qk_norm=false", {**_NORMED, "softmax": "softmax"}
+    ),
+    "alpha-gate": _alpha("with a gate", "qk_norm=true,gate=silu", _NORMED),
     "scale": _scale(),
     "degrees": _degrees(),
     "norms": _NORMS,

@@ -3,7 +3,8 @@ r"""Time attention blocks by number of tokens N and width D.
     python examples/vision_study/timings.py
     python examples/vision_study/timings.py --setting paper      # on a GPU
 
-SimA is timed in both orders of its products. It writes timings.html and timings.csv.
+SimA is timed in both orders of its products, and softmax as plain products, as the other attentions
+are, and by PyTorch's fused kernel. It writes timings.html and timings.csv.
 
 Reference: Koohpayegani and Pirsiavash 2024, "SimA", Figure 1 and section 4: one block, products in
 the order (Q K^T) V, and on a GPU up to images of 1,536 pixels and D = 8192.
@@ -20,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from relu_nmt.attention.backends import set_attention_backend
 from relu_nmt.attention.base import Attention, build_attention
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.sima import SimAAttention, SimAConfig
@@ -34,9 +36,11 @@ from relu_nmt.sweep.environment import describe_environment
 from relu_nmt.sweep.figures import Line, Panel, image
 
 REPORT, TABLE = "timings.html", "timings.csv"
+PLAIN, FUSED = "softmax", "softmax, fused"
 TOKENS_FIRST, CHANNELS_FIRST = "SimA, (QK)V", "SimA, Q(KV)"
 SPECS = {
-    "softmax": "softmax",
+    PLAIN: "softmax",
+    FUSED: "softmax",
     "ELU": "linear",
     TOKENS_FIRST: "sima",
     CHANNELS_FIRST: "sima",
@@ -51,7 +55,7 @@ SPECS = {
 """Attentions by the names of the table; those of Koohpayegani and Pirsiavash 2024 and others."""
 PUBLISHED = {
     (256, 64): {
-        "softmax": (177.4, 35.8, 180.6),
+        PLAIN: (177.4, 35.8, 180.6),
         "ELU": (144.5, 26.2, 160.0),
         TOKENS_FIRST: (63.6, 20.4, 51.9),
     },
@@ -147,6 +151,7 @@ class ChannelsFirst(SimAAttention):
         return True
 
 
+BACKENDS = {PLAIN: "reference", FUSED: "fused"}
 ORDERS = {TOKENS_FIRST: TokensFirst, CHANNELS_FIRST: ChannelsFirst}
 
 
@@ -169,6 +174,8 @@ def make_block(name: str, size: Size, device: torch.device) -> Callable[[Tensor]
         spec = AttentionSpec.parse(SPECS[name].format(tokens=size.tokens))
         attention = build_attention(spec, "encoder", 0, size.heads, head_dim, 0.0)
     block = SelfAttention(size.width, attention).to(device).eval()
+    if name in BACKENDS:
+        set_attention_backend(block, BACKENDS[name])
     visibility = Visibility(size.tokens, size.tokens, device=device)
     return lambda x: block(x, visibility)
 

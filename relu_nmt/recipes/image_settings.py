@@ -3,6 +3,7 @@
 from relu_nmt.attention.spec import AttentionBackendConfig
 from relu_nmt.config import REQUIRED, from_flat, group, like, option, settings
 from relu_nmt.config.shared import PrecisionOptions, ProgressBarOptions
+from relu_nmt.errors import ConfigError
 from relu_nmt.training.config import RunConfig
 from relu_nmt.vision.config import PreprocessingConfig, check_sides, sides_option
 
@@ -141,8 +142,15 @@ class ProbeOptions(ProgressBarOptions):
         ConfigError: a value out of range.
     """
 
-    train: str = option(REQUIRED, "images to learn from", metavar="PATH")
-    test: str = option(REQUIRED, "images to be right about", metavar="PATH")
+    train: tuple[str, ...] = option(
+        REQUIRED,
+        "images to learn from; several data sets are judged one after the other, then their mean",
+        several=True,
+        metavar="PATH",
+    )
+    test: tuple[str, ...] = option(
+        REQUIRED, "images to be right about, of each of --train", several=True, metavar="PATH"
+    )
     method: str = option(
         REQUIRED,
         "knn, votes of the nearest images of --train; ridge, linear regression from a few images "
@@ -184,8 +192,13 @@ class ProbeOptions(ProgressBarOptions):
     results: str | None = like(EvaluationOptions, "results", None)
 
     def check(self) -> None:
-        """See that an image has two sides."""
+        """See that an image has two sides, and that each data set has both its parts."""
         check_sides(self, "image_size")
+        if len(self.train) != len(self.test):
+            raise ConfigError(
+                f"--train has {len(self.train)} and --test {len(self.test)} data sets; give one "
+                "for each, in the same order"
+            )
 
 
 @settings

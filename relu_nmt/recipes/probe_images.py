@@ -35,9 +35,10 @@ TOP = 5
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """How well frozen features tell classes apart.
+    """How well frozen features tell the classes of a data set apart.
 
     Args:
+        test: the path of the images that are judged.
         method: ``knn``, ``ridge`` or ``linear``.
         classes: number of classes.
         train_images: images of ``--train``, of which ridge regression uses a few.
@@ -48,6 +49,7 @@ class ProbeResult:
         by_seed: top-1 of each seed of ridge regression.
     """
 
+    test: str
     method: str
     classes: int
     train_images: int
@@ -61,11 +63,11 @@ class ProbeResult:
         seeds = f" ({seeds})" if len(self.by_seed) > 1 else ""
         top5 = "" if self.top5 is None else f", top-5 {self.top5:.2f}"
         images = f"{self.test_images:,} images of {self.classes:,} classes"
-        return f"{self.method}: {images}: top-1 {self.top1:.2f}{seeds}{top5}"
+        return f"{self.test}: {self.method}: {images}: top-1 {self.top1:.2f}{seeds}{top5}"
 
 
-def run(settings: Settings, *, progress: bool = True) -> ProbeResult:
-    """Judge the features of a checkpoint.
+def run(settings: Settings, *, progress: bool = True) -> list[ProbeResult]:
+    """Judge the features of a checkpoint on each data set.
 
     Args:
         settings: the checkpoint, the images and the method.
@@ -79,24 +81,39 @@ def run(settings: Settings, *, progress: bool = True) -> ProbeResult:
     """
     options = settings.options
     check_writable("--results", options.results)
-    train, *_ = open_images(options.train).values()
-    test = _test_set(options.test)
-    test = with_classes_of(test, train.classes, options.train)
+    sets = [_data_set(*paths) for paths in zip(options.train, options.test, strict=True)]
     with hidden_progress(not progress):
         classifier = load_classifier(settings.path, settings.model, options.image_size)
-        method = {"knn": _knn, "ridge": _ridge, "linear": _linear}[options.method]
-        accuracies = method(classifier, train, test, options)
+        results = []
+        for path, (train, test) in zip(options.test, sets, strict=True):
+            results.append(_judged(path, classifier, train, test, options))
+            if progress:
+                print(results[-1], flush=True)
+    mean = float(np.mean([result.top1 for result in results]))
+    if progress and len(results) > 1:
+        print(f"mean of {len(results)} data sets: top-1 {mean:.2f}")
+    if options.results is not None:
+        values = {"settings": to_dict(settings, stored_only=True), "top1": mean}
+        values["results"] = [dataclasses.asdict(result) for result in results]
+        write_results(options.results, values)
+    return results
+
+
+def _data_set(train_path: str, test_path: str) -> tuple[ImageSet, ImageSet]:
+    train, *_ = open_images(train_path).values()
+    return train, with_classes_of(_test_set(test_path), train.classes, train_path)
+
+
+def _judged(
+    path: str, classifier: ImageClassifier, train: ImageSet, test: ImageSet, options: ProbeOptions
+) -> ProbeResult:
+    method = {"knn": _knn, "ridge": _ridge, "linear": _linear}[options.method]
+    accuracies = method(classifier, train, test, options)
     top1, top5 = np.mean(accuracies, axis=0).tolist()
     by_seed = tuple(own[0] for own in accuracies) if options.method == "ridge" else ()
     counts = len(train.classes), len(train), len(test)
     top5 = top5 if len(train.classes) > TOP else None
-    result = ProbeResult(options.method, *counts, top1, top5, by_seed)
-    if progress:
-        print(result)
-    if options.results is not None:
-        values = {"settings": to_dict(settings, stored_only=True), **dataclasses.asdict(result)}
-        write_results(options.results, values)
-    return result
+    return ProbeResult(path, options.method, *counts, top1, top5, by_seed)
 
 
 def _test_set(path: str) -> ImageSet:

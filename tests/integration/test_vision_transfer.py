@@ -67,19 +67,21 @@ def test_nearest_neighbours(trained, tmp_path):
     done = probe(trained, "knn", *flags, "--results", file)
     known, test = features(trained, "train"), features(trained, "test")
     expected = right(neighbour_scores(*known, test[0], 3, 7, 0.1), test[1])
-    found = json.loads(file.read_text())
-    assert found["top1"] == pytest.approx(expected)
+    values = json.loads(file.read_text())
+    [found] = values["results"]
+    assert found["top1"] == values["top1"] == pytest.approx(expected)
     assert (found["classes"], found["train_images"], found["test_images"]) == (3, 45, 24)
     assert found["top5"] is None  # of three classes
-    assert found["settings"]["options"]["neighbours"] == 7
-    assert done.stdout == f"knn: 24 images of 3 classes: top-1 {expected:.2f}\n"
+    assert values["settings"]["options"]["neighbours"] == 7
+    path = trained / "images/test"
+    assert done.stdout == f"{path}: knn: 24 images of 3 classes: top-1 {expected:.2f}\n"
 
 
 def test_ridge_regression_from_a_few_images(trained, tmp_path):
     file = tmp_path / "ridge.json"
     flags = ["--shots=4", "--seeds=0,5", "--l2=10", "--eval-crop-ratio=1"]
     done = probe(trained, "ridge", *flags, "--results", file)
-    found = json.loads(file.read_text())
+    [found] = json.loads(file.read_text())["results"]
     labels = open_images(trained / "images")["train"].labels
     test = features(trained, "test")
     expected = []
@@ -98,7 +100,27 @@ def test_a_linear_classifier_learns_on_random_views(trained):
     assert float(one.split("top-1 ")[1]) > 90
     flags = ["--epochs=1", "--seed=2", "--bf16", "--features=joined", "--image-size=16x9"]
     other = probe(trained, "linear", *flags).stdout
-    assert other.startswith("linear: 24 images of 3 classes")
+    assert "linear: 24 images of 3 classes" in other
+
+
+def test_several_data_sets_are_judged_by_themselves_and_have_a_mean(trained, tmp_path):
+    for name in ("train", "test"):  # another set, of two of the classes
+        for number, kind in enumerate(sorted((trained / "images" / name).iterdir())[:2]):
+            shutil.copytree(kind, tmp_path / name / str(number))
+    single = [
+        float(probe(trained, "knn", *flags).stdout.split("top-1 ")[1])
+        for flags in ([], ["--train", tmp_path / "train", "--test", tmp_path / "test"])
+    ]
+    flags = ["--train", trained / "images", tmp_path / "train"]
+    flags += ["--test", trained / "images/test", tmp_path / "test"]
+    file = tmp_path / "both.json"
+    *lines, mean = probe(trained, "knn", *flags, "--results", file).stdout.splitlines()
+    assert [float(line.split("top-1 ")[1]) for line in lines] == single
+    assert mean.startswith("mean of 2 data sets: top-1 ")
+    assert [one["test"] for one in json.loads(file.read_text())["results"]] == list(
+        map(str, (trained / "images/test", tmp_path / "test"))
+    )
+    assert json.loads(file.read_text())["top1"] == pytest.approx(np.mean(single), abs=0.01)
 
 
 @pytest.mark.parametrize(
@@ -111,6 +133,7 @@ def test_a_linear_classifier_learns_on_random_views(trained):
         ("ridge", ["--lr=3"], "--lr 3 does nothing with --method ridge"),
         ("linear", ["--lr=1e38", "--epochs=3"], "--lr 1e+38: scores are not finite; lower it"),
         ("knn", ["--results=/proc/at/all.json"], "--results /proc/at/all.json: cannot write"),
+        ("knn", ["--test", "a", "b"], "--train has 1 and --test 2 data sets; give one for each"),
         ("knn", ["--test=nowhere"], "nowhere: no such folder or file of images"),
     ],
 )
