@@ -28,7 +28,7 @@ def sides(name: str, linear: nn.Linear) -> dict[str, Callable[[Tensor], Tensor]]
     """Return what computes the map with numbers of a type, by name."""
     if name == "int8":
         int8 = Int8Linear(linear)
-        return {"kernel": int8._by_kernel, "oneDNN": int8._by_onednn}
+        return {"kernel": int8.by_kernel, "oneDNN": int8._by_onednn}
     packed = PackedLinear(linear, TYPES[name])
     weights, bias = packed._pack_for_onednn()
     plain = copy.deepcopy(linear).to(TYPES[name])
@@ -36,7 +36,7 @@ def sides(name: str, linear: nn.Linear) -> dict[str, Callable[[Tensor], Tensor]]
     def onednn(x: Tensor) -> Tensor:
         return torch.ops.mkldnn._linear_pointwise(x, weights, bias, "none", [], "")
 
-    return {"kernel": packed._by_kernel, "oneDNN": onednn, "PyTorch": plain}
+    return {"kernel": packed.by_kernel, "oneDNN": onednn, "PyTorch": plain}
 
 
 def microseconds(functions: dict[str, Callable[[Tensor], Tensor]], x: Tensor, rounds: int) -> dict:

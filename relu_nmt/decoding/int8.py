@@ -2,25 +2,28 @@
 
 import copy
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from relu_nmt import native
-from relu_nmt.decoding.packed_linear import make_panels, pad_to_panels, replace_linear
+from relu_nmt.decoding.packed_linear import (
+    PanelLinear,
+    make_panels,
+    pad_to_panels,
+    replace_linear,
+)
 from relu_nmt.errors import ConfigError
 
 LEVELS = 254
 """Steps between the smallest and the largest value; one less than bytes have, for rounding."""
 WHOLE = 1.5 * 2**23
 """Around it float32 has no fractions: what is added to it is rounded."""
-KERNEL = "linear_int8"
 MOST_PRODUCTS = 1 << 25
 """Of two numbers, up to which the kernel, of one thread, is as fast as oneDNN by several."""
 
 
-class Int8Linear(nn.Module):
+class Int8Linear(PanelLinear):
     """x W^T + b as a product of 8-bit integers; for inference on CPUs.
 
     Each row of W has a scale, the largest magnitude over 127. Each row of what comes in is scaled
@@ -37,12 +40,10 @@ class Int8Linear(nn.Module):
         True
     """
 
-    weight: Tensor
+    kernel = "linear_int8"
     scale: Tensor
     sums: Tensor
     bias: Tensor | None
-    _panels: tuple[Any, ...] | None
-    _packed: Tensor | None
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
@@ -52,10 +53,11 @@ class Int8Linear(nn.Module):
         self.register_buffer("scale", scale)
         self.register_buffer("sums", self.weight.sum(1, dtype=torch.int32))
         self.register_buffer("bias", None if linear.bias is None else linear.bias.detach())
-        self._panels = self._pack_for_kernel() if native.has_kernel(KERNEL) else None
-        self._packed = None
+        if native.has_kernel(self.kernel):
+            self._panels = self.pack_for_kernel()
 
-    def _pack_for_kernel(self) -> tuple[Any, ...]:
+    def pack_for_kernel(self) -> tuple[Tensor | None, ...]:
+        """See :meth:`PanelLinear.pack_for_kernel`."""
         rows = (self.bias, self.scale, self.sums)
         padded = (None if number is None else pad_to_panels(number) for number in rows)
         return make_panels(self.weight), *padded
@@ -70,26 +72,12 @@ class Int8Linear(nn.Module):
         part._panels = part._packed = None
         return part
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out the packed weights, which no other process can read."""
-        return {**super().__getstate__(), "_panels": None, "_packed": None}
-
     def forward(self, x: Tensor) -> Tensor:
         """Map [..., D] float32 to [..., D'] float32."""
         x, few = x.float(), x.numel() * len(self.scale) <= MOST_PRODUCTS
-        if (few or native.is_wanted()) and native.has_kernel(KERNEL):
-            return self._by_kernel(x.contiguous())
+        if (few or native.is_wanted()) and native.has_kernel(self.kernel):
+            return self.by_kernel(x)
         return self._by_onednn(x)
-
-    def _by_kernel(self, x: Tensor) -> Tensor:
-        if self._panels is None:
-            self._panels = self._pack_for_kernel()
-        weight, *others = self._panels
-        outputs, inputs = self.weight.shape
-        found = x.new_empty(*x.shape[:-1], outputs)
-        sizes = (x.numel() // inputs, inputs, outputs, weight.size(1))
-        native.call(KERNEL, (x, weight, *others, found), sizes)
-        return found
 
     def _by_onednn(self, x: Tensor) -> Tensor:
         if self._packed is None:

@@ -16,7 +16,40 @@ MOST_PRODUCTS = 1 << 22
 """Of two numbers, up to which the kernel, of one thread, is as fast as oneDNN by several."""
 
 
-class PackedLinear(nn.Linear):
+class PanelLinear(nn.Module):
+    """An affine map with a copy of its weight for a kernel of :mod:`relu_nmt.native`, or oneDNN.
+
+    Copies are made when they are first needed, and stay out of what goes to other processes.
+    """
+
+    weight: Tensor
+    kernel: str
+    _panels: tuple[Tensor | None, ...] | None = None
+    _packed: Any = None
+
+    def pack_for_kernel(self) -> tuple[Tensor | None, ...]:
+        """Return what the kernel reads: the panels of the weight, then numbers for each output."""
+        raise NotImplementedError
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the copies, one of which no other process can read."""
+        return {**super().__getstate__(), "_panels": None, "_packed": None}
+
+    def by_kernel(self, x: Tensor) -> Tensor:
+        """Map x [..., D] to [..., D'], both of the kernel's type of numbers."""
+        if self._panels is None:
+            self._panels = self.pack_for_kernel()
+        weight, *others = self._panels
+        assert weight is not None, "it comes first"
+        outputs, inputs = self.weight.shape
+        x = x.contiguous()
+        found = x.new_empty(*x.shape[:-1], outputs)
+        sizes = (x.numel() // inputs, inputs, outputs, weight.size(1))
+        native.call(self.kernel, (x, weight, *others, found), sizes)
+        return found
+
+
+class PackedLinear(PanelLinear, nn.Linear):
     """``nn.Linear`` with a second copy of its weight, in the order in which a CPU reads it.
 
     The copy serves on CPUs, without gradients, in its own type of numbers and while the weight is
@@ -43,15 +76,18 @@ class PackedLinear(nn.Linear):
         self.dtype = dtype
         self.kernel = f"linear_{native.DTYPES[dtype]}"
         self._version = linear.weight._version
-        self._panels = self._pack_for_kernel() if self._has_kernel() else None
-        self._packed = None if self._panels else self._pack_for_onednn()
+        if self._has_kernel():
+            self._panels = self.pack_for_kernel()
+        else:
+            self._packed = self._pack_for_onednn()
 
     def _has_kernel(self) -> bool:
         """Whether there is one; otherwise rows of x would have to be padded."""
         whole = self.in_features * self.dtype.itemsize % GROUP_BYTES == 0
         return whole and native.has_kernel(self.kernel)
 
-    def _pack_for_kernel(self) -> tuple[Tensor, Tensor | None]:
+    def pack_for_kernel(self) -> tuple[Tensor | None, ...]:
+        """See :meth:`PanelLinear.pack_for_kernel`."""
         bias = None if self.bias is None else pad_to_panels(self.bias.detach().float())
         return make_panels(self.weight.detach().to(self.dtype)), bias
 
@@ -59,10 +95,6 @@ class PackedLinear(nn.Linear):
         bias = None if self.bias is None else self.bias.detach().to(self.dtype)
         weight = self.weight.detach().to(self.dtype)
         return torch.ops.mkldnn._reorder_linear_weight(weight), bias
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out the copies, one of which no other process can read."""
-        return {**super().__getstate__(), "_panels": None, "_packed": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take the weight as it is; copies of it are made when they are needed."""
@@ -92,19 +124,10 @@ class PackedLinear(nn.Linear):
             return super().forward(x)
         x, few = x.to(dtype), x.numel() * self.out_features <= MOST_PRODUCTS
         if (few or torch.get_num_threads() == 1) and self._has_kernel():
-            return self._by_kernel(x.contiguous())
+            return self.by_kernel(x)
         if self._packed is None:
             self._packed = self._pack_for_onednn()
         return torch.ops.mkldnn._linear_pointwise(x, *self._packed, "none", [], "")
-
-    def _by_kernel(self, x: Tensor) -> Tensor:
-        if self._panels is None:
-            self._panels = self._pack_for_kernel()
-        weight, bias = self._panels
-        found = x.new_empty(*x.shape[:-1], self.out_features)
-        sizes = (x.numel() // self.in_features, self.in_features, self.out_features, weight.size(1))
-        native.call(self.kernel, (x, weight, bias, found), sizes)
-        return found
 
 
 def make_panels(weight: Tensor) -> Tensor:

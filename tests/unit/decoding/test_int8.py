@@ -72,7 +72,7 @@ def test_the_kernel_gives_what_onednn_gives(rows, inputs, outputs, bias):
     x[:, :1], x[:, -1:] = -100.0, 154.0
     if inputs == 1:
         x.fill_(254.0)
-    found = layer._by_kernel(x)
+    found = layer.by_kernel(x)
     assert found.shape == (rows, outputs)
     torch.testing.assert_close(found, layer._by_onednn(x), atol=2e-3, rtol=1e-5)
 

@@ -131,7 +131,7 @@ def test_kernels_give_the_product_of_each_size(rows, groups, outputs, bias, dtyp
     if bias:
         linear.bias.copy_(torch.randint(-9, 9, linear.bias.shape))
     exact = x.double() @ linear.weight.double().T + (linear.bias.double() if bias else 0)
-    assert torch.equal(PackedLinear(linear, dtype)._by_kernel(x), exact.to(dtype))
+    assert torch.equal(PackedLinear(linear, dtype).by_kernel(x), exact.to(dtype))
 
 
 @torch.no_grad()
