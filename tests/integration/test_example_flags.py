@@ -15,13 +15,20 @@ ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("examples/*/*.sh"))
 SCRIPTS += [f"{script} paper" for script in SCRIPTS if "paper_study" in script]
 STUB = '#!/bin/sh\nprintf "%s\\0" "${0##*/}" "$@" >> "$RECORD"\nprintf "\\n\\0" >> "$RECORD"\n'
-COMMANDS = ("preprocess", "train", "generate", "interactive", "average")
-VARIABLES = ("TEXT", "MONO", "CORPUS", "OUT", "RUN", "DATA")
+VISION = ("vision_train", "vision_evaluate", "vision_probe")
+COMMANDS = ("preprocess", "train", "generate", "interactive", "average", *VISION)
+VARIABLES = ("TEXT", "MONO", "CORPUS", "OUT", "RUN", "DATA", "IMAGES")
+CHECKED = ("preprocess", "train", "average", *VISION)
 
 
 def recorded_commands(script, folder):
     """Return the commands that a script would run, by name, and the words behind it."""
-    for name in ("python", "torchrun", "tail", *(f"relu-nmt-{c}" for c in COMMANDS)):
+    for name in (
+        "python",
+        "torchrun",
+        "tail",
+        *(f"relu-nmt-{c.replace('_', '-')}" for c in COMMANDS),
+    ):
         (folder / name).write_text(STUB)
         (folder / name).chmod(0o755)
     settings = {name: str(folder / name.lower()) for name in VARIABLES}
@@ -29,6 +36,9 @@ def recorded_commands(script, folder):
     settings["PATH"] = f"{folder}{os.pathsep}{os.environ['PATH']}"
     if "sweep" in script or "paper_study" in script:
         settings["CORPUS"] = "grammar"
+    for part in ("train", "test"):
+        for name in "automobile bird cat frog truck deer dog".split():
+            (folder / "images" / part / name).mkdir(parents=True)
     subprocess.run(["bash", *script.split()], cwd=ROOT, env={**os.environ, **settings}, check=True)
     words = (folder / "record").read_text().split("\0")
     while "\n" in words:
@@ -57,7 +67,7 @@ def test_every_flag_of_an_example_does_something(script, tmp_path, monkeypatch, 
         if name == "sweep":
             commands = [("train", one) for one in commands_of_models(flags)]
         for program, words in commands:
-            if program not in ("preprocess", "train", "average"):
+            if program not in CHECKED:
                 continue
             main = importlib.import_module(f"relu_nmt.cli.{program}").main
             with pytest.raises(SystemExit) as end:
