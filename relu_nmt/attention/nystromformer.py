@@ -18,6 +18,8 @@ from relu_nmt.attention.token_axis import (
 from relu_nmt.config import option, settings
 
 POLYNOMIAL_POWER = 3
+SMALLEST = 1e-30
+"""Below it the largest weight between landmarks counts as 0."""
 
 
 @settings(flags=False)
@@ -163,6 +165,10 @@ def pseudo_inverse(matrix: Tensor, iterations: int) -> Tensor:
     Reference: Nystromformer, Eq. 11 (Razavi et al. 2014).
     """
     absolute = matrix.abs()
+    # The product of the norms of cubes of small scores, or its square, would be 0 in float32.
+    largest = absolute.detach().amax((-2, -1), keepdim=True)
+    largest = largest.masked_fill(largest < SMALLEST, 1.0)
+    matrix, absolute = matrix / largest, absolute / largest
     norms = absolute.sum(-2).amax(-1) * absolute.sum(-1).amax(-1)  # |A|_1 |A|_inf
     norms = norms.masked_fill(norms == 0, 1.0)[..., None, None]
     inverse = matrix.transpose(-1, -2) / norms
@@ -171,4 +177,4 @@ def pseudo_inverse(matrix: Tensor, iterations: int) -> Tensor:
         product = matrix @ inverse
         inner = 15 * identity - product @ (7 * identity - product)
         inverse = 0.25 * inverse @ (13 * identity - product @ inner)
-    return inverse
+    return inverse / largest

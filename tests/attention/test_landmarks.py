@@ -110,6 +110,22 @@ def test_each_sample_places_its_own_landmarks(name, length):
     torch.testing.assert_close(padded[1:], whole, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("size", [1e-2, 1e-4, 1e-6])
+def test_cubes_of_small_scores_have_gradients_in_float32(size):
+    """The norms of their matrix, 1e-12 and less, have a product whose square is 0 in float32."""
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        attend = make_attention("nystromformer:landmarks=3,kernel=polynomial").to(dtype)
+        q, k, v = random_qkv(2, 9, 9, dtype=dtype)
+        q, k = ((x * size**0.5).requires_grad_() for x in (q, k))
+        mask = torch.arange(9) < torch.tensor([[2], [9]])
+        values = attend(q, k, v, Visibility(9, 9, key_mask=mask, query_mask=mask)).values
+        loss = (values / values.detach().norm()).square().sum()
+        found.append([values, *torch.autograd.grad(loss, (q, k))])
+    for rough, exact in zip(*found, strict=True):
+        assert (rough - exact).norm() < 0.01 * exact.norm()
+
+
 def test_pseudo_inverse_converges_and_keeps_empty_rows():
     generator = torch.Generator().manual_seed(0)
     a = torch.randn(5, 5, generator=generator, dtype=torch.float64).softmax(-1)
