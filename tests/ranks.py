@@ -1,5 +1,6 @@
 """Processes that train together, forked from the tests': each spares the seconds of an import."""
 
+import importlib
 import os
 import socket
 import traceback
@@ -16,6 +17,8 @@ def run_ranks(work, count, folder, seconds=90):
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
     folder.mkdir(parents=True, exist_ok=True)
+    # Two seconds that each process would take, since DistributedDataParallel imports it.
+    importlib.import_module("torch._dynamo")
     numbers = []
     for rank in range(count):
         number = os.fork()

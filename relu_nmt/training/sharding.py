@@ -42,12 +42,13 @@ def shard(objective: nn.Module, device: torch.device, mesh: "DeviceMesh") -> nn.
     """
     from torch.distributed.fsdp import fully_shard
 
-    attributes = {name: vars(one) for name, one in objective.named_parameters()}
+    attributes = {name: dict(vars(one)) for name, one in objective.named_parameters()}
     for unit in [*_layers(objective), objective]:
         fully_shard(unit, mesh=mesh)
+    objective.to(device)  # what belongs to no unit; all parts lose their attributes by it
     for name, parameter in objective.named_parameters():
         vars(parameter).update(attributes[name])
-    return objective.to(device)  # what belongs to no unit
+    return objective
 
 
 def _layers(module: nn.Module) -> Iterator[nn.Module]:

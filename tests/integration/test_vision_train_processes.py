@@ -1,0 +1,101 @@
+"""relu-nmt-vision-train in two processes: the weights of one that accumulates, sharded or not."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from relu_nmt.cli import vision_train
+from relu_nmt.recipes import train_images, training
+from relu_nmt.training.checkpoint import load_checkpoint
+from relu_nmt.training.sharding import own_part
+from tests.ranks import run_ranks
+from tests.unit.vision.made_images import make_squares
+
+QUICK = (
+    "--cpu --image-size 12 --batch-size 10 --lr 2e-3 --warmup-updates 2 --max-epoch 2 "
+    "--weight-decay 0.5 --no-epoch-checkpoints --log-format none"
+)
+# Attentions whose outputs change with the bias of the keys: for softmax its gradient is rounding.
+RELU = "--attention reluformer --attention-norm-weight 0.1"
+SHAPES = {
+    "vit": f"--patch-size 4 --embed-dim 16 --heads 2 --layers 2 {RELU}",
+    "xcit": "--arch xcit_nano_12_p4 --embed-dim 16 --heads 2 --layers 1 --attention sima "
+    "--class-attention sima",
+    "swin": f"--arch swin_tiny_patch2_window2_12 --stage-layers 2,1 --stage-heads 2,4 "
+    f"--embed-dim 8 --drop-path 0 {RELU}",
+    "cvt": f"--arch cvt_13_12 --stage-layers 1,1 --stage-heads 1,2 --embed-dim 8 --drop-path 0 "
+    f"{RELU}",
+}
+
+
+@pytest.fixture(scope="module")
+def squares(tmp_path_factory):
+    """5 batches of training images, the last one with 5."""
+    folder = tmp_path_factory.mktemp("squares")
+    make_squares(folder / "train", 15, seed=1)
+    make_squares(folder / "val", 5, seed=2)
+    return folder
+
+
+def train(process, words, folder):
+    """Run the command as one of the processes; each writes the weights that it has at the end."""
+    models = []
+
+    class Keeping(train_images.ImageTraining):
+        def trainer(self):
+            trainer = super().trainer()
+            models.append(trainer.parts.model)
+            return trainer
+
+    # This process is forked from that of the tests, which keeps its own modules.
+    training.join_processes = lambda cpu: process
+    train_images.ImageTraining = Keeping
+    assert vision_train.main([*words, "--save-dir", str(folder)]) == 0
+    state = {name: own_part(x).contiguous() for name, x in models[0].state_dict().items()}
+    save_file(state, folder / f"rank-{process.rank}.safetensors")
+
+
+def trained(squares, folder, flags, processes):
+    """Return what the training stores, its results, and the folder of what each process has."""
+    words = [str(squares), *f"{QUICK} {flags}".split()]
+    folder.mkdir()
+    errors = folder.with_suffix(".errors")
+    codes = run_ranks(lambda process: train(process, words, folder), processes, errors)
+    assert codes == [0] * processes, [path.read_text() for path in errors.iterdir()]
+    result = json.loads((folder / "results.json").read_text())
+    assert result["num_updates"] == 6
+    return load_checkpoint(folder / "checkpoint_last.safetensors").model_tensors, result
+
+
+def statistics(name):
+    return "running" in name or "num_batches" in name
+
+
+@pytest.mark.parametrize("family", SHAPES)
+def test_two_processes_have_the_same_weights_and_those_of_one(squares, tmp_path, family):
+    one, alone = trained(squares, tmp_path / "one", f"{SHAPES[family]} --update-freq 2", 1)
+    two, together = trained(squares, tmp_path / "two", SHAPES[family], 2)
+    first, second = (load_file(tmp_path / f"two/rank-{rank}.safetensors") for rank in (0, 1))
+    assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
+    for name, tensor in one.items():
+        # BatchNorm takes in batches one after the other here, and together there.
+        if not statistics(name):
+            torch.testing.assert_close(two[name], tensor, rtol=1e-3, atol=1e-5)
+    losses = [[entry["loss"] for entry in result["epochs"]] for result in (alone, together)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+    if not any(map(statistics, one)):  # with which others validate
+        losses = [result["valid"]["val"][-1]["loss"] for result in (alone, together)]
+        assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+
+
+@pytest.mark.parametrize("family", ["vit", "cvt"])
+def test_sharding_changes_no_weight(squares, tmp_path, family):
+    """Weight decay spares what it spares in whole models: norms, biases and tokens."""
+    whole, _ = trained(squares, tmp_path / "whole", SHAPES[family], 2)
+    flags = f"{SHAPES[family]} --ddp-backend fully_sharded"
+    sharded, _ = trained(squares, tmp_path / "sharded", flags, 2)
+    assert whole.keys() == sharded.keys()
+    for name, tensor in whole.items():
+        torch.testing.assert_close(sharded[name], tensor, rtol=1e-3, atol=1e-5, msg=name)
