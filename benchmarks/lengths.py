@@ -51,6 +51,7 @@ SHORTEST, LONGEST = 5, 45
 BEAMS, DECODED_SHARE = 4, 4
 WAVES = "sinusoidal"
 WARM_UP_LENGTH = 64
+"""Of one document, lest the memory of what comes then hide below its peak."""
 RECORDED_AFTER = 3
 """Steps before one is recorded as a graph, as PyTorch asks for."""
 
@@ -198,7 +199,8 @@ def measure(arguments: argparse.Namespace, case: Case) -> Figures:
     on_gpu = arguments.device != "cpu"
     torch.set_num_threads(arguments.threads)
     try:
-        make_run(arguments, replace(case, length=WARM_UP_LENGTH, step="plain"))[0]()
+        few = argparse.Namespace(**{**vars(arguments), "tokens": WARM_UP_LENGTH})
+        make_run(few, replace(case, length=WARM_UP_LENGTH, step="plain"))[0]()
         if not on_gpu:
             limit = int(arguments.most_memory * 1e9)
             resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

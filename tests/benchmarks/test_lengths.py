@@ -113,3 +113,14 @@ def test_a_figure_comes_from_a_process_of_its_own(lengths, monkeypatch):
     assert figures.seconds > 0 and figures.peak_bytes is not None
     broken = lengths.measured(arguments, lengths.replace(case, step="graph"))
     assert broken.problem == "a CUDA graph needs a GPU" or torch.cuda.is_available()
+
+
+@pytest.mark.parametrize("what", ["training", "decoding"])
+def test_memory_is_that_of_the_whole_batch_even_of_short_documents(lengths, monkeypatch, what):
+    flags = ["--shape", "1,64,2", "--tokens", "16384", "--most-memory", "1000"]
+    arguments = arguments_of(lengths, monkeypatch, *flags)
+    case = lengths.Case(what, 64, "softmax", "reference", False, "full", "plain", "sinusoidal")
+    figures = lengths.measured(arguments, case)
+    assert not figures.problem
+    states = figures.tokens * 64 * 4  # bytes of one layer's states
+    assert figures.peak_bytes > (8 if what == "training" else 2) * states
