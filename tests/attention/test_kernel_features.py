@@ -11,8 +11,6 @@ from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.performer import exponent_parts, random_directions
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.multihead import SelfAttention
-from relu_nmt.vision.config import VisionTransformerConfig
-from relu_nmt.vision.vision_transformer import VisionTransformer
 from tests.attention.helpers import make_attention, random_qkv
 
 WEIGHTS = Need(weights=True)
@@ -96,54 +94,6 @@ def test_cosformer_of_padding_is_finite_in_float16_through_several_layers():
         for layer in layers:
             x = layer(x, visibility)
             assert x.isfinite().all()
-
-
-@pytest.mark.parametrize("others", [0, 1])
-def test_cosformer_on_a_grid_has_a_cosine_of_rows_and_one_of_columns(others):
-    attend = make_attention("cosformer:grid=true")
-    rows, columns = 2, 3
-    count = others + rows * columns
-    q, k, v = (x.abs() for x in random_qkv(1, count, count))
-    visibility = Visibility(count, count, grid=(rows, columns))
-    output = attend(q, k, v, visibility, need=WEIGHTS)
-    places = [(0.5, 1.0)] * others + [(y, x) for y in range(rows) for x in range(columns)]
-
-    def kernel(i, j, h):
-        (y, x), (other_y, other_x) = places[i], places[j]
-        vertical = math.cos(math.pi * (y - other_y) / (2 * rows))
-        return (
-            float(q[0, h, i] @ k[0, h, j])
-            * vertical
-            * math.cos(math.pi * (x - other_x) / (2 * columns))
-        )
-
-    for h in range(2):
-        expected = expected_rows(lambda i, j, h=h: kernel(i, j, h), count, lambda i: count)
-        torch.testing.assert_close(output.weights[0, h], expected, rtol=1e-10, atol=1e-14)
-    plain = attend(q, k, v, visibility).values
-    torch.testing.assert_close(plain, output.values, rtol=1e-10, atol=1e-12)
-
-
-def test_a_vision_transformer_tells_the_grid_of_its_patches():
-    torch.manual_seed(0)
-    config = VisionTransformerConfig(
-        attention="cosformer:grid=true", image_size=8, patch_size=4, layers=1
-    )
-    model = VisionTransformer(config, 2)
-    seen = []
-    model.blocks[0].layer.self_attention.attention.register_forward_hook(
-        lambda module, args, output: seen.append(args[3].grid)
-    )
-    assert model(torch.randn(1, 3, 8, 8)).logits.isfinite().all()
-    assert seen == [(2, 2)]
-
-
-def test_cosformer_on_a_grid_needs_patches():
-    attend = make_attention("cosformer:grid=true")
-    with pytest.raises(ConfigError, match="grid=true is for the patches of images"):
-        attend(*random_qkv(1, 4, 4), Visibility(4, 4))
-    with pytest.raises(ConfigError, match="grid"):
-        make_attention("cosformer:grid=true,reweight=false")
 
 
 @pytest.mark.parametrize(

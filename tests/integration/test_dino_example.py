@@ -21,7 +21,7 @@ from relu_nmt.vision import vision_models
 from relu_nmt.vision.config import PreprocessingConfig, VisionTransformerConfig
 from tests.commands import run_here
 from tests.example_modules import example_modules
-from tests.unit.vision.test_families import SMALL, UNFIT
+from tests.unit.vision.families import SMALL, UNFIT
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "dino"
 MODULES = ("views", "distillation", "teacher", "train")

@@ -37,7 +37,7 @@ def recorded_commands(script, folder):
     if "sweep" in script or "paper_study" in script:
         settings["CORPUS"] = "grammar"
     for part in ("train", "test"):
-        for name in "automobile bird cat frog truck deer dog".split():
+        for name in ["automobile", "bird", "cat", "frog", "truck", "deer", "dog"]:
             (folder / "images" / part / name).mkdir(parents=True)
     subprocess.run(["bash", *script.split()], cwd=ROOT, env={**os.environ, **settings}, check=True)
     words = (folder / "record").read_text().split("\0")

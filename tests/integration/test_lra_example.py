@@ -5,6 +5,7 @@ import doctest
 import io
 import json
 import random
+import re
 from pathlib import Path
 
 import numpy as np
@@ -336,3 +337,22 @@ def test_the_trainer_trains_resumes_and_the_table_tells(lra, tmp_path, capsys):
     assert code == 2 and "of another task or length" in error
     code, _, error = command(lra, tmp_path, capsys, "--task image-small")
     assert code == 2 and "--length 32: image-small has 1024 pixels" in error
+
+
+@pytest.mark.parametrize("scale", ["fixed", "dynamic"])
+def test_polynomial_landmarks_with_a_convolution_train_and_resume(lra, tmp_path, capsys, scale):
+    """The polynomial kernel of "Rethinking softmax", with fewer landmarks than tokens."""
+    attention = f"nystromformer:landmarks=8,conv=5,kernel=polynomial,scale={scale}"
+    stored = {}
+    for folder, updates in (("whole", 6), ("parts", 3), ("parts", 6)):
+        flags = f"--attention {attention} --max-update {updates} --save-dir {tmp_path}/{folder}"
+        code, lines, error = command(lra, tmp_path, capsys, flags)
+        assert code == 0, error
+        losses = [float(line["loss"]) for line in lines if "loss" in line]
+        assert losses and np.isfinite(losses).all()
+        stored[folder, updates] = weights(tmp_path / folder)
+    whole, half, parts = stored.values()
+    assert all(torch.equal(tensor, parts[name]) for name, tensor in whole.items())
+    own = [name for name in whole if re.search(r"attention\.(convolution|scale)", name)]
+    assert len(own) == (4 if scale == "dynamic" else 2)
+    assert not any(torch.equal(whole[name], half[name]) for name in own)

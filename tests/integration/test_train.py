@@ -307,6 +307,21 @@ def test_mistakes_are_one_line_and_exit_2(folder, tmp_path, capsys, data, flags,
     assert re.search(message, error), error
 
 
+@pytest.mark.parametrize("name", ["softmax", "sparsemax", "entmax15", "entmax:alpha=1.3"])
+def test_scores_that_are_not_finite_end_the_training_in_one_line(folder, tmp_path, capsys, name):
+    """The first update leaves weights so large that products of queries and keys overflow."""
+    flags = f"--cpu --arch transformer_tiny --attention {name} --max-tokens 100 --max-update 5 "
+    flags += f"--lr 1e30 --warmup-updates 1 --log-format none --save-dir {tmp_path}"
+    code, _ = run(folder / "joined", flags)
+    error = capsys.readouterr().err
+    assert code == 2
+    assert error.startswith("relu-nmt-train: error: update 2 (epoch 1): loss")
+    assert "became not finite" in error and "Lower --lr" in error
+    assert error.count("\n") == 1
+    result = json.loads((tmp_path / "results.json").read_text())
+    assert result["diverged"] and result["ended"] in error
+
+
 def test_bad_bleu_arguments_are_refused_at_the_start(folder, capsys):
     for text in ("{", "[]", '{"beem": 5}', '{"beam": 0}'):
         flags = ["--max-tokens", "9", "--eval-bleu", "--eval-bleu-args", text]

@@ -25,7 +25,7 @@ from relu_nmt.vision.config import VisionScheduleConfig
 from relu_nmt.vision.data_config import RECIPES
 from relu_nmt.vision.images import open_images
 from relu_nmt.vision.loading import ImageClassifier
-from tests.unit.vision.made_images import make_squares, zip_folder
+from tests.unit.vision.made_images import make_squares, write_table, zip_folder
 
 ROOT = Path(__file__).parents[2]
 TINY = (
@@ -326,6 +326,25 @@ def test_a_numpy_archive_trains_the_same_model(squares, tmp_path):
     np.savez(tmp_path / "squares.npz", **arrays, classes=np.array(["blue", "green", "red"]))
     flags = f"{TINY} --max-epoch 1 --no-epoch-checkpoints --save-dir {tmp_path}"
     run(tmp_path / "squares.npz", f"{flags}/a")
+    run(squares, f"{flags}/b")
+    assert_same(weights(tmp_path / "a"), weights(tmp_path / "b"))
+
+
+@pytest.mark.parametrize("in_struct", [True, False])
+def test_parquet_files_train_the_same_model(squares, tmp_path, in_struct):
+    """As data sets of Hugging Face are stored: two files of the training images."""
+    names = ["blue", "green", "red"]
+    for part, number, count in (("train", 0, 2), ("train", 1, 2), ("val", 0, 1)):
+        paths = sorted((squares / part).rglob("*.png"))
+        start, end = (len(paths) * n // count for n in (number, number + 1))
+        files = [path.read_bytes() for path in paths[start:end]]
+        labels = [names.index(path.parent.name) for path in paths[start:end]]
+        rows = [{"bytes": file, "path": None} for file in files] if in_struct else files
+        (tmp_path / "table").mkdir(exist_ok=True)
+        file = tmp_path / f"table/{part}-{number:05d}-of-{count:05d}.parquet"
+        write_table(file, {"image": rows, "label": labels}, names)
+    flags = f"{TINY} --max-epoch 1 --no-epoch-checkpoints --save-dir {tmp_path}"
+    run(tmp_path / "table", f"{flags}/a")
     run(squares, f"{flags}/b")
     assert_same(weights(tmp_path / "a"), weights(tmp_path / "b"))
 

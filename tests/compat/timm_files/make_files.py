@@ -23,6 +23,16 @@ MODELS = {
             **{"init_values": 1.0, "dynamic_img_size": True},
         },
     },
+    "vit-wide": {  # images and patches that are not square, no LayerScale
+        "class": "VisionTransformer",
+        "image": (16, 20),
+        "others": [(8, 32)],
+        "ours": {"embed_dim": 8, "layers": 2, "heads": 2, "patch_size": (8, 4)},
+        "timm": {
+            **{"img_size": (16, 20), "patch_size": (8, 4), "embed_dim": 8, "depth": 2},
+            **{"num_heads": 2, "dynamic_img_size": True},
+        },
+    },
     "xcit": {
         "class": "Xcit",
         "image": 32,
@@ -34,6 +44,32 @@ MODELS = {
         "timm": {
             **{"img_size": 32, "patch_size": 16, "embed_dim": 8, "depth": 1, "num_heads": 2},
             "tokens_norm": True,
+        },
+    },
+    "xcit-nano": {  # its form with small patches: three convolutions make them
+        "class": "Xcit",
+        "image": 24,
+        "others": [(16, 40)],
+        "ours": {
+            **{"family": "xcit", "attention": "xca", "embed_dim": 8, "layers": 1, "heads": 2},
+            **{"patch_size": 8, "layer_scale": 1.0, "class_layers_norm_patches": False},
+        },
+        "timm": {
+            **{"img_size": 24, "patch_size": 8, "embed_dim": 8, "depth": 1, "num_heads": 2},
+            "tokens_norm": False,
+        },
+    },
+    "xcit-deep": {  # numbers of blocks have two digits
+        "class": "Xcit",
+        "image": 24,
+        "others": [],
+        "ours": {
+            **{"family": "xcit", "attention": "xca", "embed_dim": 4, "layers": 24, "heads": 2},
+            **{"patch_size": 8, "layer_scale": 1e-5},
+        },
+        "timm": {
+            **{"img_size": 24, "patch_size": 8, "embed_dim": 4, "depth": 24, "num_heads": 2},
+            **{"tokens_norm": True, "eta": 1e-5},
         },
     },
     "swin": {
@@ -68,7 +104,7 @@ def timm_model(name: str) -> torch.nn.Module:
 
     modules = {"vit": vision_transformer, "xcit": xcit, "swin": swin_transformer}
     values = MODELS[name]
-    kind = getattr(modules[name], values["class"])
+    kind = getattr(modules[name.partition("-")[0]], values["class"])
     torch.manual_seed(0)
     model = kind(num_classes=CLASSES, **values["timm"]).eval()
     with torch.no_grad():
@@ -86,7 +122,8 @@ def main() -> None:
             n: t.half() if t.is_floating_point() else t for n, t in model.state_dict().items()
         }
         save_file(weights, FILES / f"{name}.safetensors")
-        sizes = [(values["image"], values["image"]), *values["others"]]
+        image = values["image"]
+        sizes = [image if isinstance(image, tuple) else (image, image), *values["others"]]
         with torch.no_grad():
             outputs = {f"{y}x{x}": model(images(y, x)) for y, x in sizes}
         save_file(outputs, FILES / f"{name}-logits.safetensors")

@@ -1,8 +1,10 @@
-"""Small pictures of coloured squares in class folders, for tests."""
+"""Small pictures of coloured squares in class folders, for tests; and other forms of them."""
 
+import json
 import random
 import zipfile
 
+import pytest
 from PIL import Image
 
 COLOURS = {"blue": (20, 20, 220), "green": (20, 220, 20), "red": (220, 20, 20)}
@@ -32,3 +34,15 @@ def zip_folder(folder, file):
         for path in sorted(folder.rglob("*"), reverse=True):
             archive.write(path, path.relative_to(folder))
     return file
+
+
+def write_table(path, columns, names=None):
+    """Write a parquet file, with names of classes as Hugging Face stores them."""
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    table = pyarrow.table(columns)
+    if names is not None:
+        features = {"info": {"features": {"label": {"names": names, "_type": "ClassLabel"}}}}
+        table = table.replace_schema_metadata({"huggingface": json.dumps(features)})
+    parquet.write_table(table, path, row_group_size=2)

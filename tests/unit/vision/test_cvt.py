@@ -8,7 +8,7 @@ from relu_nmt.attention.records import record_attention
 from relu_nmt.errors import ConfigError
 from relu_nmt.vision.base import Grid, build_vision_model
 from relu_nmt.vision.config import VisionTransformerConfig, architectures
-from tests.unit.vision.test_families import UNFIT
+from tests.unit.vision.families import UNFIT
 
 SMALL = {
     "family": "cvt",

@@ -5,7 +5,7 @@ import torch
 from torch._decomp import core_aten_decompositions
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from tests.unit.vision.test_families import small_model
+from tests.unit.vision.families import small_model
 
 EXPONENTIALS = {"exp", "exp2", "expm1", "erf", "tanh", "sigmoid", "log", "log1p"}
 """What softmax, GELU and other activations are made of; no operator here contains another."""

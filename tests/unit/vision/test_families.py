@@ -1,74 +1,17 @@
-"""Every family of vision transformers with every attention: registered means tested."""
+"""Every family of vision transformers; with every attention: test_pairs.py."""
 
 import pytest
 import torch
-import torch.nn.functional as F
 
-from relu_nmt.attention import attentions
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.records import record_attention
 from relu_nmt.config import from_dict, to_dict
 from relu_nmt.vision import vision_models
 from relu_nmt.vision.base import build_vision_model
 from relu_nmt.vision.config import VisionTransformerConfig
+from tests.unit.vision.families import pictures, small_model
 
-SMALL = {
-    "vit": {"image_size": 8, "patch_size": 4, "embed_dim": 16, "layers": 2, "heads": 2},
-    "xcit": {
-        **{"image_size": 8, "patch_size": 4, "embed_dim": 16, "layers": 2, "heads": 2},
-        "layer_scale": 1.0,
-    },
-    "swin": {
-        **{"image_size": 24, "patch_size": 4, "embed_dim": 8, "window_size": 3},
-        **{"stage_layers": (2, 2), "stage_heads": (2, 4)},
-    },
-    "cvt": {"image_size": 16, "embed_dim": 8, "stage_layers": (1, 2), "stage_heads": (1, 2)},
-}
-UNFIT = {"cvt": {"cosformer", "nystromformer", "soft", "xca"}}
-"""The attentions that cannot work in a family: CvT has fewer keys than queries."""
-PAIRS = [
-    (family, attention)
-    for family in vision_models.names()
-    for attention in attentions.names()
-    if attention not in UNFIT.get(family, ())
-]
-every_pair = pytest.mark.parametrize(("family", "attention"), PAIRS)
 every_family = pytest.mark.parametrize("family", vision_models.names())
-
-
-def small_model(family, **settings):
-    torch.manual_seed(0)
-    values = {"family": family, **SMALL[family], **settings}
-    return build_vision_model(VisionTransformerConfig.of(**values), num_classes=5)
-
-
-def pictures(height=8, width=8):
-    return torch.randn(3, 3, height, width, generator=torch.Generator().manual_seed(1))
-
-
-@every_pair
-def test_every_attention_learns_in_every_family(family, attention):
-    model = small_model(family, attention=attention).train()
-    output = model(pictures(16, 16))
-    assert output.logits.shape == (3, 5)
-    F.cross_entropy(output.logits, torch.tensor([0, 1, 2])).backward()
-    assert torch.isfinite(output.logits).all()
-    for name, parameter in model.named_parameters():
-        if parameter.grad is not None:
-            assert torch.isfinite(parameter.grad).all(), name
-    learned = [n for n, p in model.named_parameters() if p.grad is not None and p.grad.any()]
-    assert any("qkv" in name or ".q." in name for name in learned)
-
-
-@every_pair
-def test_bfloat16_is_close(family, attention):
-    model = small_model(family, attention=attention).eval()
-    exact = model(pictures()).logits
-    with torch.autocast("cpu", torch.bfloat16):
-        rough = model(pictures()).logits
-    assert rough.dtype == torch.float32
-    # Performer's random features and landmarks are no less exact than the others here.
-    torch.testing.assert_close(rough, exact, rtol=0.1, atol=0.05)
 
 
 @every_family

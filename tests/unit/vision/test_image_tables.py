@@ -1,7 +1,6 @@
 """NumPy archives and parquet tables of images."""
 
 import io
-import json
 import sys
 import zipfile
 
@@ -11,6 +10,7 @@ from PIL import Image
 
 from relu_nmt.errors import DataError, MissingExtraError
 from relu_nmt.vision.images import hold_out, open_images
+from tests.unit.vision.made_images import write_table
 
 
 def pixels(count, seed=0, shape=(6, 5, 3)):
@@ -105,17 +105,6 @@ def test_damaged_archives(tmp_path, damage):
         (tmp_path / "bad.npz").write_bytes(content)
         with pytest.raises(DataError, match="cannot be read as a NumPy archive"):
             open_images(tmp_path / "bad.npz")
-
-
-def write_table(path, columns, names=None):
-    pyarrow = pytest.importorskip("pyarrow")
-    from pyarrow import parquet
-
-    table = pyarrow.table(columns)
-    if names is not None:
-        features = {"info": {"features": {"label": {"names": names, "_type": "ClassLabel"}}}}
-        table = table.replace_schema_metadata({"huggingface": json.dumps(features)})
-    parquet.write_table(table, path, row_group_size=2)
 
 
 def files_of(arrays, in_struct):

@@ -1,0 +1,146 @@
+"""cosFormer on a grid of patches: what test_registered.py asks of every other attention.
+
+The variants there cannot hold it, as without a grid, so also in causal use, it is an error.
+"""
+
+import math
+
+import pytest
+import torch
+
+from relu_nmt.attention.base import Need
+from relu_nmt.attention.masks import Visibility
+from relu_nmt.errors import ConfigError
+from relu_nmt.vision.config import VisionTransformerConfig
+from relu_nmt.vision.vision_transformer import VisionTransformer
+from tests.attention.helpers import make_attention, random_qkv
+
+NAME = "cosformer:grid=true"
+ROWS, COLUMNS = GRID = (2, 3)
+ALL = Need(statistics=True, telemetry=True, weights=True)
+some_with_class_token = pytest.mark.parametrize("others", [0, 1])
+
+
+def masked(others):
+    """Return what three samples see: all, the first tokens and the last, and nothing."""
+    count = others + ROWS * COLUMNS
+    mask = torch.ones(3, count, dtype=torch.bool)
+    mask[1, 1:3] = mask[2] = False
+    return Visibility(count, count, key_mask=mask, query_mask=mask, grid=GRID)
+
+
+def by_definition(q, k, visibility):
+    """The weights relu(q) relu(k) cos cos, divided by their sums; a token before the patches
+    stands in the middle of the image."""
+    rows, columns = visibility.grid
+    others = visibility.num_keys - rows * columns
+    places = [((rows - 1) / 2, (columns - 1) / 2)] * others
+    places += [(y, x) for y in range(rows) for x in range(columns)]
+    y, x = torch.tensor(places, dtype=torch.float64).T
+    cosines = (math.pi / 2 * (y[:, None] - y) / rows).cos()
+    cosines = cosines * (math.pi / 2 * (x[:, None] - x) / columns).cos()
+    weights = q.relu() @ k.relu().transpose(-1, -2) * cosines
+    if visibility.key_mask is not None:
+        weights = weights * visibility.key_mask[:, None, None]
+    return weights / weights.sum(-1, keepdim=True).clamp_min(1e-6)
+
+
+@some_with_class_token
+@pytest.mark.parametrize("need", [Need(), ALL], ids=["values", "all"])
+def test_it_is_the_formula_whatever_hidden_tokens_hold(others, need):
+    visibility = masked(others)
+    q, k, v = random_qkv(3, visibility.num_keys, visibility.num_keys)
+    hidden = ~visibility.key_mask[:, None, :, None]
+    for x in (q, k, v):
+        x.masked_fill_(hidden, 1e4).requires_grad_()
+    output = make_attention(NAME)(q, k, v, visibility, need=need)
+    weights = by_definition(q, k, visibility)
+    expected = weights @ v
+    # Padded queries have values, which nobody reads.
+    real = ~hidden
+    torch.testing.assert_close(output.values * real, expected * real, rtol=1e-9, atol=1e-12)
+    ours, theirs = (
+        torch.autograd.grad((x * real).square().sum(), (q, k, v)) for x in (output.values, expected)
+    )
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-10)
+        assert one[:2].any() and not one.masked_select(hidden).any()
+    if need is ALL:
+        torch.testing.assert_close(output.weights * real, weights * real, rtol=1e-9, atol=1e-12)
+
+
+def test_a_token_that_sees_nothing_gets_zero():
+    visibility = masked(1)
+    q, k, v = random_qkv(3, visibility.num_keys, visibility.num_keys)
+    for need in (Need(), ALL):
+        values = make_attention(NAME)(q, k, v, visibility, need=need).values
+        assert values[:2].any() and not values[2].any()
+
+
+@some_with_class_token
+@pytest.mark.parametrize("need", [Need(), ALL], ids=["values", "all"])
+def test_first_and_second_derivatives(others, need):
+    visibility, attend = masked(others), make_attention(NAME)
+    q, k, v = random_qkv(3, visibility.num_keys, visibility.num_keys, seed=3)
+    inputs = [x.requires_grad_() for x in (q, k, v)]
+
+    def outputs(*qkv):
+        output = attend(*qkv, visibility, need=need)
+        rows = () if output.rows is None else (output.rows.total, output.rows.entropy)
+        return (output.values, *rows)
+
+    assert torch.autograd.gradcheck(outputs, inputs, fast_mode=True)
+    assert torch.autograd.gradgradcheck(lambda *qkv: outputs(*qkv)[0], inputs, fast_mode=True)
+
+
+@some_with_class_token
+def test_statistics_are_those_of_the_weights(others):
+    count = others + ROWS * COLUMNS
+    visibility = Visibility(count, count, grid=GRID)
+    q, k, v = random_qkv(2, count, count, seed=4)
+    q[0, 0, 1] = -1.0  # so that a row has no weights
+    rows = make_attention(NAME)(q, k, v, visibility, need=ALL).rows
+    weights = by_definition(q, k, visibility)
+    total = weights.sum(-1)
+    shares = weights / total[..., None].clamp_min(1e-300)
+    found = {name: getattr(rows, name).double() for name in vars(rows)}
+    torch.testing.assert_close(found["total"], total)
+    torch.testing.assert_close(found["entropy"], -torch.xlogy(shares, shares).sum(-1))
+    torch.testing.assert_close(found["largest"], weights.amax(-1))
+    zeros = (weights == 0).double().mean(-1)
+    torch.testing.assert_close(found["zero_fraction"], zeros, rtol=0, atol=1e-6)
+    assert not rows.total[0, 0, 1] and rows.zero_fraction.max() == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("need", [Need(), ALL], ids=["values", "all"])
+def test_half_precision_is_close_at_2001_tokens(dtype, need):
+    visibility = Visibility(2001, 2001, grid=(40, 50))
+    q, k, v = random_qkv(1, 2001, 2001, heads=1, dim=8, dtype=dtype)
+    q, k, v = ((20 * q).requires_grad_(), k.requires_grad_(), v.requires_grad_())
+    values = make_attention(NAME, heads=1, dim=8).float()(q, k, v, visibility, need=need).values
+    assert values.dtype == dtype
+    gradients = torch.autograd.grad(values.float().square().mean(), (q, k, v))
+    assert all(gradient.isfinite().all() for gradient in gradients)
+    expected = by_definition(q.double(), k.double(), visibility) @ v.double()
+    assert (values.double() - expected).norm() < 0.01 * expected.norm()
+
+
+def test_a_vision_transformer_tells_the_grid_of_its_patches():
+    torch.manual_seed(0)
+    config = VisionTransformerConfig(attention=NAME, image_size=8, patch_size=4, layers=1)
+    model = VisionTransformer(config, 2)
+    seen = []
+    model.blocks[0].layer.self_attention.attention.register_forward_hook(
+        lambda module, args, output: seen.append(args[3].grid)
+    )
+    assert model(torch.randn(1, 3, 8, 8)).logits.isfinite().all()
+    assert seen == [(2, 2)]
+
+
+def test_it_needs_patches():
+    attend = make_attention(NAME)
+    with pytest.raises(ConfigError, match="grid=true is for the patches of images"):
+        attend(*random_qkv(1, 4, 4), Visibility(4, 4))
+    with pytest.raises(ConfigError, match="grid"):
+        make_attention(f"{NAME},reweight=false")
