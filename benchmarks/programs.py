@@ -303,7 +303,7 @@ class Ours(FairseqLike):
             "bfloat16": ["--bf16"],
             "int8": ["--int8"],
             "shortlist": ["--shortlist", str(self.models / "shortlist/shortlist.txt")],
-            "threshold": ["--beam-threshold", "1.5"],
+            "threshold": ["--beam-threshold", "2"],
         }
         faster = [flag for option in options.split(" and ") for flag in flags_of[option]]
         workers = task.threads if more else 1
