@@ -24,6 +24,7 @@ import os
 import random
 import resource
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -257,16 +258,19 @@ def measured(arguments: argparse.Namespace, case: Case) -> Figures:
 
 
 def table(arguments: argparse.Namespace) -> dict[Case, Figures]:
-    """Measure all cases in turn and return their medians."""
-    found: dict[Case, list[Figures]] = {}
+    """Measure in turn all cases that are not in the CSV file, and return medians of all."""
+    found = read_csv(arguments)
     for number in range(arguments.rounds):
         in_turn = list(cases(arguments))
         for case in in_turn if number % 2 == 0 else reversed(in_turn):
             rounds = found.setdefault(case, [])
-            if not any(figures.problem for figures in rounds):
-                rounds.append(measured(arguments, case))
-                print(f"{case.what} {case.length} {case.label}: {rounds[-1]}", flush=True)
-    return {case: medians(found[case]) for case in cases(arguments)}
+            if len(rounds) > number or any(figures.problem for figures in rounds):
+                continue
+            rounds.append(measured(arguments, case))
+            print(f"{case.what} {case.length} {case.label}: {rounds[-1]}", flush=True)
+            if arguments.csv:
+                write_csv(found, arguments)
+    return {case: medians(rounds) for case, rounds in found.items()}
 
 
 def medians(rounds: list[Figures]) -> Figures:
@@ -286,15 +290,45 @@ def per_token(figures: Figures) -> tuple[float | None, float | None]:
     return 1e6 * figures.seconds / figures.tokens, figures.peak_bytes / figures.tokens / 1e3
 
 
-def write_csv(found: dict[Case, Figures], path: Path) -> None:
-    """Write a line for each case."""
+def shared_settings(arguments: argparse.Namespace) -> str:
+    """Return what all measurements of a CSV file have in common."""
+    names = ("shape", "global_layers", "tokens", "dtype", "device", "threads")
+    return " ".join(f"--{n.replace('_', '-')} {getattr(arguments, n)}" for n in names)
+
+
+def write_csv(found: dict[Case, list[Figures]], arguments: argparse.Namespace) -> None:
+    """Write a line for each measurement."""
     names = [f.name for f in (*fields(Case), *fields(Figures))]
+    path, settings = arguments.csv, shared_settings(arguments)
     with replacing(path) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow([*names, "us_per_token", "kb_per_token"])
-        for case, figures in found.items():
-            values = [*asdict(case).values(), *asdict(figures).values()]
-            writer.writerow([*values, *per_token(figures)])
+        writer.writerow([*names, "us_per_token", "kb_per_token", "settings"])
+        for case, rounds in found.items():
+            for figures in rounds:
+                values = [*asdict(case).values(), *asdict(figures).values()]
+                writer.writerow([*values, *per_token(figures), settings])
+
+
+def read_csv(arguments: argparse.Namespace) -> dict[Case, list[Figures]]:
+    """Return what a CSV file of :func:`write_csv` holds; nothing if there is none."""
+    found: dict[Case, list[Figures]] = {}
+    if arguments.csv is None or not arguments.csv.exists():
+        return found
+    settings = shared_settings(arguments)
+    with open(arguments.csv, newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            if row["settings"] != settings:
+                print(
+                    f"{arguments.csv}: made with {row['settings']}; choose another", file=sys.stderr
+                )
+                sys.exit(2)
+            own = {f.name: row[f.name] for f in fields(Case)}
+            own |= {"length": int(row["length"]), "recompute": row["recompute"] == "True"}
+            seconds = float(row["seconds"]) if row["seconds"] else None
+            peak = int(row["peak_bytes"]) if row["peak_bytes"] else None
+            figures = Figures(int(row["tokens"]), seconds, peak, row["problem"])
+            found.setdefault(Case(**own), []).append(figures)
+    return found
 
 
 def plot(found: dict[Case, Figures], path: Path) -> None:
@@ -305,25 +339,31 @@ def plot(found: dict[Case, Figures], path: Path) -> None:
     import matplotlib.pyplot as plt
 
     kinds = list(dict.fromkeys(case.what for case in found))
-    figure, axes = plt.subplots(2, len(kinds), figsize=(7 * len(kinds), 9), squeeze=False)
+    figure, axes = plt.subplots(2, len(kinds), figsize=(7 * len(kinds), 10), squeeze=False)
     labels = ("microseconds per token", "peak memory, kB per token")
     for (row, label), (column, what) in itertools.product(enumerate(labels), enumerate(kinds)):
         axis = axes[row, column]
-        for line in dict.fromkeys(case.label for case in found if case.what == what):
+        plain = dict.fromkeys(replace(c, length=0, recompute=False) for c in found)
+        colours = {line: f"C{number}" for number, line in enumerate(plain) if line.what == what}
+        for line, recompute in itertools.product(colours, (False, True)):
             points = [
                 (case.length, per_token(figures)[row])
-                for case, figures in found.items()
-                if (case.what, case.label) == (what, line) and per_token(figures)[row]
+                for case, figures in sorted(found.items(), key=lambda item: item[0].length)
+                if case == replace(line, length=case.length, recompute=recompute)
+                and per_token(figures)[row]
             ]
             if points:
-                axis.loglog(*zip(*points, strict=True), "o-", base=2, label=line)
+                style = "o--" if recompute else "o-"
+                name = replace(line, recompute=recompute).label
+                x, y = zip(*points, strict=True)
+                axis.loglog(x, y, style, base=2, label=name, color=colours[line])
         axis.set_yscale("log", base=10)
         axis.set_title(what)
         axis.set_xlabel("tokens of a document")
         axis.set_ylabel(label)
         axis.grid(alpha=0.3)
-        if axis.lines:
-            axis.legend(fontsize="small")
+        if axis.lines and row == 1:  # the upper ones have the same lines
+            axis.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.15), ncol=2)
     figure.tight_layout()
     with replacing(path) as temporary:
         figure.savefig(temporary, dpi=120, format=path.suffix[1:] or "png")
@@ -362,7 +402,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--threads", type=int, default=1)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
     add("--most-memory", type=float, default=0.8 * memory, help="GB of address space on a CPU")
-    add("--csv", type=Path)
+    add("--csv", type=Path, help="measurements; those that are there are not made again")
     add("--plot", type=Path)
     return parser.parse_args()
 
@@ -372,8 +412,6 @@ def main() -> None:
     arguments = parse_arguments()
     found = table(arguments)
     print(markdown(found))
-    if arguments.csv:
-        write_csv(found, arguments.csv)
     if arguments.plot:
         plot(found, arguments.plot)
 

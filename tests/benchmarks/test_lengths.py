@@ -80,7 +80,7 @@ def test_a_compiled_step_has_the_gradients_of_the_plain_one(lengths, monkeypatch
         torch.testing.assert_close(plain, compiled)
 
 
-def test_no_figures_where_memory_ran_out(lengths, tmp_path):
+def test_no_figures_where_memory_ran_out(lengths, tmp_path, monkeypatch):
     fine = lengths.Case("training", 32, "softmax", "fused", False, "full", "plain", "sinusoidal")
     large = lengths.Case(
         "training", 64, "softmax", "reference", False, "full", "plain", "sinusoidal"
@@ -93,13 +93,47 @@ def test_no_figures_where_memory_ran_out(lengths, tmp_path):
     }
     assert lengths.per_token(found[fine]) == pytest.approx((2000, 4))
     assert "| training: softmax, reference | 64 | out of memory |" in lengths.markdown(found)
-    lengths.write_csv(found, tmp_path / "x.csv")
+    arguments = arguments_of(lengths, monkeypatch, "--csv", str(tmp_path / "x.csv"))
+    lengths.write_csv({fine: [found[fine]], large: [out_of_memory]}, arguments)
     with open(tmp_path / "x.csv", encoding="utf-8") as file:
         first, second = csv.DictReader(file)
     assert (first["us_per_token"], first["length"], first["recompute"]) == ("2000.0", "32", "False")
     assert (second["us_per_token"], second["problem"]) == ("", "out of memory")
     lengths.plot(found, tmp_path / "x.png")
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_measurements_in_the_file_are_not_made_again(lengths, tmp_path, monkeypatch, capsys):
+    file = tmp_path / "x.csv"
+    flags = ["--what", "decoding", "--backends", "reference", "--lengths", "32", "64"]
+    made = []
+
+    def measured(arguments, case):
+        made.append((case.length, case.attention))
+        if len(made) == 6:
+            raise KeyboardInterrupt
+        if case.length == 64 and case.attention == "softmax":
+            return lengths.Figures(problem="out of memory")
+        return lengths.Figures(96, len(made) / 10, 1000 * len(made))
+
+    monkeypatch.setattr(lengths, "measured", measured)
+    arguments = arguments_of(lengths, monkeypatch, *flags, "--rounds", "2", "--csv", str(file))
+    with pytest.raises(KeyboardInterrupt):
+        lengths.table(arguments)
+    found = lengths.table(arguments)
+    assert len(made) == 4 + 3 + 1  # the one that was stopped is made again
+    [lost] = [figures for figures in found.values() if figures.problem]
+    assert lost.problem == "out of memory"
+    assert lengths.table(arguments) == found and len(made) == 8
+    # Other cases go to the same file, and are in the plot with those that are there.
+    more = arguments_of(lengths, monkeypatch, "--what", "training", "--csv", str(file))
+    both = lengths.table(more)
+    assert len(both) > len(found) and all(both[case] == found[case] for case in found)
+    other = arguments_of(lengths, monkeypatch, *flags, "--tokens", "64", "--csv", str(file))
+    with pytest.raises(SystemExit) as end:
+        lengths.table(other)
+    assert end.value.code == 2
+    assert "made with --shape 1,16,2 --global-layers 2 --tokens 96" in capsys.readouterr().err
 
 
 @pytest.mark.slow
