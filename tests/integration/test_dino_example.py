@@ -356,7 +356,7 @@ def test_a_stopped_training_goes_on_bit_for_bit_and_its_teacher_is_a_classifier(
 
     sets = f"--train {images}/train --test {images}/test --method knn --eval-crop-ratio 1".split()
     done = run_here("vision_probe", file, "--cpu", *sets)
-    assert "images/test: knn: 24 images of 3 classes: top-1 " in done.stdout
+    assert "/test: knn: 24 images of 3 classes: top-1 " in done.stdout
     tuned = f"{images} {SHAPE} --cpu --max-update 1 --lr 1e-9 --finetune-from-model {file}"
     tuned += f" --save-dir {tmp_path}/tuned --batch-size 24 --no-epoch-checkpoints"
     run_here("vision_train", *tuned.split())
