@@ -1,6 +1,7 @@
 """Models whose affine maps keep their weights in the order in which a CPU reads them."""
 
 import platform
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,7 @@ MOST_PRODUCTS = 1 << 22
 """Of two numbers, up to which the kernel, of one thread, is as fast as oneDNN by several."""
 
 
-class PanelLinear(nn.Module):
+class PanelLinear(nn.Module, ABC):
     """An affine map with a copy of its weight for a kernel of :mod:`relu_nmt.native`, or oneDNN.
 
     Copies are made when they are first needed, and stay out of what goes to other processes.
@@ -27,9 +28,9 @@ class PanelLinear(nn.Module):
     _panels: tuple[Tensor | None, ...] | None = None
     _packed: Any = None
 
+    @abstractmethod
     def pack_for_kernel(self) -> tuple[Tensor | None, ...]:
         """Return what the kernel reads: the panels of the weight, then numbers for each output."""
-        raise NotImplementedError
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the copies, one of which no other process can read."""
