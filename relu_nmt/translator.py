@@ -24,6 +24,7 @@ from relu_nmt.decoding.document_search import (
 from relu_nmt.decoding.ensemble import Ensemble
 from relu_nmt.decoding.generator import Generator
 from relu_nmt.decoding.int8 import use_int8
+from relu_nmt.decoding.native_step import use_native_steps
 from relu_nmt.decoding.packed_linear import pack_linear
 from relu_nmt.decoding.shortlist import Shortlist
 from relu_nmt.decoding.translations import (
@@ -154,6 +155,7 @@ class Translator:
         if translator.device.type == "cpu":
             for model in translator.models:
                 pack_linear(model, dtype or torch.float32)
+                use_native_steps(model)
         return translator
 
     def translate(

@@ -62,6 +62,11 @@ class Int8Linear(PanelLinear):
         padded = (None if number is None else pad_to_panels(number) for number in rows)
         return make_panels(self.weight), *padded
 
+    def wants_kernel(self, num_rows: int, dtype: torch.dtype) -> bool:
+        """See :meth:`PanelLinear.wants_kernel`."""
+        few = num_rows * self.weight.numel() <= MOST_PRODUCTS
+        return (few or native.is_wanted()) and native.has_kernel(self.kernel)
+
     def rows(self, index: Tensor) -> "Int8Linear":
         """Return the map to some of the outputs, whose numbers are ``index`` [D'']."""
         part = copy.copy(self)
@@ -74,10 +79,9 @@ class Int8Linear(PanelLinear):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [..., D] float32 to [..., D'] float32."""
-        x, few = x.float(), x.numel() * len(self.scale) <= MOST_PRODUCTS
-        if (few or native.is_wanted()) and native.has_kernel(self.kernel):
-            return self.by_kernel(x)
-        return self._by_onednn(x)
+        num_rows = x.numel() // self.weight.size(1)
+        x = x.float()
+        return self.by_kernel(x) if self.wants_kernel(num_rows, x.dtype) else self._by_onednn(x)
 
     def _by_onednn(self, x: Tensor) -> Tensor:
         if self._packed is None:

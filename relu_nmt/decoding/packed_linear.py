@@ -30,7 +30,21 @@ class PanelLinear(nn.Module, ABC):
 
     @abstractmethod
     def pack_for_kernel(self) -> tuple[Tensor | None, ...]:
-        """Return what the kernel reads: the panels of the weight, then numbers for each output."""
+        """Return what the kernel reads: the panels of the weight, and numbers for each output.
+
+        Those are the bias, and of 8-bit integers the scales, and the sums of the rows.
+        """
+
+    @abstractmethod
+    def wants_kernel(self, num_rows: int, dtype: torch.dtype) -> bool:
+        """Return whether the kernel is to map so many rows of numbers of this type."""
+
+    @property
+    def panels(self) -> tuple[Tensor | None, ...]:
+        """What the kernel reads, made when it is first needed."""
+        if self._panels is None:
+            self._panels = self.pack_for_kernel()
+        return self._panels
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the copies, one of which no other process can read."""
@@ -38,16 +52,18 @@ class PanelLinear(nn.Module, ABC):
 
     def by_kernel(self, x: Tensor) -> Tensor:
         """Map x [..., D] to [..., D'], both of the kernel's type of numbers."""
-        if self._panels is None:
-            self._panels = self.pack_for_kernel()
-        weight, *others = self._panels
-        assert weight is not None, "it comes first"
         outputs, inputs = self.weight.shape
         x = x.contiguous()
         found = x.new_empty(*x.shape[:-1], outputs)
-        sizes = (x.numel() // inputs, inputs, outputs, weight.size(1))
-        native.call(self.kernel, (x, weight, *others, found), sizes)
+        sizes = (x.numel() // inputs, inputs, outputs, self.num_groups(inputs), 0)
+        native.call(self.kernel, (x, found, *self.panels), sizes)
         return found
+
+    def num_groups(self, inputs: int) -> int:
+        """Return how many groups of bytes a row of so many numbers has in the panels."""
+        panels = self.panels[0]
+        assert panels is not None, "it comes first"
+        return -(-inputs * panels.element_size() // GROUP_BYTES)
 
 
 class PackedLinear(PanelLinear, nn.Linear):
@@ -90,7 +106,21 @@ class PackedLinear(PanelLinear, nn.Linear):
     def pack_for_kernel(self) -> tuple[Tensor | None, ...]:
         """See :meth:`PanelLinear.pack_for_kernel`."""
         bias = None if self.bias is None else pad_to_panels(self.bias.detach().float())
-        return make_panels(self.weight.detach().to(self.dtype)), bias
+        return make_panels(self.weight.detach().to(self.dtype)), bias, None, None
+
+    def wants_kernel(self, num_rows: int, dtype: torch.dtype) -> bool:
+        """See :meth:`PanelLinear.wants_kernel`."""
+        few = num_rows * self.weight.numel() <= MOST_PRODUCTS or torch.get_num_threads() == 1
+        return few and self._serves(dtype) and self._has_kernel()
+
+    def _serves(self, dtype: torch.dtype) -> bool:
+        """Whether the copy is one for these numbers, of a weight that has not changed."""
+        return (
+            dtype == self.dtype
+            and not torch.is_grad_enabled()
+            and self.weight.is_cpu
+            and self.weight._version == self._version
+        )
 
     def _pack_for_onednn(self) -> tuple[Tensor, Tensor | None]:
         bias = None if self.bias is None else self.bias.detach().to(self.dtype)
@@ -114,21 +144,20 @@ class PackedLinear(PanelLinear, nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [..., D] to [..., D']."""
-        dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
-        if (
-            dtype != self.dtype
-            or torch.is_grad_enabled()
-            or not x.is_cpu
-            or x.numel() == 0
-            or self.weight._version != self._version
-        ):
+        dtype = computing_dtype(x)
+        if x.numel() == 0 or not (x.is_cpu and self._serves(dtype)):
             return super().forward(x)
-        x, few = x.to(dtype), x.numel() * self.out_features <= MOST_PRODUCTS
-        if (few or torch.get_num_threads() == 1) and self._has_kernel():
+        x = x.to(dtype)
+        if self.wants_kernel(x.numel() // self.in_features, dtype):
             return self.by_kernel(x)
         if self._packed is None:
             self._packed = self._pack_for_onednn()
         return torch.ops.mkldnn._linear_pointwise(x, *self._packed, "none", [], "")
+
+
+def computing_dtype(x: Tensor) -> torch.dtype:
+    """Return in what an affine map of x on a CPU is computed."""
+    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
 
 
 def make_panels(weight: Tensor) -> Tensor:

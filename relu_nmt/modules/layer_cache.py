@@ -135,6 +135,29 @@ class LayerCache:
                 kept.index_copy_(0, local.changed, part.index_select(0, rows))
         return self._paired
 
+    def room(
+        self, used: int, visibility: Visibility, shape: tuple[int, int, int], dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
+        """Return the keys and values that are visible, [R, H, Nk, d] each.
+
+        The last k are those of the newest tokens, for the caller to write.
+
+        Args:
+            used: see :meth:`put`.
+            visibility: likewise.
+            shape: R, H and d.
+            dtype: of keys and values.
+        """
+        if self.target is None:
+            trees, heads, width = shape
+            keys, values = (
+                torch.empty(trees, heads, visibility.num_queries, width, dtype=dtype)
+                for _ in range(2)
+            )
+            self.target = keys, values
+        k, v = (part[:, :, used - visibility.num_keys : used] for part in self.target)
+        return k, v
+
     def put(
         self,
         keys: Tensor,

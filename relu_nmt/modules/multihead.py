@@ -232,7 +232,7 @@ class SelfAttention(MultiheadAttention):
         q, k = self.attention.map_queries(q), self.attention.map_keys(k)
         bias = None
         if relative is not None:
-            q, k = relative.scheme.rotate(q, k, relative.positions)
+            q, k = relative.turn(q, k)
             bias = relative.bias
         if cache is not None:
             k, v = cache.put(k, v, used, visibility, picked)

@@ -60,7 +60,7 @@ class PositionScheme(nn.Module):
     """
 
     needs_scores: bool = False
-    """Whether it has ``rotate`` or ``bias``, which only mechanisms with scores can use."""
+    """Whether it has ``rotation`` or ``bias``, which only mechanisms with scores can use."""
     max_positions: int | None = None
 
     def __init__(self, config: PositionConfig) -> None:
@@ -71,15 +71,13 @@ class PositionScheme(nn.Module):
         """Return what is added to embeddings: [N, D] of N positions from ``start`` on, or None."""
         return None
 
-    def rotate(self, q: Tensor, k: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the queries and keys of self-attention, turned by their positions.
+    def rotation(self, positions: Tensor) -> "Rotation | None":
+        """Return by what queries and keys of self-attention are turned, or None.
 
         Args:
-            q: [B, H, N, d].
-            k: [B, H, N, d], of the same tokens.
             positions: [B or 1, N] int64, from 0.
         """
-        return q, k
+        return None
 
     def bias(self, visibility: Visibility) -> ScoreBias | None:
         """Return what is added to the scores of self-attention, or None."""
@@ -91,34 +89,66 @@ class PositionScheme(nn.Module):
             return None
         local = visibility.sentences
         return RelativePositions(
-            self,
-            visibility.query_positions(),
+            self.rotation(visibility.query_positions()),
             self.bias(visibility),
             [] if local is None else [self.relative(part.visibility) for part in local.parts],
         )
 
 
-@dataclass
+@dataclass(frozen=True)
+class Rotation:
+    """Angles of the planes of channels c and c + d/2 of each head, by token.
+
+    Args:
+        cosines: [B or 1, 1, N, d], both halves alike.
+        sines: likewise, those of the first half with their signs changed.
+    """
+
+    cosines: Tensor
+    sines: Tensor
+
+    @classmethod
+    def of_angles(cls, angles: Tensor) -> "Rotation":
+        """Return it for angles [B or 1, N, d/2]."""
+        cos, sin = angles.cos()[:, None], angles.sin()[:, None]
+        return cls(torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1))
+
+    def turn(self, x: Tensor) -> Tensor:
+        """Return x [B, H, N, d] turned, in its own dtype."""
+        swapped = x.roll(x.size(-1) // 2, dims=-1)
+        return torch.addcmul(x * self.cosines, swapped, self.sines).to(x.dtype)
+
+    def of(self, picked: Tensor) -> "Rotation":
+        """Return it for the tokens at these places, int64 [N'], of all B N."""
+        batch, _, length, width = self.cosines.shape
+        flat = picked % length if batch == 1 else picked
+        return Rotation(
+            *(x.reshape(-1, width)[flat][None, None] for x in (self.cosines, self.sines))
+        )
+
+
+@dataclass(frozen=True)
 class RelativePositions:
     """What a scheme does in self-attention; made once a pass for all layers.
 
     Args:
-        scheme: turns queries and keys.
-        positions: [B or 1, N] int64 of the tokens that come in.
+        rotation: of queries and keys, if any.
         bias: of the scores, if any.
         local: the same for each part of the attention that stays inside sentences.
     """
 
-    scheme: PositionScheme
-    positions: Tensor
+    rotation: Rotation | None
     bias: ScoreBias | None
     local: "Sequence[RelativePositions | None]" = ()
 
+    def turn(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """Return queries and keys [B, H, N, d] of the same tokens, turned."""
+        return (q, k) if self.rotation is None else (self.rotation.turn(q), self.rotation.turn(k))
+
     def of(self, picked: Tensor) -> "RelativePositions":
         """Return it for the tokens at these places, int64 [N'], of all B N; the bias is of all."""
-        positions = self.positions
-        flat = picked % positions.size(1) if len(positions) == 1 else picked
-        return RelativePositions(self.scheme, positions.flatten()[flat][None], self.bias)
+        rotation = None if self.rotation is None else self.rotation.of(picked)
+        return RelativePositions(rotation, self.bias)
 
 
 @position_schemes.register("none")
@@ -203,19 +233,22 @@ class LearnedPositions(PositionScheme):
 
 
 class JoinedPositions(PositionScheme):
-    """Several schemes at once: their vectors are added, and each turns what the one before turned.
+    """Several schemes at once: their vectors are added.
 
     Args:
         schemes: two or more.
 
     Raises:
-        ConfigError: more than one has a bias.
+        ConfigError: more than one has a bias, or more than one turns queries and keys.
     """
 
     def __init__(self, schemes: Sequence[PositionScheme]) -> None:
         super().__init__(schemes[0].config)
-        if sum(type(scheme).bias is not PositionScheme.bias for scheme in schemes) > 1:
+        kinds = [type(scheme) for scheme in schemes]
+        if sum(kind.bias is not PositionScheme.bias for kind in kinds) > 1:
             raise ConfigError("only one of several position schemes can add a bias to the scores")
+        if sum(kind.rotation is not PositionScheme.rotation for kind in kinds) > 1:
+            raise ConfigError("only one of several position schemes can turn queries and keys")
         self.schemes = cast(Sequence[PositionScheme], nn.ModuleList(schemes))
         self.needs_scores = any(scheme.needs_scores for scheme in schemes)
         limits = [scheme.max_positions for scheme in schemes]
@@ -227,11 +260,10 @@ class JoinedPositions(PositionScheme):
         vectors = [one for one in found if one is not None]
         return torch.stack(vectors).sum(0) if vectors else None
 
-    def rotate(self, q: Tensor, k: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """See :meth:`PositionScheme.rotate`."""
-        for scheme in self.schemes:
-            q, k = scheme.rotate(q, k, positions)
-        return q, k
+    def rotation(self, positions: Tensor) -> Rotation | None:
+        """See :meth:`PositionScheme.rotation`."""
+        found = [scheme.rotation(positions) for scheme in self.schemes]
+        return next((rotation for rotation in found if rotation is not None), None)
 
     def bias(self, visibility: Visibility) -> ScoreBias | None:
         """See :meth:`PositionScheme.bias`."""
@@ -252,7 +284,8 @@ def build_positions(names: str, config: PositionConfig) -> PositionScheme:
     """Return the scheme of such a text, or of a single name.
 
     Raises:
-        ConfigError: one is not registered, does not fit, or more than one has a bias.
+        ConfigError: one is not registered, does not fit, or several do the same to queries and
+            keys, or to their scores.
 
     Example:
         >>> config = PositionConfig(embed_dim=4, num_heads=1, causal=False, max_positions=8)

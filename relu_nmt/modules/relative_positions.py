@@ -10,7 +10,7 @@ from relu_nmt.attention.bias import ScoreBias
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules import position_schemes
-from relu_nmt.modules.positions import PositionConfig, PositionScheme
+from relu_nmt.modules.positions import PositionConfig, PositionScheme, Rotation
 
 ROTARY_BASE = 10000.0
 T5_BUCKETS = 32
@@ -43,19 +43,10 @@ class RotaryPositions(PositionScheme):
         rates = torch.exp(torch.arange(0, width, 2) * (-math.log(ROTARY_BASE) / width))
         self.register_buffer("rates", rates, persistent=False)
 
-    def rotate(self, q: Tensor, k: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """See :meth:`PositionScheme.rotate`."""
-        exact = torch.promote_types(q.dtype, torch.float32)
-        angles = positions[:, None, :, None].to(exact) * self.rates.to(exact)  # [B or 1, 1, N, d/2]
-        cos, sin = angles.cos(), angles.sin()
-        cos, sin = torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)
-        return _turned(q, cos, sin), _turned(k, cos, sin)
-
-
-def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Return x [B, H, N, d] turned, in its own dtype; the sines are negative in the first half."""
-    swapped = x.roll(x.size(-1) // 2, dims=-1)
-    return torch.addcmul(x * cos, swapped, sin).to(x.dtype)
+    def rotation(self, positions: Tensor) -> Rotation:
+        """See :meth:`PositionScheme.rotation`."""
+        exact = torch.promote_types(self.rates.dtype, torch.float32)
+        return Rotation.of_angles(positions[..., None].to(exact) * self.rates.to(exact))
 
 
 class DistanceBias(PositionScheme):

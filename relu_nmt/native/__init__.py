@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-VERSION = 2
+VERSION = 3
 """Of what the kernels take, as ``kernels_version`` of kernels.cpp: both change together, so that a
 library from before is not used."""
 MOST_THREADS = 2
@@ -25,6 +25,8 @@ PROCESSORS = {"AVX512": "avx512", "AVX2": "avx2"}
 INSTRUCTIONS = {
     "linear_bfloat16": "_is_avx512_bf16_supported",
     "linear_int8": "_is_vnni_supported",
+    "layer_step_bfloat16": "_is_avx512_bf16_supported",
+    "layer_step_int8": "_is_vnni_supported",
 }
 """What kernels need besides: what ``torch.cpu`` has to say yes to."""
 

@@ -38,9 +38,23 @@ struct SelectShape {
 
 struct LinearShape {
     int64_t rows, inputs, outputs, groups; // groups: 4 bytes of a row of weights each, the last one padded
+    int64_t rectified;
 };
 
-extern "C" int kernels_version() { return 2; }
+// Of a search, its part in a layer's step.
+struct StepShape {
+    int64_t rows;
+    AttentionShape own, memory;
+};
+
+struct LayerShape {
+    int64_t rows, width, inner; // of states, and of the feed-forward network inside
+    int64_t groups, inner_groups; // of weights that read states, and of those that read what is inside
+    int64_t normed_before, centered; // norms before sublayers, or behind sums; LayerNorm, or RMSNorm
+    int64_t searches;
+};
+
+extern "C" int kernels_version() { return 3; }
 
 #ifdef __x86_64__
 
@@ -55,6 +69,7 @@ namespace avx512 {
 #include "vectors.inc"
 #include "attention.inc"
 #include "linear.inc"
+#include "layer.inc"
 #include "select.inc"
 }
 #undef NAMED

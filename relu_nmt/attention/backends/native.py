@@ -40,7 +40,7 @@ def supports(problem: AttentionProblem) -> bool:
     """Whether only outputs are asked for, of numbers that the kernel knows, without gradients."""
     q, k, v = problem.q, problem.k, problem.v
     return (
-        _is_known(problem.attention)
+        is_known(problem.attention)
         and not (problem.need.rows or problem.need.weights or problem.dropout)
         and (problem.picked is not None or (q.size(2) <= MOST_QUERIES and q.size(0) == k.size(0)))
         and q.dtype == k.dtype == v.dtype
@@ -62,7 +62,7 @@ def preferred(problem: AttentionProblem) -> bool:
     return few and kernels.is_wanted()
 
 
-def _is_known(attention: Attention | None) -> bool:
+def is_known(attention: Attention | None) -> bool:
     """Whether the kernel computes what this class does, not what one does that it comes from."""
     return attention is None or vars(type(attention)).get("has_kernel", False)
 
@@ -73,7 +73,7 @@ def picks(attention: Attention, x: Tensor) -> bool:
     wanted = backend == "native" or (backend == "auto" and kernels.is_wanted())
     # Hooks are those of records, which want the weights of all.
     looked_at = attention._forward_pre_hooks or attention._forward_hooks
-    return wanted and not looked_at and _is_known(attention) and _computes(x, attention.head_dim)
+    return wanted and not looked_at and is_known(attention) and _computes(x, attention.head_dim)
 
 
 def _computes(x: Tensor, width: int) -> bool:
@@ -110,22 +110,53 @@ def _attend(
     """Return the values [B, H, Nq, dv], of which those of all heads of a query lie together."""
     q, k, v = (_with_rows(x) for x in (problem.q, problem.k, problem.v))
     picked, visibility = problem.picked, problem.visibility
-    batch, heads, queries, width = q.shape
+    batch, heads, queries, _ = q.shape
     visible = None if visibility.mask is None else _with_rows(visibility.mask)
     bias = None if problem.bias is None else _with_rows(problem.bias.values().float())
     scales = None if row_scale is None else row_scale[..., None]  # [B or 1, 1, Nq or 1, 1]
     out = v.new_empty(batch, queries, heads, v.size(3))
     of_a_sample = queries if picked is None else visibility.num_queries
-    sizes = (
-        *(batch * queries, heads, of_a_sample, k.size(2), width, v.size(3)),
-        *(*q.stride()[:3], *k.stride()[:3], *v.stride()[:3]),
+    strides = q.stride(0), q.stride(1), q.stride(2)
+    sizes = shape(batch * queries, of_a_sample, strides, k, v, visible, bias, scales, map, centered)
+    tensors = (q, k, v, picked, visible, bias, scales, out)
+    kernels.call(f"attend_{kernels.DTYPES[q.dtype]}", tensors, sizes, score_scale)
+    return out.transpose(1, 2)
+
+
+def shape(
+    num_rows: int,
+    num_queries: int,
+    q_strides: tuple[int, int, int],
+    k: Tensor,
+    v: Tensor,
+    visible: Tensor | None,
+    bias: Tensor | None,
+    scales: Tensor | None,
+    map: int,
+    centered: bool,
+) -> tuple[int, ...]:
+    """Return the members of a kernel's ``AttentionShape``.
+
+    Args:
+        num_rows: queries of all samples, or those that are picked.
+        num_queries: of a sample.
+        q_strides: from sample to sample, head to head and query to query.
+        k: [B, H, Nk, d].
+        v: [B, H, Nk, dv].
+        visible: [B or 1, 1, Nq or 1, Nk] bool; None: all.
+        bias: of the scores, [B or 1, H, Nq, Nk] float32; None for none.
+        scales: of the rows of weights, [B or 1, 1, Nq or 1, 1] float32; None for softmax.
+        map: one of :data:`MAPS`.
+        centered: whether each score loses the mean of its row.
+    """
+    k_strides, v_strides = k.stride(), v.stride()
+    return (
+        *(num_rows, k.size(1), num_queries, k.size(2), k.size(3), v.size(3)),
+        *(*q_strides, *k_strides[:3], *v_strides[:3]),
         *(_stride(visible, 0), _stride(visible, 2)),
         *(_stride(bias, 0), _stride(bias, 1), _stride(bias, 2)),
         *(_stride(scales, 0), _stride(scales, 2), map, centered),
     )
-    tensors = (q, k, v, picked, visible, bias, scales, out)
-    kernels.call(f"attend_{kernels.DTYPES[q.dtype]}", tensors, sizes, score_scale)
-    return out.transpose(1, 2)
 
 
 def _with_rows(x: Tensor) -> Tensor:

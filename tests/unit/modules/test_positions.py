@@ -38,9 +38,8 @@ def test_rotary_scores_depend_on_the_distance_alone_and_equal_complex_rotation()
     q, k = (torch.randn(1, 1, 1, 8, dtype=torch.float64) for _ in range(2))
 
     def score(i, j):
-        turned_q, _ = rotary.rotate(q, k, torch.tensor([[i]]))
-        _, turned_k = rotary.rotate(q, k, torch.tensor([[j]]))
-        return (turned_q * turned_k).sum()
+        at_i, at_j = (rotary.rotation(torch.tensor([[place]])) for place in (i, j))
+        return (at_i.turn(q) * at_j.turn(k)).sum()
 
     # Re(sum_c q_c conj(k_c) e^(i (m - n) theta_c)), Eq. 16 of RoFormer
     complex_q, complex_k = (torch.complex(*x[0, 0, 0].chunk(2)) for x in (q, k))

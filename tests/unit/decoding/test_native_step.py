@@ -1,0 +1,255 @@
+"""A layer's step in one call finds what it does in many."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+
+from relu_nmt import native
+from relu_nmt.data.batches import pad_rows
+from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.decoding.config import GenerationConfig
+from relu_nmt.decoding.generator import Generator
+from relu_nmt.decoding.int8 import has_fast_int8, use_int8
+from relu_nmt.decoding.native_step import use_native_steps
+from relu_nmt.decoding.packed_linear import can_pack, pack_linear
+from relu_nmt.decoding.translations import SourceSentence
+from relu_nmt.models.config import TransformerConfig
+from relu_nmt.models.encoder_decoder import EncoderDecoder
+from relu_nmt.modules.layer_cache import ComputedBeams
+
+VOCAB = 150
+SYMBOLS = Dictionary([f"w{i}" for i in range(VOCAB - 4)])
+SIDES = ("encoder", "decoder")
+
+needs_kernels = pytest.mark.skipif(
+    native.library() is None or not can_pack() or not native.has_kernel("layer_step_float"),
+    reason="needs the kernels, and AVX512",
+)
+PRECISIONS = [
+    "float32",
+    pytest.param(
+        "bfloat16",
+        marks=pytest.mark.skipif(
+            native.library() is None or not native.has_kernel("layer_step_bfloat16"),
+            reason="needs AVX512-BF16",
+        ),
+    ),
+    pytest.param("int8", marks=pytest.mark.skipif(not has_fast_int8(), reason="needs AVX512-VNNI")),
+]
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def make_model(**changes):
+    torch.manual_seed(1)
+    sizes = {"layers": 2, "embed_dim": 64, "ffn_embed_dim": 50, "attention_heads": 2}
+    shape = {f"{side}_{name}": size for side in SIDES for name, size in sizes.items()}
+    config = TransformerConfig(**{**shape, **changes})
+    model = EncoderDecoder(config, VOCAB, VOCAB, pad_index=SYMBOLS.pad_index).eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight += 0.05 * torch.randn_like(weight)  # also of biases and gains
+        model.output_projection.weight *= 4
+    return model
+
+
+def prepared(model, precision):
+    model = copy.deepcopy(model)
+    if precision == "int8":
+        use_int8(model)
+    else:
+        pack_linear(model, getattr(torch, precision))
+    return model
+
+
+def quick(model):
+    use_native_steps(model)
+    assert all(layer.quick_step for layer in model.decoder.layers)
+    return model
+
+
+def sources():
+    generator = torch.Generator().manual_seed(2)
+    lengths = torch.randint(2, 14, (21,), generator=generator).tolist()
+    return pad_rows(
+        [torch.randint(4, VOCAB, (n,), generator=generator).numpy() for n in lengths],
+        SYMBOLS.pad_index,
+    )
+
+
+def counted_calls(monkeypatch):
+    names, call = [], native.call
+    monkeypatch.setattr(native, "call", lambda *given: [names.append(given[0]), call(*given)])
+    return names
+
+
+def forced(model, dtype=None, steps=12, computed=False):
+    """Return the states of a decoder that is led along, step by step, as if by a search.
+
+    Args:
+        model: whose decoder it is.
+        dtype: to compute in, by autocast.
+        steps: how many.
+        computed: whether some of the hypotheses are given up at each step.
+    """
+    generator = torch.Generator().manual_seed(3)
+    src_tokens, found = sources(), []
+    precision = torch.autocast("cpu", dtype or torch.bfloat16, enabled=dtype is not None)
+    with torch.inference_mode(), precision:
+        state = model.start(model.encode(src_tokens))
+        tokens = torch.full((len(src_tokens), 1), SYMBOLS.eos_index)
+        live = torch.ones(len(src_tokens), 4, dtype=torch.bool)
+        for step in range(steps):
+            found.append(model.decoder.step([tokens], [state])[0])
+            if step == 0:
+                state.spread(4)
+            else:
+                parents = torch.multinomial(live.float(), 4, True, generator=generator)
+                state.reorder(parents)
+            if step == 6:
+                rows = torch.arange(0, len(src_tokens), 2)
+                state.keep(rows)
+                live = live[rows]
+            tokens = torch.randint(4, VOCAB, live.shape, generator=generator)
+            if computed:
+                live = torch.rand(live.shape, generator=generator) < 0.5
+                live[:, 0] = True
+                state.computed = ComputedBeams.of(live)
+    return found
+
+
+FORMS = [
+    {"attention": "softmax"},
+    {"attention": "softmax", "decoder_positions": "sinusoidal+rotary"},
+    {"attention": "softmax", "decoder_positions": "rotary", "decoder_attention_heads": 4},
+    {"attention": "softmax", "decoder_positions": "alibi"},
+    {"attention": "reluformer:gamma=2", "norm": "rms"},
+    {"attention": "reluformer:centered=true,power=2", "decoder_normalize_before": True},
+    {"attention": "softmax", "cross_attention": "reluformer:centered=true"},
+]
+
+
+@needs_kernels
+@pytest.mark.parametrize("computed", [False, True], ids=["all", "some"])
+@pytest.mark.parametrize("changes", FORMS, ids=str)
+def test_states_are_those_of_float64(changes, computed, monkeypatch):
+    model = make_model(**changes)
+    exact = forced(copy.deepcopy(model).double(), computed=computed)
+    model = quick(prepared(model, "float32"))
+    names = counted_calls(monkeypatch)
+    found = forced(model, computed=computed)
+    assert names.count("layer_step_float") == 2 * len(found)
+    for own, other in zip(found, exact, strict=True):
+        torch.testing.assert_close(own.double(), other, rtol=1e-4, atol=1e-4)
+
+
+@needs_kernels
+@pytest.mark.parametrize("precision", PRECISIONS[1:])
+@pytest.mark.parametrize("changes", FORMS, ids=str)
+def test_states_in_other_numbers_are_as_near_as_those_in_many_calls(changes, precision):
+    model = make_model(**changes)
+    exact, dtype = forced(copy.deepcopy(model).double()), None
+    if precision == "bfloat16":
+        dtype = torch.bfloat16
+    many = forced(prepared(model, precision), dtype)
+    one = forced(quick(prepared(model, precision)), dtype)
+
+    def error(found):
+        return sum((x.double() - y).square().mean() for x, y in zip(found, exact, strict=True))
+
+    assert error(one) < 1.25 * error(many)
+    assert 0 < error(one) < 0.05 * sum(x.square().mean() for x in exact)
+
+
+@needs_kernels
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(
+    "search",
+    [
+        {},
+        {"beam_threshold": 2.0},
+        {"beam_threshold": 2.0, "no_repeat_ngram_size": 2},
+        {"diverse_beam_groups": 2, "diverse_beam_strength": 0.5},
+        {"print_alignment": "hard", "beam_threshold": 2.0},
+        {"sampling": True},
+    ],
+    ids=str,
+)
+def test_searches_that_run_beside_each_other(precision, search):
+    # The second batch begins beside the last hypotheses of the first.
+    model = make_model(attention="softmax", decoder_positions="sinusoidal+rotary")
+    config = GenerationConfig(beam=4, max_len_b=18, batch_size=7, workers=1, **search)
+    dtype = torch.bfloat16 if precision == "bfloat16" else None
+    given = [SourceSentence(row[row != SYMBOLS.pad_index].numpy()) for row in sources()]
+
+    def found(model):
+        return Generator([model], config, SYMBOLS, dtype).translate(given)
+
+    many, one = found(prepared(model, precision)), found(quick(prepared(model, precision)))
+    same = [
+        [h.tokens.tolist() for h in own] == [h.tokens.tolist() for h in other]
+        for own, other in zip(one, many, strict=True)
+    ]
+    assert sum(same) == 21 if precision == "float32" else sum(same) >= 18
+
+
+@needs_kernels
+def test_a_layer_is_left_alone_that_the_kernel_does_not_compute():
+    for changes in (
+        {"attention": "pointwise:gate=silu"},
+        {"attention": "softmax:qk_norm=true"},
+        {"attention": "reluformer:learnable=true"},
+        {"attention": "sparsemax"},
+        {"attention": "linear"},
+        {"attention": "softmax", "decoder_attention_heads": 8},  # 8 numbers a head
+        {"attention": "softmax", "feed_forward": "gelu"},
+        {"attention": "softmax", "feed_forward": "relu-ln"},
+    ):
+        model = prepared(make_model(**changes), "float32")
+        use_native_steps(model)
+        assert not any(layer.quick_step for layer in model.decoder.layers), changes
+    model = make_model(attention="softmax")
+    use_native_steps(model)  # its affine maps have no panels
+    assert not any(layer.quick_step for layer in model.decoder.layers)
+
+
+@needs_kernels
+def test_who_looks_at_attention_or_changes_a_weight_gets_the_plain_code(monkeypatch):
+    model = quick(prepared(make_model(attention="softmax"), "float32"))
+    names = counted_calls(monkeypatch)
+
+    def share():
+        names.clear()
+        forced(model, steps=2)
+        return names.count("layer_step_float")
+
+    assert share() == 4
+    attention = model.decoder.layers[0].cross_attention.attention
+    hook = attention.register_forward_hook(lambda *given: None)
+    assert share() == 2
+    hook.remove()
+    attention.backend = "reference"
+    assert share() == 2
+    attention.backend = "auto"
+    with torch.no_grad():
+        model.decoder.layers[1].feed_forward.outer.weight *= 2
+    assert share() == 2
+    torch.set_num_threads(native.MOST_THREADS + 1)
+    assert share() == 0
+
+
+@needs_kernels
+def test_a_model_goes_to_other_processes_with_its_steps():
+    model = quick(prepared(make_model(attention="softmax"), "float32"))
+    sent = pickle.loads(pickle.dumps(model))
+    assert all(layer.quick_step for layer in sent.decoder.layers)
+    for own, other in zip(forced(sent), forced(model), strict=True):
+        assert torch.equal(own, other)
