@@ -86,8 +86,11 @@ def pre_norm(
 
 
 def growing(rate: float, index: int, count: int) -> float:
-    """Return the rate of stochastic depth of one of ``count`` blocks: 0 in the first one."""
-    return rate * index / max(1, count - 1)
+    """Return the rate of stochastic depth of one of ``count`` blocks.
+
+    It grows from 0 in the first one to ``rate`` in the last; an only one is the last.
+    """
+    return rate if count == 1 else rate * index / (count - 1)
 
 
 def mechanism(config: VisionTransformerConfig, layer: int, num_heads: int) -> Attention:

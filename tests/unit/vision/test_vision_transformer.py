@@ -276,6 +276,8 @@ def test_the_rate_of_drop_path_grows_linearly_over_the_blocks():
     model = small_model(layers=3, drop_path=0.2)
     rates = [block.layer.self_attention_residual.drop_path.p for block in model.blocks]
     assert rates == pytest.approx([0, 0.1, 0.2])
+    [only] = small_model(layers=1, drop_path=0.2).blocks  # in a CvT, say, whose last stage is short
+    assert only.layer.self_attention_residual.drop_path.p == 0.2
 
 
 @pytest.mark.parametrize(
