@@ -27,6 +27,8 @@ KERNELS = {
     "linear_int8": ("layer_step_int8", torch.float32),
 }
 """By that of its products, the kernel of a layer and the type of queries, keys and values."""
+FEW_ROWS = 16
+"""Up to which there is nothing for several threads to share."""
 
 
 class NativeStep:
@@ -74,7 +76,7 @@ class NativeStep:
         """See :meth:`QuickStep.takes`."""
         num_rows, dtype = x.size(1), computing_dtype(x)
         return (
-            native.is_wanted()
+            (native.is_wanted() or num_rows <= FEW_ROWS)
             and x.dtype == torch.float32
             and x.is_cpu
             and not (torch.is_grad_enabled() or self.layer.training)

@@ -244,6 +244,10 @@ def test_who_looks_at_attention_or_changes_a_weight_gets_the_plain_code(monkeypa
     assert share() == 2
     torch.set_num_threads(native.MOST_THREADS + 1)
     assert share() == 0
+    [one] = sources()[:1]
+    names.clear()
+    Generator([model], GenerationConfig(beam=4, max_len_b=3), SYMBOLS).generate(one[None])
+    assert "layer_step_float" in names  # of a few rows
 
 
 @needs_kernels
