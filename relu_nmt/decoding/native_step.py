@@ -5,7 +5,7 @@ is spent between products: on Python, on PyTorch's calls, and on memory that goe
 """
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -49,6 +49,12 @@ class NativeStep:
         assert layer.cross_attention is not None, "it fits"
         self.attentions = layer.self_attention.attention, layer.cross_attention.attention
         self.kernel, self.dtype = KERNELS[self.linears[0].kernel]
+        self.largest = max(self.linears, key=lambda linear: linear.weight.numel())
+        self._constant: list[Tensor | None] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what is made when it is first needed."""
+        return {**vars(self), "_constant": None}
 
     @classmethod
     def fits(cls, layer: TransformerLayer) -> bool:
@@ -81,7 +87,8 @@ class NativeStep:
             and x.is_cpu
             and not (torch.is_grad_enabled() or self.layer.training)
             and not (torch.compiler.is_compiling() or torch.jit.is_tracing())
-            and all(linear.wants_kernel(num_rows, dtype) for linear in self.linears)
+            and self.largest.wants_kernel(num_rows, dtype)
+            and all(linear.is_current for linear in self.linears)
             and all(_is_plain(attention) for attention in self.attentions)
             and all(self._takes(step) for step in steps)
         )
@@ -93,11 +100,11 @@ class NativeStep:
         groups, inner_groups = linears[0].num_groups(width), linears[-1].num_groups(inner)
         states = x.clone(memory_format=torch.contiguous_format)
         room = _room(num_rows, width, inner, max(groups, inner_groups), self.dtype)
-        tensors: list[Tensor | None] = [states, room]
-        for linear in linears:
-            tensors += linear.panels
-        for norm in norms:
-            tensors += (norm.weight, getattr(norm, "bias", None))
+        if self._constant is None:
+            self._constant = [part for linear in linears for part in linear.panels]
+            for norm in norms:
+                self._constant += (norm.weight, getattr(norm, "bias", None))
+        tensors = [states, room, *self._constant]
         normalize_before = self.layer.feed_forward_residual.normalize_before
         sizes = [num_rows, width, inner, groups, inner_groups]
         sizes += [normalize_before, isinstance(norms[0], nn.LayerNorm), len(steps)]

@@ -40,6 +40,11 @@ class PanelLinear(nn.Module, ABC):
         """Return whether the kernel is to map so many rows of numbers of this type."""
 
     @property
+    def is_current(self) -> bool:
+        """Whether the copies are still those of the weight."""
+        return True
+
+    @property
     def panels(self) -> tuple[Tensor | None, ...]:
         """What the kernel reads, made when it is first needed."""
         if self._panels is None:
@@ -113,14 +118,15 @@ class PackedLinear(PanelLinear, nn.Linear):
         few = num_rows * self.weight.numel() <= MOST_PRODUCTS or torch.get_num_threads() == 1
         return few and self._serves(dtype) and self._has_kernel()
 
+    @property
+    def is_current(self) -> bool:
+        """See :meth:`PanelLinear.is_current`."""
+        return self.weight._version == self._version
+
     def _serves(self, dtype: torch.dtype) -> bool:
         """Whether the copy is one for these numbers, of a weight that has not changed."""
-        return (
-            dtype == self.dtype
-            and not torch.is_grad_enabled()
-            and self.weight.is_cpu
-            and self.weight._version == self._version
-        )
+        wanted = dtype == self.dtype and not torch.is_grad_enabled()
+        return wanted and self.weight.is_cpu and self.is_current
 
     def _pack_for_onednn(self) -> tuple[Tensor, Tensor | None]:
         bias = None if self.bias is None else self.bias.detach().to(self.dtype)
