@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from relu_nmt import native
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.decoding.constraints import TokenConstraints
@@ -24,6 +25,8 @@ MOST_DONE = 0.4
 """Most of a batch that is done and yet kept, 0 to 1: to drop sentences copies all others."""
 MOST_COMPUTED = 0.95
 """Of the beams, the most that are picked out to be computed; of more, all are."""
+MULTIPLE = 16
+"""Of beams that are computed where each new number of rows compiles new products."""
 
 
 @dataclass(frozen=True)
@@ -225,7 +228,10 @@ class BeamSearch:
         is_live = (totals != -torch.inf) & torch.from_numpy(is_open).to(totals.device)[:, None]
         self.num_live = int(is_live.sum())
         few = self.num_live <= MOST_COMPUTED * is_live.numel()
-        return ComputedBeams.of(is_live) if few else None
+        if not few:
+            return None
+        own_products = native.is_wanted() and native.has_kernel("linear_float")
+        return ComputedBeams.of(is_live, 1 if own_products else MULTIPLE)
 
     def _drop(self, batch: _Batch, live: _Live) -> _Live:
         """Let the sentences that are done leave the batch."""

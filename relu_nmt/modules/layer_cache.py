@@ -8,19 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from relu_nmt import native
 from relu_nmt.attention.backends.native import put_picked
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.sentences import SentenceView
 from relu_nmt.modules.positions import RelativePositions
-
-MULTIPLE = 16
-"""Beams are computed by so many where each new number of rows compiles new products."""
-
-
-def takes_any_rows() -> bool:
-    """Return whether products are those of kernels of ours, which need no compiling."""
-    return native.is_wanted() and native.has_kernel("linear_float")
 
 
 @dataclass(frozen=True)
@@ -46,11 +37,11 @@ class ComputedBeams:
     given: Tensor
 
     @classmethod
-    def of(cls, live: Tensor) -> "ComputedBeams | None":
-        """Return those of ``live`` [B, K] bool, and perhaps a few more; None: all."""
+    def of(cls, live: Tensor, multiple: int = 1) -> "ComputedBeams | None":
+        """Return those of ``live`` [B, K] bool, filled up to a ``multiple``; None: all."""
         live = live.flatten()
         dead = (~live).nonzero().squeeze(1)
-        more = 0 if takes_any_rows() else -(len(live) - len(dead)) % MULTIPLE
+        more = -(len(live) - len(dead)) % multiple
         if len(dead) <= more or len(dead) == len(live):
             return None
         taken = live.index_fill(0, dead[:more], True)

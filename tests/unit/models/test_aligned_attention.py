@@ -17,7 +17,7 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.encoder_decoder import EncoderDecoder
 from relu_nmt.models.objective import TranslationObjective
-from relu_nmt.modules import layer_cache, position_schemes
+from relu_nmt.modules import position_schemes
 from relu_nmt.modules.document_gate import DocumentGate
 from relu_nmt.modules.layer_cache import ComputedBeams
 from relu_nmt.modules.positions import sinusoids
@@ -211,8 +211,7 @@ def test_searches_that_go_on_together_take_the_steps_of_each(choices, aligned):
 
 @pytest.mark.parametrize("choices", MECHANISMS)
 @pytest.mark.parametrize("aligned", [False, True])
-def test_computed_beams_are_as_they_would_be_among_all(choices, aligned, monkeypatch):
-    monkeypatch.setattr(layer_cache, "MULTIPLE", 2)
+def test_computed_beams_are_as_they_would_be_among_all(choices, aligned):
     model = make_model(choices, aligned, **({"global_layers": 1} if aligned else {}))
     generator = torch.Generator().manual_seed(3)
     tokens = torch.randint(4, VOCAB, (len(SOURCE), 4, 7), generator=generator)
@@ -224,7 +223,7 @@ def test_computed_beams_are_as_they_would_be_among_all(choices, aligned, monkeyp
     for t in range(7):
         live = torch.rand(tokens.shape[:2], generator=generator) < 0.4
         live[:, t % 4] = True
-        some.computed = ComputedBeams.of(live)
+        some.computed = ComputedBeams.of(live, multiple=2)
         found, expected = (model.step(tokens[:, :, t], state) for state in (some, every))
         assert some.computed is not None and found.logits.shape[:2] == (1, len(some.computed.taken))
         computed += found.logits.size(1)
