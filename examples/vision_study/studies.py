@@ -162,8 +162,9 @@ def _scale() -> Study:
     """Return the study of the cube's constant divisor for several numbers of patches."""
     small = _patches("--arch vit_ti --image-size 32", {64: "4", 16: "8", 8: "8,16", 4: "16"})
     large = _patches("--arch vit_ti --image-size 64", {64: "8", 16: "16", 8: "16,32", 4: "32"})
-    variants = {f"softmax, {model}": Variant("--attention softmax", model) for model in small}
+    variants = {}
     for model in small:
+        variants[f"softmax, {model}"] = Variant("--attention softmax", model)
         for k in DIVISORS:
             flags = f"--attention polynomial:scale=fixed,length={k * k}"
             variants[f"x^3/{k}, {model}"] = Variant(flags, model, line=model, x=k)
@@ -275,6 +276,7 @@ def _sima() -> Study:
         "Performer": ("performer", "76.1, among models of 13M"),
         "Nystromformer": ("nystromformer:landmarks=16", "78.6, among models of 13M"),
         "SOFT": ("soft", "79.3, among models of 13M"),
+        "SOFT, normalised": ("soft:normalized=true", ""),
         "efficient": ("efficient", ""),
         "cosFormer": ("cosformer:grid=true", ""),
         "cosFormer, no weighting": ("cosformer:reweight=false", "76.1"),

@@ -204,6 +204,14 @@ def test_the_report_has_means_intervals_and_gains(example, tmp_path):
     assert sorted(entropies) == [(f"softmax seed {seed}", seed + 0.5) for seed in (1, 2, 3)]
 
 
+def test_the_report_names_the_baselines_of_models_that_are_in_it(example, tmp_path):
+    make_training(tmp_path, "XCiT SimA", 1, 50.0)
+    make_training(tmp_path, "SimA", 1, 50.0)
+    example.report.write_report(tmp_path, example.studies.STUDIES["sima"])
+    page = re.sub(r"\s+", " ", (tmp_path / "report.html").read_text("utf-8"))
+    assert "baselines of the models are ViT: softmax; XCiT: XCiT XCA. Differences" in page
+
+
 def test_curves_are_means_over_seeds_at_updates_that_all_have_reached(example, tmp_path):
     for seed in (1, 2):
         make_training(tmp_path, "softmax", seed, 50.0)
