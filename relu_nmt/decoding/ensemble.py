@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from relu_nmt import native
 from relu_nmt.data.batches import least_limit
 from relu_nmt.errors import ConfigError
 from relu_nmt.models.decoder_state import DecoderState
@@ -142,4 +143,8 @@ class Ensemble:
         if self.temperature != 1.0:
             logits /= self.temperature
         # In their place: on a CPU new memory of this size costs as much as the exponentials.
+        if logits.is_cpu and logits.is_contiguous() and native.is_wanted():
+            symbols = logits.size(-1)
+            native.call("log_softmax", (logits,), (logits.numel() // symbols, symbols))
+            return logits
         return torch.log_softmax(logits, dim=-1, out=logits)

@@ -54,7 +54,7 @@ struct LayerShape {
     int64_t searches;
 };
 
-extern "C" int kernels_version() { return 3; }
+extern "C" int kernels_version() { return 4; }
 
 #ifdef __x86_64__
 
