@@ -170,6 +170,8 @@ def test_joined_schemes_act_like_each_of_them():
 def test_joined_schemes_add_one_bias_and_are_known():
     with pytest.raises(ConfigError, match="only one of several position schemes can add a bias"):
         make_model(positions="alibi+t5")
+    with pytest.raises(ConfigError, match="only one of several position schemes can turn queries"):
+        make_model(positions="rotary+rotary")
     with pytest.raises(ConfigError, match=r"unknown position scheme 'rotery'; did you mean rotary"):
         make_model(positions="sinusoidal+rotery")
     assert make_model(positions="learned+alibi", max_source_positions=9).most_source_tokens == 9
