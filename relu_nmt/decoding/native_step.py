@@ -136,7 +136,7 @@ class NativeStep:
         rows, queries = step.num_tokens, own.num_queries
         # Where the cache is empty, all beams are computed.
         shape_of_keys = (rows // queries, attention.num_heads, attention.head_dim)
-        keys, values = step.cache.room(own.num_keys, own, shape_of_keys, self.dtype)
+        keys, values = step.cache.room(own, shape_of_keys, self.dtype)
         rotation = None if relative is None else relative.rotation
         turns = (None, None) if rotation is None else (rotation.cosines, rotation.sines)
         bias = None if relative is None or relative.bias is None else relative.bias.values()
@@ -180,14 +180,15 @@ def _linears(layer: TransformerLayer) -> list[nn.Module]:
 
 def _has_kernel(attention: Attention) -> bool:
     """Whether the kernel computes all of an attention that goes before and behind it, too."""
-    map_name = attention.map.name if isinstance(attention, PointwiseAttention) else "softmax"
+    if isinstance(attention, PointwiseAttention):
+        has_map = attention.map.name in MAPS and attention.gain() is None
+    else:
+        has_map = isinstance(attention, SoftmaxAttention)
     return (
-        is_known(attention)
-        and map_name in MAPS
+        has_map
+        and is_known(attention)
         and attention.query_gain is None
         and type(attention).finish is Attention.finish
-        and not (isinstance(attention, PointwiseAttention) and attention.gain() is not None)
-        and isinstance(attention, PointwiseAttention | SoftmaxAttention)
         and attention.head_dim % MULTIPLE == 0
     )
 

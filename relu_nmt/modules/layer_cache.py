@@ -133,27 +133,21 @@ class LayerCache:
         return self._paired
 
     def room(
-        self, used: int, visibility: Visibility, shape: tuple[int, int, int], dtype: torch.dtype
+        self, visibility: Visibility, shape: tuple[int, int, int], dtype: torch.dtype
     ) -> tuple[Tensor, Tensor]:
-        """Return the keys and values that are visible, [R, H, Nk, d] each.
-
-        The last k are those of the newest tokens, for the caller to write.
+        """Return all keys and values, [R, H, Nk, d] each, the last k for the caller to write.
 
         Args:
-            used: see :meth:`put`.
-            visibility: likewise.
+            visibility: of the queries, the newest tokens, to all entries in use.
             shape: R, H and d.
             dtype: of keys and values.
         """
         if self.target is None:
             trees, heads, width = shape
-            keys, values = (
-                torch.empty(trees, heads, visibility.num_queries, width, dtype=dtype)
-                for _ in range(2)
-            )
-            self.target = keys, values
-        k, v = (part[:, :, used - visibility.num_keys : used] for part in self.target)
-        return k, v
+            room = (trees, heads, visibility.num_queries, width)
+            self.target = torch.empty(room, dtype=dtype), torch.empty(room, dtype=dtype)
+        keys, values = self.target
+        return keys[:, :, : visibility.num_keys], values[:, :, : visibility.num_keys]
 
     def put(
         self,

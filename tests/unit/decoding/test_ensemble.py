@@ -60,20 +60,17 @@ def test_no_model_is_an_error():
 
 
 @pytest.mark.skipif(native.library() is None, reason="needs the kernels")
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("symbols", [1, 15, 64, 100, 1000])
 def test_log_probabilities_of_the_kernel_are_those_of_float64(symbols):
     torch.manual_seed(1)
     logits = 4 * torch.randn(2, 5, symbols)
     logits[0, 1, : symbols // 2] = -torch.inf
-    ensemble, threads = Ensemble([ToyModel()]), torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        found = ensemble.average([logits.clone()])
-        torch.testing.assert_close(found, logits.double().log_softmax(-1).float())
-        for bad in (torch.nan, torch.inf):
-            spoilt = logits.clone()
-            spoilt[1, 2, -1] = bad
-            found = ensemble.average([spoilt])
-            assert found[1, 2].isnan().all() and found.isnan().sum() == symbols
-    finally:
-        torch.set_num_threads(threads)
+    ensemble = Ensemble([ToyModel()])
+    found = ensemble.average([logits.clone()])
+    torch.testing.assert_close(found, logits.double().log_softmax(-1).float())
+    for bad in (torch.nan, torch.inf):
+        spoilt = logits.clone()
+        spoilt[1, 2, -1] = bad
+        found = ensemble.average([spoilt])
+        assert found[1, 2].isnan().all() and found.isnan().sum() == symbols

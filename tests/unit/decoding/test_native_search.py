@@ -14,7 +14,10 @@ from relu_nmt.models.encoder_decoder import EncoderDecoder
 VOCAB = 150
 SYMBOLS = Dictionary([f"w{i}" for i in range(VOCAB - 4)])
 
-pytestmark = pytest.mark.skipif(kernels.library() is None, reason="needs the kernels")
+pytestmark = [
+    pytest.mark.skipif(kernels.library() is None, reason="needs the kernels"),
+    pytest.mark.usefixtures("one_thread"),
+]
 
 
 def make_model(**changes):
@@ -30,14 +33,6 @@ def make_model(**changes):
     with torch.no_grad():
         model.output_projection.weight *= 4  # hypotheses that are told apart
     return model
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize(

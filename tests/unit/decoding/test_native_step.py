@@ -23,6 +23,7 @@ VOCAB = 150
 SYMBOLS = Dictionary([f"w{i}" for i in range(VOCAB - 4)])
 SIDES = ("encoder", "decoder")
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 needs_kernels = pytest.mark.skipif(
     native.library() is None or not can_pack() or not native.has_kernel("layer_step_float"),
     reason="needs the kernels, and AVX512",
@@ -38,14 +39,6 @@ PRECISIONS = [
     ),
     pytest.param("int8", marks=pytest.mark.skipif(not has_fast_int8(), reason="needs AVX512-VNNI")),
 ]
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def make_model(**changes):
