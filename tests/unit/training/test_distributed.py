@@ -28,7 +28,8 @@ poisoned = [int(number) for number in poisoned]
 test_distributed.train(Path(folder), int(update_freq), poisoned, backend)
 process.close()
 names = [task.read_text() for task in Path("/proc/self/task").glob("*/comm")]
-print(f'{{"gloo_threads": {sum("gloo" in name for name in names)}}}')
+# In one piece: torchrun's processes write without a buffer, at the same time.
+print(f'{{"gloo_threads": {sum("gloo" in name for name in names)}}}\\n', end="")
 """
 
 FAULTS = """
@@ -141,7 +142,7 @@ held = sum(state[p]["exp_avg"].to_local().numel() for p in model.parameters())
 calls["parts"], calls["held"] = sum(parts.values()), held
 with whole_weights(trainer.parts.objective):
     calls["whole"] = sum(p.numel() for p in model.parameters() if not hasattr(p, "placements"))
-# In one piece: torchrun's processes write without a buffer, at the same time.
+# In one piece, as above.
 print(f"{process.rank} {calls}\\n", end="", flush=True)
 
 for name, epochs in (("whole", (2,)), ("resumed", (1, 2))):
@@ -199,9 +200,8 @@ from relu_nmt.training.distributed import join_processes
 process = join_processes(cpu=True)
 tensors = [torch.full((2, 3), float(process.rank)), torch.arange(2.0) * process.rank]
 process.average(tensors)
-# One write, so that the lines of two processes do not mix.
-sys.stdout.write(f"{tensors[0].unique().tolist()} {tensors[1].tolist()}\\n")
-sys.stdout.flush()
+# In one piece, as above.
+print(f"{tensors[0].unique().tolist()} {tensors[1].tolist()}\\n", end="")
 process.close()
 """
 
