@@ -28,7 +28,7 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.io.worker_pool import FORKS, ordered_map
 from relu_nmt.models.encoder_decoder import EncoderDecoder
 
-MOST_LEFT = 0.25
+MOST_LEFT = 0.4
 """Of a batch's hypotheses, the most that go on when the next one begins beside them."""
 
 

@@ -148,14 +148,14 @@ class DecoderState:
         # Before the first step there are no caches yet that could have room.
         steps = min(max(LEAST_ROOM, self.length), MOST_ROOM) if self.length else 1
         room = ancestry.size(1) * steps
-        # What is in a free entry does not matter, but it must not be NaN: 0 * NaN is NaN.
-        entries = F.pad(order[:, : self._used], (0, room))
-        ancestry = ancestry.gather(2, order[:, None, : self._used].expand(-1, ancestry.size(1), -1))
+        entries = order[:, : self._used]
+        ancestry = ancestry.gather(2, entries[:, None].expand(-1, ancestry.size(1), -1))
         self._ancestry = F.pad(ancestry, (0, room))
         if self.source is not None:
-            self._numbers = self._numbers.index_select(0, trees).gather(1, entries)
+            numbers = self._numbers.index_select(0, trees).gather(1, entries)
+            self._numbers = F.pad(numbers, (0, room))
         for cache in self.caches:
-            cache.take(trees, entries)
+            cache.take(trees, entries, room)
 
     def _cross_visibility(self) -> Visibility:
         return Visibility(self.beam_size, self.key_mask.size(1), key_mask=self.key_mask)

@@ -6,9 +6,10 @@ See :mod:`relu_nmt.models.decoder_state` for the hypotheses of a sentence, which
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from relu_nmt.attention.backends.native import put_picked
+from relu_nmt.attention.backends.native import put_picked, take_entries, takes
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.sentences import SentenceView
 from relu_nmt.modules.positions import RelativePositions
@@ -180,13 +181,17 @@ class LayerCache:
         k, v = (part[:, :, used - visibility.num_keys : used] for part in self.target)
         return k, v
 
-    def take(self, trees: Tensor, entries: Tensor) -> None:
-        """Make the caches anew from these entries [R', M'] of these trees [R']."""
+    def take(self, trees: Tensor, entries: Tensor, room: int) -> None:
+        """Make the caches anew from these entries [R', M'] of these trees [R'], and room for more.
+
+        What is in the room does not matter, but it is not NaN: 0 * NaN is NaN.
+        """
         if self.target is not None:
+            take = take_entries if takes(self.target[0]) else _take
             keys, values = self.target
-            self.target = _take(keys, trees, entries), _take(values, trees, entries)
+            self.target = take(keys, trees, entries, room), take(values, trees, entries, room)
         if self.whole is not None:
-            self.whole.take(trees, entries)
+            self.whole.take(trees, entries, room)
 
     def select_source(self, sentences: Tensor) -> None:
         """Keep the sources with these indices; rows of sentences all stay, as pairs name them."""
@@ -198,8 +203,9 @@ class LayerCache:
         self.source = keys.index_select(0, sentences), values.index_select(0, sentences)
 
 
-def _take(x: Tensor, trees: Tensor, entries: Tensor) -> Tensor:
-    """Return [R', H, M', d] of x [R, H, M, d]: entries [R', M'] of trees [R']."""
+def _take(x: Tensor, trees: Tensor, entries: Tensor, room: int) -> Tensor:
+    """Return what :func:`take_entries` does, but for what is in the room."""
+    entries = F.pad(entries, (0, room))
     _, num_heads, num_entries, width = x.shape
     heads = trees[:, None] * num_heads + torch.arange(num_heads, device=x.device)
     index = heads[:, :, None] * num_entries + entries[:, None]  # [R', H, M']

@@ -32,6 +32,12 @@ struct RowsShape {
     int64_t to_batch, to_head, to_row;
 };
 
+// Strides are in bytes here.
+struct TakeShape {
+    int64_t trees, heads, entries, room, bytes; // of a row
+    int64_t from_tree, from_head, from_entry;
+};
+
 struct SelectShape {
     int64_t rows, sentences, beams, symbols, count;
 };
@@ -54,7 +60,7 @@ struct LayerShape {
     int64_t searches;
 };
 
-extern "C" int kernels_version() { return 4; }
+extern "C" int kernels_version() { return 5; }
 
 #ifdef __x86_64__
 

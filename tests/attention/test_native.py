@@ -142,6 +142,19 @@ def test_picked_queries_are_as_among_all(spec, dtype):
 
 
 @needs_kernels
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_entries_of_trees_are_taken(dtype):
+    torch.manual_seed(1)
+    x = torch.randn(5, 9, HEADS, 16, dtype=dtype).transpose(1, 2)[:, :, 1:]  # a view
+    trees, entries = torch.tensor([4, 0, 0]), torch.randint(8, (3, 6))[:, ::2]
+    assert native.takes(x)
+    found = native.take_entries(x, trees, entries, 2)
+    expected = x[trees[:, None, None], torch.arange(HEADS)[:, None], entries[:, None]]
+    assert torch.equal(found[:, :, :3], expected)
+    assert not found[:, :, 3:].any()
+
+
+@needs_kernels
 @pytest.mark.parametrize("spec", ["softmax", "reluformer"])
 @pytest.mark.parametrize("wrong", [math.nan, math.inf])
 def test_what_is_not_finite_is_not_hidden(spec, wrong):

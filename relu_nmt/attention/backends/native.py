@@ -182,3 +182,27 @@ def put_picked(x: Tensor, picked: Tensor, to: Tensor) -> None:
     _, heads, rows, width = x.shape
     sizes = (rows, heads, to.size(2), width, x.stride(2), x.stride(1), *to.stride()[:3])
     kernels.call(f"put_{kernels.DTYPES[x.dtype]}", (x, picked, to), sizes)
+
+
+def takes(x: Tensor) -> bool:
+    """Whether :func:`take_entries` copies what is like keys or values x [R, H, M, d]."""
+    return kernels.is_wanted() and _computes(x, x.size(3))
+
+
+def take_entries(x: Tensor, trees: Tensor, entries: Tensor, room: int) -> Tensor:
+    """Return [R', H, M' + room, d] of x [R, H, M, d]: entries [R', M'] of trees [R'].
+
+    Args:
+        x: keys or values of the tokens of trees of hypotheses, as :func:`takes` tells.
+        trees: int64.
+        entries: int64.
+        room: entries behind them, which are 0.
+    """
+    x = _with_rows(x)
+    (num_trees, num_entries), heads, width = entries.shape, x.size(1), x.size(3)
+    taken = x.new_empty(num_trees, heads, num_entries + room, width)
+    size = x.element_size()
+    strides = [size * x.stride(dim) for dim in range(3)]
+    sizes = (num_trees, heads, num_entries, room, width * size, *strides)
+    kernels.call("take", (x, trees.contiguous(), entries.contiguous(), taken), sizes)
+    return taken
