@@ -22,11 +22,12 @@ from relu_nmt.modules.layer_cache import LayerStep
 from relu_nmt.modules.transformer_layer import Residual, RMSNorm, TransformerLayer
 
 KERNELS = {
-    "linear_float": ("layer_step_float", torch.float32),
-    "linear_bfloat16": ("layer_step_bfloat16", torch.bfloat16),
-    "linear_int8": ("layer_step_int8", torch.float32),
+    "linear_float": ("layer_step_float", torch.float32, torch.float32),
+    "linear_bfloat16": ("layer_step_bfloat16", torch.bfloat16, torch.bfloat16),
+    "linear_int8": ("layer_step_int8", torch.float32, torch.float16),
 }
-"""By that of its products, the kernel of a layer and the type of queries, keys and values."""
+"""By that of its products, the kernel of a layer, its type of numbers, and that of keys and values
+in caches: beside the 8 bits that they are made with, the rounding to 16 is small."""
 FEW_ROWS = 16
 """Up to which there is nothing for several threads to share."""
 
@@ -48,7 +49,7 @@ class NativeStep:
         self.norms = cast(list[nn.LayerNorm | RMSNorm], [r.norm for r in _residuals(layer)])
         assert layer.cross_attention is not None, "it fits"
         self.attentions = layer.self_attention.attention, layer.cross_attention.attention
-        self.kernel, self.dtype = KERNELS[self.linears[0].kernel]
+        self.kernel, self.dtype, self.kept = KERNELS[self.linears[0].kernel]
         self.largest = max(self.linears, key=lambda linear: linear.weight.numel())
         self._constant: list[Tensor | None] | None = None
 
@@ -115,15 +116,13 @@ class NativeStep:
         return states
 
     def _takes(self, step: LayerStep) -> bool:
-        """Whether attention is all to the own tree, and to the whole source, in the same type."""
+        """Whether attention is all to the own tree, and to the whole source."""
         own, memory = step.visibility, step.memory_visibility
         keys, values = step.cache.source
         return (
             own.sentences is None
             and memory.sentences is None
             and max(own.num_queries, memory.num_queries) <= MOST_QUERIES
-            and keys.dtype == values.dtype == self.dtype
-            and (step.cache.target is None or step.cache.target[0].dtype == self.dtype)
             and keys.stride(3) == values.stride(3) == 1
         )
 
@@ -136,7 +135,8 @@ class NativeStep:
         rows, queries = step.num_tokens, own.num_queries
         # Where the cache is empty, all beams are computed.
         shape_of_keys = (rows // queries, attention.num_heads, attention.head_dim)
-        keys, values = step.cache.room(own, shape_of_keys, self.dtype)
+        step.cache.keep_as(self.kept)
+        keys, values = step.cache.room(own, shape_of_keys, self.kept)
         rotation = None if relative is None else relative.rotation
         turns = (None, None) if rotation is None else (rotation.cosines, rotation.sines)
         bias = None if relative is None or relative.bias is None else relative.bias.values()

@@ -122,6 +122,21 @@ class LayerCache:
         whole = None if self.whole is None else self.whole.contiguous()
         return LayerCache((keys, values), self.in_rows, whole)
 
+    def keep_as(self, dtype: torch.dtype) -> None:
+        """Keep keys and values in such numbers, which may be others than those computed with."""
+        self.source = self._as(self.source, dtype)
+        if self.target is not None:
+            self.target = self._as(self.target, dtype)
+
+    @staticmethod
+    def _as(pair: tuple[Tensor, Tensor], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        keys, values = pair
+        return keys.to(dtype), values.to(dtype)
+
+    def memory(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Return the keys and values of the source [B, H, S, d] in the numbers of the queries."""
+        return self._as(self.source, dtype)
+
     def paired(self, local: SentenceView) -> tuple[Tensor, Tensor]:
         """Return the keys and values that each row of queries sees, [R, H, L, d] each."""
         keys, values = self.source
@@ -179,7 +194,7 @@ class LayerCache:
             put_picked(keys, picked, self.target[0][:, :, new])
             put_picked(values, picked, self.target[1][:, :, new])
         k, v = (part[:, :, used - visibility.num_keys : used] for part in self.target)
-        return k, v
+        return self._as((k, v), keys.dtype)
 
     def take(self, trees: Tensor, entries: Tensor, room: int) -> None:
         """Make the caches anew from these entries [R', M'] of these trees [R'], and room for more.

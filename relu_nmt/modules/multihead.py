@@ -308,7 +308,7 @@ class CrossAttention(MultiheadAttention):
         for q, step in zip(queries, steps, strict=True):
             visibility, cache = step.memory_visibility, step.cache
             local = visibility.sentences
-            heads = cache.source if local is None else cache.paired(local)
+            heads = cache.memory(q.dtype) if local is None else cache.paired(local)
             whole = None if cache.whole is None else cache.whole.source
             picked = self.picked(q, step, visibility)
             if picked is None:

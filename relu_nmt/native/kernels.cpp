@@ -14,6 +14,10 @@ struct bfloat16 {
     uint16_t bits; // the upper half of those of a float
 };
 
+struct half {
+    uint16_t bits; // of IEEE 754's 16
+};
+
 // Strides are in numbers, not bytes; the last dimension of everything has stride 1.
 struct AttentionShape {
     int64_t rows, heads, queries, keys, width, value_width; // rows: queries of all samples
@@ -26,13 +30,13 @@ struct AttentionShape {
     int64_t map, centered;
 };
 
-struct RowsShape {
-    int64_t rows, heads, queries, width;
+// Strides are in bytes in the next two.
+struct PutShape {
+    int64_t rows, heads, queries, bytes; // of a row
     int64_t from_row, from_head;
     int64_t to_batch, to_head, to_row;
 };
 
-// Strides are in bytes here.
 struct TakeShape {
     int64_t trees, heads, entries, room, bytes; // of a row
     int64_t from_tree, from_head, from_entry;
@@ -60,7 +64,7 @@ struct LayerShape {
     int64_t searches;
 };
 
-extern "C" int kernels_version() { return 5; }
+extern "C" int kernels_version() { return 6; }
 
 #ifdef __x86_64__
 
@@ -71,6 +75,7 @@ extern "C" int kernels_version() { return 5; }
 #pragma GCC push_options
 #pragma GCC target("arch=x86-64-v4,prefer-vector-width=512")
 #define NAMED(name) name##_avx512
+#define AVX512 // GCC does not say so itself inside of a pragma
 namespace avx512 {
 #include "vectors.inc"
 #include "attention.inc"
@@ -78,6 +83,7 @@ namespace avx512 {
 #include "layer.inc"
 #include "select.inc"
 }
+#undef AVX512
 #undef NAMED
 #pragma GCC pop_options
 

@@ -78,10 +78,15 @@ def picks(attention: Attention, x: Tensor) -> bool:
 
 def _computes(x: Tensor, width: int) -> bool:
     """Whether the kernel is there and takes what is like x, in heads of this width."""
+    return x.dtype in kernels.DTYPES and width % MULTIPLE == 0 and _is_readable(x)
+
+
+def _is_readable(x: Tensor) -> bool:
+    """Whether there are kernels, and x is theirs to read: on a CPU, and nobody follows what is made
+    of it.
+    """
     return (
-        x.dtype in kernels.DTYPES
-        and x.is_cpu
-        and width % MULTIPLE == 0
+        x.is_cpu
         and not torch.is_grad_enabled()
         and not (torch.compiler.is_compiling() or torch.jit.is_tracing())  # nor exporting
         and kernels.library() is not None
@@ -173,20 +178,21 @@ def put_picked(x: Tensor, picked: Tensor, to: Tensor) -> None:
     """Write the vectors of picked queries, [1, H, N', d], to their places in ``to`` [B, H, Nq, d].
 
     Args:
-        x: what the kernels take, as :func:`picks` tells.
+        x: on a CPU.
         picked: their places among all B Nq, int64 [N'].
         to: changed in place.
     """
     assert to.stride(3) == 1, "the kernel writes numbers side by side"
     x = _with_rows(x.to(to.dtype))
     _, heads, rows, width = x.shape
-    sizes = (rows, heads, to.size(2), width, x.stride(2), x.stride(1), *to.stride()[:3])
-    kernels.call(f"put_{kernels.DTYPES[x.dtype]}", (x, picked, to), sizes)
+    strides = x.stride(2), x.stride(1), *to.stride()[:3]
+    sizes = (rows, heads, to.size(2), *_in_bytes(x, width, *strides))
+    kernels.call("put", (x, picked, to), sizes)
 
 
 def takes(x: Tensor) -> bool:
-    """Whether :func:`take_entries` copies what is like keys or values x [R, H, M, d]."""
-    return kernels.is_wanted() and _computes(x, x.size(3))
+    """Whether :func:`take_entries` copies what is like keys or values x."""
+    return kernels.is_wanted() and _is_readable(x)
 
 
 def take_entries(x: Tensor, trees: Tensor, entries: Tensor, room: int) -> Tensor:
@@ -201,8 +207,10 @@ def take_entries(x: Tensor, trees: Tensor, entries: Tensor, room: int) -> Tensor
     x = _with_rows(x)
     (num_trees, num_entries), heads, width = entries.shape, x.size(1), x.size(3)
     taken = x.new_empty(num_trees, heads, num_entries + room, width)
-    size = x.element_size()
-    strides = [size * x.stride(dim) for dim in range(3)]
-    sizes = (num_trees, heads, num_entries, room, width * size, *strides)
+    sizes = (num_trees, heads, num_entries, room, *_in_bytes(x, width, *x.stride()[:3]))
     kernels.call("take", (x, trees.contiguous(), entries.contiguous(), taken), sizes)
     return taken
+
+
+def _in_bytes(x: Tensor, *sizes: int) -> list[int]:
+    return [size * x.element_size() for size in sizes]
