@@ -82,9 +82,7 @@ def _computes(x: Tensor, width: int) -> bool:
 
 
 def _is_readable(x: Tensor) -> bool:
-    """Whether there are kernels, and x is theirs to read: on a CPU, and nobody follows what is made
-    of it.
-    """
+    """Whether there are kernels, and x is on a CPU without anybody who follows what is computed."""
     return (
         x.is_cpu
         and not torch.is_grad_enabled()
