@@ -123,7 +123,8 @@ def has_fast_int8() -> bool:
 def use_int8(model: nn.Module) -> None:
     """Put an :class:`Int8Linear` in place of every affine map of a model on a CPU, for good.
 
-    What is not an ``nn.Linear`` stays in float32: embeddings, attention itself, norms.
+    What is not an ``nn.Linear`` stays in float32: embeddings, attention itself, norms; but where
+    :mod:`relu_nmt.decoding.native_step` serves, keys and values are remembered in float16.
 
     Raises:
         ConfigError: the model is on a GPU, or this processor lacks the instructions.

@@ -15,6 +15,7 @@ from relu_nmt.attention.reluformer import ReLUFormerAttention
 from relu_nmt.attention.softmax import SoftmaxAttention
 from relu_nmt.attention.spec import AttentionSpec
 from relu_nmt.errors import ConfigError
+from relu_nmt.modules.layer_cache import LayerCache
 
 HEADS = 2
 SPECS = [
@@ -152,6 +153,13 @@ def test_entries_of_trees_are_taken(dtype):
     expected = x[trees[:, None, None], torch.arange(HEADS)[:, None], entries[:, None]]
     assert torch.equal(found[:, :, :3], expected)
     assert not found[:, :, 3:].any()
+    cache = LayerCache((x, x))
+    cache.target = x, 2 * x
+    with torch.enable_grad():  # for which there is no kernel
+        cache.take(trees, entries, 2)
+    keys, values = cache.target
+    assert torch.equal(keys[:, :, :3], expected) and torch.equal(values[:, :, :3], 2 * expected)
+    assert keys.shape == values.shape == found.shape and keys.isfinite().all()
 
 
 @needs_kernels
