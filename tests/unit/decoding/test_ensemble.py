@@ -79,7 +79,7 @@ def test_log_probabilities_of_the_kernel_are_those_of_float64(symbols):
 @pytest.mark.skipif(native.library() is None, reason="needs the kernels")
 @pytest.mark.usefixtures("one_thread")
 def test_the_exponentials_of_the_kernel_are_those_of_float64():
-    """Of two symbols the log of the sum tells how much the other one has added to 1."""
+    """The log of the sum tells how much the 63 other symbols of a row have added to 1."""
     behind = torch.cat([torch.linspace(0, 120, 5001), torch.tensor([87.6, 87.8, 88.1, torch.inf])])
     logits = torch.full((1, len(behind), 64), -torch.inf)  # vectors are computed from 64 symbols on
     logits[0, :, 0] = 0
