@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
-from relu_nmt.errors import ConfigError
 from relu_nmt.io.progress_bar import progress_bar
 from relu_nmt.recipes.image_settings import ClassifierOptions
 from relu_nmt.recipes.output_files import write_file
 from relu_nmt.training.batches import load_ahead
+from relu_nmt.training.precision import autocast_dtype
 from relu_nmt.vision.batches import ImageBatch, ImageBatches
 from relu_nmt.vision.images import ImageSet, add_set, open_images
 from relu_nmt.vision.loading import ImageClassifier
@@ -27,9 +27,7 @@ def load_classifier(
         ReluNmtError: the checkpoint cannot be read, or a flag does not fit it or the device.
     """
     device = "cuda" if torch.cuda.is_available() and not options.cpu else "cpu"
-    if options.fp16 and device == "cpu":
-        raise ConfigError("--fp16 needs a GPU; on the CPU use --bf16 or neither")
-    dtype = torch.float16 if options.fp16 else torch.bfloat16 if options.bf16 else None
+    dtype = autocast_dtype(options, torch.device(device))
     backend = options.attention_backend
     return ImageClassifier.from_checkpoint(path, device, dtype, backend, image_size)
 

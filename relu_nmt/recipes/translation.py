@@ -17,6 +17,7 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.recipes.translation_settings import ModelOptions, model_overrides
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.training.distributed import keep_freed_memory
+from relu_nmt.training.precision import autocast_dtype
 from relu_nmt.translator import Translator
 
 MOST_NAMED = 10
@@ -34,11 +35,9 @@ def load_translator(options: ModelOptions, data: str | None = None) -> Translato
         ReluNmtError: a checkpoint, the folder or a flag does not fit.
     """
     device = "cuda" if torch.cuda.is_available() and not options.cpu else "cpu"
-    if options.fp16 and device == "cpu":
-        raise ConfigError("--fp16 needs a GPU; on the CPU use --bf16 or neither")
     if device == "cpu":
         keep_freed_memory()
-    dtype = torch.float16 if options.fp16 else torch.bfloat16 if options.bf16 else None
+    dtype = autocast_dtype(options, torch.device(device))
     dtype = torch.int8 if options.int8 else dtype
     overrides = model_overrides(options.model_overrides)
     backend = options.attention_backend

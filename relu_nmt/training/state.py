@@ -21,6 +21,7 @@ from relu_nmt.training.checkpoint import Checkpoint, check_fit, load_checkpoint,
 from relu_nmt.training.config import CheckpointConfig, EmaConfig, TrainerConfig
 from relu_nmt.training.distributed import ProcessGroup
 from relu_nmt.training.log import Meters, add_metrics, metric_averages
+from relu_nmt.training.precision import Precision
 from relu_nmt.training.preflight import telling_shape
 from relu_nmt.training.sharding import (
     give_back,
@@ -30,7 +31,7 @@ from relu_nmt.training.sharding import (
     whole_tensors,
     whole_weights,
 )
-from relu_nmt.training.update import Precision, all_metrics
+from relu_nmt.training.update import all_metrics
 
 OPTIMIZER_PREFIX = "optimizer."
 RAW_PREFIX = "train.model."

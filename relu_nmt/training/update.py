@@ -3,7 +3,6 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,16 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from relu_nmt.errors import ConfigError, TrainingError
+from relu_nmt.errors import TrainingError
 from relu_nmt.objective import LossOutput
 from relu_nmt.training.batches import Batch
-from relu_nmt.training.config import RunConfig
 from relu_nmt.training.distributed import ProcessGroup
 from relu_nmt.training.log import Meters, add_metrics
+from relu_nmt.training.precision import Precision
 from relu_nmt.training.preflight import telling_shape
 from relu_nmt.training.sharding import exchanging, is_sharded, own_part
 
-FAIRSEQ_SCALE_WINDOW = 2**14
 SHOWN_IDS = 20
 # What the vector of an update begins with, before a total and a count for each metric.
 HEAD = ("sample_size", "num_tokens", "num_sentences", "interrupt_votes", "time_votes")
@@ -124,81 +122,6 @@ class LaunchedUpdate:
         ids = [str(number) for lists in suspects for batch in lists for number in batch]
         more = f" and {len(ids) - SHOWN_IDS} more" if len(ids) > SHOWN_IDS else ""
         return ", ".join(ids[:SHOWN_IDS]) + more
-
-
-class Precision:
-    """The number format of the forward and backward pass; weights always have 32 bits.
-
-    Args:
-        config: ``fp16``, ``bf16`` and the loss scale.
-        device: where the model computes.
-        world_size: number of processes, for the default scale window.
-
-    Raises:
-        ConfigError: the device cannot compute in that format.
-
-    Example:
-        >>> precision = Precision(RunConfig(bf16=True), torch.device("cpu"), world_size=1)
-        >>> with precision.autocast():
-        ...     (torch.ones(1, 1) @ torch.ones(1, 1)).dtype
-        torch.bfloat16
-    """
-
-    def __init__(self, config: RunConfig, device: torch.device, world_size: int) -> None:
-        if config.fp16 and device.type != "cuda":
-            raise ConfigError("--fp16 needs a CUDA GPU; on the CPU use --bf16 or neither")
-        if config.bf16 and device.type == "cuda" and not torch.cuda.is_bf16_supported():
-            raise ConfigError("this GPU has no bfloat16; use --fp16 or neither")
-        self._device_type = device.type
-        self._dtype = torch.float16 if config.fp16 else torch.bfloat16 if config.bf16 else None
-        self._min_scale = config.min_loss_scale
-        window = config.fp16_scale_window or max(
-            1, FAIRSEQ_SCALE_WINDOW // world_size // config.update_freq[0]
-        )
-        # Without float16 it leaves losses, gradients and steps as they are.
-        self.scaler = torch.amp.GradScaler(
-            "cuda", config.fp16_init_scale, growth_interval=window, enabled=config.fp16
-        )
-
-    def autocast(self) -> AbstractContextManager:
-        """Return the context of a forward pass."""
-        if self._dtype is None:
-            return nullcontext()
-        return torch.autocast(self._device_type, self._dtype)
-
-    def step(self, optimizer: torch.optim.Optimizer, finite: Tensor | None) -> bool:
-        """Make the optimiser's step; return False if gradients overflowed and it was left out.
-
-        Args:
-            optimizer: has the gradients.
-            finite: bool, whether loss and gradients are numbers. Otherwise a fused optimiser
-                leaves the weights, so that the update can be looked into. None: it does not ask.
-
-        Raises:
-            TrainingError: the loss scale fell below ``--min-loss-scale``.
-        """
-        if not self.scaler.is_enabled():
-            if finite is not None and getattr(optimizer, "_step_supports_amp_scaling", False):
-                # Fused optimisers look at it where they compute: a GPU need not be waited for.
-                optimizer.found_inf = (~finite).float()  # type: ignore[attr-defined]
-            optimizer.step()
-            return True
-        before = self.scaler.get_scale()
-        self.scaler.step(optimizer)
-        self.scaler.update()
-        if self.scaler.get_scale() >= before:
-            return True
-        if self.scaler.get_scale() < self._min_scale:
-            raise TrainingError(
-                f"the loss scale fell below --min-loss-scale {self._min_scale:g}: the loss or the "
-                "gradient is not finite at any scale; lower --lr, set --clip-norm or use --bf16"
-            )
-        return False
-
-    @property
-    def loss_scale(self) -> float | None:
-        """The current loss scale; None without loss scaling."""
-        return self.scaler.get_scale() if self.scaler.is_enabled() else None
 
 
 class Updater:

@@ -273,7 +273,7 @@ def test_a_folder_of_fairseqs_is_scored_on_its_tokens(folder):
         (["raw-bin", "--path", "checkpoint1.safetensors", "--gen-subset", "test7"], "no split"),
         (["raw-bin", "--path", "checkpoint1.safetensors", "-s", "fr"], "--source-lang fr"),
         (["raw-bin", "--path", "checkpoint1.safetensors", "--nbest", "9"], "--nbest 9"),
-        (["raw-bin", "--path", "checkpoint1.safetensors", "--fp16"], "--fp16 needs a GPU"),
+        (["raw-bin", "--path", "checkpoint1.safetensors", "--fp16"], "--fp16 needs a CUDA GPU"),
         (["raw-bin", "--path", "short.safetensors"], "--skip-invalid-size-inputs-valid-test"),
         (
             ["raw-bin", "--path", "checkpoint1.safetensors", "--replace-unk", "no-lexicon"],

@@ -166,7 +166,7 @@ def test_classify_prints_the_likeliest_classes(trained):
         (["CKPT"], "checkpoint_last.safetensors: cannot be read as an image"),
         ([], "PHOTO is missing"),
         (["a.png", "--top-k=0"], "--top-k 0: expected 1 or more"),
-        (["a.png", "--fp16", "--cpu"], "--fp16 needs a GPU"),
+        (["a.png", "--fp16", "--cpu"], "--fp16 needs a CUDA GPU"),
     ],
 )
 def test_mistakes_are_one_line(trained, words, message):

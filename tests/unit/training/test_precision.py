@@ -10,7 +10,8 @@ from relu_nmt.optim.config import OptimizerConfig
 from relu_nmt.optim.optimizers import build_optimizer
 from relu_nmt.training.config import RunConfig
 from relu_nmt.training.distributed import ProcessGroup
-from relu_nmt.training.update import Precision, UpdatePlan, Updater
+from relu_nmt.training.precision import Precision
+from relu_nmt.training.update import UpdatePlan, Updater
 from tests.unit.training.toy import Toy, ToyBatch
 
 CPU = torch.device("cpu")
@@ -99,6 +100,15 @@ def test_formats():
         assert linear(torch.ones(1, 2)).dtype == torch.bfloat16
     with Precision(RunConfig(), CPU, 1).autocast():
         assert linear(torch.ones(1, 2)).dtype == torch.float32
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_a_note_tells_of_bfloat16_that_is_slow(fast, monkeypatch, capsys):
+    monkeypatch.setattr("relu_nmt.training.precision.has_fast_bfloat16", lambda: fast)
+    for config in (RunConfig(), RunConfig(bf16=True)):
+        Precision(config, CPU, 1)
+    note = "NOTE: this processor has no products of bfloat16, so --bf16 is slower than without\n"
+    assert capsys.readouterr().err == ("" if fast else note)
 
 
 @pytest.mark.gpu
