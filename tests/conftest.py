@@ -12,6 +12,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import torch
 
+from relu_nmt import native
+
 # Under nohup it is ignored here and in all that tests start: trainings they end by it would run on.
 if hasattr(signal, "SIGHUP"):
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -32,6 +34,15 @@ def pytest_configure(config):
 def pytest_runtest_setup():
     """Let what a test and its fixtures draw not depend on the tests before it."""
     torch.manual_seed(1)
+
+
+@pytest.fixture
+def kernel_form(request, monkeypatch):
+    """Have only the kernels of this form, a parameter of the test: one of ``native.forms()``."""
+    monkeypatch.setattr(native, "forms", lambda: (request.param,))
+    native._find.cache_clear()
+    yield request.param
+    native._find.cache_clear()
 
 
 def pytest_terminal_summary(terminalreporter, config):

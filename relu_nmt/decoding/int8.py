@@ -47,13 +47,14 @@ class Int8Linear(PanelLinear):
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
-        weight = linear.weight.detach()
+        weight = linear.weight.detach().float()
         scale = weight.abs().amax(1).clamp_min(torch.finfo(torch.float32).tiny) / 127
         self.register_buffer("weight", (weight / scale[:, None]).round().to(torch.int8))
         self.register_buffer("scale", scale)
         self.register_buffer("sums", self.weight.sum(1, dtype=torch.int32))
-        self.register_buffer("bias", None if linear.bias is None else linear.bias.detach())
-        if native.has_kernel(self.kernel):
+        bias = None if linear.bias is None else linear.bias.detach().float()
+        self.register_buffer("bias", bias)
+        if self.has_kernel:
             self._panels = self.pack_for_kernel()
 
     def pack_for_kernel(self) -> tuple[Tensor | None, ...]:
@@ -65,7 +66,8 @@ class Int8Linear(PanelLinear):
     def wants_kernel(self, num_rows: int, dtype: torch.dtype) -> bool:
         """See :meth:`PanelLinear.wants_kernel`."""
         few = num_rows * self.weight.numel() <= MOST_PRODUCTS
-        return (few or native.is_wanted()) and native.has_kernel(self.kernel)
+        wanted = few or native.is_wanted() or not torch.cpu._is_vnni_supported()
+        return wanted and self.has_kernel
 
     def rows(self, index: Tensor) -> "Int8Linear":
         """Return the map to some of the outputs, whose numbers are ``index`` [D'']."""
@@ -113,11 +115,11 @@ def quantize(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def has_fast_int8() -> bool:
-    """Return whether this processor has the instructions: x86 with AVX512-VNNI.
+    """Return whether there are products: x86 with AVX2 and our kernels, or with AVX512-VNNI.
 
-    Without them sums of two products overflow 16 bits, or oneDNN is hundreds of times as slow.
+    oneDNN's overflow 16 bits without VNNI, or are hundreds of times as slow.
     """
-    return torch.cpu._is_vnni_supported()
+    return native.has_kernel(Int8Linear.kernel) or torch.cpu._is_vnni_supported()
 
 
 def use_int8(model: nn.Module) -> None:
@@ -132,5 +134,8 @@ def use_int8(model: nn.Module) -> None:
     if any(not weight.is_cpu for weight in model.parameters()):
         raise ConfigError("--int8 is for CPUs; add --cpu")
     if not has_fast_int8():
-        raise ConfigError("--int8 needs an x86 processor with AVX512-VNNI; leave it out")
+        raise ConfigError(
+            "--int8 needs an x86 processor with AVX512-VNNI, or with AVX2 where relu_nmt was "
+            "installed with a C++ compiler; leave it out"
+        )
     replace_linear(model, Int8Linear)

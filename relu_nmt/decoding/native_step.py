@@ -11,7 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from relu_nmt import native
-from relu_nmt.attention.backends.native import MAPS, MOST_QUERIES, MULTIPLE, is_known, shape
+from relu_nmt.attention.backends.native import (
+    MAPS,
+    MOST_QUERIES,
+    MULTIPLE,
+    is_known,
+    shape,
+    with_rows,
+)
 from relu_nmt.attention.base import Attention
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.pointwise import PointwiseAttention
@@ -65,7 +72,10 @@ class NativeStep:
             return False
         residuals, linears = _residuals(layer), _linears(layer)
         norms = [residual.norm for residual in residuals]
-        kernels = {linear.kernel if isinstance(linear, PanelLinear) else "" for linear in linears}
+        kernels = {
+            linear.kernel if isinstance(linear, PanelLinear) and linear.has_kernel else ""
+            for linear in linears
+        }
         return (
             own.parts == 3
             and own.gate is None
@@ -102,9 +112,10 @@ class NativeStep:
         states = x.clone(memory_format=torch.contiguous_format)
         room = _room(num_rows, width, inner, max(groups, inner_groups), self.dtype)
         if self._constant is None:
-            self._constant = [part for linear in linears for part in linear.panels]
+            constant = [part for linear in linears for part in linear.panels]
             for norm in norms:
-                self._constant += (norm.weight, getattr(norm, "bias", None))
+                constant += (norm.weight, getattr(norm, "bias", None))
+            self._constant = constant  # all at once, as others may use it in other threads
         tensors = [states, room, *self._constant]
         normalize_before = self.layer.feed_forward_residual.normalize_before
         sizes = [num_rows, width, inner, groups, inner_groups]
@@ -143,14 +154,17 @@ class NativeStep:
         bias = None if bias is None else bias.float().contiguous()
         scales, memory_scales = _scales(attention, own), _scales(cross, memory)
         picked = None if step.computed is None else step.computed.taken
-        tensors += (picked, keys, values, own.mask, bias, scales, *turns)
-        tensors += (*step.cache.source, memory.mask, memory_scales)
+        visible, memory_visible = (
+            None if m is None else with_rows(m) for m in (own.mask, memory.mask)
+        )
+        tensors += (picked, keys, values, visible, bias, scales, *turns)
+        tensors += (*step.cache.source, memory_visible, memory_scales)
         strides = (queries * 3 * width, attention.head_dim, 3 * width)
-        seen = (keys, values, own.mask, bias, scales)
+        seen = (keys, values, visible, bias, scales)
         sizes += (rows, *shape(rows, queries, strides, *seen, *_form(attention)))
         queries = memory.num_queries
         strides = (queries * width, cross.head_dim, width)
-        seen = (*step.cache.source, memory.mask, None, memory_scales)
+        seen = (*step.cache.source, memory_visible, None, memory_scales)
         sizes += shape(rows, queries, strides, *seen, *_form(cross))
 
 
@@ -206,15 +220,21 @@ def _form(attention: Attention) -> tuple[int, bool]:
     return MAPS["softmax"], False
 
 
+def _mask(visibility: Visibility) -> Tensor | None:
+    """Return what each query sees as the kernel reads it, [B or 1, 1, Nq or 1, Nk]; None: all."""
+    return None if visibility.mask is None else with_rows(visibility.mask)
+
+
 def _scales(attention: Attention, visibility: Visibility) -> Tensor | None:
     """Return the factors of the rows of weights, [B or 1, 1, Nq or 1, 1]; None for softmax."""
     if isinstance(attention, PointwiseAttention):
-        return attention.row_scale(visibility.positive_counts)[..., None]
+        return attention.row_scale(visibility.positive_counts)[..., None].float()
     return None
 
 
 def _room(num_rows: int, width: int, inner: int, groups: int, dtype: torch.dtype) -> Tensor:
     """Return memory for what a step makes of its states."""
     numbers = num_rows * (width + max(3 * width, inner)) * dtype.itemsize
-    size = numbers + num_rows * (groups * GROUP_BYTES + 8)  # levels, a scale and a zero
+    # Levels, as words where products are of 16 bits, a scale and a zero.
+    size = numbers + num_rows * (2 * groups * GROUP_BYTES + 8)
     return torch.empty(size, dtype=torch.uint8)

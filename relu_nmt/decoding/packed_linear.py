@@ -40,8 +40,13 @@ class PanelLinear(nn.Module, ABC):
         """Return whether the kernel is to map so many rows of numbers of this type."""
 
     @property
+    def has_kernel(self) -> bool:
+        """Whether there is a kernel that maps rows of this width."""
+        return native.has_kernel(self.kernel)
+
+    @property
     def is_current(self) -> bool:
-        """Whether the copies are still those of the weight."""
+        """Whether the copies are still those of the weight and bias."""
         return True
 
     @property
@@ -56,8 +61,14 @@ class PanelLinear(nn.Module, ABC):
         return {**super().__getstate__(), "_panels": None, "_packed": None}
 
     def by_kernel(self, x: Tensor) -> Tensor:
-        """Map x [..., D] to [..., D'], both of the kernel's type of numbers."""
+        """Map x [..., D] to [..., D'], both of the kernel's type of numbers.
+
+        Raises:
+            ValueError: x has rows of another width.
+        """
         outputs, inputs = self.weight.shape
+        if x.size(-1) != inputs:
+            raise ValueError(f"rows of {x.size(-1)} numbers for an affine map of {inputs}")
         x = x.contiguous()
         found = x.new_empty(*x.shape[:-1], outputs)
         sizes = (x.numel() // inputs, inputs, outputs, self.num_groups(inputs), 0)
@@ -97,16 +108,17 @@ class PackedLinear(PanelLinear, nn.Linear):
         self.weight, self.bias = linear.weight, linear.bias
         self.dtype = dtype
         self.kernel = f"linear_{native.DTYPES[dtype]}"
-        self._version = linear.weight._version
-        if self._has_kernel():
+        self._packed_of = self._numbers()
+        if self.has_kernel:
             self._panels = self.pack_for_kernel()
         else:
             self._packed = self._pack_for_onednn()
 
-    def _has_kernel(self) -> bool:
-        """Whether there is one; otherwise rows of x would have to be padded."""
+    @property
+    def has_kernel(self) -> bool:
+        """See :meth:`PanelLinear.has_kernel`; rows of part of a group would have to be padded."""
         whole = self.in_features * self.dtype.itemsize % GROUP_BYTES == 0
-        return whole and native.has_kernel(self.kernel)
+        return whole and super().has_kernel
 
     def pack_for_kernel(self) -> tuple[Tensor | None, ...]:
         """See :meth:`PanelLinear.pack_for_kernel`."""
@@ -116,12 +128,17 @@ class PackedLinear(PanelLinear, nn.Linear):
     def wants_kernel(self, num_rows: int, dtype: torch.dtype) -> bool:
         """See :meth:`PanelLinear.wants_kernel`."""
         few = num_rows * self.weight.numel() <= MOST_PRODUCTS or torch.get_num_threads() == 1
-        return few and self._serves(dtype) and self._has_kernel()
+        return few and self._serves(dtype) and self.has_kernel
 
     @property
     def is_current(self) -> bool:
         """See :meth:`PanelLinear.is_current`."""
-        return self.weight._version == self._version
+        return self._numbers() == self._packed_of
+
+    def _numbers(self) -> tuple[int, ...]:
+        """Return what tells the numbers in weight and bias from those of other times."""
+        parts = (self.weight,) if self.bias is None else (self.weight, self.bias)
+        return tuple(number for part in parts for number in (part.data_ptr(), part._version))
 
     def _serves(self, dtype: torch.dtype) -> bool:
         """Whether the copy is one for these numbers, of a weight that has not changed."""
@@ -136,7 +153,7 @@ class PackedLinear(PanelLinear, nn.Linear):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take the weight as it is; copies of it are made when they are needed."""
         super().__setstate__(state)
-        self._version = self.weight._version
+        self._packed_of = self._numbers()
 
     def rows(self, index: Tensor) -> nn.Linear:
         """Return the map to some of the outputs, whose numbers are ``index`` [D'']."""
@@ -181,9 +198,13 @@ def pad_to_panels(x: Tensor) -> Tensor:
     return F.pad(x, (0, -len(x) % PANEL))
 
 
-def can_pack() -> bool:
+def can_pack(dtype: torch.dtype = torch.float32) -> bool:
     """Return whether this machine has the products: x86, and a PyTorch with oneDNN."""
-    return platform.machine() in ("x86_64", "AMD64") and torch.backends.mkldnn.is_available()
+    if platform.machine() not in ("x86_64", "AMD64") or not torch.backends.mkldnn.is_available():
+        return False
+    if dtype == torch.bfloat16:
+        return torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return dtype == torch.float32
 
 
 def pack_linear(model: nn.Module, dtype: torch.dtype) -> None:
@@ -193,7 +214,7 @@ def pack_linear(model: nn.Module, dtype: torch.dtype) -> None:
         model: changed in place; its parameters and their names stay.
         dtype: what will be computed in; nothing is packed but for float32 and bfloat16.
     """
-    if can_pack() and dtype in (torch.float32, torch.bfloat16):
+    if can_pack(dtype):
         replace_linear(model, lambda linear: PackedLinear(linear, dtype))
 
 

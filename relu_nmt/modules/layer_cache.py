@@ -130,6 +130,9 @@ class LayerCache:
 
     @staticmethod
     def _as(pair: tuple[Tensor, Tensor], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        if dtype == torch.float16 != pair[0].dtype:  # what it has no numbers for is its largest
+            most = torch.finfo(dtype).max
+            pair = pair[0].clamp(-most, most), pair[1].clamp(-most, most)
         keys, values = pair
         return keys.to(dtype), values.to(dtype)
 

@@ -14,21 +14,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-VERSION = 6
+VERSION = 7
 """Of what the kernels take, as ``kernels_version`` of kernels.cpp: both change together, so that a
 library from before is not used."""
 MOST_THREADS = 2
 """Up to which one thread of theirs is as fast: they take a quarter to 0.85 of the time."""
 DTYPES = {torch.float32: "float", torch.bfloat16: "bfloat16"}
 """What they compute with, and how their names tell."""
-PROCESSORS = {"AVX512": "avx512", "AVX2": "avx2"}
+FORMS = {"AVX512": ("avx512", "avx2", "any"), "AVX2": ("avx2", "any")}
+"""By what PyTorch calls a processor, the forms of kernels that it can run, the best first."""
 INSTRUCTIONS = {
     "linear_bfloat16": "_is_avx512_bf16_supported",
     "linear_int8": "_is_vnni_supported",
     "layer_step_bfloat16": "_is_avx512_bf16_supported",
     "layer_step_int8": "_is_vnni_supported",
 }
-"""What kernels need besides: what ``torch.cpu`` has to say yes to."""
+"""What the form ``avx512`` of a kernel needs besides: what ``torch.cpu`` has to say yes to."""
 
 
 @cache
@@ -74,20 +75,24 @@ def call(
     )
 
 
+def forms() -> tuple[str, ...]:
+    """Return the forms of kernels that this processor can run, the best first."""
+    return FORMS.get(torch.backends.cpu.get_cpu_capability(), ("any",))
+
+
 @cache
 def _find(name: str) -> Callable[..., None] | None:
-    """Return the form of a kernel for this processor; None if it has none."""
+    """Return the best form of a kernel for this processor; None if it has none."""
     loaded = library()
     assert loaded is not None, "whoever calls has looked"
-    processor = PROCESSORS.get(torch.backends.cpu.get_cpu_capability(), "any")
-    if name in INSTRUCTIONS and not getattr(torch.cpu, INSTRUCTIONS[name], lambda: False)():
-        return None
-    # Some are compiled in one form only.
-    function = getattr(loaded, f"{name}_{processor}", None) or getattr(loaded, f"{name}_any", None)
-    if function is not None:
-        function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_double]
-        function.restype = None
-    return function
+    for form in forms():
+        needed = INSTRUCTIONS.get(name) if form == "avx512" else None
+        function = getattr(loaded, f"{name}_{form}", None)
+        if function is not None and (needed is None or getattr(torch.cpu, needed, bool)()):
+            function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_double]
+            function.restype = None
+            return function
+    return None
 
 
 @cache

@@ -64,7 +64,7 @@ struct LayerShape {
     int64_t searches;
 };
 
-extern "C" int kernels_version() { return 6; }
+extern "C" int kernels_version() { return 7; }
 
 #ifdef __x86_64__
 
@@ -75,7 +75,9 @@ extern "C" int kernels_version() { return 6; }
 #pragma GCC push_options
 #pragma GCC target("arch=x86-64-v4,prefer-vector-width=512")
 #define NAMED(name) name##_avx512
-#define AVX512 // GCC does not say so itself inside of a pragma
+#define LANES 16
+#define AVX // and that it is there: GCC does not say so itself inside of a pragma
+#define AVX512
 namespace avx512 {
 #include "vectors.inc"
 #include "attention.inc"
@@ -84,23 +86,30 @@ namespace avx512 {
 #include "select.inc"
 }
 #undef AVX512
+#undef LANES
 #undef NAMED
 #pragma GCC pop_options
 
 #pragma GCC push_options
 #pragma GCC target("arch=x86-64-v3")
 #define NAMED(name) name##_avx2
+#define LANES 8
 namespace avx2 {
 #include "vectors.inc"
 #include "attention.inc"
+#include "linear.inc"
+#include "layer.inc"
 #include "select.inc"
 }
+#undef AVX
+#undef LANES
 #undef NAMED
 #pragma GCC pop_options
 
 #endif
 
 #define NAMED(name) name##_any
+#define LANES 4
 namespace any {
 #include "vectors.inc"
 #include "attention.inc"

@@ -42,19 +42,7 @@ def one_thread_without_gradients():
     torch.set_num_threads(threads)
 
 
-def forms():
-    """Return the forms of the kernels that this processor can run."""
-    able = torch.backends.cpu.get_cpu_capability()
-    return {"AVX512": ["avx512", "avx2", "any"], "AVX2": ["avx2", "any"]}.get(able, ["any"])
-
-
-@pytest.fixture(params=forms())
-def form(request, monkeypatch):
-    able = torch.backends.cpu.get_cpu_capability()
-    monkeypatch.setitem(kernels.PROCESSORS, able, request.param)
-    kernels._find.cache_clear()
-    yield request.param
-    kernels._find.cache_clear()
+each_form = pytest.mark.parametrize("kernel_form", kernels.forms(), indirect=True)
 
 
 def make(spec, width, dtype=torch.float32):
@@ -98,10 +86,11 @@ def test_the_kernels_are_there():
 
 
 @needs_kernels
+@each_form
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("see", [padded, tree])
 @pytest.mark.parametrize("spec", SPECS)
-def test_agrees_with_the_reference_in_float64(form, spec, see, dtype):
+def test_agrees_with_the_reference_in_float64(kernel_form, spec, see, dtype):
     for number, (num_queries, num_keys, width) in enumerate(
         [(1, 1, 16), (5, 3, 64), (5, 16, 32), (3, 17, 80), (16, 63, 64), (2, 100, 128)]
     ):

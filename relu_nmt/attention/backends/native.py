@@ -111,12 +111,12 @@ def _attend(
     row_scale: Tensor | None,
 ) -> Tensor:
     """Return the values [B, H, Nq, dv], of which those of all heads of a query lie together."""
-    q, k, v = (_with_rows(x) for x in (problem.q, problem.k, problem.v))
+    q, k, v = (with_rows(x) for x in (problem.q, problem.k, problem.v))
     picked, visibility = problem.picked, problem.visibility
     batch, heads, queries, _ = q.shape
-    visible = None if visibility.mask is None else _with_rows(visibility.mask)
-    bias = None if problem.bias is None else _with_rows(problem.bias.values().float())
-    scales = None if row_scale is None else row_scale[..., None]  # [B or 1, 1, Nq or 1, 1]
+    visible = None if visibility.mask is None else with_rows(visibility.mask)
+    bias = None if problem.bias is None else with_rows(problem.bias.values().float())
+    scales = None if row_scale is None else row_scale[..., None].float()  # [B or 1, 1, Nq or 1, 1]
     out = v.new_empty(batch, queries, heads, v.size(3))
     of_a_sample = queries if picked is None else visibility.num_queries
     strides = q.stride(0), q.stride(1), q.stride(2)
@@ -162,7 +162,7 @@ def shape(
     )
 
 
-def _with_rows(x: Tensor) -> Tensor:
+def with_rows(x: Tensor) -> Tensor:
     """Return x with numbers of the last dimension that lie side by side."""
     return x if x.stride(-1) == 1 else x.contiguous()
 
@@ -181,7 +181,7 @@ def put_picked(x: Tensor, picked: Tensor, to: Tensor) -> None:
         to: changed in place.
     """
     assert to.stride(3) == 1, "the kernel writes numbers side by side"
-    x = _with_rows(x.to(to.dtype))
+    x = with_rows(x.to(to.dtype))
     _, heads, rows, width = x.shape
     strides = x.stride(2), x.stride(1), *to.stride()[:3]
     sizes = (rows, heads, to.size(2), *_in_bytes(x, width, *strides))
@@ -202,7 +202,7 @@ def take_entries(x: Tensor, trees: Tensor, entries: Tensor, room: int) -> Tensor
         entries: int64.
         room: entries behind them, which are 0.
     """
-    x = _with_rows(x)
+    x = with_rows(x)
     (num_trees, num_entries), heads, width = entries.shape, x.size(1), x.size(3)
     taken = x.new_empty(num_trees, heads, num_entries + room, width)
     sizes = (num_trees, heads, num_entries, room, *_in_bytes(x, width, *x.stride()[:3]))

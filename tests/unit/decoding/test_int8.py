@@ -3,7 +3,7 @@ import pickle
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -17,19 +17,29 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.encoder_decoder import EncoderDecoder
 
-needs_int8 = pytest.mark.skipif(not has_fast_int8(), reason="needs AVX512-VNNI")
+needs_int8 = pytest.mark.skipif(
+    not has_fast_int8(), reason="needs AVX512-VNNI, or AVX2 and the kernels"
+)
+FORMS = [form for form in native.forms() if form != "any"]
+by_each_form = pytest.mark.parametrize("kernel_form", FORMS, indirect=True)
 
 
-@pytest.fixture(params=["kernel", "oneDNN"])
+@pytest.fixture(params=[*FORMS, "oneDNN"])
 def product(request, monkeypatch):
     if request.param == "oneDNN":
+        if not torch.cpu._is_vnni_supported():
+            pytest.skip("needs AVX512-VNNI")
         monkeypatch.setattr(native, "has_kernel", lambda name: False)
-    elif native.library() is None:
-        pytest.skip("needs the kernels")
+    else:
+        monkeypatch.setattr(native, "forms", lambda: (request.param,))
+        native._find.cache_clear()
+        if not native.has_kernel(Int8Linear.kernel):
+            pytest.skip("needs the kernels, and for their form avx512 AVX512-VNNI")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield request.param
     torch.set_num_threads(threads)
+    native._find.cache_clear()
 
 
 @needs_int8
@@ -56,15 +66,17 @@ def test_products_are_those_of_the_rounded_numbers(bias, low, high, product):
 
 
 @needs_int8
+@by_each_form
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # the same for all
 @given(
     rows=st.integers(0, 20),
     inputs=st.sampled_from([1, 3, 4, 15, 16, 33, 256]),
     outputs=st.sampled_from([1, 15, 16, 17, 40, 63, 64, 65, 130]),
     bias=st.booleans(),
 )
-def test_the_kernel_gives_what_onednn_gives(rows, inputs, outputs, bias):
-    if native.library() is None:
-        pytest.skip("needs the kernels")
+def test_the_kernel_gives_what_onednn_gives(kernel_form, rows, inputs, outputs, bias):
+    if not (native.has_kernel(Int8Linear.kernel) and torch.cpu._is_vnni_supported()):
+        pytest.skip("needs the kernels, and AVX512-VNNI")
     torch.manual_seed(rows)
     layer = Int8Linear(nn.Linear(inputs, outputs, bias=bias).requires_grad_(False))
     # Whole numbers of which each row has all the range: no number is between two levels.
@@ -99,6 +111,28 @@ def test_rows_of_nothing_and_numbers_that_are_not_finite(product):
         x[1, 2] = value
         assert layer(x)[1].isnan().all()
         assert torch.equal(layer(x)[0], linear.bias)
+
+
+@needs_int8
+def test_the_lowest_number_of_a_row_does_not_become_the_highest(product):
+    # Where it is nearly half way between two levels.
+    generator = torch.Generator().manual_seed(1)
+    k = 2 * torch.randint(1, 120, (50_000,), generator=generator) + 0.5
+    high = torch.rand(len(k), generator=generator) + 0.5
+    low = -(k.double() / (254 - k.double()) * high.double()).float()
+    x = torch.stack([low, high, torch.zeros_like(low), torch.zeros_like(low)], 1)
+    identity = nn.Linear(4, 4, bias=False).requires_grad_(False)
+    identity.weight.copy_(torch.eye(4))
+    error = (Int8Linear(identity)(x) - x).abs().amax(1) / (high - low)
+    assert error.max() < 0.003  # half a level of 254, and the weight's
+
+
+@needs_int8
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_weights_of_other_numbers(dtype, product):
+    linear, x = nn.Linear(32, 20, dtype=dtype).requires_grad_(False), torch.randn(3, 32)
+    expected = nn.functional.linear(x, linear.weight.float(), linear.bias.float())
+    torch.testing.assert_close(Int8Linear(linear)(x), expected, atol=0.05, rtol=0)
 
 
 @needs_int8
@@ -137,6 +171,17 @@ def test_a_model_gives_nearly_the_same_logits(attention):
 
 
 @needs_int8
+def test_without_fast_products_of_onednn_all_are_those_of_the_kernel(monkeypatch):
+    if not native.has_kernel(Int8Linear.kernel):
+        pytest.skip("needs the kernels")
+    layer, x = Int8Linear(nn.Linear(256, 1024).requires_grad_(False)), torch.randn(200, 256)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+    assert not layer.wants_kernel(len(x), x.dtype)
+    monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
+    assert layer.wants_kernel(len(x), x.dtype)
+
+
+@needs_int8
 def test_search_by_several_processes_gives_the_same_as_one():
     model = small_model()
     use_int8(model)
@@ -154,7 +199,7 @@ def test_search_by_several_processes_gives_the_same_as_one():
 
 def test_processors_that_would_be_slow_are_told_of(monkeypatch):
     monkeypatch.setattr(int8, "has_fast_int8", lambda: False)
-    with pytest.raises(ConfigError, match="--int8 needs an x86 processor with AVX512-VNNI"):
+    with pytest.raises(ConfigError, match="--int8 needs an x86 processor with AVX512-VNNI, or"):
         use_int8(small_model())
 
 

@@ -26,7 +26,7 @@ SIDES = ("encoder", "decoder")
 pytestmark = pytest.mark.usefixtures("one_thread")
 needs_kernels = pytest.mark.skipif(
     native.library() is None or not can_pack() or not native.has_kernel("layer_step_float"),
-    reason="needs the kernels, and AVX512",
+    reason="needs the kernels, and AVX2",
 )
 PRECISIONS = [
     "float32",
@@ -37,8 +37,16 @@ PRECISIONS = [
             reason="needs AVX512-BF16",
         ),
     ),
-    pytest.param("int8", marks=pytest.mark.skipif(not has_fast_int8(), reason="needs AVX512-VNNI")),
+    pytest.param(
+        "int8",
+        marks=pytest.mark.skipif(
+            not has_fast_int8(), reason="needs AVX512-VNNI, or AVX2 and the kernels"
+        ),
+    ),
 ]
+each_form = pytest.mark.parametrize(
+    "kernel_form", [form for form in native.forms() if form != "any"], indirect=True
+)
 
 
 def make_model(**changes):
@@ -93,7 +101,7 @@ def counted_calls(monkeypatch):
     return names
 
 
-def forced(model, dtype=None, steps=12, computed=False):
+def forced(model, dtype=None, steps=12, computed=False, source=None):
     """Return the states of a decoder that is led along, step by step, as if by a search.
 
     Args:
@@ -101,9 +109,10 @@ def forced(model, dtype=None, steps=12, computed=False):
         dtype: to compute in, by autocast.
         steps: how many.
         computed: whether some of the hypotheses are given up at each step.
+        source: tokens; the same as ever by default.
     """
     generator = torch.Generator().manual_seed(3)
-    src_tokens, found = sources(), []
+    src_tokens, found = sources() if source is None else source, []
     precision = torch.autocast("cpu", dtype or torch.bfloat16, enabled=dtype is not None)
     with torch.inference_mode(), precision:
         state = model.start(model.encode(src_tokens))
@@ -140,9 +149,10 @@ FORMS = [
 
 
 @needs_kernels
+@each_form
 @pytest.mark.parametrize("computed", [False, True], ids=["all", "some"])
 @pytest.mark.parametrize("changes", FORMS, ids=str)
-def test_states_are_those_of_float64(changes, computed, monkeypatch):
+def test_states_are_those_of_float64(kernel_form, changes, computed, monkeypatch):
     model = make_model(**changes)
     exact = forced(copy.deepcopy(model).double(), computed=computed)
     model = quick(prepared(model, "float32"))
@@ -154,9 +164,14 @@ def test_states_are_those_of_float64(changes, computed, monkeypatch):
 
 
 @needs_kernels
+@each_form
 @pytest.mark.parametrize("precision", PRECISIONS[1:])
 @pytest.mark.parametrize("changes", FORMS, ids=str)
-def test_states_in_other_numbers_are_as_near_as_those_in_many_calls(changes, precision):
+def test_states_in_other_numbers_are_as_near_as_those_in_many_calls(
+    kernel_form, changes, precision
+):
+    if not native.has_kernel(f"layer_step_{precision}"):
+        pytest.skip(f"{kernel_form} has no {precision}")
     model = make_model(**changes)
     exact, dtype = forced(copy.deepcopy(model).double()), None
     if precision == "bfloat16":
@@ -206,6 +221,69 @@ def test_searches_that_run_beside_each_other(precision, search):
     ]
     # The last bits of what is kept turn 8-bit levels, and this model's choices are close.
     assert sum(same) >= {"float32": 21, "bfloat16": 18, "int8": 9}[precision]
+
+
+@needs_kernels
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_width_that_is_no_whole_group_inside_of_the_network(precision):
+    model = make_model(attention="softmax", decoder_ffn_embed_dim=51)
+    dtype = torch.bfloat16 if precision == "bfloat16" else None
+    many = forced(prepared(model, precision), dtype)
+    model = prepared(model, precision)
+    use_native_steps(model)
+    for own, other in zip(forced(model, dtype), many, strict=True):
+        difference = (own - other).abs().max()
+        assert difference < {"float32": 1e-4, "bfloat16": 0.05, "int8": 0.3}[precision]
+
+
+@needs_kernels
+def test_sources_by_columns():
+    model = make_model(attention="softmax", cross_attention="reluformer")
+    quick_model = quick(prepared(model, "float32"))
+    source = sources()
+    for own, other in zip(
+        forced(quick_model, source=source.T.contiguous().T), forced(model), strict=True
+    ):
+        torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-4)
+
+
+@needs_kernels
+def test_other_threads_see_all_that_is_constant_or_nothing():
+    model = quick(prepared(make_model(attention="softmax"), "float32"))
+    [first, _] = (layer.quick_step for layer in model.decoder.layers)
+
+    class Norm:
+        eps, bias = 1e-5, torch.zeros(64)
+
+        @property
+        def weight(self):
+            assert first._constant is None
+            return torch.ones(64)
+
+    first.norms = [Norm()] * 3
+    forced(model, steps=1)
+    assert len(first._constant) == 30
+
+
+@needs_kernels
+@pytest.mark.parametrize("precision", PRECISIONS[2:])
+def test_keys_and_values_beyond_the_numbers_of_float16_are_bounded(precision):
+    model = prepared(make_model(attention="softmax"), precision)
+    state = model.start(model.encode(sources()))
+    state.caches[0].source[1][0, 0, 0, :3] = torch.tensor([1e6, -1e6, torch.nan])
+    state.caches[0].keep_as(torch.float16)
+    kept = state.caches[0].source[1][0, 0, 0, :3]
+    assert kept.tolist()[:2] == [65504, -65504]
+    assert kept[2].isnan()
+    use_native_steps(model)
+    own = model.decoder.layers[0].self_attention.qkv
+    own.scale[-1] = 1e6  # of values
+    own._panels = None
+    with torch.inference_mode():
+        model.decoder.step([torch.full((21, 1), SYMBOLS.eos_index)], [state])
+    values = state.caches[0].target[1]
+    assert values.dtype == torch.float16
+    assert values.abs().max() == 65504
 
 
 @needs_kernels

@@ -3,7 +3,7 @@ import pickle
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -31,8 +31,8 @@ def product(request, monkeypatch):
 
     if request.param == "oneDNN":
         monkeypatch.setattr(native, "has_kernel", lambda name: False)
-    elif not all(map(native.has_kernel, ("linear_float", "linear_bfloat16"))):
-        pytest.skip("needs the kernels")
+    elif not native.has_kernel("linear_float"):
+        pytest.skip("needs the kernels, and AVX2")
     monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", by_onednn)
     monkeypatch.setattr(native, "call", by_kernel)
     threads = torch.get_num_threads()
@@ -41,22 +41,83 @@ def product(request, monkeypatch):
     torch.set_num_threads(threads)
 
 
+@pytest.mark.skipif(native.library() is None, reason="needs the kernels")
+@pytest.mark.parametrize(
+    "kernel_form", [form for form in native.forms() if form != "any"], indirect=True
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # the same for all
+@given(rows=st.integers(1, 14), inputs=st.integers(1, 70), outputs=st.integers(1, 140))
+def test_every_form_of_the_kernel_is_the_affine_map(kernel_form, rows, inputs, outputs):
+    torch.manual_seed(rows)
+    linear, x = nn.Linear(inputs, outputs), torch.randn(rows, inputs)
+    with torch.no_grad():
+        y = PackedLinear(linear, torch.float32).by_kernel(x)
+        expected = x.double() @ linear.weight.double().T + linear.bias.double()
+    torch.testing.assert_close(y.double(), expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("has_products", [True, False])
+def test_bfloat16_is_packed_only_where_there_are_products_of_it(has_products, monkeypatch):
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: has_products)
+    assert can_pack(torch.bfloat16) == has_products
+    assert can_pack(torch.float32)
+    assert not can_pack(torch.float16)
+    model = nn.Sequential(nn.Linear(4, 4))
+    if has_products and not native.has_kernel("linear_bfloat16"):
+        pytest.skip("needs products of bfloat16, as of AVX512")
+    pack_linear(model, torch.bfloat16)
+    assert isinstance(model[0], PackedLinear) == has_products
+
+
+DTYPES = [
+    torch.float32,
+    pytest.param(
+        torch.bfloat16,
+        marks=pytest.mark.skipif(
+            not (can_pack(torch.bfloat16) and native.has_kernel("linear_bfloat16")),
+            reason="needs the kernels, and AVX512-BF16",
+        ),
+    ),
+]
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("shape", [(1,), (5,), (2, 3), (4, 1, 7), (320,)])
-def test_it_is_the_affine_map(bias, shape, product):
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_it_is_the_affine_map(dtype, bias, shape, product):
     torch.manual_seed(1)
     linear = nn.Linear(48, 40, bias=bias)
     x = torch.randn(*shape, 48)
     expected = x.double() @ linear.weight.double().T + (linear.bias.double() if bias else 0)
-    y = PackedLinear(linear, torch.float32)(x)
-    torch.testing.assert_close(y.double(), expected, atol=1e-5, rtol=0)
-    in_bfloat16 = PackedLinear(linear, torch.bfloat16)
-    with torch.autocast("cpu", torch.bfloat16):
-        y = in_bfloat16(x)
-        assert y.dtype == linear(x).dtype == torch.bfloat16
-    torch.testing.assert_close(y.double(), expected, atol=0.03, rtol=0.02)
-    assert len(product) == 2
+    packed = PackedLinear(linear, dtype)
+    with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+        y = packed(x)
+        assert y.dtype == linear(x).dtype == dtype
+    close = {"atol": 1e-5, "rtol": 0} if dtype == torch.float32 else {"atol": 0.03, "rtol": 0.02}
+    torch.testing.assert_close(y.double(), expected, **close)
+    assert len(product) == 1
+
+
+@torch.no_grad()
+def test_rows_of_another_width_are_refused():
+    packed = PackedLinear(nn.Linear(16, 64), torch.float32)
+    if not packed.has_kernel:
+        pytest.skip("needs the kernels")
+    with pytest.raises(ValueError, match="rows of 64 numbers for an affine map of 16"):
+        packed.by_kernel(torch.randn(2, 64))
+
+
+@torch.no_grad()
+def test_what_changes_in_place_or_is_put_in_place_is_not_the_copy(product):
+    linear, x = nn.Linear(6, 4), torch.randn(3, 6)
+    packed = PackedLinear(linear, torch.float32)
+    linear.bias += 1
+    torch.testing.assert_close(packed(x), linear(x))
+    packed = PackedLinear(linear, torch.float32)
+    linear.weight.data = 2 * linear.weight.data
+    torch.testing.assert_close(packed(x), linear(x))
+    assert product == []
 
 
 @torch.no_grad()
@@ -135,6 +196,7 @@ def test_kernels_give_the_product_of_each_size(rows, groups, outputs, bias, dtyp
 
 
 @torch.no_grad()
+@pytest.mark.skipif(not can_pack(torch.bfloat16), reason="needs products of bfloat16")
 def test_rows_that_are_no_whole_groups_are_for_onednn():
     linear, x = nn.Linear(5, 3), torch.randn(2, 5)
     packed = PackedLinear(linear, torch.bfloat16)
@@ -163,6 +225,6 @@ def test_several_threads_share_many_products(monkeypatch):
 def test_machines_and_types_without_such_products_keep_the_model(monkeypatch):
     model = nn.Sequential(nn.Linear(6, 4))
     pack_linear(model, torch.float16)
-    monkeypatch.setattr(packed_linear, "can_pack", lambda: False)
+    monkeypatch.setattr(packed_linear, "can_pack", lambda dtype: False)
     pack_linear(model, torch.float32)
     assert type(model[0]) is nn.Linear

@@ -131,7 +131,7 @@ def test_scoring_references_needs_all_symbols():
         Generator([small_model()], config, SYMBOLS, shortlist=shortlist_of(5))
 
 
-@pytest.mark.skipif(not has_fast_int8(), reason="needs AVX512-VNNI")
+@pytest.mark.skipif(not has_fast_int8(), reason="needs AVX512-VNNI, or AVX2 and the kernels")
 def test_rows_of_a_map_in_8_bits():
     whole = Int8Linear(torch.nn.Linear(16, 30).requires_grad_(False))
     x, rows = torch.randn(3, 16), torch.tensor([2, 3, 29])
