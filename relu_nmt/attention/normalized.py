@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from relu_nmt.attention.backends import Backend, choose_backend, rows
@@ -32,8 +33,8 @@ class NormalizedAttention(Attention):
         """Map scores to weights over the last dimension.
 
         Args:
-            scores: [B, H, Nq, Nk] in the dtype of the queries or wider; -inf where a key is
-                masked, at least one finite score in every row.
+            scores: [B, H, Nq, Nk], float32 or wider; -inf where a key is masked, at least one
+                finite score in every row.
 
         Returns:
             weights of the same shape, float32 or wider.
@@ -46,8 +47,12 @@ class NormalizedAttention(Attention):
 
     def weights(self, problem: AttentionProblem) -> Tensor:
         """See :meth:`Attention.weights`."""
-        q, k, visibility = problem.q, problem.k, problem.visibility
-        scores = biased((q / math.sqrt(self.head_dim)) @ k.transpose(-1, -2), problem.bias)
+        visibility = problem.visibility
+        # These maps tell close scores apart: those of 16 bits may differ from them by 0.03 near 10.
+        with torch.autocast(problem.q.device.type, enabled=False):
+            dtype = torch.promote_types(problem.q.dtype, torch.float32)
+            q, k = problem.q.to(dtype), problem.k.to(dtype)
+            scores = biased((q / math.sqrt(self.head_dim)) @ k.transpose(-1, -2), problem.bias)
         mask = visibility.score_mask(scores.dtype)
         if mask is not None:
             scores = scores.add_(mask)

@@ -177,15 +177,26 @@ def test_scores_that_are_not_finite_pass_on_as_nan(alpha, bad):
 
 @pytest.mark.parametrize("need", [Need(), ALL], ids=["values", "all"])
 @pytest.mark.parametrize("spec", ["softmax", "sparsemax", "entmax15", "entmax:alpha=1.3"])
-def test_scores_that_overflow_float16_make_the_output_not_finite(spec, need):
+def test_queries_that_overflow_float16_make_the_output_not_finite(spec, need):
     attend = make_attention(spec, dim=4).half()
     q, k, v = (x.requires_grad_() for x in random_qkv(1, 3, 5, dtype=torch.float16))
     with torch.no_grad():
-        q[0, 0, 1] = k[0, 0, 2] = 300.0  # their product is 4 * 300 * 150
+        q[0, 0, 1, 0] = torch.inf
     values = attend(q, k, v, Visibility(3, 5), need=need).values
     assert values[0, 0, 1].isnan().all() and values[0, 1].isfinite().all()
     gradients = torch.autograd.grad(values.float().sum(), (q, k, v))
     assert not all(gradient.isfinite().all() for gradient in gradients)
+
+
+@pytest.mark.parametrize("spec", ["softmax", "sparsemax", "entmax15", "entmax:alpha=1.3"])
+def test_autocast_does_not_round_scores(spec):
+    attend = make_attention(spec, dim=64)
+    q, k, v = (4 * x.bfloat16() for x in random_qkv(1, 40, 300, dim=64))
+    expected = attend(q.double(), k.double(), v.double(), Visibility(40, 300), need=ALL)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = attend(q, k, v, Visibility(40, 300), need=ALL)
+    assert found.weights.dtype == torch.float32
+    torch.testing.assert_close(found.weights.double(), expected.weights, atol=1e-4, rtol=0)
 
 
 def test_the_option_all_attentions_share_takes_no_place_before_their_own():
