@@ -55,13 +55,17 @@ class AttentionReport:
     def add(
         self, sources: Sequence[SourceSentence], found: Sequence[Sequence[Translation]]
     ) -> None:
-        """Note sentences with their translations; those without words are left out."""
+        """Note sentences with their references, or what was found where there are none.
+
+        Those without words are left out.
+        """
         if not self._files:
             return
         for source, (best, *_) in zip(sources, found, strict=True):
             if len(source.ids) > 1:  # the model was not asked about empty sentences
                 self._sources.append(source.ids)
-                self._targets.append(best.hypothesis.tokens)
+                given = source.reference
+                self._targets.append(best.hypothesis.tokens if given is None else given)
 
     def write(self) -> None:
         """Measure, and write the files, each whole or not at all.

@@ -150,13 +150,13 @@ class AttentionOptions:
     attention_stats: str | None = option(
         None,
         "write row sum, entropy, zeros and largest weight of every layer and head, means over the "
-        "best translations (or, with --score-reference, the references), to FILE as JSON",
+        "references (where there are none, over the best translations), to FILE as JSON",
         metavar="FILE",
     )
     memory_stats: str | None = option(
         None,
         "write variance ratio, sums of the largest weights and anisotropy of every feed-forward "
-        "network, read as a memory, over the same translations to FILE as JSON",
+        "network, read as a memory, over the same texts to FILE as JSON",
         metavar="FILE",
     )
     print_attention: str | None = option(

@@ -213,17 +213,12 @@ def test_score_reference_and_prefix(folder):
         assert tokens.split()[:2] == target.split()[:2]
 
 
-def test_statistics_of_memories_are_those_of_the_references(folder, tmp_path):
+@pytest.mark.parametrize("search", [["--score-reference"], SHORT], ids=["given", "searched"])
+def test_statistics_of_memories_are_those_of_the_references(folder, tmp_path, search):
     model = folder / "checkpoint1.safetensors"
     files = tmp_path / "memories.json", tmp_path / "attention.json"
-    flags = [
-        "--score-reference",
-        "--memory-stats",
-        files[0],
-        "--attention-stats",
-        files[1],
-        "--cpu",
-    ]
+    flags = [*search, "--memory-stats", files[0], "--attention-stats", files[1]]
+    flags += [] if "--cpu" in search else ["--cpu"]
     run("generate", folder / "raw-bin", "--path", model, *flags)
     report, attention = (json.loads(file.read_text()) for file in files)
     translator = Translator.from_checkpoint(str(model), "cpu")
