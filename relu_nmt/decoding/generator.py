@@ -79,7 +79,14 @@ class Generator:
         self.ensemble = Ensemble(models, config.temperature, dtype)
         self.config = config
         self.symbols = symbols
+        self._separators = separators
+        self._shortlist = shortlist
         self._searches = BatchSearches(self.ensemble, config, symbols, separators, shortlist)
+
+    def with_config(self, config: GenerationConfig) -> "Generator":
+        """Return one that searches with the same models in another way."""
+        models, dtype = self.ensemble.models, self.ensemble.dtype
+        return Generator(models, config, self.symbols, dtype, self._separators, self._shortlist)
 
     def translate(
         self,

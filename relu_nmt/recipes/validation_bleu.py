@@ -115,23 +115,22 @@ class ValidationBleu:
         Raises:
             DataError: the split has no references.
         """
-        numbers = self._by_length()
+        numbers, config = self._by_length(), self._generator.config
         self._translate(numbers[:CHECKED_SENTENCES])
         if largest:
-            whole = self._generator.config
-            self._generator.config = replace(whole, max_len_a=1.0, max_len_b=whole.min_len)
-            try:
-                self._translate(numbers[-self._generator.first_batch(self._lengths()) :])
-            finally:
-                self._generator.config = whole
+            longest = numbers[-self._generator.first_batch(self._lengths()) :]
+            short = replace(config, max_len_a=1.0, max_len_b=config.min_len)
+            self._translate(longest, self._generator.with_config(short))
         self._task.references(self._split)
 
-    def _translate(self, numbers: Sequence[int]) -> list[list[str]]:
+    def _translate(
+        self, numbers: Sequence[int], generator: Generator | None = None
+    ) -> list[list[str]]:
         """Return the best translation of each sentence or group, as dictionary tokens."""
         joined = [self._split.joined(self._groups.sentences(number))[0] for number in numbers]
         longest = self._longest
         read = [ids if longest is None or len(ids) <= longest else ids[-1:] for ids in joined]
-        found = self._generator.translate([SourceSentence(ids) for ids in read])
+        found = (generator or self._generator).translate([SourceSentence(ids) for ids in read])
         return [self._task.target_dictionary.symbols_of(best.tokens) for best, *_ in found]
 
     def _print_samples(self, texts: Sequence[str]) -> None:

@@ -85,14 +85,18 @@ def test_validation_and_its_translations_are_tried_on_the_longest(data, tmp_path
     sources, translate = [], Generator.translate
 
     def noted(self, own, *args, **kwargs):
-        sources.append((sorted(len(one.ids) for one in own), self.config.max_len_b))
-        return translate(self, own, *args, **kwargs)
+        found = translate(self, own, *args, **kwargs)
+        written = max(len(best.tokens) for best, *_ in found)
+        sources.append((sorted(len(one.ids) for one in own), written))
+        return found
 
     monkeypatch.setattr(Generator, "translate", noted)
     flags = ("--max-tokens", 60, "--max-update", 1, "--eval-bleu")
     train(data, tmp_path, *flags)
-    (shortest, _), (longest, bound), (whole, whole_bound) = sources
-    assert len(shortest) == 2 and longest[-1] == 25 == whole[-1] and bound < whole_bound
+    (shortest, _), (longest, written), (whole, most_written) = sources
+    assert len(shortest) == 2 and longest[-1] == 25 == whole[-1]
+    # What has learnt nothing goes on to the limit: of the trial to about the source's length.
+    assert written <= 25 + 1 + 1 < most_written  # at least one word, and the end symbol
     sources.clear()
     train(data, tmp_path / "off", *flags, "--no-preflight")
     assert len(sources) == 2
