@@ -11,7 +11,12 @@ from torch import Tensor
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.decoding.beam_search import BeamSearch
 from relu_nmt.decoding.config import GenerationConfig
-from relu_nmt.decoding.constraints import SentencesLeft, TokenConstraints, length_limits
+from relu_nmt.decoding.constraints import (
+    SentenceLengths,
+    SentencesLeft,
+    TokenConstraints,
+    length_limits,
+)
 from relu_nmt.decoding.ensemble import Ensemble
 from relu_nmt.decoding.forced_terms import ForcedTerms, Term, TermSelector, TermTracker
 from relu_nmt.decoding.hypotheses import Hypothesis
@@ -91,6 +96,12 @@ class BatchSearches:
         self._shortlist = shortlist
         self._counted = None if config.free_sentence_count else separators
         self._source_separator = -1 if separators is None else separators[0]
+        self._most_of_a_sentence = ensemble.max_sentence_positions
+        if separators is None or self._most_of_a_sentence == ensemble.max_positions:
+            self._most_of_a_sentence = None  # the whole is limited already
+        # The target's separator, where hypotheses are asked for it.
+        asked = self._counted or (separators if self._most_of_a_sentence is not None else None)
+        self._separator = -1 if asked is None else asked[1]
 
     def begin(self, batch: SourceBatch) -> RunningSearch:
         """Return a search of a batch; its sources are read.
@@ -105,10 +116,14 @@ class BatchSearches:
         limits = length_limits(config, lengths, self._ensemble.max_positions)
         sentences, shortlist = None, None
         terms = self._tracker(batch)
-        separator = -1 if self._counted is None else self._counted[1]
+        separator = self._separator
         if self._shortlist is not None and prefixes is None and not (terms or any(batch.banned)):
             shortlist = self._shortlist.of(src_tokens, [] if separator < 0 else [separator])
             separator = int(torch.searchsorted(shortlist, separator))
+        sentence_lengths = None
+        if self._most_of_a_sentence is not None:
+            none_yet = torch.zeros_like(src_tokens[:, :1])
+            sentence_lengths = SentenceLengths(separator, self._most_of_a_sentence, none_yet)
         if self._counted is not None:
             number = (src_tokens == self._counted[0]).sum(1).clamp_min(1)
             sentences = SentencesLeft(separator, number[:, None])
@@ -124,6 +139,7 @@ class BatchSearches:
             batch.context_sizes,
             prefixes,
             sentences,
+            sentence_lengths,
             batch.banned,
             terms,
         )

@@ -1,6 +1,6 @@
 """The search: all beams of all sentences of a batch advance together, one token a step."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -178,6 +178,9 @@ class BeamSearch:
         ends = candidates.tokens == self._symbols.eos_index
         any_ends = bool(ends.any())
         live = self._continue(candidates, ends, any_ends)
+        if (idle := batch.constraints.idle_token) is not None:
+            tokens = live.tokens.masked_fill(live.totals == -torch.inf, idle)
+            live = replace(live, tokens=tokens)
         parents = self._same_beams(live.tokens) if live.parents is None else live.parents
         aligned = None
         if weights is not None:

@@ -78,6 +78,35 @@ class SentencesLeft:
         return needed - (ends & (np.arange(ends.shape[1]) < context_sizes[:, None])).sum(1)
 
 
+@dataclass
+class SentenceLengths:
+    """How long the sentence is that each hypothesis is writing, where models have a limit for it.
+
+    At the limit the separator is forced, as the end symbol is at that of a whole output.
+
+    Args:
+        separator: the target symbol that ends each sentence.
+        most: tokens of a sentence, the separator included.
+        length: tokens of the newest one so far, int64 [B, K]; K may be 1 before the first token.
+    """
+
+    separator: int
+    most: int
+    length: Tensor
+
+    @property
+    def full(self) -> Tensor:
+        """Return which have room for the separator only, bool [B, K]."""
+        return self.length >= self.most - 1
+
+    def advance(self, parents: Tensor | None, tokens: Tensor) -> None:
+        """Note the tokens [B, K] that were chosen, after beams ``parents`` [B, K] (None: same)."""
+        length = self.length.expand(tokens.shape)
+        if parents is not None:
+            length = length.gather(1, parents)
+        self.length = (length + 1).masked_fill(tokens == self.separator, 0)
+
+
 class TokenConstraints:
     """What the settings forbid at each step, for the live sentences of one batch.
 
@@ -89,6 +118,7 @@ class TokenConstraints:
             ``min_len`` counts what follows them.
         prefixes: forced first tokens [B, P] int64, padded on the right; None for none.
         sentences: how many are to be written, for which ``limits`` leave room; None for any.
+        lengths: of the sentences that are written; None: they may be of any length.
         banned: token ids of the terms that each sentence may not have, but in a forced prefix or
             term, [B]; none for none at all.
         terms: those that hypotheses must have, for which ``limits`` leave room; None for none.
@@ -102,6 +132,7 @@ class TokenConstraints:
         context_sizes: np.ndarray,
         prefixes: Tensor | None = None,
         sentences: SentencesLeft | None = None,
+        lengths: SentenceLengths | None = None,
         banned: Sequence[Sequence[Term]] = (),
         terms: TermTracker | None = None,
     ) -> None:
@@ -116,6 +147,7 @@ class TokenConstraints:
         self.context_sizes = context_sizes
         self._prefixes = prefixes
         self._sentences = sentences
+        self._lengths = lengths
         self._history: Tensor | None = None  # [B, K, t], only where it is looked at
         # Steps before and from which no sentence needs to be looked at.
         self._last_too_short = int(context_sizes.max(initial=0)) + config.min_len
@@ -128,9 +160,14 @@ class TokenConstraints:
                 ends = prefixes == symbols.eos_index
                 self._prefixes = prefixes.masked_fill(ends, symbols.pad_index)
 
+    @property
+    def idle_token(self) -> int | None:
+        """What beams without a hypothesis are to write, so that no model is asked too much."""
+        return None if self._lengths is None else self._lengths.separator
+
     def are_alike(self, step: int) -> bool:
         """Return whether the same tokens are forbidden to all hypotheses at a step."""
-        special = (self._prefixes, self._sentences, self._terms, self._history)
+        special = (self._prefixes, self._sentences, self._lengths, self._terms, self._history)
         return (
             all(each is None for each in special)
             and not any(self._banned)
@@ -146,12 +183,14 @@ class TokenConstraints:
         length and the number of sentences, then come forced terms; the end symbol is forced at the
         limit.
         """
-        config, symbols, sentences = self._config, self._symbols, self._sentences
+        config, symbols = self._config, self._symbols
+        sentences, lengths = self._sentences, self._lengths
         log_probs[:, :, symbols.pad_index] = -torch.inf
         log_probs[:, :, symbols.bos_index] = -torch.inf
         if config.unkpen and config.unkpen < math.inf:
             log_probs[:, :, symbols.unk_index] -= config.unkpen
-        special = [symbols.eos_index] + ([] if sentences is None else [sentences.separator])
+        special = {symbols.eos_index}
+        special.update(each.separator for each in (sentences, lengths) if each is not None)
         before = {token: log_probs[:, :, token].clone() for token in special}
         forced = self._forced_by_prefix(log_probs, step)
         given = None if self._terms is None else log_probs.clone()
@@ -170,6 +209,11 @@ class TokenConstraints:
             log_probs[rows] = values
         if sentences is not None:
             self._count(sentences, log_probs, step, before)
+        if lengths is not None:
+            full = lengths.full & _column(step >= self.context_sizes, log_probs)
+            if sentences is not None:
+                full = full & (sentences.number > 0)
+            _allow_only(lengths.separator, before, log_probs, full)
         if step >= self._first_limit:
             _allow_only(
                 symbols.eos_index, before, log_probs, _column(step >= self.limits, log_probs)
@@ -251,6 +295,8 @@ class TokenConstraints:
         """Note the tokens [B, K] that were chosen, after beams ``parents`` [B, K] (None: same)."""
         if self._sentences is not None:
             self._sentences.advance(parents, tokens)
+        if self._lengths is not None:
+            self._lengths.advance(parents, tokens)
         if self._terms is not None:
             self._terms.advance(parents, tokens)
         if not self._keeps_history:
@@ -275,6 +321,8 @@ class TokenConstraints:
             self._history = self._history.index_select(0, rows)
         if self._sentences is not None:
             self._sentences.number = self._sentences.number.index_select(0, rows)
+        if self._lengths is not None:
+            self._lengths.length = self._lengths.length.index_select(0, rows)
         if self._terms is not None:
             self._terms.keep(mask)
 

@@ -73,6 +73,16 @@ class Ensemble:
         """Longest source with the end symbol that every model can read; None for any."""
         return least_limit(model.most_source_tokens for model in self.models)
 
+    @property
+    def max_sentence_positions(self) -> int | None:
+        """Longest sentence of a target, with the symbol that ends it; None for any."""
+        return least_limit(model.most_target_sentence for model in self.models)
+
+    @property
+    def max_source_sentence_positions(self) -> int | None:
+        """Longest sentence of a source, with the symbol that ends it; None for any."""
+        return least_limit(model.most_source_sentence for model in self.models)
+
     @contextmanager
     def evaluating(self) -> Iterator[None]:
         """Switch dropout and gradients off and ``dtype`` on; and the models back afterwards."""

@@ -349,24 +349,48 @@ class EncoderDecoder(nn.Module):
     @property
     def most_source_tokens(self) -> int | None:
         """The longest source, end symbol included, that the model can read; None for any."""
-        own = [layer.self_attention for layer in self.encoder.layers]
-        return self._most_tokens(self.encoder, [*own, *self.decoder.cross_attentions], False)
+        return self._most_tokens(self.encoder, self._source_readers, False)
 
     @property
     def most_target_tokens(self) -> int | None:
         """The longest target, end symbol included, that the model can write; None for any."""
-        own = [layer.self_attention for layer in self.decoder.layers]
-        return self._most_tokens(self.decoder, own, True)
+        return self._most_tokens(self.decoder, self._target_readers, True)
+
+    @property
+    def most_source_sentence(self) -> int | None:
+        """The longest sentence of a source, with the symbol that ends it; None for any."""
+        return self._most_of_a_sentence(self.encoder, self._source_readers, False)
+
+    @property
+    def most_target_sentence(self) -> int | None:
+        """The longest sentence of a target, with the symbol that ends it; None for any."""
+        return self._most_of_a_sentence(self.decoder, self._target_readers, True)
+
+    @property
+    def _source_readers(self) -> list[MultiheadAttention]:
+        own = [layer.self_attention for layer in self.encoder.layers]
+        return [*own, *self.decoder.cross_attentions]
+
+    @property
+    def _target_readers(self) -> list[MultiheadAttention]:
+        return [layer.self_attention for layer in self.decoder.layers]
 
     def _most_tokens(
         self, stack: TransformerStack, modules: Sequence[MultiheadAttention], causal: bool
     ) -> int | None:
         """Return the least limit; what stays inside sentences does not limit documents."""
-        limits = [stack.embedding.positions.max_positions]
-        if stack.separator >= 0:
-            limits, modules = [], [module for module in modules if module.gate is not None]
-        limits += [module.attention.most_keys(causal) for module in modules]
-        return least_limit(limits)
+        if stack.separator < 0:
+            return self._most_of_a_sentence(stack, modules, causal)
+        return least_limit(
+            module.attention.most_keys(causal) for module in modules if module.gate is not None
+        )
+
+    def _most_of_a_sentence(
+        self, stack: TransformerStack, modules: Sequence[MultiheadAttention], causal: bool
+    ) -> int | None:
+        """Return the least limit; without a separator everything is one sentence."""
+        limits = [module.attention.most_keys(causal) for module in modules]
+        return least_limit([stack.embedding.positions.max_positions, *limits])
 
     def encode(self, src_tokens: Tensor) -> EncoderOutput:
         """Encode src_tokens [B, S] int64, right-padded, each ending in the end symbol."""

@@ -169,8 +169,12 @@ def limit_note(number: int, config: GenerationConfig) -> str:
 
 def source_limit(options: ModelOptions, translator: Translator) -> SourceLimit:
     """Return the longest source to translate, and what becomes of longer ones."""
-    tokens = least_limit((options.max_source_length, translator.max_source_positions))
-    return SourceLimit(tokens, options.truncate_source, translator.task.has_sentence_separator)
+    is_separated = translator.task.has_sentence_separator
+    of_a_sentence = translator.ensemble.max_source_sentence_positions
+    if of_a_sentence is not None:
+        of_a_sentence += is_separated  # </s> stands behind the last sentence
+    limits = (options.max_source_length, translator.max_source_positions, of_a_sentence)
+    return SourceLimit(least_limit(limits), options.truncate_source, is_separated)
 
 
 def too_long_note(numbers: Sequence[int], limit: SourceLimit) -> str:

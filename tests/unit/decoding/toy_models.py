@@ -37,6 +37,7 @@ class ToyModel(nn.Module):
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
         self.most_source_tokens = self.most_target_tokens = None
+        self.most_source_sentence = self.most_target_sentence = None
         self.words = torch.randn(vocab_size, dim, generator=generator)
         self.mix = torch.randn(dim, dim, generator=generator) / dim**0.5
         self.out = sharpness * torch.randn(dim, vocab_size, generator=generator)

@@ -12,7 +12,10 @@ from relu_nmt.attention.base import Attention, Need
 from relu_nmt.attention.records import attention_sums, record_attention
 from relu_nmt.attention.spec import AttentionRegularizerConfig
 from relu_nmt.data.batches import collate
+from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.decoding.ensemble import Ensemble
+from relu_nmt.decoding.generator import Generator
 from relu_nmt.errors import ConfigError
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.encoder_decoder import EncoderDecoder
@@ -406,8 +409,40 @@ def test_documents_may_be_longer_than_any_sentence(positions):
     limits = limits if positions == "learned" else {}
     model = make_model(choices, global_layers=1, **limits)
     assert model.most_source_tokens is None and model.most_target_tokens is None
+    most = limits.get("max_source_positions")
+    assert (model.most_source_sentence, model.most_target_sentence) == (most, most)
     source = torch.tensor([[5, 6, 7, 8, SEP] * 200 + [EOS]])
     assert model.encode(source).states.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {"attention": "softmax", "positions": "learned"},
+        {"attention": "softmax", "decoder_attention": "cosformer:horizon=6"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("free", [False, True], ids=["counted", "free"])
+@pytest.mark.parametrize("more", [{}, {"sampling": True}, {"beam_threshold": 4.0}], ids=str)
+def test_a_search_ends_each_sentence_before_it_is_too_long_for_the_model(choices, free, more):
+    limits = {f"max_{side}_positions": 6 for side in ("source", "target")}
+    limits = limits if "positions" in choices else {}
+    model = make_model(choices, global_layers=0, **limits).float()
+    with torch.no_grad():  # it would write words for ever
+        model.output_projection.weight[[EOS, TSEP]] -= 20 * model.output_projection.weight.mean()
+    assert model.most_target_sentence == 6
+    config = GenerationConfig(beam=3, max_len_a=0, max_len_b=30, free_sentence_count=free, **more)
+    symbols = Dictionary([f"w{i}" for i in range(VOCAB - 4)])
+    generator = Generator([model], config, symbols, separators=(SEP, TSEP))
+    longest = []
+    for source, found in zip(SOURCE[:2], generator.generate(padded(SOURCE[:2])), strict=True):
+        tokens = found[0].tokens.tolist()
+        if not free:
+            assert tokens.count(TSEP) == source.count(SEP)
+        ends = [i for i, token in enumerate(tokens) if token in (TSEP, EOS)]
+        longest += np.diff([-1, *ends]).tolist()
+    assert max(longest) <= 6 and (max(longest) == 6 or config.sampling)
 
 
 def test_limits_of_a_mechanism_are_those_of_sentences_in_the_lower_layers():
