@@ -87,14 +87,13 @@ class CosFormerAttention(FeatureAttention):
                     f"horizon={self.config.horizon}; train with the attention option "
                     f"horizon={visibility.longest} or more"
                 )
-            longest = torch.full((1, 1), self.config.horizon, device=q.device)
-        else:
-            longest = visibility.positive_counts[:, 0].to(q)  # [B or 1, 1]
-        # Padded queries stand beyond the last place, where cosines, and so sums, are negative.
-        return (
-            _turned(q, (visibility.query_positions().to(q) / longest).clamp_max(1)),
-            _turned(k, (visibility.key_positions().to(q) / longest).clamp_max(1)),
-        )
+            return (
+                _turned(q, visibility.query_positions().to(q) / self.config.horizon),
+                _turned(k, visibility.key_positions().to(q) / self.config.horizon),
+            )
+        # No place is beyond the last one, where cosines, and so sums, would be negative.
+        places = visibility.places().to(q) / visibility.positive_counts[:, 0].to(q)
+        return _turned(q, places), _turned(k, places)
 
     def most_keys(self, causal: bool) -> int | None:
         """Return ``horizon`` in causal use."""

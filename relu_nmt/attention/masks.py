@@ -164,6 +164,16 @@ class Visibility:
         first = self.num_keys - self.num_queries if self.causal else 0
         return torch.arange(self.num_queries, device=self.device)[None] + max(0, first)
 
+    def places(self) -> Tensor:
+        """Return [B or 1, Nk] int64: how many visible keys stand before each, of the whole row.
+
+        Unlike :meth:`key_positions` it skips padding wherever that stands, such as the dark pixels
+        of an image. Padding has the place of the visible key before it, or the first one.
+        """
+        if self.key_mask is None:
+            return self.key_positions()
+        return (self.key_mask.cumsum(1) - 1).clamp_min(0)
+
     def block(self, rows: slice) -> "Visibility":
         """Return what these queries may see, of no more keys than one of them sees.
 

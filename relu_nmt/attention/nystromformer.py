@@ -147,7 +147,7 @@ def segment_means(visibility: Visibility, num_tokens: int, count: int, like: Ten
     """
     real_tokens = visibility.counts[:, 0].to(like.device, torch.int64)  # [B or 1, 1]
     size = ((real_tokens + count - 1) // count).clamp_min(1)
-    segment = visibility.key_positions().to(like.device) // size  # [B or 1, N]
+    segment = visibility.places().to(like.device) // size  # [B or 1, N]
     most = min(count, num_tokens) if isinstance(num_tokens, int) else count
     numbers = torch.arange(most, device=like.device)
     member = segment[:, None, :] == numbers[:, None]  # [B or 1, m, N]

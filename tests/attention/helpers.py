@@ -35,6 +35,10 @@ SHORT_ONLY = {
 """Variants that are not tested at thousands of tokens in half precision, and why."""
 
 
+HOLED = ("011101011011", "000000111111", "000000000011", "110000000001", "111111111110")
+"""Masks whose padding stands anywhere: 1 is a real token."""
+
+
 def make_attention(name: str, slot: str = "encoder", heads: int = 2, dim: int = 4) -> Attention:
     attention = build_attention(AttentionSpec.parse(name), slot, 0, heads, dim, dropout=0.0)
     return attention.double().eval()

@@ -11,7 +11,7 @@ from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.performer import exponent_parts, random_directions
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.multihead import SelfAttention
-from tests.attention.helpers import make_attention, random_qkv
+from tests.attention.helpers import HOLED, make_attention, random_qkv
 
 WEIGHTS = Need(weights=True)
 
@@ -80,6 +80,19 @@ def test_cosformer_features_give_the_cosine_weights(causal):
             lambda i: i + 1 if causal else 5,
         )
         torch.testing.assert_close(weights[0, h, :5], expected[:5], rtol=1e-10, atol=1e-14)
+
+
+@pytest.mark.parametrize("mask", HOLED)
+def test_cosformer_skips_padding_wherever_it_stands(mask):
+    attend = make_attention("cosformer")
+    q, k, v = (x.abs() for x in random_qkv(1, 12, 12))
+    real = torch.tensor([[c == "1" for c in mask]])
+    padded = attend(q, k, v, Visibility(12, 12, key_mask=real, query_mask=real), need=WEIGHTS)
+    count = int(real.sum())
+    alone = attend(*(x[:, :, real[0]] for x in (q, k, v)), Visibility(count, count), need=WEIGHTS)
+    torch.testing.assert_close(padded.values[:, :, real[0]], alone.values, rtol=1e-9, atol=1e-12)
+    weights = padded.weights[:, :, real[0]][..., real[0]]
+    torch.testing.assert_close(weights, alone.weights, rtol=1e-9, atol=1e-12)
 
 
 def test_cosformer_of_padding_is_finite_in_float16_through_several_layers():

@@ -12,7 +12,7 @@ from relu_nmt.attention.soft import newton_inverse
 from relu_nmt.attention.spec import AttentionSpec
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.multihead import SelfAttention
-from tests.attention.helpers import make_attention, random_qkv
+from tests.attention.helpers import HOLED, make_attention, random_qkv
 
 
 def softmax(scores):
@@ -108,6 +108,19 @@ def test_each_sample_places_its_own_landmarks(name, length):
     torch.testing.assert_close(padded[:1, :, :length], alone, rtol=1e-9, atol=1e-12)
     whole = attend(*(x[1:] for x in (q, k, v)), Visibility(9, 9)).values
     torch.testing.assert_close(padded[1:], whole, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("kernel", ["softmax", "polynomial"])
+@pytest.mark.parametrize("mask", HOLED)
+def test_landmarks_of_nystromformer_skip_padding_wherever_it_stands(kernel, mask):
+    attend = make_attention(f"nystromformer:landmarks=3,kernel={kernel}")
+    q, k, v = random_qkv(1, 12, 12)
+    real = torch.tensor([[c == "1" for c in mask]])
+    padded = attend(q, k, v, Visibility(12, 12, key_mask=real, query_mask=real)).values
+    count = int(real.sum())
+    alone = attend(*(x[:, :, real[0]] for x in (q, k, v)), Visibility(count, count)).values
+    torch.testing.assert_close(padded[:, :, real[0]], alone, rtol=1e-9, atol=1e-12)
+    assert alone.any()
 
 
 @pytest.mark.parametrize("size", [1e-2, 1e-4, 1e-6])

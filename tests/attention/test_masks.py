@@ -54,6 +54,13 @@ def test_positions_are_those_of_all_sequences_and_causal_queries_are_the_last():
     assert Visibility(2, 5).query_positions().tolist() == [[0, 1]]
 
 
+def test_places_count_visible_keys_only():
+    mask = torch.tensor([[0, 0, 1, 0, 1], [1, 1, 1, 0, 0], [0, 0, 0, 0, 0]]).bool()
+    holed = Visibility(5, 5, key_mask=mask)
+    assert holed.places().tolist() == [[0, 0, 0, 0, 1], [0, 1, 2, 2, 2], [0] * 5]
+    assert Visibility(3, 3).places().tolist() == [[0, 1, 2]]
+
+
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("queries", "keys"), [(7, 7), (4, 9), (7, 3)])
