@@ -29,7 +29,8 @@ class Setting:
 
     Args:
         models: flags by the name of a model; variants of others are not in this setting.
-        flags: of all.
+        flags: of all; those of ``paper`` have the papers' images of an update and learning rate
+            with four processes.
         updates: of a training; None if a recipe's epochs say it.
         valid_fraction: share of the training images that is held out for the curves.
     """
@@ -140,7 +141,7 @@ def _alpha(what: str, options: str, softmax: Mapping[str, str]) -> Study:
             "paper": Setting(
                 {"ViT": "--arch vit_small_bigvision_i21k --recipe bigvision_i21k"},
                 # What the paper's code sets for S/16; the recipe has B/16's.
-                "--rand-augment-magnitude 0 --mixup 0 --bf16 --num-workers 8",
+                "--rand-augment-magnitude 0 --mixup 0 --update-freq 2 --bf16 --num-workers 8",
                 valid_fraction=0.001,
             ),
         },
@@ -149,7 +150,7 @@ def _alpha(what: str, options: str, softmax: Mapping[str, str]) -> Study:
     )
 
 
-_TINY_IMAGENET = "--recipe tiny_imagenet --bf16 --num-workers 8"
+_TINY_IMAGENET = "--recipe tiny_imagenet --batch-size 128 --bf16 --num-workers 8"
 DIVISORS = (1, 2, 4, 8, 16, 32)
 
 
@@ -232,7 +233,7 @@ def _degrees() -> Study:
                     "Swin": "--arch swin_base --recipe swin",
                     "XCiT": "--arch xcit_medium_24 --recipe xcit",
                 },
-                "--batch-size 128 --bf16 --num-workers 8",
+                "--batch-size 128 --update-freq 2 --bf16 --num-workers 8",
                 valid_fraction=0.01,
             ),
         },

@@ -17,6 +17,7 @@ from relu_nmt.cli.command import make_parser
 from relu_nmt.config import add_settings, read_settings, to_dict
 from relu_nmt.config.classes import flat
 from relu_nmt.evaluation.significance import mean_interval
+from relu_nmt.recipes.train_images import config_for_data
 from relu_nmt.recipes.training_settings import ImageTrainingSettings
 from relu_nmt.sweep.plan import arguments_of
 from relu_nmt.sweep.steps import DIVERGED, DONE, STARTED, Step, StepState, SweepModel
@@ -136,6 +137,26 @@ def test_updates_and_flags_reach_every_training(example, images):
         assert values["data"] == str(images / "train")
     command = example.run.plan(settings_of(example, *words, "--training-processes", "4"))[0]
     assert "torch.distributed.run" in command.commands[0]
+
+
+@pytest.mark.parametrize("name", names_of_studies())
+def test_updates_of_the_papers_have_their_images_and_rates_as_the_readme_starts_them(
+    example, images, name
+):
+    readme = (EXAMPLE / "README.md").read_text("utf-8")
+    processes = int(re.search(r"--gpus 0,1,2,3 --training-processes (\d+)", readme)[1])
+    words = (name, str(images), "--setting", "paper", "--training-processes", str(processes))
+    parser = make_parser("relu-nmt-vision-train", "")
+    add_settings(parser, ImageTrainingSettings)
+    expected = {"alpha": 4096, "alpha-raw": 4096, "alpha-gate": 4096, "scale": 512, "norms": 512}
+    for step in example.run.plan(settings_of(example, *words)):
+        found = parser.parse_args(arguments_of(step.commands[0]))
+        values = read_settings(ImageTrainingSettings, found)
+        batch = values.task.batch_size
+        trainer = config_for_data(values.trainer, batch, 1000, processes, lambda line: None)
+        count = batch * processes * trainer.run.update_freq_of(1)
+        assert count == expected.get(name, 1024)
+        assert trainer.schedule.lr == pytest.approx((1e-3,))
 
 
 def make_training(folder, name, seed, accuracy, status=DONE, entropy=None):
