@@ -263,7 +263,8 @@ def test_plots_over_the_axis_have_a_line_for_each_map(example, tmp_path):
 
 def test_the_divisors_are_those_of_the_names(example, images):
     study = example.studies.STUDIES["scale"]
-    for setting in ("small", "paper"):
+    for setting, counts in (("small", (64, 16, 8, 4)), ("paper", (256, 64, 16, 8, 4))):
+        assert {f"N = {n}" for n in counts} == study.settings[setting].models.keys()
         steps = example.run.plan(settings_of(example, "scale", str(images), "--setting", setting))
         for step in steps:
             values = trained(step)
