@@ -280,6 +280,27 @@ def test_the_divisors_are_those_of_the_names(example, images):
             assert variant.model == f"N = {tokens - 1}"  # without the class token
 
 
+def test_degrees_are_those_of_the_paper_with_its_numbers(example, images):
+    study = example.studies.STUDIES["degrees"]
+    steps = example.run.plan(settings_of(example, "degrees", str(images), "--setting", "paper"))
+    found = {step.model.attention: trained(step) for step in steps}
+    for scale in ("fixed", "dynamic"):
+        spec = AttentionSpec.parse(found[f"Swin-B x^3 {scale}"]["attention"])
+        attention = build_attention(spec, "encoder", 0, 1, 4, dropout=0.0)
+        factor = attention.row_scale(torch.full((1,), 49.0))
+        factor = factor if attention.gain() is None else factor * attention.gain()
+        assert factor.item() == pytest.approx(1 / 14)
+    for model in ("ViT", "Swin-B"):
+        assert found[f"{model} softmax"]["eval_crop_ratio"] == 0.875
+    published = {name: variant.published for name, variant in study.variants.items()}
+    assert published["ViT softmax"] == "81.5, DeiT-B; 80.3, ViT-B"
+    assert published["ViT x^1 none"] == "77.9, DeiT-B; 74.1, ViT-B"
+    assert published["ViT x^3 fixed"] == "81.4, DeiT-B; 80.2, ViT-B"
+    assert published["Swin-B x^4 dynamic"] == "83.7?, Swin-B"
+    assert published["XCiT x^5 fixed"] == "82.5?, XCiT-M"
+    assert not published["XCiT x^6 fixed"]
+
+
 @pytest.mark.parametrize(
     "spec",
     [
