@@ -12,7 +12,7 @@ from relu_nmt.attention.records import attention_telemetry, record_attention
 from relu_nmt.config import option, settings
 from relu_nmt.errors import ConfigError, MissingExtraError
 from relu_nmt.objective import LossOutput, Metric
-from relu_nmt.vision.base import build_vision_model
+from relu_nmt.vision.base import build_vision_model, exempt_from_decay
 from relu_nmt.vision.config import IMAGENET_MEAN, IMAGENET_STD, VisionTransformerConfig
 from relu_nmt.vision.pyramid import FeaturePyramid
 
@@ -115,7 +115,7 @@ class Backbone(nn.Module):
 def build_detector(
     config: DetectorConfig, backbone: VisionTransformerConfig, num_kinds: int
 ) -> nn.Module:
-    """Return Mask R-CNN, untrained.
+    """Return Mask R-CNN, untrained, whose norms and biases are exempt from the weight decay.
 
     Args:
         config: sizes, anchors and colours.
@@ -138,7 +138,7 @@ def build_detector(
     )
     names = [str(level) for level in range(len(body.maps.strides))]
     pools = [vision.ops.MultiScaleRoIAlign(names, side, sampling_ratio=2) for side in (7, 14)]
-    return vision.models.detection.MaskRCNN(
+    model = vision.models.detection.MaskRCNN(
         body,
         1 + num_kinds,
         min_size=config.min_size,
@@ -154,6 +154,8 @@ def build_detector(
         box_roi_pool=pools[0],
         mask_roi_pool=pools[1],
     )
+    exempt_from_decay(model)
+    return model
 
 
 class DetectionObjective(nn.Module):

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules import norms
-from relu_nmt.vision.base import NORM_EPS, VisionModel
+from relu_nmt.vision.base import NORM_EPS, VisionModel, exempt_from_decay
 
 STRIDES = (4, 8, 16, 32)
 """Pixels of the image a side of a place of each map."""
@@ -74,6 +74,7 @@ class FeaturePyramid(nn.Module):
             self.strides = [first * 2**stage for stage in range(len(ends))]
             levels = [ChannelNorm(norms.get(config.norm)(d, NORM_EPS)) for d in self.channels]
         self.levels = cast(Sequence[nn.Module], nn.ModuleList(levels))
+        exempt_from_decay(self)
 
     def forward(self, images: Tensor) -> "OrderedDict[str, Tensor]":
         """Return the maps [B, C, Y / stride, X / stride] by their numbers, the finest first.

@@ -209,6 +209,16 @@ def test_the_size_is_the_published_one(example, attention, less):
 
 
 @needs_library
+def test_weight_decay_spares_norms_and_biases(example):
+    config = VisionTransformerConfig.of(**{**architectures["xcit_nano_12_p8_128"], "layers": 3})
+    model = example.detector.build_detector(example.detector.DetectorConfig(), config, 3)
+    exempt = {n for n, p in model.named_parameters() if hasattr(p, "no_weight_decay")}
+    assert exempt >= {n for n, p in model.named_parameters() if p.dim() < 2}
+    assert exempt >= {"rpn.head.cls_logits.bias", "backbone.pyramid.inner_blocks.0.0.bias"}
+    assert not exempt & {"rpn.head.cls_logits.weight", "roi_heads.box_head.fc6.weight"}
+
+
+@needs_library
 def test_it_trains_goes_on_exactly_and_is_judged(example, data, tmp_path, capsys):
     def train(folder, *words):
         save = ["--save-dir", str(tmp_path / folder)]

@@ -37,6 +37,14 @@ def test_maps_have_the_strides_of_detectors_and_learn(family):
 
 
 @pytest.mark.parametrize("family", SMALL)
+def test_weight_decay_spares_norms_and_biases_of_the_levels(family):
+    config = VisionTransformerConfig.of(family=family, **SMALL[family])
+    pyramid = FeaturePyramid(build_vision_model(config, 7))
+    for name, parameter in pyramid.levels.named_parameters():
+        assert getattr(parameter, "no_weight_decay", False) == (parameter.dim() < 2), name
+
+
+@pytest.mark.parametrize("family", SMALL)
 def test_the_maps_are_those_of_the_blocks(family):
     torch.manual_seed(1)
     config = VisionTransformerConfig.of(family=family, **SMALL[family])
