@@ -72,13 +72,21 @@ class CocoSet:
             raise DataError(f"{folder}: {name} has no images, or no categories")
 
     def read(self, number: int) -> Tensor:
-        """Return [3, Y, X] from 0 to 1.
+        """Return [3, Y, X] from 0 to 1, as stored: boxes and masks are of these pixels.
 
         Raises:
-            DataError: the file is missing or no image.
+            DataError: the file is missing or no image, or has another size than its annotation.
         """
         [entry] = self.annotations.loadImgs([number])
-        pixels = np.asarray(read_image(self.images / entry["file_name"]), dtype=np.float32)
+        file, annotated = self.images / entry["file_name"], (entry["width"], entry["height"])
+        image = read_image(file, upright=False)
+        if image.size != annotated:
+            own, theirs = (f"{width} x {height}" for width, height in (image.size, annotated))
+            raise DataError(
+                f"{file}: has {own} pixels as stored, without turning by EXIF, but is annotated as "
+                f"{theirs}; boxes and masks must be those of the stored pixels"
+            )
+        pixels = np.asarray(image, dtype=np.float32)
         return torch.from_numpy(pixels / 255).permute(2, 0, 1)
 
     def target(self, number: int) -> dict[str, Tensor]:

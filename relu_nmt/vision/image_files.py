@@ -96,8 +96,12 @@ class FileTree:
         return decode_image(lambda: self.read(path), f"{self.origin}: {path}")
 
 
-def read_image(path: str | os.PathLike[str]) -> "Image":
+def read_image(path: str | os.PathLike[str], upright: bool = True) -> "Image":
     """Decode an image file to 8-bit red, green and blue.
+
+    Args:
+        path: the file.
+        upright: see :func:`to_rgb`.
 
     Raises:
         DataError: there is none, or it cannot be decoded.
@@ -106,15 +110,16 @@ def read_image(path: str | os.PathLike[str]) -> "Image":
     file = Path(path)
     if not file.is_file():
         raise DataError(f"{file}: no such image file")
-    return decode_image(file.read_bytes, str(file))
+    return decode_image(file.read_bytes, str(file), upright)
 
 
-def decode_image(read: Callable[[], bytes], what: str) -> "Image":
+def decode_image(read: Callable[[], bytes], what: str, upright: bool = True) -> "Image":
     """Return the image in the bytes of a file, 8-bit red, green and blue.
 
     Args:
         read: returns the bytes.
         what: names the file in the error.
+        upright: see :func:`to_rgb`.
 
     Raises:
         DataError: it cannot be read or decoded, or has pixels of 32 bits.
@@ -123,7 +128,7 @@ def decode_image(read: Callable[[], bytes], what: str) -> "Image":
     pillow = import_pillow()
     try:
         with pillow.open(io.BytesIO(read())) as image:
-            return to_rgb(image, what)
+            return to_rgb(image, what, upright)
     except DataError:
         raise
     except Exception as error:  # Pillow's decoders and zlib raise errors of many kinds
@@ -135,14 +140,13 @@ def decode_image(read: Callable[[], bytes], what: str) -> "Image":
         ) from error
 
 
-def to_rgb(image: "Image", what: str) -> "Image":
+def to_rgb(image: "Image", what: str, upright: bool = True) -> "Image":
     """Return an image as 8-bit red, green and blue; 16-bit greys are scaled.
-
-    It is turned upright as its EXIF data say, which cameras write instead of turning the pixels.
 
     Args:
         image: of any mode.
         what: names it in the error.
+        upright: turn it as its EXIF data say, which cameras write instead of turning the pixels.
 
     Raises:
         DataError: its pixels have 32 bits or signs, so that their range is not known.
@@ -150,7 +154,8 @@ def to_rgb(image: "Image", what: str) -> "Image":
     pillow, file_format = import_pillow(), image.format
     from PIL import ImageOps
 
-    image = ImageOps.exif_transpose(image)
+    if upright:
+        image = ImageOps.exif_transpose(image)
     if not image.mode.startswith(("I", "F")):
         return image.convert("RGB")
     # Of PNG and PGM, mode I is 16 bits, too.

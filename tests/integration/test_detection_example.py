@@ -98,6 +98,28 @@ def test_crowds_thin_boxes_and_numbers_of_kinds(example, tmp_path):
     assert torch.equal(again, found.read(7)) and torch.equal(same["masks"], target["masks"])
 
 
+def test_images_are_read_as_stored_and_have_the_size_of_their_annotation(example, tmp_path):
+    (tmp_path / "annotations").mkdir()
+    (tmp_path / "t").mkdir()
+    picture, exif = Image.new("RGB", (20, 10)), Image.Exif()
+    picture.paste((255, 0, 0), (0, 0, 10, 10))
+    exif[274] = 6  # the orientation: to be turned by a quarter
+    picture.save(tmp_path / "t/a.png", exif=exif)
+    sizes = {1: (20, 10), 2: (10, 20)}
+    images = [
+        {"id": n, "file_name": "a.png", "width": x, "height": y} for n, (x, y) in sizes.items()
+    ]
+    categories = [{"id": 1, "name": "a"}]
+    text = json.dumps({"images": images, "annotations": [], "categories": categories})
+    (tmp_path / "annotations/instances_t.json").write_text(text)
+    found = example.coco.CocoSet(str(tmp_path), "t")
+    image = found.read(1)
+    assert image.shape == (3, 10, 20) == (3, *found.target(1)["masks"].shape[1:])
+    assert image[0, :, :10].min() == 1 and not image[0, :, 10:].any()
+    with pytest.raises(DataError, match=r"a\.png: has 20 x 10 pixels .* annotated as 10 x 20"):
+        found.read(2)
+
+
 def test_batches_depend_on_seed_and_epoch_only(example, data):
     found = example.coco.CocoSet(str(data), "train")
 

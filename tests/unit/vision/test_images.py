@@ -104,6 +104,7 @@ def test_photos_are_turned_upright(tmp_path, orientation, stored):
     image.save(path, exif=exif)
     assert np.array_equal(np.asarray(read_image(path)), upright)
     assert np.array_equal(np.asarray(to_rgb(Image.open(path), "image")), upright)
+    assert np.array_equal(np.asarray(read_image(path, upright=False)), stored(upright))
 
 
 @pytest.mark.parametrize("kind", [np.int32, np.float32])
