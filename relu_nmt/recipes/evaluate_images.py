@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -83,13 +83,17 @@ class Candidates:
     origin: str
 
     @classmethod
-    def among(cls, classes: Sequence[str], checkpoint: str, file: str | None) -> "Candidates":
+    def among(
+        cls, classes: Sequence[str], checkpoint: str, file: str | None, known: Collection[str]
+    ) -> "Candidates":
         """Return the classes that a file names, or all.
 
         Args:
             classes: the model's.
             checkpoint: its path.
-            file: a class a line; what follows a space is a remark, unless it is part of the name.
+            file: a class a line; what follows a space is a remark, unless the model or the images
+                have a class of the whole name.
+            known: the classes of the images.
 
         Raises:
             DataError: the file cannot be read, or names none of the model's classes.
@@ -98,7 +102,8 @@ class Candidates:
         if file is None:
             return cls(tuple(classes), torch.arange(len(classes)), (), checkpoint)
         lines = [line.strip() for line in read_lines(file)]
-        found = [line if line in number else line.split()[0] for line in lines if line]
+        whole = {*number, *known}
+        found = [line if line in whole else line.split()[0] for line in lines if line]
         # Those that the model has come first, in the order of its outputs that are read.
         present = [name for name in dict.fromkeys(found) if name in number]
         absent = [name for name in dict.fromkeys(found) if name not in number]
@@ -124,11 +129,12 @@ def run(settings: Settings, *, progress: bool = True) -> EvaluationResult:
     options = settings.options
     check_writable("--results", options.results)
     sets = evaluation_sets(options.data)
+    known = {name for images in sets.values() for name in images.classes}
     found: list[Accuracy] = []
     with hidden_progress(not progress):
         for size in options.image_sides:
             classifier = load_classifier(settings.path, settings.model, size)
-            candidates = Candidates.among(classifier.classes, settings.path, options.classes)
+            candidates = Candidates.among(classifier.classes, settings.path, options.classes, known)
             if progress and not found:
                 _say_absent(candidates.absent)
             for name, images in sets.items():

@@ -57,7 +57,8 @@ class EvaluationOptions(ReadingOptions):
     classes: str | None = option(
         None,
         "choose among the classes in this file only, one a line (what follows a space is a "
-        "remark); images of classes that the model does not have count as wrong",
+        "remark, unless it is part of a class's name); images of classes that the model does not "
+        "have count as wrong",
         metavar="FILE",
     )
     results: str | None = option(None, "write the results to FILE as JSON", metavar="FILE")
