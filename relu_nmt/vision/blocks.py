@@ -22,6 +22,9 @@ from relu_nmt.vision import vision_blocks
 from relu_nmt.vision.base import NORM_EPS, Grid, initialize, whole_patches
 from relu_nmt.vision.config import VisionTransformerConfig
 
+BASE_DIM = 128
+"""Width of queries and keys of gated attention units in the paper."""
+
 
 class PatchEmbedding(nn.Module):
     """A linear map of each patch: the convolution whose stride is its width, as one product.
@@ -129,8 +132,8 @@ class TransformerBlock(nn.Module):
 class GatedBlock(nn.Module):
     """Two gated attention units in place of attention and feed-forward network.
 
-    Their queries and keys are as wide as a head, and they are half as wide inside as the
-    feed-forward network that they replace.
+    Their queries and keys have the paper's width of 128, whatever the heads, and they are half as
+    wide inside as the feed-forward network that they replace.
 
     Args:
         config: the model's settings.
@@ -151,7 +154,8 @@ class GatedBlock(nn.Module):
                 f"--block gau has a gate of its own and works with --attention pointwise:h=relu2 "
                 f"(or another h) without one, not with --attention {config.attention}"
             )
-        if config.activation_dropout or config.feed_forward != "gelu":
+        usual = ("gelu", "gelu-tanh") if config.vit.big_vision else ("gelu",)
+        if config.activation_dropout or config.feed_forward not in usual:
             raise ConfigError(
                 "--block gau has no feed-forward network; leave out --activation-dropout and "
                 "--feed-forward"
@@ -160,11 +164,15 @@ class GatedBlock(nn.Module):
         placement = pre_norm(config, config.embed_dim, drop_path)
         inner_dim = max(1, config.ffn_dim // 2)
         units = [
-            GatedAttentionUnit(config.embed_dim, inner_dim, mechanism(config, 2 * index + i, 1))
-            for i in range(2)
+            GatedAttentionUnit(
+                config.embed_dim,
+                inner_dim,
+                build_attention(spec, "encoder", layer, 1, BASE_DIM, config.attention_dropout),
+            )
+            for layer in (2 * index, 2 * index + 1)
         ]
         for unit in units:
-            initialize(unit.in_proj.weight, unit.out_proj.weight)
+            initialize(*unit.matrices())
         self.units = nn.ModuleList(units)
         residuals = nn.ModuleList(Residual(placement) for _ in units)
         self.residuals = cast(Sequence[Residual], residuals)
@@ -216,7 +224,15 @@ class GatedAttentionUnit(nn.Module):
         self.key_shift = nn.Parameter(torch.zeros(key_dim))
         self.attention = attention
         self.out_proj = nn.Linear(inner_dim, embed_dim, bias=False)
-        for weight in (*self.in_proj.weight.split(self.widths), self.out_proj.weight):
+        self.draw_by_xavier()
+
+    def matrices(self) -> tuple[Tensor, ...]:
+        """Return W_u, W_v, W_b and W_o; the first three are views of one parameter."""
+        return (*self.in_proj.weight.split(self.widths), self.out_proj.weight)
+
+    def draw_by_xavier(self) -> None:
+        """Draw each matrix by Xavier's uniform distribution."""
+        for weight in self.matrices():
             nn.init.xavier_uniform_(weight)
 
     def forward(self, x: Tensor, visibility: Visibility) -> Tensor:

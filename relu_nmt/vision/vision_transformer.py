@@ -29,7 +29,7 @@ from relu_nmt.vision.base import (
     map_of,
     resized,
 )
-from relu_nmt.vision.blocks import PatchEmbedding
+from relu_nmt.vision.blocks import GatedAttentionUnit, PatchEmbedding
 from relu_nmt.vision.config import CROSS_ENTROPY, VisionTransformerConfig
 
 if TYPE_CHECKING:
@@ -144,6 +144,8 @@ class VisionTransformer(VisionModel):
                 for linear in (module.inner, module.outer):
                     if linear.bias is not None:
                         nn.init.normal_(linear.bias, std=1e-6)
+            elif isinstance(module, GatedAttentionUnit):
+                module.draw_by_xavier()
 
     def positions_of(self, grid: Grid) -> Tensor:
         """Return the positions [N, D] of the tokens of an image with this grid."""

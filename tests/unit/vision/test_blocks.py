@@ -1,5 +1,7 @@
 """Every registered vision block: registered means tested."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -8,6 +10,7 @@ from relu_nmt.attention.base import Need
 from relu_nmt.attention.records import record_attention
 from relu_nmt.errors import ConfigError
 from relu_nmt.vision import vision_blocks
+from relu_nmt.vision.architectures import architectures
 from relu_nmt.vision.base import Grid
 from relu_nmt.vision.config import VisionTransformerConfig
 from relu_nmt.vision.vision_transformer import VisionTransformer
@@ -55,10 +58,28 @@ def test_features_of_blocks_lie_on_the_grid(block, pooling):
 
 def test_two_gated_units_have_about_the_weights_of_a_transformer_block():
     def count(block):
-        blocks = make_model(block, embed_dim=64, heads=1).blocks
+        blocks = make_model(block, embed_dim=256, heads=4).blocks
         return sum(p.numel() for p in blocks.parameters())
 
+    # The base is 128 wide in the paper, however wide heads would be.
+    unit = 6 * 256**2 + 256 * 128 + 4 * 128 + 2 * 128  # with the norms of queries and keys
+    assert count("gau") == 3 * 2 * (unit + 2 * 256)
     assert 1 < count("gau") / count("transformer") < 1.2
+
+
+@pytest.mark.parametrize("name", ["vit_small_bigvision_i1k", "vit_small_bigvision_i21k"])
+def test_gated_units_in_big_visions_form_are_drawn_as_the_rest(name):
+    """The GELU of the shape is nobody's there, but was not asked for either."""
+    shape = {**architectures[name], **SMALL, "embed_dim": 64}
+    config = VisionTransformerConfig.of(**shape, block="gau", attention=ATTENTION["gau"])
+    torch.manual_seed(0)
+    [unit, _] = VisionTransformer(config, 5).blocks[0].units
+    for weight, width in zip(unit.matrices(), (128, 128, 128, 64), strict=True):
+        assert weight.size(0) == width
+        xavier = (2 / sum(weight.shape)) ** 0.5
+        assert weight.std().item() == pytest.approx(xavier, rel=0.05)
+    with pytest.raises(ConfigError, match="no feed-forward network"):
+        VisionTransformer(replace(config, feed_forward="relu"), 5)
 
 
 @pytest.mark.parametrize(
