@@ -209,6 +209,9 @@ def _left_out(
         f"{counts['training documents left out']:,} training documents left out, "
         f"{counts['training documents cut']:,} cut"
     )
+    both = count_held_out(kept, given)
+    say(f"  {both:,} of the pairs that stay are also in valid or test, by chance")
+    report["training pairs also in valid or test"] = both
     return kept
 
 

@@ -18,7 +18,7 @@ relu-nmt-train "$CORPUS/data-bin" --arch "$ARCH" --share-all-embeddings \
     --optimizer adam --adam-betas '(0.9, 0.98)' --adam-eps 1e-9 \
     --lr 7e-4 --lr-scheduler inverse_sqrt --warmup-updates 4000 \
     --max-tokens 8192 --max-update 100000 --seed "$SEED" $PRECISION \
-    --eval-bleu --eval-bleu-args '{"beam": 5, "lenpen": 1.1}' \
+    --eval-bleu --eval-bleu-args '{"beam": 5, "lenpen": 1.1, "max_len_a": 1.2, "max_len_b": 10}' \
     --best-checkpoint-metric bleu --keep-last-epochs 10 \
     --save-dir "$RUN/checkpoints" --tensorboard-logdir "$RUN/tensorboard"
 

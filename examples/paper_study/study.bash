@@ -39,7 +39,8 @@ paper)
         [ -e "$DATA/manifest.json" ] || "$PYTHON" data_prep/iwslt14_de_en.py --out "$CORPUS"
         lenpen=1.1
         model=(--arch transformer_iwslt_de_en --eval-bleu
-            --eval-bleu-args '{"beam": 5, "lenpen": 1.1}' --best-checkpoint-metric bleu)
+            --eval-bleu-args '{"beam": 5, "lenpen": 1.1, "max_len_a": 1.2, "max_len_b": 10}'
+            --best-checkpoint-metric bleu)
         ;;
     wmt14)
         [ -e "$DATA/manifest.json" ] || "$PYTHON" data_prep/wmt14_en_de.py --out "$CORPUS"

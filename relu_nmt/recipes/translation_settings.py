@@ -69,8 +69,9 @@ class ModelOptions(LanguageOptions, FairseqOptions, PrecisionOptions, AttentionB
     bf16: bool = like(PrecisionOptions, "bf16", False, "compute in bfloat16; also on the CPU")
     int8: bool = option(
         False,
-        "multiply 8-bit integers, on x86 CPUs with VNNI: faster for batches of many sentences, and "
-        "a few translations change. What each is may depend a little on the others of its batch",
+        "multiply 8-bit integers, on x86 CPUs with AVX2 or AVX512-VNNI: faster for batches "
+        "of many sentences, and a few translations change. What each is may depend a little on the "
+        "others of its batch",
     )
     shortlist: str | None = option(
         None,
