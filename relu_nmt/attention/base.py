@@ -4,6 +4,7 @@ Shapes: ``B`` batch, ``H`` heads, ``Nq`` and ``Nk`` query and key length, ``d`` 
 """
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar
 
@@ -242,7 +243,7 @@ class Attention(nn.Module):
         problem = AttentionProblem(self, q, k, v, visibility, bias, dropout, need, picked=picked)
         if not self.exact:
             return self.attend(problem)
-        with torch.autocast(q.device.type, enabled=False):
+        with without_autocast(q.device):
             dtype = torch.promote_types(v.dtype, torch.float32)
             problem.q, problem.k, problem.v = q.to(dtype), k.to(dtype), v.to(dtype)
             output = self.attend(problem)
@@ -347,3 +348,13 @@ def _layer_norm(x: Tensor, gain: Tensor | None) -> Tensor:
     exact = x.to(gain.dtype)
     # Back to the dtype of the values: under autocast norms return float32.
     return F.layer_norm(exact, gain.shape, gain, None, QK_NORM_EPSILON).to(x.dtype)
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager:
+    """Return a context in which products are of the numbers that they are given.
+
+    Some devices, such as ``meta``, have no autocast to switch off.
+    """
+    if torch.amp.is_autocast_available(device.type):
+        return torch.autocast(device.type, enabled=False)
+    return nullcontext()

@@ -8,7 +8,13 @@ import torch
 from torch import Tensor
 
 from relu_nmt.attention.backends import Backend, choose_backend, rows
-from relu_nmt.attention.base import Attention, AttentionOutput, AttentionProblem, Capabilities
+from relu_nmt.attention.base import (
+    Attention,
+    AttentionOutput,
+    AttentionProblem,
+    Capabilities,
+    without_autocast,
+)
 from relu_nmt.attention.bias import biased
 
 
@@ -49,7 +55,7 @@ class NormalizedAttention(Attention):
         """See :meth:`Attention.weights`."""
         visibility = problem.visibility
         # These maps tell close scores apart: those of 16 bits may differ from them by 0.03 near 10.
-        with torch.autocast(problem.q.device.type, enabled=False):
+        with without_autocast(problem.q.device):
             dtype = torch.promote_types(problem.q.dtype, torch.float32)
             q, k = problem.q.to(dtype), problem.k.to(dtype)
             scores = biased((q / math.sqrt(self.head_dim)) @ k.transpose(-1, -2), problem.bias)
