@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from relu_nmt.attention.base import Attention, Need
+from relu_nmt.attention.pointwise import PointwiseAttention
 from relu_nmt.attention.polynomial import PolynomialAttention
 from relu_nmt.attention.records import AttentionRecord, record_attention
 from relu_nmt.attention.softmax import SoftmaxAttention
@@ -45,16 +46,22 @@ def norms(attention: Attention, record: AttentionRecord) -> tuple[float, float]:
     The Jacobian is that of the weights [Nq, Nk] of a head as a function of its scores.
 
     Args:
-        attention: softmax or polynomial.
+        attention: softmax, polynomial, or point-wise with ReLU.
         record: of one pass, with weights.
 
     Raises:
         ConfigError: an attention of another kind.
     """
     weights = record.weights
-    if weights is None or not isinstance(attention, SoftmaxAttention | PolynomialAttention):
+    known = isinstance(attention, SoftmaxAttention | PolynomialAttention) or (
+        isinstance(attention, PointwiseAttention)
+        and attention.map.name == "relu"
+        and not attention.centered
+    )
+    if weights is None or not known:
         raise ConfigError(
-            f"--attention {attention.name}: norms are those of softmax and polynomial attention"
+            f"--attention {attention.name}: norms are those of softmax, polynomial and rectified "
+            "(pointwise:h=relu) attention"
         )
     weights = weights.double()  # [B, H, Nq, Nk]
     if isinstance(attention, SoftmaxAttention):
@@ -62,6 +69,7 @@ def norms(attention: Attention, record: AttentionRecord) -> tuple[float, float]:
         squares = weights.square().sum(-1)
         rows = squares - 2 * weights.pow(3).sum(-1) + squares.square()  # [B, H, Nq]
     else:
+        assert isinstance(attention, PointwiseAttention), "it is known"
         rows = _derivatives(attention, weights, record).square().sum(-1)
     return (
         weights.square().sum((-2, -1)).sqrt().mean().item(),
@@ -69,15 +77,18 @@ def norms(attention: Attention, record: AttentionRecord) -> tuple[float, float]:
     )
 
 
-def _derivatives(
-    attention: PolynomialAttention, weights: Tensor, record: AttentionRecord
-) -> Tensor:
-    """Return |p c z^(p-1)| of the weights w = c z^p [B, H, Nq, Nk]: p |c|^(1/p) |w|^(1 - 1/p)."""
-    power = attention.config.power
+def _derivatives(attention: PointwiseAttention, weights: Tensor, record: AttentionRecord) -> Tensor:
+    """Return |p c z^(p-1)| of the weights w = c z^p [B, H, Nq, Nk]: p |c|^(1/p) |w|^(1 - 1/p).
+
+    Of rectified scores, w = c max(z, 0), it is |c| where w is not 0.
+    """
     scale = attention.row_scale(record.visibility.positive_counts).double()[..., None]
     gain = attention.gain()
     if gain is not None:
         scale = scale * gain.double()[:, None, None]
+    if not isinstance(attention, PolynomialAttention):
+        return scale.abs() * (weights != 0)
+    power = attention.config.power
     return power * scale.abs() ** (1 / power) * weights.abs() ** (1 - 1 / power)
 
 

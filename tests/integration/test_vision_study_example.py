@@ -309,6 +309,8 @@ def test_degrees_are_those_of_the_paper_with_its_numbers(example, images):
         "polynomial:power=2,scale=none",
         "polynomial:power=4,scale=dynamic",
         "polynomial:power=1,scale=dynamic,length=9,per_head=true",
+        "pointwise:h=relu,alpha=1,qk_norm=false",
+        "reluformer:gamma=2",
     ],
 )
 def test_the_norms_are_those_of_the_jacobian_by_autograd(example, spec):
