@@ -1,6 +1,6 @@
 """CvT: convolutions before the projections of attention, and between stages of smaller maps."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -151,10 +151,7 @@ class ConvolutionalTransformer(VisionModel):
 
     def __init__(self, config: VisionTransformerConfig, num_classes: int) -> None:
         super().__init__(config)
-        if min(config.image_size) < SMALLEST_IMAGE:
-            raise ConfigError(
-                f"--image-size {shown(config.image_size)}: CvT wants {SMALLEST_IMAGE} or more"
-            )
+        _check_size(config.image_size)
         width, stride, padding = FIRST_EMBEDDING
         height, breadth = ((n + 2 * padding - width) // stride + 1 for n in config.image_sides)
         self.num_tokens = height * breadth
@@ -181,7 +178,12 @@ class ConvolutionalTransformer(VisionModel):
         return VisionOutput(logits, features, encoded.intermediate, encoded.class_tokens)
 
     def encode(self, images: Tensor, blocks: Collection[int] = ()) -> EncodedImages:
-        """See :meth:`VisionModel.encode`."""
+        """See :meth:`VisionModel.encode`.
+
+        Raises:
+            ConfigError: the images are too small.
+        """
+        _check_size(images.shape[2:])
         image, intermediate, class_tokens, layer = images, {}, {}, 0
         for embedding, stage in zip(self.embeddings, self.stages, strict=True):
             x, grid = embedding(image)
@@ -197,3 +199,9 @@ class ConvolutionalTransformer(VisionModel):
                 layer += 1
             image = map_of(x, grid)
         return EncodedImages(x, grid, intermediate, class_tokens)
+
+
+def _check_size(sides: Sequence[int]) -> None:
+    """Raise a ConfigError for images of so many pixels a side if they are too small."""
+    if min(sides) < SMALLEST_IMAGE:
+        raise ConfigError(f"--image-size {shown(sides)}: CvT wants {SMALLEST_IMAGE} or more")

@@ -182,6 +182,8 @@ def test_images_of_any_size(size):
 def test_a_smaller_image_is_an_error():
     with pytest.raises(ConfigError, match="--image-size 2: CvT wants 3 or more"):
         small_model(image_size=2)
+    with pytest.raises(ConfigError, match="--image-size 5,2: CvT wants 3 or more"):
+        small_model()(torch.randn(1, 3, 5, 2))
 
 
 @pytest.mark.parametrize("name", ["softmax", "reluformer", "sima"])
