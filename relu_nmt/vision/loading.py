@@ -23,6 +23,7 @@ from relu_nmt.vision.base import (
 from relu_nmt.vision.batches import ImageTransform
 from relu_nmt.vision.config import CROSS_ENTROPY, PreprocessingConfig, VisionTransformerConfig
 from relu_nmt.vision.image_files import read_image, to_rgb
+from relu_nmt.vision.swin import fit_position_biases
 from relu_nmt.vision.vision_transformer import VisionTransformer
 
 if TYPE_CHECKING:
@@ -61,8 +62,8 @@ def start_weights(
 ) -> tuple[Mapping[str, Tensor], list[str]]:
     """Return the weights of another image classifier as a start of this one.
 
-    A head for other classes starts anew, and learned positions of another image size are
-    interpolated.
+    A head for other classes starts anew, and learned positions of another image size, or
+    position biases of other windows, are interpolated.
 
     Args:
         model: as it was made.
@@ -86,7 +87,7 @@ def start_weights(
             f"positions of {config.shown_size} pixels are interpolated to those of "
             f"{model.config.shown_size}"
         )
-    return start, notes
+    return start, notes + fit_position_biases(start, own)
 
 
 class ImageClassifier:

@@ -1,6 +1,7 @@
 """Swin: attention inside windows of patches, which are shifted in every second block."""
 
-from collections.abc import Collection
+import math
+from collections.abc import Collection, Mapping
 from functools import cached_property
 
 import torch
@@ -22,6 +23,7 @@ from relu_nmt.vision.base import (
     grid_of,
     initialize,
     map_of,
+    resized,
 )
 from relu_nmt.vision.blocks import PatchEmbedding, growing
 from relu_nmt.vision.config import VisionTransformerConfig
@@ -240,3 +242,23 @@ class SwinTransformer(VisionModel):
                     intermediate[layer] = map_of(x, grid)
                 layer += 1
         return EncodedImages(x, grid, intermediate)
+
+
+def fit_position_biases(weights: dict[str, Tensor], own: Mapping[str, Tensor]) -> list[str]:
+    """Interpolate, in place, position biases that were learned in windows of another size.
+
+    Args:
+        weights: by name, some of them biases [(2 M - 1)^2, H] of windows of M x M patches.
+        own: those of the model that is to have them.
+
+    Returns:
+        what was changed, in words.
+    """
+    notes: dict[str, None] = {}
+    for name, tensor in weights.items():
+        if name.endswith(".position_bias") and name in own and len(tensor) != len(own[name]):
+            old, new = (math.isqrt(len(table)) for table in (tensor, own[name]))
+            weights[name] = resized(tensor, Grid(old, old), Grid(new, new))
+            size = old // 2 + 1
+            notes[f"its position biases of windows of {size} patches are interpolated"] = None
+    return list(notes)

@@ -15,6 +15,7 @@ from torch import Tensor
 from relu_nmt.errors import CheckpointError
 from relu_nmt.training.checkpoint import load_weights
 from relu_nmt.vision.base import Grid, VisionModel, resized
+from relu_nmt.vision.swin import fit_position_biases
 from relu_nmt.vision.vision_transformer import VisionTransformer
 
 _LAYER = "blocks.#.layer"
@@ -139,12 +140,8 @@ def load_timm_weights(model: VisionModel, path: str | os.PathLike[str]) -> list[
     if isinstance(model, VisionTransformer) and "positions" in found:
         found["positions"], changed = _positions_for(model, found["positions"][0])
         notes += changed
+    notes += fit_position_biases(found, own)
     for name, tensor in found.items():
-        if name.endswith(".position_bias") and name in own and len(tensor) != len(own[name]):
-            old, new = (math.isqrt(len(table)) for table in (tensor, own[name]))
-            found[name] = tensor = resized(tensor, Grid(old, old), Grid(new, new))
-            note = f"its position biases of windows of {old // 2 + 1} patches are interpolated"
-            notes += [] if note in notes else [note]
         # Convolutions that are linear maps here, and axes of length 1.
         if name in own and tensor.dim() > own[name].dim() and tensor.numel() == own[name].numel():
             found[name] = tensor.reshape(own[name].shape)

@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -5,9 +7,11 @@ import torch.nn.functional as F
 from relu_nmt.attention import attentions
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.records import record_attention
+from relu_nmt.config import to_dict
 from relu_nmt.errors import ConfigError
 from relu_nmt.vision.base import Grid, build_vision_model
 from relu_nmt.vision.config import VisionTransformerConfig, architectures
+from relu_nmt.vision.loading import start_weights
 from relu_nmt.vision.swin import PatchMerging, WindowAttention, Windows
 
 SMALL = {
@@ -257,3 +261,17 @@ def test_weight_decay_spares_norms_biases_and_the_position_biases():
 def test_settings_that_cannot_work(settings, message):
     with pytest.raises(ConfigError, match=message):
         small_config(**settings)
+
+
+def test_another_window_interpolates_the_position_biases_of_a_start():
+    trained, model = small_model(), small_model(window_size=4)
+    metadata = {
+        "task": {"classes": list("abcde")},
+        "model_config": to_dict(trained.config),
+    }
+    checkpoint = SimpleNamespace(model_tensors=trained.state_dict(), metadata=metadata)
+    weights, notes = start_weights(model, checkpoint, list("abcde"))
+    size = trained.config.stages.window_size
+    assert notes == [f"its position biases of windows of {size} patches are interpolated"]
+    model.load_state_dict(weights)
+    assert not start_weights(trained, checkpoint, list("abcde"))[1]
