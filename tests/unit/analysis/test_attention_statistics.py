@@ -56,7 +56,8 @@ def test_memory_is_not_that_of_many_short_sentences_at_once(monkeypatch):
     assert read == [12, 12, 6]
 
 
-def test_the_attention_is_measured_when_all_is_translated(tmp_path, monkeypatch):
+@pytest.mark.parametrize("given", [True, False], ids=["references", "no references"])
+def test_the_attention_is_measured_when_all_is_translated(tmp_path, monkeypatch, given):
     """So that time and memory of the translation are its own."""
     translator = SimpleNamespace(ensemble=Ensemble([make_model("softmax")]))
     path = tmp_path / "stats.json"
@@ -64,12 +65,15 @@ def test_the_attention_is_measured_when_all_is_translated(tmp_path, monkeypatch)
     monkeypatch.setattr(AttentionStatistics, "add", lambda _, *lists: calls.append(lists))
     report = AttentionReport(AttentionOptions(attention_stats=str(path)), translator, "test")
     found = [SimpleNamespace(hypothesis=SimpleNamespace(tokens=target)) for target in TARGETS]
-    report.add([SimpleNamespace(ids=source) for source in SOURCES], [[one] for one in found])
+    references = TARGETS[::-1] if given else [None] * len(TARGETS)
+    pairs = zip(SOURCES, references, strict=True)
+    sources = [SimpleNamespace(ids=source, reference=reference) for source, reference in pairs]
+    report.add(sources, [[one] for one in found])
     assert not calls
     report.write()
     [(sources, targets)] = calls
     assert all(map(np.array_equal, sources, SOURCES))
-    assert all(map(np.array_equal, targets, TARGETS))
+    assert all(map(np.array_equal, targets, TARGETS[::-1] if given else TARGETS))
 
 
 @pytest.mark.parametrize("attention", ["softmax", "reluformer"])
