@@ -54,7 +54,7 @@ class SplitTranslation:
         documents: where documents are translated, their lines: one for each sentence, or for a
             group whose translation has not as many sentences as its source.
         num_tokens: target tokens of the best translations, ``</s>`` included.
-        seconds: time of the search.
+        seconds: time of the search; with ``--results`` without what comes once, at its beginning.
         num_at_limit: groups whose translation reached the longest output and may be cut off.
         num_mismatched: groups with another number of sentences; None: that cannot be told.
         num_undivided: groups of several sentences that became one line.
@@ -213,6 +213,8 @@ class _SplitTranslator:
             found.lengths = describe_lengths(plan.groups(), max_doc_tokens, keep_over_long=True)
         else:
             self._print(note)
+        if self._settings.documents.results is not None:
+            self._warm_up()
         hidden = self._settings.split.no_progress_bar or not progress
         label = f"translate {split.name}"
         with (
@@ -220,12 +222,8 @@ class _SplitTranslator:
             progress_bar(label, num_windows, unit, tells_waiting=True) as advance,
         ):
             for documents, numbers in _document_ranges(self._counts):
-                sources = SourceDocuments(
-                    self._read(numbers),
-                    self._counts[documents.start : documents.stop],
-                    self._sizes[numbers.start : numbers.stop],
-                    self._task.separators,
-                )
+                counts = self._counts[documents.start : documents.stop]
+                sources = self._documents(numbers, counts)
                 started = time.perf_counter()
                 translated = self._translator.translate_in_windows(
                     sources,
@@ -241,6 +239,19 @@ class _SplitTranslator:
         self._score()
         self._summarise(note)
         return found
+
+    def _warm_up(self) -> None:
+        """Translate one sentence, so that the speed is without what is loaded or compiled once."""
+        for number in range(len(self._split)):
+            if self._split.source_sizes[number] > 1 + self._task.has_sentence_separator:
+                one = self._documents(range(number, number + 1), np.ones(1, dtype=np.int64))
+                self._translator.translate_in_windows(one, self._windows, self._config)
+                return
+
+    def _documents(self, numbers: range, counts: np.ndarray) -> SourceDocuments:
+        """Return some sentences as documents of so many."""
+        sizes = self._sizes[numbers.start : numbers.stop]
+        return SourceDocuments(self._read(numbers), counts, sizes, self._task.separators)
 
     def _over_long(self) -> str:
         """Refuse sentences that the model cannot read, or return a note that they stay empty."""

@@ -8,6 +8,7 @@ import io
 import json
 import random
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -119,6 +120,25 @@ def generate_documents(folder, capsys, model, limit, *flags):
 def lines_of(output, kind):
     rows = [line.split("\t") for line in output.split("\n") if line.startswith(f"{kind}-")]
     return [(int(first.removeprefix(f"{kind}-")), rest) for first, *rest in rows]
+
+
+def test_the_speed_in_the_results_is_without_what_comes_once(folder, capsys, copying, monkeypatch):
+    sizes, clock, translate = [], [0.0], Translator.translate_sentences
+
+    def slow_at_first(self, sources, *others):
+        clock[0] += 1 if sizes else 100
+        sizes.append(len(sources))
+        return translate(self, sources, *others)
+
+    monkeypatch.setattr(Translator, "translate_sentences", slow_at_first)
+    told = SimpleNamespace(perf_counter=lambda: clock[0])
+    monkeypatch.setattr("relu_nmt.recipes.translate_split.time", told)
+    _, results = generate_documents(folder, capsys, "sep", 12)
+    assert sizes[0] == 1 < sizes[1]
+    assert results["seconds"] == len(sizes) - 1
+    sizes.clear()
+    run(generate, folder / "data", "--path", folder / "sep.safetensors", *SHORT)
+    assert sizes[0] > 1  # without results there is nothing to warm up for
 
 
 @pytest.mark.parametrize("limit", [1, 12, 24, 1000])
