@@ -220,11 +220,6 @@ def _form(attention: Attention) -> tuple[int, bool]:
     return MAPS["softmax"], False
 
 
-def _mask(visibility: Visibility) -> Tensor | None:
-    """Return what each query sees as the kernel reads it, [B or 1, 1, Nq or 1, Nk]; None: all."""
-    return None if visibility.mask is None else with_rows(visibility.mask)
-
-
 def _scales(attention: Attention, visibility: Visibility) -> Tensor | None:
     """Return the factors of the rows of weights, [B or 1, 1, Nq or 1, 1]; None for softmax."""
     if isinstance(attention, PointwiseAttention):
