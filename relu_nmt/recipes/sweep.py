@@ -106,35 +106,12 @@ def run(settings: Settings, *, progress: bool = True) -> SweepResult:
     for path in settings.user_modules:
         import_user_module(path)
     plan = SweepPlan(settings, frozenset(config.systems))
-    budget = config.time.flags[0].removeprefix("--").replace("-", "_")
-    own = {**TRAIN_OWN_FLAGS, budget: "--budget"}
     if config.contrastive is not None and not Path(config.contrastive).is_file():
         raise ConfigError(f"--contrastive {config.contrastive}: no such file")
-    if "--no-save" in config.train_flags:
-        raise ConfigError("--no-save: there is no checkpoint to evaluate; leave it out")
     trainings = [plan.steps_of(model)[0] for model in plan.models()]
-    _refuse(TranslationTrainingSettings, "behind the --", config.train_flags, own)
-    for name, flags in config.variant_flags.items():
-        fixed = {field: by for field, by in own.items() if field not in ATTENTION_FIELDS}
-        _refuse(TranslationTrainingSettings, f"in --variants {name}", flags, fixed)
-    trained = _settings_of(trainings, TranslationTrainingSettings, "relu-nmt-train")
-    train = trained[0]
-    for found in trained:
-        _check_checkpoint(config, found.trainer)
-    _refuse(
-        TranslateSplitSettings, "in --generate-flags", config.generate_flags, GENERATE_OWN_FLAGS
-    )
-    [generate] = _settings_of(plan.steps()[1:2], TranslateSplitSettings, "relu-nmt-generate")
-    if generate.generation.score_reference:
-        raise ConfigError(
-            "--score-reference in --generate-flags: translations are scored; leave it out"
-        )
-    folders = data_folders(settings.data)
-    typed = [name for name in (train.task.source_lang, train.task.target_lang) if name]
-    languages = tuple(typed) if len(typed) == 2 else infer_languages(folders[0])
-    if max(*config.lengths, *config.doc_mixture, 1) != SINGLE_SENTENCES:
-        for place in [*((folder, "train") for folder in folders), (folders[0], config.gen_subset)]:
-            _check_boundaries(*place, languages)
+    trained = _checked_trainings(config, trainings)
+    generate = _checked_evaluation(config, plan)
+    _check_documents(settings, trained[0])
     for step in trainings:
         _check_start(config.start_from, step)
     used = {
@@ -156,6 +133,56 @@ def run(settings: Settings, *, progress: bool = True) -> SweepResult:
     data = write_report(folder, description)
     runner.say(f"report: {folder / REPORT_NAME}")
     return SweepResult(folder / REPORT_NAME, data, runner.failed, runner.signal)
+
+
+def _checked_trainings(
+    config: SweepConfig, steps: Sequence[Step]
+) -> list[TranslationTrainingSettings]:
+    """Return the settings of the trainings.
+
+    Raises:
+        ConfigError: flags contradict each other or what the sweep sets, or would leave no
+            checkpoint to evaluate.
+    """
+    if "--no-save" in config.train_flags:
+        raise ConfigError("--no-save: there is no checkpoint to evaluate; leave it out")
+    budget = config.time.flags[0].removeprefix("--").replace("-", "_")
+    own = {**TRAIN_OWN_FLAGS, budget: "--budget"}
+    _refuse(TranslationTrainingSettings, "behind the --", config.train_flags, own)
+    fixed = {field: by for field, by in own.items() if field not in ATTENTION_FIELDS}
+    for name, flags in config.variant_flags.items():
+        _refuse(TranslationTrainingSettings, f"in --variants {name}", flags, fixed)
+    trained = _settings_of(steps, TranslationTrainingSettings, "relu-nmt-train")
+    for found in trained:
+        _check_checkpoint(config, found.trainer)
+    return trained
+
+
+def _checked_evaluation(config: SweepConfig, plan: SweepPlan) -> TranslateSplitSettings:
+    """Return the settings of the first model's evaluation, whose flags all have.
+
+    Raises:
+        ConfigError: flags contradict each other or what the sweep sets.
+    """
+    _refuse(
+        TranslateSplitSettings, "in --generate-flags", config.generate_flags, GENERATE_OWN_FLAGS
+    )
+    [generate] = _settings_of(plan.steps()[1:2], TranslateSplitSettings, "relu-nmt-generate")
+    if generate.generation.score_reference:
+        raise ConfigError(
+            "--score-reference in --generate-flags: translations are scored; leave it out"
+        )
+    return generate
+
+
+def _check_documents(settings: Settings, training: TranslationTrainingSettings) -> None:
+    """See that the data have the boundaries of documents, unless all is about single sentences."""
+    config, folders = settings.sweep, data_folders(settings.data)
+    typed = [name for name in (training.task.source_lang, training.task.target_lang) if name]
+    languages = tuple(typed) if len(typed) == 2 else infer_languages(folders[0])
+    if max(*config.lengths, *config.doc_mixture, 1) != SINGLE_SENTENCES:
+        for place in [*((folder, "train") for folder in folders), (folders[0], config.gen_subset)]:
+            _check_boundaries(*place, languages)
 
 
 def _report_only(config: SweepConfig, folder: Path, progress: bool) -> SweepResult:
