@@ -2,7 +2,7 @@
 
 import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from relu_nmt.data.groups import SEPARATOR_TESTS, SINGLE_SENTENCES
@@ -12,6 +12,7 @@ from relu_nmt.decoding.document_search import (
     TranslatedDocuments,
     WindowPlan,
 )
+from relu_nmt.decoding.translations import SourceLimit
 from relu_nmt.errors import DataError
 from relu_nmt.io.progress_bar import hidden_progress, progress_bar
 from relu_nmt.io.text_lines import read_input, read_lines
@@ -66,38 +67,21 @@ def run(settings: Settings, *, progress: bool = True) -> TextTranslation:
     notes = [length_note(windows.max_doc_tokens, translator.max_doc_tokens)]
     if progress:
         _tell(notes)
-    runs = [(blank, list(run)) for blank, run in itertools.groupby(lines, is_blank)]
     split = None
     if options.split_sentences:
         split = sentence_splitter(translator.task.source_lang)
-    paragraphs = [
-        [[line] if split is None else split(line) for line in run]
-        for blank, run in runs
-        if not blank
-    ]
-    documents = [list(itertools.chain.from_iterable(own)) for own in paragraphs]
-    limit = source_limit(settings.model, translator)
-    places = [
-        list(own)
-        for blank, own in itertools.groupby(range(len(lines)), lambda i: is_blank(lines[i]))
-        if not blank
-    ]
+    places = _line_numbers(lines)
+    paragraphs = [[[lines[i]] if split is None else split(lines[i]) for i in own] for own in places]
     is_whole = split is None  # else nothing is forced, as there is more than one sentence a line
     sources = translator.sources.documents(
-        documents,
+        [list(itertools.chain.from_iterable(own)) for own in paragraphs],
         [[prefixes[i] for i in own] for own in places] if is_whole else None,
         translator.sources.banned_ids(banned),
         [[terms[i] for i in own] for own in places] if is_whole else None,
         options.constraints != "unordered",
     )
-    counts = [len(sentences) for own in paragraphs for sentences in own]
-    filled = [number for number, line in enumerate(lines) if not is_blank(line)]
-    numbers = [number for number, count in zip(filled, counts, strict=True) for _ in range(count)]
-    too_long = [
-        number
-        for number, source in zip(numbers, sources.sentences, strict=True)
-        if limit.refuses(source)
-    ]
+    limit = source_limit(settings.model, translator)
+    too_long = _too_long(sources, limit, places, paragraphs)
     sources = sources.limited(limit)
     plan = WindowPlan(sources.sizes, sources.counts, windows)
     hidden = options.no_progress_bar or not progress
@@ -108,8 +92,7 @@ def run(settings: Settings, *, progress: bool = True) -> TextTranslation:
         found = translator.translate_in_windows(
             sources, windows, settings.search, on_progress=advance
         )
-    rest = map(_joined, found, paragraphs)
-    text = [line for blank, run in runs for line in ([""] * len(run) if blank else next(rest))]
+    text = _with_blank_lines(lines, map(_joined, found, paragraphs))
     report = [
         _report(sources, found, windows, int(plan.groups().over_long.sum())),
         too_long_note(too_long, limit),
@@ -144,6 +127,48 @@ def _read(path: str, options: TextDocumentOptions) -> tuple[list[str], list[str]
                 "prefix or forced terms; leave them out"
             )
     return lines, prefixes, terms
+
+
+def _line_numbers(lines: Sequence[str]) -> list[list[int]]:
+    """Return the numbers of the lines of each document, from 0."""
+    runs = itertools.groupby(range(len(lines)), lambda i: is_blank(lines[i]))
+    return [list(run) for blank, run in runs if not blank]
+
+
+def _too_long(
+    sources: SourceDocuments,
+    limit: SourceLimit,
+    places: Sequence[Sequence[int]],
+    paragraphs: Sequence[Sequence[Sequence[str]]],
+) -> list[int]:
+    """Return the number of the line of each sentence that is too long.
+
+    Args:
+        sources: the sentences of all documents, as the model reads them.
+        limit: what is too long.
+        places: the numbers of the lines of each document.
+        paragraphs: the sentences of each of these lines.
+    """
+    numbers = [
+        number
+        for own, lines in zip(places, paragraphs, strict=True)
+        for number, sentences in zip(own, lines, strict=True)
+        for _ in sentences
+    ]
+    return [
+        number
+        for number, source in zip(numbers, sources.sentences, strict=True)
+        if limit.refuses(source)
+    ]
+
+
+def _with_blank_lines(lines: Sequence[str], translated: Iterator[list[str]]) -> list[str]:
+    """Return the lines of translated documents, and between them the blank lines of the source."""
+    return [
+        line
+        for blank, run in itertools.groupby(lines, is_blank)
+        for line in ([""] * len(list(run)) if blank else next(translated))
+    ]
 
 
 def _joined(lines: Sequence[str], paragraphs: Sequence[Sequence[str]]) -> list[str]:
