@@ -141,6 +141,7 @@ class SelfAttention(MultiheadAttention):
     Args:
         embed_dim: D, a multiple of the number of heads.
         attention: the mechanism.
+        gated: see :class:`MultiheadAttention`.
 
     Example:
         >>> from relu_nmt.attention.base import build_attention
@@ -248,6 +249,7 @@ class CrossAttention(MultiheadAttention):
     Args:
         embed_dim: D, a multiple of the number of heads.
         attention: the mechanism.
+        gated: see :class:`MultiheadAttention`.
 
     Example:
         >>> from relu_nmt.attention.base import build_attention
