@@ -107,6 +107,8 @@ class SearchHistory:
 
     def __init__(self, num_sentences: int, config: GenerationConfig, eos_index: int) -> None:
         self._steps: list[_Step] = []
+        self._row_of = np.arange(num_sentences)  # of the sentences that are alive
+        self._num_alive = num_sentences
         self._num_sentences = num_sentences
         self._config = config
         self._eos_index = eos_index
@@ -121,9 +123,10 @@ class SearchHistory:
         alignment: Tensor | None,
     ) -> None:
         """Record one step; see :class:`_Step`. ``sentences`` [B] says which are still alive."""
-        row_of = np.full(self._num_sentences, -1, dtype=np.int64)
-        row_of[sentences] = np.arange(len(sentences))
-        self._steps.append(_Step(row_of, parents, tokens, totals, alignment))
+        if len(sentences) < self._num_alive:  # they only ever become fewer
+            self._num_alive, self._row_of = len(sentences), np.full(self._num_sentences, -1)
+            self._row_of[sentences] = np.arange(len(sentences))
+        self._steps.append(_Step(self._row_of, parents, tokens, totals, alignment))
 
     def _trace(
         self, sentences: np.ndarray, steps: np.ndarray, beams: np.ndarray

@@ -58,7 +58,7 @@ class NativeStep:
         self.attentions = layer.self_attention.attention, layer.cross_attention.attention
         self.kernel, self.dtype, self.kept = KERNELS[self.linears[0].kernel]
         self.largest = max(self.linears, key=lambda linear: linear.weight.numel())
-        self._constant: list[Tensor | None] | None = None
+        self._constant: tuple[Tensor, list[Tensor | None]] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what is made when it is first needed."""
@@ -111,12 +111,7 @@ class NativeStep:
         groups, inner_groups = linears[0].num_groups(width), linears[-1].num_groups(inner)
         states = x.clone(memory_format=torch.contiguous_format)
         room = _room(num_rows, width, inner, max(groups, inner_groups), self.dtype)
-        if self._constant is None:
-            constant = [part for linear in linears for part in linear.panels]
-            for norm in norms:
-                constant += (norm.weight, getattr(norm, "bias", None))
-            self._constant = constant  # all at once, as others may use it in other threads
-        tensors = [states, room, *self._constant]
+        tensors: list[Tensor | None] = [states, room, self._addresses()]
         normalize_before = self.layer.feed_forward_residual.normalize_before
         sizes = [num_rows, width, inner, groups, inner_groups]
         sizes += [normalize_before, isinstance(norms[0], nn.LayerNorm), len(steps)]
@@ -125,6 +120,17 @@ class NativeStep:
         assert norms[0].eps is not None, "ours have one"
         native.call(self.kernel, tensors, sizes, norms[0].eps)
         return states
+
+    def _addresses(self) -> Tensor:
+        """Return where the weights and norms are, int64 [30]; 0 for none."""
+        if self._constant is None:
+            constant = [part for linear in self.linears for part in linear.panels]
+            for norm in self.norms:
+                constant += (norm.weight, getattr(norm, "bias", None))
+            addresses = torch.tensor([0 if x is None else x.data_ptr() for x in constant])
+            # All at once, as others may use it in other threads; the tensors are to stay there.
+            self._constant = addresses, constant
+        return self._constant[0]
 
     def _takes(self, step: LayerStep) -> bool:
         """Whether attention is all to the own tree, and to the whole source."""

@@ -137,8 +137,9 @@ class PackedLinear(PanelLinear, nn.Linear):
 
     def _numbers(self) -> tuple[int, ...]:
         """Return what tells the numbers in weight and bias from those of other times."""
-        parts = (self.weight,) if self.bias is None else (self.weight, self.bias)
-        return tuple(number for part in parts for number in (part.data_ptr(), part._version))
+        weight, bias = self.weight, self.bias  # asked for at every step, so without a loop
+        numbers = weight.data_ptr(), weight._version
+        return numbers if bias is None else (*numbers, bias.data_ptr(), bias._version)
 
     def _serves(self, dtype: torch.dtype) -> bool:
         """Whether the copy is one for these numbers, of a weight that has not changed."""

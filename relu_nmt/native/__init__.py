@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-VERSION = 7
+VERSION = 8
 """Of what the kernels take, as ``kernels_version`` of kernels.cpp: both change together, so that a
 library from before is not used."""
 MOST_THREADS = 2

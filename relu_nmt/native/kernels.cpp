@@ -64,7 +64,7 @@ struct LayerShape {
     int64_t searches;
 };
 
-extern "C" int kernels_version() { return 7; }
+extern "C" int kernels_version() { return 8; }
 
 #ifdef __x86_64__
 

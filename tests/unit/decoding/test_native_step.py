@@ -262,7 +262,7 @@ def test_other_threads_see_all_that_is_constant_or_nothing():
 
     first.norms = [Norm()] * 3
     forced(model, steps=1)
-    assert len(first._constant) == 30
+    assert len(first._constant[0]) == 30
 
 
 @needs_kernels
