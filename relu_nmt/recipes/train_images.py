@@ -129,7 +129,7 @@ class ImageTraining(Training):
             if images.num_ignored:
                 self.say(
                     f"{images.num_ignored:,} other files there are left out: no image by their "
-                    "names, or not in a class folder"
+                    "names, hidden, or not in a class folder"
                 )
         return train, {name: images for name, images in sets.items() if images is not train}
 

@@ -38,7 +38,7 @@ class ImageSet:
         paths: of each image, its path or row in the store.
         labels: int64 [N], class of each image, an index into ``classes``.
         classes: names of the classes.
-        num_ignored: files that are no images by their names.
+        num_ignored: files that are no images by their names, or hidden.
     """
 
     store: ImageStore
@@ -128,9 +128,10 @@ def _image_set(tree: FileTree, name: str, files: Sequence[str], prefix: str) -> 
     files = [file for file in files if file.startswith(prefix)]
     by_class: dict[str, list[str]] = {}
     for file in files:
-        label, *rest = file[len(prefix) :].split("/")
-        # macOS puts "._1.jpg" beside 1.jpg into zip files.
-        if rest and not rest[-1].startswith(".") and Path(file).suffix.lower() in IMAGE_SUFFIXES:
+        label, *rest = parts = file[len(prefix) :].split("/")
+        # macOS puts "._1.jpg" beside 1.jpg into zip files, Jupyter copies into hidden folders.
+        hidden = any(part.startswith(".") for part in parts)
+        if rest and not hidden and Path(file).suffix.lower() in IMAGE_SUFFIXES:
             by_class.setdefault(label, []).append(file)
     classes = tuple(sorted(by_class))
     if len(classes) < 2:

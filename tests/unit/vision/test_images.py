@@ -47,6 +47,14 @@ def test_files_that_are_no_images_are_counted(squares):
     assert (len(images), images.num_ignored) == (12, 3)
 
 
+def test_hidden_folders_are_no_classes(squares):
+    for folder in (".ipynb_checkpoints", "red/.thumbnails"):
+        shutil.copytree(squares / "blue", squares / folder)
+    images = only(squares)
+    assert images.classes == ("blue", "green", "red")
+    assert (len(images), images.num_ignored) == (12, 8)
+
+
 def test_images_deeper_in_a_class_folder_belong_to_it(squares):
     (squares / "red/more").mkdir()
     shutil.copy(squares / "red/0000.png", squares / "red/more/x.PNG")
