@@ -157,6 +157,8 @@ def to_rgb(image: "Image", what: str, upright: bool = True) -> "Image":
     if upright:
         image = ImageOps.exif_transpose(image)
     if not image.mode.startswith(("I", "F")):
+        if isinstance(image.info.get("transparency"), bytes):
+            image = image.convert("RGBA")  # Pillow warns of going from a palette to RGB at once
         return image.convert("RGB")
     # Of PNG and PGM, mode I is 16 bits, too.
     if image.mode == "F" or (image.mode == "I" and file_format not in ("PNG", "PPM")):

@@ -126,6 +126,14 @@ def test_pixels_of_32_bits_are_refused(squares, kind):
         to_rgb(grey, "image")
 
 
+def test_transparent_palettes_are_read_without_a_warning(tmp_path, recwarn):
+    path = tmp_path / "palette.png"
+    palette = Image.fromarray(RAMP).convert("P")
+    palette.save(path, transparency=bytes(range(256)))
+    assert read_image(path).tobytes() == palette.convert("RGB").tobytes()
+    assert not recwarn.list
+
+
 def test_an_image_that_vanished_is_named(squares):
     images = only(squares)
     (squares / "blue/0001.png").unlink()
