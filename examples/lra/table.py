@@ -1,11 +1,13 @@
-"""Print what trainings came to, beside the published numbers: table.py FOLDER..."""
+"""Print what trainings came to, beside the published numbers."""
 
+import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from relu_nmt.errors import DataError, ReluNmtError
+from relu_nmt.cli.command import make_parser, run_command
+from relu_nmt.errors import DataError
 from relu_nmt.training.results import TrainingResult
 
 TASKS = ("listops", "text", "retrieval", "image", "pathfinder")
@@ -46,17 +48,21 @@ def row(folder: Path) -> list[str]:
     return [task, f"`{attention}`", f"{result.parameters:,}", updates, *shown]
 
 
-def main(folders: Sequence[str]) -> int:
-    """Print the table of these ``--save-dir`` folders; return the exit code."""
-    try:
-        rows = [row(Path(folder)) for folder in folders]
-    except ReluNmtError as error:
-        print(f"table.py: error: {error}", file=sys.stderr)
-        return 2
-    for cells in (list(HEADS), ["---"] * len(HEADS), *sorted(rows)):
-        print(f"| {' | '.join(cells)} |")
-    return 0
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the table; return the exit code."""
+
+    def run(arguments: argparse.Namespace) -> int:
+        rows = [row(folder) for folder in arguments.folders]
+        for cells in (list(HEADS), ["---"] * len(HEADS), *sorted(rows)):
+            print(f"| {' | '.join(cells)} |")
+        return 0
+
+    parser = make_parser("table", str(__doc__))
+    parser.add_argument(
+        "folders", nargs="+", type=Path, metavar="FOLDER", help="--save-dir of a training"
+    )
+    return run_command(parser, run, argv)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -325,6 +325,10 @@ def test_the_trainer_trains_resumes_and_the_table_tells(lra, tmp_path, capsys):
         "-",
     ]
     assert lra.table.main([str(tmp_path)]) == 2
+    assert lra.table.main([]) == 2
+    assert capsys.readouterr().err.count("\n") == 2
+    with pytest.raises(SystemExit, match=r"^0$"):
+        lra.table.main(["--help"])
     capsys.readouterr()
     for task in ({"arch": "vit_ti"}, {"task": "translation"}):
         TrainingResult(tmp_path, settings={"task": task}).write()
