@@ -108,6 +108,8 @@ def read_image(path: str | os.PathLike[str], upright: bool = True) -> "Image":
         MissingExtraError: Pillow is not installed.
     """
     file = Path(path)
+    if file.is_dir():
+        raise DataError(f"{file}: a folder; give the image files in it")
     if not file.is_file():
         raise DataError(f"{file}: no such image file")
     return decode_image(file.read_bytes, str(file), upright)

@@ -167,6 +167,7 @@ def test_classify_prints_the_likeliest_classes(trained):
     ("words", "message"),
     [
         (["nowhere.png"], "nowhere.png: no such image file"),
+        (["."], ".: a folder; give the image files in it"),
         (["CKPT"], "checkpoint_last.safetensors: cannot be read as an image"),
         ([], "PHOTO is missing"),
         (["a.png", "--top-k=0"], "--top-k 0: expected 1 or more"),
