@@ -280,6 +280,13 @@ class ImageTrainingSettings(TrainingSettings):
         """Compare the groups with each other."""
         if self.task.init and self.trainer.checkpoint.finetune_from_model:
             raise ConfigError("--init and --finetune-from-model exclude each other")
+        if self.task.batch_size == 1:
+            for name in ("mixup", "cutmix"):
+                if value := getattr(self.augmentation, name):
+                    raise ConfigError(
+                        f"--{name} {value:g} does nothing with --batch-size 1, where there is no "
+                        "other image; set it to 0, or take larger batches"
+                    )
         recipe = RECIPES[self.task.recipe]
         self.preprocessing.check_fits(max(self.model.image_size), recipe)
 

@@ -167,6 +167,14 @@ def test_training_starts_from_public_weights_and_goes_on_without_them(squares, t
     assert "--init and --finetune-from-model exclude each other" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("flag", ["--mixup", "--cutmix"])
+def test_one_image_cannot_be_mixed(squares, tmp_path, capsys, flag):
+    flags = f"{TINY} --batch-size 1 {flag} 1 --save-dir {tmp_path}"
+    assert vision_train.main([str(squares), *flags.split()]) == 2
+    expected = f"{flag} 1 does nothing with --batch-size 1, where there is no other image"
+    assert expected in capsys.readouterr().err
+
+
 def test_a_zip_of_the_folder_and_another_back_end_train_the_same_model(squares, tmp_path):
     zip_folder(squares, tmp_path / "squares.zip")
     flags = f"{TINY} --max-epoch 1 --attention reluformer --no-epoch-checkpoints"
