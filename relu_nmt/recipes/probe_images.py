@@ -88,6 +88,7 @@ def run(settings: Settings, *, progress: bool = True) -> list[ProbeResult]:
         for path, (train, test) in zip(options.test, sets, strict=True):
             results.append(_judged(path, classifier, train, test, options))
             if progress:
+                _say_few(train, options)
                 print(results[-1], flush=True)
     mean = float(np.mean([result.top1 for result in results]))
     if progress and len(results) > 1:
@@ -97,6 +98,16 @@ def run(settings: Settings, *, progress: bool = True) -> list[ProbeResult]:
         values["results"] = [dataclasses.asdict(result) for result in results]
         write_results(options.results, values)
     return results
+
+
+def _say_few(train: ImageSet, options: ProbeOptions) -> None:
+    """Print how many classes have fewer images than ``--shots`` asks for."""
+    few = int((np.bincount(train.labels, minlength=len(train.classes)) < options.shots).sum())
+    if options.method == "ridge" and few:
+        print(
+            f"{train.store.origin}: {few:,} of {len(train.classes):,} classes have fewer than "
+            f"--shots {options.shots} images; all of theirs are taken"
+        )
 
 
 def _data_set(train_path: str, test_path: str) -> tuple[ImageSet, ImageSet]:

@@ -91,6 +91,13 @@ def test_ridge_regression_from_a_few_images(trained, tmp_path):
     assert found["by_seed"] == pytest.approx(expected)
     assert found["top1"] == pytest.approx(np.mean(expected))
     assert f"({expected[0]:.2f}, {expected[1]:.2f})" in done.stdout
+    assert "have fewer" not in done.stdout
+
+
+def test_classes_of_fewer_images_than_shots_are_told_of(trained):
+    done = probe(trained, "ridge", "--shots=1000", "--seeds=0")
+    expected = "3 of 3 classes have fewer than --shots 1000 images; all of theirs are taken"
+    assert done.stdout.startswith(f"{trained / 'images'}: {expected}\n")
 
 
 def test_a_linear_classifier_learns_on_random_views(trained):
