@@ -46,17 +46,18 @@ def refuse_other_model(path: Path, stored: Mapping[str, Any], model: Any) -> Non
         )
 
 
-def change_note(stored: Mapping[str, Any], settings: Any) -> str:
+def change_note(stored: Mapping[str, Any], settings: Any, goes_on: bool) -> str:
     """Return the line that tells which settings are changed; empty if none are.
 
     Args:
         stored: ``args`` of the checkpoint.
-        settings: of the training that goes on from it.
+        settings: of the training that begins with its weights.
+        goes_on: it is the same training, whose model :func:`refuse_other_model` has compared.
     """
     own = to_dict(settings, stored_only=True)
     changes = _changes(_told(stored), _told(own))
     model = _changes(_of_today(stored.get("model") or {}, settings.model), own["model"])
-    changes |= {name: values for name, values in model.items() if _may_change(name)}
+    changes |= {name: values for name, values in model.items() if _may_change(name) or not goes_on}
     if not changes:
         return ""
     told = (f"{flag_of(k)} {_shown(now)} (was {_shown(was)})" for k, (was, now) in changes.items())

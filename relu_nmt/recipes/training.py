@@ -125,7 +125,7 @@ class Training(ABC):
         stored = read_metadata(path)
         if self.goes_on:
             refuse_other_model(path, stored.get("model_config") or {}, self.settings.model)
-        if note := change_note(stored.get("args") or {}, self.settings):
+        if note := change_note(stored.get("args") or {}, self.settings, self.goes_on):
             self.say(note)
 
 

@@ -191,6 +191,7 @@ def test_a_training_starts_from_a_model_of_other_classes(trained, tmp_path):
 def test_the_same_classes_keep_their_head_and_another_size_its_positions(trained, tmp_path):
     flags = ["--max-update=1", "--lr=1e-9", "--image-size=24x18"]
     done = finetune(trained, trained / "images/train", tmp_path / "run", *flags)
+    assert "--image-size 24,18 (was 12)" in done.stdout
     assert "positions of 12 x 12 pixels are interpolated to those of 24 x 18" in done.stdout
     assert "starts anew" not in done.stdout
     before, after = stored(trained), stored(tmp_path / "run")
