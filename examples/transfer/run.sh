@@ -18,8 +18,14 @@ mkdir -p "$OUT"
 for part in train test; do
     from=$IMAGES/$part
     if [ ! -d "$from" ]; then
+        zip=$from.zip
         from=$OUT/unpacked/$part
-        [ -d "$from" ] || python -m zipfile -e "$IMAGES/$part.zip" "$from"
+        if [ ! -d "$from" ]; then
+            [ -f "$zip" ] || { echo "$zip: no such file; set IMAGES (see README.md)" >&2; exit 2; }
+            rm -rf "$from.part"
+            python -m zipfile -e "$zip" "$from.part"
+            mv "$from.part" "$from"
+        fi
     fi
     mkdir -p "$OUT/many/$part" "$OUT/new/$part"
     for class in "$from"/*/; do

@@ -1,7 +1,12 @@
 """relu-nmt-vision-probe, and training that starts from a classifier of other classes."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,8 +17,8 @@ from relu_nmt.vision.base import Grid, resized
 from relu_nmt.vision.images import open_images
 from relu_nmt.vision.loading import ImageClassifier
 from relu_nmt.vision.probes import choose_shots, neighbour_scores, ridge_scores
-from tests.commands import run_here
-from tests.unit.vision.made_images import make_squares
+from tests.commands import ROOT, run_here
+from tests.unit.vision.made_images import make_squares, zip_folder
 
 SHAPE = "--cpu --image-size 12 --patch-size 4 --embed-dim 32 --heads 2 --layers 1"
 TRAIN = f"{SHAPE} --batch-size 20 --lr 5e-3 --log-format json --no-epoch-checkpoints"
@@ -162,6 +167,24 @@ def finetune(trained, data, folder, *flags, check=True):
     start = f"--finetune-from-model={checkpoint(trained)}"
     words = [data, *TRAIN.split(), "--attention=reluformer", "--valid-fraction=0.2"]
     return run_here("vision_train", *words, start, *flags, f"--save-dir={folder}", check=check)
+
+
+def test_the_example_unpacks_images_whole_or_not_at_all(trained, tmp_path):
+    command = ["bash", ROOT / "examples/transfer/run.sh"]
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = os.environ | {"PATH": path, "IMAGES": str(tmp_path), "OUT": f"{tmp_path}/out"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == f"{tmp_path}/train.zip: no such file; set IMAGES (see README.md)\n"
+    archive = zip_folder(trained / "images/train", tmp_path / "train.zip")
+    with zipfile.ZipFile(archive) as images:
+        last = [entry for entry in images.infolist() if not entry.is_dir()][-1]
+    damaged = bytearray(archive.read_bytes())
+    damaged[last.header_offset : last.header_offset + 4] = b"gone"
+    archive.write_bytes(damaged)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert not (tmp_path / "out/unpacked/train").exists()
 
 
 def stored(folder):
