@@ -36,8 +36,8 @@ from relu_nmt.sweep.environment import describe_environment
 from relu_nmt.sweep.figures import Line, Panel, image
 
 REPORT, TABLE = "timings.html", "timings.csv"
-PLAIN, FUSED = "softmax", "softmax, fused"
-TOKENS_FIRST, CHANNELS_FIRST = "SimA, (QK)V", "SimA, Q(KV)"
+PLAIN, FUSED = "softmax", "softmax fused"
+TOKENS_FIRST, CHANNELS_FIRST = "SimA (QK)V", "SimA Q(KV)"
 SPECS = {
     PLAIN: "softmax",
     FUSED: "softmax",
@@ -89,7 +89,10 @@ class TimingSettings:
         "small", "sizes to begin with; other flags go before it", presets=SETTINGS, metavar="NAME"
     )
     attentions: tuple[str, ...] = option(
-        tuple(SPECS), "time these only", choices=tuple(SPECS), several=True
+        tuple(SPECS),
+        "time these only; names with spaces in quotes",
+        choices=tuple(SPECS),
+        several=True,
     )
     tokens: tuple[int, ...] = option(
         (64, 196, 576, 1024),

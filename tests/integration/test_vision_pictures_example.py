@@ -87,6 +87,13 @@ def test_widths_that_no_head_divides_are_told(example, capsys):
     assert "--widths 12 must be a multiple of --heads 8" in capsys.readouterr().err
 
 
+def test_a_wrong_name_is_told_the_others_which_commas_part(example, capsys):
+    assert example.timings.main(["--attentions", "SimA"]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    _, _, names = line.partition("--attentions SimA: expected one of ")
+    assert set(example.timings.SPECS) <= set(names.partition(";")[0].split(", "))
+
+
 def test_lengths_are_over_all_channels_of_the_patches(example):
     torch.manual_seed(1)
     q, k = torch.randn(2, 1, 2, 7, 3)
