@@ -10,7 +10,6 @@ from torch import Tensor
 
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import DataError
-from relu_nmt.io.safe_write import write_text
 from relu_nmt.io.text_lines import read_lines
 
 NUM_SPECIAL = 4
@@ -110,26 +109,29 @@ class Shortlist:
         common = np.argsort(-frequency, kind="stable")[:num_common]
         return cls(torch.from_numpy(common), torch.from_numpy(candidates), num_target)
 
-    def save(self, path: str | os.PathLike[str], source: Dictionary, target: Dictionary) -> None:
-        """Write the common symbols in the first line, then each source symbol and its own."""
+    def to_text(self, source: Dictionary, target: Dictionary) -> str:
+        """Return the common symbols in a line, then lines of each source symbol and its own."""
 
         def line(first: list[str], ids: Tensor) -> str:
             return " ".join([*first, *(target[i] for i in ids.tolist() if i >= NUM_SPECIAL)]) + "\n"
 
         rows = [line([], self.common)]
         rows += [line([source[i]], own) for i, own in enumerate(self.candidates) if own.any()]
-        write_text(path, "".join(rows))
+        return "".join(rows)
 
     @classmethod
     def load(
         cls, path: str | os.PathLike[str], source: Dictionary, target: Dictionary
     ) -> "Shortlist":
-        """Read what :meth:`save` wrote.
+        """Read a file with what :meth:`to_text` returned.
 
         Raises:
-            DataError: it cannot be read, or has symbols that the dictionaries lack.
+            DataError: it cannot be read, is empty or has symbols that the dictionaries lack.
         """
-        common, *rows = [line.split(" ") for line in read_lines(path)] or [[]]
+        lines = read_lines(path)
+        if not lines:
+            raise DataError(f"{path}: the shortlist is empty; run relu-nmt-shortlist again")
+        common, *rows = [line.split(" ") for line in lines]
         found: dict[int, list[int]] = {}
         for number, (first, *own) in enumerate(rows, start=2):
             for symbol, dictionary in ((first, source), *((each, target) for each in own)):

@@ -7,7 +7,7 @@ import numpy as np
 from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.decoding.shortlist import Shortlist
 from relu_nmt.errors import DataError
-from relu_nmt.recipes.output_files import check_writable
+from relu_nmt.recipes.output_files import check_writable, write_file
 from relu_nmt.recipes.shortlist_settings import ShortlistSettings as Settings
 
 
@@ -41,7 +41,7 @@ def run(settings: Settings, *, progress: bool = True) -> Path:
     shortlist = Shortlist.learn(
         ends_off, (source_size, target_size), settings.candidates, settings.common
     )
-    shortlist.save(settings.output, *dictionaries)
+    write_file("--output", settings.output, shortlist.to_text(*dictionaries))
     if progress:
         print(f"written: {settings.output}")
     return Path(settings.output)

@@ -174,8 +174,9 @@ def test_a_shortlist_is_written_and_read(tmp_path):
     candidates = torch.zeros(30, 2, dtype=torch.int64)
     candidates[5], candidates[8, 0] = torch.tensor([7, 9]), 20
     path = tmp_path / "shortlist.txt"
-    Shortlist(torch.tensor([11, 12]), candidates, 30).save(path, SYMBOLS, SYMBOLS)
-    assert path.read_text() == "w7 w8\nw1 w3 w5\nw4 w16\n"
+    text = Shortlist(torch.tensor([11, 12]), candidates, 30).to_text(SYMBOLS, SYMBOLS)
+    assert text == "w7 w8\nw1 w3 w5\nw4 w16\n"
+    path.write_text(text)
     read = Shortlist.load(path, SYMBOLS, SYMBOLS)
     assert read.common.tolist() == [11, 12] and torch.equal(read.candidates, candidates)
     assert read.of(torch.tensor([[5, 2]]), [25]).tolist() == [0, 1, 2, 3, 7, 9, 11, 12, 25]
@@ -190,5 +191,8 @@ def test_symbols_of_another_model_are_told(tmp_path):
         Shortlist.load(path, SYMBOLS, SYMBOLS)
     with pytest.raises(DataError, match=r"nowhere\.txt"):
         Shortlist.load(tmp_path / "nowhere.txt", SYMBOLS, SYMBOLS)
-    path.write_text("")
+    path.write_text("\n")
     assert not Shortlist.load(path, SYMBOLS, SYMBOLS).candidates.any()
+    path.write_text("")
+    with pytest.raises(DataError, match=r"shortlist\.txt: the shortlist is empty"):
+        Shortlist.load(path, SYMBOLS, SYMBOLS)

@@ -1,3 +1,5 @@
+import errno
+import os
 import shutil
 
 import pytest
@@ -5,6 +7,7 @@ import pytest
 from relu_nmt.config import from_flat
 from relu_nmt.corpus.preprocess_config import PreprocessConfig
 from relu_nmt.errors import DataError
+from relu_nmt.io import safe_write
 from relu_nmt.recipes import preprocess, shortlist
 from relu_nmt.recipes.shortlist_settings import ShortlistSettings
 
@@ -39,6 +42,18 @@ def test_a_shortlist_has_the_translations_of_the_data(data, tmp_path, pairs, cap
     common, *rows = path.read_text().splitlines()
     assert common == "a" and sorted(rows) == ["Baum tree", "Haus house", "Hund dog", "ein a"]
     assert capsys.readouterr().out == f"written: {path}\n"
+
+
+def test_a_full_disk_is_told_with_the_file(data, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(safe_write.os, "replace", full)
+    output = tmp_path / "shortlist.txt"
+    settings = ShortlistSettings(data=str(data / "data"), output=str(output))
+    with pytest.raises(DataError, match=f"--output {output}: cannot write it: No space left"):
+        shortlist.run(settings)
+    assert not os.listdir(tmp_path)
 
 
 def test_data_without_a_target_side_teaches_nothing(data, tmp_path):
