@@ -10,6 +10,7 @@ import numpy as np
 from relu_nmt.decoding.forced_terms import ForcedTerms, Term
 from relu_nmt.decoding.hypotheses import Hypothesis
 from relu_nmt.errors import DataError
+from relu_nmt.io.text_lines import read_lines
 
 
 @dataclass(frozen=True)
@@ -200,15 +201,11 @@ def load_translations(path: str | os.PathLike[str]) -> dict[str, str]:
         DataError: the file cannot be read, or a line does not have two words.
     """
     translations = {}
-    try:
-        with open(path, encoding="utf-8-sig") as file:
-            for number, line in enumerate(file, 1):
-                words = line.split()
-                if len(words) != 2:
-                    raise DataError(
-                        f"{path}:{number}: expected 'source target', found {line.strip()[:60]!r}"
-                    )
-                translations[words[0]] = words[1]
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"--replace-unk {path}: cannot read the file: {error}") from error
+    for number, line in enumerate(read_lines(path), 1):
+        words = line.split()
+        if len(words) != 2:
+            raise DataError(
+                f"{path}:{number}: expected 'source target', found {line.strip()[:60]!r}"
+            )
+        translations[words[0]] = words[1]
     return translations

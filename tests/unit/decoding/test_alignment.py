@@ -7,6 +7,7 @@ from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.decoding.generator import Generator
 from relu_nmt.decoding.translations import load_translations, replace_unknown_words
+from relu_nmt.errors import DataError
 
 
 def test_each_token_is_aligned_by_the_step_that_chose_it():
@@ -54,3 +55,18 @@ def test_unknown_words_are_copied_or_translated(tmp_path):
         translations,
     )
     assert replaced == ["a", "house", "Xaver"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"Haus house\nHund\n", r"lexicon:2: expected 'source target', found 'Hund'"),
+        (b"Haus house\n\xff dog\n", r"lexicon:2: not UTF-8 \(byte 0xff\)"),
+        (None, "lexicon: cannot read the text: No such file or directory$"),
+    ],
+)
+def test_a_lexicon_that_cannot_be_read_is_told_with_its_line(tmp_path, content, message):
+    if content is not None:
+        (tmp_path / "lexicon").write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        load_translations(tmp_path / "lexicon")
