@@ -136,7 +136,7 @@ class Trainer:
             self.result.settings = dict(self._description.get("args", {}))
             self.result.parameters = sum(p.numel() for p in self.parts.model.parameters())
             self._started = time.monotonic() - self.state.seconds
-            self._reason = self._limit_reached(self.state.epoch)
+            self._reason = self._limit_reached(self.state.epoch) or self._patience_is_over()
             if self.state.epoch > 1 and self.state.batch_offset == 0:
                 self._reason = self._reason or self._rate_has_fallen()
             if self._reason is None or self.state.interrupted:
@@ -346,12 +346,10 @@ class Trainer:
         if self._validation_is_due(end_of_epoch, save):
             score = self._validate()
             metric = self.config.validation.best_checkpoint_metric
-            patience = self.config.run.patience
             is_best = state.add_score(score, self.config.validation.maximize)
             is_kept = self._process.from_first(self._process.is_first and self._folder.keeps(score))
             self.result.set_best(metric, state.best_score)
-            if 0 < patience <= state.bad_validations:
-                self._reason = f"no better {metric} in {patience} validations (--patience)"
+            self._reason = self._patience_is_over() or self._reason
         if end_of_epoch:
             self.parts.schedule.end_epoch(state.num_updates, score)
             state.next_epoch()
@@ -442,6 +440,14 @@ class Trainer:
             # Processes must agree, so they use the vote that came with the last update.
             out_of_time = self._last is not None and self._last.time_is_up
         return self.config.run.limit_reached(self.state.num_updates, epoch, out_of_time)
+
+    def _patience_is_over(self) -> str | None:
+        """Return why training must not go on, if that is the lack of a better score."""
+        patience = self.config.run.patience
+        if not 0 < patience <= self.state.bad_validations:
+            return None
+        metric = self.config.validation.best_checkpoint_metric
+        return f"no better {metric} in {patience} validations (--patience)"
 
     def _rate_has_fallen(self) -> str | None:
         """Return why no further epoch is to begin, if that is the learning rate."""

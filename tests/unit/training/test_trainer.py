@@ -152,18 +152,16 @@ def test_saving_and_validating_between_epochs(tmp_path, capsys):
 
 
 def test_patience(tmp_path):
-    results = (
-        Toy(
-            tmp_path,
-            run={"patience": 2},
-            validation={"best_checkpoint_metric": "bleu"},
-            scorers={"valid": ToyScorer([1.0, 3.0, 2.0, 3.0, 9.0])},
-        )
-        .trainer()
-        .train()
+    toy = Toy(
+        tmp_path,
+        run={"patience": 2},
+        validation={"best_checkpoint_metric": "bleu"},
+        scorers={"valid": ToyScorer([1.0, 3.0, 2.0, 3.0, 9.0])},
     )
-    assert "--patience" in results.ended
-    assert results.epoch == 4
+    for _ in range(2):
+        results = toy.trainer().train()
+        assert "--patience" in results.ended
+        assert (results.epoch, results.num_updates) == (4, 28)
 
 
 class Slow(ToySource):
