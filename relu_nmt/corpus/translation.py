@@ -10,6 +10,7 @@ import numpy as np
 
 from relu_nmt.data.alignments import AlignmentDataset
 from relu_nmt.data.data_folder import (
+    NO_LANGUAGE,
     alignment_path,
     dictionary_path,
     find_pair,
@@ -90,6 +91,11 @@ class TranslationTask:
         manifest = read_manifest(path)
         if source_lang is None or target_lang is None:
             first, second = infer_languages(path)
+            if second == NO_LANGUAGE:
+                raise DataError(
+                    f"{path}: holds source text only, in {first}; run relu-nmt-preprocess with "
+                    "both sides"
+                )
             given = source_lang or target_lang
             if given not in (None, first, second):
                 raise DataError(f"{path}: holds {first}-{second}, not the language {given}")

@@ -37,6 +37,8 @@ OTHER_FOLDERS: tuple[tuple[str, Callable[[str], bool]], ...] = (
     ("a folder of text, and ", lambda name: bool(re.search(r"\.[a-z]{2}(\.gz)?$|\.txt$", name))),
 )
 """What people give by mistake, by the name of one of its files."""
+NO_LANGUAGE = str(None)
+"""What stands for the target language in the names of source-only data, as in fairseq."""
 _INDEX_NAME = re.compile(r"(?P<split>[^.]+)\.(?P<src>[^.-]+)-(?P<tgt>[^.-]+)\.(?P<lang>[^.]+)\.idx")
 
 
@@ -71,6 +73,8 @@ def alignment_path(folder: str | os.PathLike[str], split: str, pair: str) -> Pat
 def infer_languages(folder: str | os.PathLike[str]) -> tuple[str, str]:
     """Return source and target language, read from the names of the binarised files.
 
+    Where all of them are source-only data, the target language is :data:`NO_LANGUAGE`.
+
     Raises:
         DataError: the folder is missing or holds no binarised files, or several pairs.
     """
@@ -89,6 +93,7 @@ def infer_languages(folder: str | os.PathLike[str]) -> tuple[str, str]:
             f"{folder}: {found}no binarised corpus (no file like train.de-en.de.idx); make it with "
             "relu-nmt-preprocess"
         )
+    pairs = {pair for pair in pairs if pair[1] != NO_LANGUAGE} or pairs
     if len(pairs) > 1:
         found = ", ".join("-".join(pair) for pair in sorted(pairs))
         raise DataError(

@@ -180,6 +180,8 @@ def test_source_only_folder(tmp_path):
     assert len(valid) == len(GERMAN)
     with pytest.raises(DataError, match="source-only data has no references"):
         task.references(valid)
+    with pytest.raises(DataError, match="holds source text only, in de; run relu-nmt-preprocess"):
+        TranslationTask.from_data_folder(source_only)
 
 
 def test_documents(tmp_path):

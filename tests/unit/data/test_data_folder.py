@@ -21,6 +21,11 @@ def test_several_pairs(folder):
         infer_languages(folder)
 
 
+def test_source_only_text_beside_both_sides(folder):
+    (folder / "test.de-None.de.idx").touch()
+    assert infer_languages(folder) == ("de", "en")
+
+
 def test_no_data(tmp_path):
     with pytest.raises(DataError, match="no binarised corpus"):
         infer_languages(tmp_path)
