@@ -185,9 +185,9 @@ class CheckpointFolder:
         free = shutil.disk_usage(self.path).free
         if free < FILES_AT_ONCE * checkpoint_bytes:
             raise ConfigError(
-                f"--save-dir {self.path}: {free / 1e9:.2f} GB free, but a checkpoint takes "
-                f"{checkpoint_bytes / 1e9:.2f} GB and {FILES_AT_ONCE} must fit; free some space or "
-                "choose another folder"
+                f"--save-dir {self.path}: {free / 1e6:,.0f} MB free, but a checkpoint takes "
+                f"{checkpoint_bytes / 1e6:,.0f} MB and {FILES_AT_ONCE} must fit; free some space "
+                "or choose another folder"
             )
 
     def try_out(self, checkpoint: Checkpoint) -> None:

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import math
 import signal
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -315,8 +316,11 @@ def test_a_folder_is_no_restore_file(tmp_path):
         load_checkpoint(folder_at(tmp_path).restore_path())
 
 
-def test_a_full_disk_is_noticed_before_training(tmp_path):
-    with pytest.raises(ConfigError, match=r"GB free, but a checkpoint takes 1600000\.00 GB"):
+def test_a_full_disk_is_noticed_before_training(tmp_path, monkeypatch):
+    with pytest.raises(ConfigError, match=r"MB free, but a checkpoint takes 1,600,000,000 MB"):
         folder_at(tmp_path).check(10**14, averaged=True)
     folder_at(tmp_path).check(10, averaged=False)
     folder_at(tmp_path, no_save=True).check(10**14, averaged=True)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1_048_576))
+    with pytest.raises(ConfigError, match="x: 1 MB free, but a checkpoint takes 2 MB and 2 must"):
+        folder_at(tmp_path / "x").check(200_000, averaged=False)
