@@ -239,7 +239,8 @@ class _Builder:
         contents |= {f"{split} alignments": text.sha256 for split, text in self.alignments.items()}
         for name, path in self._given_files().items():
             if not os.path.isfile(path):
-                raise DataError(f"{path}: no such file (--{name.replace('_', '-')})")
+                what = "is a folder" if os.path.isdir(path) else "no such file"
+                raise DataError(f"{path}: {what} (--{name.replace('_', '-')})")
             contents[name] = file_record(path)["sha256"]
         job = {"settings": settings, "contents": contents, "versions": self._versions()}
         return hashlib.sha256(json.dumps(job, sort_keys=True).encode()).hexdigest()

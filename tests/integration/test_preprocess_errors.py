@@ -160,6 +160,9 @@ def test_foreign_subword_model(corpus, capsys, subword):
     assert f"model: not a model of {subword}" in error
     error = error_of(corpus, capsys, *flags, str(corpus / "none"))
     assert error == f"{corpus}/none: no such file (--subword-model)"
+    assert (
+        error_of(corpus, capsys, "--srcdict", str(corpus)) == f"{corpus}: is a folder (--srcdict)"
+    )
 
 
 def test_text_too_small_for_subwords(corpus, capsys):
