@@ -68,6 +68,7 @@ class SplitScorer:
         config: metric and its settings.
 
     Raises:
+        ConfigError: no such tokeniser, or one that needs a further package.
         DataError: the split has no references.
     """
 
@@ -86,6 +87,7 @@ class SplitScorer:
         if self._tokenised:
             tokenize = "none" if config.scoring == "bleu" else COMPOUND
             self._bleu = MetricConfig("bleu", lowercase, tokenize, smooth="none")
+        self._bleu.build()  # what is wrong with the tokeniser shows before there are translations
         self._metric = self._chrf if config.scoring == "chrf" else self._bleu
         self._references = (
             self._tokenised_references() if self._tokenised else task.references(split)

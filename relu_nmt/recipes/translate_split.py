@@ -172,11 +172,13 @@ class _SplitTranslator:
         joined = settings.model.post_process is not None
         self._lines = LineFormat(self._task, joined, self._config.print_alignment is not None)
         self._split = self._task.load_split(settings.split.gen_subset)
-        if not self._config.score_reference:
-            _ = self._split.raw_target  # what is wrong with the references is not told after hours
         before, num_shards = None, settings.split.num_shards
         if num_shards > 1:
             before, self._split = self._split.cut(settings.split.shard_id, num_shards)
+        self._scorer = None
+        if self._split.target is not None and not self._config.score_reference:
+            # What is wrong with the references or the metric is not told after hours.
+            self._scorer = SplitScorer(self._task, self._split, settings.score)
         self._has_documents = settings.documents.max_doc_tokens is not None
         if self._has_documents:
             length = self._windows.max_doc_tokens
@@ -313,12 +315,11 @@ class _SplitTranslator:
 
     def _score(self) -> None:
         """Score the translations, if there are any, and references."""
-        found, config = self._found, self._settings.score
-        if self._split.target is None or self._config.score_reference or not found.groups:
+        found, scorer = self._found, self._scorer
+        if scorer is None or not found.groups:
             return
-        scorer = SplitScorer(self._task, self._split, config)
         if not self._has_documents:
-            name = "chrf" if config.scoring == "chrf" else "bleu"
+            name = "chrf" if self._settings.score.scoring == "chrf" else "bleu"
             found.scores = {name: scorer.score(found.groups)}
             return
         counts = np.array(found.counts)

@@ -269,6 +269,10 @@ def test_a_folder_of_fairseqs_is_scored_on_its_tokens(folder):
         (["raw-bin", "--path", "checkpoint1.safetensors", "-s", "fr"], "--source-lang fr"),
         (["raw-bin", "--path", "checkpoint1.safetensors", "--nbest", "9"], "--nbest 9"),
         (["raw-bin", "--path", "checkpoint1.safetensors", "--fp16"], "--fp16 needs a CUDA GPU"),
+        (
+            ["raw-bin", "--path", "checkpoint1.safetensors", "--sacrebleu-tokenizer", "14a"],
+            "BLEU tokeniser '14a': choose one of",
+        ),
         (["raw-bin", "--path", "short.safetensors"], "--skip-invalid-size-inputs-valid-test"),
         (
             ["raw-bin", "--path", "checkpoint1.safetensors", "--replace-unk", "no-lexicon"],
@@ -283,6 +287,7 @@ def test_mistakes_give_one_line_and_exit_2(folder, arguments, message):
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
     assert "Traceback" not in done.stderr
+    assert not done.stdout
 
 
 def test_too_long_sentences_can_be_left_out(folder):
