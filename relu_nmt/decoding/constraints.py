@@ -188,10 +188,8 @@ class TokenConstraints:
         log_probs[:, :, symbols.bos_index : symbols.pad_index + 1] = -torch.inf  # neighbours
         if config.unkpen and config.unkpen < math.inf:
             log_probs[:, :, symbols.unk_index] -= config.unkpen
-        if self.are_alike(step):  # as most steps are: nothing else is forbidden
-            self._ban(log_probs)
-            return
-        special = {symbols.eos_index}
+        # At most steps nothing is given back.
+        special = set() if self.are_alike(step) else {symbols.eos_index}
         special.update(each.separator for each in (sentences, lengths) if each is not None)
         before = {token: log_probs[:, :, token].clone() for token in special}
         forced = self._forced_by_prefix(log_probs, step)

@@ -107,8 +107,6 @@ class SearchHistory:
 
     def __init__(self, num_sentences: int, config: GenerationConfig, eos_index: int) -> None:
         self._steps: list[_Step] = []
-        self._row_of = np.arange(num_sentences)  # of the sentences that are alive
-        self._num_alive = num_sentences
         self._num_sentences = num_sentences
         self._config = config
         self._eos_index = eos_index
@@ -123,10 +121,12 @@ class SearchHistory:
         alignment: Tensor | None,
     ) -> None:
         """Record one step; see :class:`_Step`. ``sentences`` [B] says which are still alive."""
-        if len(sentences) < self._num_alive:  # they only ever become fewer
-            self._num_alive, self._row_of = len(sentences), np.full(self._num_sentences, -1)
-            self._row_of[sentences] = np.arange(len(sentences))
-        self._steps.append(_Step(self._row_of, parents, tokens, totals, alignment))
+        if self._steps and len(self._steps[-1].tokens) == len(sentences):
+            row_of = self._steps[-1].row_of  # the same, as they only ever become fewer
+        else:
+            row_of = np.full(self._num_sentences, -1, dtype=np.int64)
+            row_of[sentences] = np.arange(len(sentences))
+        self._steps.append(_Step(row_of, parents, tokens, totals, alignment))
 
     def _trace(
         self, sentences: np.ndarray, steps: np.ndarray, beams: np.ndarray
