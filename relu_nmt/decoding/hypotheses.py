@@ -121,11 +121,8 @@ class SearchHistory:
         alignment: Tensor | None,
     ) -> None:
         """Record one step; see :class:`_Step`. ``sentences`` [B] says which are still alive."""
-        if self._steps and len(self._steps[-1].tokens) == len(sentences):
-            row_of = self._steps[-1].row_of  # the same, as they only ever become fewer
-        else:
-            row_of = np.full(self._num_sentences, -1, dtype=np.int64)
-            row_of[sentences] = np.arange(len(sentences))
+        row_of = np.full(self._num_sentences, -1, dtype=np.int64)
+        row_of[sentences] = np.arange(len(sentences))
         self._steps.append(_Step(row_of, parents, tokens, totals, alignment))
 
     def _trace(

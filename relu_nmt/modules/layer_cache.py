@@ -130,8 +130,6 @@ class LayerCache:
 
     @staticmethod
     def _as(pair: tuple[Tensor, Tensor], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        if pair[0].dtype == pair[1].dtype == dtype:  # at almost every step
-            return pair
         if dtype == torch.float16 != pair[0].dtype:  # what it has no numbers for is its largest
             most = torch.finfo(dtype).max
             pair = pair[0].clamp(-most, most), pair[1].clamp(-most, most)
