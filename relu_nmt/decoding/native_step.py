@@ -1,10 +1,11 @@
-"""A step of a decoder layer in one call of a kernel in C++, instead of some sixty of PyTorch.
+"""A step of a decoder's layers in one call of a kernel in C++, instead of some sixty a layer.
 
 A step of a search computes so little that with a few sentences, or 8-bit integers, most of its time
 is spent between products: on Python, on PyTorch's calls, and on memory that goes to and fro.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -24,136 +25,107 @@ from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.pointwise import PointwiseAttention
 from relu_nmt.attention.softmax import SoftmaxAttention
 from relu_nmt.decoding.packed_linear import GROUP_BYTES, PanelLinear, computing_dtype
+from relu_nmt.models.encoder_decoder import Decoder
 from relu_nmt.modules.feed_forward import ReluFeedForward
 from relu_nmt.modules.layer_cache import LayerStep
 from relu_nmt.modules.transformer_layer import Residual, RMSNorm, TransformerLayer
 
 KERNELS = {
-    "linear_float": ("layer_step_float", torch.float32, torch.float32),
-    "linear_bfloat16": ("layer_step_bfloat16", torch.bfloat16, torch.bfloat16),
-    "linear_int8": ("layer_step_int8", torch.float32, torch.float16),
+    "linear_float": ("layers_step_float", torch.float32, torch.float32),
+    "linear_bfloat16": ("layers_step_bfloat16", torch.bfloat16, torch.bfloat16),
+    "linear_int8": ("layers_step_int8", torch.float32, torch.float16),
 }
-"""By that of its products, the kernel of a layer, its type of numbers, and that of keys and values
+"""By that of their products, the kernel of layers, its type of numbers, and that of keys and values
 in caches: beside the 8 bits that they are made with, the rounding to 16 is small."""
 FEW_ROWS = 16
 """Up to which there is nothing for several threads to share."""
 
 
 class NativeStep:
-    """What :meth:`TransformerLayer.step` does, in one call, where the kernel can.
+    """What :meth:`TransformerLayer.step` of each layer does, in one call, where the kernel can.
 
-    That is: layers whose affine maps all have panels of one kind, with softmax attention or one
-    that rectifies scores, without learnt gains, gates or norms of queries and keys; a plain
+    That is: layers alike, whose affine maps all have panels of one kind, with softmax attention or
+    one that rectifies scores, without learnt gains, gates or norms of queries and keys; a plain
     feed-forward network with ReLU; LayerNorm or RMSNorm on either side.
 
     Args:
-        layer: one that :meth:`fits`.
+        layers: of a decoder, that :meth:`fits`.
     """
 
-    def __init__(self, layer: TransformerLayer) -> None:
-        self.layer = layer
-        self.linears = cast(list[PanelLinear], _linears(layer))
-        self.norms = cast(list[nn.LayerNorm | RMSNorm], [r.norm for r in _residuals(layer)])
-        assert layer.cross_attention is not None, "it fits"
-        self.attentions = layer.self_attention.attention, layer.cross_attention.attention
+    def __init__(self, layers: Sequence[TransformerLayer]) -> None:
+        self.layers = list(layers)
+        linears = [linear for layer in layers for linear in _linears(layer)]
+        self.linears = cast(list[PanelLinear], linears)
+        self.norms = [norm for layer in layers for norm in _norms(layer)]
+        self.attentions = [attention for layer in layers for attention in _attentions(layer)]
         self.kernel, self.dtype, self.kept = KERNELS[self.linears[0].kernel]
         self.largest = max(self.linears, key=lambda linear: linear.weight.numel())
-        self._constant: tuple[Tensor, list[Tensor | None]] | None = None
+        self._constant: _Constant | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what is made when it is first needed."""
         return {**vars(self), "_constant": None}
 
     @classmethod
-    def fits(cls, layer: TransformerLayer) -> bool:
-        """Return whether the kernel computes what a layer does."""
-        own, cross = layer.self_attention, layer.cross_attention
-        if cross is None or type(layer.feed_forward) is not ReluFeedForward:
-            return False
-        residuals, linears = _residuals(layer), _linears(layer)
-        norms = [residual.norm for residual in residuals]
-        kernels = {
-            linear.kernel if isinstance(linear, PanelLinear) and linear.has_kernel else ""
-            for linear in linears
-        }
-        return (
-            own.parts == 3
-            and own.gate is None
-            and cross.gate is None
-            and all(_has_kernel(attention) for attention in (own.attention, cross.attention))
-            and all(residual.gain is None for residual in residuals)
-            and {type(norm) for norm in norms} in ({nn.LayerNorm}, {RMSNorm})
-            and all(isinstance(norm.weight, Tensor) for norm in norms)
-            and len({norm.eps for norm in norms}) == 1
-            and kernels in ({name} for name in KERNELS)
-            and native.has_kernel(KERNELS[kernels.pop()][0])
-        )
+    def fits(cls, layers: Sequence[TransformerLayer]) -> bool:
+        """Return whether the kernel computes what all of these layers do."""
+        kinds = [_kind(layer) for layer in layers]
+        return bool(kinds) and kinds[0] is not None and kinds.count(kinds[0]) == len(kinds)
 
-    def takes(self, x: Tensor, steps: Sequence[LayerStep]) -> bool:
+    def takes(self, x: Tensor, steps: Sequence[Sequence[LayerStep]]) -> bool:
         """See :meth:`QuickStep.takes`."""
         num_rows, dtype = x.size(1), computing_dtype(x)
         return (
             (native.is_wanted() or num_rows <= FEW_ROWS)
             and x.dtype == torch.float32
             and x.is_cpu
-            and not (torch.is_grad_enabled() or self.layer.training)
+            and not (torch.is_grad_enabled() or self.layers[0].training)
             and not (torch.compiler.is_compiling() or torch.jit.is_tracing())
             and self.largest.wants_kernel(num_rows, dtype)
             and all(linear.is_current for linear in self.linears)
             and all(_is_plain(attention) for attention in self.attentions)
-            and all(self._takes(step) for step in steps)
+            and all(_sees_all(step) for step in steps[0])
         )
 
-    def __call__(self, x: Tensor, steps: Sequence[LayerStep]) -> Tensor:
-        """See :meth:`TransformerLayer.step`."""
-        linears, norms, (_, num_rows, width) = self.linears, self.norms, x.shape
-        inner = linears[-1].weight.size(1)
-        groups, inner_groups = linears[0].num_groups(width), linears[-1].num_groups(inner)
+    def __call__(self, x: Tensor, steps: Sequence[Sequence[LayerStep]]) -> Tensor:
+        """See :meth:`QuickStep.__call__`."""
+        num_rows, width = x.shape[1:]
+        # All at once, as others may use it in other threads.
+        constant = self._constant = self._constant or _Constant.of(self)
         states = x.clone(memory_format=torch.contiguous_format)
-        room = _room(num_rows, width, inner, max(groups, inner_groups), self.dtype)
-        tensors: list[Tensor | None] = [states, room, self._addresses()]
-        normalize_before = self.layer.feed_forward_residual.normalize_before
-        sizes = [num_rows, width, inner, groups, inner_groups]
-        sizes += [normalize_before, isinstance(norms[0], nn.LayerNorm), len(steps)]
-        for step in steps:
-            self._add(step, width, tensors, sizes)
-        assert norms[0].eps is not None, "ours have one"
-        native.call(self.kernel, tensors, sizes, norms[0].eps)
+        room = torch.empty(num_rows * constant.room_of_a_row, dtype=torch.uint8)
+        tensors: list[Tensor | None] = [states, room, constant.addresses]
+        sizes = [num_rows, *constant.sizes, len(steps[0])]
+        for of_search in zip(*steps, strict=True):
+            self._add(of_search, width, tensors, sizes)
+        native.call(self.kernel, tensors, sizes, constant.epsilon)
         return states
 
-    def _addresses(self) -> Tensor:
-        """Return where the weights and norms are, int64 [30]; 0 for none."""
-        if self._constant is None:
-            constant = [part for linear in self.linears for part in linear.panels]
-            for norm in self.norms:
-                constant += (norm.weight, getattr(norm, "bias", None))
-            addresses = torch.tensor([0 if x is None else x.data_ptr() for x in constant])
-            # All at once, as others may use it in other threads; the tensors are to stay there.
-            self._constant = addresses, constant
-        return self._constant[0]
-
-    def _takes(self, step: LayerStep) -> bool:
-        """Whether attention is all to the own tree, and to the whole source."""
-        own, memory = step.visibility, step.memory_visibility
-        keys, values = step.cache.source
-        return (
-            own.sentences is None
-            and memory.sentences is None
-            and max(own.num_queries, memory.num_queries) <= MOST_QUERIES
-            and keys.stride(3) == values.stride(3) == 1
-        )
-
     def _add(
-        self, step: LayerStep, width: int, tensors: list[Tensor | None], sizes: list[int]
+        self,
+        steps: Sequence[LayerStep],
+        width: int,
+        tensors: list[Tensor | None],
+        sizes: list[int],
     ) -> None:
-        """Add what the kernel reads of a step, and where it writes its keys and values."""
+        """Add what the kernel reads of a search, and where it writes its keys and values.
+
+        Args:
+            steps: of each layer; they differ in their caches alone, which are made alike.
+            width: of the states.
+            tensors: the kernel's; added to.
+            sizes: likewise.
+        """
+        step, (attention, cross) = steps[0], self.attentions[:2]
         own, memory, relative = step.visibility, step.memory_visibility, step.relative
-        attention, cross = self.attentions
         rows, queries = step.num_tokens, own.num_queries
         # Where the cache is empty, all beams are computed.
         shape_of_keys = (rows // queries, attention.num_heads, attention.head_dim)
-        step.cache.keep_as(self.kept)
-        keys, values = step.cache.room(own, shape_of_keys, self.kept)
+        caches: list[Tensor] = []
+        for each in steps:
+            each.cache.keep_as(self.kept)
+            caches += each.cache.room(own, shape_of_keys, self.kept)
+            caches += each.cache.source
         rotation = None if relative is None else relative.rotation
         turns = (None, None) if rotation is None else (rotation.cosines, rotation.sines)
         bias = None if relative is None or relative.bias is None else relative.bias.values()
@@ -163,26 +135,95 @@ class NativeStep:
         visible, memory_visible = (
             None if m is None else with_rows(m) for m in (own.mask, memory.mask)
         )
-        tensors += (picked, keys, values, visible, bias, scales, *turns)
-        tensors += (*step.cache.source, memory_visible, memory_scales)
+        tensors += (picked, visible, bias, scales, *turns, memory_visible, memory_scales, *caches)
+        keys, values, memory_keys, memory_values = caches[:4]
         strides = (queries * 3 * width, attention.head_dim, 3 * width)
         seen = (keys, values, visible, bias, scales)
         sizes += (rows, *shape(rows, queries, strides, *seen, *_form(attention)))
         queries = memory.num_queries
         strides = (queries * width, cross.head_dim, width)
-        seen = (*step.cache.source, memory_visible, None, memory_scales)
+        seen = (memory_keys, memory_values, memory_visible, None, memory_scales)
         sizes += shape(rows, queries, strides, *seen, *_form(cross))
 
 
+@dataclass(frozen=True)
+class _Constant:
+    """What the kernel is told at every step of the same layers.
+
+    Args:
+        addresses: of the weights and norms of each layer, int64 [30 L]; 0 for none.
+        tensors: what is there, which is to stay.
+        sizes: those in its shape.
+        room_of_a_row: bytes for what it makes of a row of states.
+        epsilon: of the norms.
+    """
+
+    addresses: Tensor
+    tensors: list[Tensor | None]
+    sizes: tuple[int, ...]
+    room_of_a_row: int
+    epsilon: float
+
+    @classmethod
+    def of(cls, step: NativeStep) -> "_Constant":
+        tensors: list[Tensor | None] = []
+        for layer in step.layers:
+            for linear in cast(list[PanelLinear], _linears(layer)):
+                tensors += linear.panels
+            for norm in _norms(layer):
+                tensors += (norm.weight, getattr(norm, "bias", None))
+        addresses = torch.tensor([0 if x is None else x.data_ptr() for x in tensors])
+        first, last = step.linears[0], step.linears[-1]
+        width, inner = last.weight.shape
+        groups, inner_groups = first.num_groups(width), last.num_groups(inner)
+        before = step.layers[0].feed_forward_residual.normalize_before
+        norm = step.norms[0]
+        sizes = (width, inner, groups, inner_groups, before, isinstance(norm, nn.LayerNorm))
+        numbers = (width + max(3 * width, inner)) * step.dtype.itemsize
+        # Levels, as words where products are of 16 bits, a scale and a zero.
+        levels = 2 * max(groups, inner_groups) * GROUP_BYTES + 8
+        assert norm.eps is not None, "ours have one"
+        return cls(addresses, tensors, (*sizes, len(step.layers)), numbers + levels, norm.eps)
+
+
 def use_native_steps(model: nn.Module) -> None:
-    """Let the decoder layers of a model take a step in one call, where the kernel can.
+    """Let the decoder of a model take a step of all its layers in one call, where the kernel can.
 
     Args:
         model: changed in place; its affine maps have panels already.
     """
-    for layer in model.modules():
-        if isinstance(layer, TransformerLayer) and native.library() and NativeStep.fits(layer):
-            layer.quick_step = NativeStep(layer)
+    for decoder in model.modules():
+        if isinstance(decoder, Decoder) and native.library() and NativeStep.fits(decoder.layers):
+            decoder.quick_step = NativeStep(decoder.layers)
+
+
+def _kind(layer: TransformerLayer) -> tuple[Any, ...] | None:
+    """Return what layers are to have in common, if the kernel computes what this one does."""
+    own, cross = layer.self_attention, layer.cross_attention
+    if cross is None or type(layer.feed_forward) is not ReluFeedForward:
+        return None
+    residuals, linears, norms = _residuals(layer), _linears(layer), _norms(layer)
+    kernels = {
+        linear.kernel if isinstance(linear, PanelLinear) and linear.has_kernel else ""
+        for linear in linears
+    }
+    fits = (
+        own.parts == 3
+        and own.gate is None
+        and cross.gate is None
+        and all(_has_kernel(attention) for attention in _attentions(layer))
+        and all(residual.gain is None for residual in residuals)
+        and {type(norm) for norm in norms} in ({nn.LayerNorm}, {RMSNorm})
+        and all(isinstance(norm.weight, Tensor) for norm in norms)
+        and len({norm.eps for norm in norms}) == 1
+        and kernels in ({name} for name in KERNELS)
+        and native.has_kernel(KERNELS[max(kernels)][0])
+    )
+    if not fits:
+        return None
+    forms = [(type(a), a.config, a.num_heads, a.head_dim) for a in _attentions(layer)]
+    normed = type(norms[0]), norms[0].eps, layer.feed_forward_residual.normalize_before
+    return kernels, normed, forms, cast(Tensor, linears[-1].weight).shape
 
 
 def _residuals(layer: TransformerLayer) -> list[Residual]:
@@ -196,6 +237,15 @@ def _linears(layer: TransformerLayer) -> list[nn.Module]:
     assert cross is not None, "the kernel is for decoders"
     parts = [own.qkv, own.out_proj, cross.q, cross.out_proj, network.inner, network.outer]
     return cast(list[nn.Module], parts)
+
+
+def _norms(layer: TransformerLayer) -> list[nn.LayerNorm | RMSNorm]:
+    return cast(list[nn.LayerNorm | RMSNorm], [part.norm for part in _residuals(layer)])
+
+
+def _attentions(layer: TransformerLayer) -> list[Attention]:
+    assert layer.cross_attention is not None, "the kernel is for decoders"
+    return [layer.self_attention.attention, layer.cross_attention.attention]
 
 
 def _has_kernel(attention: Attention) -> bool:
@@ -219,6 +269,18 @@ def _is_plain(attention: Attention) -> bool:
     return not looked_at and attention.backend in ("auto", "native")
 
 
+def _sees_all(step: LayerStep) -> bool:
+    """Whether attention is all to the own tree, and to the whole source."""
+    own, memory = step.visibility, step.memory_visibility
+    keys, values = step.cache.source
+    return (
+        own.sentences is None
+        and memory.sentences is None
+        and max(own.num_queries, memory.num_queries) <= MOST_QUERIES
+        and keys.stride(3) == values.stride(3) == 1
+    )
+
+
 def _form(attention: Attention) -> tuple[int, bool]:
     """Return the number of the map of the scores, and whether they lose their mean."""
     if isinstance(attention, PointwiseAttention):
@@ -231,11 +293,3 @@ def _scales(attention: Attention, visibility: Visibility) -> Tensor | None:
     if isinstance(attention, PointwiseAttention):
         return attention.row_scale(visibility.positive_counts)[..., None].float()
     return None
-
-
-def _room(num_rows: int, width: int, inner: int, groups: int, dtype: torch.dtype) -> Tensor:
-    """Return memory for what a step makes of its states."""
-    numbers = num_rows * (width + max(3 * width, inner)) * dtype.itemsize
-    # Levels, as words where products are of 16 bits, a scale and a zero.
-    size = numbers + num_rows * (2 * groups * GROUP_BYTES + 8)
-    return torch.empty(size, dtype=torch.uint8)

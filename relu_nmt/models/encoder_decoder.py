@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, cast
+from typing import ClassVar, Protocol, cast
 
 import torch
 import torch.nn.functional as F
@@ -176,6 +176,8 @@ class Decoder(TransformerStack):
     """The decoder's layers, each with causal self-attention and attention to the encoder."""
 
     side = "decoder"
+    quick_step: "QuickStep | None" = None
+    """Computes the layers' steps in another way where it can."""
 
     def __init__(
         self, config: TransformerConfig, tokens: nn.Embedding, pad_index: int, separator: int = -1
@@ -258,13 +260,35 @@ class Decoder(TransformerStack):
             seen.append((computed, own, relative, state.cross_visibility))
         x = embedded[0] if len(embedded) == 1 else torch.cat(embedded, dim=1)
         sizes = [part.size(1) for part in embedded]
-        for i, layer in enumerate(self.layers):
-            steps = [
+        steps = [
+            [
                 LayerStep(size, *views, state.caches[i])
                 for size, views, state in zip(sizes, seen, states, strict=True)
             ]
-            x = layer.step(x, steps)
+            for i in range(len(self.layers))
+        ]
+        if self.quick_step is not None and self.quick_step.takes(x, steps):
+            return self.final_norm(self.quick_step(x, steps))
+        for layer, of_layer in zip(self.layers, steps, strict=True):
+            x = layer.step(x, of_layer)
         return self.final_norm(x)
+
+
+class QuickStep(Protocol):
+    """A faster way through the layers of a decoder, step by step."""
+
+    def takes(self, x: Tensor, steps: Sequence[Sequence[LayerStep]]) -> bool:
+        """Return whether it can compute this step, and is the faster way."""
+        ...
+
+    def __call__(self, x: Tensor, steps: Sequence[Sequence[LayerStep]]) -> Tensor:
+        """Do what :meth:`TransformerLayer.step` of each layer does.
+
+        Args:
+            x: the newest tokens' states [1, N, D].
+            steps: of each layer, of each search; their caches are added to.
+        """
+        ...
 
 
 @dataclass

@@ -130,10 +130,12 @@ class LayerCache:
 
     @staticmethod
     def _as(pair: tuple[Tensor, Tensor], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        if dtype == torch.float16 != pair[0].dtype:  # what it has no numbers for is its largest
-            most = torch.finfo(dtype).max
-            pair = pair[0].clamp(-most, most), pair[1].clamp(-most, most)
         keys, values = pair
+        if keys.dtype == dtype:
+            return pair
+        if dtype == torch.float16:  # what it has no numbers for is its largest
+            most = torch.finfo(dtype).max
+            keys, values = keys.clamp(-most, most), values.clamp(-most, most)
         return keys.to(dtype), values.to(dtype)
 
     def memory(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

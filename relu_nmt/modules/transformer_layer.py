@@ -7,7 +7,7 @@ each of its parts, and :mod:`relu_nmt.modules.multihead` what attention is.
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -78,9 +78,6 @@ class TransformerLayer(nn.Module):
         (1, 3, 8)
     """
 
-    quick_step: "QuickStep | None" = None
-    """Computes :meth:`step` in another way where it can."""
-
     def __init__(
         self,
         config: LayerConfig,
@@ -132,8 +129,6 @@ class TransformerLayer(nn.Module):
             x: the states.
             steps: what they see; their caches are added to.
         """
-        if self.quick_step is not None and self.quick_step.takes(x, steps):
-            return self.quick_step(x, steps)
         residual = self.self_attention_residual
         x = residual.add(x, self.self_attention.step(residual.before(x), steps))
         if self.cross_attention is not None:
@@ -144,18 +139,6 @@ class TransformerLayer(nn.Module):
     def _fed_forward(self, x: Tensor) -> Tensor:
         residual = self.feed_forward_residual
         return residual.add(x, self.feed_forward(residual.before(x)))
-
-
-class QuickStep(Protocol):
-    """A faster way to compute :meth:`TransformerLayer.step` of one layer."""
-
-    def takes(self, x: Tensor, steps: Sequence[LayerStep]) -> bool:
-        """Return whether it can compute this step, and is the faster way."""
-        ...
-
-    def __call__(self, x: Tensor, steps: Sequence[LayerStep]) -> Tensor:
-        """Do what :meth:`TransformerLayer.step` says."""
-        ...
 
 
 class Residual(nn.Module):

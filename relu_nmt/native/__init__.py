@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-VERSION = 8
+VERSION = 9
 """Of what the kernels take, as ``kernels_version`` of kernels.cpp: both change together, so that a
 library from before is not used."""
 MOST_THREADS = 2
@@ -26,8 +26,8 @@ FORMS = {"AVX512": ("avx512", "avx2", "any"), "AVX2": ("avx2", "any")}
 INSTRUCTIONS = {
     "linear_bfloat16": "_is_avx512_bf16_supported",
     "linear_int8": "_is_vnni_supported",
-    "layer_step_bfloat16": "_is_avx512_bf16_supported",
-    "layer_step_int8": "_is_vnni_supported",
+    "layers_step_bfloat16": "_is_avx512_bf16_supported",
+    "layers_step_int8": "_is_vnni_supported",
 }
 """What the form ``avx512`` of a kernel needs besides: what ``torch.cpu`` has to say yes to."""
 

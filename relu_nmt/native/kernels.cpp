@@ -51,20 +51,20 @@ struct LinearShape {
     int64_t rectified;
 };
 
-// Of a search, its part in a layer's step.
+// Of a search, its part in a step of the layers.
 struct StepShape {
     int64_t rows;
     AttentionShape own, memory;
 };
 
-struct LayerShape {
+struct LayersShape {
     int64_t rows, width, inner; // of states, and of the feed-forward network inside
     int64_t groups, inner_groups; // of weights that read states, and of those that read what is inside
     int64_t normed_before, centered; // norms before sublayers, or behind sums; LayerNorm, or RMSNorm
-    int64_t searches;
+    int64_t layers, searches;
 };
 
-extern "C" int kernels_version() { return 8; }
+extern "C" int kernels_version() { return 9; }
 
 #ifdef __x86_64__
 
