@@ -75,7 +75,9 @@ class SequenceClassifier(nn.Module):
 
     def _layer(self, index: int) -> TransformerLayer:
         spec, dropout = AttentionSpec.parse(self.config.attention), self.config.attention_dropout
-        attention = build_attention(spec, "encoder", index, HEADS, WIDTH // HEADS, dropout)
+        attention = build_attention(
+            spec, "encoder", index, HEADS, WIDTH // HEADS, dropout, "--attention"
+        )
         config = LayerConfig(self.config, WIDTH, FFN_DIM, normalize_before=True)
         return TransformerLayer(config, SelfAttention(WIDTH, attention))
 

@@ -113,7 +113,8 @@ class PinnsFormer(nn.Module):
 
 
 def _mechanism(text: str, slot: str) -> Attention:
-    attention = build_attention(AttentionSpec.parse(text), slot, 0, HEADS, WIDTH // HEADS, 0.0)
+    spec, width = AttentionSpec.parse(text), WIDTH // HEADS
+    attention = build_attention(spec, slot, 0, HEADS, width, 0.0, "--attention")
     if not attention.capabilities.double_backward:
         raise ConfigError(
             f"--attention {text}: its gradients cannot be differentiated again, as equations need"

@@ -303,7 +303,13 @@ class Attention(nn.Module):
 
 
 def build_attention(
-    spec: AttentionSpec, slot: str, layer: int, num_heads: int, head_dim: int, dropout: float
+    spec: AttentionSpec,
+    slot: str,
+    layer: int,
+    num_heads: int,
+    head_dim: int,
+    dropout: float,
+    flag: str | None = None,
 ) -> Attention:
     """Make the attention that ``spec`` names.
 
@@ -314,10 +320,12 @@ def build_attention(
         num_heads: H.
         head_dim: d.
         dropout: probability of dropping a weight in training.
+        flag: which one names the attention; by default that of the slot in a translation model.
 
     Raises:
         ConfigError: unknown name or option, or the mechanism cannot work in this slot.
     """
+    flag = flag or f"--{slot}-attention"
     kind = attentions.get(spec.name)
     able = kind.capabilities
     missing = {"decoder": "causal", "cross": "cross"}.get(slot)
@@ -325,7 +333,7 @@ def build_attention(
         names = attentions.names()
         others = [n for n in names if getattr(attentions.get(n).capabilities, missing)]
         raise ConfigError(
-            f"--{slot}-attention {spec.name}: it has no {missing} form"
+            f"{flag} {spec.name}: it has no {missing} form"
             + (f", since {able.reason}" if able.reason else "")
             + f"; choose one of {', '.join(others)}"
         )
@@ -337,7 +345,7 @@ def build_attention(
         config: Any = configuration.from_flat(kind.Config, spec.options)
         attention = kind(config, num_heads, head_dim, dropout)
     except ConfigError as error:
-        raise ConfigError(f"--{slot}-attention {spec}: {error}") from error
+        raise ConfigError(f"{flag} {spec}: {error}") from error
     attention.name, attention.slot, attention.layer = spec.name, slot, layer
     return attention
 

@@ -100,7 +100,7 @@ def mechanism(config: VisionTransformerConfig, layer: int, num_heads: int) -> At
     """Return the attention of a block, with heads of the usual width."""
     spec, head_dim = AttentionSpec.parse(config.attention), config.embed_dim // config.heads
     dropout = config.attention_dropout
-    return build_attention(spec, "encoder", layer, num_heads, head_dim, dropout)
+    return build_attention(spec, "encoder", layer, num_heads, head_dim, dropout, "--attention")
 
 
 @vision_blocks.register("transformer")
@@ -167,7 +167,9 @@ class GatedBlock(nn.Module):
             GatedAttentionUnit(
                 config.embed_dim,
                 inner_dim,
-                build_attention(spec, "encoder", layer, 1, BASE_DIM, config.attention_dropout),
+                build_attention(
+                    spec, "encoder", layer, 1, BASE_DIM, config.attention_dropout, "--attention"
+                ),
             )
             for layer in (2 * index, 2 * index + 1)
         ]

@@ -33,9 +33,8 @@ def stage_attention(config: VisionTransformerConfig, stage: int, layer: int) -> 
         layer: number of the block in the model, from 0.
     """
     spec, heads = AttentionSpec.parse(config.attention), config.stages.stage_heads[stage]
-    return build_attention(
-        spec, "encoder", layer, heads, config.stage_head_dim, config.attention_dropout
-    )
+    head_dim, dropout = config.stage_head_dim, config.attention_dropout
+    return build_attention(spec, "encoder", layer, heads, head_dim, dropout, "--attention")
 
 
 class StageBlock(nn.Module):

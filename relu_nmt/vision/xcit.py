@@ -278,8 +278,9 @@ class ClassBlock(nn.Module):
         placement = pre_norm(config, config.embed_dim, drop_path=0.0)
         spec = AttentionSpec.parse(config.xcit.class_attention)
         head_dim = config.embed_dim // config.heads
+        dropout = config.attention_dropout
         made = build_attention(
-            spec, "encoder", layer, config.heads, head_dim, config.attention_dropout
+            spec, "encoder", layer, config.heads, head_dim, dropout, "--class-attention"
         )
         self.attention = ClassAttention(config.embed_dim, made)
         initialize(self.attention.qkv.weight, self.attention.out_proj.weight)

@@ -6,6 +6,7 @@ import torch
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.records import record_attention
 from relu_nmt.config import from_dict, to_dict
+from relu_nmt.errors import ConfigError
 from relu_nmt.vision import vision_models
 from relu_nmt.vision.base import build_vision_model
 from relu_nmt.vision.config import VisionTransformerConfig
@@ -104,3 +105,14 @@ def test_every_attention_module_is_recorded_at_its_own_place(family):
         model(pictures(16, 16))
     places = [(record.slot, record.layer) for record in records]
     assert places and len(set(places)) == len(places)
+
+
+@pytest.mark.parametrize("family", [*vision_models.names(), "gau"])
+def test_a_wrong_option_of_an_attention_is_told_with_the_flag_that_was_typed(family):
+    with pytest.raises(ConfigError, match=r"^--attention pointwise:foo=1: unknown option 'foo'"):
+        small_model(family, attention="pointwise:foo=1")
+
+
+def test_so_is_one_of_class_attention():
+    with pytest.raises(ConfigError, match=r"^--class-attention sima:foo=1: unknown option 'foo'"):
+        small_model("xcit", class_attention="sima:foo=1")
