@@ -28,7 +28,6 @@ from relu_nmt.config import (
     option,
     read_settings,
     settings,
-    shown,
     to_dict,
 )
 from relu_nmt.config.shared import BatchSizeOptions
@@ -52,6 +51,7 @@ from relu_nmt.vision.config import (
     VisionScheduleConfig,
     VisionTrainerConfig,
     VisionTransformerConfig,
+    shown_sides,
 )
 from relu_nmt.vision.images import open_images
 
@@ -159,7 +159,8 @@ class DinoSettings(TrainingSettings):
             raise ConfigError("--max-epoch 0: teacher and weight decay follow it; give a number")
         if len(set(self.model.image_size)) > 1:
             raise ConfigError(
-                f"--image-size {shown(self.model.image_size)}: views are squares; give one number"
+                f"--image-size {shown_sides(self.model.image_size)}: views are squares; give one "
+                "number"
             )
         if not self.trainer.validation.disable_validation:
             raise ConfigError("without labels there is nothing to validate on; see vision-probe")

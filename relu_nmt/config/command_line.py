@@ -79,7 +79,7 @@ def _add_flags(
             nargs = "+" if entry.several else None if entry.bare is None else "?"
             group.add_argument(*names, nargs=nargs, **common)
         for flag, value in entry.constants.items():
-            text = f"the same as {flag_of(entry.name)} {shown(value)}"
+            text = f"the same as {flag_of(entry.name)} {entry.text_of(value)}"
             group.add_argument(
                 flag,
                 dest=entry.name,
@@ -114,7 +114,7 @@ def _help_text(entry: Option) -> str:
     if default is True:
         text += " (on by default)"
     elif default not in (None, "", (), False, REQUIRED) and not entry.positional:
-        text += f" (default: {shown(default)})"
+        text += f" (default: {entry.text_of(default)})"
     return text.replace("%", "%%")
 
 

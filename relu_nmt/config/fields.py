@@ -56,6 +56,8 @@ class Option:
         metavar: name of the value in ``--help``.
         parse: turns text into the value, or checks it. It raises ``ValueError`` or
             :class:`ConfigError` with what was expected.
+        show: turns a value into the text that ``parse`` reads, for messages; by default
+            :func:`shown`.
         bare: the value if the flag is typed without one; without it the value is obligatory.
         presets: what each value of this field makes of the defaults of other fields; these names
             are the choices.
@@ -83,6 +85,7 @@ class Option:
     constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     metavar: str | None = None
     parse: Callable[[str], Any] | None = None
+    show: Callable[[Any], str] | None = None
     bare: Any = None
     presets: Mapping[str, Mapping[str, Any]] | None = None
     no_effect: str | Callable[[], str] | None = None
@@ -116,7 +119,14 @@ class Option:
         """Return it with a value, as one would type it."""
         if self.kind is bool and self.as_flag:
             return self.label if value else f"--no-{self.label[2:]}"
-        return f"{self.label}{' ' if self.as_flag else '='}{shown(value)}"
+        return self._with_text(value)
+
+    def text_of(self, value: Any) -> str:
+        """Return a value as its flag takes it."""
+        return (self.show or shown)(value)
+
+    def _with_text(self, value: Any) -> str:
+        return f"{self.label}{' ' if self.as_flag else '='}{self.text_of(value)}"
 
     def read(self, value: Any) -> Any:
         """Return the value, checked; text is read as the flag's.
@@ -196,7 +206,7 @@ class Option:
         return f"{from_low} to {'below ' if self.below is not None else ''}{high:g}"
 
     def _error(self, value: Any, text: str) -> ConfigError:
-        return ConfigError(f"{self.label}{' ' if self.as_flag else '='}{shown(value)}: {text}")
+        return ConfigError(f"{self._with_text(value)}: {text}")
 
 
 option: Any = Option

@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from relu_nmt.attention.spec import AttentionSpec
-from relu_nmt.config import flag_of, from_dict, shown, to_dict
+from relu_nmt.config import flag_of, from_dict, to_dict
+from relu_nmt.config.classes import flat
+from relu_nmt.config.fields import Option, all_options
 from relu_nmt.errors import CheckpointError, ConfigError
 
 MAY_CHANGE = (
@@ -35,11 +37,12 @@ def refuse_other_model(path: Path, stored: Mapping[str, Any], model: Any) -> Non
     Raises:
         CheckpointError: it is another; the message names the flags.
     """
-    changes = _changes(_in_full(_of_today(stored, model)), _in_full(to_dict(model)))
+    changes = _changes(_in_full(_of_today(stored, model)), _in_full(flat(to_dict(model))))
     found = {k: values for k, values in changes.items() if not _may_change(k)}
     if found:
-        were = " ".join(f"{flag_of(name)} {_shown(was)}" for name, (was, _) in found.items())
-        are = " ".join(f"{flag_of(name)} {_shown(now)}" for name, (_, now) in found.items())
+        options = all_options(type(model))
+        were = " ".join(f"{flag_of(k)} {_shown(options[k], was)}" for k, (was, _) in found.items())
+        are = " ".join(f"{flag_of(k)} {_shown(options[k], now)}" for k, (_, now) in found.items())
         raise CheckpointError(
             f"{path}: was trained with {were}, not {are}; give the same model flags to go on, "
             "another --save-dir for a fresh start, or --finetune-from-model for its weights"
@@ -56,18 +59,22 @@ def change_note(stored: Mapping[str, Any], settings: Any, goes_on: bool) -> str:
     """
     own = to_dict(settings, stored_only=True)
     changes = _changes(_told(stored), _told(own))
-    model = _changes(_of_today(stored.get("model") or {}, settings.model), own["model"])
+    model = _changes(_of_today(stored.get("model") or {}, settings.model), flat(own["model"]))
     changes |= {name: values for name, values in model.items() if _may_change(name) or not goes_on}
     if not changes:
         return ""
-    told = (f"{flag_of(k)} {_shown(now)} (was {_shown(was)})" for k, (was, now) in changes.items())
+    options = all_options(type(settings))
+    told = (
+        f"{flag_of(k)} {_shown(options[k], now)} (was {_shown(options[k], was)})"
+        for k, (was, now) in changes.items()
+    )
     return f"note: settings are changed since the checkpoint: {', '.join(told)}"
 
 
 def _of_today(stored: Mapping[str, Any], model: Any) -> Mapping[str, Any]:
-    """Return settings of a model as today's version has them, if it can read them."""
+    """Return settings of a model as today's version has them, by name, if it can read them."""
     try:
-        return to_dict(from_dict(type(model), stored))
+        return flat(to_dict(from_dict(type(model), stored)))
     except ConfigError:
         return stored
 
@@ -115,5 +122,5 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _shown(value: Any) -> str:
-    return "not given" if value is None else shown(value)
+def _shown(option: Option, value: Any) -> str:
+    return "not given" if value is None else option.text_of(value)

@@ -17,6 +17,7 @@ from relu_nmt.recipes.image_settings import EvaluationOptions
 from relu_nmt.recipes.images import evaluation_sets, load_classifier, loaded, write_results
 from relu_nmt.recipes.output_files import check_writable
 from relu_nmt.vision.batches import ImageBatches
+from relu_nmt.vision.config import shown_sides
 from relu_nmt.vision.images import ImageSet, with_classes_of
 from relu_nmt.vision.loading import ImageClassifier
 
@@ -49,7 +50,7 @@ class Accuracy:
 
     def __str__(self) -> str:
         top5 = "" if self.top5 is None else f", top-5 {self.top5:.2f}"
-        size = " x ".join(map(str, self.image_size))
+        size = shown_sides(self.image_size)
         return f"{self.set}: {self.images:,} images at {size}: top-1 {self.top1:.2f}{top5}"
 
 

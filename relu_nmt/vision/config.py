@@ -1,6 +1,6 @@
 """Settings of vision models, image data and their training."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -27,12 +27,29 @@ from relu_nmt.vision.data_config import RECIPES
 _share = partial(option, above=0, most=1, metavar="P")
 
 
-def _with_commas(text: str) -> str:
-    """Return ``192x256`` as the engine reads sequences."""
-    return text.replace("x", ",")
+SIDES = "expected one number, or height and width, as 16x8"
 
 
-sides_option = partial(size_option, most=100_000, parse=_with_commas, metavar="N|YxX")
+def _parsed_sides(text: str) -> list[str]:
+    """Return the numbers of ``224`` or ``192x256``.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    sides = text.split("x")
+    if not all(side.isdecimal() for side in sides):
+        raise ValueError(f"'{text}': {SIDES}")
+    return sides
+
+
+def shown_sides(sides: int | str | Sequence[int]) -> str:
+    """Return pixels a side, or height and width, as flags take them: ``192x256``."""
+    return str(sides) if isinstance(sides, int | str) else "x".join(map(str, sides))
+
+
+sides_option = partial(
+    size_option, most=100_000, parse=_parsed_sides, show=shown_sides, metavar="N|YxX"
+)
 """Declares pixels a side, or height and width."""
 
 
@@ -40,9 +57,7 @@ def check_sides(config: Any, name: str) -> None:
     """Raise a ConfigError if a field of settings has more numbers than height and width."""
     value = getattr(config, name)
     if value is not None and len(value) > 2:
-        raise ConfigError(
-            f"{flag_of(name)} {shown(value)}: expected one number, or height and width, as 16x8"
-        )
+        raise ConfigError(f"{options_of(type(config))[name].with_value(value)}: {SIDES}")
 
 
 LARGEST_PADDED = 96
@@ -233,8 +248,8 @@ class VisionTransformerConfig(TransformerOptions):
 
     @property
     def shown_size(self) -> str:
-        """The size of an image for messages: ``192 x 256``."""
-        return " x ".join(map(str, self.image_sides))
+        """The size of an image for messages: ``192x256``."""
+        return shown_sides(self.image_sides)
 
     @property
     def patch_sides(self) -> tuple[int, int]:

@@ -7,7 +7,6 @@ from torch import Tensor, nn
 
 from relu_nmt.attention import attentions
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.config import shown
 from relu_nmt.dropout import Dropout
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.multihead import MultiheadAttention
@@ -23,7 +22,7 @@ from relu_nmt.vision.base import (
     map_of,
 )
 from relu_nmt.vision.blocks import BatchNorm, growing
-from relu_nmt.vision.config import VisionTransformerConfig
+from relu_nmt.vision.config import VisionTransformerConfig, shown_sides
 from relu_nmt.vision.stages import build_stages, stage_attention, stage_norm
 
 FIRST_EMBEDDING = (7, 4, 2)
@@ -204,4 +203,4 @@ class ConvolutionalTransformer(VisionModel):
 def _check_size(sides: Sequence[int]) -> None:
     """Raise a ConfigError for images of so many pixels a side if they are too small."""
     if min(sides) < SMALLEST_IMAGE:
-        raise ConfigError(f"--image-size {shown(sides)}: CvT wants {SMALLEST_IMAGE} or more")
+        raise ConfigError(f"--image-size {shown_sides(sides)}: CvT wants {SMALLEST_IMAGE} or more")

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules import norms
 from relu_nmt.vision.base import NORM_EPS, VisionModel, exempt_from_decay
+from relu_nmt.vision.config import shown_sides
 
 STRIDES = (4, 8, 16, 32)
 """Pixels of the image a side of a place of each map."""
@@ -59,7 +60,7 @@ class FeaturePyramid(nn.Module):
             side = config.patch_size[0]
             if len(set(config.patch_size)) > 1 or side not in STRIDES:
                 raise ConfigError(
-                    f"--patch-size {'x'.join(map(str, config.patch_size))}: a pyramid wants "
+                    f"--patch-size {shown_sides(config.patch_size)}: a pyramid wants "
                     "squares of 4, 8, 16 or 32 pixels"
                 )
             self.blocks = [max(1, config.layers * n // m) - 1 for n, m in DEPTHS]

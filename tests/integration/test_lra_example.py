@@ -173,7 +173,7 @@ def test_images_are_rows_of_grey_values(lra, tmp_path):
     expected = 0.299 * 90 + 0.587 * 109 + 0.114 * 50
     assert dog.shape == (1024,) and set(dog.tolist()) == {round(expected)}
     Image.new("RGB", (32, 31)).save(tmp_path / "test" / "cat" / "00.png")
-    with pytest.raises(DataError, match=r"cat/00\.png: expected 32 x 32 pixels"):
+    with pytest.raises(DataError, match=r"cat/00\.png: expected 32x32 pixels"):
         lra.tasks.open_task("image", tmp_path, 1024, {**counts, "test": 4}, print)
     with pytest.raises(DataError, match="expected train and test"):
         lra.tasks.open_task("image", tmp_path / "none", 1024, counts, print)

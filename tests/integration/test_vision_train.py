@@ -221,7 +221,7 @@ def test_tensorboard_has_losses_accuracy_and_attention_statistics(squares, tmp_p
         ("nowhere", "", "nowhere: no such folder or file of images"),
         ("train/red", "", "no class in it; images must lie in two class folders"),
         ("train", "", "no images to validate on; give --valid-data"),
-        ("", "--patch-size 4,4,4", "--patch-size 4,4,4: expected one number, or height and width"),
+        ("", "--patch-size 4x4x4", "--patch-size 4x4x4: expected one number, or height and width"),
         ("", "--arch vit_x", "--arch vit_x: expected one of vit_ti, vit_s"),
         ("", "--best-checkpoint-metric bleu", "'val' has only loss, accuracy"),
         ("", "--valid-data train/red", "train/red: no such folder or file"),

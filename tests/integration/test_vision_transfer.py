@@ -141,7 +141,7 @@ def test_several_data_sets_are_judged_by_themselves_and_have_a_mean(trained, tmp
         ("svm", [], "--method svm: expected one of knn, ridge, linear"),
         ("knn", ["--shots=3"], "--shots 3 does nothing with --method knn; it needs --method ridge"),
         ("knn", ["--features=joined"], "--features joined does nothing with --method knn"),
-        ("knn", ["--image-size=1x2x3"], "--image-size 1,2,3: expected one number, or height and"),
+        ("knn", ["--image-size=1x2x3"], "--image-size 1x2x3: expected one number, or height and"),
         ("ridge", ["--lr=3"], "--lr 3 does nothing with --method ridge"),
         ("linear", ["--lr=1e38", "--epochs=3"], "--lr 1e+38: scores are not finite; lower it"),
         ("knn", ["--results=/proc/at/all.json"], "--results /proc/at/all.json: cannot write"),
@@ -214,8 +214,8 @@ def test_a_training_starts_from_a_model_of_other_classes(trained, tmp_path):
 def test_the_same_classes_keep_their_head_and_another_size_its_positions(trained, tmp_path):
     flags = ["--max-update=1", "--lr=1e-9", "--image-size=24x18"]
     done = finetune(trained, trained / "images/train", tmp_path / "run", *flags)
-    assert "--image-size 24,18 (was 12)" in done.stdout
-    assert "positions of 12 x 12 pixels are interpolated to those of 24 x 18" in done.stdout
+    assert "--image-size 24x18 (was 12)" in done.stdout
+    assert "positions of 12x12 pixels are interpolated to those of 24x18" in done.stdout
     assert "starts anew" not in done.stdout
     before, after = stored(trained), stored(tmp_path / "run")
     torch.testing.assert_close(after["head.weight"], before["head.weight"], rtol=0, atol=1e-7)

@@ -176,7 +176,7 @@ def test_names_tell_patch_and_image_as_in_timm():
     assert architectures["vit_s_384"] == {**small, "image_size": 384}
     for name in ("vit_small_patch", "vit_small_patch16_window7_224", "vit_small_x", "vit", ""):
         assert name not in architectures
-    settings = ImageTrainingSettings.of(data="d", arch="vit_small_patch32_384", patch_size="16,8")
+    settings = ImageTrainingSettings.of(data="d", arch="vit_small_patch32_384", patch_size="16x8")
     assert (settings.model.patch_size, settings.model.image_size) == ((16, 8), (384,))
     assert settings.model.embed_dim == 384
     # An attention's preset goes with every shape, in any order.
@@ -283,7 +283,11 @@ def test_the_rate_of_drop_path_grows_linearly_over_the_blocks():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"patch_size": (4, 4, 4)}, "--patch-size 4,4,4: expected one number, or height and width"),
+        ({"patch_size": (4, 4, 4)}, "--patch-size 4x4x4: expected one number, or height and width"),
+        ({"image_size": "5x"}, "--image-size: '5x': expected one number, or height and width"),
+        ({"image_size": "24,18"}, "--image-size: '24,18': expected one number, or height and"),
+        ({"image_size": ""}, "--image-size: '': expected one number, or height and width"),
+        ({"image_size": "9x0"}, "--image-size 9x0: expected 1 to 100000"),
         ({"embed_dim": 100, "heads": 3}, "--embed-dim 100 must be a multiple of --heads 3"),
         ({"layers": 0}, "--layers 0: expected 1 to 10000"),
         ({"drop_path": 1.0}, "--drop-path 1: expected 0 to below 1"),

@@ -144,7 +144,7 @@ def test_intermediate_features_are_those_between_the_blocks():
 
 def test_patches_may_have_two_sides_and_relu_replaces_every_gelu():
     relu = {"feed_forward": "relu", "conv_activation": "relu"}
-    model = small_model(patch_size="8,2", **relu).eval()
+    model = small_model(patch_size="8x2", **relu).eval()
     assert model(torch.randn(2, 3, 16, 16), blocks=[0]).intermediate[0].shape == (2, 16, 2, 8)
     assert not any(isinstance(module, nn.GELU) for module in model.modules())
 
