@@ -144,7 +144,7 @@ def run_command(
         if debug or not is_out_of_memory(error):
             raise
         reason = f" ({' '.join(str(error).split())})" if str(error) else ""
-        _tell(f"{parser.prog}: error: out of memory{reason}; take a smaller model, batch or text")
+        _tell(f"{parser.prog}: error: out of memory{reason}; take a smaller model, batch or input")
         return USER_ERROR
     except KeyboardInterrupt:
         _tell(f"{parser.prog}: interrupted")

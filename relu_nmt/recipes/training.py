@@ -133,7 +133,12 @@ def smaller_batches(settings: TrainingSettings) -> str:
     """Return which limit of a batch to lower where memory runs out, and to what."""
     values = flat(to_dict(settings))
     name = "max_tokens" if values.get("max_tokens") else "batch_size"
-    smaller = max(1, int(values[name] * SMALLER_SHARE))
+    smaller = int(values[name] * SMALLER_SHARE)
+    if smaller < 1:
+        return (
+            f"{flag_of(name)} is {values[name]} already; take a smaller model or input, or "
+            "--checkpoint-activations"
+        )
     return (
         f"try {flag_of(name)} {smaller} instead of {values[name]}, with more --update-freq for "
         "updates as large as before"

@@ -92,7 +92,7 @@ def test_a_model_larger_than_memory_is_one_line(monkeypatch):
 
     monkeypatch.setattr("relu_nmt.recipes.train_translation.run", exhausted)
     error = error_of("train", DATA, "--max-tokens", "9", "--no-save")
-    assert "error: out of memory (" in error and "take a smaller model" in error
+    assert "error: out of memory (" in error and "take a smaller model, batch or input" in error
 
 
 @pytest.mark.parametrize("flag", ["--save-dir", "--finetune-from-model", "--extra-data=x,,y"])

@@ -7,9 +7,10 @@ import pytest
 from relu_nmt.attention.spec import AttentionBackendConfig
 from relu_nmt.config import REQUIRED, group, option, settings
 from relu_nmt.errors import ConfigError
-from relu_nmt.recipes.training import Training, run_training
+from relu_nmt.recipes.training import Training, run_training, smaller_batches
 from relu_nmt.recipes.training_settings import (
     AverageSettings,
+    ImageTrainingSettings,
     TrainingSettings,
     TranslationTrainingSettings,
 )
@@ -115,3 +116,18 @@ def test_settings_are_checked_before_anything_is_read():
 def test_contradictory_averages(values, message):
     with pytest.raises(ConfigError, match=message):
         AverageSettings.of(**{"inputs": ("a",), "output": "b", **values})
+
+
+@pytest.mark.parametrize(
+    ("size", "advice"),
+    [
+        (64, "try --batch-size 48 instead of 64, with more --update-freq"),
+        (
+            1,
+            "--batch-size is 1 already; take a smaller model or input, or --checkpoint-activations",
+        ),
+    ],
+)
+def test_what_to_do_about_images_that_do_not_fit_into_memory(size, advice):
+    settings = ImageTrainingSettings.of(data="d", batch_size=size)
+    assert smaller_batches(settings).startswith(advice)
