@@ -161,9 +161,9 @@ def _patches(arch: str, sides: Mapping[int, str]) -> dict[str, str]:
 
 def _scale() -> Study:
     """Return the study of the cube's constant divisor for several numbers of patches."""
-    small = _patches("--arch vit_ti --image-size 32", {64: "4", 16: "8", 8: "8,16", 4: "16"})
+    small = _patches("--arch vit_ti --image-size 32", {64: "4", 16: "8", 8: "8x16", 4: "16"})
     # 256 patches are in the paper's setting alone: in the small one they would take too long.
-    sides = {256: "4", 64: "8", 16: "16", 8: "16,32", 4: "32"}
+    sides = {256: "4", 64: "8", 16: "16", 8: "16x32", 4: "32"}
     large = _patches("--arch vit_ti --image-size 64", sides)
     variants = {}
     for model in large:
