@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -17,12 +18,15 @@ from relu_nmt.training.results import TrainingResult
 from relu_nmt.training.trainer import Trainer
 from relu_nmt.vision.base import VisionModel, build_vision_model
 from relu_nmt.vision.batches import ImageBatches, ImageTransform
-from relu_nmt.vision.config import VisionTrainerConfig
+from relu_nmt.vision.config import VisionScheduleConfig, VisionTrainerConfig
 from relu_nmt.vision.data_config import RECIPES
 from relu_nmt.vision.images import ImageSet, add_set, hold_out, open_images, with_classes_of
 from relu_nmt.vision.loading import classes_of, describe_task, start_weights
 from relu_nmt.vision.timm_weights import load_timm_weights
 from relu_nmt.vision.vision_transformer import ImageObjective
+
+OTHER_RATES = ("warmup_init_lr", "min_lr", "end_learning_rate")
+"""What ``--lr-batch-size`` scales besides ``--lr``."""
 
 
 def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
@@ -182,19 +186,44 @@ def config_for_data(
     """
     schedule = config.schedule
     if schedule.lr_batch_size:
-        images = batch_size * processes * config.run.update_freq_of(1)
-        rates = tuple(rate * images / schedule.lr_batch_size for rate in schedule.lr)
-        say(
-            f"learning rate {shown(rates)}: --lr {shown(schedule.lr)} for "
-            f"{schedule.lr_batch_size} images, of which an update has {images:,}"
+        schedule = scaled_rates(
+            schedule, batch_size * processes * config.run.update_freq_of(1), say
         )
-        schedule = dataclasses.replace(schedule, lr=rates)
     if schedule.warmup_epochs:
         updates = -(-batches // (config.run.update_freq_of(1) * processes))
         warmup = round(schedule.warmup_epochs * updates)
         say(f"{warmup:,} updates of warm-up ({schedule.warmup_epochs:g} epochs)")
         schedule = dataclasses.replace(schedule, warmup_epochs=0.0, warmup_updates=warmup)
     return with_cosine_period(dataclasses.replace(config, schedule=schedule), batches, processes)
+
+
+def scaled_rates(
+    schedule: VisionScheduleConfig, images: int, say: Callable[[str], None]
+) -> VisionScheduleConfig:
+    """Return the schedule whose learning rates are for updates of so many images.
+
+    All are multiplied alike, so that the curve keeps its shape: with the peak alone, a small batch
+    would have it below the lowest rate.
+
+    Args:
+        schedule: whose rates are for ``--lr-batch-size`` images.
+        images: of an update, over all processes.
+        say: prints what the rates are.
+    """
+    factor = images / schedule.lr_batch_size
+    names = ["lr", *(name for name in OTHER_RATES if getattr(schedule, name) > 0)]
+    given = {name: getattr(schedule, name) for name in names}
+    scaled: dict[str, Any] = {name: given[name] * factor for name in names[1:]}
+    scaled["lr"] = tuple(rate * factor for rate in schedule.lr)
+    were, are = (
+        " ".join(f"{flag_of(name)} {shown(rates[name])}" for name in names)
+        for rates in (given, scaled)
+    )
+    say(
+        f"learning rates {are}: {were} for {schedule.lr_batch_size} images, of which an update "
+        f"has {images:,}"
+    )
+    return dataclasses.replace(schedule, **scaled)
 
 
 def with_cosine_period(config: TrainerConfig, batches: int, processes: int) -> TrainerConfig:

@@ -428,8 +428,9 @@ class VisionScheduleConfig(ScheduleConfig):
     )
     lr_batch_size: int = option(
         0,
-        "--lr is for updates of so many images; it is multiplied by how many times as many an "
-        "update really has, over all processes; 0: --lr as it is",
+        "--lr, --min-lr and --warmup-init-lr (--end-learning-rate) are for updates of so many "
+        "images; they are multiplied by how many times as many an update really has, over all "
+        "processes; 0: they are as given",
         least=0,
         metavar="N",
     )

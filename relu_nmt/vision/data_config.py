@@ -88,8 +88,8 @@ _TIMM: dict[str, Any] = {
     "lr_batch_size": 512,
     "lr_scheduler": "cosine",
     "warmup_epochs": 5.0,
-    "warmup_init_lr": 1e-6,
-    "min_lr": 1e-5,
+    "warmup_init_lr": 5e-7,
+    "min_lr": 5e-6,
     "weight_decay": 0.05,
 }
 _BIG_VISION: dict[str, Any] = {

@@ -18,7 +18,8 @@ from relu_nmt.cli import vision_train
 from relu_nmt.errors import CheckpointError
 from relu_nmt.loading import load_model
 from relu_nmt.optim.schedules import CosineSchedule
-from relu_nmt.recipes.train_images import with_cosine_period
+from relu_nmt.recipes.train_images import config_for_data, with_cosine_period
+from relu_nmt.recipes.training_settings import ImageTrainingSettings
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.training.config import RunConfig, TrainerConfig
 from relu_nmt.vision.config import VisionScheduleConfig
@@ -296,17 +297,37 @@ def test_a_recipe_is_printed_without_what_flags_set_otherwise(squares, capsys):
     assert "--warmup-epochs 20" in said and "--clip-norm 5" in said
     assert "--mixup" not in said and "--batch-size" not in said
     messages = "\n".join(values(lines, "message"))
-    assert "--lr 0.0005 for 512 images, of which an update has 32" in messages
+    assert (
+        "learning rates --lr 3.125e-05 --warmup-init-lr 3.125e-08 --min-lr 3.125e-07: --lr 0.0005 "
+        "--warmup-init-lr 5e-07 --min-lr 5e-06 for 512 images, of which an update has 32"
+    ) in messages
     assert "80 updates of warm-up (20 epochs)" in messages  # 8 batches, 2 of them an update
-    # 5e-4 * 32 / 512 after 80 updates, from 1e-6.
-    expected = 1e-6 + 2 / 80 * (5e-4 * 32 / 512 - 1e-6)
+    # 5e-4 * 32 / 512 after 80 updates, from 5e-7 * 32 / 512.
+    expected = (5e-7 + 2 / 80 * (5e-4 - 5e-7)) * 32 / 512
     assert values(lines, "lr")[-1] == pytest.approx(expected, rel=0.01)
+
+
+@pytest.mark.parametrize("batch_size", [2, 1024])  # 1,024 are those of the papers
+def test_small_batches_have_the_learning_rates_of_large_ones_in_small(batch_size):
+    settings = ImageTrainingSettings.of(data="d", recipe="deit")
+    config = config_for_data(settings.trainer, batch_size, 9, 1, lambda line: None)
+    schedule, share = config.schedule, batch_size / 1024
+    assert schedule.lr[0] == pytest.approx(1e-3 * share)
+    assert (schedule.warmup_init_lr, schedule.min_lr) == pytest.approx((1e-6 * share, 1e-5 * share))
+
+
+def test_rates_that_are_not_set_are_not_scaled():
+    said = []
+    settings = ImageTrainingSettings.of(data="d", lr=1, lr_batch_size=4, max_epoch=3)
+    schedule = config_for_data(settings.trainer, 2, 9, 1, said.append).schedule
+    assert (schedule.lr, schedule.warmup_init_lr, schedule.min_lr) == ((0.5,), -1, 0)
+    assert said == ["learning rates --lr 0.5: --lr 1 for 4 images, of which an update has 2"]
 
 
 @pytest.mark.parametrize("recipe", [name for name in RECIPES if name != "none"])
 def test_every_recipe_trains(squares, recipe, capsys):
     flags = f"{TINY} --recipe {recipe} --max-update 2 --no-save --disable-validation"
-    flags = flags.replace("--lr 5e-3 --warmup-updates 4", "--min-lr 0")
+    flags = flags.replace("--lr 5e-3 --warmup-updates 4", "--batch-size 8")
     code, lines = run(squares, flags, capsys)
     assert code == 0
     assert np.isfinite(values(lines, "loss")).all()
