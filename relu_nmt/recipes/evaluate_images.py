@@ -14,15 +14,20 @@ from relu_nmt.io.progress_bar import hidden_progress
 from relu_nmt.io.text_lines import read_lines
 from relu_nmt.recipes.image_settings import EvaluateImagesSettings as Settings
 from relu_nmt.recipes.image_settings import EvaluationOptions
-from relu_nmt.recipes.images import evaluation_sets, load_classifier, loaded, write_results
+from relu_nmt.recipes.images import (
+    evaluation_sets,
+    load_classifier,
+    loaded,
+    say_left_out,
+    write_results,
+)
 from relu_nmt.recipes.output_files import check_writable
 from relu_nmt.vision.batches import ImageBatches
 from relu_nmt.vision.config import shown_sides
-from relu_nmt.vision.images import ImageSet, with_classes_of
+from relu_nmt.vision.images import ImageSet, some_of, with_classes_of
 from relu_nmt.vision.loading import ImageClassifier
 
 TOP = 5
-SHOWN_CLASSES = 5
 
 
 @dataclass(frozen=True)
@@ -132,6 +137,8 @@ def run(settings: Settings, *, progress: bool = True) -> EvaluationResult:
     sets = evaluation_sets(options.data)
     known = {name for images in sets.values() for name in images.classes}
     found: list[Accuracy] = []
+    if progress:
+        say_left_out(sets.values())
     with hidden_progress(not progress):
         for size in options.image_sides:
             classifier = load_classifier(settings.path, settings.model, size)
@@ -190,8 +197,7 @@ def accuracy(
 
 def _say_absent(absent: Sequence[str]) -> None:
     if absent:
-        more = f" and {len(absent) - SHOWN_CLASSES:,} more" if len(absent) > SHOWN_CLASSES else ""
         print(
             f"the model does not have {len(absent):,} of the classes, whose images count as "
-            f"wrong: {', '.join(absent[:SHOWN_CLASSES])}{more}"
+            f"wrong: {some_of(absent)}"
         )

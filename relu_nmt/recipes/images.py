@@ -1,7 +1,8 @@
 """What the recipes that use a trained image classifier have in common."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -44,6 +45,13 @@ def evaluation_sets(paths: tuple[str, ...]) -> dict[str, ImageSet]:
         for images in others or [train]:
             sets = add_set(sets, images)
     return sets
+
+
+def say_left_out(sets: Iterable[ImageSet]) -> None:
+    """Print on standard error what lies beside the images of sets and is none of them."""
+    for images in sets:
+        for text in images.left_out():
+            print(text, file=sys.stderr)
 
 
 def loaded(

@@ -14,7 +14,7 @@ from relu_nmt.errors import DataError, TrainingError
 from relu_nmt.io.progress_bar import hidden_progress
 from relu_nmt.recipes.image_settings import EVALUATION_BATCH, JOINED_BLOCKS, ProbeOptions
 from relu_nmt.recipes.image_settings import ProbeImagesSettings as Settings
-from relu_nmt.recipes.images import load_classifier, loaded, write_results
+from relu_nmt.recipes.images import load_classifier, loaded, say_left_out, write_results
 from relu_nmt.recipes.output_files import check_writable
 from relu_nmt.vision.batches import ImageBatches, SqueezingTransform
 from relu_nmt.vision.images import ImageSet, open_images, with_classes_of
@@ -82,6 +82,8 @@ def run(settings: Settings, *, progress: bool = True) -> list[ProbeResult]:
     options = settings.options
     check_writable("--results", options.results)
     sets = [_data_set(*paths) for paths in zip(options.train, options.test, strict=True)]
+    if progress:
+        say_left_out(images for pair in sets for images in pair)
     with hidden_progress(not progress):
         classifier = load_classifier(settings.path, settings.model, options.image_size)
         results = []

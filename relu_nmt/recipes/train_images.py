@@ -20,7 +20,14 @@ from relu_nmt.vision.base import VisionModel, build_vision_model
 from relu_nmt.vision.batches import ImageBatches, ImageTransform
 from relu_nmt.vision.config import VisionScheduleConfig, VisionTrainerConfig
 from relu_nmt.vision.data_config import RECIPES
-from relu_nmt.vision.images import ImageSet, add_set, hold_out, open_images, with_classes_of
+from relu_nmt.vision.images import (
+    ImageSet,
+    add_set,
+    hold_out,
+    open_images,
+    some_of,
+    with_classes_of,
+)
 from relu_nmt.vision.loading import classes_of, describe_task, start_weights
 from relu_nmt.vision.timm_weights import load_timm_weights
 from relu_nmt.vision.vision_transformer import ImageObjective
@@ -115,27 +122,29 @@ class ImageTraining(Training):
         if options.valid_data is not None:
             others = [_validation_part(open_images(p)) for p in options.valid_data.split(",")]
         # The log has lines of its own that are called train.
-        sets = {"train": train}
+        sets = add_set({}, dataclasses.replace(train, name="train"))
+        self._say_images(sets["train"])
         if not self.settings.trainer.validation.disable_validation:
             for images in held + others[: 1 if options.valid_data is None else None]:
                 images = with_classes_of(images, train.classes, str(train.store.origin))
                 sets = add_set(sets, images)
+                self._say_images(list(sets.values())[-1])
             if len(sets) == 1:
                 raise ConfigError(
                     f"{data}: no images to validate on; give --valid-data PATH, "
                     "--valid-fraction 0.1, or --disable-validation"
                 )
-        for name, images in sets.items():
-            self.say(
-                f"{images.store.origin}: {name}: {len(images):,} images of "
-                f"{len(images.classes)} classes"
-            )
-            if images.num_ignored:
-                self.say(
-                    f"{images.num_ignored:,} other files there are left out: no image by their "
-                    "names, hidden, or not in a class folder"
-                )
-        return train, {name: images for name, images in sets.items() if images is not train}
+        return sets.pop("train"), sets
+
+    def _say_images(self, images: ImageSet) -> None:
+        """Print how many images a set has, what is not among them, and which classes it lacks."""
+        absent, what = images.absent, f"{images.store.origin}: {images.name}"
+        classes = len(images.classes) - len(absent)
+        self.say(f"{what}: {len(images):,} images of {classes:,} classes")
+        for text in images.left_out():
+            self.say(text)
+        if absent:
+            self.say(f"NOTE: {what} has no images of the classes {some_of(absent)}")
 
     def _model(self, num_classes: int) -> VisionModel:
         """Return a new model; its size is printed."""

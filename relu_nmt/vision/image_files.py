@@ -79,13 +79,17 @@ class FileTree:
             )
 
     def paths(self) -> Iterator[str]:
-        """Give the path of each file in the tree, with ``/`` between its parts, in any order."""
+        """Give the path of each file in the tree, with ``/`` between its parts, in any order.
+
+        Those of folders end with ``/``; a zip file need not have any.
+        """
         if self._zip is not None:
-            yield from (entry.filename for entry in self._zip.infolist() if not entry.is_dir())
+            yield from self._zip.namelist()
             return
-        for parent, _, names in os.walk(self.origin, followlinks=True):
+        for parent, folders, names in os.walk(self.origin, followlinks=True):
             relative = Path(parent).relative_to(self.origin)
             yield from ((relative / name).as_posix() for name in names)
+            yield from ((relative / name).as_posix() + "/" for name in folders)
 
     def read(self, path: str) -> bytes:
         """Return a file's bytes; called from several threads."""

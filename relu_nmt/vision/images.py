@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,9 +21,11 @@ from relu_nmt.vision.image_tables import (
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-IMAGE_SUFFIXES = frozenset(
-    (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
+IMAGE_SUFFIXES = (
+    *(".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif"),
+    *(".webp", ".ppm", ".pgm", ".tif", ".tiff"),
 )
+MOST_SHOWN = 5
 TRAIN_FOLDER = "train"
 VALID_FOLDERS = ("val", "valid", "validation", "test")
 
@@ -39,6 +41,7 @@ class ImageSet:
         labels: int64 [N], class of each image, an index into ``classes``.
         classes: names of the classes.
         num_ignored: files that are no images by their names, or hidden.
+        empty: folders beside those of the classes that hold no images.
     """
 
     store: ImageStore
@@ -47,6 +50,7 @@ class ImageSet:
     labels: np.ndarray
     classes: Sequence[str]
     num_ignored: int = 0
+    empty: Sequence[str] = ()
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -60,17 +64,39 @@ class ImageSet:
         """
         return self.store.image(self.paths[index])
 
+    @property
+    def absent(self) -> list[str]:
+        """The classes of which there are no images."""
+        counts = np.bincount(self.labels, minlength=len(self.classes))
+        return [name for name, count in zip(self.classes, counts, strict=True) if not count]
+
     def subset(self, numbers: np.ndarray, name: str) -> "ImageSet":
         """Return the images of these numbers, in this order, as a set called ``name``."""
         paths = [self.paths[number] for number in numbers]
-        return replace(self, name=name, paths=paths, labels=self.labels[numbers], num_ignored=0)
+        return replace(self, name=name, paths=paths, labels=self.labels[numbers])
+
+    def left_out(self) -> list[str]:
+        """Return in words what else was found beside the images."""
+        found = []
+        if self.num_ignored:
+            found.append(
+                f"{self.store.origin}: {self.name}: {self.num_ignored:,} other files are left out: "
+                "no image by their names, hidden, or not in a class folder"
+            )
+        if self.empty:
+            found.append(
+                f"NOTE: {self.store.origin}: no classes are made of the folders that hold no "
+                f"images in {self.name}: {some_of(self.empty)}"
+            )
+        return found
 
 
 def open_images(path: str | os.PathLike[str]) -> dict[str, ImageSet]:
     """Find the images of a folder, a zip file, a NumPy archive or parquet files.
 
     A folder or zip holds class folders (``cat/1.jpg``), or folders ``train`` and ``val`` (also
-    ``valid``, ``validation``, ``test``) that hold them. Classes are numbered in alphabetical order,
+    ``valid``, ``validation``, ``test``) that hold them; they may lie in a folder around all of
+    them, as in a zip file of a folder. Classes are numbered in alphabetical order,
     and so are images; so a folder and a zip of it are the same. The others are told of in
     :mod:`~relu_nmt.vision.image_tables`.
 
@@ -99,12 +125,54 @@ def open_images(path: str | os.PathLike[str]) -> dict[str, ImageSet]:
     if source.suffix == ARRAY_SUFFIX or is_table(source):
         return _tables(source)
     tree = FileTree(source)
-    files = sorted(tree.paths())
-    tops = {file.partition("/")[0] for file in files}
-    if TRAIN_FOLDER not in tops:
-        return {source.stem: _image_set(tree, source.stem, files, "")}
-    names = [TRAIN_FOLDER, *(name for name in VALID_FOLDERS if name in tops)]
-    return {name: _image_set(tree, name, files, f"{name}/") for name in names}
+    paths = sorted(tree.paths())
+    root = _folder_of_classes(paths, "")
+    names = _parts(paths, root)
+    if not names:
+        return {source.stem: _image_set(tree, source.stem, paths, "")}
+    return {name: _image_set(tree, name, paths, f"{root}{name}/") for name in names}
+
+
+def _is_hidden(path: str) -> bool:
+    # macOS puts "._1.jpg" beside 1.jpg into zip files, or all of them into __MACOSX; Jupyter
+    # copies into hidden folders.
+    return any(part.startswith(".") or part == "__MACOSX" for part in path.split("/"))
+
+
+def _images_below(paths: Sequence[str], prefix: str) -> list[list[str]]:
+    """Return the parts of the paths of images in folders below ``prefix``."""
+    return [
+        path[len(prefix) :].split("/")
+        for path in paths
+        if path.startswith(prefix)
+        and "/" in path[len(prefix) :]
+        and PurePosixPath(path).suffix.lower() in IMAGE_SUFFIXES
+        and not _is_hidden(path[len(prefix) :])
+    ]
+
+
+def _folder_of_classes(paths: Sequence[str], prefix: str) -> str:
+    """Return the prefix of the folder that holds class folders, or train and val.
+
+    It is ``prefix``, or an only folder in it that holds folders and no image of its own.
+    """
+    images = _images_below(paths, prefix)
+    tops = {parts[0] for parts in images}
+    if len(tops) != 1 or TRAIN_FOLDER in tops or any(len(parts) == 2 for parts in images):
+        return prefix
+    return _folder_of_classes(paths, f"{prefix}{tops.pop()}/")
+
+
+def _parts(paths: Sequence[str], root: str) -> list[str]:
+    """Return the names of the folders train, val and so on; none if there is no train.
+
+    Alone, and with images of its own, it is a class of that name.
+    """
+    images = _images_below(paths, root)
+    tops = {path[len(root) :].partition("/")[0] for path in paths if path.startswith(root)}
+    others = [name for name in VALID_FOLDERS if name in tops]
+    is_part = others or any(parts[0] == TRAIN_FOLDER and len(parts) > 2 for parts in images)
+    return [TRAIN_FOLDER, *others] if TRAIN_FOLDER in tops and is_part else []
 
 
 def _tables(source: Path) -> dict[str, ImageSet]:
@@ -119,31 +187,31 @@ def _tables(source: Path) -> dict[str, ImageSet]:
     return {name: sets[name] for name in order if name in sets}
 
 
-def _image_set(tree: FileTree, name: str, files: Sequence[str], prefix: str) -> ImageSet:
+def _image_set(tree: FileTree, name: str, paths: Sequence[str], prefix: str) -> ImageSet:
     """Return the images below ``prefix``.
 
     Raises:
         DataError: there are fewer than two classes.
     """
-    files = [file for file in files if file.startswith(prefix)]
+    num_files = sum(path.startswith(prefix) and not path.endswith("/") for path in paths)
+    prefix = _folder_of_classes(paths, prefix)
     by_class: dict[str, list[str]] = {}
-    for file in files:
-        label, *rest = parts = file[len(prefix) :].split("/")
-        # macOS puts "._1.jpg" beside 1.jpg into zip files, Jupyter copies into hidden folders.
-        hidden = any(part.startswith(".") for part in parts)
-        if rest and not hidden and Path(file).suffix.lower() in IMAGE_SUFFIXES:
-            by_class.setdefault(label, []).append(file)
+    for label, *rest in _images_below(paths, prefix):
+        by_class.setdefault(label, []).append("/".join([prefix + label, *rest]))
+    inside = [path[len(prefix) :] for path in paths if path.startswith(prefix)]
+    folders = {path.partition("/")[0] for path in inside if "/" in path and not _is_hidden(path)}
     classes = tuple(sorted(by_class))
     if len(classes) < 2:
         found = f"only the class '{classes[0]}'" if classes else "no class"
         raise DataError(
-            f"{tree.origin}: {found} in {prefix or 'it'}; images must lie in two class folders or "
-            f"more ({prefix}cat/1.jpg, {prefix}dog/1.jpg)"
+            f"{tree.origin}: {found} in {prefix or 'it'}; images ({', '.join(IMAGE_SUFFIXES)}) "
+            f"must lie in two class folders or more ({prefix}cat/1.jpg, {prefix}dog/1.jpg)"
         )
-    paths = [path for label in classes for path in by_class[label]]
+    images = [path for label in classes for path in by_class[label]]
     counts = [len(by_class[label]) for label in classes]
     labels = np.repeat(np.arange(len(classes), dtype=np.int64), counts)
-    return ImageSet(tree, name, paths, labels, classes, len(files) - len(paths))
+    empty = tuple(sorted(folders - by_class.keys()))
+    return ImageSet(tree, name, images, labels, classes, num_files - len(images), empty)
 
 
 def with_classes_of(images: ImageSet, classes: Sequence[str], origin: str) -> ImageSet:
@@ -194,7 +262,8 @@ def hold_out(images: ImageSet, fraction: float) -> tuple[ImageSet, ImageSet]:
         held.append(generator.permutation(numbers)[:count])
     chosen = np.sort(np.concatenate(held))
     rest = np.setdiff1d(np.arange(len(images)), chosen, assume_unique=True)
-    return images.subset(rest, images.name), images.subset(chosen, "valid")
+    held_out = replace(images.subset(chosen, "valid"), num_ignored=0, empty=())
+    return images.subset(rest, images.name), held_out
 
 
 def add_set(sets: Mapping[str, ImageSet], images: ImageSet) -> dict[str, ImageSet]:
@@ -203,4 +272,10 @@ def add_set(sets: Mapping[str, ImageSet], images: ImageSet) -> dict[str, ImageSe
     while name in sets:
         number += 1
         name = f"{images.name}{number}"
-    return {**sets, name: images}
+    return {**sets, name: replace(images, name=name)}
+
+
+def some_of(names: Sequence[str]) -> str:
+    """Return names for a message, not more than fit into a line."""
+    more = f" and {len(names) - MOST_SHOWN:,} more" if len(names) > MOST_SHOWN else ""
+    return f"{', '.join(names[:MOST_SHOWN])}{more}"

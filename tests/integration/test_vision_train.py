@@ -201,6 +201,18 @@ def test_validation_sets_held_out_and_named(squares, tmp_path, capsys):
     assert "val: 30 images of 3 classes" in "\n".join(values(lines, "message"))
 
 
+def test_classes_that_are_missing_are_told(squares, tmp_path, capsys):
+    shutil.copytree(squares, tmp_path / "some")
+    shutil.rmtree(tmp_path / "some/val/red")
+    (tmp_path / "some/train/violet").mkdir()
+    _, lines = run(tmp_path / "some", f"{TINY} --max-update 1 --no-save", capsys)
+    messages = "\n".join(values(lines, "message"))
+    assert "no classes are made of the folders that hold no images in train: violet" in messages
+    assert "val: 20 images of 2 classes" in messages
+    assert f"NOTE: {tmp_path}/some: val has no images of the classes red" in messages
+    assert "train has no images" not in messages
+
+
 def test_tensorboard_has_losses_accuracy_and_attention_statistics(squares, tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -220,7 +232,7 @@ def test_tensorboard_has_losses_accuracy_and_attention_statistics(squares, tmp_p
     ("data", "flags", "message"),
     [
         ("nowhere", "", "nowhere: no such folder or file of images"),
-        ("train/red", "", "no class in it; images must lie in two class folders"),
+        ("train/red", "", "no class in it; images (.jpg, "),
         ("train", "", "no images to validate on; give --valid-data"),
         ("", "--patch-size 4x4x4", "--patch-size 4x4x4: expected one number, or height and width"),
         ("", "--arch vit_x", "--arch vit_x: expected one of vit_ti, vit_s"),

@@ -39,6 +39,48 @@ def test_train_and_val_beside_each_other(squares, tmp_path):
     assert sets["val"].paths[0] == "val/blue/0000.png"
 
 
+@pytest.mark.parametrize("around", ["photos", "my photos/photos"])
+@pytest.mark.parametrize("zipped", [False, True])
+def test_a_folder_around_all_is_looked_through(squares, tmp_path, around, zipped):
+    outer = tmp_path / "outer"
+    shutil.copytree(squares, outer / around)
+    for junk in ("__MACOSX/photos/blue/._0000.png", ".hidden/a/1.png", "notes.txt"):
+        (outer / junk).parent.mkdir(parents=True, exist_ok=True)
+        (outer / junk).write_bytes(b"junk")
+    images = only(zip_folder(outer, tmp_path / "outer.zip") if zipped else outer)
+    assert (images.name, images.classes) == ("outer", ("blue", "green", "red"))
+    assert (len(images), images.num_ignored, images.empty) == (12, 3, ())
+    assert images.paths[0] == f"{around}/blue/0000.png"
+    assert images.read(0).size == (12, 12)
+
+
+def test_so_is_one_around_train_and_val_and_one_inside_them(squares, tmp_path):
+    for place in ("train/photos", "val"):
+        shutil.copytree(squares, tmp_path / "outer/data" / place)
+    sets = open_images(tmp_path / "outer")
+    assert [(name, len(images), images.classes) for name, images in sets.items()] == [
+        ("train", 12, ("blue", "green", "red")),
+        ("val", 12, ("blue", "green", "red")),
+    ]
+
+
+def test_a_class_may_be_called_train(squares):
+    (squares / "red").rename(squares / "train")
+    assert only(squares).classes == ("blue", "green", "train")
+
+
+def test_folders_without_images_are_told(squares, tmp_path):
+    for name in ("empty", "iphone", "__MACOSX"):
+        (squares / name).mkdir()
+    (squares / "iphone/1.heic").write_bytes(b"")
+    for images in (only(squares), only(zip_folder(squares, tmp_path / "squares.zip"))):
+        assert images.classes == ("blue", "green", "red")
+        assert images.empty == ("empty", "iphone")
+        assert "hold no images in squares: empty, iphone" in images.left_out()[-1]
+        rest, held = hold_out(images, 0.25)
+        assert rest.left_out() == images.left_out() and held.left_out() == []
+
+
 def test_files_that_are_no_images_are_counted(squares):
     (squares / "blue/notes.txt").write_text("a note")
     (squares / "blue/._0000.png").write_bytes(b"")
@@ -147,7 +189,9 @@ def test_what_is_no_folder_of_images(squares, tmp_path):
     (tmp_path / "text.zip").write_text("no zip")
     with pytest.raises(DataError, match=r"text\.zip: cannot be read as a zip file"):
         open_images(tmp_path / "text.zip")
-    with pytest.raises(DataError, match="no class in it; images must lie in two class folders"):
+    with pytest.raises(
+        DataError, match=r"no class in it; images \(\.jpg, .* must lie in two class folders"
+    ):
         open_images(squares / "red")
     shutil.rmtree(squares / "red")
     shutil.rmtree(squares / "green")
@@ -160,6 +204,7 @@ def test_classes_have_the_numbers_of_the_training_images(squares, tmp_path):
     shutil.rmtree(part / "blue")
     images = with_classes_of(only(part), only(squares).classes, "theirs")
     assert images.labels.tolist() == [1, 1, 2, 2]
+    assert images.absent == ["blue"]
     (part / "red").rename(part / "violet")
     with pytest.raises(DataError, match="'violet' of part is not among the 3 classes of theirs"):
         with_classes_of(only(part), only(squares).classes, "theirs")
