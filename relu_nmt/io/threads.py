@@ -1,7 +1,8 @@
 """How many threads compute, and how they wait for each other."""
 
 import os
-from collections.abc import Mapping, MutableMapping
+import time
+from collections.abc import Callable, Mapping, MutableMapping
 from pathlib import Path
 
 from relu_nmt.io.worker_pool import available_cores
@@ -14,6 +15,10 @@ their cores where these are shared: 30 products [320, 256] [256, 1024] by 4 thre
 beside 20 busy processes, took more than 40 s; with 10,000 turns 1.9 s or more than 40 s, and with
 1,000 turns 0.7 to 1.9 s."""
 LOAD_FILE = "/proc/loadavg"
+OWN_TASKS = "/proc/self/task"
+LOOKS = 5
+BETWEEN_LOOKS = 0.02
+"""Seconds; a machine that is not crowded is looked at once."""
 
 
 def choose_threads(environment: MutableMapping[str, str] = os.environ) -> None:
@@ -29,27 +34,56 @@ def choose_threads(environment: MutableMapping[str, str] = os.environ) -> None:
         environment["GOMP_SPINCOUNT"] = SPIN_COUNT
 
 
+def other_threads(load_file: str = LOAD_FILE, own_tasks: str = OWN_TASKS) -> int | None:
+    """Return how many threads of other processes run on the machine now; None: nobody knows.
+
+    Args:
+        load_file: whose fourth word tells how many threads run.
+        own_tasks: a folder for each thread of this process. Those that run do not count: NumPy's
+            wait for work with full effort for a moment after it is imported.
+    """
+    try:
+        running = int(Path(load_file).read_text("ascii").split()[3].split("/")[0])
+        own = 0
+        for file in Path(own_tasks).glob("*/stat"):
+            _, _, after_name = file.read_text("utf-8", "replace").rpartition(")")
+            own += after_name.split()[0] == "R"
+    except (OSError, ValueError, IndexError):
+        return None
+    return max(0, running - max(1, own))
+
+
 def crowding_note(
     environment: Mapping[str, str] = os.environ,
     cores: int | None = os.cpu_count(),
-    load_file: str = LOAD_FILE,
+    look: Callable[[], int | None] = other_threads,
 ) -> str:
     """Return a warning if others compute on the cores that the threads need; else nothing.
+
+    Others are those that are there in each of several looks: in one alone may be a command that is
+    just ending, or the system at work.
 
     Args:
         environment: its variables, which tell the number of threads.
         cores: of the machine; None: nobody knows.
-        load_file: whose fourth word tells how many threads run on the machine, with this one.
+        look: returns how many threads of others run now; None: nobody knows.
     """
     try:
         threads = int(environment[THREADS])
-        others = int(Path(load_file).read_text("ascii").split()[3].split("/")[0]) - 1
-    except (OSError, KeyError, ValueError, IndexError):
+    except (KeyError, ValueError):
         return ""
-    if cores is None or threads == 1 or others + threads <= cores:
+    if cores is None or threads == 1:
         return ""
+    others = look() or 0
+    for _ in range(1, LOOKS):
+        if others + threads > cores:
+            time.sleep(BETWEEN_LOOKS)
+            others = min(others, look() or 0)
+    if others + threads <= cores:
+        return ""
+    what = "1 other thread runs" if others == 1 else f"{others} other threads run"
     return (
-        f"NOTE: {others} other threads run on the {cores} cores of this machine, and the {threads} "
+        f"NOTE: {what} on the {cores} cores of this machine, and the {threads} "
         f"of this command would wait for each other; {THREADS}={max(1, cores - others)} may be "
         "faster"
     )

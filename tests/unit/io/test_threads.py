@@ -2,7 +2,7 @@
 
 import pytest
 
-from relu_nmt.io.threads import choose_threads, crowding_note
+from relu_nmt.io.threads import choose_threads, crowding_note, other_threads
 from relu_nmt.io.worker_pool import available_cores
 
 
@@ -23,18 +23,45 @@ def test_what_the_user_has_chosen_stays(chosen):
 
 
 @pytest.mark.parametrize(
-    ("threads", "running", "advice"),
-    [("4", 1, None), ("4", 3, 2), ("4", 24, 1), ("1", 24, None), ("2", 3, None)],
+    ("threads", "others", "advice"),
+    [("4", 0, None), ("4", 2, 2), ("4", 23, 1), ("1", 23, None), ("2", 2, None)],
 )
-def test_a_crowded_machine_is_told_of(tmp_path, threads, running, advice):
-    load = tmp_path / "loadavg"
-    load.write_text(f"0.10 0.20 0.30 {running}/195 4711\n")
-    note = crowding_note({"OMP_NUM_THREADS": threads}, 4, str(load))
+def test_a_crowded_machine_is_told_of(threads, others, advice):
+    note = crowding_note({"OMP_NUM_THREADS": threads}, 4, lambda: others)
     assert (f"OMP_NUM_THREADS={advice} may be faster" in note) if advice else note == ""
 
 
-def test_a_system_that_does_not_tell_is_told_nothing(tmp_path):
-    assert crowding_note({"OMP_NUM_THREADS": "4"}, 4, str(tmp_path / "absent")) == ""
+@pytest.mark.parametrize("found", [[2, 2, 0], [0], [3, 1, 3, 3, 0], [3, 3, 3, 3, 0], [2, None]])
+def test_threads_that_end_at_once_are_no_crowd(found):
+    looks = iter(found)
+    assert crowding_note({"OMP_NUM_THREADS": "4"}, 4, lambda: next(looks)) == ""
+    assert next(looks, None) is None  # an idle machine is looked at once
+
+
+def test_those_that_are_always_there_are_counted():
+    looks = iter([9, 3, 2, 7, 5])
+    note = crowding_note({"OMP_NUM_THREADS": "4"}, 4, lambda: next(looks))
+    assert note.startswith("NOTE: 2 other threads run on the 4 cores")
+
+
+def test_threads_of_this_process_are_no_others(tmp_path):
+    load = tmp_path / "loadavg"
+    load.write_text("0.10 0.20 0.30 5/195 4711\n")
+    for number, stat in enumerate(("R", "R", "S")):
+        (tmp_path / f"task/{number}").mkdir(parents=True)
+        (tmp_path / f"task/{number}/stat").write_text(f"{number} (a (b) R) {stat} 1 1")
+    assert other_threads(str(load), str(tmp_path / "task")) == 3
+    assert other_threads(str(load), str(tmp_path / "absent")) == 4
+    assert other_threads(str(tmp_path / "absent")) is None
+
+
+def test_this_system_tells_of_its_threads_or_nothing():
+    found = other_threads()
+    assert found is None or found >= 0
+
+
+def test_a_system_that_does_not_tell_is_told_nothing():
+    assert crowding_note({"OMP_NUM_THREADS": "4"}, 4, lambda: None) == ""
 
 
 @pytest.mark.parametrize(
