@@ -49,9 +49,8 @@ def evaluation_sets(paths: tuple[str, ...]) -> dict[str, ImageSet]:
 
 def say_left_out(sets: Iterable[ImageSet]) -> None:
     """Print on standard error what lies beside the images of sets and is none of them."""
-    for images in sets:
-        for text in images.left_out():
-            print(text, file=sys.stderr)
+    for text in dict.fromkeys(text for images in sets for text in images.left_out()):
+        print(text, file=sys.stderr)
 
 
 def loaded(
