@@ -168,13 +168,23 @@ class Points:
         equation: the equation.
         side: points along each of the two axes.
         device: where they are.
+        dtype: of their numbers, and so the model's.
     """
 
-    def __init__(self, equation: Equation, side: int, device: str = "cpu") -> None:
+    def __init__(
+        self,
+        equation: Equation,
+        side: int,
+        device: str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
         self.equation = equation
-        x, t = (torch.linspace(0, end, side, device=device) for end in (LARGEST_X, LARGEST_T))
+        x, t = (
+            torch.linspace(0, end, side, device=device, dtype=dtype)
+            for end in (LARGEST_X, LARGEST_T)
+        )
         grid_x, grid_t = torch.meshgrid(x, t, indexing="ij")
-        later = STEP * torch.arange(STEPS, device=device)[:, None]
+        later = STEP * torch.arange(STEPS, device=device, dtype=dtype)[:, None]
         self.x, self.t = _sequences(grid_x), _sequences(grid_t) + later
         self.start_x, self.start_t = _sequences(x), _sequences(torch.zeros_like(x)) + later
         self.first, self.last = _sequences(torch.zeros_like(t)), _sequences(0 * t + LARGEST_X)

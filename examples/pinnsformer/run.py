@@ -70,6 +70,11 @@ class RunSettings:
     test_points: int = option(51, "test points along each axis", least=2, metavar="N")
     steps: int = option(30, "steps of L-BFGS, of up to 20 iterations each", least=1, metavar="N")
     seed: int = option(1, "draws the weights", metavar="N")
+    double: bool = option(
+        False,
+        "compute in float64, in twice the time; also to go on where float32's rounding keeps the "
+        "line search from a lower loss",
+    )
     cpu: bool = option(False, "use the CPU even if there is a GPU")
     threads: int = option(1, "CPU threads", least=1, metavar="N")
     save_interval: int = option(10, "save every N steps", least=1, metavar="N")
@@ -96,9 +101,13 @@ class EquationTraining:
         )
         self.device = "cpu" if settings.cpu or not torch.cuda.is_available() else "cuda"
         torch.manual_seed(settings.seed)
-        self.model = PinnsFormer(attention, settings.cross_attention or attention).to(self.device)
-        self.points = Points(EQUATIONS[equation], settings.points, self.device)
-        self.test_points = Points(EQUATIONS[equation], settings.test_points, self.device)
+        dtype = torch.float64 if settings.double else torch.float32
+        model = PinnsFormer(attention, settings.cross_attention or attention)
+        self.model = model.to(self.device, dtype)
+        self.points, self.test_points = (
+            Points(EQUATIONS[equation], side, self.device, dtype)
+            for side in (settings.points, settings.test_points)
+        )
         self.optimizer = torch.optim.LBFGS(self.model.parameters(), line_search_fn="strong_wolfe")
         self.results: dict[str, Any] = {
             "equation": equation,
@@ -141,7 +150,8 @@ class EquationTraining:
         self.folder.mkdir(parents=True, exist_ok=True)
         course = self.results["course"]
         last = course[-1]["loss"] if course else None
-        self.results |= {"loss": last, **self.test_points.errors(self.model)}
+        errors = self.test_points.errors(self.model)
+        self.results |= {"double": self.settings.double, "loss": last, **errors}
         state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
         with safe_writer(self.folder / CHECKPOINT) as file:
             torch.save({**state, "results": self.results}, file)

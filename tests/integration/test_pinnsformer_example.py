@@ -50,7 +50,7 @@ class Exact(torch.nn.Module):
 @pytest.mark.parametrize("name", ["convection", "reaction"])
 def test_the_solution_fulfils_its_equation_and_others_do_not(example, name):
     equation = example.EQUATIONS[name]
-    points = in_float64(example.Points(equation, 21))
+    points = example.Points(equation, 21, dtype=torch.float64)
     losses = points.losses(Exact(equation))
     assert losses["residual"] < 1e-15 and losses["initial"] < 1e-12
     # The bump of the reaction is 3e-4 at both ends, where its slopes differ in sign only.
@@ -63,15 +63,6 @@ def test_the_solution_fulfils_its_equation_and_others_do_not(example, name):
     torch.testing.assert_close(points.t[0].flatten(), torch.arange(5).double() * 1e-4)
 
 
-def in_float64(points):
-    for name, value in vars(points).items():
-        if isinstance(value, torch.Tensor):
-            setattr(points, name, value.double())
-    steps = 1e-4 * torch.arange(5)[:, None].double()
-    points.t, points.start_t = points.t[:, :1] + steps, points.start_t[:, :1] + steps
-    return points
-
-
 @pytest.mark.parametrize("name", attentions.names())
 def test_the_gradient_of_the_loss_is_its_slope_with_every_attention(example, name):
     able = attentions.get(name).capabilities
@@ -79,7 +70,7 @@ def test_the_gradient_of_the_loss_is_its_slope_with_every_attention(example, nam
         return
     torch.manual_seed(0)
     model = example.PinnsFormer(name, name if able.cross else "softmax").double().eval()
-    points = in_float64(example.Points(example.EQUATIONS["convection"], 3))
+    points = example.Points(example.EQUATIONS["convection"], 3, dtype=torch.float64)
     parameters = [p for n, p in model.named_parameters() if ".attention." in n]
     directions = [torch.randn_like(p) for p in parameters]
 
@@ -144,6 +135,24 @@ def test_a_training_that_was_stopped_goes_on_as_if_it_had_not_been(example, tmp_
     capsys.readouterr()
     assert command(example, tmp_path / "parts", "--seed", "2") == 2
     assert "made with seed 1, not 2; choose another --out" in capsys.readouterr().err
+
+
+def test_a_training_goes_on_in_float64(example, tmp_path):
+    found = {}
+    for name, flags in (("single", []), ("double", ["--double"])):
+        assert command(example, tmp_path / name, "--steps", "1") == 0
+        assert command(example, tmp_path / name, "--steps", "2", *flags) == 0
+        folder = tmp_path / name / "reaction" / "softmax"
+        found[name] = json.loads((folder / "results.json").read_text())
+    assert [own["double"] for own in found.values()] == [False, True]
+    single, double = (own["course"] for own in found.values())
+    assert single[0] == double[0]
+    assert double[1]["loss"] == pytest.approx(single[1]["loss"], rel=0.05)
+    assert double[1]["loss"] != single[1]["loss"]
+    state = torch.load(folder / "checkpoint.pt", weights_only=True)
+    [memory] = state["optimizer"]["state"].values()
+    numbers = [*state["model"].values(), memory["d"], *memory["old_dirs"], *memory["old_stps"]]
+    assert {x.dtype for x in numbers} == {torch.float64}
 
 
 def test_published_numbers_are_of_one_attention_for_encoder_and_decoder(example, tmp_path):
