@@ -123,6 +123,8 @@ class EquationTraining:
 
     def run(self) -> None:
         """Train up to the last step; the results are written at each checkpoint."""
+        if self.results["steps"]:
+            print(f"{self.folder}: go on from step {self.results['steps']}", flush=True)
         while self.results["steps"] < self.settings.steps and not self.results["diverged"]:
             started = time.monotonic()
             self.optimizer.step(self._closure)
@@ -179,7 +181,6 @@ class EquationTraining:
         except Exception as error:  # damaged files raise errors of many kinds
             [reason, *_] = str(error).splitlines() or [type(error).__name__]
             raise CheckpointError(f"{path}: damaged ({reason}); remove it") from error
-        print(f"{self.folder}: go on from step {self.results['steps']}")
 
 
 def finite(value: Any) -> Any:

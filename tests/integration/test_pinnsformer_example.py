@@ -111,7 +111,9 @@ def command(example, out, *flags):
 def test_a_training_that_was_stopped_goes_on_as_if_it_had_not_been(example, tmp_path, capsys):
     assert command(example, tmp_path / "whole", "--steps", "2", "--save-interval", "1") == 0
     assert command(example, tmp_path / "parts", "--steps", "1") == 0
+    capsys.readouterr()
     assert command(example, tmp_path / "parts", "--steps", "2") == 0
+    assert capsys.readouterr().out.count("softmax: go on from step 1\n") == 1
     place = Path("reaction/softmax")
     states = [
         torch.load(tmp_path / name / place / "checkpoint.pt", weights_only=True)
