@@ -332,8 +332,9 @@ def build_attention(
     if missing and not getattr(able, missing):
         names = attentions.names()
         others = [n for n in names if getattr(attentions.get(n).capabilities, missing)]
+        # Named by what is to be set, as the other slots may keep it.
         raise ConfigError(
-            f"{flag} {spec.name}: it has no {missing} form"
+            f"--{slot}-attention {spec.name}: it has no {missing} form"
             + (f", since {able.reason}" if able.reason else "")
             + f"; choose one of {', '.join(others)}"
         )

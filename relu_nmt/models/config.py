@@ -163,6 +163,10 @@ class TransformerConfig(TransformerOptions):
         """Return the attention of the slot ``encoder``, ``decoder`` or ``cross``."""
         return getattr(self, f"{slot}_attention") or self.attention
 
+    def attention_flag_of(self, slot: str) -> str:
+        """Return the flag that has named the attention of a slot."""
+        return f"--{slot}-attention" if getattr(self, f"{slot}_attention") else "--attention"
+
     def max_positions_of(self, side: str) -> int:
         """Return how many positions the side ``encoder`` or ``decoder`` learns, if it does."""
         which = {"encoder": "source", "decoder": "target"}[side]

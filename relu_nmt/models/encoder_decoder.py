@@ -544,8 +544,8 @@ def _attention(config: TransformerConfig, slot: str, layer: int) -> Attention:
     side = "encoder" if slot == "encoder" else "decoder"
     heads = getattr(config, f"{side}_attention_heads")
     head_dim = getattr(config, f"{side}_embed_dim") // heads
-    spec = AttentionSpec.parse(config.attention_of(slot))
-    return build_attention(spec, slot, layer, heads, head_dim, config.attention_dropout)
+    spec, flag = AttentionSpec.parse(config.attention_of(slot)), config.attention_flag_of(slot)
+    return build_attention(spec, slot, layer, heads, head_dim, config.attention_dropout, flag)
 
 
 def _position_scheme(config: TransformerConfig, side: str) -> PositionScheme:
@@ -554,8 +554,9 @@ def _position_scheme(config: TransformerConfig, side: str) -> PositionScheme:
     if not able.scores and any(kind.needs_scores for kind in kinds_of(names)):
         without = [n for n in position_schemes.names() if not position_schemes.get(n).needs_scores]
         raise ConfigError(
-            f"--{side}-positions {names} acts on attention scores, which --{side}-attention "
-            f"{attention} does not compute; choose {', '.join(without)} or another attention"
+            f"--{side}-positions {names} acts on attention scores, which "
+            f"{config.attention_flag_of(side)} {attention} does not compute; choose "
+            f"{', '.join(without)} or another attention"
         )
     which = {"encoder": "source", "decoder": "target"}[side]
     place = PositionConfig(

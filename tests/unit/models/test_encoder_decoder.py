@@ -207,3 +207,17 @@ def test_making_a_model_imports_no_sympy():
         "sys.exit(not had and 'sympy' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "changes, flag",
+    [
+        ({"attention": "reluformer:gama=2"}, "--attention reluformer"),
+        ({"cross_attention": "reluformer:gama=2"}, "--cross-attention reluformer"),
+        ({"attention": "linear", "positions": "alibi"}, ".*--attention linear"),
+    ],
+)
+def test_a_mistake_in_an_attention_names_the_flag_that_was_typed(changes, flag):
+    config = TransformerConfig(encoder_layers=1, decoder_layers=1, **changes)
+    with pytest.raises(ConfigError, match=f"^{flag}"):
+        EncoderDecoder(config, 9, 9, pad_index=1)
