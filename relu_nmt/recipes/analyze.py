@@ -60,8 +60,8 @@ def run(settings: Settings, *, progress: bool = True) -> AnalysisResult:
             be read, or a file cannot be written.
     """
     page = Path(settings.output)
-    check_writable("--output", settings.output)
     paths = settings.models.path
+    check_writable("--output", settings.output, [*paths, *settings.log])
     names = list(settings.models.names) or distinct_names(paths)
     courses = _courses(settings, names)
     with hidden_progress(settings.sentences.no_progress_bar or not progress):

@@ -35,9 +35,8 @@ def run(settings: Settings, *, progress: bool = True) -> AverageResult:
 
     Raises:
         CheckpointError: a checkpoint is missing, damaged or of another model.
-        DataError: the new one cannot be written.
+        DataError: the new one cannot be written, or is one of them.
     """
-    check_writable("--output", settings.output)
     inputs = [Path(path) for path in settings.inputs]
     for count, pattern in (
         (settings.num_epoch_checkpoints, BY_EPOCHS),
@@ -45,6 +44,7 @@ def run(settings: Settings, *, progress: bool = True) -> AverageResult:
     ):
         if count is not None:
             inputs = _last_checkpoints(inputs[0], count, pattern, settings.checkpoint_upper_bound)
+    check_writable("--output", settings.output, inputs)
     if progress:
         print(f"averaging {len(inputs)}: {', '.join(map(str, inputs))}")
     save_checkpoint(settings.output, average_checkpoints(inputs))

@@ -23,19 +23,15 @@ def run(settings: Settings, *, progress: bool = True) -> Path:
 
     Raises:
         CheckpointError: the checkpoint is damaged, or the form has no such model.
-        ConfigError: the output is there already, or has a wrong name.
-        DataError: the output cannot be written.
+        ConfigError: the output is a folder that is there already, or has a wrong name.
+        DataError: the output cannot be written, or is the checkpoint itself.
         MissingExtraError: the form needs a package that is not installed.
     """
     output = Path(settings.output)
     if settings.to == "checkpoint":
-        output = output_path(settings.output)
+        # Training could not go on from the checkpoint itself any more.
+        output = output_path(settings.output, [settings.checkpoint])
         checkpoint = load_checkpoint(settings.checkpoint)
-        if output.exists() and output.samefile(settings.checkpoint):
-            raise ConfigError(
-                f"--output {output}: is the checkpoint itself, from which training could not go on "
-                "any more; give another name"
-            )
         checkpoint.metadata.pop("training_state", None)
         save_checkpoint(output, checkpoint)
     elif settings.to == "ctranslate2":

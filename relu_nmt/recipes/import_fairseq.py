@@ -1,6 +1,7 @@
 """Make a checkpoint of a transformer that fairseq trained."""
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ def run(settings: Settings, *, progress: bool = True) -> Path:
         CheckpointError: the file is damaged or another, or there is no such model here.
         DataError: a dictionary or a subword model is missing or damaged.
     """
-    output = output_path(settings.output)
+    output = output_path(settings.output, [settings.checkpoint])
     theirs, tensors = read_fairseq(settings.checkpoint)
     task = TranslationTask.from_data_folder(
         settings.data, theirs.get("source_lang"), theirs.get("target_lang")
@@ -53,16 +54,20 @@ def run(settings: Settings, *, progress: bool = True) -> Path:
     return output
 
 
-def output_path(text: str) -> Path:
+def output_path(text: str, inputs: Iterable[str | os.PathLike[str]]) -> Path:
     """Return where a checkpoint goes.
+
+    Args:
+        text: what ``--output`` says.
+        inputs: files that are read.
 
     Raises:
         ConfigError: it has another ending than those of checkpoints.
-        DataError: it cannot be written.
+        DataError: it cannot be written, or is one of the inputs.
     """
     if not text.endswith(SUFFIX):
         raise ConfigError(f"--output {text}: give the name of a checkpoint, ending in {SUFFIX}")
-    check_writable("--output", text)
+    check_writable("--output", text, inputs)
     return Path(text)
 
 

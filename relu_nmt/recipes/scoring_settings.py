@@ -234,6 +234,16 @@ class ScoreSettings:
         elif COMET in self.texts.metrics:
             _refuse(self.segments, "not with --metrics comet, which is of single lines")
 
+    @property
+    def inputs(self) -> list[str]:
+        """The files that are read."""
+        texts, segments, contrasts = self.texts, self.segments, self.contrasts
+        counts = (segments.documents, segments.sys_documents, segments.baseline_documents)
+        named = (texts.sys, *texts.ref.split(","), texts.src, segments.baseline, *counts)
+        return [
+            path for path in (*named, contrasts.contrastive, *contrasts.path.split(":")) if path
+        ]
+
 
 def _refuse(options: Any, reason: str) -> None:
     """Refuse flags that would have no effect.

@@ -211,9 +211,10 @@ class TranslateSplitSettings:
         return self.search.of_kind(documents=self.documents.max_doc_tokens is not None)
 
     def _refuse_same_file(self) -> None:
-        """See that no file would overwrite another."""
+        """See that no file would overwrite another, or a checkpoint."""
         flags: dict[Path, str] = {}
         for flag, file in (
+            *(("--path", checkpoint) for checkpoint in self.model.path.split(":")),
             ("--results-path", self.split.results_file),
             ("--output", self.documents.output),
             ("--results", self.documents.results),

@@ -49,3 +49,45 @@ def test_commands_know_it_before_they_read_anything(command, words, flag, tmp_pa
     assert main([*words, flag, str(pipe)]) == 2
     assert f"{flag} {pipe}: is no plain file" in capsys.readouterr().err
     assert pipe.is_fifo()
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "flag", "name"),
+    [
+        ("score", "--sys other --ref other,input", "--results", "input"),
+        ("score", "--contrastive other --path other:input", "--results", "input"),
+        ("average", "--inputs other model.safetensors", "--output", "model.safetensors"),
+        ("convert", "model.safetensors", "--output", "model.safetensors"),
+        (
+            "import_fairseq",
+            "model.safetensors --data other --trust-pickle",
+            "--output",
+            "model.safetensors",
+        ),
+        ("import_marian", ".", "--output", "model.safetensors"),
+        ("analyze", "--log other input", "--output", "input"),
+    ],
+)
+@pytest.mark.parametrize("is_linked", [False, True])
+def test_what_is_read_is_not_written_over(
+    command, words, flag, name, is_linked, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    for path in ("other", name):
+        (tmp_path / path).write_text("valuable")
+    output = name
+    if is_linked:  # as checkpoint_best and checkpoint_last are
+        output = "linked.safetensors"
+        os.link(name, output)
+    main = import_module(f"relu_nmt.cli.{command}").main
+    assert main([*words.split(), flag, output]) == 2
+    assert f"{flag} {output}: is a file that is read, and would be lost" in capsys.readouterr().err
+    assert (tmp_path / name).read_text() == "valuable"
+
+
+def test_the_name_of_a_models_weights_is_theirs(tmp_path, capsys):
+    """Beside a pytorch_model.bin, a model.safetensors would be read instead of it."""
+    (tmp_path / "pytorch_model.bin").touch()
+    main = import_module("relu_nmt.cli.import_marian").main
+    assert main([str(tmp_path), "--output", str(tmp_path / "model.safetensors")]) == 2
+    assert "is a file that is read" in capsys.readouterr().err

@@ -14,6 +14,7 @@ def test_no_file_overwrites_another():
         ({"output": "a"}, {"results": "./a"}, "--output and --results"),
         ({"results": "a"}, {"attention_stats": "b/../a"}, "--results and --attention-stats"),
         ({"attention_stats": "a"}, {"memory_stats": "./a"}, "--attention-stats and --memory-stats"),
+        ({"output": "./model"}, {}, "--path and --output"),
         ({"results_path": "a"}, {"output": "a/generate-test.txt"}, "--results-path and --output"),
         (
             {"results_path": "a", "num_shards": 2, "gen_subset": "valid"},
