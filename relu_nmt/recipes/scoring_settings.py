@@ -18,6 +18,7 @@ from relu_nmt.evaluation.buckets import (
 from relu_nmt.evaluation.significance import DEFAULT_SAMPLES
 
 COMET = "comet"
+TOKENIZER = "13a"
 COMET_MODEL = "Unbabel/wmt22-comet-da"
 
 
@@ -45,7 +46,7 @@ class ScoreOptions:
     order: int = option(4, "longest n-gram of BLEU", flags=("-o",), metavar="N", least=1, most=100)
     ignore_case: bool = option(False, "ignore case")
     tokenize: str = option(
-        "13a",
+        TOKENIZER,
         "sacreBLEU's tokeniser: 13a, intl, char, zh, none...; compound: none, but hyphenated words "
         "are split, for tokenised text of WMT14 English-German",
         metavar="NAME",
@@ -233,6 +234,17 @@ class ScoreSettings:
             _refuse(self.segments, "not with --sentence-bleu")
         elif COMET in self.texts.metrics:
             _refuse(self.segments, "not with --metrics comet, which is of single lines")
+        tokenize, counts = self.texts.tokenize, self.segments.length_buckets
+        if tokenize != TOKENIZER and "bleu" not in self.texts.metrics and not counts:
+            raise ConfigError(
+                f"--tokenize {tokenize} does nothing without --metrics bleu or --length-buckets; "
+                "leave it out"
+            )
+        if self.inputs.count("-") > 1:
+            raise ConfigError(
+                "- is standard input, which is read once; give files for all but one of --sys "
+                "(- by default), --ref, --src and --baseline"
+            )
 
     @property
     def inputs(self) -> list[str]:
