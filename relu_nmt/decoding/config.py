@@ -89,6 +89,7 @@ class SearchOptions(BatchSizeOptions):
     sampling_topp: float = option(
         -1.0,
         "draw from the fewest tokens whose probabilities sum to p; -1 from all",
+        least=-1,
         most=1,
         needs="sampling",
         metavar="P",
@@ -99,6 +100,7 @@ class SearchOptions(BatchSizeOptions):
     diverse_beam_groups: int = option(
         -1,
         "number of groups of diverse beam search; -1 is plain beam search",
+        least=-1,
         metavar="N",
         needs=SEARCHED,
     )

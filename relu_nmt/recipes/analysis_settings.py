@@ -27,26 +27,32 @@ class AnalyzedModelOptions(PrecisionOptions):
         metavar="NAME,NAME,...",
         needs="path",
     )
-    bf16: bool = like(ModelOptions, "bf16", False)
+    cpu: bool = like(PrecisionOptions, "cpu", False, needs="path")
+    bf16: bool = like(ModelOptions, "bf16", False, needs="path")
+    fp16: bool = like(PrecisionOptions, "fp16", False, needs="path")
 
 
 @settings
 class AnalyzedDataOptions(SubsetOptions, ProgressBarOptions):
     """Which sentences they are shown, and which of these are drawn."""
 
-    gen_subset: str = like(SubsetOptions, "gen_subset", "test", "split to analyse: test, valid...")
+    gen_subset: str = like(
+        SubsetOptions, "gen_subset", "test", "split to analyse: test, valid...", needs="path"
+    )
     max_doc_tokens: int | None = like(
         DocumentConfig,
         "max_doc_tokens",
         None,
         "analyse documents: join their consecutive sentences as in training, up to N tokens, "
         f"</s> included ({SINGLE_SENTENCES}, the default: single sentences)",
+        needs="path",
     )
     sample: int = option(
         200,
         "take N sentences, or groups of them, evenly spread over the split; 0: all",
         metavar="N",
         least=0,
+        needs="path",
     )
     examples: tuple[int, ...] = option(
         (0,),
@@ -54,6 +60,7 @@ class AnalyzedDataOptions(SubsetOptions, ProgressBarOptions):
         "in the lines of relu-nmt-generate",
         metavar="N,N,...",
         least=0,
+        needs="path",
     )
     places: tuple[str, ...] = option(
         LAST_LAYERS,
@@ -61,6 +68,7 @@ class AnalyzedDataOptions(SubsetOptions, ProgressBarOptions):
         "them, SLOT.LAYER.HEAD; LAYER from 0, -1 is the last",
         metavar="PLACE,PLACE,...",
         parse=_places,
+        needs="path",
     )
 
 

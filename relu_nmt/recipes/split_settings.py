@@ -7,6 +7,7 @@ from relu_nmt.config import REQUIRED, group, like, option, settings, to_dict
 from relu_nmt.config.shared import ProgressBarOptions, SubsetOptions
 from relu_nmt.data.groups import SEPARATORS, SINGLE_SENTENCES, DocumentConfig
 from relu_nmt.decoding.config import (
+    SEARCHED,
     CommandSearch,
     DocumentGenerationConfig,
     GenerationConfig,
@@ -16,6 +17,9 @@ from relu_nmt.decoding.config import (
 from relu_nmt.errors import ConfigError
 from relu_nmt.evaluation.bleu import ScoringConfig
 from relu_nmt.recipes.translation_settings import ModelOptions
+
+PRINTED = ("quiet", False)
+"""What options of the lines of a translation need: that there are some."""
 
 
 @settings
@@ -132,6 +136,10 @@ class SplitSearchOptions(SearchOptions):
         f"{GenerationConfig.max_len_b}, of documents {DocumentGenerationConfig.max_len_b})",
     )
     workers: int = like(CommandSearch, "workers", 0)
+    nbest: int = like(SearchOptions, "nbest", 1, needs=[SEARCHED, PRINTED])
+    print_alignment: str | None = like(
+        SearchOptions, "print_alignment", None, needs=[SEARCHED, PRINTED]
+    )
 
     def of_kind(self, documents: bool) -> GenerationConfig:
         """Return the settings of the search for documents, or for sentences.
@@ -167,6 +175,7 @@ class AttentionOptions:
         metavar="SLOT.LAYER[.HEAD]",
         parse=lambda text: str(AttentionPlace.parse(text)),
         bare="cross.-1",
+        needs=PRINTED,
     )
 
 

@@ -252,10 +252,15 @@ class TranslateLinesSettings:
     """See :class:`TranslateDocumentsSettings`."""
 
     def check(self) -> None:
-        """Refuse what needs references, and terms that the search cannot force."""
+        """Refuse what needs references, what is not printed, and terms that cannot be forced."""
         refuse_references(self.search)
         if self.lines.constraints:
             self.search.check_terms()
+        if self.search.print_alignment is not None and self.lines.format == "text":
+            raise ConfigError(
+                "--print-alignment does nothing with --format text; it needs --format fairseq or "
+                "json"
+            )
 
 
 def refuse_references(config: GenerationConfig) -> None:

@@ -243,6 +243,17 @@ def test_logs_alone(folder, tmp_path):
     assert len(images_of(page)) == 1
 
 
+@pytest.mark.parametrize(
+    "flags",
+    ["--gen-subset valid", "--max-doc-tokens 64", "--sample 0", "--examples 0", "--places cross.0"],
+)
+def test_what_is_of_models_is_not_for_logs_alone(folder, tmp_path, flags):
+    words = ["--log", folder / "relu/results.json", "--output", tmp_path / "curves.html"]
+    done = run_here("analyze", *words, *flags.split(), check=False)
+    assert (done.returncode, list(tmp_path.iterdir())) == (2, [])
+    assert f"{flags} does nothing without --path" in done.stderr
+
+
 def test_as_a_recipe_it_prints_nothing_and_returns_its_numbers(folder, tmp_path, capsys):
     path = checkpoints(folder, "relu")
     settings = analyze.Settings.of(

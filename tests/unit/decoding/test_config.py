@@ -66,6 +66,8 @@ def test_fairseqs_flags_and_defaults():
         ({"max_len_b": -1}, "--max-len-b -1"),
         ({"batch_size": 0}, "--batch-size 0"),
         ({"seed": -1}, "--seed -1"),
+        ({"sampling": True, "sampling_topp": -2}, "--sampling-topp -2: expected -1 to 1"),
+        ({"diverse_beam_groups": -2}, "--diverse-beam-groups -2: expected -1 or more"),
         ({"beam": 4, "diverse_beam_groups": 2, "sampling": True}, "--sampling off"),
     ],
 )

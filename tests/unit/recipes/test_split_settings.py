@@ -58,3 +58,13 @@ def test_attention_is_not_told_where_only_the_end_of_a_translation_is_kept():
         split_settings(max_doc_tokens=9, window_overlap=1, memory_stats="a")
     with pytest.raises(ConfigError, match="both print A- lines"):
         split_settings(print_attention="cross.0", print_alignment="hard")
+
+
+@pytest.mark.parametrize(
+    "given", [{"nbest": 2}, {"print_alignment": "hard"}, {"print_attention": "cross.0"}]
+)
+def test_what_is_for_printed_translations_is_not_with_quiet(given):
+    split_settings(**given)
+    flag = "--" + next(iter(given)).replace("_", "-")
+    with pytest.raises(ConfigError, match=f"{flag}.* does nothing with --quiet; leave one of them"):
+        split_settings(quiet=True, **given)

@@ -29,3 +29,10 @@ def test_plain_text_has_no_references():
             TranslateDocumentsSettings.of(path="model", file="-", **given)
     with pytest.raises(ConfigError, match="--nbest: each line has one translation here"):
         TranslateDocumentsSettings.of(path="model", file="-", nbest=2)
+
+
+def test_alignments_need_a_format_that_has_them():
+    for name in ("fairseq", "json"):
+        TranslateLinesSettings.of(path="model", format=name, print_alignment="hard")
+    with pytest.raises(ConfigError, match="--print-alignment does nothing with --format text"):
+        TranslateLinesSettings.of(path="model", print_alignment="hard")
