@@ -73,6 +73,7 @@ class SourceEncoder:
         banned: tuple[Term, ...] = (),
         forced: Iterable[Iterable[str]] | None = None,
         ordered: bool = True,
+        numbers: Iterable[int] | None = None,
     ) -> list[SourceSentence]:
         """Return lines as token ids.
 
@@ -82,6 +83,7 @@ class SourceEncoder:
             banned: what none may have, by :meth:`banned_ids`.
             forced: terms that the translation of each must have.
             ordered: whether in this order.
+            numbers: of the lines, for messages; by default from 1.
 
         Raises:
             DataError: a list is one text or has not one entry for each line, the model cannot
@@ -93,10 +95,14 @@ class SourceEncoder:
         for name, given in (("prefixes", beginnings), ("lists of forced terms", terms)):
             if len(given) != len(texts):
                 raise DataError(f"{len(given)} {name}, but {len(texts)} lines; give one for each")
-        return [
-            self.sentence(text, prefix, banned, own, ordered)
-            for text, prefix, own in zip(texts, beginnings, terms, strict=True)
-        ]
+        places = range(1, len(texts) + 1) if numbers is None else numbers
+        sentences = []
+        for number, text, prefix, own in zip(places, texts, beginnings, terms, strict=True):
+            try:
+                sentences.append(self.sentence(text, prefix, banned, own, ordered))
+            except DataError as error:
+                raise DataError(f"line {number}: {error}") from error
+        return sentences
 
     def documents(
         self,
@@ -105,6 +111,7 @@ class SourceEncoder:
         banned: tuple[Term, ...] = (),
         forced: Iterable[Iterable[Iterable[str]]] | None = None,
         ordered: bool = True,
+        numbers: Sequence[Iterable[int]] | None = None,
     ) -> SourceDocuments:
         """Return the lines of documents as token ids.
 
@@ -114,6 +121,7 @@ class SourceEncoder:
             banned: as in :meth:`sentences`.
             forced: as in :meth:`sentences`, a list for each document.
             ordered: as in :meth:`sentences`.
+            numbers: as in :meth:`sentences`, for each document.
 
         Raises:
             DataError: as in :meth:`sentences`.
@@ -123,10 +131,11 @@ class SourceEncoder:
         terms = nothing if forced is None else list(forced)
         if not len(documents) == len(beginnings) == len(terms):
             raise DataError("give prefixes and forced terms as a list for each document")
+        places = nothing if numbers is None else numbers
         sentences = [
             sentence
-            for texts, own, wanted in zip(documents, beginnings, terms, strict=True)
-            for sentence in self.sentences(texts, own, banned, wanted, ordered)
+            for texts, own, wanted, lines in zip(documents, beginnings, terms, places, strict=True)
+            for sentence in self.sentences(texts, own, banned, wanted, ordered, lines)
         ]
         counts = np.array([len(lines) for lines in documents], dtype=np.int64)
         sizes = np.array([len(sentence.ids) for sentence in sentences], dtype=np.int64)

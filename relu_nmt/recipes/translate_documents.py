@@ -79,6 +79,7 @@ def run(settings: Settings, *, progress: bool = True) -> TextTranslation:
         translator.sources.banned_ids(banned),
         [[terms[i] for i in own] for own in places] if is_whole else None,
         options.constraints != "unordered",
+        [[i + 1 for i in own] for own in places] if is_whole else None,
     )
     limit = source_limit(settings.model, translator)
     too_long = _too_long(sources, limit, places, paragraphs)

@@ -109,13 +109,18 @@ def _translated(
     banned: list[str],
     progress: bool,
 ) -> Iterator[tuple[str, SourceSentence, list[Translation]]]:
-    """Yield each line, the same as the model reads it, and its translations, as lines arrive."""
+    """Yield each line, the same as the model reads it, and its translations, as lines arrive.
+
+    Raises:
+        DataError: there are not as many prefixes as lines, or one cannot be forced.
+    """
     options, done, never = settings.lines, 0, translator.sources.banned_ids(banned)
     for lines in read_buffers(file, options.input, options.buffer_size):
         own = _prefixes_of(prefixes, done, len(lines), options.prefixes)
         lines, terms = without_terms(lines, options.constraints)
         is_ordered = options.constraints != "unordered"
-        encoded = translator.sources.sentences(lines, own, never, terms, is_ordered)
+        numbers = range(done + 1, done + 1 + len(lines))
+        encoded = translator.sources.sentences(lines, own, never, terms, is_ordered, numbers)
         sources = [limit.applied(source) for source in encoded]
         longest = max(len(source.ids) for source in sources)
         label = f"translate {len(lines):,} lines of up to {longest:,} tokens"
@@ -130,6 +135,11 @@ def _translated(
         done += len(lines)
         if progress:  # what became of these lines is told before others are waited for
             sys.stdout.flush()
+    if prefixes is not None and len(prefixes) > done:
+        raise DataError(
+            f"--prefixes {options.prefixes}: {len(prefixes):,} lines, but the input has only "
+            f"{done:,}; give one for each, empty for none"
+        )
 
 
 def _prefixes_of(prefixes: list[str] | None, first: int, count: int, path: str | None) -> list[str]:

@@ -367,6 +367,10 @@ def test_interactive_begins_and_avoids_as_files_tell(folder):
     flags = ["--prefixes", folder / "prefixes"]
     done = run("interactive", *model, *flags, stdin="\n".join(lines), check=False)
     assert done.returncode == 2 and "prefixes: 1 lines, but the input has more" in done.stderr
+    (folder / "prefixes").write_text("house\n\n\nhouse\n", "utf-8")
+    done = run("interactive", *model, *flags, stdin="\n".join(lines), check=False)
+    assert done.returncode == 2 and done.stdout.split("\n") == found
+    assert "prefixes: 4 lines, but the input has only 3; give one for each" in done.stderr
 
 
 @pytest.mark.parametrize("flags", [["--constraints"], ["--constraints", "unordered"]])
@@ -387,8 +391,10 @@ def test_interactive_forces_the_terms_behind_the_tabs(folder, flags):
     assert [line[0] for line in found[3]] == list("SCHDP") and "house" in found[3][3]
     done = run("interactive", *model, *flags, "--sampling", stdin=text, check=False)
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and "--sampling:" in done.stderr
-    done = run("interactive", *model, *flags, stdin="Das Haus\n\thouse", check=False)
-    assert done.returncode == 2 and "'house' cannot be forced: the line is blank" in done.stderr
+    text, flags = "Das Haus\n\n\thouse", [*flags, "--buffer-size", 2]
+    done = run("interactive", *model, *flags, stdin=text, check=False)
+    assert done.returncode == 2
+    assert "line 3: the term 'house' cannot be forced: the line is blank" in done.stderr
 
 
 def test_interactive_draws_where_attention_looked(folder, tmp_path):

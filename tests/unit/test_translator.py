@@ -459,7 +459,7 @@ def test_terms_that_the_model_cannot_write_are_refused(translator, term):
         translator.translate(["das"], forced=[["a", term]])
     with pytest.raises(DataError, match="a list of lines is wanted, not one text"):
         translator.translate(["das"], forced=["dog"])
-    with pytest.raises(DataError, match=f"the prefix '{term}' cannot be forced: the model has no"):
+    with pytest.raises(DataError, match=f"line 2: the prefix '{term}' cannot be forced: the m"):
         translator.translate(["das", "ein"], prefixes=["", term])
 
 
