@@ -126,7 +126,8 @@ class Shortlist:
         """Read a file with what :meth:`to_text` returned.
 
         Raises:
-            DataError: it cannot be read, is empty or has symbols that the dictionaries lack.
+            DataError: it cannot be read, is empty, has symbols that the dictionaries lack, or
+                several lists of one.
         """
         lines = read_lines(path)
         if not lines:
@@ -140,6 +141,11 @@ class Shortlist:
                         f"{path}: line {number}: {symbol!r} is no symbol of the model; learn the "
                         "shortlist from the data folder that it was trained on"
                     )
+            if source.index(first) in found:  # text of the model's words reads like a shortlist
+                raise DataError(
+                    f"{path}: line {number}: a second list of {first!r}; give a file that "
+                    "relu-nmt-shortlist wrote"
+                )
             found[source.index(first)] = [target.index(each) for each in own]
         candidates = torch.zeros(len(source), max(map(len, found.values()), default=0)).long()
         for i, ids in found.items():

@@ -83,7 +83,7 @@ class ModelOptions(LanguageOptions, FairseqOptions, PrecisionOptions, AttentionB
     model_overrides: str = option(
         "{}",
         "settings of the model that go before those in its checkpoint, as JSON or as Python writes "
-        "them: {'max_source_positions': 512}",
+        "them: {'attention': 'reluformer:gamma=4'}",
         metavar="SETTINGS",
         parse=checked_by(model_overrides),
     )

@@ -182,6 +182,13 @@ def test_a_shortlist_is_written_and_read(tmp_path):
     assert read.of(torch.tensor([[5, 2]]), [25]).tolist() == [0, 1, 2, 3, 7, 9, 11, 12, 25]
 
 
+def test_a_text_of_the_models_words_is_no_shortlist(tmp_path):
+    path = tmp_path / "text"
+    path.write_text("w1 w2 w3\nw4 w5\nw6\nw4 w7\n")
+    with pytest.raises(DataError, match=r"text: line 4: a second list of 'w4'; give a file that"):
+        Shortlist.load(path, SYMBOLS, SYMBOLS)
+
+
 def test_symbols_of_another_model_are_told(tmp_path):
     path = tmp_path / "shortlist.txt"
     path.write_text("w1\nw2 w3\nw4 other\n")
