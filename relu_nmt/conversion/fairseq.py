@@ -9,6 +9,7 @@ refused. So nothing that a file names is imported or called.
 import argparse
 import os
 import re
+import warnings
 import zipfile
 from collections.abc import Mapping
 from typing import Any
@@ -100,7 +101,8 @@ def read_fairseq(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str
             for name in torch.serialization.get_unsafe_globals_in_checkpoint(path):
                 if name.partition(".")[0] in IGNORED_MODULES:
                     allowed.append((_Ignored, name))
-        with torch.serialization.safe_globals(allowed):
+        with torch.serialization.safe_globals(allowed), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # PyTorch's, of pickles of other protocols
             found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # of damaged files the unpickler raises whatever comes
         text = str(error)

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import pickle
 import sys
 import types
 from pathlib import Path
@@ -137,6 +138,13 @@ def test_what_no_model_needs_is_refused_and_not_run(is_zip, tmp_path):
     assert done.returncode == 2
     assert "it names posix.system, which no model needs" in done.stderr
     assert not (tmp_path / "harm").exists()
+
+
+def test_a_pickle_of_another_kind_is_one_line(tmp_path, recwarn):
+    path = tmp_path / "other.pt"
+    path.write_bytes(pickle.dumps({"model": Harm("true")}, protocol=4))
+    _, done = imported(path, tmp_path, check=False)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and not recwarn.list
 
 
 def changed(**settings):
