@@ -80,7 +80,7 @@ class AnalysisSettings:
         ConfigError: nothing to analyse, or settings that contradict each other.
     """
 
-    data: str | None = option(None, "data folder", positional=True)
+    data: str | None = option(None, "data folder", metavar="DATA", positional=True)
     models: AnalyzedModelOptions = group("models", AnalyzedModelOptions)
     sentences: AnalyzedDataOptions = group("sentences", AnalyzedDataOptions)
     log: tuple[str, ...] = option(

@@ -8,7 +8,9 @@ from relu_nmt.config.shared import LanguageOptions, SubsetOptions
 class ShortlistSettings(LanguageOptions, SubsetOptions):
     """What to learn a shortlist from, and how long it is."""
 
-    data: str = option(REQUIRED, "data folder that the model was trained on", positional=True)
+    data: str = option(
+        REQUIRED, "data folder that the model was trained on", metavar="DATA", positional=True
+    )
     output: str = option(REQUIRED, "shortlist to write", metavar="FILE")
     gen_subset: str = like(SubsetOptions, "gen_subset", "train", "split to learn from")
     candidates: int = option(

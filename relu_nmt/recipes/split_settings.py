@@ -187,7 +187,7 @@ class TranslateSplitSettings:
         ConfigError: settings that contradict each other.
     """
 
-    data: str = option(REQUIRED, "data folder", positional=True)
+    data: str = option(REQUIRED, "data folder", metavar="DATA", positional=True)
     model: ModelOptions = group("model", ModelOptions)
     split: SplitOptions = group("data and output", SplitOptions)
     documents: SplitDocumentOptions = group("documents", SplitDocumentOptions)

@@ -189,7 +189,9 @@ class TranslateDocumentsSettings:
         ConfigError: settings that mean nothing for plain text.
     """
 
-    file: str = option(REQUIRED, "text to translate; - is standard input", positional=True)
+    file: str = option(
+        REQUIRED, "text to translate; - is standard input", metavar="FILE", positional=True
+    )
     model: ModelOptions = group("model", ModelOptions)
     documents: TextDocumentOptions = group("documents", TextDocumentOptions)
     search: CommandDocumentSearch = group("search", CommandDocumentSearch)
@@ -243,7 +245,10 @@ class TranslateLinesSettings:
     """
 
     data: str | None = option(
-        None, "data folder; not needed, the checkpoint has all", positional=True
+        None,
+        "data folder; not needed, the checkpoint has all",
+        metavar="DATA",
+        positional=True,
     )
     model: ModelOptions = group("model", ModelOptions)
     lines: LineOptions = group("input and output", LineOptions)

@@ -102,6 +102,21 @@ def test_an_empty_path_is_one_line(flag):
 
 
 @pytest.mark.parametrize(
+    ("command", "flags", "name"),
+    [
+        ("generate", ["--path", MODEL], "DATA"),
+        ("interactive", ["--path", MODEL], "DATA"),
+        ("analyze", ["--path", MODEL, "--output", "x.html"], "DATA"),
+        ("shortlist", ["--output", "x"], "DATA"),
+        ("translate_document", ["--path", MODEL], "FILE"),
+    ],
+)
+def test_an_empty_argument_is_one_line(command, flags, name):
+    """Such as that of a variable of the shell that is not set."""
+    assert f"error: {name} '': expected a path" in error_of(command, "", *flags)
+
+
+@pytest.mark.parametrize(
     ("command", "flags"),
     [
         ("generate", ["--beam"]),
