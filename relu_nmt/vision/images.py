@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -126,52 +126,55 @@ def open_images(path: str | os.PathLike[str]) -> dict[str, ImageSet]:
         return _tables(source)
     tree = FileTree(source)
     paths = sorted(tree.paths())
-    root = _folder_of_classes(paths, "")
-    names = _parts(paths, root)
+    images = [path for path in paths if _is_image(path)]
+    root = _folder_of_classes(images, "")
+    names = _parts(paths, images, root)
     if not names:
-        return {source.stem: _image_set(tree, source.stem, paths, "")}
-    return {name: _image_set(tree, name, paths, f"{root}{name}/") for name in names}
+        return {source.stem: _image_set(tree, source.stem, paths, images, "")}
+    return {name: _image_set(tree, name, paths, images, f"{root}{name}/") for name in names}
+
+
+def _is_image(path: str) -> bool:
+    return os.path.splitext(path)[1].lower() in IMAGE_SUFFIXES and not _is_hidden(path)
 
 
 def _is_hidden(path: str) -> bool:
     # macOS puts "._1.jpg" beside 1.jpg into zip files, or all of them into __MACOSX; Jupyter
     # copies into hidden folders.
-    return any(part.startswith(".") or part == "__MACOSX" for part in path.split("/"))
+    whole = f"/{path}/"
+    return "/." in whole or "/__MACOSX/" in whole
 
 
-def _images_below(paths: Sequence[str], prefix: str) -> list[list[str]]:
-    """Return the parts of the paths of images in folders below ``prefix``."""
-    return [
-        path[len(prefix) :].split("/")
-        for path in paths
-        if path.startswith(prefix)
-        and "/" in path[len(prefix) :]
-        and PurePosixPath(path).suffix.lower() in IMAGE_SUFFIXES
-        and not _is_hidden(path[len(prefix) :])
-    ]
+def _below(paths: Sequence[str], prefix: str) -> list[str]:
+    """Return what follows ``prefix`` in the paths of what lies in folders there, and of these."""
+    size = len(prefix)
+    return [path[size:] for path in paths if path.startswith(prefix) and "/" in path[size:]]
 
 
-def _folder_of_classes(paths: Sequence[str], prefix: str) -> str:
+def _tops(paths: Sequence[str]) -> set[str]:
+    return {path.partition("/")[0] for path in paths}
+
+
+def _folder_of_classes(images: Sequence[str], prefix: str) -> str:
     """Return the prefix of the folder that holds class folders, or train and val.
 
     It is ``prefix``, or an only folder in it that holds folders and no image of its own.
     """
-    images = _images_below(paths, prefix)
-    tops = {parts[0] for parts in images}
-    if len(tops) != 1 or TRAIN_FOLDER in tops or any(len(parts) == 2 for parts in images):
+    inside = _below(images, prefix)
+    tops = _tops(inside)
+    if len(tops) != 1 or TRAIN_FOLDER in tops or any(path.count("/") == 1 for path in inside):
         return prefix
-    return _folder_of_classes(paths, f"{prefix}{tops.pop()}/")
+    return _folder_of_classes(images, f"{prefix}{tops.pop()}/")
 
 
-def _parts(paths: Sequence[str], root: str) -> list[str]:
+def _parts(paths: Sequence[str], images: Sequence[str], root: str) -> list[str]:
     """Return the names of the folders train, val and so on; none if there is no train.
 
     Alone, and with images of its own, it is a class of that name.
     """
-    images = _images_below(paths, root)
-    tops = {path[len(root) :].partition("/")[0] for path in paths if path.startswith(root)}
+    tops = _tops(_below(paths, root))
     others = [name for name in VALID_FOLDERS if name in tops]
-    is_part = others or any(parts[0] == TRAIN_FOLDER and len(parts) > 2 for parts in images)
+    is_part = others or _below(images, f"{root}{TRAIN_FOLDER}/")
     return [TRAIN_FOLDER, *others] if TRAIN_FOLDER in tops and is_part else []
 
 
@@ -187,19 +190,27 @@ def _tables(source: Path) -> dict[str, ImageSet]:
     return {name: sets[name] for name in order if name in sets}
 
 
-def _image_set(tree: FileTree, name: str, paths: Sequence[str], prefix: str) -> ImageSet:
+def _image_set(
+    tree: FileTree, name: str, paths: Sequence[str], images: Sequence[str], prefix: str
+) -> ImageSet:
     """Return the images below ``prefix``.
+
+    Args:
+        tree: where they are.
+        name: of the set.
+        paths: of all files and folders of the tree.
+        images: of all its images.
+        prefix: of the folder that holds the class folders, or one around them.
 
     Raises:
         DataError: there are fewer than two classes.
     """
     num_files = sum(path.startswith(prefix) and not path.endswith("/") for path in paths)
-    prefix = _folder_of_classes(paths, prefix)
+    prefix = _folder_of_classes(images, prefix)
     by_class: dict[str, list[str]] = {}
-    for label, *rest in _images_below(paths, prefix):
-        by_class.setdefault(label, []).append("/".join([prefix + label, *rest]))
-    inside = [path[len(prefix) :] for path in paths if path.startswith(prefix)]
-    folders = {path.partition("/")[0] for path in inside if "/" in path and not _is_hidden(path)}
+    for path in _below(images, prefix):
+        by_class.setdefault(path.partition("/")[0], []).append(prefix + path)
+    folders = _tops([path for path in _below(paths, prefix) if not _is_hidden(path)])
     classes = tuple(sorted(by_class))
     if len(classes) < 2:
         found = f"only the class '{classes[0]}'" if classes else "no class"
@@ -207,11 +218,11 @@ def _image_set(tree: FileTree, name: str, paths: Sequence[str], prefix: str) -> 
             f"{tree.origin}: {found} in {prefix or 'it'}; images ({', '.join(IMAGE_SUFFIXES)}) "
             f"must lie in two class folders or more ({prefix}cat/1.jpg, {prefix}dog/1.jpg)"
         )
-    images = [path for label in classes for path in by_class[label]]
+    of_classes = [path for label in classes for path in by_class[label]]
     counts = [len(by_class[label]) for label in classes]
     labels = np.repeat(np.arange(len(classes), dtype=np.int64), counts)
     empty = tuple(sorted(folders - by_class.keys()))
-    return ImageSet(tree, name, images, labels, classes, num_files - len(images), empty)
+    return ImageSet(tree, name, of_classes, labels, classes, num_files - len(of_classes), empty)
 
 
 def with_classes_of(images: ImageSet, classes: Sequence[str], origin: str) -> ImageSet:
