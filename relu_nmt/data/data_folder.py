@@ -70,6 +70,12 @@ def alignment_path(folder: str | os.PathLike[str], split: str, pair: str) -> Pat
     return Path(folder) / f"{split}.align.{pair}"
 
 
+def data_files(folder: str | os.PathLike[str]) -> list[Path]:
+    """Return the paths of the dictionaries, splits and manifest that a folder holds."""
+    names = (dictionary_path(folder, "*").name, f"*.{pair_name('*', '*')}.*", MANIFEST_NAME)
+    return [path for name in names for path in Path(folder).glob(name)]
+
+
 def infer_languages(folder: str | os.PathLike[str]) -> tuple[str, str]:
     """Return source and target language, read from the names of the binarised files.
 

@@ -71,3 +71,13 @@ def test_data_without_a_target_side_teaches_nothing(data, tmp_path):
     with pytest.raises(DataError, match="target side"):
         shortlist.run(settings)
     assert not output.exists()
+
+
+@pytest.mark.parametrize("name", ["dict.de.txt", "train.de-en.en.idx", "manifest.json"])
+def test_no_file_of_the_data_folder_is_written_over(data, name):
+    path = data / "data" / name
+    before = path.read_bytes()
+    flags = {"data": str(data / "data"), "output": str(path)}
+    with pytest.raises(DataError, match="is a file that is read, and would be lost"):
+        shortlist.run(from_flat(ShortlistSettings, flags), progress=False)
+    assert path.read_bytes() == before
