@@ -56,7 +56,6 @@ class NativeStep:
         self.layers = list(layers)
         linears = [linear for layer in layers for linear in _linears(layer)]
         self.linears = cast(list[PanelLinear], linears)
-        self.norms = [norm for layer in layers for norm in _norms(layer)]
         self.attentions = [attention for layer in layers for attention in _attentions(layer)]
         self.kernel, self.dtype, self.kept = KERNELS[self.linears[0].kernel]
         self.largest = max(self.linears, key=lambda linear: linear.weight.numel())
@@ -177,7 +176,7 @@ class _Constant:
         width, inner = last.weight.shape
         groups, inner_groups = first.num_groups(width), last.num_groups(inner)
         before = step.layers[0].feed_forward_residual.normalize_before
-        norm = step.norms[0]
+        [norm, *_] = _norms(step.layers[0])
         sizes = (width, inner, groups, inner_groups, before, isinstance(norm, nn.LayerNorm))
         numbers = (width + max(3 * width, inner)) * step.dtype.itemsize
         # Levels, as words where products are of 16 bits, a scale and a zero.
@@ -217,7 +216,7 @@ def _kind(layer: TransformerLayer) -> tuple[Any, ...] | None:
         and all(isinstance(norm.weight, Tensor) for norm in norms)
         and len({norm.eps for norm in norms}) == 1
         and kernels in ({name} for name in KERNELS)
-        and native.has_kernel(KERNELS[max(kernels)][0])
+        and native.has_kernel(KERNELS[next(iter(kernels))][0])
     )
     if not fits:
         return None
