@@ -65,7 +65,7 @@ $(VENV)/.made:
 				"on Debian and Ubuntu: apt-get install python3-venv"; exit 1; }; }
 	@touch $@
 
-$(VENV)/.installed: $(VENV)/.made setup.py constraints.txt $(wildcard relu_nmt/native/*.cpp relu_nmt/native/*.inc)
+$(VENV)/.installed: $(VENV)/.made setup.py constraints.txt $(wildcard relu_nmt/engine/native/*.cpp relu_nmt/engine/native/*.inc)
 	$(INSTALL) -e .
 	@touch $@
 

@@ -28,7 +28,7 @@ COMMANDS = [
     "vision_probe",
 ]
 
-NATIVE = "relu_nmt/native"
+NATIVE = "relu_nmt/engine/native"
 
 setup(
     name="relu-nmt",
@@ -43,7 +43,7 @@ setup(
     # Without a compiler PyTorch computes what these kernels would.
     ext_modules=[
         Extension(
-            "relu_nmt.native.kernels",
+            "relu_nmt.engine.native.kernels",
             [f"{NATIVE}/kernels.cpp"],
             depends=[str(path) for path in Path(NATIVE).glob("*.inc")],
             extra_compile_args=["-O3", "-Wno-psabi"],

@@ -37,11 +37,11 @@ import numpy as np
 import torch
 from measuring import peak_resident
 
-from relu_nmt import native
 from relu_nmt.attention import attentions
 from relu_nmt.attention.backends import set_attention_backend
 from relu_nmt.attention.spec import AttentionRegularizerConfig, AttentionSpec
 from relu_nmt.data.batches import TranslationBatch, collate
+from relu_nmt.engine import native
 from relu_nmt.io.safe_write import replacing
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.encoder_decoder import EncoderDecoder

@@ -13,6 +13,7 @@ from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.groups import SINGLE_SENTENCES, DocumentConfig
 from relu_nmt.errors import CheckpointError, ConfigError
+from relu_nmt.models.aligned import AlignedDecoder, AlignedEncoder
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.encoder_decoder import EncoderDecoder
 from relu_nmt.modules.document_gate import DocumentGate
@@ -47,9 +48,10 @@ def start_weights(model: EncoderDecoder, checkpoint: Checkpoint) -> Mapping[str,
         model: as it was made.
         checkpoint: of the other model.
     """
-    separators = model.encoder.separator, model.decoder.separator, model.decoder.separator
-    if min(separators) < 0:
+    encoder, decoder = model.encoder, model.decoder
+    if not (isinstance(encoder, AlignedEncoder) and isinstance(decoder, AlignedDecoder)):
         return checkpoint.model_tensors
+    separators = encoder.separator, decoder.separator, decoder.separator
     own, start = model.state_dict(), dict(checkpoint.model_tensors)
     gates = {name for name, part in model.named_modules() if isinstance(part, DocumentGate)}
     for name in own:

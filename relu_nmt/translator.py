@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from relu_nmt import engine
 from relu_nmt.analysis.attention import AttentionMap, attention_weights, checked_place
 from relu_nmt.attention.backends import set_attention_backend
 from relu_nmt.attention.spec import AttentionPlace
@@ -23,9 +24,6 @@ from relu_nmt.decoding.document_search import (
 )
 from relu_nmt.decoding.ensemble import Ensemble
 from relu_nmt.decoding.generator import Generator
-from relu_nmt.decoding.int8 import use_int8
-from relu_nmt.decoding.native_step import use_native_steps
-from relu_nmt.decoding.packed_linear import pack_linear
 from relu_nmt.decoding.shortlist import Shortlist
 from relu_nmt.decoding.translations import (
     SourceSentence,
@@ -53,6 +51,7 @@ class Translator:
             ``torch.int8`` the models are changed to products of 8-bit integers, for CPUs.
         max_doc_tokens: the longest groups of sentences that the models learnt from, in tokens;
             1: single sentences.
+        packed: pack the weights for fast decoding; the models must not be trained any more.
 
     Attributes:
         sources: makes token ids of raw text, for the methods that read those.
@@ -83,6 +82,7 @@ class Translator:
         device: str | torch.device | None = None,
         dtype: torch.dtype | None = None,
         max_doc_tokens: int = SINGLE_SENTENCES,
+        packed: bool = False,
     ) -> None:
         if device is None:
             device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -96,11 +96,14 @@ class Translator:
                 raise
             raise ConfigError(f"device {device}: {str(error).splitlines()[0]}") from error
         self.dtype = None if dtype in (torch.float32, torch.int8) else dtype
-        if dtype == torch.int8:
-            for model in self.models:
-                use_int8(model)
+        self.decoders = [
+            engine.install(model, dtype)
+            if packed or dtype == torch.int8
+            else engine.FastDecoder(model)
+            for model in self.models
+        ]
         self.max_doc_tokens = max_doc_tokens
-        self.ensemble = Ensemble(self.models, dtype=self.dtype)
+        self.ensemble = Ensemble(self.decoders, dtype=self.dtype)
         self.max_source_positions = self.ensemble.max_source_positions
         self.shortlist: Shortlist | None = None
 
@@ -151,12 +154,7 @@ class Translator:
             set_attention_backend(each.model, attention_backend)
         max_doc_tokens = min(each.max_doc_tokens for each in loaded)
         models = [each.model for each in loaded]
-        translator = cls(models, loaded[0].task, device, dtype, max_doc_tokens)
-        if translator.device.type == "cpu":
-            for model in translator.models:
-                pack_linear(model, dtype or torch.float32)
-                use_native_steps(model)
-        return translator
+        return cls(models, loaded[0].task, device, dtype, max_doc_tokens, packed=True)
 
     def translate(
         self,
@@ -268,7 +266,7 @@ class Translator:
         """Return what searches, or scores references, with the models."""
         task = self.task
         return Generator(
-            self.models,
+            self.decoders,
             config,
             task.target_dictionary,
             self.dtype,

@@ -12,7 +12,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import torch
 
-from relu_nmt import native
+from relu_nmt.engine import native
 
 # Under nohup it is ignored here and in all that tests start: trainings they end by it would run on.
 if hasattr(signal, "SIGHUP"):

@@ -15,6 +15,7 @@ from relu_nmt.attention.base import NULL_SUM
 from relu_nmt.decoding.ensemble import Ensemble
 from relu_nmt.errors import ConfigError
 from relu_nmt.models.encoder_decoder import EncoderDecoder
+from relu_nmt.models.step_decoder import PlainDecoder
 from relu_nmt.modules.feed_forward import FeedForward
 from relu_nmt.modules.transformer_layer import TransformerLayer
 
@@ -129,7 +130,7 @@ def memory_statistics(
         >>> round(report["overall"]["top_sums"]["100"], 6)
         1.0
     """
-    statistics = MemoryStatistics(Ensemble([model]), percents)
+    statistics = MemoryStatistics(Ensemble([PlainDecoder(model)]), percents)
     for batch in batches:
         statistics.add_batch(*batch)
     return statistics.report()

@@ -94,10 +94,11 @@ class WeightStatistics:
     Example:
         >>> from relu_nmt.models.config import TransformerConfig
         >>> from relu_nmt.models.encoder_decoder import EncoderDecoder
+        >>> from relu_nmt.models.step_decoder import PlainDecoder
         >>> words = Dictionary(["ein", "Haus"])
         >>> config = TransformerConfig(encoder_layers=1, decoder_layers=1)
         >>> model = EncoderDecoder(config, len(words), len(words), words.pad_index)
-        >>> statistics = WeightStatistics(Ensemble([model]), (words, words))
+        >>> statistics = WeightStatistics(Ensemble([PlainDecoder(model)]), (words, words))
         >>> statistics.add([np.array([4, 5, 2])], [np.array([5, 2])])
         >>> mean = statistics.records()[-1]
         >>> mean["slot"], mean["rows"], round(mean["sum"], 6)

@@ -5,7 +5,7 @@ Shapes: ``B`` batch, ``H`` heads, ``Nq`` and ``Nk`` query and key length, ``d`` 
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -104,7 +104,6 @@ class AttentionProblem:
         bias: of the scores, perhaps.
         dropout: probability of dropping a weight; statistics are those before dropout.
         need: what to return besides the output.
-        picked: if q has some of the queries only, which; see :meth:`Attention.forward`.
     """
 
     attention: "Attention"
@@ -115,7 +114,6 @@ class AttentionProblem:
     bias: ScoreBias | None
     dropout: float
     need: Need
-    picked: Tensor | None = field(default=None, kw_only=True)
 
 
 @dataclass
@@ -186,9 +184,6 @@ class Attention(nn.Module):
     its code is the only one, which answers to ``reference``."""
     shares_queries_and_keys: ClassVar[bool] = False
     """Whether keys are the queries: made by one projection, with one gain of ``qk_norm``."""
-    has_kernel: ClassVar[bool] = False
-    """Whether :mod:`relu_nmt.attention.backends.native` computes just what this class does. Classes
-    that come from it have to say so themselves."""
     exact: ClassVar[bool] = False
     """Whether it gets float32 or float64 even under autocast: half precision would underflow."""
 
@@ -215,7 +210,6 @@ class Attention(nn.Module):
         *,
         bias: ScoreBias | None = None,
         need: Need = NOTHING,
-        picked: Tensor | None = None,
     ) -> AttentionOutput:
         """Attend from queries to keys.
 
@@ -226,8 +220,6 @@ class Attention(nn.Module):
             visibility: which keys each query may see. A query that sees none gets output 0.
             bias: of the scores, if the mechanism has any (``capabilities.scores``).
             need: what to return besides the output.
-            picked: where :meth:`picks` says so, q may be [1, H, N', d], some of all B Nq queries,
-                and so are the values then; their places, rising, int64 [N'].
 
         Raises:
             ConfigError: the mechanism cannot use the bias, or has not what is needed.
@@ -240,7 +232,7 @@ class Attention(nn.Module):
         if need.weights and not self.capabilities.weights:
             raise ConfigError(f"{self.name} attention has no weights [queries, keys] to show")
         dropout = self.dropout if self.training else 0.0
-        problem = AttentionProblem(self, q, k, v, visibility, bias, dropout, need, picked=picked)
+        problem = AttentionProblem(self, q, k, v, visibility, bias, dropout, need)
         if not self.exact:
             return self.attend(problem)
         with without_autocast(q.device):
@@ -260,14 +252,6 @@ class Attention(nn.Module):
         :mod:`relu_nmt.attention.backends.rows` asks for them, perhaps for some of the queries.
         """
         raise TypeError(f"{type(self).__name__} must define weights")
-
-    def picks(self, x: Tensor) -> bool:
-        """Return whether it can be given some of the queries alone, see :meth:`forward`.
-
-        Args:
-            x: what queries are made of, for the dtype and the device.
-        """
-        return False
 
     def map_queries(self, q: Tensor) -> Tensor:
         """Map projected queries [B, H, Nq, d], each on its own, before anything else.

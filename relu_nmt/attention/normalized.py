@@ -49,7 +49,7 @@ class NormalizedAttention(Attention):
 
     def attend(self, problem: AttentionProblem) -> AttentionOutput:
         """See :meth:`Attention.attend`."""
-        return choose_backend(self, problem)(problem)
+        return choose_backend(self, problem).solve(problem)
 
     def weights(self, problem: AttentionProblem) -> Tensor:
         """See :meth:`Attention.weights`."""

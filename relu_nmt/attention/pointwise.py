@@ -20,7 +20,6 @@ from relu_nmt.attention.backends import (
     blockwise,
     choose_backend,
     many_pairs,
-    native,
     prefers_triton,
     reference,
     require_triton,
@@ -51,9 +50,6 @@ class PointwiseAttention(Attention):
     centered = False
     """Whether each score loses the mean of its row, over what is visible, before the bias."""
     backends: ClassVar[Mapping[str, Backend]] = {
-        "native": Backend(
-            native.pointwise, native.supports_pointwise, native.preferred, native.require
-        ),
         "triton": Backend(triton.pointwise, triton.supports, prefers_triton, require_triton),
         "blockwise": Backend(blockwise.pointwise, blockwise.supports, many_pairs),
         "reference": Backend(reference.pointwise),
@@ -74,10 +70,6 @@ class PointwiseAttention(Attention):
         """Return the learnable factor g, [1] or [H], if there is one."""
         return None
 
-    def picks(self, x: Tensor) -> bool:
-        """See :meth:`Attention.picks`."""
-        return self.map.name in native.MAPS and native.picks(self, x)
-
     def attend(self, problem: AttentionProblem) -> AttentionOutput:
         """See :meth:`Attention.attend`."""
         counts = problem.visibility.positive_counts
@@ -96,12 +88,11 @@ class PointwiseAttention(Attention):
             self.map,
             row_scale,
             self.centered,
-            picked=problem.picked,
         )
-        solve = choose_backend(self, asked)
-        if self.centered and solve is not native.pointwise:
+        backend = choose_backend(self, asked)
+        if self.centered and not backend.centers:
             asked.q, asked.k = centered(asked.q, asked.k, asked.visibility)
-        result = solve(asked)
+        result = backend.solve(asked)
         values, weights = result.values, result.weights
         gain = self.gain()
         if gain is not None:
@@ -186,7 +177,6 @@ class ScaledPointwiseAttention(PointwiseAttention):
         [4.0, 4.0, 4.0, 4.0]
     """
 
-    has_kernel = True
     Config = ScaledPointwiseConfig
 
     def __init__(

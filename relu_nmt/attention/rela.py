@@ -45,7 +45,6 @@ class RelaAttention(PointwiseAttention):
         [1.0, 1.0]
     """
 
-    has_kernel = True
     Config = RelaConfig
 
     def __init__(self, config: RelaConfig, num_heads: int, head_dim: int, dropout: float) -> None:

@@ -57,7 +57,6 @@ class ReLUFormerAttention(PointwiseAttention):
         [2.0, 2.0]
     """
 
-    has_kernel = True
     Config = ReLUFormerConfig
 
     def __init__(

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from relu_nmt.attention import attentions
-from relu_nmt.attention.backends import Backend, native
+from relu_nmt.attention.backends import Backend
 from relu_nmt.attention.base import AttentionOutput, AttentionProblem
 from relu_nmt.attention.normalized import NormalizedAttention
 
@@ -64,16 +64,10 @@ class SoftmaxAttention(NormalizedAttention):
         [2.0, 2.0]
     """
 
-    has_kernel = True
     backends: ClassVar[Mapping[str, Backend]] = {
-        "native": Backend(native.softmax, native.supports, native.preferred, native.require),
         "fused": Backend(fused, fused_supports, fused_is_faster),
         **NormalizedAttention.backends,
     }
-
-    def picks(self, x: Tensor) -> bool:
-        """See :meth:`Attention.picks`."""
-        return native.picks(self, x)
 
     def normalize(self, scores: Tensor) -> Tensor:
         """Return softmax of each row."""

@@ -11,7 +11,8 @@ from relu_nmt.attention.spec import AttentionSpec
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import CheckpointError, MissingExtraError
 from relu_nmt.loading import LoadedModel
-from relu_nmt.models.encoder_decoder import EncoderDecoder, TransformerStack
+from relu_nmt.models.encoder_decoder import EncoderDecoder
+from relu_nmt.models.transformer_stack import TransformerStack
 from relu_nmt.modules.multihead import CrossAttention, SelfAttention
 
 try:

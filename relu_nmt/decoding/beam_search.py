@@ -6,11 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relu_nmt import native
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.decoding.constraints import TokenConstraints
-from relu_nmt.decoding.ensemble import Ensemble, StepScores
+from relu_nmt.decoding.ensemble import Ensemble
 from relu_nmt.decoding.hypotheses import (
     FinishedHypotheses,
     Hypothesis,
@@ -18,15 +17,11 @@ from relu_nmt.decoding.hypotheses import (
     SearchHistory,
 )
 from relu_nmt.decoding.selectors import Candidates, Selector
-from relu_nmt.models.decoder_state import DecoderState
-from relu_nmt.modules.layer_cache import ComputedBeams
+from relu_nmt.models.step_decoder import SearchState, SearchStep, StepScores
 
 MOST_DONE = 0.4
-"""Most of a batch that is done and yet kept, 0 to 1: to drop sentences copies all others."""
-MOST_COMPUTED = 0.95
-"""Of the beams, the most that are picked out to be computed; of more, all are."""
-MULTIPLE = 16
-"""Of beams that are computed where each new number of rows compiles new products."""
+"""Drop finished sentences when they are more than this fraction of the batch: that copies the
+others."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +47,7 @@ class _Batch:
         sentences: number of the sentence of each row, [B].
         open: which of them are not done, [B] bool.
         not_words: special symbols of the sources, [B, S] bool.
-        states: what each model remembers.
+        state: of the models.
         constraints: which tokens are allowed, and how many.
         finished: hypotheses that have ended.
     """
@@ -60,7 +55,7 @@ class _Batch:
     sentences: np.ndarray
     open: np.ndarray
     not_words: Tensor
-    states: list[DecoderState]
+    state: SearchState
     constraints: TokenConstraints
     finished: FinishedHypotheses
 
@@ -78,8 +73,7 @@ class _Batch:
         self.sentences, rows = self.these(mask)
         self.open = self.open[mask]
         self.not_words = self.not_words.index_select(0, rows)
-        for state in self.states:
-            state.keep(rows)
+        self.state.keep(rows)
         self.constraints.keep(rows, mask)
         self.finished.keep(rows)
         return rows
@@ -135,44 +129,36 @@ class BeamSearch:
             sentences=np.arange(len(limits)),
             open=np.ones(len(limits), dtype=bool),
             not_words=not_words | (src_tokens == source_separator),
-            states=ensemble.start(src_tokens, shortlist),
+            state=ensemble.start(src_tokens, selector.num_groups, shortlist),
             constraints=constraints,
             finished=FinishedHypotheses(len(limits), selector.num_groups, config.beam, device),
         )
         self._history = SearchHistory(len(limits), config, eos)
         self._live = self._first_beams(len(limits), device)
         self._step = 0
+        self._prunes = ensemble.prunes
+        self._rows: Tensor | None = None
         self.num_live = len(limits) * config.beam
         self._has_ended = False
         self.is_done = len(limits) == 0
 
     @property
-    def tokens(self) -> Tensor:
-        """What the models are to read next, int64 [B, K]; [B, 1] at first, when beams are equal."""
-        return self._live.tokens if self._step else self._live.tokens[:, :1]
-
-    @property
-    def states(self) -> list[DecoderState]:
-        """What each model remembers of these sentences and beams."""
-        return self._batch.states
+    def next_step(self) -> SearchStep:
+        """The newest tokens, for the models to read."""
+        tokens = self._live.tokens if self._step else self._live.tokens[:, :1]
+        return SearchStep(tokens, self._batch.state, self._rows)
 
     def advance(self, scores: StepScores) -> None:
         """Choose the continuations of the beams.
 
         Args:
-            scores: of what comes after :attr:`tokens`.
+            scores: of the tokens after those of :attr:`next_step`.
         """
-        config, batch, step = self._config, self._batch, self._step
-        log_probs, weights, computed = scores.log_probs, scores.weights, scores.computed
-        alike = self._selector.takes_rows(log_probs) and batch.constraints.are_alike(step)
-        if computed is not None and not alike:
-            shape = *self.tokens.shape, log_probs.size(2)
-            log_probs, computed = computed.give(log_probs).view(shape), None
-        batch.constraints.apply(log_probs, step)
-        picked = None if computed is None else computed.taken
-        if picked is None:
-            log_probs = log_probs.expand(-1, config.beam, -1)
-        candidates = self._selector.select(log_probs, self._live.totals, step, picked)
+        config, batch, step, weights = self._config, self._batch, self._step, scores.weights
+        if not batch.constraints.are_alike(step):
+            scores = scores.of_all(*self._live.totals.shape)
+        batch.constraints.apply(scores.log_probs, step)
+        candidates = self._selector.select(scores, self._live.totals, step)
         if config.beam_threshold is not None:
             candidates = candidates.within(config.beam_threshold)
         ends = candidates.tokens == self._symbols.eos_index
@@ -203,13 +189,9 @@ class BeamSearch:
         if self.is_done:
             self.num_live = 0
             return
-        computed = self._count_live(live.totals)
-        for state in batch.states:
-            if step == 0:
-                state.spread(config.beam, self._selector.num_groups)
-            elif live.parents is not None:
-                state.reorder(live.parents)
-            state.computed = computed
+        self._rows = self._count_live(live.totals)
+        if step > 0 and live.parents is not None:
+            batch.state.reorder(live.parents)
         batch.constraints.advance(live.parents, live.tokens)
         self._live = live
 
@@ -217,24 +199,23 @@ class BeamSearch:
         """Return the n best hypotheses of each sentence, with their prefixes, when it is done."""
         return self._history.results()
 
-    def _count_live(self, totals: Tensor) -> ComputedBeams | None:
-        """Count the hypotheses of open sentences; return their beams, if it pays to pick them out.
+    def _count_live(self, totals: Tensor) -> Tensor | None:
+        """Count the hypotheses of open sentences; return their indices if the models want them.
 
         Args:
             totals: of all beams [B, K]; -inf is no hypothesis.
+
+        Returns:
+            int64 [N]; None for all beams.
         """
         is_open = self._batch.open
-        # On GPUs what sentences that are done cost is less than to find out who goes on.
-        if self._config.beam_threshold is None and (is_open.all() or not totals.is_cpu):
+        if self._config.beam_threshold is None and (is_open.all() or not self._prunes):
             self.num_live = int(is_open.sum()) * totals.size(1)
             return None
         is_live = (totals != -torch.inf) & torch.from_numpy(is_open).to(totals.device)[:, None]
-        self.num_live = int(is_live.sum())
-        few = self.num_live <= MOST_COMPUTED * is_live.numel()
-        if not few:
-            return None
-        own_products = native.is_wanted() and native.has_kernel("linear_float")
-        return ComputedBeams.of(is_live, 1 if own_products else MULTIPLE)
+        rows = is_live.flatten().nonzero().squeeze(1)
+        self.num_live = len(rows)
+        return rows if self._prunes else None
 
     def _drop(self, batch: _Batch, live: _Live) -> _Live:
         """Let the sentences that are done leave the batch."""

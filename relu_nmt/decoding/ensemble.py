@@ -3,40 +3,38 @@
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from relu_nmt import native
 from relu_nmt.data.batches import least_limit
 from relu_nmt.errors import ConfigError
-from relu_nmt.models.decoder_state import DecoderState
-from relu_nmt.models.encoder_decoder import EncoderDecoder, StepOutput
-from relu_nmt.modules.layer_cache import ComputedBeams
+from relu_nmt.models.step_decoder import SearchState, SearchStep, StepDecoder, StepScores
 
 
-@dataclass
-class StepScores:
-    """What one step says of the next tokens of a search.
+@dataclass(frozen=True)
+class EnsembleState:
+    """The states of one search, one for each model."""
 
-    Args:
-        log_probs: [B, K, V] float32; [1, N', V] where not all beams are computed. The search may
-            change them.
-        weights: of the cross-attention [B, K, S], where alignments are wanted.
-        computed: which beams are; None: all.
-    """
+    states: Sequence[SearchState]
 
-    log_probs: Tensor
-    weights: Tensor | None = None
-    computed: ComputedBeams | None = None
+    def reorder(self, parents: Tensor) -> None:
+        """See :meth:`SearchState.reorder`."""
+        for state in self.states:
+            state.reorder(parents)
+
+    def keep(self, sentences: Tensor) -> None:
+        """See :meth:`SearchState.keep`."""
+        for state in self.states:
+            state.keep(sentences)
 
 
 class Ensemble:
     """Models whose probabilities are averaged at every step.
 
     Args:
-        models: models with the same dictionaries, all on one device.
+        decoders: of models with the same dictionaries, all on one device.
         temperature: divides the logits of every model.
         dtype: ``torch.float16`` or ``torch.bfloat16`` to compute in (autocast); the weights' own
             by default.
@@ -47,13 +45,15 @@ class Ensemble:
 
     def __init__(
         self,
-        models: Sequence[EncoderDecoder],
+        decoders: Sequence[StepDecoder],
         temperature: float = 1.0,
         dtype: torch.dtype | None = None,
     ) -> None:
-        if not models:
+        if not decoders:
             raise ConfigError("no model to decode with; give at least one checkpoint")
-        self.models = list(models)
+        self.decoders = list(decoders)
+        self.models = [decoder.model for decoder in decoders]
+        self.prunes = any(decoder.prunes for decoder in decoders)
         self.temperature = temperature
         self.dtype = dtype
 
@@ -100,61 +100,57 @@ class Ensemble:
             for model in were_training:
                 model.train()
 
-    def start(self, src_tokens: Tensor, shortlist: Tensor | None = None) -> list[DecoderState]:
-        """Encode src_tokens [B, S]; return each model's state before the first token: one beam.
+    def start(
+        self, src_tokens: Tensor, num_groups: int = 1, shortlist: Tensor | None = None
+    ) -> EnsembleState:
+        """Return the state of a new search; see :meth:`StepDecoder.start`."""
+        return EnsembleState(
+            [decoder.start(src_tokens, num_groups, shortlist) for decoder in self.decoders]
+        )
+
+    def step(self, steps: Sequence[SearchStep], want_weights: bool = False) -> list[StepScores]:
+        """Advance every search by its newest tokens.
 
         Args:
-            src_tokens: int64, right-padded.
-            shortlist: see :meth:`EncoderDecoder.start`.
-        """
-        few = () if shortlist is None else (shortlist,)
-        return [model.start(model.encode(src_tokens), *few) for model in self.models]
-
-    def step(
-        self,
-        tokens: Sequence[Tensor],
-        states: Sequence[Sequence[DecoderState]],
-        want_weights: bool = False,
-    ) -> list["StepScores"]:
-        """Advance every beam of some searches by its newest token.
-
-        Args:
-            tokens: [B, K] int64 of each search.
-            states: those of the models, for each search; advanced in place.
-            want_weights: also return cross-attention weights.
+            steps: the searches' newest tokens, with states of :meth:`start`.
+            want_weights: also return the weights that align tokens.
 
         Returns:
-            for each search what the models say, in mean.
+            for each search the scores, averaged over the models.
         """
-        outputs = [
-            model.step_together(tokens, of_model, want_weights)
-            for model, of_model in zip(self.models, zip(*states, strict=True), strict=True)
-        ]
-        return [self._joined(of_search) for of_search in zip(*outputs, strict=True)]
+        outputs = []
+        for number, decoder in enumerate(self.decoders):
+            own = []
+            for step in steps:
+                assert isinstance(step.state, EnsembleState), "it was made by start"
+                own.append(replace(step, state=step.state.states[number]))
+            outputs.append(decoder.step(own, self.temperature, want_weights))
+        return [self._averaged(of_search) for of_search in zip(*outputs, strict=True)]
 
-    def _joined(self, outputs: Sequence[StepOutput]) -> "StepScores":
-        log_probs = self.average([output.logits for output in outputs])
-        weights = [output.cross_weights for output in outputs if output.cross_weights is not None]
-        mean = torch.stack(weights).mean(0) if weights else None
-        return StepScores(log_probs, mean, outputs[0].computed)
+    def _averaged(self, scores: Sequence[StepScores]) -> StepScores:
+        first = scores[0]
+        if len(scores) == 1:
+            return first
+        weights = [each.weights for each in scores if each.weights is not None]
+        return replace(
+            first,
+            log_probs=average_log_probs([each.log_probs for each in scores]),
+            weights=torch.stack(weights).mean(0) if weights else None,
+        )
 
-    def average(self, logits: list[Tensor]) -> Tensor:
-        """Return the log of the mean of the models' probabilities.
+    def log_probs(self, logits: Sequence[Tensor]) -> Tensor:
+        """Return the log of the mean of the models' probabilities, [..., V].
 
         Args:
-            logits: float32 [..., V] each; what they hold is lost.
+            logits: [..., V] float32 of each model.
         """
-        log_probs = [self._log_softmax(each) for each in logits]
-        if len(log_probs) == 1:
-            return log_probs[0]
-        return torch.logsumexp(torch.stack(log_probs), dim=0).sub_(math.log(len(log_probs)))
+        return average_log_probs(
+            [torch.log_softmax(each / self.temperature, dim=-1) for each in logits]
+        )
 
-    def _log_softmax(self, logits: Tensor) -> Tensor:
-        if self.temperature != 1.0:
-            logits /= self.temperature
-        # In their place: on a CPU new memory of this size costs as much as the exponentials.
-        if logits.is_cpu and logits.is_contiguous() and native.is_wanted():
-            symbols = logits.size(-1)
-            native.call("log_softmax", (logits,), (logits.numel() // symbols, symbols))
-            return logits
-        return torch.log_softmax(logits, dim=-1, out=logits)
+
+def average_log_probs(log_probs: Sequence[Tensor]) -> Tensor:
+    """Return the log of the mean of probabilities, [..., V] as each."""
+    if len(log_probs) == 1:
+        return log_probs[0]
+    return torch.logsumexp(torch.stack(list(log_probs)), dim=0).sub_(math.log(len(log_probs)))

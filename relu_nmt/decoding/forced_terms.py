@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from relu_nmt.decoding.selectors import BeamSelector, Candidates
+from relu_nmt.models.step_decoder import StepScores
 
 Term = tuple[int, ...]
 Way = tuple[tuple[Term, ...], Term]
@@ -253,15 +254,10 @@ class TermSelector(BeamSelector):
         super().__init__()
         self._tracker = tracker
 
-    def takes_rows(self, log_probs: Tensor) -> bool:
-        """It needs those of all."""
-        return False
-
-    def select(
-        self, log_probs: Tensor, totals: Tensor, step: int, picked: Tensor | None = None
-    ) -> Candidates:
-        """Return the candidates after log_probs [B, K, V] of beams with totals [B, K]."""
-        found = super().select(log_probs, totals, step)
+    def select(self, scores: StepScores, totals: Tensor, step: int) -> Candidates:
+        """Return the candidates after the scores of a step, of beams with totals [B, K]."""
+        log_probs = scores.of_all(*totals.shape).log_probs.expand(-1, totals.size(1), -1)
+        found = super().select(scores, totals, step)
         assert found.parents is not None
         for row, beams in enumerate(self._tracker.rows):
             if not beams:

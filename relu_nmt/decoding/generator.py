@@ -26,7 +26,7 @@ from relu_nmt.decoding.shortlist import Shortlist
 from relu_nmt.decoding.translations import SourceSentence
 from relu_nmt.errors import ConfigError
 from relu_nmt.io.worker_pool import FORKS, ordered_map
-from relu_nmt.models.encoder_decoder import EncoderDecoder
+from relu_nmt.models.step_decoder import StepDecoder
 
 MOST_LEFT = 0.4
 """Of a batch's hypotheses, the most that go on when the next one begins beside them."""
@@ -36,7 +36,7 @@ class Generator:
     """Finds or scores hypotheses, as the settings ask: of any number of sentences, or of a batch.
 
     Args:
-        models: one model, or several whose probabilities are averaged.
+        decoders: of one model, or of several whose probabilities are averaged.
         config: settings of the search.
         symbols: the target dictionary.
         dtype: ``torch.float16`` or ``torch.bfloat16`` to compute in; scores stay in float32.
@@ -50,9 +50,11 @@ class Generator:
 
     Example:
         >>> from relu_nmt.models.config import TransformerConfig
+        >>> from relu_nmt.models.encoder_decoder import EncoderDecoder
+        >>> from relu_nmt.models.step_decoder import PlainDecoder
         >>> config = TransformerConfig(encoder_layers=1, decoder_layers=1)
-        >>> model = EncoderDecoder(config, 10, 12, pad_index=1)
-        >>> generator = Generator([model], GenerationConfig(beam=2, max_len_b=5), Dictionary())
+        >>> decoder = PlainDecoder(EncoderDecoder(config, 10, 12, pad_index=1))
+        >>> generator = Generator([decoder], GenerationConfig(beam=2, max_len_b=5), Dictionary())
         >>> [[best]] = generator.generate(torch.tensor([[4, 5, 2]]))
         >>> int(best.tokens[-1])
         2
@@ -60,7 +62,7 @@ class Generator:
 
     def __init__(
         self,
-        models: Sequence[EncoderDecoder],
+        decoders: Sequence[StepDecoder],
         config: GenerationConfig,
         symbols: Dictionary,
         dtype: torch.dtype | None = None,
@@ -76,7 +78,7 @@ class Generator:
                 "--free-sentence-count: the model was trained without --sentence-separator, so "
                 "that sentences are not counted anyway; leave it out"
             )
-        self.ensemble = Ensemble(models, config.temperature, dtype)
+        self.ensemble = Ensemble(decoders, config.temperature, dtype)
         self.config = config
         self.symbols = symbols
         self._separators = separators
@@ -85,8 +87,8 @@ class Generator:
 
     def with_config(self, config: GenerationConfig) -> "Generator":
         """Return one that searches with the same models in another way."""
-        models, dtype = self.ensemble.models, self.ensemble.dtype
-        return Generator(models, config, self.symbols, dtype, self._separators, self._shortlist)
+        decoders, dtype = self.ensemble.decoders, self.ensemble.dtype
+        return Generator(decoders, config, self.symbols, dtype, self._separators, self._shortlist)
 
     def translate(
         self,
@@ -231,9 +233,7 @@ class Generator:
             sources = (each.batch.src_tokens for each in running.values())
             with telling_of_memory(self.config.beam, *sources):
                 outputs = self.ensemble.step(
-                    [search.tokens for search in searches],
-                    [search.states for search in searches],
-                    self.config.wants_alignment,
+                    [search.next_step for search in searches], self.config.wants_alignment
                 )
                 for search, output in zip(searches, outputs, strict=True):
                     search.advance(output)

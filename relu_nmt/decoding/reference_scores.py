@@ -40,7 +40,7 @@ def score_references(
         features = [model(src_tokens, prev_output_tokens)[real] for model in models]
         for start in range(0, len(targets), CHUNK):
             chunk = slice(start, start + CHUNK)
-            log_probs = ensemble.average(
+            log_probs = ensemble.log_probs(
                 [model.logits(own[chunk]) for model, own in zip(models, features, strict=True)]
             )  # [C, V]
             chosen.append(log_probs.gather(1, targets[chunk, None])[:, 0])

@@ -6,10 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relu_nmt import native
-
-BLOCK = 64
-"""Columns of the vocabulary whose maximum is taken first; 32 to 64 were fastest on the CPU."""
+from relu_nmt.models.step_decoder import StepScores
 
 
 @dataclass(frozen=True)
@@ -60,21 +57,12 @@ class BeamSelector:
         self.num_groups = num_groups
         self._strength = strength
 
-    def takes_rows(self, log_probs: Tensor) -> bool:
-        """Whether such log-probabilities of some hypotheses will do; see :meth:`select`."""
-        return self.num_groups == 1 and _has_kernel(log_probs)
-
-    def select(
-        self, log_probs: Tensor, totals: Tensor, step: int, picked: Tensor | None = None
-    ) -> Candidates:
-        """Return the candidates after log_probs [B, K, V] of beams with totals [B, K].
-
-        Where the selector :meth:`takes_rows` these may be [1, N', V] of picked beams, whose places
-        among all B K are int64 [N']; of the others there are none.
-        """
+    def select(self, scores: StepScores, totals: Tensor, step: int) -> Candidates:
+        """Return the candidates after the scores of a step, of beams with totals [B, K]."""
         if self.num_groups == 1:
-            sums, parents, tokens = top_continuations(log_probs, totals, 2 * totals.size(1), picked)
+            sums, parents, tokens = scores.best_continuations(totals, 2 * totals.size(1))
             return Candidates(sums[:, None], tokens[:, None], parents[:, None])
+        log_probs = scores.of_all(*totals.shape).log_probs.expand(-1, totals.size(1), -1)
         batch, beam_size, vocab_size = log_probs.shape
         size = beam_size // self.num_groups
         groups: list[tuple[Tensor, Tensor, Tensor]] = []
@@ -87,7 +75,8 @@ class BeamSelector:
                 times = log_probs.new_zeros(batch, vocab_size)
                 times.scatter_add_(1, chosen, torch.ones_like(chosen, dtype=times.dtype))
                 steered = own_probs - self._strength * times[:, None]
-            _, parents, tokens = top_continuations(steered, own_totals, 2 * size)  # [B, 2k]
+            steered_scores = replace(scores, log_probs=steered, rows=None)
+            _, parents, tokens = steered_scores.best_continuations(own_totals, 2 * size)  # [B, 2k]
             gains = own_probs.flatten(1).gather(1, parents * vocab_size + tokens)
             groups.append((own_totals.gather(1, parents) + gains, tokens, parents + first))
         columns_of_groups = zip(*groups, strict=True)
@@ -116,14 +105,9 @@ class SamplingSelector:
         self._topk = topk
         self._topp = topp
 
-    def takes_rows(self, log_probs: Tensor) -> bool:
-        """It needs those of all."""
-        return False
-
-    def select(
-        self, log_probs: Tensor, totals: Tensor, step: int, picked: Tensor | None = None
-    ) -> Candidates:
-        """Return one candidate for each beam of log_probs [B, K, V] with totals [B, K]."""
+    def select(self, scores: StepScores, totals: Tensor, step: int) -> Candidates:
+        """Return one candidate for each beam, after the scores of a step and totals [B, K]."""
+        log_probs = scores.of_all(*totals.shape).log_probs.expand(-1, totals.size(1), -1)
         if self._topk > 0 or self._topp > 0:
             tokens = self._draw_from_likeliest(log_probs, step)
         else:
@@ -155,81 +139,6 @@ class SamplingSelector:
 
 
 Selector = BeamSelector | SamplingSelector
-
-
-def top_continuations(
-    log_probs: Tensor, totals: Tensor, count: int, picked: Tensor | None = None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the best sums of a beam's total and a token's log-probability.
-
-    Args:
-        log_probs: [B, K, V]; with the native kernel perhaps [1, N', V] of picked beams.
-        totals: [B, K].
-        count: how many, C; all K * V if there are fewer.
-        picked: their places among all B K, int64 [N'].
-
-    Returns:
-        sums [B, C], best first, their beams and their tokens, int64 [B, C].
-    """
-    count = min(count, totals.size(1) * log_probs.size(2))
-    if _has_kernel(log_probs):
-        return _native_top(log_probs, totals, count, picked)
-    assert picked is None, "only the kernel knows what to do with some beams"
-    sums, columns = _blockwise_top(log_probs, totals, count)
-    vocab_size = log_probs.size(2)
-    return sums, columns // vocab_size, columns % vocab_size
-
-
-def _has_kernel(log_probs: Tensor) -> bool:
-    return log_probs.is_cpu and log_probs.dtype == torch.float32 and native.is_wanted()
-
-
-def _native_top(
-    log_probs: Tensor, totals: Tensor, count: int, picked: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Do what :func:`top_continuations` says, by the kernel.
-
-    Where there are too few, places with a total of -inf have the first beam and symbol, which is
-    never allowed.
-    """
-    log_probs, totals = log_probs.contiguous(), totals.float().contiguous()
-    (batch, beam_size), vocab_size = totals.shape, log_probs.size(2)
-    sums = totals.new_empty(batch, count)
-    tokens, parents = (torch.empty(sums.shape, dtype=torch.int64) for _ in range(2))
-    sizes = (log_probs.size(0) * log_probs.size(1), batch, beam_size, vocab_size, count)
-    native.call(
-        "best_continuations", (log_probs, picked, totals, sums, tokens, parents), sizes, 1.0
-    )
-    return sums, parents, tokens
-
-
-def _blockwise_top(log_probs: Tensor, totals: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the best sums [B, C], best first, and beam * V + token [B, C].
-
-    A top-k over all K * V sums is slow on the CPU. The best ``count`` tokens are in the ``count``
-    blocks of columns with the highest maxima, so only these blocks are searched.
-    """
-    beam_size, vocab_size = log_probs.shape[1:]
-    num_blocks = -(-vocab_size // BLOCK)
-    if num_blocks <= 4 or num_blocks * beam_size <= count:
-        return (log_probs + totals[:, :, None]).flatten(1).topk(count, dim=1)
-    whole = vocab_size // BLOCK
-    maxima = log_probs[:, :, : whole * BLOCK].unflatten(2, (whole, BLOCK)).amax(3)
-    if whole < num_blocks:
-        rest = log_probs[:, :, whole * BLOCK :].amax(2, keepdim=True)
-        maxima = torch.cat([maxima, rest], dim=2)
-    blocks = (maxima + totals[:, :, None]).flatten(1).topk(count, dim=1, sorted=False).indices
-    beams = (blocks // num_blocks)[:, :, None]  # [B, C, 1]
-    tokens = (blocks % num_blocks * BLOCK)[:, :, None] + torch.arange(
-        BLOCK, device=log_probs.device
-    )  # [B, C, BLOCK]
-    inside = tokens < vocab_size
-    columns = (beams * vocab_size + tokens.clamp(max=vocab_size - 1)).flatten(1)
-    sums = log_probs.flatten(1).gather(1, columns) + totals.gather(
-        1, beams.expand_as(tokens).flatten(1)
-    )
-    best, index = sums.masked_fill_(~inside.flatten(1), -torch.inf).topk(count, dim=1)
-    return best, columns.gather(1, index)
 
 
 def draw_uniforms(

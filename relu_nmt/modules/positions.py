@@ -84,15 +84,11 @@ class PositionScheme(nn.Module):
         return None
 
     def relative(self, visibility: Visibility) -> "RelativePositions | None":
-        """Return what the layers of one pass need of the scheme; None if nothing."""
+        """Return the rotation and bias for the layers of one pass; None if there is neither."""
         if not self.needs_scores:
             return None
-        local = visibility.sentences
-        return RelativePositions(
-            self.rotation(visibility.query_positions()),
-            self.bias(visibility),
-            [] if local is None else [self.relative(part.visibility) for part in local.parts],
-        )
+        rotation = self.rotation(visibility.query_positions())
+        return RelativePositions(rotation, self.bias(visibility))
 
 
 @dataclass(frozen=True)
@@ -113,42 +109,41 @@ class Rotation:
         cos, sin = angles.cos()[:, None], angles.sin()[:, None]
         return cls(torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1))
 
-    def turn(self, x: Tensor) -> Tensor:
-        """Return x [B, H, N, d] turned, in its own dtype."""
+    def rotate(self, x: Tensor) -> Tensor:
+        """Return x [B, H, N, d] rotated, in its own dtype."""
         swapped = x.roll(x.size(-1) // 2, dims=-1)
         return torch.addcmul(x * self.cosines, swapped, self.sines).to(x.dtype)
 
-    def of(self, picked: Tensor) -> "Rotation":
-        """Return it for the tokens at these places, int64 [N'], of all B N."""
+    def of_rows(self, rows: Tensor) -> "Rotation":
+        """Return the rotation of some tokens, [1, 1, N', d].
+
+        Args:
+            rows: [N'] int64, the index of each token among all B N.
+        """
         batch, _, length, width = self.cosines.shape
-        flat = picked % length if batch == 1 else picked
+        index = rows % length if batch == 1 else rows
         return Rotation(
-            *(x.reshape(-1, width)[flat][None, None] for x in (self.cosines, self.sines))
+            *(x.reshape(-1, width)[index][None, None] for x in (self.cosines, self.sines))
         )
 
 
 @dataclass(frozen=True)
 class RelativePositions:
-    """What a scheme does in self-attention; made once a pass for all layers.
+    """Rotation and bias of a scheme in self-attention; made once a pass for all layers.
 
     Args:
         rotation: of queries and keys, if any.
         bias: of the scores, if any.
-        local: the same for each part of the attention that stays inside sentences.
     """
 
     rotation: Rotation | None
     bias: ScoreBias | None
-    local: "Sequence[RelativePositions | None]" = ()
 
-    def turn(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """Return queries and keys [B, H, N, d] of the same tokens, turned."""
-        return (q, k) if self.rotation is None else (self.rotation.turn(q), self.rotation.turn(k))
-
-    def of(self, picked: Tensor) -> "RelativePositions":
-        """Return it for the tokens at these places, int64 [N'], of all B N; the bias is of all."""
-        rotation = None if self.rotation is None else self.rotation.of(picked)
-        return RelativePositions(rotation, self.bias)
+    def rotate(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the rotated queries and keys [B, H, N, d] of the same tokens."""
+        if self.rotation is None:
+            return q, k
+        return self.rotation.rotate(q), self.rotation.rotate(k)
 
 
 @position_schemes.register("none")

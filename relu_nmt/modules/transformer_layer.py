@@ -4,7 +4,7 @@ Read from the top: :class:`TransformerLayer` says what happens, :class:`Residual
 each of its parts, and :mod:`relu_nmt.modules.multihead` what attention is.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +21,7 @@ from relu_nmt.dropout import Dropout
 from relu_nmt.modules import norms
 from relu_nmt.modules.config import TransformerOptions
 from relu_nmt.modules.feed_forward import build_feed_forward
-from relu_nmt.modules.layer_cache import LayerStep
+from relu_nmt.modules.layer_cache import LayerCache
 from relu_nmt.modules.multihead import CrossAttention, SelfAttention
 from relu_nmt.modules.positions import RelativePositions
 from relu_nmt.recomputation import second_pass
@@ -58,8 +58,8 @@ class TransformerLayer(nn.Module):
     """Self-attention, in a decoder attention to the encoder, and a feed-forward network.
 
     The same layer serves encoders and vision models (no cross-attention), decoders with all
-    target positions at once, and with :meth:`step` decoders step by step, where x holds the newest
-    position of every beam and caches the positions before.
+    target positions at once, and decoders step by step: x then holds the newest position of every
+    beam, and a cache the positions before.
 
     Args:
         config: shape and placement of the parts.
@@ -103,40 +103,25 @@ class TransformerLayer(nn.Module):
         relative: RelativePositions | None = None,
         memory: Tensor | None = None,
         memory_visibility: Visibility | None = None,
+        cache: LayerCache | None = None,
     ) -> Tensor:
         """Map states to states, [B, N, D] each.
 
         Args:
-            x: [B, N, D], all positions.
+            x: [B, N, D], all positions; or the newest ones where there is a cache.
             visibility: which states each state may see.
-            relative: what the scheme of positions does to queries, keys and scores.
-            memory: [B, S, D], the encoder's states; None without cross-attention.
+            relative: the position scheme's rotation and bias.
+            memory: [B, S, D], the encoder's states; None without cross-attention, or with a cache.
             memory_visibility: which of the memory each state may see.
+            cache: keys and values of the positions before and of the memory; it is added to.
         """
         residual = self.self_attention_residual
-        x = residual.add(x, self.self_attention(residual.before(x), visibility, relative))
+        x = residual.add(x, self.self_attention(residual.before(x), visibility, relative, cache))
         if self.cross_attention is not None:
-            assert memory is not None and memory_visibility is not None, "it attends to a memory"
+            seen = memory if cache is None else cache
+            assert seen is not None and memory_visibility is not None, "it attends to a memory"
             residual = self.cross_attention_residual
-            y = self.cross_attention(residual.before(x), memory_visibility, memory)
-            x = residual.add(x, y)
-        return self._fed_forward(x)
-
-    def step(self, x: Tensor, steps: Sequence[LayerStep]) -> Tensor:
-        """Map the newest tokens' states to states, [1, N, D] each, one step's after another's.
-
-        Args:
-            x: the states.
-            steps: what they see; their caches are added to.
-        """
-        residual = self.self_attention_residual
-        x = residual.add(x, self.self_attention.step(residual.before(x), steps))
-        if self.cross_attention is not None:
-            residual = self.cross_attention_residual
-            x = residual.add(x, self.cross_attention.step(residual.before(x), steps))
-        return self._fed_forward(x)
-
-    def _fed_forward(self, x: Tensor) -> Tensor:
+            x = residual.add(x, self.cross_attention(residual.before(x), memory_visibility, seen))
         residual = self.feed_forward_residual
         return residual.add(x, self.feed_forward(residual.before(x)))
 

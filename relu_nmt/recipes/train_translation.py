@@ -13,6 +13,7 @@ from relu_nmt.data.groups import LENGTHS_FILE, SINGLE_SENTENCES, lengths_in_word
 from relu_nmt.data.shards import ShardedBatches, data_folders
 from relu_nmt.data.split import Split
 from relu_nmt.decoding.generator import Generator
+from relu_nmt.engine import FastDecoder
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.loading import build_model, refuse_images, start_weights
@@ -325,7 +326,13 @@ class TranslationTraining(Training):
         dtype = torch.bfloat16 if run.bf16 else torch.float16 if run.fp16 else None
         search = search_settings(options.eval_bleu_args)
         return ValidationBleu(
-            Generator([model], search, self.task.target_dictionary, dtype, self.task.separators),
+            Generator(
+                [FastDecoder(model)],
+                search,
+                self.task.target_dictionary,
+                dtype,
+                self.task.separators,
+            ),
             self.task,
             batches,
             options,

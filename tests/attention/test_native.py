@@ -6,16 +6,17 @@ import shutil
 import pytest
 import torch
 
-from relu_nmt import native as kernels
-from relu_nmt.attention.backends import native, set_attention_backend
+from relu_nmt.attention.backends import set_attention_backend
 from relu_nmt.attention.base import Need, build_attention
 from relu_nmt.attention.bias import ScoreBias
 from relu_nmt.attention.masks import TreeVisibility, Visibility
 from relu_nmt.attention.reluformer import ReLUFormerAttention
 from relu_nmt.attention.softmax import SoftmaxAttention
 from relu_nmt.attention.spec import AttentionSpec
+from relu_nmt.engine import attention_kernel as native
+from relu_nmt.engine import native as kernels
+from relu_nmt.engine.rows import FastCache
 from relu_nmt.errors import ConfigError
-from relu_nmt.modules.layer_cache import LayerCache
 
 HEADS = 2
 SPECS = [
@@ -100,7 +101,7 @@ def test_agrees_with_the_reference_in_float64(kernel_form, spec, see, dtype):
         )
         bias = bias_of(num_queries, num_keys) if number % 2 else None
         visibility = see(3, num_queries, num_keys)
-        assert make(spec, width).picks(q)
+        assert native.serves_rows(make(spec, width), q)
         found = with_backend(spec, "native", q, k, v, visibility, bias=bias)
         exact = (x.double() for x in (q, k, v))
         expected = with_backend(spec, "reference", *exact, visibility, bias=bias)
@@ -117,16 +118,16 @@ def test_picked_queries_are_as_among_all(spec, dtype):
     q, k, v = (heads_of(4, n, 64, seed).to(dtype) for seed, n in ((1, 5), (2, 30), (3, 30)))
     visibility, bias = tree(4, 5, 30), bias_of(5, 30)
     attention = make(spec, 64)
-    assert attention.picks(q)
+    assert native.serves_rows(attention, q)
     every = attention(q, k, v, visibility, bias=bias).values
-    picked = torch.tensor([0, 3, 4, 5, 9, 16, 19])
-    rows = q.transpose(1, 2).flatten(0, 1)[picked].transpose(0, 1)[None]  # [1, H, N', d]
-    some = attention(rows, k, v, visibility, bias=bias, picked=picked).values
-    assert torch.equal(some[0].transpose(0, 1), every.transpose(1, 2).flatten(0, 1)[picked])
+    index = torch.tensor([0, 3, 4, 5, 9, 16, 19])
+    rows = q.transpose(1, 2).flatten(0, 1)[index].transpose(0, 1)[None]  # [1, H, N', d]
+    some = native.attend_rows(attention, rows, k, v, visibility, bias, index)
+    assert torch.equal(some[0], every.transpose(1, 2).flatten(0, 1)[index].flatten(1))
     room = torch.zeros(4, HEADS, 7, 64, dtype=dtype)
-    native.put_picked(rows, picked, room[:, :, 2:])
+    native.put_rows(rows, index, room[:, :, 2:])
     expected = torch.zeros(20, HEADS, 64, dtype=dtype)
-    expected[picked] = rows[0].transpose(0, 1)
+    expected[index] = rows[0].transpose(0, 1)
     assert torch.equal(room[:, :, 2:].transpose(1, 2).flatten(0, 1), expected)
     assert not room[:, :, :2].any()
 
@@ -142,7 +143,7 @@ def test_entries_of_trees_are_taken(dtype):
     expected = x[trees[:, None, None], torch.arange(HEADS)[:, None], entries[:, None]]
     assert torch.equal(found[:, :, :3], expected)
     assert not found[:, :, 3:].any()
-    cache = LayerCache((x, x))
+    cache = FastCache(x, x)
     cache.target = x, 2 * x
     with torch.enable_grad():  # for which there is no kernel
         cache.take(trees, entries, 2)
@@ -183,7 +184,7 @@ def test_what_comes_from_a_mechanism_is_not_taken_for_it(kind):
     attention.backend = "reference"
     assert torch.equal(found, attention(q, k, v, Visibility(2, 4), bias=bias).values)
     attention.backend = "native"
-    assert not attention.picks(q)
+    assert not native.serves_rows(attention, q)
 
 
 @needs_kernels
@@ -203,13 +204,13 @@ def test_who_wants_more_or_gradients_gets_another_back_end():
     attention, visibility = make("softmax", 16), Visibility(2, 4)
     assert attention(q, k, v, visibility, need=Need(weights=True)).weights is not None
     with torch.enable_grad():
-        assert not attention.picks(q)
+        assert not native.serves_rows(attention, q)
         q.requires_grad_()
         assert attention(q, k, v, visibility).values.requires_grad
     torch.set_num_threads(kernels.MOST_THREADS + 1)
-    assert not attention.picks(q.detach())
+    assert not native.serves_rows(attention, q.detach())
     odd = heads_of(1, 2, 24, 1)
-    assert not make("softmax", 24).picks(odd)
+    assert not native.serves_rows(make("softmax", 24), odd)
     assert with_backend("softmax", "native", odd, odd, odd, Visibility(2, 2)).isfinite().all()
 
 
@@ -217,7 +218,7 @@ def test_without_kernels_nothing_changes(monkeypatch):
     q, k, v = (heads_of(1, n, 16, seed) for seed, n in ((1, 2), (2, 4), (3, 4)))
     monkeypatch.setattr(kernels, "library", lambda: None)
     attention = make("softmax", 16)
-    assert not attention.picks(q)
+    assert not native.serves_rows(attention, q)
     expected = with_backend(
         "softmax", "reference", *(x.double() for x in (q, k, v)), Visibility(2, 4)
     )

@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from relu_nmt import native
+from relu_nmt.engine import native
 from tests.example_modules import example_modules
 
 

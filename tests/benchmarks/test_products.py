@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from relu_nmt import native
+from relu_nmt.engine import native
 from tests.example_modules import example_modules
 
 

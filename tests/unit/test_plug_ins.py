@@ -12,6 +12,7 @@ from relu_nmt.vision import vision_blocks, vision_models
 from relu_nmt.vision.base import build_vision_model
 from relu_nmt.vision.config import VisionTransformerConfig
 from relu_nmt.vision.vision_transformer import VisionTransformer
+from tests.stepping import Stepping, log_probs
 
 FEED_FORWARD = """
 from relu_nmt.modules import feed_forwards
@@ -69,6 +70,7 @@ from torch import nn
 from relu_nmt.vision import vision_models
 from relu_nmt.vision.base import VisionModel, VisionOutput
 
+
 @vision_models.register("mine")
 class MeanColour(VisionModel):
     num_tokens = 1
@@ -123,10 +125,10 @@ def test_a_part_of_ones_own_in_translation(text, flag, user_file):
     source, target = torch.tensor([[4, 5, 6, 2]]), torch.tensor([[2, 7, 8]])
     features = model(source, target)
     features.square().sum().backward()
-    state = model.start(model.encode(source))
+    search = Stepping(model, source)
     for t in range(3):
-        logits = model.step(target[:, t : t + 1], state).logits
-    torch.testing.assert_close(logits[:, 0], model.logits(features)[:, -1])
+        found = search.step(target[:, t : t + 1]).log_probs
+    torch.testing.assert_close(found[:, 0], log_probs(model, source, target)[:, -1])
 
 
 def test_fairseqs_spellings_of_positions_and_activation():

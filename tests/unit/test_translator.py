@@ -11,8 +11,8 @@ from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.decoding.config import DocumentGenerationConfig, GenerationConfig, WindowConfig
 from relu_nmt.decoding.document_search import Window
 from relu_nmt.decoding.hypotheses import Hypothesis
-from relu_nmt.decoding.packed_linear import PackedLinear, can_pack
 from relu_nmt.decoding.translations import SourceLimit, Translation
+from relu_nmt.engine.packed_linear import PackedLinear, can_pack
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.loading import build_model, load_model
 from relu_nmt.models.config import TransformerConfig

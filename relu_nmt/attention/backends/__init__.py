@@ -38,16 +38,23 @@ class Backend:
         preferred: whether ``auto`` takes it for a problem, if it supports that.
         require: raises a ConfigError if it cannot run on a device, or (``None``) on none, though it
             was asked for by name.
+        centers: whether it subtracts the means of centered scores itself.
     """
 
     solve: Callable[[Any], Any]
     supports: Callable[[Any], bool] = lambda problem: True
     preferred: Callable[[Any], bool] = lambda problem: True
     require: Callable[[torch.device | None], None] = lambda device: None
+    centers: bool = False
 
 
-def choose_backend(attention: "Attention", problem: Any) -> Callable[[Any], Any]:
-    """Return what solves the problem of an attention: its ``backend``, or the fastest for ``auto``.
+def add_backend(mechanism: "type[Attention]", name: str, backend: Backend) -> None:
+    """Put a back end before the other ones of a mechanism and of its subclasses."""
+    mechanism.backends = {name: backend, **mechanism.backends}
+
+
+def choose_backend(attention: "Attention", problem: Any) -> Backend:
+    """Return the back end for a problem: the one that is asked for, or the fastest for ``auto``.
 
     A problem that the back end of this name cannot solve (weights asked of any but the reference,
     say) is left to the next one of the mechanism.
@@ -70,7 +77,7 @@ def choose_backend(attention: "Attention", problem: Any) -> Callable[[Any], Any]
         # Whether one can solve it takes longer to tell than whether it is wanted.
         if reached and (name != "auto" or backend.preferred(problem)) and backend.supports(problem):
             break
-    return backend.solve
+    return backend
 
 
 def check_backend(attention: "Attention", name: str) -> None:

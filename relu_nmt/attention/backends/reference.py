@@ -101,8 +101,8 @@ class PointwiseProblem(AttentionProblem):
     Args:
         map: h.
         row_scale: c, [B or 1, 1, Nq or 1] float32, no gradient.
-        centered: z loses its row's mean over what is visible, before the bias; for all back ends
-            but the native one, q and k have been changed so that their products do already.
+        centered: z loses its row's mean over the visible keys, before the bias. Only a back end
+            that ``centers`` has to do so: for the others q and k are changed beforehand.
     """
 
     map: PointwiseMap

@@ -13,6 +13,7 @@ from relu_nmt.attention.softmax import SoftmaxAttention
 from relu_nmt.attention.spec import AttentionPlace
 from relu_nmt.decoding.ensemble import Ensemble
 from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.models.step_decoder import PlainDecoder
 from tests.unit.analysis.models import SOURCE, TARGET, make_model, make_translator
 
 
@@ -33,7 +34,9 @@ def test_weights_are_those_of_step_by_step_decoding(attention):
             steps["decoder"].append(own[0].weights[0, 1, 0])
             steps["cross"].append(crossed[0].weights[0, 1, 0])
     for slot, rows in steps.items():
-        weights = attention_weights(Ensemble([model]), AttentionPlace(slot, 0, 1), SOURCE, TARGET)
+        weights = attention_weights(
+            Ensemble([PlainDecoder(model)]), AttentionPlace(slot, 0, 1), SOURCE, TARGET
+        )
         for row, expected in zip(weights, rows, strict=True):
             np.testing.assert_allclose(row[: len(expected)], expected, atol=1e-6)
             assert not row[len(expected) :].any()
@@ -41,7 +44,7 @@ def test_weights_are_those_of_step_by_step_decoding(attention):
 
 def test_all_heads_and_the_encoder():
     model = make_model("reluformer")
-    ensemble = Ensemble([model])
+    ensemble = Ensemble([PlainDecoder(model)])
     every = attention_weights(ensemble, AttentionPlace("encoder", -1), SOURCE, TARGET)
     assert every.shape == (2, len(SOURCE), len(SOURCE))
     for head in range(2):
@@ -73,7 +76,7 @@ def without_weights():
 
 def test_a_mechanism_without_weights_is_an_error_only_where_it_is_asked(without_weights):
     model = make_model("softmax", encoder_attention=without_weights)
-    ensemble = Ensemble([model])
+    ensemble = Ensemble([PlainDecoder(model)])
     message = "attention encoder.0: without_weights has no matrix of weights to show"
     with pytest.raises(ConfigError, match=message):
         attention_weights(ensemble, AttentionPlace("encoder", 0), SOURCE, TARGET)
@@ -92,13 +95,18 @@ def test_a_mechanism_without_weights_is_an_error_only_where_it_is_asked(without_
 )
 def test_places_that_the_model_does_not_have(place, message):
     with pytest.raises(ConfigError, match=message):
-        attention_weights(Ensemble([make_model()]), place, SOURCE, TARGET)
+        attention_weights(Ensemble([PlainDecoder(make_model())]), place, SOURCE, TARGET)
 
 
 def test_an_ensemble_is_refused():
     model = make_model()
     with pytest.raises(ConfigError, match="one model only"):
-        attention_weights(Ensemble([model, model]), AttentionPlace("cross", 0), SOURCE, TARGET)
+        attention_weights(
+            Ensemble([PlainDecoder(model), PlainDecoder(model)]),
+            AttentionPlace("cross", 0),
+            SOURCE,
+            TARGET,
+        )
 
 
 @pytest.mark.parametrize("text", ["cross", "cross.a", "cross.1.2.3", "", "cross.1.", "self.1"])

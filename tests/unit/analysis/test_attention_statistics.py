@@ -10,6 +10,7 @@ from relu_nmt.analysis.attention import AttentionStatistics, attention_weights
 from relu_nmt.attention.spec import AttentionPlace
 from relu_nmt.decoding.ensemble import Ensemble
 from relu_nmt.errors import ConfigError
+from relu_nmt.models.step_decoder import PlainDecoder
 from relu_nmt.recipes.attention_report import AttentionReport
 from relu_nmt.recipes.split_settings import AttentionOptions
 from tests.unit.analysis.models import EOS, make_model
@@ -21,7 +22,7 @@ TARGETS = [np.append(RNG.integers(4, 8, n), EOS) for n in (4, 2, 0, 7)]
 
 
 def report_of(model):
-    statistics = AttentionStatistics(Ensemble([model]))
+    statistics = AttentionStatistics(Ensemble([PlainDecoder(model)]))
     statistics.add(SOURCES[:3], TARGETS[:3])
     statistics.add(SOURCES[3:], TARGETS[3:])
     return statistics.report()
@@ -31,7 +32,7 @@ def rows_of(model, slot, layer, head):
     """Yield the weights that each query row sees, from maps of single sentences."""
     for source, target in zip(SOURCES, TARGETS, strict=True):
         place = AttentionPlace(slot, layer, head)
-        weights = attention_weights(Ensemble([model]), place, source, target)
+        weights = attention_weights(Ensemble([PlainDecoder(model)]), place, source, target)
         for i, row in enumerate(weights.astype(np.float64)):
             yield row[: i + 1] if slot == "decoder" else row
 
@@ -43,7 +44,7 @@ def entropy(row):
 
 def test_memory_is_not_that_of_many_short_sentences_at_once(monkeypatch):
     monkeypatch.setattr(analysis, "MOST_TOKENS", 12)
-    statistics, read = AttentionStatistics(Ensemble([make_model("softmax")])), []
+    statistics, read = AttentionStatistics(Ensemble([PlainDecoder(make_model("softmax"))])), []
     decoder_inputs = analysis.decoder_inputs
 
     def noted(sources, targets, *rest):
@@ -59,7 +60,7 @@ def test_memory_is_not_that_of_many_short_sentences_at_once(monkeypatch):
 @pytest.mark.parametrize("given", [True, False], ids=["references", "no references"])
 def test_the_attention_is_measured_when_all_is_translated(tmp_path, monkeypatch, given):
     """So that time and memory of the translation are its own."""
-    translator = SimpleNamespace(ensemble=Ensemble([make_model("softmax")]))
+    translator = SimpleNamespace(ensemble=Ensemble([PlainDecoder(make_model("softmax"))]))
     path = tmp_path / "stats.json"
     calls = []
     monkeypatch.setattr(AttentionStatistics, "add", lambda _, *lists: calls.append(lists))
@@ -133,11 +134,11 @@ def test_rows_by_number_of_visible_keys():
 
 
 def test_no_sentences_at_all():
-    report = AttentionStatistics(Ensemble([make_model()])).report()
+    report = AttentionStatistics(Ensemble([PlainDecoder(make_model())])).report()
     assert (report["sentences"], report["modules"], report["overall"]) == (0, {}, {})
 
 
 def test_an_ensemble_is_refused():
     model = make_model()
     with pytest.raises(ConfigError, match="one model only"):
-        AttentionStatistics(Ensemble([model, model]))
+        AttentionStatistics(Ensemble([PlainDecoder(model), PlainDecoder(model)]))

@@ -7,6 +7,7 @@ import torch
 from relu_nmt.analysis.branches import BRANCHES, BranchStatistics
 from relu_nmt.decoding.ensemble import Ensemble
 from relu_nmt.errors import ConfigError
+from relu_nmt.models.step_decoder import PlainDecoder
 from relu_nmt.modules.transformer_layer import Residual
 from tests.unit.analysis.models import EOS, make_model
 
@@ -16,7 +17,7 @@ TARGETS = [np.append(RNG.integers(4, 8, n), EOS) for n in (4, 2, 0, 7)]
 
 
 def statistics_of(model):
-    statistics = BranchStatistics(Ensemble([model]))
+    statistics = BranchStatistics(Ensemble([PlainDecoder(model)]))
     statistics.add(SOURCES[:3], TARGETS[:3])
     statistics.add(SOURCES[3:], TARGETS[3:])
     return statistics.records()
@@ -71,4 +72,4 @@ def test_a_branch_that_sleeps_adds_nothing():
 
 def test_several_models_are_refused():
     with pytest.raises(ConfigError, match="one model only"):
-        BranchStatistics(Ensemble([make_model(), make_model()]))
+        BranchStatistics(Ensemble([PlainDecoder(make_model()), PlainDecoder(make_model())]))

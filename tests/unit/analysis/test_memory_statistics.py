@@ -19,6 +19,7 @@ from relu_nmt.analysis.memories import (
 )
 from relu_nmt.decoding.ensemble import Ensemble
 from relu_nmt.errors import ConfigError
+from relu_nmt.models.step_decoder import PlainDecoder
 from tests.unit.analysis.models import EOS, PAD, make_model
 
 RNG = np.random.default_rng(0)
@@ -37,7 +38,7 @@ def make(feed_forward, before=False, **settings):
 
 
 def report_of(model, **settings):
-    statistics = MemoryStatistics(Ensemble([model]), **settings)
+    statistics = MemoryStatistics(Ensemble([PlainDecoder(model)]), **settings)
     statistics.add(SOURCES[:3], TARGETS[:3])
     statistics.add(SOURCES[3:], TARGETS[3:])
     return statistics.report()
@@ -191,7 +192,7 @@ def test_signed_weights_have_no_shares(kind):
 
 
 def test_no_sentences_at_all():
-    report = MemoryStatistics(Ensemble([make("relu")])).report()
+    report = MemoryStatistics(Ensemble([PlainDecoder(make("relu"))])).report()
     assert (report["sentences"], report["modules"], report["overall"]) == (0, {}, {})
 
 
@@ -201,10 +202,10 @@ def test_what_is_refused():
         with pytest.raises(ConfigError, match="expected above 0 to 100"):
             memory_statistics(model, [], percents)
     with pytest.raises(ConfigError, match="one model only"):
-        MemoryStatistics(Ensemble([model, model]))
+        MemoryStatistics(Ensemble([PlainDecoder(model), PlainDecoder(model)]))
     model.decoder.layers[1].feed_forward = nn.Linear(16, 16)
     with pytest.raises(ConfigError, match="network Linear is no subclass of FeedForward"):
-        MemoryStatistics(Ensemble([model]))
+        MemoryStatistics(Ensemble([PlainDecoder(model)]))
 
 
 @given(st.integers(2, 20), st.integers(1, 8), st.integers(0, 2**31))

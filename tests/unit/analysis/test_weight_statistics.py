@@ -18,6 +18,7 @@ from relu_nmt.decoding.ensemble import Ensemble
 from relu_nmt.errors import ConfigError
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.encoder_decoder import EncoderDecoder
+from relu_nmt.models.step_decoder import PlainDecoder
 from tests.unit.analysis.models import EOS, PAD, make_model
 
 SEP = 8
@@ -47,7 +48,7 @@ def pairs_of(separated):
 
 def statistics_of(model, pairs):
     sources, targets, numbers = pairs
-    statistics = WeightStatistics(Ensemble([model]), (WORDS, WORDS))
+    statistics = WeightStatistics(Ensemble([PlainDecoder(model)]), (WORDS, WORDS))
     statistics.add(sources[:3], targets[:3], numbers[:3])
     statistics.add(sources[3:], targets[3:], numbers[3:])
     return statistics.records()
@@ -175,7 +176,7 @@ def test_attention_to_the_own_sentence_and_to_the_document_are_told_apart(attent
     pairs = pairs_of(separated=True)
     # Without its separator the empty last one would be no sentence of its own.
     pairs = tuple(part[:3] for part in pairs)
-    records = WeightStatistics(Ensemble([model]), (WORDS, WORDS))
+    records = WeightStatistics(Ensemble([PlainDecoder(model)]), (WORDS, WORDS))
     records.add(*pairs)
     found = records.records()
     check(found, expected(model, pairs))
@@ -228,7 +229,7 @@ def test_the_weights_of_one_mechanism_are_gone_when_those_of_the_next_come(monke
 
     monkeypatch.setattr(WeightStatistics, "_take", noting)
     sources, targets, _ = pairs_of(separated=False)
-    statistics = WeightStatistics(Ensemble([make_model("softmax")]), (WORDS, WORDS))
+    statistics = WeightStatistics(Ensemble([PlainDecoder(make_model("softmax"))]), (WORDS, WORDS))
     statistics.add(sources, targets)
     assert len(earlier) == 6
 
@@ -243,7 +244,9 @@ def test_records_go_to_whom_takes_them():
 
 def test_a_mechanism_without_weights_is_left_out():
     slots = {"encoder_attention": "nystromformer", "cross_attention": "linformer"}
-    statistics = WeightStatistics(Ensemble([make_model("softmax", **slots)]), (WORDS, WORDS))
+    statistics = WeightStatistics(
+        Ensemble([PlainDecoder(make_model("softmax", **slots))]), (WORDS, WORDS)
+    )
     assert statistics.without_weights == ("encoder", "cross")
     sources, targets, _ = pairs_of(separated=False)
     statistics.add(sources, targets)
@@ -266,4 +269,4 @@ def test_every_kind_of_weights_is_measured(attention):
 def test_an_ensemble_is_refused():
     model = make_model()
     with pytest.raises(ConfigError, match="one model only"):
-        WeightStatistics(Ensemble([model, model]), (WORDS, WORDS))
+        WeightStatistics(Ensemble([PlainDecoder(model), PlainDecoder(model)]), (WORDS, WORDS))

@@ -1,11 +1,10 @@
 import math
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from toy_models import EOS, UNK, ToyModel, ToyState, all_outputs, log_prob_of
+from toy_models import EOS, UNK, ToyModel, ToyState, all_outputs, decoder_of, log_prob_of
 
 from relu_nmt.data.batches import pad_rows
 from relu_nmt.data.dictionary import Dictionary
@@ -18,13 +17,16 @@ from relu_nmt.decoding.translations import SourceSentence
 from relu_nmt.errors import ConfigError
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.encoder_decoder import EncoderDecoder
+from relu_nmt.models.step_decoder import StepScores
 
 SOURCES = [torch.tensor([4, 5, 6, 2]), torch.tensor([6, 2]), torch.tensor([5, 5, 2])]
 
 
 def generate(models, sources, **settings):
     models = models if isinstance(models, list) else [models]
-    generator = Generator(models, GenerationConfig(**settings), Dictionary())
+    generator = Generator(
+        [decoder_of(m) for m in models], GenerationConfig(**settings), Dictionary()
+    )
     return generator.generate(pad_rows([s.numpy() for s in sources], Dictionary.pad_index))
 
 
@@ -143,7 +145,9 @@ def test_reported_scores_equal_rescoring_by_the_full_forward_pass(attention, pre
     lengths = set()
     for rank in range(4):
         targets = pad_rows([h[rank].tokens for h in found], Dictionary.pad_index)
-        rescored = score_references(Ensemble([model]), config, Dictionary(), src_tokens, targets)
+        rescored = score_references(
+            Ensemble([decoder_of(model)]), config, Dictionary(), src_tokens, targets
+        )
         for hypotheses, [reference] in zip(found, rescored, strict=True):
             same([hypotheses[rank]], [reference])
             lengths.add(len(reference.tokens))
@@ -171,7 +175,7 @@ def test_a_sentence_is_translated_alike_in_any_company(attention, settings, monk
     model = real_model(attention)
     sources = random_sources(16, seed=2, vocab_size=40)
     settings = {"nbest": settings["beam"], "max_len_a": 1.0, "max_len_b": 5, **settings}
-    generator = Generator([model], GenerationConfig(**settings), Dictionary())
+    generator = Generator([decoder_of(model)], GenerationConfig(**settings), Dictionary())
 
     def run(numbers):
         batch = pad_rows([sources[i].numpy() for i in numbers], Dictionary.pad_index)
@@ -343,7 +347,7 @@ def test_prefix_is_forced_and_scored(beam):
 def test_an_unknown_word_can_be_forced_whatever_its_penalty(unkpen, taken):
     model, config = ToyModel(seed=4), GenerationConfig(unkpen=unkpen, nbest=5, max_len_b=6)
     source, prefix = SOURCES[0], [5, UNK]
-    [found] = Generator([model], config, Dictionary()).generate(
+    [found] = Generator([decoder_of(model)], config, Dictionary()).generate(
         source[None], torch.tensor([prefix])
     )
     for h in found:
@@ -360,17 +364,17 @@ class Behind(ToyModel):
         super().__init__(**settings)
         self.context = context
 
-    def start(self, encoder_out):
-        state = super().start(encoder_out)
+    def start(self, src_tokens, num_groups=1, shortlist=None):
+        state = super().start(src_tokens, num_groups, shortlist)
         for token in [EOS, *self.context][: len(self.context)]:
-            super().step(torch.full((len(encoder_out), 1), token), state)
+            super().advance(torch.full((len(src_tokens), 1), token), state)
         state.first = self.context[-1] if self.context else EOS
         return state
 
-    def step(self, tokens, state, want_weights=False):
+    def advance(self, tokens, state, temperature=1.0, want_weights=False):
         if state.first is not None:
             tokens, state.first = torch.full_like(tokens, state.first), None
-        return super().step(tokens, state, want_weights)
+        return super().advance(tokens, state, temperature, want_weights)
 
 
 @pytest.mark.parametrize("stop_rule", ["ahead", "full", "exact"])
@@ -413,13 +417,14 @@ class TwoOutputs(ToyModel):
         super().__init__(vocab_size=12)
         self.size = size
 
-    def start(self, encoder_out):
-        return ToyState(torch.zeros(len(encoder_out), 1, 0, dtype=torch.int64), encoder_out)
+    def start(self, src_tokens, num_groups=1, shortlist=None):
+        return ToyState(torch.zeros(len(src_tokens), 1, 0, dtype=torch.int64), src_tokens)
 
-    def step(self, tokens, state, want_weights=False):
-        state.memory = torch.cat([state.memory, tokens[:, :, None]], dim=2)
+    def advance(self, tokens, state, temperature=1.0, want_weights=False):
+        memory = state.memory.expand(-1, tokens.size(1), -1)
+        state.memory = torch.cat([memory, tokens[:, :, None]], dim=2)
         rows = [[self.after(beam[1:]) for beam in beams] for beams in state.memory.tolist()]
-        return SimpleNamespace(logits=torch.tensor(rows), cross_weights=None, computed=None)
+        return StepScores(torch.tensor(rows).log_softmax(-1))
 
     def after(self, written):
         new = written[self.size :]

@@ -7,12 +7,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from relu_nmt import native
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.decoding import int8
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.decoding.generator import Generator
-from relu_nmt.decoding.int8 import Int8Linear, has_fast_int8, use_int8
+from relu_nmt.engine import FastDecoder, int8, native
+from relu_nmt.engine.int8 import Int8Linear, has_fast_int8, use_int8
 from relu_nmt.errors import ConfigError
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.encoder_decoder import EncoderDecoder
@@ -189,9 +188,11 @@ def test_search_by_several_processes_gives_the_same_as_one():
     config = GenerationConfig(beam=2, max_len_b=6)
     source = torch.randint(4, 30, (3, 5))
     source[:, -1] = symbols.eos_index
-    first = Generator([model], config, symbols).generate(source)
+    first = Generator([FastDecoder(model)], config, symbols).generate(source)
     # What is packed for the processor stays behind; the numbers go.
-    again = Generator([pickle.loads(pickle.dumps(model))], config, symbols).generate(source)
+    again = Generator([FastDecoder(pickle.loads(pickle.dumps(model)))], config, symbols).generate(
+        source
+    )
     for one, other in zip(first, again, strict=True):
         assert one[0].tokens.tolist() == other[0].tokens.tolist()
         assert one[0].score == other[0].score

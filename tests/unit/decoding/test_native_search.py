@@ -3,13 +3,14 @@
 import pytest
 import torch
 
-from relu_nmt import native as kernels
 from relu_nmt.data.batches import pad_rows
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.decoding.generator import Generator
+from relu_nmt.engine import native as kernels
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.encoder_decoder import EncoderDecoder
+from relu_nmt.models.step_decoder import PlainDecoder
 
 VOCAB = 150
 SYMBOLS = Dictionary([f"w{i}" for i in range(VOCAB - 4)])
@@ -69,7 +70,7 @@ def test_the_same_hypotheses(changes, search, monkeypatch):
     config = GenerationConfig(beam=4, max_len_b=18, **search)
 
     def found():
-        return Generator([model], config, SYMBOLS).generate(src_tokens)
+        return Generator([PlainDecoder(model)], config, SYMBOLS).generate(src_tokens)
 
     by_kernels = found()
     monkeypatch.setattr(kernels, "library", lambda: None)

@@ -6,18 +6,17 @@ import pickle
 import pytest
 import torch
 
-from relu_nmt import native
 from relu_nmt.data.batches import pad_rows
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.decoding.generator import Generator
-from relu_nmt.decoding.int8 import has_fast_int8, use_int8
-from relu_nmt.decoding.native_step import use_native_steps
-from relu_nmt.decoding.packed_linear import can_pack, pack_linear
 from relu_nmt.decoding.translations import SourceSentence
+from relu_nmt.engine import FastDecoder, install, native
+from relu_nmt.engine.int8 import has_fast_int8
+from relu_nmt.engine.packed_linear import can_pack
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.encoder_decoder import EncoderDecoder
-from relu_nmt.modules.layer_cache import ComputedBeams
+from tests.stepping import Stepping
 
 VOCAB = 150
 SYMBOLS = Dictionary([f"w{i}" for i in range(VOCAB - 4)])
@@ -63,18 +62,14 @@ def make_model(**changes):
 
 
 def prepared(model, precision):
-    model = copy.deepcopy(model)
-    if precision == "int8":
-        use_int8(model)
-    else:
-        pack_linear(model, getattr(torch, precision))
-    return model
+    """Return the fast decoder of a copy of a model."""
+    return install(copy.deepcopy(model), getattr(torch, precision))
 
 
-def quick(model):
-    use_native_steps(model)
-    assert model.decoder.quick_step
-    return model
+def in_many_calls(decoder, kernel=None):
+    """Let a decoder compute its layers by many calls."""
+    decoder.layers_kernel = kernel
+    return decoder
 
 
 class RoundedCaches:
@@ -102,11 +97,11 @@ def counted_calls(monkeypatch):
     return names
 
 
-def forced(model, dtype=None, steps=12, computed=False, source=None):
-    """Return the states of a decoder that is led along, step by step, as if by a search.
+def forced(decoder, dtype=None, steps=12, computed=False, source=None):
+    """Return the log-probabilities of a decoder that is led along as if by a search.
 
     Args:
-        model: whose decoder it is.
+        decoder: a step decoder, or a model.
         dtype: to compute in, by autocast.
         steps: how many.
         computed: whether some of the hypotheses are given up at each step.
@@ -116,25 +111,27 @@ def forced(model, dtype=None, steps=12, computed=False, source=None):
     src_tokens, found = sources() if source is None else source, []
     precision = torch.autocast("cpu", dtype or torch.bfloat16, enabled=dtype is not None)
     with torch.inference_mode(), precision:
-        state = model.start(model.encode(src_tokens))
+        search, rows = Stepping(decoder, src_tokens), None
         tokens = torch.full((len(src_tokens), 1), SYMBOLS.eos_index)
         live = torch.ones(len(src_tokens), 4, dtype=torch.bool)
         for step in range(steps):
-            found.append(model.decoder.step([tokens], [state])[0])
+            scores = search.step(tokens, rows)
             if step == 0:
-                state.spread(4)
+                found.append(scores.log_probs.flatten(0, 1))
             else:
+                every = scores.of_all(*tokens.shape).log_probs
+                found.append(every[live])
                 parents = torch.multinomial(live.float(), 4, True, generator=generator)
-                state.reorder(parents)
+                search.reorder(parents)
             if step == 6:
-                rows = torch.arange(0, len(src_tokens), 2)
-                state.keep(rows)
-                live = live[rows]
+                kept = torch.arange(0, len(src_tokens), 2)
+                search.keep(kept)
+                live = live[kept]
             tokens = torch.randint(4, VOCAB, live.shape, generator=generator)
             if computed:
                 live = torch.rand(live.shape, generator=generator) < 0.5
                 live[:, 0] = True
-                state.computed = ComputedBeams.of(live)
+                rows = live.flatten().nonzero().squeeze(1)
     return found
 
 
@@ -156,12 +153,12 @@ FORMS = [
 def test_states_are_those_of_float64(kernel_form, changes, computed, monkeypatch):
     model = make_model(**changes)
     exact = forced(copy.deepcopy(model).double(), computed=computed)
-    model = quick(prepared(model, "float32"))
+    decoder = prepared(model, "float32")
     names = counted_calls(monkeypatch)
-    found = forced(model, computed=computed)
+    found = forced(decoder, computed=computed)
     assert names.count("layers_step_float") == len(found)
     for own, other in zip(found, exact, strict=True):
-        torch.testing.assert_close(own.double(), other, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-4)
 
 
 @needs_kernels
@@ -177,8 +174,8 @@ def test_states_in_other_numbers_are_as_near_as_those_in_many_calls(
     exact, dtype = forced(copy.deepcopy(model).double()), None
     if precision == "bfloat16":
         dtype = torch.bfloat16
-    many = forced(prepared(model, precision), dtype)
-    one = forced(quick(prepared(model, precision)), dtype)
+    many = forced(in_many_calls(prepared(model, precision)), dtype)
+    one = forced(prepared(model, precision), dtype)
 
     def error(found):
         return sum((x.double() - y).square().mean() for x, y in zip(found, exact, strict=True))
@@ -208,13 +205,12 @@ def test_searches_that_run_beside_each_other(precision, search):
     dtype = torch.bfloat16 if precision == "bfloat16" else None
     given = [SourceSentence(row[row != SYMBOLS.pad_index].numpy()) for row in sources()]
 
-    def found(model):
-        return Generator([model], config, SYMBOLS, dtype).translate(given)
+    def found(decoder):
+        return Generator([decoder], config, SYMBOLS, dtype).translate(given)
 
-    plain = prepared(model, precision)
-    if precision == "int8":
-        plain.decoder.quick_step = RoundedCaches()
-    many, one = found(plain), found(quick(prepared(model, precision)))
+    rounded = RoundedCaches() if precision == "int8" else None
+    many = found(in_many_calls(prepared(model, precision), rounded))
+    one = found(prepared(model, precision))
     same = [
         [h.tokens.tolist() for h in own] == [h.tokens.tolist() for h in other]
         for own, other in zip(one, many, strict=True)
@@ -228,10 +224,8 @@ def test_searches_that_run_beside_each_other(precision, search):
 def test_a_width_that_is_no_whole_group_inside_of_the_network(precision):
     model = make_model(attention="softmax", decoder_ffn_embed_dim=51)
     dtype = torch.bfloat16 if precision == "bfloat16" else None
-    many = forced(prepared(model, precision), dtype)
-    model = prepared(model, precision)
-    use_native_steps(model)
-    for own, other in zip(forced(model, dtype), many, strict=True):
+    many = forced(in_many_calls(prepared(model, precision)), dtype)
+    for own, other in zip(forced(prepared(model, precision), dtype), many, strict=True):
         difference = (own - other).abs().max()
         assert difference < {"float32": 1e-4, "bfloat16": 0.05, "int8": 0.3}[precision]
 
@@ -239,18 +233,17 @@ def test_a_width_that_is_no_whole_group_inside_of_the_network(precision):
 @needs_kernels
 def test_sources_by_columns():
     model = make_model(attention="softmax", cross_attention="reluformer")
-    quick_model = quick(prepared(model, "float32"))
-    source = sources()
+    decoder, source = prepared(model, "float32"), sources()
     for own, other in zip(
-        forced(quick_model, source=source.T.contiguous().T), forced(model), strict=True
+        forced(decoder, source=source.T.contiguous().T), forced(model), strict=True
     ):
         torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-4)
 
 
 @needs_kernels
 def test_other_threads_see_all_that_is_constant_or_nothing():
-    model = quick(prepared(make_model(attention="softmax"), "float32"))
-    step = model.decoder.quick_step
+    decoder = prepared(make_model(attention="softmax"), "float32")
+    step = decoder.layers_kernel
 
     class Norm:
         eps, bias = 1e-5, torch.zeros(64)
@@ -262,26 +255,26 @@ def test_other_threads_see_all_that_is_constant_or_nothing():
 
     for layer in step.layers:
         layer.feed_forward_residual.__dict__["norm"] = Norm()
-    forced(model, steps=1)
+    forced(decoder, steps=1)
     assert len(step._constant.addresses) == 2 * 30
 
 
 @needs_kernels
 @pytest.mark.parametrize("precision", PRECISIONS[2:])
 def test_keys_and_values_beyond_the_numbers_of_float16_are_bounded(precision):
-    model = prepared(make_model(attention="softmax"), precision)
-    state = model.start(model.encode(sources()))
+    decoder = prepared(make_model(attention="softmax"), precision)
+    search = Stepping(decoder, sources())
+    state = search.state.decoder
     state.caches[0].source[1][0, 0, 0, :3] = torch.tensor([1e6, -1e6, torch.nan])
     state.caches[0].keep_as(torch.float16)
     kept = state.caches[0].source[1][0, 0, 0, :3]
     assert kept.tolist()[:2] == [65504, -65504]
     assert kept[2].isnan()
-    use_native_steps(model)
-    own = model.decoder.layers[0].self_attention.qkv
+    own = decoder.model.decoder.layers[0].self_attention.qkv
     own.scale[-1] = 1e6  # of values
     own._panels = None
     with torch.inference_mode():
-        model.decoder.step([torch.full((21, 1), SYMBOLS.eos_index)], [state])
+        search.step(torch.full((21, 1), SYMBOLS.eos_index))
     values = state.caches[0].target[1]
     assert values.dtype == torch.float16
     assert values.abs().max() == 65504
@@ -299,28 +292,23 @@ def test_a_layer_is_left_alone_that_the_kernel_does_not_compute():
         {"attention": "softmax", "feed_forward": "gelu"},
         {"attention": "softmax", "feed_forward": "relu-ln"},
     ):
-        model = prepared(make_model(**changes), "float32")
-        use_native_steps(model)
-        assert not model.decoder.quick_step, changes
-    model = make_model(attention="softmax")
-    use_native_steps(model)  # its affine maps have no panels
-    assert not model.decoder.quick_step
+        assert not prepared(make_model(**changes), "float32").layers_kernel, changes
+    # Affine maps without panels.
+    assert not FastDecoder(make_model(attention="softmax")).layers_kernel
     for second in ("reluformer:gamma=2", "softmax"):
         mixed, other = (make_model(attention=name) for name in ("reluformer", second))
         mixed.decoder.layers[1] = other.decoder.layers[1]
-        pack_linear(mixed, torch.float32)
-        use_native_steps(mixed)
-        assert not mixed.decoder.quick_step, second
+        assert not prepared(mixed, "float32").layers_kernel, second
 
 
 @needs_kernels
 def test_who_looks_at_attention_or_changes_a_weight_gets_the_plain_code(monkeypatch):
-    model = quick(prepared(make_model(attention="softmax"), "float32"))
-    names = counted_calls(monkeypatch)
+    decoder = prepared(make_model(attention="softmax"), "float32")
+    model, names = decoder.model, counted_calls(monkeypatch)
 
     def share():
         names.clear()
-        forced(model, steps=2)
+        forced(decoder, steps=2)
         return names.count("layers_step_float")
 
     assert share() == 2
@@ -336,7 +324,7 @@ def test_who_looks_at_attention_or_changes_a_weight_gets_the_plain_code(monkeypa
     assert share() == 0
     [one] = sources()[:1]
     names.clear()
-    Generator([model], GenerationConfig(beam=4, max_len_b=3), SYMBOLS).generate(one[None])
+    Generator([decoder], GenerationConfig(beam=4, max_len_b=3), SYMBOLS).generate(one[None])
     assert "layers_step_float" in names  # of a few rows
     torch.set_num_threads(1)
     with torch.no_grad():
@@ -346,8 +334,8 @@ def test_who_looks_at_attention_or_changes_a_weight_gets_the_plain_code(monkeypa
 
 @needs_kernels
 def test_a_model_goes_to_other_processes_with_its_steps():
-    model = quick(prepared(make_model(attention="softmax"), "float32"))
-    sent = pickle.loads(pickle.dumps(model))
-    assert sent.decoder.quick_step
-    for own, other in zip(forced(sent), forced(model), strict=True):
+    decoder = prepared(make_model(attention="softmax"), "float32")
+    sent = pickle.loads(pickle.dumps(decoder))
+    assert sent.layers_kernel
+    for own, other in zip(forced(sent), forced(decoder), strict=True):
         assert torch.equal(own, other)

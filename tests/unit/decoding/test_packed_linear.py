@@ -7,10 +7,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from relu_nmt import native
-from relu_nmt.decoding import packed_linear
-from relu_nmt.decoding.packed_linear import PackedLinear, can_pack, pack_linear
-from relu_nmt.models.encoder_decoder import projection_to
+from relu_nmt.engine import native, packed_linear
+from relu_nmt.engine.decoder import projection_to
+from relu_nmt.engine.packed_linear import PackedLinear, can_pack, pack_linear
 
 pytestmark = pytest.mark.skipif(not can_pack(), reason="needs x86 and oneDNN")
 

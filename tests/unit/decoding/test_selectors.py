@@ -5,18 +5,14 @@ import pytest
 import torch
 from toy_models import EOS, ToyModel, log_prob_of
 
-from relu_nmt import native
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.decoding.generator import Generator
-from relu_nmt.decoding.selectors import (
-    BLOCK,
-    BeamSelector,
-    SamplingSelector,
-    draw_uniforms,
-    top_continuations,
-)
+from relu_nmt.decoding.selectors import BeamSelector, SamplingSelector, draw_uniforms
+from relu_nmt.engine import native
+from relu_nmt.engine.decoder import FastScores
 from relu_nmt.errors import ConfigError
+from relu_nmt.models.step_decoder import BLOCK
 
 
 @pytest.fixture(params=["kernels", "PyTorch"])
@@ -36,7 +32,7 @@ def test_top_continuations_equal_a_plain_topk(vocab_size, beam_size):
         log_probs[:, :, : vocab_size // 2] = -torch.inf
         totals = torch.randn(4, beam_size, generator=generator)
         expected = (log_probs + totals[:, :, None]).flatten(1)
-        values, beams, tokens = top_continuations(log_probs, totals, count)
+        values, beams, tokens = FastScores(log_probs).best_continuations(totals, count)
         wanted = expected.topk(min(count, expected.size(1)))
         assert torch.equal(values, wanted.values)
         assert torch.equal(expected.gather(1, beams * vocab_size + tokens), wanted.values)
@@ -46,7 +42,7 @@ def test_top_continuations_equal_a_plain_topk(vocab_size, beam_size):
 def test_beams_without_a_hypothesis_give_no_continuation_while_there_are_others():
     log_probs = torch.zeros(1, 2, 500)
     totals = torch.tensor([[0.0, -torch.inf]])
-    values, beams, _ = top_continuations(log_probs, totals, 10)
+    values, beams, _ = FastScores(log_probs).best_continuations(totals, 10)
     assert (beams == 0).all()
     assert torch.equal(values, torch.zeros(1, 10))
 
@@ -55,7 +51,7 @@ def test_beams_without_a_hypothesis_give_no_continuation_while_there_are_others(
 def test_the_last_narrow_block_is_searched():
     log_probs = torch.zeros(1, 2, 5 * BLOCK + 3)
     log_probs[0, 1, -1] = 1.0
-    values, beams, tokens = top_continuations(log_probs, torch.zeros(1, 2), 1)
+    values, beams, tokens = FastScores(log_probs).best_continuations(torch.zeros(1, 2), 1)
     assert values.item() == 1.0
     assert (beams.item(), tokens.item()) == (1, 5 * BLOCK + 2)
 
@@ -66,21 +62,15 @@ def test_continuations_of_some_beams_are_those_of_all_without_the_others():
     log_probs = torch.randn(3, 4, 200, generator=generator)
     log_probs[0, 1] = torch.nan
     totals = torch.randn(3, 4, generator=generator)
-    picked = torch.tensor([0, 1, 6, 7, 9])
-    others = torch.ones(12, dtype=torch.bool).index_fill(0, picked, False).view(3, 4)
-    found = top_continuations(log_probs.flatten(0, 1)[picked][None], totals, 8, picked)
+    rows = torch.tensor([0, 1, 6, 7, 9])
+    others = torch.ones(12, dtype=torch.bool).index_fill(0, rows, False).view(3, 4)
+    some = FastScores(log_probs.flatten(0, 1)[rows][None], rows=rows)
+    found = some.best_continuations(totals, 8)
     without = log_probs.masked_fill(others[:, :, None], -torch.inf).nan_to_num(nan=-torch.inf)
-    for one, other in zip(found, top_continuations(without, totals, 8), strict=True):
+    for one, other in zip(found, FastScores(without).best_continuations(totals, 8), strict=True):
         assert torch.equal(one, other)
-    none = top_continuations(log_probs[:1, 1:2], totals[:1, :1], 3)
+    none = FastScores(log_probs[:1, 1:2]).best_continuations(totals[:1, :1], 3)
     assert none[0].tolist() == [[-torch.inf] * 3]
-
-
-def test_only_float32_on_a_cpu_is_taken_in_rows():
-    selector = BeamSelector()
-    assert not selector.takes_rows(torch.zeros(1, 2, 5, device="meta"))
-    assert not selector.takes_rows(torch.zeros(1, 2, 5, dtype=torch.float64))
-    assert not BeamSelector(2).takes_rows(torch.zeros(1, 2, 5))
 
 
 SENTENCE = torch.tensor([[4, 5, 2]])

@@ -8,12 +8,14 @@ from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.decoding.forced_terms import ForcedTerms
 from relu_nmt.decoding.generator import Generator
-from relu_nmt.decoding.int8 import Int8Linear, has_fast_int8
 from relu_nmt.decoding.shortlist import ROUNDS, Shortlist
 from relu_nmt.decoding.translations import SourceSentence
+from relu_nmt.engine.decoder import projection_to
+from relu_nmt.engine.int8 import Int8Linear, has_fast_int8
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.models.config import TransformerConfig
-from relu_nmt.models.encoder_decoder import EncoderDecoder, projection_to
+from relu_nmt.models.encoder_decoder import EncoderDecoder
+from relu_nmt.models.step_decoder import PlainDecoder
 
 SYMBOLS = Dictionary([f"w{i}" for i in range(26)])
 
@@ -53,15 +55,19 @@ def found(generator, **given):
 )
 def test_a_shortlist_of_all_symbols_changes_nothing(settings):
     config, model = GenerationConfig(beam=3, max_len_b=8, **settings), small_model()
-    plain = Generator([model], config, SYMBOLS)
-    listed = Generator([model], config, SYMBOLS, shortlist=shortlist_of(*range(4, 30)))
+    plain = Generator([PlainDecoder(model)], config, SYMBOLS)
+    listed = Generator(
+        [PlainDecoder(model)], config, SYMBOLS, shortlist=shortlist_of(*range(4, 30))
+    )
     assert found(listed) == found(plain)
 
 
 def test_translations_are_those_of_a_model_without_the_other_symbols():
     model, allowed = small_model(), [5, 9, 11, 17, 28]
     config = GenerationConfig(beam=3, max_len_b=8)
-    listed = found(Generator([model], config, SYMBOLS, shortlist=shortlist_of(*allowed)))
+    listed = found(
+        Generator([PlainDecoder(model)], config, SYMBOLS, shortlist=shortlist_of(*allowed))
+    )
     words = {token for tokens, _ in listed for token in tokens}
     assert words <= {*range(4), *allowed} and len(words) > 2
     # The definition: all other logits are minus infinity before the softmax.
@@ -71,7 +77,7 @@ def test_translations_are_those_of_a_model_without_the_other_symbols():
     model.output_projection = type(
         "Masked", (torch.nn.Module,), {"forward": lambda _, x: project(x) + mask}
     )()
-    assert listed == found(Generator([model], config, SYMBOLS))
+    assert listed == found(Generator([PlainDecoder(model)], config, SYMBOLS))
 
 
 def test_frequent_symbols_make_a_round_number_of_them(monkeypatch):
@@ -86,7 +92,7 @@ def test_each_of_several_searches_at_once_has_its_own_list(monkeypatch):
     candidates = torch.randint(4, 30, (30, 1), generator=torch.Generator().manual_seed(6))
     config = GenerationConfig(beam=3, max_len_b=8, batch_size=1)
     shortlist = Shortlist(torch.tensor([7]), candidates, 30)
-    generator = Generator([small_model()], config, SYMBOLS, shortlist=shortlist)
+    generator = Generator([PlainDecoder(small_model())], config, SYMBOLS, shortlist=shortlist)
     batch = sources(6, 3)
     given = [SourceSentence(row.numpy()) for row in batch]
     monkeypatch.setattr("relu_nmt.decoding.generator.MOST_LEFT", 9.0)  # all at once
@@ -100,8 +106,8 @@ def test_each_of_several_searches_at_once_has_its_own_list(monkeypatch):
 def test_forced_prefixes_and_terms_and_banned_terms_allow_all_symbols():
     model, few = small_model(), shortlist_of(5, 6)
     config = GenerationConfig(beam=3, max_len_b=8)
-    listed = Generator([model], config, SYMBOLS, shortlist=few)
-    plain = Generator([model], config, SYMBOLS)
+    listed = Generator([PlainDecoder(model)], config, SYMBOLS, shortlist=few)
+    plain = Generator([PlainDecoder(model)], config, SYMBOLS)
     prefix = torch.tensor([[20, 21]] * 4)
     assert found(listed, prefix_tokens=prefix) == found(plain, prefix_tokens=prefix)
     forced = [ForcedTerms(((22,),))] * 4
@@ -117,7 +123,11 @@ def test_sentences_are_counted_by_the_separators_number_in_the_list():
     config = GenerationConfig(beam=3, max_len_b=8)
     shortlist = shortlist_of(11, 25)
     generator = Generator(
-        [small_model()], config, SYMBOLS, separators=(separator, separator), shortlist=shortlist
+        [PlainDecoder(small_model())],
+        config,
+        SYMBOLS,
+        separators=(separator, separator),
+        shortlist=shortlist,
     )
     for own, tokens in zip(generator.generate(source), source.tolist(), strict=True):
         wanted = max(1, tokens.count(separator))
@@ -128,7 +138,7 @@ def test_sentences_are_counted_by_the_separators_number_in_the_list():
 def test_scoring_references_needs_all_symbols():
     config = GenerationConfig(score_reference=True)
     with pytest.raises(ConfigError, match="leave out --shortlist"):
-        Generator([small_model()], config, SYMBOLS, shortlist=shortlist_of(5))
+        Generator([PlainDecoder(small_model())], config, SYMBOLS, shortlist=shortlist_of(5))
 
 
 @pytest.mark.skipif(not has_fast_int8(), reason="needs AVX512-VNNI, or AVX2 and the kernels")

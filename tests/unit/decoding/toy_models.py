@@ -1,12 +1,12 @@
 """A tiny recurrent model that obeys the decoding interface, and an exhaustive search for it."""
 
 import itertools
-from types import SimpleNamespace
 
 import torch
 from torch import nn
 
 from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.models.step_decoder import PlainDecoder, StepScores
 
 EOS, UNK = Dictionary.eos_index, Dictionary.unk_index
 FIRST_WORD = 4
@@ -19,9 +19,6 @@ class ToyState:
         self.memory = memory  # [B, K, D]
         self.source = source  # [B, S]
 
-    def spread(self, beam_size, num_groups):
-        self.memory = self.memory.expand(-1, beam_size, -1)
-
     def reorder(self, beam_index):
         index = beam_index[:, :, None].expand(-1, -1, self.memory.size(2))
         self.memory = self.memory.gather(1, index)
@@ -31,7 +28,9 @@ class ToyState:
 
 
 class ToyModel(nn.Module):
-    """The next token depends on the source and on all tokens so far."""
+    """A model and its step decoder: the next token depends on the source and all tokens so far."""
+
+    prunes = False
 
     def __init__(self, vocab_size=7, seed=0, dim=6, sharpness=2.0):
         super().__init__()
@@ -52,20 +51,24 @@ class ToyModel(nn.Module):
     def _next(self, memory, tokens):
         return torch.tanh(memory @ self.mix + self.words[tokens])
 
-    def start(self, encoder_out):
-        return ToyState(self._begin(encoder_out)[:, None], encoder_out)
+    @property
+    def model(self):
+        return self
 
-    def step_together(self, tokens, states, want_weights=False):
-        return [self.step(*each, want_weights) for each in zip(tokens, states, strict=True)]
+    def start(self, src_tokens, num_groups=1, shortlist=None):
+        return ToyState(self._begin(src_tokens)[:, None], src_tokens)
 
-    def step(self, tokens, state, want_weights=False):
-        state.memory = self._next(state.memory, tokens)
+    def step(self, steps, temperature=1.0, want_weights=False):
+        return [self.advance(s.tokens, s.state, temperature, want_weights) for s in steps]
+
+    def advance(self, tokens, state, temperature=1.0, want_weights=False):
+        memory = state.memory.expand(-1, tokens.size(1), -1)  # beams are equal at first
+        state.memory = self._next(memory, tokens)
         weights = None
         if want_weights:  # each token looks at the source position "token number modulo length"
             length = state.source.size(1)
             weights = nn.functional.one_hot(tokens % length, length).float()
-        logits = self.logits(state.memory)
-        return SimpleNamespace(logits=logits, cross_weights=weights, computed=None)
+        return StepScores((self.logits(state.memory) / temperature).log_softmax(-1), weights)
 
     def logits(self, features):
         return features @ self.out
@@ -93,3 +96,8 @@ def all_outputs(vocab_size, limit, shortest=1):
     for length in range(shortest, limit + 1):
         for output in itertools.product(words, repeat=length):
             yield [*output, EOS]
+
+
+def decoder_of(model):
+    """Return the step decoder of a toy, or of a transformer."""
+    return model if isinstance(model, ToyModel) else PlainDecoder(model)

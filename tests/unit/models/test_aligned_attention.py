@@ -16,14 +16,16 @@ from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.decoding.ensemble import Ensemble
 from relu_nmt.decoding.generator import Generator
+from relu_nmt.engine import FastDecoder
 from relu_nmt.errors import ConfigError
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.encoder_decoder import EncoderDecoder
 from relu_nmt.models.objective import TranslationObjective
+from relu_nmt.models.step_decoder import PlainDecoder
 from relu_nmt.modules import position_schemes
 from relu_nmt.modules.document_gate import DocumentGate
-from relu_nmt.modules.layer_cache import ComputedBeams
 from relu_nmt.modules.positions import sinusoids
+from tests.stepping import Stepping, log_probs
 
 PAD, EOS, SEP, TSEP, VOCAB = 1, 2, 3, 4, 20  # separators differ, as in two dictionaries
 SHAPE = {"embed_dim": 16, "ffn_embed_dim": 24, "layers": 2, "attention_heads": 2}
@@ -150,21 +152,20 @@ def test_steps_equal_the_full_pass_for_every_beam(choices, global_layers):
     beams = torch.randint(5, VOCAB, (3, 4, steps + 1), generator=generator)
     beams[torch.rand(beams.shape, generator=generator) < 0.4] = TSEP
     beams[:, :, 0] = EOS
-    state = model.start(model.encode(source))
-    model.step(beams[:, :1, 0], state)
-    state.spread(4, 2)
+    search = Stepping(model, source, num_groups=2)
+    search.step(beams[:, :1, 0])
     order = torch.tensor([1, 1, 3, 2])  # within the groups
     kept = torch.arange(3)
     for t in range(1, steps):
-        logits = model.step(beams[:, :, t], state).logits
+        found = search.step(beams[:, :, t]).log_probs
         rows = source.repeat_interleave(4, 0), beams[:, :, : t + 1].flatten(0, 1)
-        full = model.logits(model(*rows))[:, -1].view_as(logits)
-        torch.testing.assert_close(logits, full, rtol=1e-6, atol=1e-6)
-        state.reorder(order.expand(len(kept), -1))
+        full = log_probs(model, *rows)[:, -1].view_as(found)
+        torch.testing.assert_close(found, full, rtol=1e-6, atol=1e-6)
+        search.reorder(order.expand(len(kept), -1))
         beams = torch.cat([beams[:, order, : t + 1], beams[:, :, t + 1 :]], 2)
         if t == 3:
             kept = torch.tensor([0, 2])
-            state.keep(kept)
+            search.keep(kept)
             source, beams = source[kept], beams[kept]
     assert len((beams == TSEP).sum(2).unique()) > 2
 
@@ -173,10 +174,10 @@ def test_steps_equal_the_full_pass_for_every_beam(choices, global_layers):
 def test_greedy_steps_equal_the_full_pass(choices):
     model = make_model(choices, global_layers=1)
     source, target = padded(SOURCE[:2]), torch.tensor([row[:6] for row in TARGET[:2]])
-    full, state = model.logits(model(source, target)), model.start(model.encode(source))
+    full, search = log_probs(model, source, target), Stepping(model, source)
     for t in range(6):
-        logits = model.step(target[:, t : t + 1], state).logits[:, 0]
-        torch.testing.assert_close(logits, full[:, t], rtol=1e-6, atol=1e-6)
+        found = search.step(target[:, t : t + 1]).log_probs[:, 0]
+        torch.testing.assert_close(found, full[:, t], rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("choices", MECHANISMS)
@@ -184,17 +185,16 @@ def test_greedy_steps_equal_the_full_pass(choices):
 def test_searches_that_go_on_together_take_the_steps_of_each(choices, aligned):
     """They have other numbers of sentences, of beams and of tokens so far."""
     model = make_model(choices, aligned, **({"global_layers": 1} if aligned else {}))
-    generator = torch.Generator().manual_seed(3)
+    decoder, generator = FastDecoder(model), torch.Generator().manual_seed(3)
 
     def begin(rows, num_beams, steps):
         beams = torch.randint(4, VOCAB, (len(rows), num_beams, 9), generator=generator)
         beams[:, :, 0] = EOS
-        state = model.start(model.encode(padded(rows)))
-        model.step(beams[:, :1, 0], state)
-        state.spread(num_beams)
+        search = Stepping(decoder, padded(rows))
+        search.step(beams[:, :1, 0])
         for t in range(1, steps):
-            model.step(beams[:, :, t], state)
-        return beams[:, :, steps:], state
+            search.step(beams[:, :, t])
+        return beams[:, :, steps:], search
 
     searches = [(SOURCE[:2], 4, 5), (SOURCE[2:], 1, 3), (SOURCE, 2, 1)]
     beams, apart = map(list, zip(*(begin(*search) for search in searches), strict=True))
@@ -202,9 +202,9 @@ def test_searches_that_go_on_together_take_the_steps_of_each(choices, aligned):
     _, together = zip(*(begin(*search) for search in searches), strict=True)
     for t in range(4):
         newest = [own[:, :, t] for own in beams]
-        outputs = model.step_together(newest, together)
-        for tokens, state, output in zip(newest, apart, outputs, strict=True):
-            torch.testing.assert_close(output.logits, model.step(tokens, state).logits)
+        steps = [own.next(tokens) for own, tokens in zip(together, newest, strict=True)]
+        for tokens, own, output in zip(newest, apart, decoder.step(steps), strict=True):
+            torch.testing.assert_close(output.log_probs, own.step(tokens).log_probs)
         if t == 1:
             for states in (apart, together):
                 states[0].reorder(torch.tensor([[1, 0, 0, 3], [2, 2, 1, 0]]))
@@ -218,24 +218,23 @@ def test_computed_beams_are_as_they_would_be_among_all(choices, aligned):
     model = make_model(choices, aligned, **({"global_layers": 1} if aligned else {}))
     generator = torch.Generator().manual_seed(3)
     tokens = torch.randint(4, VOCAB, (len(SOURCE), 4, 7), generator=generator)
-    some, every = (model.start(model.encode(padded(SOURCE))) for _ in range(2))
-    for state in (some, every):
-        model.step(torch.full((len(SOURCE), 1), EOS), state)
-        state.spread(4)
+    some, every = Stepping(FastDecoder(model), padded(SOURCE)), Stepping(model, padded(SOURCE))
+    for search in (some, every):
+        search.step(torch.full((len(SOURCE), 1), EOS))
     computed = 0
     for t in range(7):
         live = torch.rand(tokens.shape[:2], generator=generator) < 0.4
         live[:, t % 4] = True
-        some.computed = ComputedBeams.of(live, multiple=2)
-        found, expected = (model.step(tokens[:, :, t], state) for state in (some, every))
-        assert some.computed is not None and found.logits.shape[:2] == (1, len(some.computed.taken))
-        computed += found.logits.size(1)
-        logits = some.computed.give(found.logits).view_as(expected.logits)
-        torch.testing.assert_close(logits[live], expected.logits[live])
+        rows = live.flatten().nonzero().squeeze(1)
+        found = some.step(tokens[:, :, t], rows)
+        expected = every.step(tokens[:, :, t]).log_probs
+        assert found.log_probs.shape[:2] == (1, len(found.rows))
+        computed += len(found.rows)
+        torch.testing.assert_close(found.of_all(*live.shape).log_probs[live], expected[live])
         # No hypothesis goes on from one that is not computed.
         parents = torch.where(live, torch.arange(4), t % 4)
-        for state in (some, every):
-            state.reorder(parents)
+        for search in (some, every):
+            search.reorder(parents)
     assert computed < 0.8 * tokens.numel()
 
 
@@ -243,13 +242,13 @@ def test_computed_beams_are_as_they_would_be_among_all(choices, aligned):
 def test_searches_that_go_on_together_align_as_each_does(global_layers):
     model = make_model({"attention": "softmax"}, global_layers=global_layers)
     sources, tokens = (SOURCE[:1], SOURCE[1:]), [torch.full((n, 1), EOS) for n in (1, 2)]
-    apart, together = (
-        [model.start(model.encode(padded(own))) for own in sources] for _ in range(2)
-    )
-    outputs = model.step_together(tokens, together, want_weights=True)
-    for own, state, output in zip(tokens, apart, outputs, strict=True):
-        alone = model.step(own, state, want_weights=True)
-        torch.testing.assert_close(output.cross_weights, alone.cross_weights)
+    decoder = FastDecoder(model)
+    together = [Stepping(decoder, padded(own)) for own in sources]
+    steps = [search.next(own) for search, own in zip(together, tokens, strict=True)]
+    outputs = decoder.step(steps, want_weights=True)
+    for own, source, output in zip(tokens, sources, outputs, strict=True):
+        alone = Stepping(model, padded(source)).step(own, want_weights=True)
+        torch.testing.assert_close(output.weights, alone.weights)
 
 
 def heads(x):
@@ -335,7 +334,9 @@ def test_weights_are_shown_in_the_document(global_layers):
     model = make_model({"attention": "softmax"}, global_layers=global_layers)
     source, target = np.array(SOURCE[0]), np.array([*TARGET[0][1:], EOS])
     maps = {
-        slot: attention_weights(Ensemble([model]), AttentionPlace(slot, 1, 0), source, target)
+        slot: attention_weights(
+            Ensemble([PlainDecoder(model)]), AttentionPlace(slot, 1, 0), source, target
+        )
         for slot in ("encoder", "decoder", "cross")
     }
     theirs, own = np.array([0, 0, 0, 0, 1, 1, 1, 2, 2, 3]), np.array([0, 0, 0, 1, 1, 2, 2, 2, 2, 3])
@@ -345,9 +346,9 @@ def test_weights_are_shown_in_the_document(global_layers):
         np.testing.assert_allclose(weights.sum(1), 1, rtol=1e-6)
         outside = weights[queries[:, None] != keys]
         assert outside.any() == (global_layers > 0)
-    steps = model.start(model.encode(torch.tensor(SOURCE[:1])))
+    search = Stepping(model, torch.tensor(SOURCE[:1]))
     for t, token in enumerate(TARGET[0]):
-        weights = model.step(torch.tensor([[token]]), steps, want_weights=True).cross_weights[0, 0]
+        weights = search.step(torch.tensor([[token]]), want_weights=True).weights[0, 0]
         assert (weights[own[t] == torch.from_numpy(theirs)].sum() - 1).abs() < 1e-6
 
 
@@ -434,7 +435,7 @@ def test_a_search_ends_each_sentence_before_it_is_too_long_for_the_model(choices
     assert model.most_target_sentence == 6
     config = GenerationConfig(beam=3, max_len_a=0, max_len_b=30, free_sentence_count=free, **more)
     symbols = Dictionary([f"w{i}" for i in range(VOCAB - 4)])
-    generator = Generator([model], config, symbols, separators=(SEP, TSEP))
+    generator = Generator([PlainDecoder(model)], config, symbols, separators=(SEP, TSEP))
     longest = []
     for source, found in zip(SOURCE[:2], generator.generate(padded(SOURCE[:2])), strict=True):
         tokens = found[0].tokens.tolist()
@@ -459,11 +460,9 @@ def test_limits_of_a_mechanism_are_those_of_sentences_in_the_lower_layers():
         )
         assert (model.most_source_tokens, model.most_target_tokens) == most
         if layers == 0:  # 15 tokens in sentences of 5
-            state = model.start(model.encode(torch.tensor(SOURCE[:1])))
+            search = Stepping(model, torch.tensor(SOURCE[:1]))
             for t, token in enumerate([EOS, *[5, 6, 7, 8, TSEP] * 3]):
-                model.step(torch.full((1, 4 if t else 1), token), state)
-                if t == 0:
-                    state.spread(4)
+                search.step(torch.full((1, 4 if t else 1), token))
 
 
 def test_activations_may_be_computed_again():

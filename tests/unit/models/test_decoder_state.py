@@ -9,6 +9,7 @@ from relu_nmt.attention import attentions
 from relu_nmt.models import decoder_state
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.encoder_decoder import EncoderDecoder
+from tests.stepping import Stepping, log_probs
 
 PAD, EOS, VOCAB = 1, 2, 20
 SOURCES = torch.tensor([[5, 6, 7, 8, 2], [9, 10, 2, PAD, PAD], [4, 5, 6, 2, PAD]])
@@ -39,10 +40,9 @@ class Checked:
         self.beam_size, self.num_groups = beam_size, num_groups
         self.generator = torch.Generator().manual_seed(seed)
         self.sources = SOURCES
-        self.state = m.start(m.encode(SOURCES))
+        self.search = Stepping(m, SOURCES, num_groups)
         self.tokens = torch.full((len(SOURCES), 1, 1), EOS)  # [B, K, t]
         self.step(check=True)
-        self.state.spread(beam_size, num_groups)
         self.tokens = self.tokens.expand(-1, beam_size, -1)
         self.add()
 
@@ -52,20 +52,20 @@ class Checked:
         self.tokens = torch.cat([self.tokens, newest], 2)
 
     def step(self, check):
-        logits = self.model.step(self.tokens[:, :, -1], self.state).logits
+        found = self.search.step(self.tokens[:, :, -1]).log_probs
         if check:
             batch, beam_size, length = self.tokens.shape
             sources = self.sources.repeat_interleave(beam_size, 0)
-            features = self.model(sources, self.tokens.reshape(-1, length))[:, -1]
-            expected = self.model.logits(features).view(batch, beam_size, VOCAB)
-            torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-6)
+            expected = log_probs(self.model, sources, self.tokens.reshape(-1, length))[:, -1]
+            expected = expected.view(batch, beam_size, VOCAB)
+            torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
     def reorder(self):
         size = self.beam_size // self.num_groups
         shape = (len(self.sources), self.num_groups, size)
         own = torch.randint(size, shape, generator=self.generator)
         parents = (own + size * torch.arange(self.num_groups)[:, None]).flatten(1)
-        self.state.reorder(parents)
+        self.search.reorder(parents)
         self.tokens = self.tokens.gather(1, parents[:, :, None].expand_as(self.tokens))
         self.add()
 
@@ -73,7 +73,7 @@ class Checked:
         rows = [i for i in range(len(self.sources)) if i != sentence % len(self.sources)]
         if rows:
             rows = torch.tensor(rows)
-            self.state.keep(rows)
+            self.search.keep(rows)
             self.sources, self.tokens = self.sources[rows], self.tokens[rows]
 
 
@@ -82,8 +82,8 @@ class Checked:
 @torch.inference_mode()
 def test_steps_equal_the_full_pass_beyond_the_room_of_the_caches(name, groups):
     checked = Checked(model(name), *groups)
-    for i in range(2 * decoder_state.MOST_ROOM + 8):
-        checked.step(check=i % 5 == 0 or i % decoder_state.MOST_ROOM < 3)
+    for i in range(2 * decoder_state.MOST_STEPS + 8):
+        checked.step(check=i % 5 == 0 or i % decoder_state.MOST_STEPS < 3)
         if i in (9, 40):
             checked.drop(i)
         checked.reorder()
@@ -100,7 +100,7 @@ def test_steps_equal_the_full_pass_beyond_the_room_of_the_caches(name, groups):
 )
 def test_any_order_of_beams_and_of_leaving_sentences(name, beams, room, seed, events):
     with pytest.MonkeyPatch.context() as patch, torch.inference_mode():
-        patch.setattr(decoder_state, "MOST_ROOM", room)
+        patch.setattr(decoder_state, "MOST_STEPS", room)
         checked = Checked(model(name), *beams, seed=seed)
         for leaving in events:
             checked.step(check=True)
@@ -121,7 +121,7 @@ def test_what_all_beams_share_is_stored_once():
         m.step(torch.randint(4, VOCAB, (3, beam_size)), state)
         state.reorder(torch.full((3, beam_size), i % beam_size))
         seen.append(max(cache.target[0].size(2) for cache in state.caches))
-    unshared = beam_size * decoder_state.MOST_ROOM
+    unshared = beam_size * decoder_state.MOST_STEPS
     assert max(seen) <= length + 2 * unshared < beam_size * length
 
 

@@ -8,6 +8,7 @@ import torch
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.models.config import TransformerConfig, architectures
 from relu_nmt.models.encoder_decoder import EncoderDecoder
+from tests.stepping import Stepping, log_probs
 
 PAD = 1
 MODEL_FIELDS = {f.name for f in fields(TransformerConfig)}
@@ -46,14 +47,13 @@ def test_steps_equal_the_full_pass_for_every_beam(changes):
     src, _ = batch()
     beams = torch.randint(4, 20, (2, 3, 6))
     beams[:, :, 0] = 2
-    state = m.start(m.encode(src))
-    state.spread(3)
+    search = Stepping(m, src)
     for t in range(6):
-        step = m.step(beams[:, :, t], state, want_weights=True)
+        scores = search.step(beams[:, :, t], want_weights=True)
         for k in range(3):
-            full = m.logits(m(src, beams[:, k, : t + 1]))[:, -1]
-            torch.testing.assert_close(step.logits[:, k], full, rtol=1e-6, atol=1e-6)
-        assert not step.cross_weights[1, :, 3:].any()
+            full = log_probs(m, src, beams[:, k, : t + 1])[:, -1]
+            torch.testing.assert_close(scores.log_probs[:, k], full, rtol=1e-6, atol=1e-6)
+        assert not scores.weights[1, :, 3:].any()
 
 
 @pytest.mark.parametrize("changes", VARIANTS[:3])
@@ -61,18 +61,17 @@ def test_reordering_and_dropping_sentences(changes):
     m = model(**changes)
     src, _ = batch()
     tokens = torch.randint(4, 20, (2, 2, 3))
-    state = m.start(m.encode(src))
-    state.spread(2)
-    m.step(tokens[:, :, 0], state)
-    m.step(tokens[:, :, 1], state)
+    search = Stepping(m, src)
+    search.step(tokens[:, :, 0])
+    search.step(tokens[:, :, 1])
     origin = torch.tensor([[1, 1], [1, 0]])
-    state.reorder(origin)
-    state.keep(torch.tensor([1]))
-    step = m.step(tokens[1:, :, 2], state)
+    search.reorder(origin)
+    search.keep(torch.tensor([1]))
+    found = search.step(tokens[1:, :, 2]).log_probs
     for k in range(2):
         history = torch.cat([tokens[1, origin[1, k], :2], tokens[1, k, 2:]])[None]
-        full = m.logits(m(src[1:, :3], history))[:, -1]
-        torch.testing.assert_close(step.logits[:, k], full, rtol=1e-6, atol=1e-6)
+        full = log_probs(m, src[1:, :3], history)[:, -1]
+        torch.testing.assert_close(found[:, k], full, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("changes", VARIANTS)

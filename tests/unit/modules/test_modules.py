@@ -9,6 +9,7 @@ from relu_nmt.dropout import dropout
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.encoder_decoder import EncoderDecoder
 from relu_nmt.modules.multihead import CrossAttention, SelfAttention
+from tests.stepping import Stepping
 
 
 @pytest.mark.parametrize("shape", [(1,), (7, 3), (100, 1001)])
@@ -88,8 +89,7 @@ def test_every_projection_and_the_logits_go_through_plain_linear_modules():
             module.register_forward_hook(lambda *_, name=name: called.add(name))
             matrices.discard(id(module.weight))
     assert len(matrices) == 2  # the embeddings
-    state = model.start(model.encode(torch.tensor([[4, 5, 2]])))
-    model.step(torch.tensor([[2]]), state)
+    Stepping(model, torch.tensor([[4, 5, 2]])).step(torch.tensor([[2]]))
     assert called == {
         *(f"encoder.layers.0.self_attention.{name}" for name in ("qkv", "out_proj")),
         *(f"decoder.layers.0.self_attention.{name}" for name in ("qkv", "out_proj")),

@@ -39,7 +39,7 @@ def test_rotary_scores_depend_on_the_distance_alone_and_equal_complex_rotation()
 
     def score(i, j):
         at_i, at_j = (rotary.rotation(torch.tensor([[place]])) for place in (i, j))
-        return (at_i.turn(q) * at_j.turn(k)).sum()
+        return (at_i.rotate(q) * at_j.rotate(k)).sum()
 
     # Re(sum_c q_c conj(k_c) e^(i (m - n) theta_c)), Eq. 16 of RoFormer
     complex_q, complex_k = (torch.complex(*x[0, 0, 0].chunk(2)) for x in (q, k))

@@ -11,6 +11,7 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.encoder_decoder import EncoderDecoder
 from relu_nmt.modules import feed_forwards, norms, position_schemes
+from tests.stepping import Stepping, log_probs
 
 PAD, EOS, VOCAB = 1, 2, 20
 SHAPE = {"embed_dim": 16, "ffn_embed_dim": 24, "layers": 2, "attention_heads": 2}
@@ -57,16 +58,15 @@ def test_steps_equal_the_full_pass_for_every_beam(choices):
     model, (source, _) = make_model(**choices), batch()
     beams = torch.randint(4, VOCAB, (2, 4, 5))
     beams[:, :, 0] = EOS
-    state = model.start(model.encode(source))
-    model.step(beams[:, :1, 0], state)
-    state.spread(4, 2)
+    search = Stepping(model, source, num_groups=2)
+    search.step(beams[:, :1, 0])
     order = torch.tensor([1, 1, 3, 2])  # within the groups
     for t in range(1, 5):
-        logits = model.step(beams[:, :, t], state).logits
+        found = search.step(beams[:, :, t]).log_probs
         for k in range(4):
-            full = model.logits(model(source, beams[:, k, : t + 1]))[:, -1]
-            torch.testing.assert_close(logits[:, k], full, rtol=1e-6, atol=1e-6)
-        state.reorder(order.expand(2, -1))
+            full = log_probs(model, source, beams[:, k, : t + 1])[:, -1]
+            torch.testing.assert_close(found[:, k], full, rtol=1e-6, atol=1e-6)
+        search.reorder(order.expand(2, -1))
         beams = torch.cat([beams[:, order, : t + 1], beams[:, :, t + 1 :]], 2)
 
 

@@ -11,23 +11,15 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from relu_nmt import native
-from relu_nmt.attention.backends.native import (
-    MAPS,
-    MOST_QUERIES,
-    MULTIPLE,
-    is_known,
-    shape,
-    with_rows,
-)
 from relu_nmt.attention.base import Attention
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.pointwise import PointwiseAttention
-from relu_nmt.attention.softmax import SoftmaxAttention
-from relu_nmt.decoding.packed_linear import GROUP_BYTES, PanelLinear, computing_dtype
-from relu_nmt.models.encoder_decoder import Decoder
+from relu_nmt.engine import native
+from relu_nmt.engine.attention_kernel import MOST_QUERIES, MULTIPLE, form, has_map, shape, with_rows
+from relu_nmt.engine.packed_linear import GROUP_BYTES, PanelLinear, computing_dtype
+from relu_nmt.engine.rows import FastCache, LayerStep
 from relu_nmt.modules.feed_forward import ReluFeedForward
-from relu_nmt.modules.layer_cache import LayerStep
+from relu_nmt.modules.multihead import CrossAttention, SelfAttention
 from relu_nmt.modules.transformer_layer import Residual, RMSNorm, TransformerLayer
 
 KERNELS = {
@@ -41,8 +33,8 @@ FEW_ROWS = 16
 """Up to which there is nothing for several threads to share."""
 
 
-class NativeStep:
-    """What :meth:`TransformerLayer.step` of each layer does, in one call, where the kernel can.
+class LayersKernel:
+    """A step of all layers of a decoder in one call, where the kernel computes them.
 
     That is: layers alike, whose affine maps all have panels of one kind, with softmax attention or
     one that rectifies scores, without learnt gains, gates or norms of queries and keys; a plain
@@ -72,7 +64,12 @@ class NativeStep:
         return bool(kinds) and kinds[0] is not None and kinds.count(kinds[0]) == len(kinds)
 
     def takes(self, x: Tensor, steps: Sequence[Sequence[LayerStep]]) -> bool:
-        """See :meth:`QuickStep.takes`."""
+        """Return whether the kernel computes this step, and is the faster way.
+
+        Args:
+            x: the newest tokens' states [1, N, D].
+            steps: of each layer, of each search.
+        """
         num_rows, dtype = x.size(1), computing_dtype(x)
         return (
             (native.is_wanted() or num_rows <= FEW_ROWS)
@@ -87,7 +84,12 @@ class NativeStep:
         )
 
     def __call__(self, x: Tensor, steps: Sequence[Sequence[LayerStep]]) -> Tensor:
-        """See :meth:`QuickStep.__call__`."""
+        """Return the states [1, N, D] behind the last layer, before the final norm.
+
+        Args:
+            x: the newest tokens' states [1, N, D].
+            steps: of each layer, of each search; their caches are added to.
+        """
         num_rows, width = x.shape[1:]
         # All at once, as others may use it in other threads.
         constant = self._constant = self._constant or _Constant.of(self)
@@ -117,20 +119,21 @@ class NativeStep:
         """
         step, (attention, cross) = steps[0], self.attentions[:2]
         own, memory, relative = step.visibility, step.memory_visibility, step.relative
-        rows, queries = step.num_tokens, own.num_queries
+        rows, queries = step.num_rows, own.num_queries
         # Where the cache is empty, all beams are computed.
         shape_of_keys = (rows // queries, attention.num_heads, attention.head_dim)
         caches: list[Tensor] = []
         for each in steps:
-            each.cache.keep_as(self.kept)
-            caches += each.cache.room(own, shape_of_keys, self.kept)
+            cache = cast(FastCache, each.cache)
+            cache.keep_as(self.kept)
+            caches += cache.reserve(own, shape_of_keys, self.kept)
             caches += each.cache.source
         rotation = None if relative is None else relative.rotation
         turns = (None, None) if rotation is None else (rotation.cosines, rotation.sines)
         bias = None if relative is None or relative.bias is None else relative.bias.values()
         bias = None if bias is None else bias.float().contiguous()
         scales, memory_scales = _scales(attention, own), _scales(cross, memory)
-        picked = None if step.computed is None else step.computed.taken
+        picked = None if step.computed is None else step.computed.rows
         visible, memory_visible = (
             None if m is None else with_rows(m) for m in (own.mask, memory.mask)
         )
@@ -138,11 +141,11 @@ class NativeStep:
         keys, values, memory_keys, memory_values = caches[:4]
         strides = (queries * 3 * width, attention.head_dim, 3 * width)
         seen = (keys, values, visible, bias, scales)
-        sizes += (rows, *shape(rows, queries, strides, *seen, *_form(attention)))
+        sizes += (rows, *shape(rows, queries, strides, *seen, *form(attention)))
         queries = memory.num_queries
         strides = (queries * width, cross.head_dim, width)
         seen = (memory_keys, memory_values, memory_visible, None, memory_scales)
-        sizes += shape(rows, queries, strides, *seen, *_form(cross))
+        sizes += shape(rows, queries, strides, *seen, *form(cross))
 
 
 @dataclass(frozen=True)
@@ -164,7 +167,7 @@ class _Constant:
     epsilon: float
 
     @classmethod
-    def of(cls, step: NativeStep) -> "_Constant":
+    def of(cls, step: LayersKernel) -> "_Constant":
         tensors: list[Tensor | None] = []
         for layer in step.layers:
             for linear in cast(list[PanelLinear], _linears(layer)):
@@ -185,17 +188,6 @@ class _Constant:
         return cls(addresses, tensors, (*sizes, len(step.layers)), numbers + levels, norm.eps)
 
 
-def use_native_steps(model: nn.Module) -> None:
-    """Let the decoder of a model take a step of all its layers in one call, where the kernel can.
-
-    Args:
-        model: changed in place; its affine maps have panels already.
-    """
-    for decoder in model.modules():
-        if isinstance(decoder, Decoder) and native.library() and NativeStep.fits(decoder.layers):
-            decoder.quick_step = NativeStep(decoder.layers)
-
-
 def _kind(layer: TransformerLayer) -> tuple[Any, ...] | None:
     """Return what layers are to have in common, if the kernel computes what this one does."""
     own, cross = layer.self_attention, layer.cross_attention
@@ -208,8 +200,8 @@ def _kind(layer: TransformerLayer) -> tuple[Any, ...] | None:
     }
     fits = (
         own.parts == 3
-        and own.gate is None
-        and cross.gate is None
+        and type(own) is SelfAttention
+        and type(cross) is CrossAttention
         and all(_has_kernel(attention) for attention in _attentions(layer))
         and all(residual.gain is None for residual in residuals)
         and {type(norm) for norm in norms} in ({nn.LayerNorm}, {RMSNorm})
@@ -248,14 +240,10 @@ def _attentions(layer: TransformerLayer) -> list[Attention]:
 
 
 def _has_kernel(attention: Attention) -> bool:
-    """Whether the kernel computes all of an attention that goes before and behind it, too."""
-    if isinstance(attention, PointwiseAttention):
-        has_map = attention.map.name in MAPS and attention.gain() is None
-    else:
-        has_map = isinstance(attention, SoftmaxAttention)
+    """Return whether the kernel computes all of an attention, its own maps included."""
     return (
-        has_map
-        and is_known(attention)
+        has_map(attention)
+        and (not isinstance(attention, PointwiseAttention) or attention.gain() is None)
         and attention.query_gain is None
         and type(attention).finish is Attention.finish
         and attention.head_dim % MULTIPLE == 0
@@ -273,18 +261,9 @@ def _sees_all(step: LayerStep) -> bool:
     own, memory = step.visibility, step.memory_visibility
     keys, values = step.cache.source
     return (
-        own.sentences is None
-        and memory.sentences is None
-        and max(own.num_queries, memory.num_queries) <= MOST_QUERIES
+        max(own.num_queries, memory.num_queries) <= MOST_QUERIES
         and keys.stride(3) == values.stride(3) == 1
     )
-
-
-def _form(attention: Attention) -> tuple[int, bool]:
-    """Return the number of the map of the scores, and whether they lose their mean."""
-    if isinstance(attention, PointwiseAttention):
-        return MAPS[attention.map.name], attention.centered
-    return MAPS["softmax"], False
 
 
 def _scales(attention: Attention, visibility: Visibility) -> Tensor | None:

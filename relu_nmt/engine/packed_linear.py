@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from relu_nmt import native
+from relu_nmt.engine import native
 
 PANEL, GROUP_BYTES = 16, 4
 """Rows of a weight that lie side by side in a panel, and bytes of each before the next row's."""
@@ -18,7 +18,7 @@ MOST_PRODUCTS = 1 << 22
 
 
 class PanelLinear(nn.Module, ABC):
-    """An affine map with a copy of its weight for a kernel of :mod:`relu_nmt.native`, or oneDNN.
+    """An affine map with a copy of its weight for a kernel of this engine, or of oneDNN.
 
     Copies are made when they are first needed, and stay out of what goes to other processes.
     """
@@ -88,8 +88,8 @@ class PackedLinear(PanelLinear, nn.Linear):
     The copy serves on CPUs, without gradients, in its own type of numbers and while the weight is
     what it was; else this is the ``nn.Linear`` it was made from, whose parameters it shares. A step
     of a search, a few rows at a time, then reads the weight once, in order. The product is a kernel
-    of :mod:`relu_nmt.native`; oneDNN's, with a copy of its own, where that is missing or several
-    threads are faster.
+    of :mod:`relu_nmt.engine.native`; or oneDNN's, with a copy of its own, where that is missing or
+    several threads are faster.
 
     Args:
         linear: the map, on a CPU.

@@ -6,8 +6,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from relu_nmt import native
-from relu_nmt.decoding.packed_linear import (
+from relu_nmt.engine import native
+from relu_nmt.engine.packed_linear import (
     PanelLinear,
     make_panels,
     pad_to_panels,
@@ -27,8 +27,8 @@ class Int8Linear(PanelLinear):
     """x W^T + b as a product of 8-bit integers; for inference on CPUs.
 
     Each row of W has a scale, the largest magnitude over 127. Each row of what comes in is scaled
-    by its own range, 0 included. The product is a kernel of :mod:`relu_nmt.native`, or oneDNN's
-    where that is missing or there are threads for it.
+    by its own range, 0 included. The product is a kernel of :mod:`relu_nmt.engine.native`, or
+    oneDNN's where that is missing or there are threads for it.
 
     Args:
         linear: the map in float32.
@@ -126,7 +126,7 @@ def use_int8(model: nn.Module) -> None:
     """Put an :class:`Int8Linear` in place of every affine map of a model on a CPU, for good.
 
     What is not an ``nn.Linear`` stays in float32: embeddings, attention itself, norms; but where
-    :mod:`relu_nmt.decoding.native_step` serves, keys and values are remembered in float16.
+    :mod:`relu_nmt.engine.layers_kernel` serves, keys and values are remembered in float16.
 
     Raises:
         ConfigError: the model is on a GPU, or this processor lacks the instructions.

@@ -1,0 +1,35 @@
+"""Fast decoding on CPUs: packed weights, 8-bit integers, whole layers in one call of a kernel.
+
+:func:`install` prepares a model and returns the decoder that a search talks to. Its results are
+those of :class:`relu_nmt.models.step_decoder.PlainDecoder`.
+"""
+
+import torch
+
+from relu_nmt.engine.attention_kernel import register_backends
+from relu_nmt.engine.decoder import FastDecoder
+from relu_nmt.engine.int8 import use_int8
+from relu_nmt.engine.packed_linear import pack_linear
+from relu_nmt.models.encoder_decoder import EncoderDecoder
+
+__all__ = ["FastDecoder", "install"]
+
+register_backends()
+
+
+def install(model: EncoderDecoder, dtype: torch.dtype | None = None) -> FastDecoder:
+    """Pack the weights of a model for its processor, and return its decoder.
+
+    Args:
+        model: changed in place; it can still be used in every way, but must not be trained.
+        dtype: compute in ``torch.float32`` (the default) or ``torch.bfloat16``; ``torch.int8``
+            makes all affine maps products of 8-bit integers, for good.
+
+    Raises:
+        ConfigError: 8-bit integers on a GPU, or on a processor without the instructions.
+    """
+    if dtype == torch.int8:
+        use_int8(model)
+    elif all(weight.is_cpu for weight in model.parameters()):
+        pack_linear(model, dtype or torch.float32)
+    return FastDecoder(model)

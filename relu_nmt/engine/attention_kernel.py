@@ -1,0 +1,275 @@
+"""Attention of few queries on a CPU, as in decoding, by a kernel in C++.
+
+A step of a search has some five queries a sentence and a few dozen keys. PyTorch's products and
+fused kernels spend most of their time around so little work. The kernel can also leave out queries.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from relu_nmt.attention.backends import Backend, add_backend
+from relu_nmt.attention.backends.reference import PointwiseProblem, PointwiseResult
+from relu_nmt.attention.base import Attention, AttentionOutput, AttentionProblem
+from relu_nmt.attention.bias import ScoreBias
+from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.pointwise import PointwiseAttention, ScaledPointwiseAttention
+from relu_nmt.attention.rela import RelaAttention
+from relu_nmt.attention.reluformer import ReLUFormerAttention
+from relu_nmt.attention.softmax import SoftmaxAttention
+from relu_nmt.engine import native
+from relu_nmt.errors import ConfigError
+
+MOST_QUERIES = 64
+"""Up to this many queries of a sample the kernel takes 0.25 to 0.85 of the time of products."""
+MULTIPLE = 16
+"""The kernel computes this many channels of a head at a time."""
+MAPS = {"softmax": 0, "relu": 1, "relu2": 2}
+KNOWN = (SoftmaxAttention, ReLUFormerAttention, RelaAttention, ScaledPointwiseAttention)
+"""Classes that the kernel computes. A subclass may compute something else."""
+
+
+def require(device: torch.device | None) -> None:
+    """Raise a ConfigError if there are no kernels, or the device is no CPU."""
+    if native.library() is None:
+        raise ConfigError(
+            "--attention-backend native: its kernels were not compiled when relu_nmt was "
+            "installed; install it again with a C++ compiler, or choose auto"
+        )
+    if device is not None and device.type != "cpu":
+        raise ConfigError(
+            f"--attention-backend native is for CPUs, but the model is on {device.type}; "
+            "choose auto"
+        )
+
+
+def has_map(attention: Attention) -> bool:
+    """Return whether the kernel computes the weights of an attention."""
+    if isinstance(attention, PointwiseAttention) and attention.map.name not in MAPS:
+        return False
+    return type(attention) in KNOWN
+
+
+def serves_rows(attention: Attention, x: Tensor) -> bool:
+    """Return whether :func:`attend` computes an attention, for states x on a CPU.
+
+    Nobody may ask for its weights by hooks, as records do, or for another back end.
+    """
+    wanted = attention.backend == "native" or (attention.backend == "auto" and native.is_wanted())
+    watched = attention._forward_pre_hooks or attention._forward_hooks
+    return wanted and not watched and has_map(attention) and _computes(x, attention.head_dim)
+
+
+def attend_rows(
+    attention: Attention,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    visibility: Visibility,
+    bias: ScoreBias | None,
+    rows: Tensor,
+) -> Tensor:
+    """Return the joined heads [1, N, D] of some queries.
+
+    Args:
+        attention: an attention that :func:`serves_rows`.
+        q: [1, H, N, d], not scaled.
+        k: [B, H, Nk, d].
+        v: [B, H, Nk, d].
+        visibility: which keys each of all queries may see.
+        bias: of the scores of all queries.
+        rows: [N] int64, the index of each query among all B Nq.
+    """
+    scale, row_scale, gain = 1 / math.sqrt(attention.head_dim), None, None
+    if isinstance(attention, PointwiseAttention):
+        q, scale = q / math.sqrt(attention.head_dim), 1.0  # rounded as by the mechanism
+        row_scale = attention.row_scale(visibility.positive_counts)
+        gain = attention.gain()
+    map, centered = form(attention)
+    values = _attend(q, k, v, visibility, bias, map, centered, scale, row_scale, rows)
+    if gain is not None:
+        values = (values * gain[:, None, None]).to(values.dtype)
+    return values.transpose(1, 2).flatten(2)
+
+
+def form(attention: Attention) -> tuple[int, bool]:
+    """Return the number of the map of the scores, and whether they lose their mean."""
+    if isinstance(attention, PointwiseAttention):
+        return MAPS[attention.map.name], attention.centered
+    return MAPS["softmax"], False
+
+
+def _supports(problem: AttentionProblem) -> bool:
+    """Return whether only outputs are asked for, in a dtype of the kernel, without gradients."""
+    q, k, v = problem.q, problem.k, problem.v
+    return (
+        has_map(problem.attention)
+        and not (problem.need.rows or problem.need.weights or problem.dropout)
+        and q.size(2) <= MOST_QUERIES
+        and q.dtype == k.dtype == v.dtype
+        and k.shape[:3] == v.shape[:3]
+        and (*q.shape[:2], q.size(3)) == (*k.shape[:2], k.size(3))
+        and v.size(3) % MULTIPLE == 0
+        and all(_computes(x, q.size(3)) for x in (q, k, v))
+    )
+
+
+def _preferred(problem: AttentionProblem) -> bool:
+    """Return whether there are few queries, and few threads."""
+    return problem.q.size(2) <= MOST_QUERIES and native.is_wanted()
+
+
+def _computes(x: Tensor, width: int) -> bool:
+    """Return whether the kernel takes x, in heads of this width."""
+    return x.dtype in native.DTYPES and width % MULTIPLE == 0 and _is_readable(x)
+
+
+def _is_readable(x: Tensor) -> bool:
+    """Return whether there are kernels, and x is on a CPU and nothing traces or differentiates."""
+    return (
+        x.is_cpu
+        and not torch.is_grad_enabled()
+        and not (torch.compiler.is_compiling() or torch.jit.is_tracing())
+        and native.library() is not None
+    )
+
+
+def _softmax(problem: AttentionProblem) -> AttentionOutput:
+    p, scale = problem, 1 / math.sqrt(problem.q.size(3))
+    map, centered = MAPS["softmax"], False
+    return AttentionOutput(
+        _attend(p.q, p.k, p.v, p.visibility, p.bias, map, centered, scale, None, None)
+    )
+
+
+def _pointwise(problem: PointwiseProblem) -> PointwiseResult:
+    p, map = problem, MAPS[problem.map.name]
+    return PointwiseResult(
+        _attend(p.q, p.k, p.v, p.visibility, p.bias, map, p.centered, 1.0, p.row_scale, None)
+    )
+
+
+def register_backends() -> None:
+    """Add the back end ``native`` to softmax and pointwise attention."""
+    add_backend(SoftmaxAttention, "native", Backend(_softmax, _supports, _preferred, require))
+    add_backend(
+        PointwiseAttention,
+        "native",
+        Backend(_pointwise, _supports, _preferred, require, centers=True),
+    )
+
+
+def _attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    visibility: Visibility,
+    score_bias: ScoreBias | None,
+    map: int,
+    centered: bool,
+    score_scale: float,
+    row_scale: Tensor | None,
+    rows: Tensor | None,
+) -> Tensor:
+    """Return the values [B, H, Nq, dv]; all heads of a query lie together in memory."""
+    q, k, v = (with_rows(x) for x in (q, k, v))
+    batch, heads, queries, _ = q.shape
+    visible = None if visibility.mask is None else with_rows(visibility.mask)
+    bias = None if score_bias is None else with_rows(score_bias.values().float())
+    scales = None if row_scale is None else row_scale[..., None].float()  # [B or 1, 1, Nq or 1, 1]
+    out = v.new_empty(batch, queries, heads, v.size(3))
+    of_a_sample = queries if rows is None else visibility.num_queries
+    strides = q.stride(0), q.stride(1), q.stride(2)
+    sizes = shape(batch * queries, of_a_sample, strides, k, v, visible, bias, scales, map, centered)
+    tensors = (q, k, v, rows, visible, bias, scales, out)
+    native.call(f"attend_{native.DTYPES[q.dtype]}", tensors, sizes, score_scale)
+    return out.transpose(1, 2)
+
+
+def shape(
+    num_rows: int,
+    num_queries: int,
+    q_strides: tuple[int, int, int],
+    k: Tensor,
+    v: Tensor,
+    visible: Tensor | None,
+    bias: Tensor | None,
+    scales: Tensor | None,
+    map: int,
+    centered: bool,
+) -> tuple[int, ...]:
+    """Return the members of a kernel's ``AttentionShape``.
+
+    Args:
+        num_rows: queries of all samples, or those of the given rows.
+        num_queries: of a sample.
+        q_strides: from sample to sample, head to head and query to query.
+        k: [B, H, Nk, d].
+        v: [B, H, Nk, dv].
+        visible: [B or 1, 1, Nq or 1, Nk] bool; None: all.
+        bias: of the scores, [B or 1, H, Nq, Nk] float32; None for none.
+        scales: of the rows of weights, [B or 1, 1, Nq or 1, 1] float32; None for softmax.
+        map: one of :data:`MAPS`.
+        centered: whether each score loses the mean of its row.
+    """
+    k_strides, v_strides = k.stride(), v.stride()
+    return (
+        *(num_rows, k.size(1), num_queries, k.size(2), k.size(3), v.size(3)),
+        *(*q_strides, *k_strides[:3], *v_strides[:3]),
+        *(_stride(visible, 0), _stride(visible, 2)),
+        *(_stride(bias, 0), _stride(bias, 1), _stride(bias, 2)),
+        *(_stride(scales, 0), _stride(scales, 2), map, centered),
+    )
+
+
+def with_rows(x: Tensor) -> Tensor:
+    """Return x with numbers of the last dimension that lie side by side."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def _stride(x: Tensor | None, dim: int) -> int:
+    """Return the stride of a dimension; 0 where all share what is there."""
+    return 0 if x is None or x.size(dim) == 1 else x.stride(dim)
+
+
+def put_rows(x: Tensor, rows: Tensor, to: Tensor) -> None:
+    """Write the vectors of some queries, [1, H, N, d], into those of all, [B, H, Nq, d].
+
+    Args:
+        x: on a CPU.
+        rows: [N] int64, the index of each query among all B Nq.
+        to: changed in place.
+    """
+    assert to.stride(3) == 1, "the kernel writes numbers side by side"
+    x = with_rows(x.to(to.dtype))
+    _, heads, num_rows, width = x.shape
+    strides = x.stride(2), x.stride(1), *to.stride()[:3]
+    sizes = (num_rows, heads, to.size(2), *_in_bytes(x, width, *strides))
+    native.call("put", (x, rows, to), sizes)
+
+
+def takes(x: Tensor) -> bool:
+    """Whether :func:`take_entries` copies what is like keys or values x."""
+    return native.is_wanted() and _is_readable(x)
+
+
+def take_entries(x: Tensor, trees: Tensor, entries: Tensor, room: int) -> Tensor:
+    """Return [R', H, M' + room, d] of x [R, H, M, d]: entries [R', M'] of trees [R'].
+
+    Args:
+        x: keys or values of the tokens of trees of hypotheses, as :func:`takes` tells.
+        trees: int64.
+        entries: int64.
+        room: entries behind them, which are 0.
+    """
+    x = with_rows(x)
+    (num_trees, num_entries), heads, width = entries.shape, x.size(1), x.size(3)
+    taken = x.new_empty(num_trees, heads, num_entries + room, width)
+    sizes = (num_trees, heads, num_entries, room, *_in_bytes(x, width, *x.stride()[:3]))
+    native.call("take", (x, trees.contiguous(), entries.contiguous(), taken), sizes)
+    return taken
+
+
+def _in_bytes(x: Tensor, *sizes: int) -> list[int]:
+    return [size * x.element_size() for size in sizes]

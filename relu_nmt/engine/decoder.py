@@ -1,0 +1,203 @@
+"""The fast decoder: what a search talks to instead of :class:`PlainDecoder`, with equal results."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from relu_nmt.engine import native
+from relu_nmt.engine.layers_kernel import LayersKernel
+from relu_nmt.engine.rows import ComputedBeams, FastCache, LayerStep, step_layer
+from relu_nmt.models.decoder_state import DecoderState
+from relu_nmt.models.encoder_decoder import EncoderDecoder
+from relu_nmt.models.step_decoder import SearchState, SearchStep, StepScores
+
+MOST_COMPUTED = 0.95
+"""Compute all beams unless at most this fraction of them goes on."""
+MULTIPLE = 16
+"""Compute a multiple of this many beams where oneDNN compiles products for each number of rows."""
+
+
+class FastScores(StepScores):
+    """Scores whose best continuations a kernel finds, also those of some beams only."""
+
+    def best_continuations(self, totals: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+        """See :meth:`StepScores.best_continuations`.
+
+        Places that no continuation fills have a sum of -inf and the first beam and symbol, which
+        is never allowed.
+        """
+        log_probs, rows = self.log_probs, self.rows
+        if not (log_probs.is_cpu and log_probs.dtype == torch.float32 and native.is_wanted()):
+            return super().best_continuations(totals, count)
+        if rows is None:
+            log_probs = log_probs.expand(-1, totals.size(1), -1)
+        log_probs, totals = log_probs.contiguous(), totals.float().contiguous()
+        (batch, beam_size), vocab_size = totals.shape, log_probs.size(2)
+        count = min(count, beam_size * vocab_size)
+        sums = totals.new_empty(batch, count)
+        tokens, parents = (torch.empty(sums.shape, dtype=torch.int64) for _ in range(2))
+        sizes = (log_probs.size(0) * log_probs.size(1), batch, beam_size, vocab_size, count)
+        tensors = (log_probs, rows, totals, sums, tokens, parents)
+        native.call("best_continuations", tensors, sizes, 1.0)
+        return sums, parents, tokens
+
+
+@dataclass(frozen=True)
+class _State:
+    """A search's decoder state, its shortlist, and the projection to the listed symbols."""
+
+    decoder: DecoderState
+    shortlist: Tensor | None
+    project: Callable[[Tensor], Tensor]
+
+    def reorder(self, parents: Tensor) -> None:
+        self.decoder.reorder(parents)
+
+    def keep(self, sentences: Tensor) -> None:
+        self.decoder.keep(sentences)
+
+
+class FastDecoder:
+    """Decodes the searches of a model together, and leaves out beams that do not go on.
+
+    Where the layers have packed weights (see :func:`relu_nmt.engine.install`) and the kernel
+    computes such layers, a step of all of them is one call.
+
+    Args:
+        model: the model, in evaluation mode.
+    """
+
+    def __init__(self, model: EncoderDecoder) -> None:
+        self.model = model
+        layers = model.decoder.layers
+        fits = native.library() is not None and LayersKernel.fits(layers)
+        self.layers_kernel = LayersKernel(layers) if fits else None
+
+    @property
+    def prunes(self) -> bool:
+        """See :class:`StepDecoder`: on GPUs dead beams cost less than to find them."""
+        return self._weight.is_cpu
+
+    @property
+    def _weight(self) -> Tensor:
+        return self.model.encoder.embedding.tokens.weight
+
+    def start(
+        self, src_tokens: Tensor, num_groups: int = 1, shortlist: Tensor | None = None
+    ) -> SearchState:
+        """See :meth:`StepDecoder.start`."""
+        encoder_out = self.model.encode(src_tokens)
+        project: Callable[[Tensor], Tensor] = self.model.output_projection
+        if shortlist is not None:
+            project = projection_to(self.model.output_projection, shortlist)
+        state = self.model.decoder.start(encoder_out, num_groups, FastCache)
+        return _State(state, shortlist, project)
+
+    def step(
+        self, steps: Sequence[SearchStep], temperature: float = 1.0, want_weights: bool = False
+    ) -> list[StepScores]:
+        """See :meth:`StepDecoder.step`."""
+        states = [cast(_State, step.state) for step in steps]
+        embedded, layer_steps = self._begin(steps, states)
+        x = embedded[0] if len(embedded) == 1 else torch.cat(embedded, dim=1)
+        x, weights = self._through_layers(x, layer_steps, want_weights)
+        sizes = [part.size(1) for part in embedded]
+        if all(state.shortlist is None for state in states):
+            logits = self.model.logits(x).split(sizes, dim=1)
+        else:
+            logits = tuple(
+                state.project(own).float()
+                for own, state in zip(x.split(sizes, dim=1), states, strict=True)
+            )
+        scores: list[StepScores] = []
+        for step, own, first, weight in zip(steps, logits, layer_steps[0], weights, strict=True):
+            computed = first.computed
+            shape = step.tokens.shape if computed is None else (1, len(computed.rows))
+            log_probs = log_softmax(own.view(*shape, -1), temperature)
+            scores.append(
+                FastScores(log_probs, weight, None if computed is None else computed.rows)
+            )
+        return scores
+
+    def _begin(
+        self, steps: Sequence[SearchStep], states: Sequence[_State]
+    ) -> tuple[list[Tensor], list[list[LayerStep]]]:
+        """Embed the newest tokens.
+
+        Returns:
+            the embedded rows [1, N, D] of each search, and of each layer the steps of all searches.
+        """
+        decoder, embedded, seen = self.model.decoder, [], []
+        for step, state in zip(steps, states, strict=True):
+            tokens = step.tokens if state.shortlist is None else state.shortlist[step.tokens]
+            x, visibility = decoder.embed_step(tokens, state.decoder)
+            x = x.reshape(1, -1, x.size(-1))  # [1, B K, D]
+            computed = self._computed(step)
+            embedded.append(x if computed is None else computed.take(x))
+            relative = decoder.relative(visibility)
+            seen.append((computed, visibility, relative, state.decoder.cross_visibility))
+        sizes = [part.size(1) for part in embedded]
+        layer_steps = [
+            [
+                LayerStep(size, *views, state.decoder.caches[i])
+                for size, views, state in zip(sizes, seen, states, strict=True)
+            ]
+            for i in range(len(decoder.layers))
+        ]
+        return embedded, layer_steps
+
+    def _computed(self, step: SearchStep) -> ComputedBeams | None:
+        """Return the beams to compute; None: all."""
+        num_beams = step.tokens.numel()
+        if step.rows is None or len(step.rows) > MOST_COMPUTED * num_beams:
+            return None
+        own_products = native.is_wanted() and native.has_kernel("linear_float")
+        return ComputedBeams.of(step.rows, num_beams, 1 if own_products else MULTIPLE)
+
+    def _through_layers(
+        self, x: Tensor, steps: Sequence[Sequence[LayerStep]], want_weights: bool
+    ) -> tuple[Tensor, list[Tensor | None]]:
+        """Return the final states [1, N, D], and the aligning weights of each search, if wanted."""
+        decoder, kernel = self.model.decoder, self.layers_kernel
+        weights: list[Tensor | None] = [None] * len(steps[0])
+        if kernel is not None and not want_weights and kernel.takes(x, steps):
+            return decoder.final_norm(kernel(x, steps)), weights
+        for layer, of_layer in zip(decoder.layers, steps, strict=True):
+            cross = layer.cross_attention
+            aligns = cross is not None and cross.attention is decoder.aligning_attention
+            x, records = step_layer(layer, x, of_layer, want_weights and aligns)
+            if records:
+                weights = [decoder.alignment_weights(record) for record in records]
+        return decoder.final_norm(x), weights
+
+
+def log_softmax(logits: Tensor, temperature: float) -> Tensor:
+    """Return log-probabilities of logits [..., V] float32, in their memory."""
+    if temperature != 1.0:
+        logits /= temperature
+    # On a CPU new memory of this size costs as much as the exponentials.
+    if logits.is_cpu and logits.is_contiguous() and native.is_wanted():
+        symbols = logits.size(-1)
+        native.call("log_softmax", (logits,), (logits.numel() // symbols, symbols))
+        return logits
+    return torch.log_softmax(logits, dim=-1, out=logits)
+
+
+def projection_to(projection: nn.Module, symbols: Tensor) -> Callable[[Tensor], Tensor]:
+    """Return the part of an output projection that gives the logits of these symbols [V'].
+
+    Args:
+        projection: an ``nn.Linear``, or a module with a method ``rows`` that returns the part.
+        symbols: their ids.
+    """
+    rows = getattr(projection, "rows", None)
+    if rows is not None:
+        return rows(symbols)
+    linear = cast(nn.Linear, projection)
+    bias = None if linear.bias is None else linear.bias[symbols]
+    return partial(F.linear, weight=linear.weight[symbols], bias=bias)

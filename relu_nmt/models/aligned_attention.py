@@ -1,0 +1,224 @@
+"""Attention inside sentences of a document, and joined with attention to the whole document.
+
+``--document-attention aligned`` wraps self- and cross-attention: every token attends to its own
+sentence, and every target sentence to the source sentence of its number. Layers with a gate join
+that with attention to the whole document by the same projections.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from relu_nmt.attention.base import Attention
+from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.sentences import SentenceRows, SentenceView
+from relu_nmt.modules.document_gate import DocumentGate
+from relu_nmt.modules.layer_cache import LayerCache
+from relu_nmt.modules.multihead import CrossAttention, MultiheadAttention, SelfAttention
+from relu_nmt.modules.positions import PositionScheme, RelativePositions
+
+
+@dataclass(frozen=True)
+class AlignedVisibility:
+    """The tokens that each query may see, in its sentence and in the whole document.
+
+    Args:
+        document: which tokens of the document each query may see.
+        sentences: which tokens of one sentence each query may see.
+    """
+
+    document: Visibility
+    sentences: SentenceView
+
+    @property
+    def num_queries(self) -> int:
+        """Number of queries of the document."""
+        return self.document.num_queries
+
+
+@dataclass(frozen=True)
+class AlignedPositions:
+    """Rotation and bias inside sentences and in the whole document.
+
+    Args:
+        document: of the whole document.
+        parts: of each part of :attr:`SentenceView.parts`.
+    """
+
+    document: RelativePositions | None
+    parts: Sequence[RelativePositions | None]
+
+    @classmethod
+    def of(cls, scheme: PositionScheme, visibility: AlignedVisibility) -> "AlignedPositions":
+        """Return the rotations and biases of a position scheme."""
+        parts = [scheme.relative(part.visibility) for part in visibility.sentences.parts]
+        return cls(scheme.relative(visibility.document), parts)
+
+
+class AlignedCache(LayerCache):
+    """Keys and values of one layer, step by step.
+
+    Args:
+        keys: of the source, in rows of one sentence each, [R, H, L, d].
+        values: likewise.
+        whole: the cache of the attention to the whole document, if there is one.
+    """
+
+    def __init__(self, keys: Tensor, values: Tensor, whole: LayerCache | None) -> None:
+        super().__init__(keys, values)
+        self.whole = whole
+        self._paired: tuple[Tensor, Tensor] | None = None
+
+    def paired(self, local: SentenceView) -> tuple[Tensor, Tensor]:
+        """Return the keys and values that each row of queries sees, [R, H, L, d] each."""
+        keys, values = self.source
+        if self._paired is None or local.changed is None:
+            self._paired = local.paired(keys), local.paired(values)
+        elif local.pairs is not None and len(local.changed):
+            rows = local.pairs[local.changed]
+            for kept, part in zip(self._paired, self.source, strict=True):
+                kept.index_copy_(0, local.changed, part.index_select(0, rows))
+        return self._paired
+
+    def take(self, trees: Tensor, entries: Tensor, room: int) -> None:
+        """See :meth:`LayerCache.take`."""
+        super().take(trees, entries, room)
+        if self.whole is not None:
+            self.whole.take(trees, entries, room)
+
+    def keep(self, sentences: Tensor) -> None:
+        """See :meth:`LayerCache.keep`. Rows of source sentences stay, as views refer to them."""
+        if self.whole is not None:
+            self.whole.keep(sentences)
+
+
+class _Gated(MultiheadAttention):
+    """The gate that joins attention inside sentences with attention to the whole document."""
+
+    gate: DocumentGate | None
+
+    def finish(self, values: Tensor, x: Tensor) -> Tensor:
+        """Return the output [B, Nq, D]; see :meth:`MultiheadAttention.finish`.
+
+        Args:
+            values: [B, Nq, D] of the sentence; with a gate [B, Nq, 2 D], and of the document.
+            x: [B, Nq, D], the states that the queries were made from.
+        """
+        if self.gate is None:
+            return super().finish(values, x)
+        local, whole = (self.attention.finish(part, x) for part in values.chunk(2, dim=-1))
+        return self.out_proj(self.gate(local, whole))
+
+    def numbered(self, x: Tensor, projection: nn.Module, rows: SentenceRows, width: int) -> Tensor:
+        """Add the projected vectors of the sentences' numbers to queries and keys.
+
+        Args:
+            x: [B, N, ...], projected states.
+            projection: the projection, an affine map of D channels.
+            rows: the sentences.
+            width: how many of the first channels of x to change; values come after them.
+        """
+        assert self.gate is not None, "only gated attention sees the whole document"
+        vectors = self.gate.numbers(rows.numbers)  # [R, D]
+        change = projection(vectors) - projection(torch.zeros_like(vectors[:1]))
+        change = F.pad(change[:, :width], (0, x.size(-1) - width))
+        return x + F.embedding(rows.row_of, change).view_as(x)
+
+
+class AlignedSelfAttention(_Gated, SelfAttention):
+    """Self-attention inside sentences.
+
+    Args:
+        embed_dim: D.
+        attention: the mechanism.
+        gated: join it with attention to the whole document.
+    """
+
+    def __init__(self, embed_dim: int, attention: Attention, gated: bool) -> None:
+        super().__init__(embed_dim, attention)
+        self.gate = DocumentGate(embed_dim) if gated else None
+
+    def values(  # type: ignore[override]
+        self,
+        projected: Tensor,
+        visibility: AlignedVisibility,
+        relative: AlignedPositions | None = None,
+        cache: AlignedCache | None = None,
+    ) -> Tensor:
+        """Return the joined heads of projected states [B, N, 3 D]; see :meth:`finish`."""
+        local, used = visibility.sentences, visibility.document.num_keys
+        positions = [None] * len(local.parts) if relative is None else relative.parts
+        made = []
+        for x, part, inside in zip(
+            local.take_queries(projected), local.parts, positions, strict=True
+        ):
+            q, k, v = self.heads(x)
+            if inside is not None:
+                q, k = inside.rotate(q, k)
+            if cache is not None:
+                # No beam sees an entry before the last num_keys ones.
+                k, v = (
+                    kept[:, :, -part.visibility.num_keys :] for kept in cache.append(k, v, used)
+                )
+            bias = None if inside is None else inside.bias
+            made.append(self.attend(q, k, v, part.visibility, bias))
+        values = local.put(made).view(*projected.shape[:2], -1)
+        if self.gate is None:
+            return values
+        width = (self.parts - 1) * self.embed_dim
+        whole = super().values(
+            self.numbered(projected, self.qkv, local.queries, width),
+            visibility.document,
+            None if relative is None else relative.document,
+            None if cache is None else cache.whole,
+        )
+        return torch.cat([values, whole], dim=-1)
+
+
+class AlignedCrossAttention(_Gated, CrossAttention):
+    """Attention of each target sentence to the source sentence of its number.
+
+    Args:
+        embed_dim: D.
+        attention: the mechanism.
+        gated: join it with attention to the whole source.
+    """
+
+    def __init__(self, embed_dim: int, attention: Attention, gated: bool) -> None:
+        super().__init__(embed_dim, attention)
+        self.gate = DocumentGate(embed_dim) if gated else None
+
+    def remember(self, memory: Tensor, rows: SentenceRows) -> AlignedCache:
+        """Return a cache with the keys and values of a memory [B, S, D] of these sentences."""
+        kv = self.kv(memory)
+        whole = None
+        if self.gate is not None:
+            whole = LayerCache(*self.memory_heads(self.numbered(kv, self.kv, rows, self.embed_dim)))
+        return AlignedCache(*self.memory_heads(rows.take(kv)), whole)
+
+    def values(  # type: ignore[override]
+        self, q: Tensor, visibility: AlignedVisibility, memory: Tensor | AlignedCache
+    ) -> Tensor:
+        """Return the joined heads of queries [B, N, D]; see :meth:`finish`."""
+        local, whole = visibility.sentences, None
+        if isinstance(memory, AlignedCache):
+            heads = [memory.paired(local)]
+            whole = None if memory.whole is None else memory.whole.memory()
+        else:
+            kv = self.kv(memory)
+            heads = [self.memory_heads(rows) for rows in local.take_keys(kv)]
+            if self.gate is not None:
+                numbered = self.numbered(kv, self.kv, local.keys, self.embed_dim)
+                whole = self.memory_heads(numbered)
+        made = [
+            self.attend_to(*kv, x, part.visibility)
+            for x, kv, part in zip(local.take_queries(q), heads, local.parts, strict=True)
+        ]
+        values = local.put(made).view_as(q)
+        if whole is None:
+            return values
+        q = self.numbered(q, self.q, local.queries, self.embed_dim)
+        return torch.cat([values, self.attend_to(*whole, q, visibility.document)], dim=-1)
