@@ -35,8 +35,7 @@ class MultiheadAttention(nn.Module):
         """
         dim, device, made = self.embed_dim, self.out_proj.weight.device, []
         for count in parts:
-            # nn.Linear draws weights that are drawn anew here: that must not move the generator.
-            # (skip_init would import SymPy, 35 MB and a third of a second.)
+            # The weights that nn.Linear draws are replaced, and must not move the generator.
             state = torch.get_rng_state()
             linear = nn.Linear(dim, count * dim, device=device)
             torch.set_rng_state(state)

@@ -11,14 +11,13 @@ PACKAGE = Path(__file__).parents[2] / "relu_nmt"
 BASE = {"errors", "registry", "config", "io"}
 MAY_IMPORT = {
     "errors": set(),
-    "native": set(),
     "io": {"errors"},
     "registry": {"errors"},
     "config": {"errors", "registry"},
     "dropout": set(),
     "recomputation": set(),
     "objective": set(),
-    "attention": BASE | {"dropout", "recomputation", "native"},
+    "attention": BASE | {"dropout", "recomputation"},
     "modules": BASE | {"dropout", "recomputation", "objective", "attention"},
     "models": BASE | {"dropout", "objective", "attention", "modules", "data"},
     "data": BASE,
@@ -26,13 +25,15 @@ MAY_IMPORT = {
     "corpus": BASE | {"data", "tokenization"},
     "optim": BASE,
     "training": BASE | {"objective", "optim"},
-    "decoding": BASE | {"models", "modules", "attention", "data", "native"},
+    "decoding": BASE | {"models", "attention", "data"},
+    "engine": BASE | {"models", "modules", "attention"},
     "evaluation": BASE | {"corpus", "decoding", "data"},
     "analysis": BASE | {"attention", "modules", "models", "decoding", "data", "training"},
     "loading": BASE | {"attention", "modules", "models", "corpus", "training", "data"},
     "source_encoder": BASE | {"corpus", "decoding", "data"},
     "translator": BASE
-    | {"attention", "loading", "analysis", "decoding", "corpus", "models", "data", "evaluation"}
+    | {"attention", "loading", "analysis", "decoding", "engine", "corpus", "models", "data"}
+    | {"evaluation"}
     | {"source_encoder"},
     "serving": BASE | {"attention", "translator", "analysis", "decoding", "data"},
     "user_modules": {"errors"},
@@ -41,7 +42,7 @@ MAY_IMPORT = {
     "conversion": BASE | {"attention", "modules", "models", "data", "loading", "vision"},
     "recipes": BASE
     | {"attention", "modules", "models", "data", "tokenization", "corpus", "optim", "training"}
-    | {"decoding", "evaluation", "analysis", "loading", "translator", "sweep", "vision"}
+    | {"decoding", "engine", "evaluation", "analysis", "loading", "translator", "sweep", "vision"}
     | {"user_modules", "serving", "conversion"},
     "__init__": {"translator", "vision"},
 }

@@ -14,6 +14,7 @@ from relu_nmt.decoding.ensemble import Ensemble
 from relu_nmt.decoding.generator import Generator
 from relu_nmt.decoding.reference_scores import score_references
 from relu_nmt.decoding.translations import SourceSentence
+from relu_nmt.engine import FastDecoder
 from relu_nmt.errors import ConfigError
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.encoder_decoder import EncoderDecoder
@@ -246,10 +247,10 @@ def test_what_the_threshold_gives_up_is_not_computed():
     model.output_projection.register_forward_hook(lambda _, x, __: rows.append(x[0].size(1)))
     sources = random_sources(16, seed=2, vocab_size=40)
     settings = {"beam": 5, "max_len_b": 10, "min_len": 10}
-    generate(model, sources, **settings)
+    generate(FastDecoder(model), sources, **settings)
     all_of_them = sum(rows)
     rows.clear()
-    generate(model, sources, beam_threshold=0.3, **settings)
+    generate(FastDecoder(model), sources, beam_threshold=0.3, **settings)
     assert len(rows) == 11
     assert sum(rows) < 0.7 * all_of_them
 

@@ -227,7 +227,7 @@ def test_a_width_that_is_no_whole_group_inside_of_the_network(precision):
     many = forced(in_many_calls(prepared(model, precision)), dtype)
     for own, other in zip(forced(prepared(model, precision), dtype), many, strict=True):
         difference = (own - other).abs().max()
-        assert difference < {"float32": 1e-4, "bfloat16": 0.05, "int8": 0.3}[precision]
+        assert difference < {"float32": 1e-4, "bfloat16": 0.2, "int8": 0.6}[precision]
 
 
 @needs_kernels

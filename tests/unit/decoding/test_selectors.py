@@ -140,7 +140,7 @@ def test_the_largest_and_smallest_random_numbers_give_possible_tokens():
     uniforms = torch.tensor([[[0.0, 1 - 2**-53]]], dtype=torch.float64)
     for settings in ({}, {"topk": 4}, {"topp": 1.0}):
         selector = SamplingSelector(uniforms, **settings)
-        candidates = selector.select(log_probs, torch.zeros(1, 2), step=0)
+        candidates = selector.select(StepScores(log_probs), torch.zeros(1, 2), step=0)
         assert candidates.totals.isfinite().all()
         if not settings:
             assert candidates.tokens.flatten().tolist() == [0, 3]
@@ -202,7 +202,7 @@ def test_groups_pay_once_for_every_earlier_choice():
     # Tokens 0, 1, 2 with gaps of 0.4: the second group pays 0.5 for token 0 and takes 1; the
     # third pays for both and takes 2 (-0.8), since 0 costs -0.5 ... and 1 costs -0.9.
     log_probs = torch.tensor([[[0.0, -0.4, -0.8, -9.0, -9.0]] * 3])
-    candidates = BeamSelector(3, 0.9).select(log_probs, torch.zeros(1, 3), step=0)
+    candidates = BeamSelector(3, 0.9).select(StepScores(log_probs), torch.zeros(1, 3), step=0)
     assert candidates.tokens[0, :, 0].tolist() == [0, 1, 2]
     torch.testing.assert_close(candidates.totals[0, :, 0], torch.tensor([0.0, -0.4, -0.8]))
     assert candidates.parents[0, :, 0].tolist() == [0, 1, 2]

@@ -113,14 +113,12 @@ def test_any_order_of_beams_and_of_leaving_sentences(name, beams, room, seed, ev
 @torch.inference_mode()
 def test_what_all_beams_share_is_stored_once():
     m, length, beam_size = model("reluformer"), 200, 5
-    state = m.start(m.encode(SOURCES))
-    seen = []
-    m.step(torch.full((3, 1), EOS), state)
-    state.spread(beam_size)
+    search, seen = Stepping(m, SOURCES), []
+    search.step(torch.full((3, 1), EOS))
     for i in range(length):
-        m.step(torch.randint(4, VOCAB, (3, beam_size)), state)
-        state.reorder(torch.full((3, beam_size), i % beam_size))
-        seen.append(max(cache.target[0].size(2) for cache in state.caches))
+        search.step(torch.randint(4, VOCAB, (3, beam_size)))
+        search.reorder(torch.full((3, beam_size), i % beam_size))
+        seen.append(max(cache.target[0].size(2) for cache in search.state.decoder.caches))
     unshared = beam_size * decoder_state.MOST_STEPS
     assert max(seen) <= length + 2 * unshared < beam_size * length
 
@@ -128,8 +126,7 @@ def test_what_all_beams_share_is_stored_once():
 @torch.inference_mode()
 def test_keys_of_the_source_exist_once_a_sentence():
     m = model("softmax")
-    state = m.start(m.encode(SOURCES))
-    state.spread(5)
-    m.step(torch.full((3, 5), EOS), state)
-    state.keep(torch.tensor([0, 2]))
-    assert all(cache.source[0].shape == (2, 2, 5, 4) for cache in state.caches)
+    search = Stepping(m, SOURCES)
+    search.step(torch.full((3, 5), EOS))
+    search.keep(torch.tensor([0, 2]))
+    assert all(cache.source[0].shape == (2, 2, 5, 4) for cache in search.state.decoder.caches)
