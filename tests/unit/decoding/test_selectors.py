@@ -12,7 +12,7 @@ from relu_nmt.decoding.selectors import BeamSelector, SamplingSelector, draw_uni
 from relu_nmt.engine import native
 from relu_nmt.engine.decoder import FastScores
 from relu_nmt.errors import ConfigError
-from relu_nmt.models.step_decoder import BLOCK
+from relu_nmt.models.step_decoder import BLOCK, StepScores
 
 
 @pytest.fixture(params=["kernels", "PyTorch"])
