@@ -136,7 +136,10 @@ def _output(settings: Settings, progress: bool) -> Iterator[TextIO]:
     check_writable("--results-path", str(path))
     remove_abandoned(folder, (path.name,))
     try:
-        with replacing(path) as temporary, open(temporary, "w", encoding="utf-8") as lines:
+        with (
+            replacing(path) as temporary,
+            open(temporary, "w", encoding="utf-8", newline="\n") as lines,
+        ):
             yield lines
     except OSError as error:
         raise DataError(f"--results-path {path}: cannot write it: {error.strerror}") from error
