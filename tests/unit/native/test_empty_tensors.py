@@ -1,6 +1,5 @@
 """Every kernel, in every form that this processor has, with tensors that hold nothing."""
 
-import itertools
 import shutil
 
 import pytest
@@ -172,9 +171,7 @@ def step_of(kind, rows, memory_keys, layers=1, searches=1):
 @pytest.mark.parametrize("kind", DTYPES)
 def test_layers(kernel_form, kind):
     needs_kernel(f"layers_step_{kind}")
-    for rows, layers, searches in itertools.product((0, 2), (0, 1), (0, 1)):
-        if not rows * layers * searches and (rows == 0 or layers == 0):
-            states = step_of(kind, rows, 3, layers, searches)
-            assert torch.equal(states, random(rows, 16))
+    for rows, layers, searches in ((0, 1, 1), (0, 2, 0), (2, 0, 1), (0, 0, 0)):
+        assert torch.equal(step_of(kind, rows, 3, layers, searches), random(rows, 16))
     without, with_zeros = step_of(kind, 2, 0), step_of(kind, 2, 3)
     assert torch.equal(without, with_zeros) and not torch.equal(without, random(2, 16))
