@@ -70,12 +70,14 @@ class TranslationTraining(Training):
         self._longest = self._longest_of(model)
         train, valid = self._batches()
         scorers: dict[str, Scorer] = {}
+        signatures: dict[str, str] = {}
         if settings.bleu.eval_bleu and valid:
             first = next(iter(valid))
-            scorers[first] = self._bleu_of(model, valid[first])
+            scorers[first] = bleu = self._bleu_of(model, valid[first])
+            signatures["bleu"] = bleu.signature
         return self.trainer_of(
             objective,
-            TrainingData(train, valid, scorers),
+            TrainingData(train, valid, scorers, signatures),
             self.task.to_state(),
             f"max tokens per device = {batching.max_tokens} and max sentences per "
             f"device = {batching.batch_size}",
@@ -324,7 +326,7 @@ class TranslationTraining(Training):
         options, run = self.settings.bleu, self.settings.trainer.run
         dtype = torch.bfloat16 if run.bf16 else torch.float16 if run.fp16 else None
         search = search_settings(options.eval_bleu_args)
-        return ValidationBleu(
+        bleu = ValidationBleu(
             Generator([model], search, self.task.target_dictionary, dtype, self.task.separators),
             self.task,
             batches,
@@ -334,6 +336,9 @@ class TranslationTraining(Training):
             self.settings.documents.active,
             self._longest[0],
         )
+        if bleu.note:
+            self.say(f"note: {bleu.note}")
+        return bleu
 
 
 def _attention_names(config: TransformerConfig) -> str:

@@ -354,6 +354,8 @@ class _SplitTranslator:
             self._print(
                 "NOTE: the folder keeps no raw references; scored on its dictionary's tokens"
             )
+        if self._scorer is not None and self._scorer.note and found.scores.keys() - {"chrf"}:
+            self._print(f"NOTE: {self._scorer.note}")
         for score in found.scores.values():
             self._print(f"{beginning}: {score}")
         cut = self._has_documents and found.num_mismatched is not None

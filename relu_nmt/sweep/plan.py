@@ -67,9 +67,16 @@ class SweepPlan:
             *config.time.flags,
             *start,
             *("--generate-flags", shlex.join(config.generate_flags)),
+            *self._tokenizer_flags,
             *(("--memory-stats",) if config.memory_stats else ()),
             *config.train_flags,
         )
+
+    @property
+    def _tokenizer_flags(self) -> tuple[str, ...]:
+        """The flag of the commands that compute BLEU; none if the language chooses."""
+        name = self.settings.sweep.sacrebleu_tokenizer
+        return () if name is None else ("--sacrebleu-tokenizer", name)
 
     def models(self) -> list[SweepModel]:
         """Return the models: all of a seed before those of the next one."""
@@ -113,6 +120,7 @@ class SweepPlan:
             self.settings.data,
             *self._user_flags(),
             *TRAIN_DEFAULTS,
+            *(self._tokenizer_flags if "--eval-bleu" in config.train_flags else ()),
             *(() if config.averaged else ("--no-epoch-checkpoints",)),
             *config.train_flags,
             *(config.variant_flags.get(model.attention) or attention_flags(model.attention)),
@@ -141,6 +149,7 @@ class SweepPlan:
             *self._user_flags(),
             *("--path", self._checkpoint(step.folder), "--gen-subset", config.gen_subset),
             *("--max-doc-tokens", str(step.length), "--quiet", "--no-progress-bar"),
+            *self._tokenizer_flags,
             *config.generate_flags,
             # With <d> lines an empty document is still a document.
             *("--output", str(step.path(".txt")), "--output-separator", OUTPUT_SEPARATOR),
