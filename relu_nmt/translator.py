@@ -12,6 +12,7 @@ from relu_nmt.analysis.attention import AttentionMap, attention_weights, checked
 from relu_nmt.attention.backends import set_attention_backend
 from relu_nmt.attention.spec import AttentionPlace
 from relu_nmt.config import from_flat
+from relu_nmt.corpus.agreement import require_same
 from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.dictionary import UNK
 from relu_nmt.data.groups import SINGLE_SENTENCES
@@ -36,10 +37,15 @@ from relu_nmt.decoding.translations import (
     load_translations,
     replace_unknown_words,
 )
-from relu_nmt.errors import CheckpointError, ConfigError, is_out_of_memory
+from relu_nmt.errors import ConfigError, is_out_of_memory
 from relu_nmt.loading import load_model
 from relu_nmt.models.encoder_decoder import EncoderDecoder
 from relu_nmt.source_encoder import SourceEncoder
+
+ONE_TASK = (
+    "an ensemble needs models of one language pair whose text was prepared in one way: train them "
+    "on one data folder, with the same flags of it"
+)
 
 
 class Translator:
@@ -123,7 +129,8 @@ class Translator:
             model_overrides: settings of the model that go before those in the checkpoint.
 
         Raises:
-            CheckpointError: a file is missing, damaged, or its dictionaries differ.
+            CheckpointError: a file is missing or damaged, or reads or writes other text than the
+                first one.
             ConfigError: no such back end or device.
             MissingExtraError: the back end is not installed.
         """
@@ -136,15 +143,8 @@ class Translator:
                 )
         loaded = [load_model(file, model_overrides) for file in path]
         for file, other in zip(path[1:], loaded[1:], strict=True):
-            first = loaded[0].task
-            if (first.source_dictionary, first.target_dictionary) != (
-                other.task.source_dictionary,
-                other.task.target_dictionary,
-            ):
-                raise CheckpointError(
-                    f"{file}: other dictionaries than {path[0]}; an ensemble needs models that "
-                    "were trained on the same data folder"
-                )
+            first = loaded[0].task.describe()
+            require_same(first, path[0], other.task.describe(), file, ONE_TASK)
         if not loaded:
             raise ConfigError("no checkpoint given")
         for each in loaded:
