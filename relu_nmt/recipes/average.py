@@ -11,7 +11,7 @@ from torch import Tensor
 from relu_nmt.corpus.agreement import fingerprint, require_same
 from relu_nmt.corpus.translation import TASK_NAME, TranslationTask
 from relu_nmt.errors import CheckpointError
-from relu_nmt.recipes.output_files import check_writable
+from relu_nmt.recipes.output_checkpoint import check_replaceable
 from relu_nmt.recipes.training_settings import AverageSettings as Settings
 from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from relu_nmt.training.checkpoint_manager import BY_EPOCHS, BY_UPDATES, numbered_checkpoints
@@ -43,7 +43,7 @@ def run(settings: Settings, *, progress: bool = True) -> AverageResult:
 
     Raises:
         CheckpointError: a checkpoint is missing, damaged or of another model.
-        DataError: the new one cannot be written, or is one of them.
+        DataError: the new one cannot be written, is one of them, or replaces something else.
     """
     inputs = [Path(path) for path in settings.inputs]
     for count, pattern in (
@@ -52,7 +52,7 @@ def run(settings: Settings, *, progress: bool = True) -> AverageResult:
     ):
         if count is not None:
             inputs = _last_checkpoints(inputs[0], count, pattern, settings.checkpoint_upper_bound)
-    check_writable("--output", settings.output, inputs)
+    check_replaceable(settings.output, inputs)
     if progress:
         print(f"averaging {len(inputs)}: {', '.join(map(str, inputs))}")
     save_checkpoint(settings.output, average_checkpoints(inputs))

@@ -155,6 +155,15 @@ def test_training_goes_on_from_an_imported_model(tmp_path):
         torch.testing.assert_close(trained.models[0].state_dict()[name], tensor)
 
 
+def test_no_checkpoint_of_a_training_is_replaced(tmp_path):
+    path = tmp_path / "imported.safetensors"
+    shutil.copy(FILES.parent / "files/checkpoints/softmax.safetensors", path)
+    before = path.read_bytes()
+    _, done = imported(FILES, tmp_path, check=False)
+    assert done.returncode == 2 and "holds the state that a training goes on from" in done.stderr
+    assert path.read_bytes() == before
+
+
 def changed(name, **values):
     def change(folder):
         content = json.loads((folder / name).read_text("utf-8"))
