@@ -3,6 +3,7 @@
 import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,7 @@ from relu_nmt.errors import ConfigError, is_out_of_memory
 from relu_nmt.loading import load_model
 from relu_nmt.models.encoder_decoder import EncoderDecoder
 from relu_nmt.source_encoder import SourceEncoder
+from relu_nmt.translator_state import foreign_classes, model_of, model_state
 
 ONE_TASK = (
     "an ensemble needs models of one language pair whose text was prepared in one way: train them "
@@ -50,6 +52,10 @@ ONE_TASK = (
 
 class Translator:
     """Translates with one model, or with several as an ensemble.
+
+    Worker processes, spawned ones too, can be given a translator: its weights are copied. Threads
+    cannot share one, as tokenisers and models keep what they work on: give each its own
+    (``copy.deepcopy``), or let one thread at a time use it.
 
     Args:
         models: models with the same dictionaries.
@@ -156,6 +162,32 @@ class Translator:
             for model in translator.models:
                 pack_linear(model, dtype or torch.float32)
                 use_native_steps(model)
+        return translator
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let a translator be pickled, and copied: plain values make the same one anywhere.
+
+        Raises:
+            ConfigError: hooks, or classes of a user's file, are no plain values.
+        """
+        state = {
+            "classes": foreign_classes(self.models, self.task),
+            "models": [model_state(model) for model in self.models],
+            "task": self.task.to_state(),
+            "folder": self.task.folder,
+            "device": str(self.device),
+            "dtype": self.dtype,
+            "max_doc_tokens": self.max_doc_tokens,
+            "shortlist": self.shortlist,
+        }
+        return type(self)._of_state, (state,)
+
+    @classmethod
+    def _of_state(cls, state: Mapping[str, Any]) -> "Translator":
+        task = replace(TranslationTask.from_state(state["task"]), folder=state["folder"])
+        models = [model_of(each, task) for each in state["models"]]
+        translator = cls(models, task, state["device"], state["dtype"], state["max_doc_tokens"])
+        translator.shortlist = state["shortlist"]
         return translator
 
     def translate(
