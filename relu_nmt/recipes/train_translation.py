@@ -6,7 +6,8 @@ from pathlib import Path
 
 import torch
 
-from relu_nmt.corpus.translation import TranslationTask
+from relu_nmt.corpus.agreement import require_same
+from relu_nmt.corpus.translation import SAME_TEXT, TranslationTask
 from relu_nmt.data.batches import Longest, TranslationBatches, least_limit, refuse_too_long
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR
 from relu_nmt.data.groups import LENGTHS_FILE, SINGLE_SENTENCES, lengths_in_words
@@ -27,6 +28,10 @@ from relu_nmt.training.batches import Scorer, TrainingData
 from relu_nmt.training.checkpoint import read_metadata
 from relu_nmt.training.results import TrainingResult
 from relu_nmt.training.trainer import Trainer
+
+APART = ("language", "dictionary", "sentence separator")
+"""What a training compares apart: some differences are allowed."""
+OTHER_TEXT = f"{SAME_TEXT} to go on with the model, or choose another --save-dir for a fresh start"
 
 
 def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
@@ -129,10 +134,12 @@ class TranslationTraining(Training):
         return source, target
 
     def _check_checkpoint(self) -> None:
-        """Compare the checkpoint to go on from with this model and data.
+        """Compare the checkpoint to go on from, or to start from, with this data.
+
+        One to start from may be of other languages, which is told.
 
         Raises:
-            CheckpointError: its dictionaries, or its languages, are not the data's.
+            CheckpointError: its dictionaries, text or languages are not the data's.
         """
         path = self.checkpoint_to_continue()
         stored = {} if path is None else read_metadata(path)
@@ -148,6 +155,29 @@ class TranslationTraining(Training):
             )
         for side in ("source", "target"):
             self._check_dictionary(path, theirs, side)
+        self._check_text(path, theirs, is_imported="data" not in (stored.get("args") or {}))
+        if pairs[0] != pairs[1]:
+            self.say(f"note: {path} translates {pairs[0]}, and learns {pairs[1]} now")
+
+    def _check_text(self, path: Path, theirs: TranslationTask, is_imported: bool) -> None:
+        """Compare how the text of a checkpoint and of the data was prepared.
+
+        Raises:
+            CheckpointError: they differ. A model of another toolkit may learn from text that was
+                prepared before it came here; that is told.
+        """
+        known, own = (
+            {k: v for k, v in one.describe(way_back=False).items() if not k.endswith(APART)}
+            for one in (theirs, self.task)
+        )
+        if is_imported and self.task.source_text.keeps_text and self.task.target_text.keeps_text:
+            if own and own != known:
+                self.say(
+                    f"note: {path} takes raw text, but that of {self._folders[0]} is prepared; the "
+                    "new model takes text that is prepared in the same way"
+                )
+            return
+        require_same(known, path, own, self._folders[0], OTHER_TEXT)
 
     def _check_dictionary(self, path: Path | str, theirs: TranslationTask, side: str) -> None:
         """Compare a dictionary of a checkpoint with the data's.

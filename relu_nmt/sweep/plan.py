@@ -236,12 +236,15 @@ class SweepDescription:
         attentions: and variants of all runs, in the order of the report; the first is the
             baseline.
         published: figures to show beside the measured ones, if there are any.
+        task: languages, dictionaries and text of the data, in words; empty in folders of earlier
+            versions.
     """
 
     settings: SweepSettings
     environment: dict[str, Any]
     attentions: tuple[str, ...] = ()
     published: Published | None = None
+    task: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 def read_description(folder: Path) -> SweepDescription | None:
@@ -260,7 +263,8 @@ def read_description(folder: Path) -> SweepDescription | None:
         settings = dataclasses.replace(from_dict(SweepSettings, values), **typed)
         published = Published.of(found.get("published"))
         names = tuple(found["attentions"])
-        return SweepDescription(settings, found["environment"], names, published)
+        task = found.get("task") or {}
+        return SweepDescription(settings, found["environment"], names, published, task)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError, ConfigError) as error:
@@ -310,13 +314,17 @@ def _check_same_setting(folder: Path, old: SweepSettings, new: SweepSettings) ->
                 "--save-dir"
             )
     flags = [SweepPlan(settings).shared_flags for settings in (old, new)]
-    # A mistake in the first run, which left no result, may be mended.
-    if flags[0] != flags[1] and any(s.status != FAILED for s, _ in _trainings_in(folder)):
+    if flags[0] != flags[1] and has_results(folder):
         was, now = differences(*flags)
         raise ConfigError(
             f"--save-dir {folder}: its models were made with '{was}' where there is '{now}' now, "
             "and one report is of one setting; choose another --save-dir"
         )
+
+
+def has_results(folder: Path) -> bool:
+    """Return whether a sweep's folder has models; a mistake that left none may be mended."""
+    return any(state.status != FAILED for state, _ in _trainings_in(folder))
 
 
 def _trainings_in(folder: Path) -> list[tuple[StepState, Path]]:

@@ -33,7 +33,9 @@ MAY_IMPORT = {
     "source_encoder": BASE | {"corpus", "decoding", "data"},
     "translator": BASE
     | {"attention", "loading", "analysis", "decoding", "corpus", "models", "data", "evaluation"}
-    | {"source_encoder"},
+    | {"source_encoder", "translator_state"},
+    "translator_state": BASE
+    | {"attention", "loading", "decoding", "corpus", "models", "training", "user_modules"},
     "serving": BASE | {"attention", "translator", "analysis", "decoding", "data"},
     "user_modules": {"errors"},
     "sweep": BASE | {"attention", "data", "evaluation", "training", "user_modules"},
