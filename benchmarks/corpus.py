@@ -11,6 +11,8 @@ from sacremoses import MosesTokenizer
 from subword_nmt.apply_bpe import BPE
 from subword_nmt.learn_bpe import learn_bpe
 
+from relu_nmt.io.text_lines import read_lines, write_lines
+
 LANGUAGES = ("de", "en")
 NAMES = {"train": ("train",), "valid": ("valid", "val"), "test": ("test", "test_2016_flickr")}
 
@@ -79,8 +81,7 @@ def _read(raw: Path, split: str, most: int) -> list[tuple[str, ...]]:
         raise FailedCommand(f"{raw}: no {' or '.join(NAMES[split])} with .de and .en")
     sides = []
     for language in LANGUAGES:
-        with open(raw / f"{name}.{language}", encoding="utf-8") as file:
-            sides.append(file.read().split("\n"))
+        sides.append(read_lines(raw / f"{name}.{language}"))
     tokenizers = [MosesTokenizer(language) for language in LANGUAGES]
     pairs: list[tuple[str, ...]] = []
     for pair in zip(*sides, strict=True):
@@ -107,4 +108,4 @@ def _documents(pairs: list[tuple[str, ...]], length: int, count: int) -> list[tu
 
 def _write(prefix: Path, pairs: list[tuple[str, ...]]) -> None:
     for language, lines in zip(LANGUAGES, zip(*pairs, strict=True), strict=True):
-        Path(f"{prefix}.{language}").write_text("".join(f"{x}\n" for x in lines), "utf-8")
+        write_lines(f"{prefix}.{language}", lines)

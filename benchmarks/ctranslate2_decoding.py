@@ -1,43 +1,48 @@
 """Translate a file by CTranslate2; benchmarks/run.py calls it in that toolkit's environment.
 
-    ctranslate2_decoding.py MODEL SOURCE OUTPUT TYPE DEVICE WORKERS THREADS BATCH BEAM TOKENS MOST
-
-TYPE is float32 or int8; each of the WORKERS has so many THREADS. Every translation has TOKENS
-tokens, or, where that is 0, as many as the model likes, at most MOST. Nothing but the standard
+Every translation has TOKENS tokens; with 0 the model decides, up to MOST. Nothing but the standard
 library and CTranslate2 is needed.
 """
 
-import sys
+import argparse
 import time
-
-import ctranslate2
 
 
 def main() -> None:
     """Translate, write the translations and print how long the search took."""
-    model, source, output, compute_type, device = sys.argv[1:6]
-    workers, threads, batch_size, beam, tokens, most_tokens = map(int, sys.argv[6:])
-    translator = ctranslate2.Translator(
-        model,
-        device=device,
-        compute_type=compute_type,
-        inter_threads=workers,
-        intra_threads=threads,
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    with open(source, encoding="utf-8") as file:
+    for name in ("model", "source", "output"):
+        parser.add_argument(name, metavar=name.upper())
+    parser.add_argument("type", metavar="TYPE", choices=("float32", "int8"))
+    parser.add_argument("device", metavar="DEVICE")
+    for name in ("workers", "threads", "batch", "beam", "tokens", "most"):
+        parser.add_argument(name, metavar=name.upper(), type=int)
+    given = parser.parse_args()
+    import ctranslate2  # which --help does without
+
+    translator = ctranslate2.Translator(
+        given.model,
+        device=given.device,
+        compute_type=given.type,
+        inter_threads=given.workers,
+        intra_threads=given.threads,
+    )
+    with open(given.source, encoding="utf-8", newline="\n") as file:
         sentences = [line.split() for line in file]
     started = time.perf_counter()
     results = translator.translate_batch(
         sentences,
-        beam_size=beam,
-        max_batch_size=batch_size,
+        beam_size=given.beam,
+        max_batch_size=given.batch,
         max_input_length=0,
-        min_decoding_length=tokens or 1,
-        max_decoding_length=tokens or most_tokens,
+        min_decoding_length=given.tokens or 1,
+        max_decoding_length=given.tokens or given.most,
     )
     seconds = time.perf_counter() - started
     found = [result.hypotheses[0] for result in results]
-    with open(output, "w", encoding="utf-8") as file:
+    with open(given.output, "w", encoding="utf-8", newline="\n") as file:
         file.writelines(" ".join(words) + "\n" for words in found)
     total = sum(map(len, found))
     print(f"Translated {len(found)} sentences ({total} tokens) in {seconds:.3f}s")

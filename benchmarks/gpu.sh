@@ -6,6 +6,7 @@
 # Settings: PYTHON (python), TEXT (folder of text as benchmarks/run.py takes it).
 # It ends with 1 if a part failed, which the page then says, and with 2 if there is no GPU.
 set -uo pipefail
+source "$(dirname "$0")/../examples/usage.bash"
 FOLDER=$(realpath -m "${1:?"usage: benchmarks/gpu.sh FOLDER"}")
 cd "$(dirname "$0")/.." || exit 2
 PYTHON=${PYTHON:-python}

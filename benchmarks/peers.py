@@ -24,6 +24,8 @@ from programs import (
     words_of,
 )
 
+from relu_nmt.io.text_lines import read_lines, write_lines
+
 LONGEST = 16384
 
 
@@ -122,7 +124,7 @@ class OpenNMT(Program):
         match = re.search(r"Total translation time \(s\): ([\d.]+)", run.text)
         if match is None:
             raise FailedCommand(f"{self.name} printed no 'Total translation time'")
-        return float(match[1]), (self.folder / "translations").read_text("utf-8").splitlines()
+        return float(match[1]), read_lines(self.folder / "translations")
 
 
 class JoeyNMT(Program):
@@ -140,9 +142,8 @@ class JoeyNMT(Program):
         destination.mkdir(parents=True, exist_ok=True)
         (destination / "task.json").write_text(json.dumps(dataclasses.asdict(task)), "utf-8")
         for language in ("de", "en"):
-            lines = (self.text / f"valid.{language}").read_text("utf-8").splitlines()
-            few = "".join(f"{line}\n" for line in lines[:8])
-            (destination / f"valid.{language}").write_text(few, "utf-8")
+            few = read_lines(self.text / f"valid.{language}")[:8]
+            write_lines(destination / f"valid.{language}", few)
         config = self._config(task, destination, None)
         words = [str(self.bin / "python"), "-m", "joeynmt", "train", str(config), "--skip-test"]
         return Command(words, PEER_ENVIRONMENT)
@@ -171,7 +172,7 @@ class JoeyNMT(Program):
         match = re.search(r"Generation took ([\d.]+)", run.text)
         if match is None:
             raise FailedCommand(f"{self.name} printed no 'Generation took'")
-        count = (self.text / f"{task.split}.de").read_text("utf-8").count("\n")
+        count = len(read_lines(self.text / f"{task.split}.de"))
         return float(match[1]), [line for _, line in run.lines[-count:]]
 
     def _config(self, task: Training, folder: Path, decoding: Decoding | None) -> Path:
@@ -255,7 +256,7 @@ def fixed_length(text: Path, task: Decoding) -> int:
     """
     if task.tokens:
         return task.tokens
-    lines = (text / f"{task.split}.en").read_text("utf-8").splitlines()
+    lines = read_lines(text / f"{task.split}.en")
     return round(sum(len(line.split()) for line in lines) / len(lines))
 
 

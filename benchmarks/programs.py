@@ -18,6 +18,8 @@ from pathlib import Path
 import torch
 from measuring import FailedCommand, Run
 
+from relu_nmt.io.text_lines import read_lines
+
 ROOT = Path(__file__).resolve().parents[1]
 TORCH = "torch==" + torch.__version__.split("+")[0]
 BEAM = 5
@@ -372,8 +374,7 @@ class CTranslate2(Program):
 
     def translated(self, task: Decoding, run: Run) -> tuple[float, list[str]]:
         """See :meth:`Program.translated`."""
-        lines = (self.folder / "translations").read_text("utf-8").splitlines()
-        return _seconds_told(self.name, run), lines
+        return _seconds_told(self.name, run), read_lines(self.folder / "translations")
 
 
 def _seconds_told(name: str, run: Run) -> float:

@@ -43,6 +43,8 @@ from programs import (
     Training,
 )
 
+from relu_nmt.io.text_lines import read_lines
+
 SECTIONS = ("preprocessing", "training", "sentences", "documents")
 UPDATES_OF_OWN_MODELS = 8
 """Of programs whose translations are forced to a length, whatever they have learnt."""
@@ -133,7 +135,7 @@ class Benchmark:
 
     def preprocessing(self) -> Measurement:
         """Return the table of preprocessing."""
-        lines = (self.text / "train.de").read_text("utf-8").count("\n")
+        lines = len(read_lines(self.text / "train.de"))
 
         def row(program: Program) -> Callable[[], dict[str, float]]:
             def measure() -> dict[str, float]:

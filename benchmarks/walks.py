@@ -32,6 +32,7 @@ import torch
 
 import relu_nmt
 from relu_nmt.cli import preprocess, train
+from relu_nmt.io.text_lines import read_lines
 from relu_nmt.translator import Translator
 
 PACKAGE = Path(relu_nmt.__file__).parent
@@ -182,8 +183,7 @@ def walk_all(folder: Path) -> dict[str, Walk]:
     documents = "--max-doc-tokens 60"
     data = make_data(folder, "first")
     train_one_update(data, folder / "saved", documents)  # everything is imported now
-    dictionary = (data / "dict.de.txt").read_text("utf-8").splitlines()
-    entries = [line.split()[0] for line in dictionary]
+    entries = [line.split()[0] for line in read_lines(data / "dict.de.txt")]
     token = entries.index(RARE_WORD) + 4  # after the special symbols
     walks = {"pair": Walk()}
     with walks["pair"].traced():

@@ -28,6 +28,8 @@ from bilingual_grammar.story import StoryDocument
 from prep_tools import documents as docs
 from prep_tools.command import PrepError, run_script, say
 
+from relu_nmt.io.text_lines import write_lines
+
 LANGUAGES = ("de", "en")
 
 
@@ -60,7 +62,7 @@ def write_contrasts(
         for document in documents
         for record in contrasts_of(document.name, stories[document.name])
     ]
-    docs.write_text(folder / f"{split}.contrasts.jsonl", "".join(r + "\n" for r in records))
+    write_lines(folder / f"{split}.contrasts.jsonl", records)
     return len(records)
 
 

@@ -22,8 +22,10 @@ from pathlib import Path
 from prep_tools import binarise, cleaning
 from prep_tools.archives import extract
 from prep_tools.command import PrepError, run_script, say
-from prep_tools.documents import write_report, write_text
+from prep_tools.documents import write_report
 from prep_tools.sources import Source, add_source_options, check_names, obtain
+
+from relu_nmt.io.text_lines import iterate_lines, write_lines
 
 LANGUAGES = ("de", "en")
 ARCHIVE = Source(
@@ -46,7 +48,7 @@ Pair = tuple[str, str]
 
 def training_lines(path: Path) -> Iterator[str]:
     """Yield the sentences of a training file, titles and descriptions included."""
-    for line in cleaning.read_lines(path):
+    for line in iterate_lines(path):
         if any(tag in line for tag in DROPPED_TAGS):
             continue
         for tag in STRIPPED_TAGS:
@@ -131,8 +133,7 @@ def make_corpus(arguments: argparse.Namespace) -> None:
     }
     for split, pairs in splits.items():
         for side, language in enumerate(LANGUAGES):
-            text = "".join(pair[side] + "\n" for pair in pairs)
-            write_text(arguments.out / f"{split}.{language}", text)
+            write_lines(arguments.out / f"{split}.{language}", (pair[side] for pair in pairs))
     expected = {**EXPECTED.get(arguments.max_length, {}), "test": EXPECTED_TEST[arguments.tedx]}
     for split, pairs in splits.items():
         if split in expected:

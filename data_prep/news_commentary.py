@@ -30,6 +30,8 @@ from prep_tools.archives import extract
 from prep_tools.command import PrepError, run_script, say
 from prep_tools.sources import Source, add_source_options, check_names, obtain
 
+from relu_nmt.io.text_lines import iterate_lines
+
 ENGLISH = "en"
 NEWEST = 18
 FIRST_IN_TABLES = 14
@@ -69,7 +71,7 @@ def read_table(path: Path, language: str) -> Iterator[Pair]:
         PrepError: a line has not two columns.
     """
     english_first = language_pair(language).startswith(f"{ENGLISH}-")
-    for number, line in enumerate(cleaning.read_lines(path), 1):
+    for number, line in enumerate(iterate_lines(path), 1):
         columns = line.split("\t") if line.strip() else ["", ""]
         if len(columns) != 2:
             raise PrepError(

@@ -16,8 +16,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from prep_tools import documents as docs
-from prep_tools.cleaning import read_lines
 from prep_tools.command import PrepError, run_script, say
+
+from relu_nmt.io.text_lines import read_lines
 
 BLOCK_LINES = 25
 FEWEST_DOCUMENTS = 20

@@ -12,7 +12,6 @@ removed.
 """
 
 import argparse
-import gzip
 import itertools
 import sys
 from collections.abc import Iterator, Sequence
@@ -21,21 +20,7 @@ from pathlib import Path
 from prep_tools import documents as docs
 from prep_tools.command import PrepError, run_script, say
 
-
-def read_rows(path: Path) -> Iterator[list[str]]:
-    """Yield the columns of each line of a table, which may be compressed (``.gz``).
-
-    Raises:
-        PrepError: the file is missing, damaged or is not UTF-8.
-    """
-    try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
-            for line in file:
-                yield line.decode("utf-8").rstrip("\r\n").split("\t")
-    except OSError as error:
-        raise PrepError(f"{path}: {error.strerror or error}") from error
-    except (EOFError, UnicodeDecodeError) as error:
-        raise PrepError(f"{path}: damaged, or not UTF-8 text: {error}") from error
+from relu_nmt.io.text_lines import iterate_lines
 
 
 def read_documents(path: Path, columns: tuple[int, int]) -> Iterator[docs.Document]:
@@ -47,10 +32,11 @@ def read_documents(path: Path, columns: tuple[int, int]) -> Iterator[docs.Docume
 
     Raises:
         PrepError: a line has too few columns.
+        DataError: the table is missing, damaged or not UTF-8.
     """
     needed = max(max(columns), max(-column for column in columns), 3)
     indices = [column - 1 if column > 0 else column for column in columns]
-    numbered = enumerate(read_rows(path), 1)
+    numbered = enumerate((line.split("\t") for line in iterate_lines(path)), 1)
     for name, rows in itertools.groupby(numbered, lambda numbered_row: numbered_row[1][0]):
         pairs = []
         for number, row in rows:

@@ -23,8 +23,10 @@ from pathlib import Path
 from prep_tools import binarise, cleaning
 from prep_tools.archives import extract
 from prep_tools.command import PrepError, run_script, say
-from prep_tools.documents import write_report, write_text
+from prep_tools.documents import write_report
 from prep_tools.sources import Source, add_source_options, check_names, obtain
+
+from relu_nmt.io.text_lines import encode_lines, iterate_lines, write_lines
 
 LANGUAGES = ("en", "de")
 EUROPARL = Source(
@@ -119,11 +121,11 @@ def write_pairs(paths: list[Path], pairs: Iterable[tuple[str, ...]]) -> int:
     parts = [path.with_name(path.name + ".part") for path in paths]
     count = 0
     with ExitStack() as stack:
-        files = [stack.enter_context(open(part, "w", encoding="utf-8")) for part in parts]
+        files = [stack.enter_context(open(part, "wb")) for part in parts]
         for pair in pairs:
             count += 1
             for file, text in zip(files, pair, strict=True):
-                file.write(text + "\n")
+                file.write(encode_lines([text], count))
     for part, path in zip(parts, paths, strict=True):
         part.replace(path)
     return count
@@ -165,11 +167,11 @@ def learn_codes(folder: Path, merges: int) -> Path:
 
     words: Counter[str] = Counter()
     for side in _paths(folder, "tokens"):
-        for line in cleaning.read_lines(side):
+        for line in iterate_lines(side):
             words.update(line.split())
     say(f"learning {merges:,} merges on {len(words):,} different words")
     part = path.with_name(path.name + ".part")
-    with open(part, "w", encoding="utf-8") as file:
+    with open(part, "w", encoding="utf-8", newline="\n") as file:
         entries = [f"{word} {count}" for word, count in words.items()]
         learn_bpe(entries, file, merges, is_dict=True)
     part.replace(path)
@@ -186,7 +188,7 @@ class PieceCounter:
     def __init__(self, codes: Path) -> None:
         from subword_nmt.apply_bpe import BPE
 
-        with open(codes, encoding="utf-8") as file:
+        with open(codes, encoding="utf-8", newline="\n") as file:
             self._bpe = BPE(file)
         self._pieces: dict[str, int] = {}
 
@@ -240,7 +242,7 @@ def make_corpus(arguments: argparse.Namespace) -> None:
     }
     for split, pairs in sets.items():
         for side, path in enumerate(_paths(arguments.out, split)):
-            write_text(path, "".join(pair[side] + "\n" for pair in pairs))
+            write_lines(path, (pair[side] for pair in pairs))
         binarise.check_size(split, len(pairs), EXPECTED[split], arguments.strict)
         report[split] = len(pairs)
     write_report(arguments.out, report)

@@ -3,6 +3,7 @@
 import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from relu_nmt.analysis.attention import AttentionMap, attention_weights, checked
 from relu_nmt.attention.backends import set_attention_backend
 from relu_nmt.attention.spec import AttentionPlace
 from relu_nmt.config import from_flat
+from relu_nmt.corpus.agreement import require_same
 from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.dictionary import UNK
 from relu_nmt.data.groups import SINGLE_SENTENCES
@@ -34,14 +36,24 @@ from relu_nmt.decoding.translations import (
     load_translations,
     replace_unknown_words,
 )
-from relu_nmt.errors import CheckpointError, ConfigError, is_out_of_memory
+from relu_nmt.errors import ConfigError, is_out_of_memory
 from relu_nmt.loading import load_model
 from relu_nmt.models.encoder_decoder import EncoderDecoder
 from relu_nmt.source_encoder import SourceEncoder
+from relu_nmt.translator_state import foreign_classes, model_of, model_state
+
+ONE_TASK = (
+    "an ensemble needs models of one language pair whose text was prepared in one way: train them "
+    "on one data folder, with the same flags of it"
+)
 
 
 class Translator:
     """Translates with one model, or with several as an ensemble.
+
+    Worker processes, spawned ones too, can be given a translator: its weights are copied. Threads
+    cannot share one, as tokenisers and models keep what they work on: give each its own
+    (``copy.deepcopy``), or let one thread at a time use it.
 
     Args:
         models: models with the same dictionaries.
@@ -126,7 +138,8 @@ class Translator:
             model_overrides: settings of the model that go before those in the checkpoint.
 
         Raises:
-            CheckpointError: a file is missing, damaged, or its dictionaries differ.
+            CheckpointError: a file is missing or damaged, or reads or writes other text than the
+                first one.
             ConfigError: no such back end or device.
             MissingExtraError: the back end is not installed.
         """
@@ -139,15 +152,8 @@ class Translator:
                 )
         loaded = [load_model(file, model_overrides) for file in path]
         for file, other in zip(path[1:], loaded[1:], strict=True):
-            first = loaded[0].task
-            if (first.source_dictionary, first.target_dictionary) != (
-                other.task.source_dictionary,
-                other.task.target_dictionary,
-            ):
-                raise CheckpointError(
-                    f"{file}: other dictionaries than {path[0]}; an ensemble needs models that "
-                    "were trained on the same data folder"
-                )
+            first = loaded[0].task.describe()
+            require_same(first, path[0], other.task.describe(), file, ONE_TASK)
         if not loaded:
             raise ConfigError("no checkpoint given")
         for each in loaded:
@@ -155,6 +161,32 @@ class Translator:
         max_doc_tokens = min(each.max_doc_tokens for each in loaded)
         models = [each.model for each in loaded]
         return cls(models, loaded[0].task, device, dtype, max_doc_tokens, packed=True)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let a translator be pickled, and copied: plain values make the same one anywhere.
+
+        Raises:
+            ConfigError: hooks, or classes of a user's file, are no plain values.
+        """
+        state = {
+            "classes": foreign_classes(self.models, self.task),
+            "models": [model_state(model) for model in self.models],
+            "task": self.task.to_state(),
+            "folder": self.task.folder,
+            "device": str(self.device),
+            "dtype": self.dtype,
+            "max_doc_tokens": self.max_doc_tokens,
+            "shortlist": self.shortlist,
+        }
+        return type(self)._of_state, (state,)
+
+    @classmethod
+    def _of_state(cls, state: Mapping[str, Any]) -> "Translator":
+        task = replace(TranslationTask.from_state(state["task"]), folder=state["folder"])
+        models = [model_of(each, task) for each in state["models"]]
+        translator = cls(models, task, state["device"], state["dtype"], state["max_doc_tokens"])
+        translator.shortlist = state["shortlist"]
+        return translator
 
     def translate(
         self,

@@ -8,6 +8,8 @@ from pathlib import Path
 from relu_nmt.errors import ConfigError
 
 FLAG = "--user-module"
+MODULE_PREFIX = "relu_nmt_user_"
+"""Begins the name of each such module, which Python finds under no other."""
 
 
 def import_user_module(path: str) -> str:
@@ -30,7 +32,7 @@ def import_user_module(path: str) -> str:
             f"{FLAG} {path}: expected a Python file (.py), or a folder with an __init__.py"
         )
     # Two files may have the same name in different folders.
-    name = f"relu_nmt_user_{given.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
+    name = f"{MODULE_PREFIX}{given.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
     if name in sys.modules:
         return path
     spec = importlib.util.spec_from_file_location(name, file)

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from prep_tools.command import PrepError
-from prep_tools.documents import write_atomically
+from relu_nmt.io.safe_write import replacing
 
 DAMAGED = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError)
 
@@ -84,15 +84,14 @@ def extract(archive: Path, folder: Path, wanted: Callable[[str], bool]) -> list[
             found.append(path)
             if not path.exists():
                 path.parent.mkdir(parents=True, exist_ok=True)
-                with open_member() as source:
-                    write_atomically(path, lambda part, source=source: _copy(source, part))
+                with (
+                    open_member() as source,
+                    replacing(path) as part,
+                    open(part, "wb") as target,
+                ):
+                    shutil.copyfileobj(source, target)
     except DAMAGED as error:
         raise PrepError(f"{archive}: damaged ({error}); remove it and fetch it again") from error
     if not found:
         raise PrepError(f"{archive}: holds none of the files that are needed; is it another one?")
     return sorted(found)
-
-
-def _copy(source: IO[bytes], path: Path) -> None:
-    with open(path, "wb") as target:
-        shutil.copyfileobj(source, target)

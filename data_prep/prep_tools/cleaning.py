@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from prep_tools.command import PrepError
+from relu_nmt.io.text_lines import iterate_lines
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -23,30 +24,15 @@ CHUNK_LINES = 2_000
 _SEGMENT = re.compile(r'<seg id="[^"]*">\s*(.*?)\s*</seg>', re.IGNORECASE)
 
 
-def read_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a UTF-8 file; only a line feed ends a line.
-
-    Raises:
-        PrepError: the file is missing or is not UTF-8.
-    """
-    try:
-        with open(path, encoding="utf-8-sig", newline="\n") as file:
-            for line in file:
-                yield line.rstrip("\r\n")
-    except OSError as error:
-        raise PrepError(f"{path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise PrepError(f"{path}: not UTF-8 text; convert it") from error
-
-
 def read_pairs(source: Path, target: Path) -> Iterator[tuple[str, str]]:
     """Yield the line pairs of two parallel files.
 
     Raises:
         PrepError: one has more lines than the other.
+        DataError: one cannot be read or is not UTF-8.
     """
     missing = object()
-    lines = itertools.zip_longest(read_lines(source), read_lines(target), fillvalue=missing)
+    lines = itertools.zip_longest(*map(iterate_lines, (source, target)), fillvalue=missing)
     for number, (one, other) in enumerate(lines, 1):
         if one is missing or other is missing:
             short = source if one is missing else target
@@ -60,7 +46,7 @@ def segments(path: Path) -> list[str]:
     The typographic apostrophe becomes the plain one, as in the usual recipes (only here, not in
     training text).
     """
-    found = [match[1] for line in read_lines(path) for match in _SEGMENT.finditer(line)]
+    found = [match[1] for line in iterate_lines(path) for match in _SEGMENT.finditer(line)]
     return [text.replace("’", "'") for text in found]
 
 

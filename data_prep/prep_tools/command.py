@@ -4,12 +4,14 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 
+from relu_nmt.errors import ReluNmtError
+
 USER_ERROR = 2
 INTERRUPTED = 130
 
 
-class PrepError(Exception):
-    """Something that the user can mend; the message is one line and says how."""
+class PrepError(ReluNmtError):
+    """A mistake that the user can mend; the message is one line and says how."""
 
 
 def run_script(
@@ -25,7 +27,7 @@ def run_script(
     arguments = parser.parse_args(argv)
     try:
         body(arguments)
-    except PrepError as error:
+    except ReluNmtError as error:
         if arguments.debug:
             raise
         print(f"{parser.prog}: error: {error}", file=sys.stderr)

@@ -4,11 +4,12 @@ import argparse
 import dataclasses
 import hashlib
 import json
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from prep_tools.near_duplicates import SeenLines
+from relu_nmt.io.safe_write import write_text
+from relu_nmt.io.text_lines import write_lines
 
 SEPARATORS = ("none", "blank", "tag")
 DOCUMENT_TAG = "<d>"
@@ -112,21 +113,6 @@ def divide(documents: Sequence[Document], held_out: int, threshold: float, seed:
     return Corpus(train, valid, test, {"valid": removed_valid, "test": removed_test})
 
 
-def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
-    """Let ``write`` make a file beside ``path``, then rename it, so that no half file is left."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        write(temporary)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write ``text`` as UTF-8 under a temporary name, then rename it."""
-    write_atomically(path, lambda temporary: temporary.write_text(text, "utf-8", newline="\n"))
-
-
 def document_lines(documents: Sequence[Document], side: int, separator: str) -> list[str]:
     """Return the lines of one language.
 
@@ -160,9 +146,8 @@ def write_documents(
     prefix.parent.mkdir(parents=True, exist_ok=True)
     paths = []
     for side, language in enumerate(languages):
-        lines = document_lines(documents, side, separator)
         paths.append(prefix.with_name(f"{prefix.name}.{language}"))
-        write_text(paths[-1], "".join(line + "\n" for line in lines))
+        write_lines(paths[-1], document_lines(documents, side, separator))
     return paths
 
 

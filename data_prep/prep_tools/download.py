@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from prep_tools.command import PrepError, say
-from prep_tools.documents import write_text
+from relu_nmt.io.safe_write import write_text
 
 CHUNK_BYTES = 1 << 20
 ATTEMPTS = 5

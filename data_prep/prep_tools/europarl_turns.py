@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from prep_tools.cleaning import read_lines
 from prep_tools.documents import Document
 from prep_tools.length_alignment import align
 from prep_tools.sentences import split_sentences
+from relu_nmt.io.text_lines import iterate_lines
 
 UNITS = ("turns", "chapters", "sittings")
 _TAG = re.compile(r"<(/?\w+)([^>]*)>")
@@ -44,7 +44,7 @@ def read_turns(path: Path) -> dict[TurnKey, list[str]]:
         return turns[key]
 
     paragraphs = begin_turn()
-    for line in read_lines(path):
+    for line in iterate_lines(path):
         line = line.strip()
         tag = _TAG.match(line)
         if tag is None:

@@ -9,6 +9,7 @@ import re
 import unicodedata
 
 from prep_tools.blocks import CODE, Block
+from relu_nmt.io.text_lines import split_lines
 
 _FONTS = frozenset(("B", "I", "R", "SM", "SB", "CW"))
 _ALTERNATING = frozenset(("BR", "BI", "RB", "RI", "IB", "IR"))
@@ -205,7 +206,7 @@ Block(kind='tag', text='-a'), Block(kind='item', text='all of them'), Block(kind
     if is_alias(page) or _MDOC.search(page):
         return []
     reader = _PageReader()
-    for line in page.replace("\\\n", "").splitlines():
+    for line in split_lines(page.replace("\r\n", "\n").replace("\\\n", "")):
         reader.line(line)
     reader.end_block()
     return reader.blocks

@@ -5,8 +5,8 @@ import dataclasses
 from pathlib import Path
 
 from prep_tools.command import PrepError, say
-from prep_tools.documents import write_text
 from prep_tools.download import fetch, sha256_of, verify
+from relu_nmt.io.safe_write import write_text
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,6 +2,7 @@
 # Back-translation: a model that also learns from text of the target language alone. See README.md.
 #   TEXT=text/train MONO=news.en examples/back_translation/run.sh
 set -euo pipefail
+source "$(dirname "$0")/../usage.bash"
 cd "$(dirname "$0")/../.."
 
 SRC=${SRC:-de}

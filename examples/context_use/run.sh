@@ -3,6 +3,7 @@
 # the grammar corpus. See README.md.
 #   UPDATES=1600 JOBS=4 examples/context_use/run.sh
 set -euo pipefail
+source "$(dirname "$0")/../usage.bash"
 cd "$(dirname "$0")/../.."
 
 OUT=${OUT:-context-use}

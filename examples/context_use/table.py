@@ -1,8 +1,9 @@
-"""Print what document models know of earlier sentences: table.py DIRECTION/sweep/results.csv...
+"""Print what document models know of earlier sentences.
 
 Writes ``context-use.json`` beside the folders of the directions, with the same numbers.
 """
 
+import argparse
 import csv
 import json
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from relu_nmt.cli.command import make_parser, run_command
 from relu_nmt.io.safe_write import write_text
 
 RESULTS = "context-use.json"
@@ -63,14 +65,26 @@ def table(records: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def main(paths: Sequence[str]) -> None:
-    """Print the table, and write its numbers."""
-    records = [record for path in map(Path, paths) for record in read(path)]
-    out = Path(paths[0]).parents[2] / RESULTS
-    write_text(out, json.dumps(records, indent=1) + "\n")
-    print(table(records))
-    print(f"results: {out}")
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the table, and write its numbers; return the exit code."""
+
+    def run(arguments: argparse.Namespace) -> None:
+        records = [record for path in arguments.results for record in read(path)]
+        out = arguments.results[0].parents[2] / RESULTS
+        write_text(out, json.dumps(records, indent=1) + "\n")
+        print(table(records))
+        print(f"results: {out}")
+
+    parser = make_parser("table", str(__doc__))
+    parser.add_argument(
+        "results",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        help="DIRECTION/sweep/results.csv of a sweep",
+    )
+    return run_command(parser, run, argv)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main())

@@ -322,11 +322,13 @@ def translate(run: Run) -> None:
 
 def read_examples(run: Run) -> tuple[list[Example], str]:
     """Return all translations beside source and reference, and the line with the score."""
+    from relu_nmt.io.text_lines import read_lines
+
     hypotheses, score = read_translations(ROOT / run.folder / "translations/generate-test.txt")
     sides = []
     for language in (run.source_lang, run.target_lang):
-        text = (ROOT / run.folder / "corpus" / f"test.{language}").read_text("utf-8")
-        sides.append([line for line in text.split("\n") if line.strip()])
+        lines = read_lines(ROOT / run.folder / "corpus" / f"test.{language}")
+        sides.append([line for line in lines if line.strip()])
     return [Example(*texts) for texts in zip(*sides, hypotheses, strict=True)], score
 
 

@@ -25,9 +25,11 @@ def read_translations(path: Path) -> tuple[list[str], str]:
     Args:
         path: what relu-nmt-generate has written: lines ``D-number TAB score TAB text`` and others.
     """
+    from relu_nmt.io.text_lines import read_lines  # which --help of the demo does without
+
     found: dict[int, str] = {}
     score = ""
-    for line in path.read_text("utf-8").splitlines():
+    for line in read_lines(path):
         if line.startswith("D-"):
             number, _, text = line.split("\t", 2)
             found[int(number[2:])] = text

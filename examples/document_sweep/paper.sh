@@ -3,6 +3,7 @@
 # attentions, three seeds. See README.md.
 #   MARUF=folder/of/the/split GPUS=0,1,2,3 examples/document_sweep/paper.sh
 set -euo pipefail
+source "$(dirname "$0")/../usage.bash"
 cd "$(dirname "$0")/../.."
 
 OUT=${OUT:-europarl}

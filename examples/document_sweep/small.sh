@@ -4,6 +4,7 @@
 #   MINUTES=60 SEEDS=1,2 examples/document_sweep/small.sh
 #   MIXTURE= MINUTES=7 examples/document_sweep/small.sh      a model for each length
 set -euo pipefail
+source "$(dirname "$0")/../usage.bash"
 cd "$(dirname "$0")/../.."
 
 OUT=${OUT:-document-sweep}

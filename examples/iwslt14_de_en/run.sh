@@ -2,6 +2,7 @@
 # IWSLT14 German-English: corpus, training, translation. See README.md.
 #   ARCH=transformer_iwslt_de_en DROPOUT=0.3 SEED=2 examples/iwslt14_de_en/run.sh
 set -euo pipefail
+source "$(dirname "$0")/../usage.bash"
 cd "$(dirname "$0")/../.."
 
 ARCH=${ARCH:-reluformer_iwslt_de_en}

@@ -198,7 +198,7 @@ def _text_pairs(folder: Path) -> dict[str, Samples]:
         labels = []
         with path.open(encoding="utf-8", errors="replace", newline="\n") as lines:
             for number, line in enumerate(lines, 1):
-                fields = line.rstrip("\n").split("\t")
+                fields = line.removesuffix("\n").removesuffix("\r").split("\t")
                 if len(fields) != 5 or fields[0] not in ("0.0", "1.0", "0", "1"):
                     raise DataError(f"{path}:{number}: expected a label, two ids and two texts")
                 sequences.append((_bytes(fields[3]), _bytes(fields[4])))

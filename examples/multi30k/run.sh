@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Multi30k German-English: training and translation in about 20 minutes on two cores. See README.md.
 #   TEXT=folder/of/the/text FAMILY=transformer SEED=2 examples/multi30k/run.sh
+source "$(dirname "$0")/../usage.bash"
 cd "$(dirname "$0")/../.." || exit
 source examples/multi30k/recipe.bash
 FAMILY=${FAMILY:-reluformer}

@@ -3,6 +3,7 @@
 # the updates, or the best with three seeds to the end. See README.md.
 #   TEXT=folder/of/the/text JOBS=2 examples/multi30k/study.sh screen
 #   TEXT=folder/of/the/text JOBS=2 examples/multi30k/study.sh final
+source "$(dirname "$0")/../usage.bash"
 cd "$(dirname "$0")/../.." || exit
 FORM=${1:-screen}
 case $FORM in

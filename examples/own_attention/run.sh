@@ -2,6 +2,7 @@
 # Trains with an attention that relu_nmt does not know, and translates with it. See README.md.
 #   OUT=folder DOCUMENTS=400 UPDATES=500 examples/own_attention/run.sh
 set -euo pipefail
+source "$(dirname "$0")/../usage.bash"
 cd "$(dirname "$0")/../.."
 
 OUT=${OUT:-own-attention}

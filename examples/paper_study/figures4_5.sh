@@ -3,6 +3,7 @@
 # examples/document_sweep does, if they are not there. See README.md.
 #   examples/paper_study/figures4_5.sh [small|paper]
 set -euo pipefail
+source "$(dirname "$0")/../usage.bash"
 cd "$(dirname "$0")/../.."
 
 FORM=${1:-small}

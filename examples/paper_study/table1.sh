@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Table 1 and Figures 1 to 3: what the feed-forward network does as a memory. See README.md.
 #   examples/paper_study/table1.sh [small|paper]
+source "$(dirname "$0")/../usage.bash"
 cd "$(dirname "$0")/../.." || exit
 FORM=${1:-small} TABLE=table1 SMALL_MINUTES=4
 

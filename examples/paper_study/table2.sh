@@ -2,6 +2,7 @@
 # Table 2: ReLU attention without and with the scale factor, and with LayerNorm in its place; how
 # outputs, queries, keys and gradients grow in training. See README.md.
 #   examples/paper_study/table2.sh [small|paper]
+source "$(dirname "$0")/../usage.bash"
 cd "$(dirname "$0")/../.." || exit
 FORM=${1:-small} TABLE=table2 SMALL_MINUTES=8
 

@@ -2,6 +2,7 @@
 # Table 4: BLEU and speed of sparse attentions. See README.md.
 #   examples/paper_study/table4.sh [small|paper]
 #   DATASET=wmt14 examples/paper_study/table4.sh paper
+source "$(dirname "$0")/../usage.bash"
 cd "$(dirname "$0")/../.." || exit
 FORM=${1:-small} TABLE=table4 SMALL_MINUTES=5
 

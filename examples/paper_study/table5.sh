@@ -2,6 +2,7 @@
 # Tables 3 and 5: entropy and zeros of attention weights; ReLUFormer without its factor, without its
 # regularisation loss, and without either of the loss's terms. See README.md.
 #   examples/paper_study/table5.sh [small|paper]
+source "$(dirname "$0")/../usage.bash"
 cd "$(dirname "$0")/../.." || exit
 FORM=${1:-small} TABLE=table5 SMALL_MINUTES=8
 

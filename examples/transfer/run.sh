@@ -2,6 +2,7 @@
 # Pre-train on many classes of images, then judge few of them, and learn new ones. See README.md.
 #   IMAGES=cifar10 examples/transfer/run.sh
 set -euo pipefail
+source "$(dirname "$0")/../usage.bash"
 cd "$(dirname "$0")/../.."
 
 IMAGES=${IMAGES:-cifar10} # train and test, each a folder of class folders or a .zip of one

@@ -2,6 +2,7 @@
 # WMT14 English-German: corpus, training, averaging, translation. See README.md.
 #   GPUS=8 UPDATE_FREQ=1 ARCH=transformer_wmt_en_de examples/wmt14_en_de/run.sh
 set -euo pipefail
+source "$(dirname "$0")/../usage.bash"
 cd "$(dirname "$0")/../.."
 
 ARCH=${ARCH:-reluformer_wmt_en_de}

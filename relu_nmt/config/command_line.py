@@ -26,7 +26,7 @@ from relu_nmt.config.fields import (
     options_of,
     shown,
 )
-from relu_nmt.config.yaml_text import parse_yaml
+from relu_nmt.config.yaml_text import dump_value, parse_yaml
 from relu_nmt.errors import ConfigError
 from relu_nmt.registry import Registry
 
@@ -214,16 +214,13 @@ def to_yaml(config: Any, indent: str = "") -> str:
         config: the settings.
         indent: spaces before each line.
     """
-    import yaml
-
     values = to_dict(config)
     text = ""
     for name, entry in options_of(type(config)).items():
         value = list(values[name]) if isinstance(values[name], tuple) else values[name]
-        shown_value = yaml.safe_dump([value], default_flow_style=True, width=10**6).strip()[1:-1]
         comment = textwrap.wrap(entry.help, 96 - len(indent))
         text += "".join(f"{indent}# {part}\n" for part in comment)
-        text += f"{indent}{name}: {shown_value}\n"
+        text += f"{indent}{name}: {dump_value(value)}\n"
     for name, (title, _) in groups_of(type(config)).items():
         text += f"\n{indent}# {title}\n{indent}{name}:\n"
         text += to_yaml(getattr(config, name), indent + "  ")

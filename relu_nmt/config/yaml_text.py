@@ -1,25 +1,70 @@
-"""YAML that others wrote."""
+"""YAML of settings files: read by the core schema of 1.2, written so that 1.1 reads the same."""
 
+import re
+from functools import cache
 from typing import Any
 
 MOST_VALUES = 100_000
+TAG = "tag:yaml.org,2002:"
+CORE_SCHEMA = {
+    "null": ("~|null|Null|NULL|", "~nN"),
+    "bool": ("true|True|TRUE|false|False|FALSE", "tTfF"),
+    "int": ("[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
+    "float": (
+        r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"
+        r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
+        "-+.0123456789",
+    ),
+}
+"""The plain scalars that are no text, and the characters they begin with (YAML 1.2.2, 10.3.2)."""
 
 
 def parse_yaml(text: str) -> Any:
     """Return what YAML holds; JSON is YAML.
+
+    Plain scalars follow the core schema of YAML 1.2: ``no`` and ``1:30`` are texts, ``010`` is 10
+    and ``7e-4`` a number. Merge keys (``<<``) are kept from YAML 1.1.
 
     Raises:
         ValueError: it is no YAML, gives a name twice, is nested too deeply, or repeats itself by
             aliases to more than :data:`MOST_VALUES` values; the reason is one line.
 
     Example:
-        >>> parse_yaml("max_tokens: 4000")
-        {'max_tokens': 4000}
+        >>> parse_yaml("{max_tokens: 4000, source_lang: no}")
+        {'max_tokens': 4000, 'source_lang': 'no'}
     """
     import yaml
 
+    try:
+        values = yaml.load(text, _loader())
+        count = _count(values, {})
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ValueError(" ".join(str(error).split())) from error
+    if count > MOST_VALUES:
+        raise ValueError(f"more than {MOST_VALUES:,} values, or one that is in itself")
+    return values
+
+
+def dump_value(value: Any) -> str:
+    """Return a value on one line, as readers of YAML 1.1 and 1.2 both understand it.
+
+    Example:
+        >>> dump_value("no"), dump_value([1, "010", "y", "plain"])
+        ("'no'", "[1, '010', 'y', plain]")
+    """
+    import yaml
+
+    text = yaml.dump([value], Dumper=_dumper(), default_flow_style=True, width=10**6)
+    return text.strip()[1:-1]
+
+
+@cache
+def _loader() -> Any:
+    """Return PyYAML's safe loader with the scalars of the core schema and without repeated keys."""
+    import yaml
+
     class Loader(yaml.SafeLoader):
-        """The same, but a name that is given twice is an error, as YAML says."""
+        """Reads YAML 1.2; a key that is given twice is an error, as YAML says."""
 
         def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
             node = super().compose_mapping_node(anchor)
@@ -31,14 +76,61 @@ def parse_yaml(text: str) -> Any:
                 names.add(str(key.value))
             return node
 
-    try:
-        values = yaml.load(text, Loader)
-        count = _count(values, {})
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ValueError(" ".join(str(error).split())) from error
-    if count > MOST_VALUES:
-        raise ValueError(f"more than {MOST_VALUES:,} values, or one that is in itself")
-    return values
+    def construct(loader: Any, node: Any) -> Any:
+        kind = node.tag.removeprefix(TAG)
+        text = loader.construct_scalar(node)
+        if not re.fullmatch(CORE_SCHEMA[kind][0], text):
+            raise yaml.constructor.ConstructorError(
+                None, None, f"'{text}' is no {kind} of YAML 1.2", node.start_mark
+            )
+        return _scalar(kind, text)
+
+    Loader.yaml_implicit_resolvers = {"<": [(f"{TAG}merge", re.compile(r"<<\Z"))]}
+    _add_core_schema(Loader)
+    for kind in CORE_SCHEMA:
+        Loader.add_constructor(TAG + kind, construct)
+    Loader.add_constructor(f"{TAG}timestamp", Loader.construct_undefined)
+    return Loader
+
+
+def _scalar(kind: str, text: str) -> bool | int | float | None:
+    """Return the value of a plain scalar of the core schema."""
+    if kind == "null":
+        return None
+    if kind == "bool":
+        return text.lower() == "true"
+    if kind == "int":
+        return int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
+    # Python writes infinity and NaN without the point.
+    return float(text.replace(".", "", 1) if text[-1].isalpha() else text)
+
+
+@cache
+def _dumper() -> Any:
+    """Return PyYAML's safe dumper, which quotes texts that are something else to any reader."""
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        """Takes as ambiguous what YAML 1.1 or 1.2 reads as no text."""
+
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
+
+    def represent(dumper: Any, text: str) -> Any:
+        # Only double quotes keep every character on one line.
+        return dumper.represent_scalar(f"{TAG}str", text, style=None if text.isprintable() else '"')
+
+    _add_core_schema(Dumper)
+    Dumper.add_implicit_resolver(f"{TAG}bool", re.compile(r"[yYnN]\Z"), list("yYnN"))
+    Dumper.add_representer(str, represent)
+    return Dumper
+
+
+def _add_core_schema(kind_of_yaml: Any) -> None:
+    """Add the core schema to the scalars that a loader or dumper tells from texts."""
+    for kind, (pattern, beginnings) in CORE_SCHEMA.items():
+        first = [*beginnings, ""] if kind == "null" else list(beginnings)
+        kind_of_yaml.add_implicit_resolver(TAG + kind, re.compile(rf"(?:{pattern})\Z"), first)
 
 
 def _count(value: Any, known: dict[int, int]) -> int:

@@ -25,7 +25,7 @@ from relu_nmt.data.split import check_parallel
 from relu_nmt.errors import DataError
 from relu_nmt.io.progress_bar import progress_bar
 from relu_nmt.io.safe_write import safe_writer
-from relu_nmt.io.text_lines import Chunk, TextFile, read_chunk, scan_text
+from relu_nmt.io.text_lines import Chunk, TextFile, encode_lines, read_chunk, scan_text
 from relu_nmt.io.worker_pool import ordered_map
 from relu_nmt.tokenization.base import load_subword, subword_file_name, subword_models
 from relu_nmt.tokenization.pipeline import TextPipeline
@@ -111,7 +111,7 @@ def _convert_chunk(
     for path, step in ((conversion.output, conversion.step), (conversion.raw_output, "keep")):
         if path is not None:
             convert = _converter(pipeline, step, split)
-            parts[path] = "".join(f"{convert(line)}\n" for line in sentences).encode("utf-8")
+            parts[path] = encode_lines([*map(convert, sentences)], chunk.first_line)
     return len(sentences), boundaries, parts
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from relu_nmt.corpus.agreement import WAY_BACK, describe_text, fingerprint, require_same
 from relu_nmt.data.alignments import AlignmentDataset
 from relu_nmt.data.data_folder import (
     NO_LANGUAGE,
@@ -15,6 +16,7 @@ from relu_nmt.data.data_folder import (
     dictionary_path,
     find_pair,
     infer_languages,
+    manifest_content,
     pair_name,
     read_manifest,
     split_path,
@@ -25,6 +27,10 @@ from relu_nmt.data.split import Split
 from relu_nmt.errors import CheckpointError, DataError, ReluNmtError
 from relu_nmt.tokenization.pipeline import TextPipeline, load_pipeline
 
+TASK_NAME = "translation"
+"""What a checkpoint calls the task."""
+SAME_TEXT = "preprocess with the same --tokenizer, --lowercase, --subword and --subword-model"
+"""What to do about a data folder whose text was prepared in another way."""
 ESCAPED_UNK = f"<{UNK}>"
 """An unknown word in a reference, so that no unknown word of a translation matches it."""
 
@@ -172,6 +178,30 @@ class TranslationTask:
         source, target = self.source_dictionary, self.target_dictionary
         return source.index(SENTENCE_SEPARATOR), target.index(SENTENCE_SEPARATOR)
 
+    @property
+    def has_known_text(self) -> bool:
+        """Whether it is known how its text was prepared; a folder of fairseq's does not tell."""
+        return self.folder is None or manifest_content(self.folder) is not None
+
+    def describe(self, way_back: bool = True) -> dict[str, str]:
+        """Return in words, by name, what decides which text the token ids stand for.
+
+        Args:
+            way_back: also return the steps that only the text which comes out depends on.
+        """
+        sides = {
+            "source": (self.source_text, self.source_dictionary),
+            "target": (self.target_text, self.target_dictionary),
+        }
+        found = {f"{side} language": text.language for side, (text, _) in sides.items()}
+        for side, (_, words) in sides.items():
+            symbols = fingerprint([words[i] for i in range(len(words))])
+            found[f"{side} dictionary"] = f"{len(words):,} symbols {symbols}"
+        for side, (text, _) in sides.items() if self.has_known_text else ():
+            steps = describe_text(text)
+            found |= {f"{side} {k}": v for k, v in steps.items() if way_back or k not in WAY_BACK}
+        return found
+
     def load_split(self, split: str, with_alignments: bool = False) -> Split:
         """Open ``train``, ``valid``, ``test``, ``test1``...
 
@@ -259,7 +289,7 @@ class TranslationTask:
         """Return everything needed to translate, as JSON values, for a checkpoint."""
         joined = self.joined_dictionary
         return {
-            "name": "translation",
+            "name": TASK_NAME,
             "source_text": self.source_text.to_state(),
             "target_text": self.target_text.to_state(),
             "source_dictionary": self.source_dictionary.to_text(),
@@ -290,18 +320,18 @@ class TranslationTask:
     def at_folder(
         self, path: str | os.PathLike[str], own_place: str = "the checkpoint"
     ) -> "TranslationTask":
-        """Return this task, reading splits from ``path``, after comparing the dictionaries.
+        """Return this task, reading splits from ``path``, after comparing both.
 
         For a model that is used on a data folder: the ids must mean the same in both.
 
         Args:
             path: the data folder.
-            own_place: where this task's dictionaries come from, for the message.
+            own_place: where this task comes from, for the message.
 
         Raises:
-            DataError: the folder's dictionaries differ from this task's.
+            DataError: the folder's dictionaries, or steps of its text, differ from this task's.
         """
-        read_manifest(path)
+        manifest = read_manifest(path)
         if not dictionary_path(path, self.source_lang).exists():
             infer_languages(path)  # tells what it is, if it is no data folder
         for own, language, flag in (
@@ -319,4 +349,26 @@ class TranslationTask:
                     f"{file}: not the dictionary of {own_place}; preprocess with {flag} and "
                     + ("that one" if self.folder else "the dictionary of its training data")
                 )
+        if manifest is not None and self.has_known_text:
+            found = replace(
+                self,
+                source_text=_text_in(path, manifest, self.source_text),
+                target_text=_text_in(path, manifest, self.target_text),
+            )
+            advice = SAME_TEXT if self.folder else f"{SAME_TEXT}, or translate raw text"
+            known, other = (task.describe(way_back=False) for task in (self, found))
+            require_same(known, own_place, other, path, advice, DataError)
         return replace(self, folder=Path(path))
+
+
+def _text_in(
+    folder: str | os.PathLike[str], manifest: Mapping[str, Any], own: TextPipeline
+) -> TextPipeline:
+    """Return how a data folder's text in the language of ``own`` was prepared.
+
+    Separators are added as sentences are read. Of source-only data, ``own`` is the target's.
+    """
+    if own.language not in manifest["text"]:
+        return own
+    text = load_pipeline(folder, manifest, own.language)
+    return replace(text, sentence_separator=own.sentence_separator)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from relu_nmt.errors import DataError
-from relu_nmt.io.safe_write import write_text
+from relu_nmt.io.text_lines import split_lines, write_lines
 
 BOS, PAD, EOS, UNK = SPECIAL_SYMBOLS = ("<s>", "<pad>", "</s>", "<unk>")
 FILLER = "madeupword"
@@ -210,11 +210,7 @@ class Dictionary:
                 flag ``#fairseq:overwrite``.
         """
         dictionary = cls()
-        # Not str.splitlines: that also cuts at characters that may be part of a symbol.
-        lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-        if lines[-1] == "":
-            lines.pop()
-        for number, line in enumerate(lines, 1):
+        for number, line in enumerate(split_lines(text), 1):
             symbol, separator, field = line.rstrip().rpartition(" ")
             overwrite = field == OVERWRITE_FLAG
             if overwrite:
@@ -253,4 +249,4 @@ class Dictionary:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a ``dict.xx.txt``, whole or not at all."""
-        write_text(path, self.to_text())
+        write_lines(path, split_lines(self.to_text()))

@@ -22,6 +22,7 @@ import numpy as np
 from relu_nmt.config import option, settings
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.safe_write import write_text
+from relu_nmt.io.text_lines import split_lines
 
 SINGLE_SENTENCES = 1
 """The limit that stands for single sentences, however long."""
@@ -133,13 +134,12 @@ def read_documents(path: str | os.PathLike[str], num_sentences: int | None = Non
         DataError: the file is missing or damaged, or does not fit the split.
     """
     try:
-        lines = Path(path).read_bytes().split(b"\n")
+        data = Path(path).read_bytes()
     except OSError as error:
         raise DataError(f"{path}: cannot read the document boundaries: {error.strerror}") from error
-    if lines[-1] == b"":
-        lines.pop()
+    lines = split_lines(data.decode("ascii", "replace"))
     for number, line in enumerate(lines, 1):
-        if not line.isdigit() or len(line) > 18 or int(line) == 0:
+        if not line.isdecimal() or len(line) > 18 or int(line) == 0:
             raise DataError(
                 f"{path}:{number}: expected a document's number of sentences, found "
                 f"{line[:40]!r}; run relu-nmt-preprocess again"

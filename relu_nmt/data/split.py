@@ -462,16 +462,12 @@ def longer_side(source_sizes: np.ndarray, target_sizes: np.ndarray | None) -> np
     return source_sizes if target_sizes is None else np.maximum(source_sizes, target_sizes)
 
 
-def check_parallel(
-    counts: Mapping[str, int], what: str, lone_returns: Mapping[str, int] | None = None
-) -> None:
+def check_parallel(counts: Mapping[str, int], what: str) -> None:
     """Check that all files have as many lines or sentences.
 
     Args:
         counts: their number by path.
         what: "lines" or "sentences", for the message.
-        lone_returns: carriage returns by path that end a line without a line feed: by mistake,
-            perhaps.
 
     Raises:
         DataError: the numbers differ; the message names both.
@@ -482,10 +478,4 @@ def check_parallel(
             raise DataError(
                 f"{path}: {count:,} {what}, but {other} has {other_count:,}; both sides must be "
                 "parallel, line by line"
-                + "".join(
-                    f"; {number:,} of {name} end in a carriage return alone (\\r), which may stand "
-                    "within a line by mistake"
-                    for name, number in (lone_returns or {}).items()
-                    if number
-                )
             )

@@ -16,6 +16,8 @@ NUM_SPECIAL = 4
 """Ids of the symbols that every translation may need: bos, pad, eos and unk, the first ones."""
 MULTIPLE = 128
 """Of the symbols of a batch: on CPUs each new number of them compiles new products."""
+PAIR_MARK = "#languages:"
+"""Begins the last word of a file's first line, which names its languages."""
 ROUNDS = 5
 """Of expectation and maximisation, after which the lists hardly change."""
 
@@ -109,30 +111,53 @@ class Shortlist:
         common = np.argsort(-frequency, kind="stable")[:num_common]
         return cls(torch.from_numpy(common), torch.from_numpy(candidates), num_target)
 
-    def to_text(self, source: Dictionary, target: Dictionary) -> str:
-        """Return the common symbols in a line, then lines of each source symbol and its own."""
+    def to_text(self, source: Dictionary, target: Dictionary, pair: str | None = None) -> str:
+        """Return the common symbols in a line, then lines of each source symbol and its own.
 
-        def line(first: list[str], ids: Tensor) -> str:
-            return " ".join([*first, *(target[i] for i in ids.tolist() if i >= NUM_SPECIAL)]) + "\n"
+        Args:
+            source: the source dictionary.
+            target: the target dictionary.
+            pair: the languages, as ``de-en``; they end the first line. None: it does not name them.
+        """
 
-        rows = [line([], self.common)]
+        def line(first: list[str], ids: Tensor, *last: str) -> str:
+            own = (target[i] for i in ids.tolist() if i >= NUM_SPECIAL)
+            return " ".join([*first, *own, *last]) + "\n"
+
+        rows = [line([], self.common, *([] if pair is None else [PAIR_MARK + pair]))]
         rows += [line([source[i]], own) for i, own in enumerate(self.candidates) if own.any()]
         return "".join(rows)
 
     @classmethod
     def load(
-        cls, path: str | os.PathLike[str], source: Dictionary, target: Dictionary
+        cls,
+        path: str | os.PathLike[str],
+        source: Dictionary,
+        target: Dictionary,
+        pair: str | None = None,
     ) -> "Shortlist":
         """Read a file with what :meth:`to_text` returned.
 
+        Args:
+            path: the file.
+            source: the model's source dictionary.
+            target: its target dictionary.
+            pair: its languages, as ``de-en``; None: they are not compared.
+
         Raises:
-            DataError: it cannot be read, is empty, has symbols that the dictionaries lack, or
-                several lists of one.
+            DataError: it cannot be read, is empty, is of other languages, has symbols that the
+                dictionaries lack, or several lists of one.
         """
         lines = read_lines(path)
         if not lines:
             raise DataError(f"{path}: the shortlist is empty; run relu-nmt-shortlist again")
         common, *rows = [line.split(" ") for line in lines]
+        named = common[-1].removeprefix(PAIR_MARK)
+        if pair is not None and common[-1] == PAIR_MARK + named and named != pair:
+            raise DataError(
+                f"{path}: the shortlist is for {named}, but the model translates {pair}; run "
+                f"relu-nmt-shortlist with --source-lang and --target-lang of the model"
+            )
         found: dict[int, list[int]] = {}
         for number, (first, *own) in enumerate(rows, start=2):
             for symbol, dictionary in ((first, source), *((each, target) for each in own)):

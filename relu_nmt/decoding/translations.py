@@ -110,7 +110,7 @@ def as_lines(texts: Iterable[str]) -> list[str]:
     if isinstance(texts, str):
         raise DataError(
             f"a list of lines is wanted, not one text ({texts[:30]!r}); give [text], or "
-            "text.splitlines() for each of its lines"
+            "text.split('\\n') for its lines"
         )
     return list(texts)
 

@@ -76,7 +76,7 @@ class Int8Linear(PanelLinear):
             name: None if values is None else values[index]
             for name, values in self._buffers.items()
         }
-        part._panels = part._packed = None
+        part.drop_copies()
         return part
 
     def forward(self, x: Tensor) -> Tensor:

@@ -91,8 +91,10 @@ class LayersKernel:
             steps: of each layer, of each search; their caches are added to.
         """
         num_rows, width = x.shape[1:]
-        # All at once, as others may use it in other threads.
-        constant = self._constant = self._constant or _Constant.of(self)
+        constant = self._constant
+        if constant is None or constant.is_moved:
+            # All at once, as others may use it in other threads.
+            constant = self._constant = _Constant.of(self)
         states = x.clone(memory_format=torch.contiguous_format)
         room = torch.empty(num_rows * constant.room_of_a_row, dtype=torch.uint8)
         tensors: list[Tensor | None] = [states, room, constant.addresses]
@@ -158,6 +160,8 @@ class _Constant:
         sizes: those in its shape.
         room_of_a_row: bytes for what it makes of a row of states.
         epsilon: of the norms.
+        norm: weight of the first norm; unlike panels, norms are not copied.
+        address: where it was.
     """
 
     addresses: Tensor
@@ -165,6 +169,13 @@ class _Constant:
     sizes: tuple[int, ...]
     room_of_a_row: int
     epsilon: float
+    norm: Tensor
+    address: int
+
+    @property
+    def is_moved(self) -> bool:
+        """Whether the norms are elsewhere now, as in memory that processes share."""
+        return self.norm.data_ptr() != self.address
 
     @classmethod
     def of(cls, step: LayersKernel) -> "_Constant":
@@ -185,7 +196,8 @@ class _Constant:
         # Levels, as words where products are of 16 bits, a scale and a zero.
         levels = 2 * max(groups, inner_groups) * GROUP_BYTES + 8
         assert norm.eps is not None, "ours have one"
-        return cls(addresses, tensors, (*sizes, len(step.layers)), numbers + levels, norm.eps)
+        constant = addresses, tensors, (*sizes, len(step.layers)), numbers + levels, norm.eps
+        return cls(*constant, norm.weight, norm.weight.data_ptr())
 
 
 def _kind(layer: TransformerLayer) -> tuple[Any, ...] | None:

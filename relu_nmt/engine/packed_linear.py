@@ -56,6 +56,10 @@ class PanelLinear(nn.Module, ABC):
             self._panels = self.pack_for_kernel()
         return self._panels
 
+    def drop_copies(self) -> None:
+        """Forget the copies, as those of another weight."""
+        self._panels = self._packed = None
+
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the copies, one of which no other process can read."""
         return {**super().__getstate__(), "_panels": None, "_packed": None}

@@ -1,16 +1,37 @@
 """BLEU and chrF by sacreBLEU; no score leaves without its signature."""
 
+import os
 import re
-from collections.abc import Sequence
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from relu_nmt.config import option, settings
+from relu_nmt.config import like, option, settings
 from relu_nmt.errors import ConfigError, DataError
 
 METRICS = ("bleu", "chrf")
 COMPOUND = "compound"
 """The tokeniser, beside those of sacreBLEU, that splits hyphenated words of tokenised text."""
+DEFAULT_TOKENIZER = "13a"
+FETCHED = ("spm", "flores101", "flores200", "spBLEU-1K")
+"""Tokenisers whose model sacreBLEU fetches when it is first needed."""
+FETCH_SECONDS = 30
+
+
+@settings
+class TokenizerOptions:
+    """How BLEU splits text into words; the same option of every command that scores."""
+
+    sacrebleu_tokenizer: str | None = option(
+        None,
+        "sacreBLEU's tokeniser of BLEU: 13a, zh, ja-mecab, ko-mecab, char, intl, flores200...; "
+        "none: tokenised text; compound: the same with hyphenated words split, for WMT14 "
+        "English-German. By default the target language chooses",
+        flags=("--tokenize",),
+        metavar="NAME",
+    )
 
 
 @settings
@@ -33,11 +54,8 @@ class ScoringConfig:
         "as in fairseq: --scoring sacrebleu",
         needs=("scoring", "sacrebleu"),
     )
-    sacrebleu_tokenizer: str | None = option(
-        None,
-        "sacreBLEU's tokeniser (13a; none for data that came tokenised)",
-        needs=("scoring", "sacrebleu"),
-        metavar="NAME",
+    sacrebleu_tokenizer: str | None = like(
+        TokenizerOptions, "sacrebleu_tokenizer", None, needs=("scoring", "sacrebleu")
     )
     sacrebleu_lowercase: bool | None = option(
         None, "ignore case; by default where the data was lower-cased"
@@ -124,7 +142,7 @@ class MetricConfig:
 
     name: str = "bleu"
     lowercase: bool = False
-    tokenize: str = "13a"
+    tokenize: str = DEFAULT_TOKENIZER
     order: int = 4
     word_order: int = 0
     smooth: str = "exp"
@@ -152,7 +170,7 @@ class MetricConfig:
             raise ConfigError(f"BLEU tokeniser '{self.tokenize}': choose one of {names}")
         if self.order < 1:
             raise ConfigError(f"BLEU of order {self.order}: expected 1 or more")
-        try:
+        with _explained(self.tokenize):
             metric = BLEU(
                 lowercase=self.lowercase,
                 tokenize="none" if self.tokenize == COMPOUND else self.tokenize,
@@ -161,13 +179,17 @@ class MetricConfig:
                 effective_order=effective_order,
                 force=True,  # no advice on standard error about tokenised text
             )
-        except (ImportError, RuntimeError) as error:  # a tokeniser that needs a further package
-            reason = " ".join(str(error).split())
-            raise ConfigError(f"BLEU tokeniser '{self.tokenize}': {reason}") from error
         if self.tokenize == COMPOUND:
             metric.tokenizer = CompoundTokenizer()
             metric.tokenizer_signature = metric.tokenizer.signature()
         return metric
+
+    @property
+    def signature(self) -> str:
+        """The signature of scores against one set of references."""
+        metric = self.build()
+        metric.num_refs = 1
+        return str(metric.get_signature())
 
     def score(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Score:
         """Return the score of the segments.
@@ -202,3 +224,30 @@ class MetricConfig:
         """Return the length of each segment as BLEU counts it, in tokens of ``tokenize``."""
         metric = replace(self, name="bleu").build(effective_order=True)
         return [metric.sentence_score(line, [line]).ref_len for line in references]
+
+
+@contextmanager
+def _explained(tokenizer: str) -> Iterator[None]:
+    """Tell what a tokeniser lacks, and do not wait for the network without end.
+
+    Raises:
+        ConfigError: a package or a model is missing; the message names it.
+    """
+    patience = socket.getdefaulttimeout()
+    if tokenizer in FETCHED:
+        socket.setdefaulttimeout(FETCH_SECONDS)
+    try:
+        yield
+    except (Exception, SystemExit) as error:  # sacreBLEU exits where a certificate is wrong
+        reason = " ".join(str(error).split())
+        if tokenizer in FETCHED:
+            from sacrebleu.utils import SACREBLEU_DIR
+
+            reason = (
+                f"cannot fetch or read its model ({reason}); it is kept in "
+                f"{os.path.join(SACREBLEU_DIR, 'models')}: connect to the network, delete a "
+                "damaged file there, or choose char"
+            )
+        raise ConfigError(f"BLEU tokeniser '{tokenizer}': {reason}") from error
+    finally:
+        socket.setdefaulttimeout(patience)

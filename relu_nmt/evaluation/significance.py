@@ -8,7 +8,7 @@ import math
 import os
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -85,7 +85,11 @@ class SegmentStatistics:
     def score(self, segments: Sequence[int] | None = None) -> float:
         """Return the score, 0 to 100, of some segments or of all."""
         counts = self.counts if segments is None else self.counts[list(segments)]
-        return _score(self.metric.build(), counts.sum(0))
+        return _score(self._totals_metric(), counts.sum(0))
+
+    def _totals_metric(self) -> Any:
+        """Return the metric for counts: its tokeniser, which may be missing here, is not needed."""
+        return replace(self.metric, tokenize="none").build()
 
 
 def _score(metric: Any, sums: np.ndarray) -> float:
@@ -110,7 +114,7 @@ def resampled_scores(
     np.add.at(times, (np.arange(samples)[:, None], drawn), 1)
     scores = []
     for system in systems:
-        metric = system.metric.build()
+        metric = system._totals_metric()
         scores.append([_score(metric, sums) for sums in times @ system.counts])
     return np.array(scores)
 

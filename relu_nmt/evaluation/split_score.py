@@ -15,6 +15,7 @@ from relu_nmt.data.split import Split
 from relu_nmt.decoding.document_search import TranslatedDocuments
 from relu_nmt.decoding.translations import Line
 from relu_nmt.evaluation.bleu import COMPOUND, MetricConfig, Score, ScoringConfig
+from relu_nmt.evaluation.bleu_tokenizer import choose_tokenizer
 from relu_nmt.evaluation.buckets import DEFAULT_POSITIONS, bucket_scores, position_buckets
 from relu_nmt.evaluation.document_scores import (
     align_sentences,
@@ -59,13 +60,17 @@ class SplitScorer:
 
     The references are the raw ones where the folder keeps them. A folder that fairseq-preprocess
     made has only token ids: translations and references are then compared as they come out
-    of the dictionary, with ``tok:none``, unless the task detokenises them. ``--scoring bleu`` and
-    ``compound-bleu`` compare words of the tokeniser, subwords joined.
+    of the dictionary, with ``tok:none``, unless the task detokenises them or the language has no
+    spaces. ``--scoring bleu`` and ``compound-bleu`` compare words of the tokeniser, subwords
+    joined.
 
     Args:
         task: tokenisation and dictionaries.
         split: ``valid``, ``test``...
         config: metric and its settings.
+
+    Attributes:
+        note: one line about the tokeniser that the language has chosen; empty if it is the usual.
 
     Raises:
         ConfigError: no such tokeniser, or one that needs a further package.
@@ -74,24 +79,39 @@ class SplitScorer:
 
     def __init__(self, task: TranslationTask, split: Split, config: ScoringConfig) -> None:
         pipeline = task.target_text
+        self.note = ""
         self._task = task
         self._split = split
         self._tokenised = config.scoring in ("bleu", "compound-bleu")
         lowercase = config.sacrebleu_lowercase
         if lowercase is None:
             lowercase = pipeline.lowercase
-        prepared = pipeline.keeps_text and pipeline.detokenizer == "none"
-        tokenize = config.sacrebleu_tokenizer or ("none" if prepared else "13a")
-        self._chrf = MetricConfig("chrf", lowercase)
-        self._bleu = MetricConfig("bleu", lowercase, tokenize)
-        if self._tokenised:
-            tokenize = "none" if config.scoring == "bleu" else COMPOUND
-            self._bleu = MetricConfig("bleu", lowercase, tokenize, smooth="none")
-        self._bleu.build()  # what is wrong with the tokeniser shows before there are translations
-        self._metric = self._chrf if config.scoring == "chrf" else self._bleu
         self._references = (
             self._tokenised_references() if self._tokenised else task.references(split)
         )
+        self._chrf = MetricConfig("chrf", lowercase)
+        if self._tokenised:
+            tokenize = "none" if config.scoring == "bleu" else COMPOUND
+            self._bleu = MetricConfig("bleu", lowercase, tokenize, smooth="none")
+        else:
+            tokenize = config.sacrebleu_tokenizer or self._choose_tokenizer()
+            self._bleu = MetricConfig("bleu", lowercase, tokenize)
+        self._bleu.build()  # what is wrong with the tokeniser shows before there are translations
+        self._metric = self._chrf if config.scoring == "chrf" else self._bleu
+
+    @property
+    def signature(self) -> str:
+        """The signature of the scores of single sentences."""
+        return self._metric.signature
+
+    def _choose_tokenizer(self) -> str:
+        """Return the tokeniser for the target language, and note what to tell of it."""
+        pipeline = self._task.target_text
+        chosen = choose_tokenizer(pipeline.language, self._references)
+        if chosen.has_spaces and pipeline.keeps_text and pipeline.detokenizer == "none":
+            return "none"
+        self.note = chosen.note
+        return chosen.name
 
     def score(
         self,

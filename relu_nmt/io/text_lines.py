@@ -1,9 +1,12 @@
-r"""Text files as lines: found, counted and read in pieces of bounded size.
+r"""Text files as lines: found, counted, read in pieces of bounded size, and written.
 
-A line ends in ``\n``, ``\r\n`` or ``\r``, as in Python's text files and in fairseq; no other
-character ends a line. The last line may lack its end. A byte-order mark at the beginning is no
-part of the text. A file whose name ends in ``.gz``, ``.xz``, ``.bz2`` or ``.zst`` is decompressed
-while it is read.
+A line ends in ``\n``, and ``\r\n`` counts as one end. No other character ends a line: a lone
+``\r``, U+0085, U+2028 and form feeds are white space within it. The last line may lack its end. A
+byte-order mark at the beginning is no part of the text. A file whose name ends in ``.gz``, ``.xz``,
+``.bz2`` or ``.zst`` is decompressed while it is read.
+
+Lines that are written are read back as they were. So a line that ends in ``\r`` is written with the
+end ``\r\n``, and a text that begins with a byte-order mark gets one more.
 """
 
 import codecs
@@ -11,7 +14,7 @@ import hashlib
 import io
 import os
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,6 +22,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from relu_nmt.errors import DataError, MissingExtraError
+from relu_nmt.io.safe_write import replacing
 from relu_nmt.io.standard_streams import standard_input
 
 CHUNK_BYTES = 256 * 1024
@@ -48,7 +52,7 @@ class Chunk:
 
 @dataclass
 class TextFile:
-    """What reading through a text file once tells.
+    """A text file that was read through once.
 
     Args:
         path: the file.
@@ -56,7 +60,6 @@ class TextFile:
         num_lines: its lines.
         sha256: checksum of the text.
         chunks: the file in pieces of whole lines, in order.
-        num_lone_returns: carriage returns without a line feed behind them; each ends a line.
     """
 
     path: str
@@ -64,7 +67,6 @@ class TextFile:
     num_lines: int = 0
     sha256: str = ""
     chunks: list[Chunk] = field(default_factory=list)
-    num_lone_returns: int = 0
 
     @property
     def is_compressed(self) -> bool:
@@ -213,35 +215,41 @@ def decode_lines(data: bytes, path: str, first_line: int = 1) -> list[str]:
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
-        line = first_line + _count_ends(data[: error.start])
+        line = first_line + data.count(b"\n", 0, error.start)
         byte = data[error.start]
         raise DataError(
             f"{path}:{line}: not UTF-8 (byte 0x{byte:02x}); convert the file to UTF-8, for "
             "example with iconv"
         ) from error
-    if "\r" in text:
-        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    return split_lines(text)
+
+
+def split_lines(text: str) -> list[str]:
+    r"""Return the lines of a text without their ends.
+
+    Example:
+        >>> split_lines("a\rb\u2028c\r\n\nd")
+        ['a\rb\u2028c', '', 'd']
+    """
+    if "\r" in text:  # one character is found faster than two
+        text = text.replace("\r\n", "\n")
     lines = text.split("\n")
     if lines[-1] == "":
         lines.pop()
     return lines
 
 
-def _count_ends(data: bytes) -> int:
-    """Return how many line ends there are in ``data``."""
-    ends = data.count(b"\n")
-    if b"\r" in data:
-        ends += data.count(b"\r") - data.count(b"\r\n")
-    return ends
-
-
-def _end_of_lines(data: bytes, at_end_of_file: bool) -> int:
-    """Return the length of the whole lines at the beginning of ``data``."""
-    if at_end_of_file:
-        return len(data)
-    end = data.rfind(b"\n") + 1
-    # A file with \r only. The last byte does not count: \n may follow it.
-    return end or data.rfind(b"\r", 0, len(data) - 1) + 1
+def _whole_lines(file: BinaryIO, size: int) -> Iterator[bytes]:
+    """Yield the bytes of a file in pieces of whole lines, about ``size`` bytes each."""
+    rest: list[bytes] = []  # joined when its line ends: a line may be as long as a file
+    while block := file.read(size):
+        end = block.rfind(b"\n") + 1
+        if end:
+            yield b"".join((*rest, block[:end]))
+            rest.clear()
+        rest.append(block[end:])
+    if last := b"".join(rest):
+        yield last
 
 
 def scan_text(path: str, chunk_bytes: int = CHUNK_BYTES) -> TextFile:
@@ -254,23 +262,13 @@ def scan_text(path: str, chunk_bytes: int = CHUNK_BYTES) -> TextFile:
     """
     result = TextFile(path)
     digest = hashlib.sha256()
-    rest = b""
     with reading(path), open_text(path) as file:
-        while True:
-            block = file.read(chunk_bytes)
-            digest.update(block)
-            data = rest + block
-            cut = _end_of_lines(data, at_end_of_file=not block)
-            whole, rest = data[:cut], data[cut:]
-            if whole:
-                count = len(decode_lines(whole, path, result.num_lines + 1))
-                start = result.num_bytes
-                end = result.num_bytes = start + len(whole)
-                result.chunks.append(Chunk(path, start, end, result.num_lines + 1))
-                result.num_lines += count
-                result.num_lone_returns += whole.count(b"\r") - whole.count(b"\r\n")
-            if not block:
-                break
+        for data in _whole_lines(file, chunk_bytes):
+            digest.update(data)
+            start, first_line = result.num_bytes, result.num_lines + 1
+            result.num_bytes += len(data)
+            result.num_lines += len(decode_lines(data, path, first_line))
+            result.chunks.append(Chunk(path, start, result.num_bytes, first_line))
     result.sha256 = digest.hexdigest()
     return result
 
@@ -292,19 +290,31 @@ def read_chunk(chunk: Chunk) -> list[str]:
     return decode_lines(data, chunk.path, chunk.first_line)
 
 
+def iterate_lines(path: str | os.PathLike[str]) -> Iterator[str]:
+    """Yield the lines of a file without their ends, in bounded memory.
+
+    Raises:
+        DataError: the file cannot be read or is not UTF-8.
+    """
+    number = 1
+    with reading(path), open_text(path) as file:
+        for data in _whole_lines(file, CHUNK_BYTES):
+            lines = decode_lines(data, os.fspath(path), number)
+            yield from lines
+            number += len(lines)
+
+
 def read_lines(path: str | os.PathLike[str]) -> list[str]:
     """Return all lines of a file without their ends.
 
     Raises:
         DataError: the file cannot be read or is not UTF-8.
     """
-    with reading(path), open_text(path) as file:
-        data = file.read()
-    return decode_lines(data, os.fspath(path))
+    return list(iterate_lines(path))
 
 
 def read_input(path: str) -> list[str]:
-    """Return the lines of what a command is given to read: a file, or ``-``, standard input.
+    """Return the lines of a command's input: a file, or ``-`` for standard input.
 
     Raises:
         DataError: it cannot be read or is not UTF-8.
@@ -313,3 +323,30 @@ def read_input(path: str) -> list[str]:
         return read_lines(path)
     with reading("standard input"):
         return decode_lines(standard_input().read(), "standard input")
+
+
+def encode_lines(lines: Sequence[str], first_line: int = 1) -> bytes:
+    r"""Return lines as UTF-8 with their ends: :func:`decode_lines` gives them back.
+
+    A line that has ``\n`` in it would become two; a space takes its place.
+
+    Args:
+        lines: what to write.
+        first_line: number of the first of them in the file.
+
+    Example:
+        >>> encode_lines(["a", "b\r", "c\rd"])
+        b'a\nb\r\r\nc\rd\n'
+    """
+    text = "\n".join((*lines, ""))
+    if text.count("\n") != len(lines) or ("\r" in text and "\r\n" in text):
+        cleaned = (line.replace("\n", " ") for line in lines)
+        text = "".join(f"{line}\r\n" if line[-1:] == "\r" else f"{line}\n" for line in cleaned)
+    data = text.encode("utf-8")
+    return codecs.BOM_UTF8 + data if first_line == 1 and data.startswith(codecs.BOM_UTF8) else data
+
+
+def write_lines(path: str | os.PathLike[str], lines: Iterable[str]) -> None:
+    """Write lines as a file, whole or not at all: :func:`read_lines` gives them back."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(encode_lines(list(lines)))

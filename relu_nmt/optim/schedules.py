@@ -49,6 +49,9 @@ class Schedule(ABC):
         """Return what a resumed schedule must know, as plain values."""
         return {}
 
+    def forget_best(self) -> None:  # noqa: B027
+        """Forget the best score, with which those to come cannot be compared."""
+
     def load_state(self, state: dict[str, Any]) -> None:  # noqa: B027
         """Go on from :meth:`state`."""
 
@@ -201,6 +204,10 @@ class ReduceOnPlateauSchedule(Schedule):
     def state(self) -> dict[str, Any]:
         """Return the factor, the best score and the epochs since."""
         return {"factor": self.factor, "best": self.best, "bad_epochs": self.bad_epochs}
+
+    def forget_best(self) -> None:
+        """See :meth:`Schedule.forget_best`."""
+        self.best, self.bad_epochs = None, 0
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Go on from :meth:`state`."""

@@ -1,16 +1,24 @@
 """The mean of the weights of several checkpoints."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
+from relu_nmt.corpus.agreement import fingerprint, require_same
+from relu_nmt.corpus.translation import TASK_NAME, TranslationTask
 from relu_nmt.errors import CheckpointError
-from relu_nmt.recipes.output_files import check_writable
+from relu_nmt.recipes.output_checkpoint import check_replaceable
 from relu_nmt.recipes.training_settings import AverageSettings as Settings
 from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from relu_nmt.training.checkpoint_manager import BY_EPOCHS, BY_UPDATES, numbered_checkpoints
+
+ONE_MODEL = "only checkpoints of one model on one data folder can be averaged"
+MOST_SHOWN = 60
+"""Characters of a value that a message repeats."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +43,7 @@ def run(settings: Settings, *, progress: bool = True) -> AverageResult:
 
     Raises:
         CheckpointError: a checkpoint is missing, damaged or of another model.
-        DataError: the new one cannot be written, or is one of them.
+        DataError: the new one cannot be written, is one of them, or replaces something else.
     """
     inputs = [Path(path) for path in settings.inputs]
     for count, pattern in (
@@ -44,7 +52,7 @@ def run(settings: Settings, *, progress: bool = True) -> AverageResult:
     ):
         if count is not None:
             inputs = _last_checkpoints(inputs[0], count, pattern, settings.checkpoint_upper_bound)
-    check_writable("--output", settings.output, inputs)
+    check_replaceable(settings.output, inputs)
     if progress:
         print(f"averaging {len(inputs)}: {', '.join(map(str, inputs))}")
     save_checkpoint(settings.output, average_checkpoints(inputs))
@@ -87,12 +95,12 @@ def average_checkpoints(paths: Sequence[Path]) -> Checkpoint:
 
 
 def _check_same_model(first: Checkpoint, first_path: Path, other: Checkpoint, path: Path) -> None:
-    for key, what in (("model_config", "model settings"), ("task", "dictionaries or tokenisation")):
-        if first.metadata.get(key) != other.metadata.get(key):
-            raise CheckpointError(
-                f"{path}: other {what} than {first_path}; only checkpoints of one model on one "
-                "data folder can be averaged"
-            )
+    """Compare the models, and what they were trained for.
+
+    Raises:
+        CheckpointError: they differ.
+    """
+    require_same(_described(first), first_path, _described(other), path, ONE_MODEL)
     own, others = (
         {name: tensor.shape for name, tensor in checkpoint.model_tensors.items()}
         for checkpoint in (first, other)
@@ -100,6 +108,28 @@ def _check_same_model(first: Checkpoint, first_path: Path, other: Checkpoint, pa
     if own != others:
         different = sorted(own.items() ^ others.items())[0][0]
         raise CheckpointError(f"{path}: the weight '{different}' does not fit that of {first_path}")
+
+
+def _described(checkpoint: Checkpoint) -> dict[str, str]:
+    """Return the settings of a model and of its task in words, by name."""
+    task = checkpoint.metadata.get("task") or {}
+    model = {"model setting": checkpoint.metadata.get("model_config") or {}}
+    if task.get("name") == TASK_NAME:
+        return _leaves(model) | TranslationTask.from_state(task).describe()
+    return _leaves(model) | _leaves({"task": task})
+
+
+def _leaves(values: Mapping[str, Any], name: str = "") -> dict[str, str]:
+    """Return nested values in words; the name of each tells where it stands."""
+    found: dict[str, str] = {}
+    for key, value in values.items():
+        place, text = f"{name} {key}".strip(), json.dumps(value)
+        if isinstance(value, Mapping):
+            found |= _leaves(value, place)
+        else:
+            is_short = len(text) <= MOST_SHOWN
+            found[place] = text if is_short else f"{len(text):,} bytes {fingerprint(text)}"
+    return found
 
 
 def _last_checkpoints(folder: Path, count: int, pattern: str, most: int | None) -> list[Path]:

@@ -1,5 +1,6 @@
 """What was changed since a checkpoint that a training goes on from."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,11 @@ from relu_nmt.attention.spec import AttentionSpec
 from relu_nmt.config import flag_of, from_dict, to_dict
 from relu_nmt.config.classes import flat
 from relu_nmt.config.fields import Option, all_options
-from relu_nmt.errors import CheckpointError, ConfigError
+from relu_nmt.errors import CheckpointError, ConfigError, DataError
+from relu_nmt.training.checkpoint import read_metadata
+from relu_nmt.training.checkpoint_manager import CheckpointFolder
+from relu_nmt.training.results import FILE_NAME as RESULTS
+from relu_nmt.training.results import TrainingResult
 
 MAY_CHANGE = (
     *("checkpoint_activations", "max_source_positions", "max_target_positions"),
@@ -47,6 +52,57 @@ def refuse_other_model(path: Path, stored: Mapping[str, Any], model: Any) -> Non
             f"{path}: was trained with {were}, not {are}; give the same model flags to go on, "
             "another --save-dir for a fresh start, or --finetune-from-model for its weights"
         )
+
+
+def refuse_unrelated(folder: CheckpointFolder, settings: Any) -> str:
+    """See that a training that begins in a folder replaces nothing of another one.
+
+    Args:
+        folder: the ``--save-dir``.
+        settings: of the training.
+
+    Returns:
+        a line that tells of what it replaces: the checkpoints of an equal training that has no
+        ``checkpoint_last``, or results without any; empty if there is nothing.
+
+    Raises:
+        CheckpointError: ``--restore-file`` names a file that does not exist.
+        ConfigError: there are checkpoints, or a file like its results, of something else.
+    """
+    if not folder.begins_here():
+        return ""
+    advice = f"choose another --save-dir than {folder.path}, or move the file away"
+    if (path := folder.present()) is not None:
+        try:
+            stored = read_metadata(path)
+        except CheckpointError:  # it is none of ours
+            stored = {}
+        if "training_state" in stored and _is_equal(stored.get("args"), settings):
+            return f"note: {path} is of the same training, which begins anew and writes over it"
+        raise ConfigError(
+            f"{path}: is another training's, and might be written over; {advice}, or go on from it "
+            f"with --restore-file {path.name}"
+        )
+    results = folder.path / RESULTS
+    if not results.exists():
+        return ""
+    try:
+        earlier = TrainingResult.load(folder.path)
+    except DataError as error:
+        raise ConfigError(
+            f"{results}: is not of a training, and would be lost; {advice}"
+        ) from error
+    if earlier.num_updates and not _is_equal(earlier.settings, settings):
+        return f"note: {results} is of another training, and is replaced"
+    return ""
+
+
+def _is_equal(stored: Any, settings: Any) -> bool:
+    """Whether stored settings are those of a training, but for what may change in each run."""
+    own = json.loads(json.dumps(to_dict(settings, stored_only=True)))
+    if not isinstance(stored, dict):
+        return False
+    return stored.get("model") == own["model"] and _told(stored) == _told(own)
 
 
 def change_note(stored: Mapping[str, Any], settings: Any, goes_on: bool) -> str:

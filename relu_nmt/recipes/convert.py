@@ -24,13 +24,13 @@ def run(settings: Settings, *, progress: bool = True) -> Path:
     Raises:
         CheckpointError: the checkpoint is damaged, or the form has no such model.
         ConfigError: the output is a folder that is there already, or has a wrong name.
-        DataError: the output cannot be written, or is the checkpoint itself.
+        DataError: the output cannot be written, is the checkpoint itself, or replaces another kind.
         MissingExtraError: the form needs a package that is not installed.
     """
     output = Path(settings.output)
     if settings.to == "checkpoint":
         # Training could not go on from the checkpoint itself any more.
-        output = output_path(settings.output, [settings.checkpoint])
+        output = output_path(settings.output, [settings.checkpoint], task=None)
         checkpoint = load_checkpoint(settings.checkpoint)
         checkpoint.metadata.pop("training_state", None)
         save_checkpoint(output, checkpoint)

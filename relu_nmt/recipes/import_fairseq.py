@@ -10,15 +10,17 @@ from torch import Tensor
 
 from relu_nmt.config import to_dict
 from relu_nmt.conversion.fairseq import read_fairseq, transformer_config, transformer_tensors
-from relu_nmt.corpus.translation import TranslationTask
+from relu_nmt.corpus.translation import TASK_NAME, TranslationTask
 from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.loading import build_model
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.recipes.conversion_settings import ImportFairseqSettings as Settings
-from relu_nmt.recipes.output_files import check_writable
+from relu_nmt.recipes.output_checkpoint import check_replaceable
 from relu_nmt.tokenization.base import load_subword
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.training.checkpoint import SUFFIX, Checkpoint, save_checkpoint
+
+TRANSLATION = {"name": TASK_NAME}
 
 
 def run(settings: Settings, *, progress: bool = True) -> Path:
@@ -54,20 +56,26 @@ def run(settings: Settings, *, progress: bool = True) -> Path:
     return output
 
 
-def output_path(text: str, inputs: Iterable[str | os.PathLike[str]]) -> Path:
-    """Return where a checkpoint goes.
+def output_path(
+    text: str,
+    inputs: Iterable[str | os.PathLike[str]],
+    task: Mapping[str, Any] | None = TRANSLATION,
+) -> Path:
+    """Return where a checkpoint goes, see :func:`check_replaceable`.
 
     Args:
         text: what ``--output`` says.
         inputs: files that are read.
+        task: the new checkpoint's; None for that of the first input.
 
     Raises:
+        CheckpointError: the first input is missing or damaged.
         ConfigError: it has another ending than those of checkpoints.
-        DataError: it cannot be written, or is one of the inputs.
+        DataError: it cannot be written, is one of the inputs, or replaces something else.
     """
     if not text.endswith(SUFFIX):
         raise ConfigError(f"--output {text}: give the name of a checkpoint, ending in {SUFFIX}")
-    check_writable("--output", text, inputs)
+    check_replaceable(text, inputs, task)
     return Path(text)
 
 

@@ -194,8 +194,7 @@ class _Builder:
             for split in self.config.splits():
                 texts = [inputs[split, language] for language in self.config.languages]
                 counts = {text.path: text.num_lines for text in texts}
-                returns = {text.path: text.num_lone_returns for text in texts}
-                check_parallel(counts, "lines", returns)
+                check_parallel(counts, "lines")
         return inputs
 
     def _scan_alignments(self) -> dict[str, TextFile]:
@@ -219,9 +218,7 @@ class _Builder:
         found = {split: text for split, (_, text) in zip(there, scanned, strict=True)}
         for split, text in found.items():
             source = self.inputs[split, config.languages[0]]
-            both = (source, text)
-            returns = {one.path: one.num_lone_returns for one in both}
-            check_parallel({one.path: one.num_lines for one in both}, "lines", returns)
+            check_parallel({one.path: one.num_lines for one in (source, text)}, "lines")
         return found
 
     def _key(self) -> str:

@@ -10,6 +10,7 @@ from relu_nmt.data.groups import DOCUMENT_TAG, SEPARATOR_TESTS, SEPARATORS, read
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation import document_scores as docs
 from relu_nmt.evaluation.bleu import MetricConfig, Score
+from relu_nmt.evaluation.bleu_tokenizer import choose_tokenizer
 from relu_nmt.evaluation.buckets import bucket_scores, length_buckets
 from relu_nmt.evaluation.comet import comet_score
 from relu_nmt.evaluation.significance import paired_bootstrap
@@ -103,13 +104,15 @@ def sentence_report(options: ScoreOptions) -> Iterator[Entry]:
         DataError: numbers of lines differ.
     """
     texts = _Texts(options, DocumentOptions())
-    metric = MetricConfig("bleu", options.ignore_case, options.tokenize, options.order)
+    tokenizer, note = texts.tokenizer()
+    metric = MetricConfig("bleu", options.ignore_case, tokenizer, options.order)
     lines = zip(texts.hypotheses, *texts.references, strict=True)
     for number, (own, *others) in enumerate(lines):
         score = metric.sentence_score(own, others)
         yield Entry(f"{number} {score.text}", {"line": number, **_values(score)})
     if texts.hypotheses:
         yield Entry(f"signature: {score.signature}", {"signature": score.signature})
+    yield from _notes(note)
 
 
 def text_report(options: ScoreOptions, documents: DocumentOptions) -> Iterator[Entry]:
@@ -119,17 +122,15 @@ def text_report(options: ScoreOptions, documents: DocumentOptions) -> Iterator[E
         DataError: lines or documents of the files do not fit.
         ConfigError: no such tokeniser, or buckets that do not rise.
     """
-    metrics = [
-        MetricConfig(
-            name, options.ignore_case, options.tokenize, options.order, options.chrf_word_order
-        )
-        for name in options.metrics
-        if name != COMET
-    ]
     texts = _Texts(options, documents)
+    tokenizer, note = texts.tokenizer()
+    case, orders = options.ignore_case, (options.order, options.chrf_word_order)
+    metrics = [MetricConfig(m, case, tokenizer, *orders) for m in options.metrics if m != COMET]
     baseline = None if documents.baseline is None else texts.baseline(documents.baseline)
     for metric in metrics:
         yield from texts.scores(metric)
+    if "bleu" in options.metrics or documents.length_buckets:
+        yield from _notes(note)
     if COMET in options.metrics and options.src is not None:
         sources = read_input(options.src)
         if len(sources) != len(texts.hypotheses):
@@ -144,8 +145,8 @@ def text_report(options: ScoreOptions, documents: DocumentOptions) -> Iterator[E
             yield from _by_length(metric, texts, documents.length_buckets)
     if baseline is not None:
         if len(baseline) < FEW_SEGMENTS:
-            text = f"NOTE: only {len(baseline)} {texts.counted}: the p-values below say little"
-            yield Entry(text, {"note": text.removeprefix("NOTE: ")})
+            text = f"only {len(baseline)} {texts.counted}: the p-values below say little"
+            yield from _notes(text)
         for metric in metrics:
             comparison = paired_bootstrap(
                 metric,
@@ -170,7 +171,7 @@ class _Texts:
     """
 
     def __init__(self, options: ScoreOptions, documents: DocumentOptions) -> None:
-        self._options = documents
+        self._options, self._scoring = documents, options
         self._has_documents = documents.has_documents
         self.prefix, self.counted = ("d-", "documents") if self._has_documents else ("", "lines")
         paths = options.ref.split(",")
@@ -227,6 +228,13 @@ class _Texts:
         separator = self._options.sentence_separator
         return found if separator is None else docs.split_sentences(found, separator)
 
+    def tokenizer(self) -> tuple[str, str]:
+        """Return the tokeniser of BLEU, and what to tell of it."""
+        if given := self._scoring.sacrebleu_tokenizer:
+            return given, ""
+        chosen = choose_tokenizer(self._scoring.language, self.references[0])
+        return chosen.name, chosen.note
+
     def baseline(self, path: str) -> list[str]:
         """Return the segments of the other system."""
         return self._segments(self._translations(path, self._options.baseline_documents))
@@ -267,6 +275,11 @@ def _by_length(metric: MetricConfig, texts: _Texts, edges: Sequence[int]) -> Ite
         if score is not None:
             shown = score.labelled(texts.prefix, f"{texts.counted} = {size}").of_bucket(bucket)
             yield _entry(shown, bucket=bucket, segments=size)
+
+
+def _notes(text: str) -> Iterator[Entry]:
+    if text:
+        yield Entry(f"NOTE: {text}", {"note": text})
 
 
 def _entry(score: Score, **more: object) -> Entry:

@@ -1,6 +1,7 @@
 """Settings of :mod:`relu_nmt.recipes.score`."""
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 from relu_nmt.config import flag_of, group, like, option, settings
@@ -8,7 +9,7 @@ from relu_nmt.config.shared import BatchSizeOptions, PrecisionOptions
 from relu_nmt.corpus.preprocess_config import PreprocessConfig
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR
 from relu_nmt.errors import ConfigError
-from relu_nmt.evaluation.bleu import METRICS
+from relu_nmt.evaluation.bleu import DEFAULT_TOKENIZER, METRICS, TokenizerOptions
 from relu_nmt.evaluation.buckets import (
     DEFAULT_EDGES,
     DEFAULT_POSITIONS,
@@ -18,7 +19,6 @@ from relu_nmt.evaluation.buckets import (
 from relu_nmt.evaluation.significance import DEFAULT_SAMPLES
 
 COMET = "comet"
-TOKENIZER = "13a"
 COMET_MODEL = "Unbabel/wmt22-comet-da"
 
 
@@ -45,11 +45,12 @@ class ScoreOptions:
     )
     order: int = option(4, "longest n-gram of BLEU", flags=("-o",), metavar="N", least=1, most=100)
     ignore_case: bool = option(False, "ignore case")
-    tokenize: str = option(
-        TOKENIZER,
-        "sacreBLEU's tokeniser: 13a, intl, char, zh, none...; compound: none, but hyphenated words "
-        "are split, for tokenised text of WMT14 English-German",
-        metavar="NAME",
+    sacrebleu_tokenizer: str | None = like(TokenizerOptions, "sacrebleu_tokenizer", None)
+    target_lang: str | None = option(
+        None,
+        "language of the texts, for the tokeniser of BLEU; by default the ending of --ref",
+        metavar="LANG",
+        needs=("sacrebleu_tokenizer", None),
     )
     chrf_word_order: int = option(
         0, "longest word n-gram of chrF; 2 is chrF++", metavar="N", least=0, most=100
@@ -76,6 +77,11 @@ class ScoreOptions:
             )
         if COMET in metrics and (self.src is None or "," in self.ref):
             raise ConfigError("--metrics comet needs --src FILE, and one set of references")
+
+    @property
+    def language(self) -> str:
+        """Code of the language of the texts, as far as it is known."""
+        return self.target_lang or Path(self.ref.split(",")[0]).suffix[1:]
 
 
 @settings
@@ -234,12 +240,15 @@ class ScoreSettings:
             _refuse(self.segments, "not with --sentence-bleu")
         elif COMET in self.texts.metrics:
             _refuse(self.segments, "not with --metrics comet, which is of single lines")
-        tokenize, counts = self.texts.tokenize, self.segments.length_buckets
-        if tokenize != TOKENIZER and "bleu" not in self.texts.metrics and not counts:
-            raise ConfigError(
-                f"--tokenize {tokenize} does nothing without --metrics bleu or --length-buckets; "
-                "leave it out"
-            )
+        for name in ("sacrebleu_tokenizer", "target_lang"):
+            value, is_read = getattr(self.texts, name), "bleu" in self.texts.metrics
+            if value not in (None, DEFAULT_TOKENIZER) and not (
+                is_read or self.segments.length_buckets
+            ):
+                raise ConfigError(
+                    f"{flag_of(name)} {value} does nothing without --metrics bleu or "
+                    "--length-buckets; leave it out"
+                )
         if self.inputs.count("-") > 1:
             raise ConfigError(
                 "- is standard input, which is read once; give files for all but one of --sys "

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from relu_nmt.corpus.translation import TranslationTask
-from relu_nmt.data.data_folder import data_files
+from relu_nmt.data.data_folder import data_files, pair_name
 from relu_nmt.decoding.shortlist import Shortlist
 from relu_nmt.errors import DataError
 from relu_nmt.recipes.output_files import check_writable, write_file
@@ -42,7 +42,8 @@ def run(settings: Settings, *, progress: bool = True) -> Path:
     shortlist = Shortlist.learn(
         ends_off, (source_size, target_size), settings.candidates, settings.common
     )
-    write_file("--output", settings.output, shortlist.to_text(*dictionaries))
+    pair = pair_name(task.source_lang, task.target_lang)
+    write_file("--output", settings.output, shortlist.to_text(*dictionaries, pair))
     if progress:
         print(f"written: {settings.output}")
     return Path(settings.output)

@@ -1,6 +1,7 @@
 """A sweep from its settings to its report: attentions by document lengths by seeds."""
 
 import argparse
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,6 +9,8 @@ from typing import NoReturn, TypeVar
 
 from relu_nmt.attention.spec import SLOTS
 from relu_nmt.config import add_settings, flag_of, read_settings
+from relu_nmt.corpus.agreement import require_same
+from relu_nmt.corpus.translation import SAME_TEXT, TranslationTask
 from relu_nmt.data.data_folder import find_pair, infer_languages, split_path
 from relu_nmt.data.groups import SINGLE_SENTENCES
 from relu_nmt.data.shards import data_folders
@@ -17,14 +20,16 @@ from relu_nmt.recipes.training_settings import TranslationTrainingSettings
 from relu_nmt.sweep.cluster import make_runner
 from relu_nmt.sweep.environment import describe_environment, probe
 from relu_nmt.sweep.plan import (
+    SWEEP_FILE,
     SweepDescription,
     SweepPlan,
     arguments_of,
+    has_results,
     read_description,
     write_description,
 )
 from relu_nmt.sweep.published import read_published
-from relu_nmt.sweep.report import REPORT_NAME, write_report
+from relu_nmt.sweep.report import CARD_NAME, CSV_NAME, REPORT_NAME, write_report
 from relu_nmt.sweep.report_data import ReportData
 from relu_nmt.sweep.settings import SweepConfig
 from relu_nmt.sweep.settings import SweepSettings as Settings
@@ -95,13 +100,14 @@ def run(settings: Settings, *, progress: bool = True) -> SweepResult:
         progress: print a line per event.
 
     Raises:
-        ConfigError: the folder holds other results, or none with ``report_only``, a step was run
+        ConfigError: the folder holds other files, or none with ``report_only``, a step was run
             with another command, or flags contradict each other or what the sweep sets.
         DataError: the data folder lacks boundaries, or a file is damaged.
     """
     config, folder = settings.sweep, Path(settings.sweep.save_dir)
     if settings.running.report_only:
         return _report_only(config, folder, progress)
+    _refuse_foreign(folder)
     published = None if config.published is None else read_published(config.published)
     for path in settings.user_modules:
         import_user_module(path)
@@ -112,6 +118,7 @@ def run(settings: Settings, *, progress: bool = True) -> SweepResult:
     trained = _checked_trainings(config, trainings)
     generate = _checked_evaluation(config, plan)
     _check_documents(settings, trained[0])
+    task = _checked_task(settings, trained[0])
     for step in trainings:
         _check_start(config.start_from, step)
     used = {
@@ -127,7 +134,7 @@ def run(settings: Settings, *, progress: bool = True) -> SweepResult:
     # The steps are compared with what was run before anything is written.
     seconds = config.time.seconds or None
     runner = make_runner(steps, settings.running, environment, folder, seconds, progress)
-    description = SweepDescription(settings, environment, published=published)
+    description = SweepDescription(settings, environment, published=published, task=task)
     description = write_description(folder, description)
     runner.run(lambda: write_report(folder, description))
     data = write_report(folder, description)
@@ -183,6 +190,42 @@ def _check_documents(settings: Settings, training: TranslationTrainingSettings) 
     if max(*config.lengths, *config.doc_mixture, 1) != SINGLE_SENTENCES:
         for place in [*((folder, "train") for folder in folders), (folders[0], config.gen_subset)]:
             _check_boundaries(*place, languages)
+
+
+def _checked_task(settings: Settings, training: TranslationTrainingSettings) -> dict[str, str]:
+    """Return languages, dictionaries and text of the data, in words.
+
+    Raises:
+        ConfigError: the folder's results, or the models to start from, are of another task.
+        DataError: the data folder is damaged.
+    """
+    config, data = settings.sweep, data_folders(settings.data)[0]
+    languages = training.task.source_lang, training.task.target_lang
+    task = TranslationTask.from_data_folder(data, *languages).describe()
+    for folder, advice in (
+        (config.save_dir, "one report is of one task; choose another --save-dir"),
+        (config.start_from, f"{SAME_TEXT} and dictionaries, or choose another --start-from"),
+    ):
+        earlier = None if folder is None else read_description(Path(folder))
+        if folder is not None and earlier is not None and has_results(Path(folder)):
+            require_same(earlier.task, folder, task, data, advice, ConfigError)
+    return task
+
+
+def _refuse_foreign(folder: Path) -> None:
+    """See that no report of anything else is written over.
+
+    Raises:
+        ConfigError: there is one, and no sweep.
+    """
+    if (folder / SWEEP_FILE).exists() or has_results(folder):
+        return
+    for name in (REPORT_NAME, CSV_NAME, CARD_NAME):
+        if os.path.lexists(folder / name):
+            raise ConfigError(
+                f"--save-dir {folder}: holds {name}, but no sweep, which would write over it; "
+                "choose another --save-dir, or move the file away"
+            )
 
 
 def _report_only(config: SweepConfig, folder: Path, progress: bool) -> SweepResult:

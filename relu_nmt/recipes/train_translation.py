@@ -6,7 +6,8 @@ from pathlib import Path
 
 import torch
 
-from relu_nmt.corpus.translation import TranslationTask
+from relu_nmt.corpus.agreement import require_same
+from relu_nmt.corpus.translation import SAME_TEXT, TranslationTask
 from relu_nmt.data.batches import Longest, TranslationBatches, least_limit, refuse_too_long
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR
 from relu_nmt.data.groups import LENGTHS_FILE, SINGLE_SENTENCES, lengths_in_words
@@ -28,6 +29,10 @@ from relu_nmt.training.batches import Scorer, TrainingData
 from relu_nmt.training.checkpoint import read_metadata
 from relu_nmt.training.results import TrainingResult
 from relu_nmt.training.trainer import Trainer
+
+APART = ("language", "dictionary", "sentence separator")
+"""What a training compares apart: some differences are allowed."""
+OTHER_TEXT = f"{SAME_TEXT} to go on with the model, or choose another --save-dir for a fresh start"
 
 
 def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
@@ -71,12 +76,14 @@ class TranslationTraining(Training):
         self._longest = self._longest_of(model)
         train, valid = self._batches()
         scorers: dict[str, Scorer] = {}
+        signatures: dict[str, str] = {}
         if settings.bleu.eval_bleu and valid:
             first = next(iter(valid))
-            scorers[first] = self._bleu_of(model, valid[first])
+            scorers[first] = bleu = self._bleu_of(model, valid[first])
+            signatures["bleu"] = bleu.signature
         return self.trainer_of(
             objective,
-            TrainingData(train, valid, scorers),
+            TrainingData(train, valid, scorers, signatures),
             self.task.to_state(),
             f"max tokens per device = {batching.max_tokens} and max sentences per "
             f"device = {batching.batch_size}",
@@ -128,10 +135,12 @@ class TranslationTraining(Training):
         return source, target
 
     def _check_checkpoint(self) -> None:
-        """Compare the checkpoint to go on from with this model and data.
+        """Compare the checkpoint to go on from, or to start from, with this data.
+
+        One to start from may be of other languages, which is told.
 
         Raises:
-            CheckpointError: its dictionaries, or its languages, are not the data's.
+            CheckpointError: its dictionaries, text or languages are not the data's.
         """
         path = self.checkpoint_to_continue()
         stored = {} if path is None else read_metadata(path)
@@ -147,6 +156,29 @@ class TranslationTraining(Training):
             )
         for side in ("source", "target"):
             self._check_dictionary(path, theirs, side)
+        self._check_text(path, theirs, is_imported="data" not in (stored.get("args") or {}))
+        if pairs[0] != pairs[1]:
+            self.say(f"note: {path} translates {pairs[0]}, and learns {pairs[1]} now")
+
+    def _check_text(self, path: Path, theirs: TranslationTask, is_imported: bool) -> None:
+        """Compare how the text of a checkpoint and of the data was prepared.
+
+        Raises:
+            CheckpointError: they differ. A model of another toolkit may learn from text that was
+                prepared before it came here; that is told.
+        """
+        known, own = (
+            {k: v for k, v in one.describe(way_back=False).items() if not k.endswith(APART)}
+            for one in (theirs, self.task)
+        )
+        if is_imported and self.task.source_text.keeps_text and self.task.target_text.keeps_text:
+            if own and own != known:
+                self.say(
+                    f"note: {path} takes raw text, but that of {self._folders[0]} is prepared; the "
+                    "new model takes text that is prepared in the same way"
+                )
+            return
+        require_same(known, path, own, self._folders[0], OTHER_TEXT)
 
     def _check_dictionary(self, path: Path | str, theirs: TranslationTask, side: str) -> None:
         """Compare a dictionary of a checkpoint with the data's.
@@ -325,14 +357,9 @@ class TranslationTraining(Training):
         options, run = self.settings.bleu, self.settings.trainer.run
         dtype = torch.bfloat16 if run.bf16 else torch.float16 if run.fp16 else None
         search = search_settings(options.eval_bleu_args)
-        return ValidationBleu(
-            Generator(
-                [FastDecoder(model)],
-                search,
-                self.task.target_dictionary,
-                dtype,
-                self.task.separators,
-            ),
+        decoders, symbols = [FastDecoder(model)], self.task.target_dictionary
+        bleu = ValidationBleu(
+            Generator(decoders, search, symbols, dtype, self.task.separators),
             self.task,
             batches,
             options,
@@ -341,6 +368,9 @@ class TranslationTraining(Training):
             self.settings.documents.active,
             self._longest[0],
         )
+        if bleu.note:
+            self.say(f"note: {bleu.note}")
+        return bleu
 
 
 def _attention_names(config: TransformerConfig) -> str:

@@ -14,7 +14,7 @@ from relu_nmt.config import to_dict
 from relu_nmt.config.classes import flat
 from relu_nmt.config.fields import flag_of
 from relu_nmt.errors import OutOfMemoryError, TrainingError
-from relu_nmt.recipes.continuing import change_note, refuse_other_model
+from relu_nmt.recipes.continuing import change_note, refuse_other_model, refuse_unrelated
 from relu_nmt.recipes.training_settings import TrainingSettings
 from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint import read_metadata
@@ -163,8 +163,11 @@ def run_training(
     process = join_processes(config.run.cpu)
     try:
         folder = CheckpointFolder(config.checkpoint, config.validation)
+        note = refuse_unrelated(folder, settings) if process.is_first else ""
         with folder.owned() if process.is_first else nullcontext():
             log = TrainingLog(config.logging, quiet=not process.is_first, shown=progress)
+            if note:
+                log.say(note)
             try:
                 result = training_class(settings, process, log).trainer().train()
             except OutOfMemoryError as error:

@@ -13,6 +13,7 @@ from relu_nmt.config.shared import BatchingConfig, FairseqOptions, LanguageOptio
 from relu_nmt.data.groups import DocumentConfig
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.errors import ConfigError
+from relu_nmt.evaluation.bleu import TokenizerOptions
 from relu_nmt.models.config import TransformerConfig, architectures
 from relu_nmt.modules.config import arch_option
 from relu_nmt.training.config import TrainerConfig
@@ -189,6 +190,12 @@ class EvalBleuOptions:
         False,
         "BLEU of the tokenised words, as multi-bleu.perl, instead of sacreBLEU of raw text",
         needs="eval_bleu",
+    )
+    sacrebleu_tokenizer: str | None = like(
+        TokenizerOptions,
+        "sacrebleu_tokenizer",
+        None,
+        needs=["eval_bleu", ("eval_tokenized_bleu", False)],
     )
     eval_bleu_print_samples: bool = option(
         False, "print some translations at each validation", needs="eval_bleu"

@@ -136,7 +136,10 @@ def _output(settings: Settings, progress: bool) -> Iterator[TextIO]:
     check_writable("--results-path", str(path))
     remove_abandoned(folder, (path.name,))
     try:
-        with replacing(path) as temporary, open(temporary, "w", encoding="utf-8") as lines:
+        with (
+            replacing(path) as temporary,
+            open(temporary, "w", encoding="utf-8", newline="\n") as lines,
+        ):
             yield lines
     except OSError as error:
         raise DataError(f"--results-path {path}: cannot write it: {error.strerror}") from error
@@ -351,6 +354,8 @@ class _SplitTranslator:
             self._print(
                 "NOTE: the folder keeps no raw references; scored on its dictionary's tokens"
             )
+        if self._scorer is not None and self._scorer.note and found.scores.keys() - {"chrf"}:
+            self._print(f"NOTE: {self._scorer.note}")
         for score in found.scores.values():
             self._print(f"{beginning}: {score}")
         cut = self._has_documents and found.num_mismatched is not None

@@ -8,6 +8,7 @@ import torch
 
 from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.batches import least_limit
+from relu_nmt.data.data_folder import pair_name
 from relu_nmt.data.groups import SINGLE_SENTENCES
 from relu_nmt.data.shards import data_folders
 from relu_nmt.decoding.config import GenerationConfig
@@ -45,7 +46,10 @@ def load_translator(options: ModelOptions, data: str | None = None) -> Translato
     if options.shortlist is not None:
         task = translator.task
         translator.shortlist = Shortlist.load(
-            options.shortlist, task.source_dictionary, task.target_dictionary
+            options.shortlist,
+            task.source_dictionary,
+            task.target_dictionary,
+            pair_name(task.source_lang, task.target_lang),
         )
     translator.task = _adapted_task(translator.task, options, data)
     return translator
@@ -59,7 +63,8 @@ def _adapted_task(
         if asked is not None and asked != own:
             raise ConfigError(f"--{side}-lang {asked}: the checkpoint's is {own}")
     if data is not None:
-        task = task.at_folder(data_folders(data)[0])  # fairseq: only training has several
+        # As in fairseq only training has several.
+        task = task.at_folder(data_folders(data)[0], options.path)
     # Where the text was split here, it is joined anyway; the flag only says how to show it.
     symbol = options.post_process if task.target_text.keeps_text else None
     return task.with_post_processing(symbol, options.tokenizer)

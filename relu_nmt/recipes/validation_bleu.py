@@ -56,13 +56,25 @@ class ValidationBleu:
         self._task = task
         self._split = batches.split
         self._groups = batches.groups
-        self._scoring = ScoringConfig(
-            scoring="bleu" if options.eval_tokenized_bleu else "sacrebleu"
+        scoring = ScoringConfig(
+            scoring="bleu" if options.eval_tokenized_bleu else "sacrebleu",
+            sacrebleu_tokenizer=options.sacrebleu_tokenizer,
         )
+        self._scorer = SplitScorer(task, batches.split, scoring)
         self._process = process
         self._say = say
         self._num_samples = SAMPLES if options.eval_bleu_print_samples else 0
         self._of_documents = of_documents
+
+    @property
+    def note(self) -> str:
+        """One line about the tokeniser of BLEU; empty if there is nothing to tell."""
+        return self._scorer.note
+
+    @property
+    def signature(self) -> str:
+        """The signature of ``bleu``."""
+        return self._scorer.signature
 
     def score(self) -> dict[str, float]:
         """Return ``bleu``, 0 to 100.
@@ -84,9 +96,8 @@ class ValidationBleu:
 
     def _score(self, lines: list[Line]) -> Score:
         """Score the translations of all sentences or groups, and print it."""
-        scorer = SplitScorer(self._task, self._split, self._scoring)
         if not self._of_documents:
-            score = scorer.score(lines)
+            score = self._scorer.score(lines)
             self._say(f"{score}")
             return score
         groups = np.bincount(self._groups.document)  # of each document
@@ -94,7 +105,7 @@ class ValidationBleu:
         texts = join_lines([[line.text for line in own] for own in parts])
         tokens = [[token for line in own for token in line.tokens] for own in parts]
         documents = [Line(*line) for line in zip(texts, tokens, strict=True)]
-        score = scorer.score(documents, self._split.documents)
+        score = self._scorer.score(documents, self._split.documents)
         self._say(f"{len(documents):,} documents: d-{score}")
         return score
 
@@ -106,14 +117,11 @@ class ValidationBleu:
         return self._split.group_sizes(self._groups)[0]
 
     def check(self, largest: bool) -> None:
-        """Translate the shortest sentences or groups, and see that the references are there.
+        """Translate the shortest sentences or groups.
 
         Args:
             largest: also translate the longest batch, to about as many tokens; a model that has
                 learnt nothing would go on to the limit.
-
-        Raises:
-            DataError: the split has no references.
         """
         numbers, config = self._by_length(), self._generator.config
         self._translate(numbers[:CHECKED_SENTENCES])
@@ -121,7 +129,6 @@ class ValidationBleu:
             longest = numbers[-self._generator.first_batch(self._lengths()) :]
             short = replace(config, max_len_a=1.0, max_len_b=config.min_len)
             self._translate(longest, self._generator.with_config(short))
-        self._task.references(self._split)
 
     def _translate(
         self, numbers: Sequence[int], generator: Generator | None = None

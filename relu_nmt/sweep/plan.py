@@ -67,9 +67,16 @@ class SweepPlan:
             *config.time.flags,
             *start,
             *("--generate-flags", shlex.join(config.generate_flags)),
+            *self._tokenizer_flags,
             *(("--memory-stats",) if config.memory_stats else ()),
             *config.train_flags,
         )
+
+    @property
+    def _tokenizer_flags(self) -> tuple[str, ...]:
+        """The flag of the commands that compute BLEU; none if the language chooses."""
+        name = self.settings.sweep.sacrebleu_tokenizer
+        return () if name is None else ("--sacrebleu-tokenizer", name)
 
     def models(self) -> list[SweepModel]:
         """Return the models: all of a seed before those of the next one."""
@@ -113,6 +120,7 @@ class SweepPlan:
             self.settings.data,
             *self._user_flags(),
             *TRAIN_DEFAULTS,
+            *(self._tokenizer_flags if "--eval-bleu" in config.train_flags else ()),
             *(() if config.averaged else ("--no-epoch-checkpoints",)),
             *config.train_flags,
             *(config.variant_flags.get(model.attention) or attention_flags(model.attention)),
@@ -141,6 +149,7 @@ class SweepPlan:
             *self._user_flags(),
             *("--path", self._checkpoint(step.folder), "--gen-subset", config.gen_subset),
             *("--max-doc-tokens", str(step.length), "--quiet", "--no-progress-bar"),
+            *self._tokenizer_flags,
             *config.generate_flags,
             # With <d> lines an empty document is still a document.
             *("--output", str(step.path(".txt")), "--output-separator", OUTPUT_SEPARATOR),
@@ -227,12 +236,15 @@ class SweepDescription:
         attentions: and variants of all runs, in the order of the report; the first is the
             baseline.
         published: figures to show beside the measured ones, if there are any.
+        task: languages, dictionaries and text of the data, in words; empty in folders of earlier
+            versions.
     """
 
     settings: SweepSettings
     environment: dict[str, Any]
     attentions: tuple[str, ...] = ()
     published: Published | None = None
+    task: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 def read_description(folder: Path) -> SweepDescription | None:
@@ -251,7 +263,8 @@ def read_description(folder: Path) -> SweepDescription | None:
         settings = dataclasses.replace(from_dict(SweepSettings, values), **typed)
         published = Published.of(found.get("published"))
         names = tuple(found["attentions"])
-        return SweepDescription(settings, found["environment"], names, published)
+        task = found.get("task") or {}
+        return SweepDescription(settings, found["environment"], names, published, task)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError, ConfigError) as error:
@@ -301,13 +314,17 @@ def _check_same_setting(folder: Path, old: SweepSettings, new: SweepSettings) ->
                 "--save-dir"
             )
     flags = [SweepPlan(settings).shared_flags for settings in (old, new)]
-    # A mistake in the first run, which left no result, may be mended.
-    if flags[0] != flags[1] and any(s.status != FAILED for s, _ in _trainings_in(folder)):
+    if flags[0] != flags[1] and has_results(folder):
         was, now = differences(*flags)
         raise ConfigError(
             f"--save-dir {folder}: its models were made with '{was}' where there is '{now}' now, "
             "and one report is of one setting; choose another --save-dir"
         )
+
+
+def has_results(folder: Path) -> bool:
+    """Return whether a sweep's folder has models; a mistake that left none may be mended."""
+    return any(state.status != FAILED for state, _ in _trainings_in(folder))
 
 
 def _trainings_in(folder: Path) -> list[tuple[StepState, Path]]:

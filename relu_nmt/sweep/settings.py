@@ -12,6 +12,7 @@ from relu_nmt.config import checked_by, flag_of, group, like, option, settings
 from relu_nmt.config.shared import ClusterOptions, SubsetOptions
 from relu_nmt.data.groups import DocumentConfig
 from relu_nmt.errors import ConfigError
+from relu_nmt.evaluation.bleu import TokenizerOptions
 from relu_nmt.io.worker_pool import available_cores
 
 DEFAULT_ATTENTIONS = ("softmax", "reluformer", "sparsemax")
@@ -168,6 +169,7 @@ class SweepConfig(SubsetOptions):
         metavar="'FLAGS'",
         parse=shlex.split,
     )
+    sacrebleu_tokenizer: str | None = like(TokenizerOptions, "sacrebleu_tokenizer", None)
     contrastive: str | None = option(
         None,
         "contrasts such as test.contrasts.jsonl of data_prep/grammar_corpus.py: also report how "

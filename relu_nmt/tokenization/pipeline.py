@@ -12,6 +12,7 @@ from relu_nmt.data.split import sentence_slices
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.tokenization.base import (
     SubwordModel,
+    Tokenizer,
     WholeWords,
     load_subword,
     subword_models,
@@ -109,6 +110,11 @@ class TextPipeline:
         self._detokenizer = self._tokenizer
         if self.detokenizer != self.tokenizer:
             self._detokenizer = tokenizers.get(self.detokenizer)(self.language)
+
+    @property
+    def tokenizers(self) -> tuple[type[Tokenizer], type[Tokenizer]]:
+        """Classes of the tokeniser and the detokeniser."""
+        return type(self._tokenizer), type(self._detokenizer)
 
     @property
     def keeps_text(self) -> bool:

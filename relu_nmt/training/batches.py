@@ -4,7 +4,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -75,11 +75,13 @@ class TrainingData:
         train: training batches.
         valid: validation batches by name; the first set decides which checkpoint is the best.
         scorers: further metrics by name of the validation set.
+        signatures: how these metrics are computed, by name; scores with others are not comparable.
     """
 
     train: BatchSource
     valid: Mapping[str, BatchSource]
     scorers: Mapping[str, Scorer]
+    signatures: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ def save_checkpoint(path: str | os.PathLike[str], checkpoint: Checkpoint) -> Non
     target = Path(path)
     tensors = {MODEL_PREFIX + name: t for name, t in checkpoint.model_tensors.items()}
     tensors |= checkpoint.training_tensors
-    stored, tied = _without_aliases(tensors)
+    stored, tied = without_aliases(tensors)
     header = {**checkpoint.metadata, "format": FORMAT, "version": VERSION, "tied": tied}
     header["checksums"] = {name: _checksum(tensor) for name, tensor in stored.items()}
     text = {key: json.dumps(value, ensure_ascii=False) for key, value in header.items()}
@@ -221,7 +221,7 @@ def _read_header(source: Path) -> dict[str, Any]:
     return _upgrade_metadata(metadata) if metadata["version"] == UPGRADED_VERSION else metadata
 
 
-def _without_aliases(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
+def without_aliases(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Return each tensor once, on the CPU, and which name stands for which (tied weights)."""
     stored: dict[str, Tensor] = {}
     tied: dict[str, str] = {}

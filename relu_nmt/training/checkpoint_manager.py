@@ -19,6 +19,11 @@ from relu_nmt.training.results import FILE_NAME as RESULTS
 # Names of the checkpoints saved by updates and by epochs, up to the suffix.
 BY_UPDATES = r"checkpoint_\d+_(\d+)"
 BY_EPOCHS = r"checkpoint(\d+)"
+WRITTEN = re.compile(
+    rf"(?:{BY_UPDATES}|{BY_EPOCHS}|checkpoint_best|checkpoint_last|checkpoint\.best_.+)"
+    + re.escape(SUFFIX)
+)
+"""Names of all checkpoints that a training writes."""
 LOCK = ".lock"
 # The new file is complete before an old one goes.
 FILES_AT_ONCE = 2
@@ -134,6 +139,21 @@ class CheckpointFolder:
         if wanted == LAST:
             return None
         raise CheckpointError(f"--restore-file {wanted}: no such file, here or in {self.path}")
+
+    def begins_here(self) -> bool:
+        """Return whether a training writes here that goes on from none of the checkpoints here.
+
+        Raises:
+            CheckpointError: ``--restore-file`` names a file that does not exist.
+        """
+        start = self.restore_path()
+        goes_on = start is not None and start.parent.resolve() == self.path.resolve()
+        return not (goes_on or self._config.no_save)
+
+    def present(self) -> Path | None:
+        """Return the first checkpoint here whose name is one that a training writes, if any."""
+        names = sorted(os.listdir(self.path)) if self.path.is_dir() else []
+        return next((self.path / name for name in names if WRITTEN.fullmatch(name)), None)
 
     @contextmanager
     def owned(self) -> Iterator[None]:

@@ -76,7 +76,7 @@ def read_course(path: str | os.PathLike[str], name: str, may_be_empty: bool = Fa
             for values in entries if isinstance(entries, list) else []:
                 course.add(split, values)
     else:
-        for line in text.splitlines():
+        for line in text.split("\n"):
             _add_line(course, line)
     if not course.curves and not may_be_empty:
         raise DataError(

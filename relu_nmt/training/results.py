@@ -65,7 +65,7 @@ class TrainingResult:
             ``num_updates``: losses in bits, ``lr``, ``wps`` (tokens per second), ``ups`` (updates
             per second) and so on, as in the log.
         epochs: the same for each finished epoch.
-        valid: by validation set, its metrics at each validation.
+        valid: by validation set, its metrics at each validation, and the signatures of scores.
         best: ``metric``, ``value`` and ``num_updates`` of the best validation so far.
         memory: most bytes over all runs: ``resident_bytes`` of the first process,
             ``gpu_bytes`` of tensors on its GPU; None where they are not counted.

@@ -49,6 +49,7 @@ class TrainingState:
         seconds: time of running, over all resumes.
         best_metric: name of the metric that ``best_score`` is of.
         best_score: best validation score so far.
+        best_signature: how that score was computed; None of losses, and in earlier checkpoints.
         bad_validations: validations since a better score, for early stopping.
         schedule: state of the learning-rate schedule.
         precision: state of the loss scale.
@@ -69,6 +70,7 @@ class TrainingState:
     seconds: float = 0.0
     best_metric: str | None = None
     best_score: float | None = None
+    best_signature: str | None = None
     bad_validations: int = 0
     schedule: dict[str, Any] = field(default_factory=dict)
     precision: dict[str, Any] = field(default_factory=dict)

@@ -3,7 +3,7 @@
 import math
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -17,7 +17,12 @@ from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.distributed import ProcessGroup, SignalWatch
 from relu_nmt.training.log import Meters, TrainingLog
 from relu_nmt.training.preflight import first_not_finite, try_batch
-from relu_nmt.training.results import TrainingResult, entry
+from relu_nmt.training.results import Stats, TrainingResult, entry
+from relu_nmt.training.score_checks import (
+    forget_other_measure,
+    loss_without_score,
+    zero_warning,
+)
 from relu_nmt.training.sharding import is_sharded, whole_weights
 from relu_nmt.training.state import Components, StartWeights, TrainingState, weights_of
 from relu_nmt.training.update import LaunchedUpdate, UpdatePlan, Updater, UpdateResult, update_seed
@@ -110,6 +115,7 @@ class Trainer:
         self._launched: LaunchedUpdate | None = None
         self._last: UpdateResult | None = None
         self._reason: str | None = None
+        self._warned: set[str] = set()
         self._started = self._lap = time.monotonic()
 
     def train(self) -> TrainingResult:
@@ -131,6 +137,9 @@ class Trainer:
             self.state = self.parts.restore(path, config, metric, say, self._start)
             done = self.state.num_updates
             self.result = TrainingResult.to_continue(self._folder.path, path, done)
+            if forget_other_measure(self.state, metric, self._data.signatures.get(metric), say):
+                self.result.best = None
+                self.parts.schedule.forget_best()
             if self.config.checkpoint.no_save:
                 self.result.save_dir = None
             self.result.settings = dict(self._description.get("args", {}))
@@ -387,10 +396,25 @@ class Trainer:
                 score = stats[metric]
                 stats[f"best_{metric}"] = score if best is None else choose(score, best)
             self.log.validation(self.state.epoch, subset, stats)
-            self.result.valid.setdefault(subset, []).append(entry(self.state.epoch, stats))
+            scorer = self._data.scorers.get(subset)
+            names = () if scorer is None else scorer.metric_names
+            signatures = self._data.signatures.items()
+            signed = {f"{name}_signature": text for name, text in signatures if name in stats}
+            validations = self.result.valid.setdefault(subset, [])
+            validations.append({**entry(self.state.epoch, stats), **signed})
+            self._warn_of_zeros(validations, names)
             scores.append(stats.get(metric, math.nan))
         self._lap = time.monotonic()
         return scores[0]
+
+    def _warn_of_zeros(self, validations: list[Stats], names: Iterable[str]) -> None:
+        """Warn once of each score that stays 0 while the loss falls."""
+        config = self.config
+        for name in set(names) - self._warned:
+            is_best = name == config.validation.best_checkpoint_metric
+            if warning := zero_warning(validations, name, is_best and config.run.patience > 0):
+                self._warned.add(name)
+                self.log.say(warning)
 
     def _save(
         self,
@@ -447,7 +471,11 @@ class Trainer:
         if not 0 < patience <= self.state.bad_validations:
             return None
         metric = self.config.validation.best_checkpoint_metric
-        return f"no better {metric} in {patience} validations (--patience)"
+        reason = f"no better {metric} in {patience} validations (--patience)"
+        validations = next(iter(self.result.valid.values()), [])
+        if self.config.validation.maximize and loss_without_score(validations, metric):
+            reason += f"; {metric} stayed 0 while the loss fell, so the model may still learn"
+        return reason
 
     def _rate_has_fallen(self) -> str | None:
         """Return why no further epoch is to begin, if that is the learning rate."""

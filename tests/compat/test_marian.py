@@ -147,11 +147,21 @@ def test_training_goes_on_from_an_imported_model(tmp_path):
     run_here("preprocess", *text.split(), *words.split())
     flags = f"{tmp_path}/data --cpu --config {path} --finetune-from-model {path} --lr 1e-9"
     flags += " --label-smoothing 0.1 --max-tokens 100 --max-update 1 --no-epoch-checkpoints"
-    run_here("train", *flags.split(), "--disable-validation", "--save-dir", tmp_path / "new")
+    done = run_here("train", *flags.split(), "--disable-validation", "--save-dir", tmp_path / "new")
+    assert f"note: {path} takes raw text, but that of {tmp_path}/data is prepared" in done.stdout
     trained = Translator.from_checkpoint(tmp_path / "new/checkpoint_last.safetensors", "cpu")
     assert trained.models[0].config == translator.models[0].config
     for name, tensor in translator.models[0].state_dict().items():
         torch.testing.assert_close(trained.models[0].state_dict()[name], tensor)
+
+
+def test_no_checkpoint_of_a_training_is_replaced(tmp_path):
+    path = tmp_path / "imported.safetensors"
+    shutil.copy(FILES.parent / "files/checkpoints/softmax.safetensors", path)
+    before = path.read_bytes()
+    _, done = imported(FILES, tmp_path, check=False)
+    assert done.returncode == 2 and "holds the state that a training goes on from" in done.stderr
+    assert path.read_bytes() == before
 
 
 def changed(name, **values):

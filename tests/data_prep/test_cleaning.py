@@ -40,8 +40,10 @@ def test_pairs_of_unequal_files(tmp_path):
 
 
 def test_only_line_feeds_end_lines(tmp_path):
-    (tmp_path / "a").write_bytes("one\u2028still\x85one\r\ntwo".encode())
-    assert list(cleaning.read_lines(tmp_path / "a")) == ["one\u2028still\x85one", "two"]
+    (tmp_path / "a").write_bytes("one\u2028still\x85one\r\ntwo\rtwo".encode())
+    (tmp_path / "b").write_bytes(b"1\x0c\n2\n")
+    pairs = list(cleaning.read_pairs(tmp_path / "a", tmp_path / "b"))
+    assert pairs == [("one\u2028still\x85one", "1\x0c"), ("two\rtwo", "2")]
 
 
 def test_normalisation():

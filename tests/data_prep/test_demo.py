@@ -152,3 +152,15 @@ def test_the_report_shows_text_score_and_what_to_do_next(demo, tmp_path, capsys)
     for text in ("Zwei Häuser.", "The house.", "BLEU = 55.5", "make demo DEMO_MINUTES=12"):
         assert text in printed
     assert str(tmp_path / "checkpoints/checkpoint_best.safetensors") in printed
+
+
+def test_the_report_reads_lines_as_the_toolkit_does(demo, tmp_path):
+    for folder in ("corpus", "translations"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "corpus/test.de").write_bytes("Ein\rHaus.\r\nZwei\x0cHäuser.\n".encode())
+    (tmp_path / "corpus/test.en").write_bytes("A\u2028house.\nTwo houses.\n".encode())
+    lines = "D-0\t-0.5\tThe\x85house.\nD-1\t-0.2\tTwo houses.\n"
+    (tmp_path / "translations/generate-test.txt").write_text(lines, "utf-8")
+    examples, _ = demo.read_examples(demo.Run(tmp_path, "de", "en"))
+    assert examples[0] == demo.Example("Ein\rHaus.", "A\u2028house.", "The\x85house.")
+    assert examples[1] == demo.Example("Zwei\x0cHäuser.", "Two houses.", "Two houses.")

@@ -83,7 +83,7 @@ def test_a_file_that_is_not_text(tmp_path, capsys):
     write_text(tmp_path, made_pairs(300))
     (tmp_path / "text.en").write_bytes(b"ab\xff\xfe\n")
     assert run(tmp_path) == 2
-    assert "not UTF-8 text" in capsys.readouterr().err
+    assert "text.en:1: not UTF-8 (byte 0xff)" in capsys.readouterr().err
 
 
 def test_names_of_the_languages(tmp_path, capsys):

@@ -263,7 +263,7 @@ def test_a_folder_of_fairseqs_is_scored_on_its_tokens(folder):
         (["raw-bin", "--path", "nothing.safetensors"], "nothing.safetensors: no such checkpoint"),
         (
             ["plain-bin", "--path", "checkpoint1.safetensors"],
-            "not the dictionary of the checkpoint",
+            "not the dictionary of ",
         ),
         (["raw-bin", "--path", "checkpoint1.safetensors", "--gen-subset", "test7"], "no split"),
         (["raw-bin", "--path", "checkpoint1.safetensors", "-s", "fr"], "--source-lang fr"),
@@ -512,8 +512,8 @@ def test_average(folder, tmp_path):
     ("arguments", "message"),
     [
         (["FOLDER", "--num-epoch-checkpoints", "4"], "3 checkpoints saved by epochs, but 4"),
-        (["checkpoint1.safetensors", "plain.safetensors"], "other dictionaries or tokenisation"),
-        (["checkpoint1.safetensors", "short.safetensors"], "other model settings"),
+        (["checkpoint1.safetensors", "plain.safetensors"], "the source dictionary is"),
+        (["checkpoint1.safetensors", "short.safetensors"], "the model setting "),
         (["nothing.safetensors"], "no such checkpoint"),
         (["checkpoint1.safetensors", "--checkpoint-upper-bound", "3"], "needs --num-epoch"),
     ],

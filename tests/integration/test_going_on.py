@@ -2,12 +2,15 @@
 
 import json
 import random
+from pathlib import Path
 
 import pytest
 
 from relu_nmt.corpus.preprocess_config import PreprocessConfig
 from relu_nmt.recipes import preprocess
 from tests.commands import run_here
+
+FILES = Path(__file__).parents[1] / "compat/files/checkpoints"
 
 
 @pytest.fixture(scope="module")
@@ -92,3 +95,123 @@ def test_everything_else_is_told_in_one_note(data, begun, tmp_path):
     ):
         assert told in note
     assert note.count("(was") == 5
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "checkpoint_best.safetensors",
+        "checkpoint1.safetensors",
+        "checkpoint_1_20.safetensors",
+        "checkpoint.best_loss_3.1416.safetensors",
+    ],
+)
+@pytest.mark.parametrize("kind", ["another training's", "weights alone", "no checkpoint"])
+def test_checkpoints_of_something_else_are_not_written_over(data, begun, tmp_path, name, kind):
+    own = begun / "checkpoint_last.safetensors"
+    if kind == "no checkpoint":
+        (tmp_path / name).write_bytes(b"mine")
+    elif kind == "weights alone":
+        run_here("convert", own, "--output", tmp_path / name)
+    else:
+        (tmp_path / name).write_bytes(own.read_bytes())
+    before = contents(tmp_path)
+    for flags in ("--lr 3e-4", f"--lr 3e-4 --restore-file {own}", f"--finetune-from-model {own}"):
+        flags = f"{flags} --max-update 2 --seed 5".split()
+        done = train(data, tmp_path, *flags, check=False)
+        assert done.returncode == 2 and done.stderr.count("\n") == 1
+        assert f"{tmp_path / name}: is another training's" in done.stderr
+        assert f"choose another --save-dir than {tmp_path}, or move" in done.stderr
+        assert f"--restore-file {name}" in done.stderr
+        assert contents(tmp_path) == before
+    if kind == "another training's":
+        train(data, tmp_path, "--max-update", "2", "--restore-file", name)
+
+
+def test_a_last_checkpoint_is_not_written_over_by_one_from_elsewhere(data, begun, tmp_path):
+    train(data, tmp_path, "--max-update", "1", "--seed", "7")
+    before = contents(tmp_path)
+    start = ("--restore-file", begun / "checkpoint_last.safetensors", "--max-update", "2")
+    done = train(data, tmp_path, *start, check=False)
+    assert done.returncode == 2 and "checkpoint_last.safetensors: is another" in done.stderr
+    assert contents(tmp_path) == before
+
+
+def test_a_training_killed_in_its_first_save_begins_anew(data, tmp_path):
+    flags = ("--max-update", "1", "--save-interval-updates", "1")
+    train(data, tmp_path, *flags)
+    (tmp_path / "checkpoint_last.safetensors").unlink()  # which is written last
+    first = tmp_path / "checkpoint_1_1.safetensors"
+    done = train(data, tmp_path, *flags)
+    assert f"note: {first} is of the same training, which begins anew" in done.stdout
+    assert (tmp_path / "checkpoint_last.safetensors").exists()
+
+
+def test_results_of_something_else(data, tmp_path):
+    file = tmp_path / "results.json"
+    file.write_text('{"top1": 99.0}\n')
+    done = train(data, tmp_path, "--max-update", "1", check=False)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert f"{file}: is not of a training, and would be lost; choose another" in done.stderr
+    assert contents(tmp_path) == {"results.json": b'{"top1": 99.0}\n'}
+    file.unlink()
+    train(data, tmp_path, "--max-update", "1")
+    (tmp_path / "checkpoint_last.safetensors").unlink()
+    assert "is replaced" not in train(data, tmp_path, "--max-update", "1").stdout
+    (tmp_path / "checkpoint_last.safetensors").unlink()
+    done = train(data, tmp_path, "--max-update", "1", "--seed", "9")
+    assert f"note: {file} is of another training, and is replaced" in done.stdout
+
+
+def test_other_files_and_folders_that_are_not_written_do_not_matter(data, begun, tmp_path):
+    own = begun / "checkpoint_last.safetensors"
+    for name in ("average.safetensors", "checkpoint_mine.safetensors", "checkpoint1.pt"):
+        (tmp_path / name).write_bytes(own.read_bytes())
+    train(data, tmp_path, "--max-update", "1")
+    train(data, tmp_path / "new" / "folder", "--max-update", "1")
+    (tmp_path / "checkpoint1.safetensors").write_bytes(own.read_bytes())
+    train(data, tmp_path, "--max-update", "2")  # it goes on from its own
+    (tmp_path / "checkpoint_last.safetensors").unlink()
+    before = contents(tmp_path)
+    flags = "--arch transformer_tiny --cpu --batch-size 10 --max-update 1 --no-save --save-dir"
+    run_here("train", data, *flags.split(), tmp_path)
+    assert contents(tmp_path) == before
+
+
+def test_a_training_of_images_replaces_nothing_either(begun, tmp_path):
+    own = begun / "checkpoint_last.safetensors"
+    (tmp_path / "checkpoint1.safetensors").write_bytes(own.read_bytes())
+    flags = "--cpu --image-size 8 --patch-size 4 --max-update 1 --disable-validation"
+    words = [FILES.parent / "images.zip", *flags.split(), "--save-dir", tmp_path]
+    done = run_here("vision_train", *words, check=False)
+    assert done.returncode == 2 and "checkpoint1.safetensors: is another training's" in done.stderr
+    assert list(contents(tmp_path)) == ["checkpoint1.safetensors"]
+
+
+@pytest.mark.parametrize("command", ["average", "convert"])
+def test_an_output_replaces_only_its_like(data, begun, tmp_path, command):
+    own, images = begun / "checkpoint_last.safetensors", FILES / "vit-class.safetensors"
+    output = tmp_path / "out.safetensors"
+    words = ["--inputs", own] if command == "average" else [own]
+    for earlier, told in (
+        (own.read_bytes(), "holds the state that a training goes on from, and would be lost"),
+        (b"mine", "is there already; give another name"),
+        (weights_of(images, tmp_path), "a checkpoint of image_classification, not of translation"),
+    ):
+        output.write_bytes(earlier)
+        done = run_here(command, *words, "--output", output, check=False)
+        assert done.returncode == 2 and done.stderr.count("\n") == 1
+        assert f"--output {output}: " in done.stderr and told in done.stderr
+        assert output.read_bytes() == earlier
+    output.unlink()
+    for _ in range(2):  # an earlier output is replaced
+        run_here(command, *words, "--output", output)
+
+
+def weights_of(path, folder):
+    run_here("convert", path, "--output", folder / "weights.safetensors")
+    return (folder / "weights.safetensors").read_bytes()

@@ -144,7 +144,7 @@ def test_a_person_translates_a_document_and_sees_the_attention(server, tmp_path)
         assert browser.run(f"{shaded}.length") == 0
         # A dropped file, on a phone: nothing is wider than it.
         browser.resize(390, 844, touch=True)
-        browser.run("open(new File(['klein\\r\\nEin Garten.\\n'], 'text.txt'))")
+        browser.run("open(new File(['klein\\rund\\r\\nEin Garten.\\n'], 'text.txt'))")
         browser.until("rows.length === 2 && rows.every(row => row.shared)")
         assert browser.run("result()").count("\n") == 1
         assert browser.run("document.documentElement.scrollWidth") <= 390

@@ -18,6 +18,8 @@ from relu_nmt.recipes import preprocess
 from relu_nmt.recipes.sweep import SweepResult
 from relu_nmt.sweep import environment
 from relu_nmt.sweep.plan import SweepPlan
+from relu_nmt.sweep.runner import StepRunner
+from relu_nmt.sweep.steps import StepState
 
 TRAIN = "--arch transformer_tiny --cpu --max-tokens 64 --warmup-updates 4 --sentence-separator"
 GENERATE = "--beam 2 --max-len-b 8 --max-len-a 0.5 --cpu"
@@ -260,6 +262,55 @@ def test_mistakes_are_found_before_anything_runs(data, tmp_path, capsys, flags, 
     assert code == 2
     assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["report.html", "results.csv", "card.json"])
+def test_a_report_of_something_else_is_not_written_over(data, tmp_path, capsys, name):
+    (tmp_path / name).write_text("mine")
+    flags = "--lengths 32 --attentions softmax --budget 4u"
+    assert sweep.main(words(data, tmp_path, flags)) == 2
+    error = capsys.readouterr().err
+    assert f"--save-dir {tmp_path}: holds {name}, but no sweep" in error and error.count("\n") == 1
+    assert [file.read_text() for file in tmp_path.iterdir()] == ["mine"]
+
+
+def test_results_of_another_task_are_not_mixed(data, tmp_path, capsys, monkeypatch):
+    folder, flags = tmp_path / "sweep", "--lengths 32 --attentions softmax --budget 4u"
+    monkeypatch.setattr(StepRunner, "run", lambda self, after_step: None)
+    assert sweep.main(words(data, folder, flags)) == 0
+    step = SweepPlan(sweep_settings(data, folder, flags)).steps()[0]
+    StepState("done", step.commands, step.model).write(step)
+    before = (folder / "sweep.json").read_text()
+    (tmp_path / "text").mkdir()
+    other = make_data(tmp_path / "text", "\n\n", document_separator="blank", lowercase=True)
+    moved = data.with_name("before")
+    data.rename(moved)
+    other.rename(data)  # made again under the same name
+    try:
+        for more in ("", " --attentions softmax,reluformer"):
+            assert sweep.main(words(data, folder, flags + more)) == 2
+            error = capsys.readouterr().err
+            assert f"{data}: the source lower-casing is on, but in {folder} it is off;" in error
+    finally:
+        data.rename(other)
+        moved.rename(data)
+    assert (folder / "sweep.json").read_text() == before
+    # One of an earlier version does not tell of the task.
+    values = json.loads(before)
+    assert values.pop("task")["source language"] == "de"
+    (folder / "sweep.json").write_text(json.dumps(values))
+    assert sweep.main(words(data, folder, flags)) == 0
+
+
+def sweep_settings(data, folder, flags):
+    found = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "relu_nmt.recipes.sweep.run", lambda settings: found.append(settings) or 1 / 0
+        )
+        with pytest.raises(ZeroDivisionError):
+            sweep.main(words(data, folder, flags))
+    return found[0]
 
 
 def test_a_slash_behind_the_data_folder_is_the_same_command(tmp_path, monkeypatch):

@@ -79,6 +79,15 @@ def test_typed_flags_go_before_the_file_the_file_before_presets_presets_before_d
     assert parsed("there", "--config", str(file)).data == "there"
 
 
+def test_settings_files_are_read_as_yaml_1_2(tmp_path):
+    config = in_file(tmp_path / "own.yaml", "data: no\nname: 1:30\nwidth: 010\ndropout: 1e-1\n")
+    assert (config.data, config.training.name) == ("no", "1:30")
+    assert (config.model.width, config.model.dropout) == (10, 0.1)
+    assert in_file(tmp_path / "same.yaml", c.to_yaml(config)) == config
+    with pytest.raises(ConfigError, match="--share yes: expected true or false"):
+        in_file(tmp_path / "own.yaml", "data: d\nshare: yes\n")
+
+
 def test_a_preset_can_choose_another_one_and_a_typed_one_goes_before_the_file(tmp_path):
     assert (parsed("d").model.stripes, parsed("d", "--arch", "big").model.stripes) == (0, 4)
     assert parsed("d", "--arch", "big", "--style", "plain").model == Model("big", "plain", 64)

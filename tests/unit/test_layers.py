@@ -33,8 +33,9 @@ MAY_IMPORT = {
     "source_encoder": BASE | {"corpus", "decoding", "data"},
     "translator": BASE
     | {"attention", "loading", "analysis", "decoding", "engine", "corpus", "models", "data"}
-    | {"evaluation"}
-    | {"source_encoder"},
+    | {"evaluation", "source_encoder", "translator_state"},
+    "translator_state": BASE
+    | {"attention", "loading", "engine", "corpus", "models", "training", "user_modules"},
     "serving": BASE | {"attention", "translator", "analysis", "decoding", "data"},
     "user_modules": {"errors"},
     "sweep": BASE | {"attention", "data", "evaluation", "training", "user_modules"},

@@ -1,4 +1,5 @@
 import itertools
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +17,7 @@ from relu_nmt.engine.packed_linear import PackedLinear, can_pack
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.loading import build_model, load_model
 from relu_nmt.models.config import TransformerConfig
-from relu_nmt.tokenization.pipeline import TextPipeline
+from relu_nmt.tokenization.pipeline import JoinedPieces, TextPipeline
 from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
 from relu_nmt.translator import Translator
 
@@ -146,10 +147,43 @@ def test_checkpoints_and_ensembles(tmp_path):
     np.testing.assert_allclose(scores, [t[0].score for t in other], atol=1e-5)
 
     foreign = save(tmp_path / "3.safetensors", make_task("ein Haus"))
-    with pytest.raises(CheckpointError, match=r"3\.safetensors: other dictionaries"):
+    with pytest.raises(
+        CheckpointError, match=r"3\.safetensors: the source dictionary is 6 symbols"
+    ):
         Translator.from_checkpoint([one, foreign])
     with pytest.raises(CheckpointError, match="no such checkpoint"):
         Translator.from_checkpoint(tmp_path / "nothing.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"language": "fr"}, "source language is fr, but in FIRST it is de"),
+        ({"tokenizer": "none"}, "source tokeniser is none, but in FIRST it is moses"),
+        ({"lowercase": True}, "source lower-casing is on, but in FIRST it is off"),
+        ({"first_symbol": "the"}, "source first symbol is the, but in FIRST it is none"),
+        ({"sentence_separator": "."}, "source sentence separator is ., but in FIRST it is none"),
+        ({"detokenizer": "none"}, "source detokeniser is none, but in FIRST it is moses"),
+        (
+            {"subword": JoinedPieces("@@ ")},
+            "source joining of pieces is '@@ ', but in FIRST it is none",
+        ),
+    ],
+)
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_an_ensemble_reads_and_writes_one_text(tmp_path, changes, told, side):
+    task = make_task()
+    own = replace(getattr(task, f"{side}_text"), **changes)
+    first = save(tmp_path / "1.safetensors", task)
+    second = save(tmp_path / "2.safetensors", replace(task, **{f"{side}_text": own}))
+    own_language = {"source": "de", "target": "en"}[side]
+    told = told.replace("source", side).replace("FIRST", str(first))
+    told = told.replace("it is de", f"it is {own_language}")
+    with pytest.raises(
+        CheckpointError, match=re.escape(f"{second}: the {told}; an ensemble needs")
+    ):
+        Translator.from_checkpoint([first, second], "cpu")
+    assert len(Translator.from_checkpoint([first, first], "cpu").models) == 2
 
 
 @pytest.mark.skipif(not can_pack(), reason="needs x86 and oneDNN")

@@ -10,6 +10,13 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
+// A tensor by its pointer. An empty one has no memory: null, to which C++ allows no offset and no copy of 0 bytes.
+template <typename T = char> INLINE T *tensor(void *p)
+{
+    alignas(64) static char nothing[64];
+    return (T *)(p ? p : nothing);
+}
+
 struct bfloat16 {
     uint16_t bits; // the upper half of those of a float
 };

@@ -97,9 +97,17 @@ def test_overwrite_flag_survives():
 
 
 def test_symbols_may_hold_unusual_characters():
-    text = "a\u2028b 3\nx y 2\r\n\x85z 1"
+    text = "a\u2028b 3\nx y 2\r\n\x85z 1\na\rb 1"
     dictionary = Dictionary.from_text(text)
-    assert [dictionary[i] for i in (4, 5, 6)] == ["a\u2028b", "x y", "\x85z"]
+    assert [dictionary[i] for i in (4, 5, 6, 7)] == ["a\u2028b", "x y", "\x85z", "a\rb"]
+    with pytest.raises(DataError, match="dictionary:3: expected"):
+        Dictionary.from_text("a\rb 3\n\x0cc 1\nd\n")
+
+
+def test_a_first_symbol_that_begins_with_a_byte_order_mark_is_kept(tmp_path):
+    dictionary = Dictionary(["\ufeffa", "a"], [2, 1])
+    dictionary.save(tmp_path / "dict.de.txt")
+    assert Dictionary.load(tmp_path / "dict.de.txt") == dictionary
 
 
 def test_save_and_load(tmp_path):

@@ -289,7 +289,14 @@ def test_write_and_read(tmp_path):
     assert counts.dtype == np.int64
 
 
-@pytest.mark.parametrize("content", ["3\nx\n", "3\n0\n", "3\n-1\n", "3\n\n", "3\n" + "9" * 30])
+def test_line_ends_of_windows(tmp_path):
+    (tmp_path / "x").write_bytes(b"3\r\n1\r\n")
+    assert read_documents(tmp_path / "x").tolist() == [3, 1]
+
+
+@pytest.mark.parametrize(
+    "content", ["3\nx\n", "3\n0\n", "3\n-1\n", "3\n\n", "3\n1\u20285\n", "3\n" + "9" * 30]
+)
 def test_damaged(tmp_path, content):
     (tmp_path / "x").write_text(content)
     with pytest.raises(DataError, match="x:2: expected a document's number of sentences"):

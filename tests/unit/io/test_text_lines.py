@@ -1,9 +1,10 @@
 import bz2
 import gzip
 import hashlib
-import io
 import lzma
+import re
 import sys
+import time
 import tracemalloc
 
 import pytest
@@ -13,26 +14,71 @@ from hypothesis import strategies as st
 from relu_nmt.errors import DataError, MissingExtraError
 from relu_nmt.io.text_lines import (
     decode_lines,
+    encode_lines,
     find_text,
+    iterate_lines,
     open_text,
     read_chunk,
     read_lines,
     reading,
     scan_text,
+    split_lines,
+    write_lines,
 )
 
 ODD_TEXT = st.text(st.sampled_from("ab ä日\n\n\r\t\x0b\x0c\x1c\x85\xa0\u2028\ufeff"), max_size=60)
 
 
-def universal_lines(text):
-    """Lines as Python's text files have them, without a byte-order mark at the beginning."""
-    text = text.removeprefix("\ufeff")
-    return [line.removesuffix("\n") for line in io.StringIO(text, newline=None).readlines()]
+def lines_of(text):
+    """Lines by a pattern, without a byte-order mark at the beginning."""
+    found = re.split("\r?\n", text.removeprefix("\ufeff"))
+    return found if found[-1] else found[:-1]
 
 
 @given(ODD_TEXT)
-def test_lines_are_those_of_text_files(text):
-    assert decode_lines(text.encode(), "x") == universal_lines(text)
+def test_only_line_feeds_end_lines(text):
+    assert decode_lines(text.encode(), "x") == lines_of(text)
+    assert split_lines(text.removeprefix("\ufeff")) == lines_of(text)
+
+
+# Python's own line ends are the most likely to be wrong, so they are drawn often.
+LINES = st.lists(
+    st.one_of(
+        st.text(st.characters(codec="utf-8", exclude_characters="\n")),
+        st.text(st.sampled_from("a \r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029\ufeff"), max_size=4),
+    )
+)
+
+
+@given(LINES)
+def test_lines_that_are_written_are_read_back(tmp_path_factory, lines):
+    path = tmp_path_factory.mktemp("text") / "x"
+    write_lines(path, lines)
+    assert read_lines(path) == list(iterate_lines(path)) == lines
+    assert path.read_bytes().count(b"\n") == len(lines)
+    scanned = scan_text(str(path), 7)
+    assert [line for chunk in scanned.chunks for line in read_chunk(chunk)] == lines
+
+
+@given(LINES, st.integers(0, 5))
+def test_lines_that_are_written_in_parts_are_read_back(lines, cut):
+    data = encode_lines(lines[:cut]) + encode_lines(lines[cut:], len(lines[:cut]) + 1)
+    assert decode_lines(data, "x") == lines
+
+
+@pytest.mark.parametrize(
+    ("lines", "data"),
+    [
+        ([], b""),
+        (["", ""], b"\n\n"),
+        (["a\r", "b\rc"], b"a\r\r\nb\rc\n"),
+        (["a\r\r"], b"a\r\r\r\n"),
+        (["a\nb", "c"], b"a b\nc\n"),
+        (["a\r\nb\n"], b"a\r b \n"),
+    ],
+)
+def test_each_line_is_written_as_one(lines, data):
+    assert encode_lines(lines) == data
 
 
 @given(ODD_TEXT, st.integers(1, 30))
@@ -45,7 +91,7 @@ def test_chunks_make_up_the_file(tmp_path_factory, text, chunk_bytes):
     for chunk in scanned.chunks:
         assert chunk.first_line == len(lines) + 1
         lines += read_chunk(chunk)
-    assert lines == universal_lines(text) == read_lines(path)
+    assert lines == lines_of(text) == read_lines(path)
     assert scanned.num_lines == len(lines)
     assert scanned.num_bytes == len(text.encode())
     assert scanned.sha256 == hashlib.sha256(text.encode()).hexdigest()
@@ -59,13 +105,21 @@ def test_chunks_are_small(tmp_path):
     assert len(scanned.chunks) > 20
 
 
-@pytest.mark.parametrize("ends", ["\n", "\r\n", "\r"])
-def test_bad_byte_gives_its_line(tmp_path, ends):
+@pytest.mark.parametrize(("ends", "number"), [("\n", 6), ("\r\n", 6), ("\r", 1), ("\u2028", 1)])
+def test_bad_byte_gives_its_line(tmp_path, ends, number):
     path = tmp_path / "x"
     path.write_bytes(ends.join(["fine"] * 6).encode() + b" \xfc" + ends.encode() + b"rest")
     for reader in (lambda p: scan_text(p, 8), scan_text, read_lines):
-        with pytest.raises(DataError, match=r"x:6: not UTF-8 \(byte 0xfc\)"):
+        with pytest.raises(DataError, match=rf"x:{number}: not UTF-8 \(byte 0xfc\)"):
             reader(str(path))
+
+
+def test_a_long_line_is_read_in_linear_time(tmp_path):
+    path = tmp_path / "x"
+    path.write_bytes(b"word\r" * 4_000_000)
+    started = time.process_time()
+    assert scan_text(str(path), 1024).num_lines == 1
+    assert time.process_time() - started < 5  # minutes, if each piece copied those before
 
 
 def test_cut_character_at_the_end(tmp_path):
@@ -112,7 +166,7 @@ def test_compressed_text_is_read_as_it_is(tmp_path_factory, ending, text, chunk_
     path.write_bytes(parts)
     scanned = scan_text(str(path), chunk_bytes)
     lines = [line for chunk in scanned.readable_chunks() for line in read_chunk(chunk)]
-    assert lines == universal_lines(text) == read_lines(path)
+    assert lines == lines_of(text) == read_lines(path)
     assert scanned.num_lines == len(lines)
     assert scanned.num_bytes == len(data)
     assert scanned.sha256 == hashlib.sha256(data).hexdigest()

@@ -40,7 +40,12 @@ def test_a_shortlist_has_the_translations_of_the_data(data, tmp_path, pairs, cap
     )
     assert shortlist.run(settings) == path
     common, *rows = path.read_text().splitlines()
-    assert common == "a" and sorted(rows) == ["Baum tree", "Haus house", "Hund dog", "ein a"]
+    assert common == "a #languages:de-en" and sorted(rows) == [
+        "Baum tree",
+        "Haus house",
+        "Hund dog",
+        "ein a",
+    ]
     assert capsys.readouterr().out == f"written: {path}\n"
 
 

@@ -39,6 +39,13 @@ def written_log(folder, form):
     return path
 
 
+@pytest.mark.parametrize("mark", ["\x85", "\u2028", "\x7f"])
+def test_a_line_of_a_log_ends_in_a_line_feed(tmp_path, mark):
+    path = tmp_path / "train.log"
+    path.write_text(f'{{"num_updates": 50, "loss": 6.0, "run": "a{mark}b"}}\n', "utf-8")
+    assert read_course(path, "own").curves["train", "loss"] == {50: 6.0}
+
+
 @pytest.mark.parametrize("form", ["json", "simple"])
 def test_a_log_of_either_format(tmp_path, form):
     course = read_course(written_log(tmp_path, form), "own")

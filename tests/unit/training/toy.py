@@ -138,6 +138,7 @@ class Toy:
     train: ToySource = field(default_factory=ToySource)
     valid: dict = field(default_factory=lambda: {"valid": ToySource(2)})
     scorers: dict = field(default_factory=dict)
+    signatures: dict = field(default_factory=dict)
 
     def trainer(self, objective=None) -> Trainer:
         config = TrainerConfig(
@@ -152,7 +153,7 @@ class Toy:
         )
         return Trainer(
             objective or ToyObjective(ToyModel(self.dropout)),
-            TrainingData(self.train, self.valid, self.scorers),
+            TrainingData(self.train, self.valid, self.scorers, self.signatures),
             config,
             {"model_config": {"width": 8}, "args": {"lr": 0.05}},
             ProcessGroup(0, 1, torch.device("cpu")),

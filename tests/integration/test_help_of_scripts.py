@@ -1,0 +1,70 @@
+"""Every script that can be run answers --help, and does nothing else."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("examples", "data_prep", "benchmarks")
+IS_MAIN = re.compile(r'^if __name__ == "__main__":', re.MULTILINE)
+CACHES = (".git", ".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache")
+
+
+def files():
+    """Return the files of the folders, by their names in the repository."""
+    found = (path for folder in FOLDERS for path in (ROOT / folder).rglob("*"))
+    return {
+        path.relative_to(ROOT).as_posix(): path
+        for path in sorted(found)
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
+def is_script(path):
+    """Say whether a file can be run; a .bash file is only sourced."""
+    return path.suffix == ".sh" or (
+        path.suffix == ".py" and IS_MAIN.search(path.read_text("utf-8")) is not None
+    )
+
+
+SCRIPTS = [name for name, path in files().items() if is_script(path)]
+
+
+def snapshot():
+    """Return everything that a script could have changed in the repository."""
+    states = {name: path.stat() for name, path in files().items()}
+    names = sorted(path.name for path in ROOT.iterdir() if path.name not in CACHES)
+    return names, {name: (state.st_size, state.st_mtime_ns) for name, state in states.items()}
+
+
+def test_scripts_of_every_kind_are_found():
+    assert {"examples/document_sweep/small.sh", "examples/context_use/table.py"} < {*SCRIPTS}
+    assert {"data_prep/own_text.py", "examples/demo/run.py", "benchmarks/gpu.sh"} < {*SCRIPTS}
+    assert {name for name, path in files().items() if os.access(path, os.X_OK)} <= {*SCRIPTS}
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_help_is_all_that_a_script_does(script, tmp_path):
+    program = "bash" if script.endswith(".sh") else sys.executable
+    names = ("HOME", "TMPDIR", "XDG_CACHE_HOME")
+    environment = {**os.environ, **dict.fromkeys(names, str(tmp_path))}
+    environment |= {"PYTHONDONTWRITEBYTECODE": "1", "PATH": f"/nowhere{os.pathsep}{os.defpath}"}
+    before = snapshot()
+    done = subprocess.run(
+        [program, str(ROOT / script), "--help"],
+        cwd=tmp_path,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "usage" in done.stdout and len(done.stdout.split("\n")) > 2
+    assert not list(tmp_path.iterdir())
+    assert snapshot() == before

@@ -1,0 +1,153 @@
+"""Models, and a model and data, are refused together where they do not share their text."""
+
+import json
+
+import pytest
+
+from relu_nmt.training.checkpoint import load_checkpoint, save_checkpoint
+from tests.commands import run_here
+
+LINES = ["ein Haus", "das Haus ist rot", "ein Hund , ein Haus", "rot ist das Haus"] * 3
+OTHER_STEPS = {
+    "moses": (["--tokenizer", "moses"], "source tokeniser is moses", "it is none"),
+    "lower": (["--lowercase"], "source lower-casing is on", "it is off"),
+    "pieces": (
+        ["--subword", "subword-nmt", "--subword-model", "CODES"],
+        "source subword model is subword-nmt ",
+        "it is none",
+    ),
+}
+QUICK = "--arch transformer_tiny --cpu --max-tokens 60 --max-update 1 --disable-validation"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Return a folder with data folders of one dictionary, and a model of the plain one."""
+    folder = tmp_path_factory.mktemp("same-text")
+    for name in ("train.de", "train.en", "test.de", "test.en"):
+        (folder / name).write_text("".join(f"{line}\n" for line in LINES))
+    (folder / "codes").write_text("#version: 0.2\nH a\n")
+    preprocess(folder, "plain", "--padding-factor", 16)
+    words = ["--srcdict", folder / "plain/dict.de.txt"]
+    for name, (flags, *_) in OTHER_STEPS.items():
+        flags = [folder / "codes" if flag == "CODES" else flag for flag in flags]
+        preprocess(folder, name, *words, *flags)
+    train(folder / "plain", folder / "model")
+    return folder
+
+
+def preprocess(folder, name, *flags):
+    text = f"-s de -t en --trainpref {folder}/train --testpref {folder}/test --joined-dictionary"
+    run_here("preprocess", *text.split(), "--destdir", folder / name, *flags)
+
+
+def train(data, save_dir, *flags, check=True):
+    words = [*QUICK.split(), "--no-epoch-checkpoints", "--save-dir", save_dir, *flags]
+    return run_here("train", data, *words, check=check)
+
+
+def refused(done, *told):
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done
+    assert all(map(done.stderr.__contains__, map(str, told))), done.stderr
+
+
+LAST = "checkpoint_last.safetensors"
+
+
+@pytest.mark.parametrize("name", OTHER_STEPS)
+def test_data_prepared_in_another_way_is_refused(folder, tmp_path, name):
+    _, value, own = OTHER_STEPS[name]
+    path, data = folder / "model" / LAST, folder / name
+    told = (f"{data}: the {value}", f"but in {path} {own}; preprocess with the same --tokenizer")
+    before = path.read_bytes()
+    refused(train(data, folder / "model", "--max-update", 2, check=False), *told)
+    start = ["--finetune-from-model", path]
+    refused(train(data, tmp_path / "new", *start, check=False), *told)
+    model = ["--path", path, "--cpu", "--max-len-b", 3]
+    refused(run_here("generate", data, *model, check=False), *told)
+    refused(run_here("interactive", data, *model, stdin="ein\n", check=False), *told)
+    refused(
+        train(folder / "plain", tmp_path / "more", "--extra-data", data, check=False),
+        f"{data}: the {value}",
+        f"but in {folder / 'plain'} {own}",
+    )
+    assert path.read_bytes() == before and not list(tmp_path.rglob("*.safetensors"))
+    # The way back is refused alike.
+    train(data, tmp_path / "own")
+    path = tmp_path / "own" / LAST
+    done = train(folder / "plain", tmp_path / "new", "--finetune-from-model", path, check=False)
+    refused(done, f"{folder / 'plain'}: the source ", f"but in {path} it is ")
+
+
+@pytest.mark.parametrize("name", OTHER_STEPS)
+def test_models_of_other_text_are_no_ensemble_and_no_average(folder, tmp_path, name):
+    _, value, own = OTHER_STEPS[name]
+    train(folder / name, tmp_path)
+    first, second = folder / "model" / LAST, tmp_path / LAST
+    told = f"{second}: the {value}", f"but in {first} {own}"
+    model = ["--path", f"{first}:{second}", "--cpu", "--max-len-b", 3]
+    (tmp_path / "text").write_text("ein\n")
+    refused(run_here("generate", folder / "plain", *model, check=False), *told)
+    refused(run_here("interactive", *model, stdin="ein\n", check=False), *told)
+    refused(run_here("translate_document", tmp_path / "text", *model, check=False), *told)
+    serving = [f"{first}:{second}", "--cpu", "--port", 0]
+    refused(run_here("serve", *serving, check=False), *told)
+    contrast = {"source_language": "de", "source": "ein", "reference": "ein", "contrasts": ["rot"]}
+    contrast |= {"source_context": [], "reference_context": []}
+    (tmp_path / "contrasts").write_text(json.dumps(contrast))
+    scored = ["--contrastive", tmp_path / "contrasts", *model[:3]]
+    refused(run_here("score", *scored, check=False), *told)
+    output = tmp_path / "mean.safetensors"
+    words = ["--inputs", first, second, "--output", output]
+    refused(run_here("average", *words, check=False), *told)
+    assert not output.exists()
+
+
+def test_the_other_direction_with_one_joined_dictionary(folder, tmp_path):
+    turned = ["--source-lang", "en", "--target-lang", "de"]
+    train(folder / "plain", tmp_path / "turned", *turned)
+    first, second = folder / "model" / LAST, tmp_path / "turned" / LAST
+    model = ["--path", f"{first}:{second}", "--cpu"]
+    told = f"{second}: the source language is en, but in {first} it is de"
+    refused(run_here("interactive", *model, stdin="ein\n", check=False), told)
+    # The weights may start a model of it, which is told.
+    done = train(folder / "plain", tmp_path / "new", "--finetune-from-model", first, *turned)
+    assert f"note: {first} translates de-en, and learns en-de now" in done.stdout
+    # A shortlist is of one direction, too.
+    own, other = tmp_path / "own", tmp_path / "other"
+    run_here("shortlist", folder / "plain", "--output", own)
+    run_here("shortlist", folder / "plain", "--output", other, *turned)
+    words = ["--path", first, "--cpu", "--max-len-b", 3, "--shortlist"]
+    run_here("interactive", *words, own, stdin="ein\n")
+    done = run_here("interactive", *words, other, stdin="ein\n", check=False)
+    refused(done, f"{other}: the shortlist is for en-de, but the model translates de-en")
+    # One of an earlier version does not tell.
+    other.write_text(other.read_text().replace(" #languages:en-de", ""))
+    run_here("interactive", *words, other, stdin="ein\n")
+
+
+def test_a_checkpoint_that_lacks_a_field_is_not_refused_for_it(folder, tmp_path):
+    own = folder / "model" / LAST
+    checkpoint = load_checkpoint(own, with_training_state=True)
+    for side in ("source_text", "target_text"):
+        for name in ("first_symbol", "sentence_separator", "detokenizer"):
+            del checkpoint.metadata["task"][side][name]
+    del checkpoint.metadata["model_config"]["output_bias"]
+    old = tmp_path / LAST
+    save_checkpoint(old, checkpoint)
+    run_here("average", "--inputs", own, old, "--output", tmp_path / "mean.safetensors")
+    run_here("generate", folder / "plain", "--path", f"{own}:{old}", "--cpu", "--max-len-b", 3)
+    train(folder / "plain", tmp_path, "--max-update", 2)
+
+
+def test_data_of_fairseq_does_not_tell_how_its_text_was_prepared(folder, tmp_path):
+    train(folder / "moses", tmp_path / "moses")
+    (tmp_path / "data").mkdir()
+    for file in (folder / "moses").iterdir():
+        if file.name != "manifest.json" and not file.name.endswith(".raw"):
+            (tmp_path / "data" / file.name).write_bytes(file.read_bytes())
+    path = tmp_path / "moses" / LAST
+    run_here("generate", tmp_path / "data", "--path", path, "--cpu", "--max-len-b", 3)
+    train(tmp_path / "data", tmp_path / "new", "--finetune-from-model", path)
+    train(tmp_path / "data", tmp_path / "moses", "--max-update", 2)
+    train(tmp_path / "data", tmp_path / "more", "--extra-data", folder / "moses")
