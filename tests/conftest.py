@@ -49,3 +49,12 @@ def pytest_terminal_summary(terminalreporter, config):
     """Print it."""
     seed = config.option.hypothesis_seed
     terminalreporter.write_line(f"the fresh examples again: --hypothesis-seed={seed}")
+
+
+@pytest.fixture
+def one_thread():
+    """As in a worker, whose products and attention are those of the kernels."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
