@@ -1,0 +1,136 @@
+"""The fast decoder finds the translations of the plain one, whatever the model and the search."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+from relu_nmt.attention import attentions
+from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.decoding.config import GenerationConfig
+from relu_nmt.decoding.generator import Generator
+from relu_nmt.decoding.shortlist import Shortlist
+from relu_nmt.decoding.translations import SourceSentence
+from relu_nmt.engine import FastDecoder, install
+from relu_nmt.models.config import TransformerConfig
+from relu_nmt.models.encoder_decoder import EncoderDecoder
+from relu_nmt.models.step_decoder import PlainDecoder, StepScores
+
+VOCAB, SEPARATOR = 60, 5
+SYMBOLS = Dictionary([f"w{i}" for i in range(VOCAB - 4)])
+ANYWHERE = [
+    name
+    for name in attentions.names()
+    if attentions.get(name).capabilities.causal and attentions.get(name).capabilities.cross
+]
+MODELS = [
+    *({"attention": name} for name in ANYWHERE),
+    {"attention": "softmax", "decoder_attention": "cosformer"},
+    {"attention": "reluformer", "decoder_positions": "sinusoidal+rotary", "norm": "rms"},
+    {"attention": "softmax", "decoder_positions": "t5", "feed_forward": "swiglu"},
+    {"attention": "pointwise:gate=silu", "encoder_normalize_before": True},
+    {"attention": "reluformer:learnable=true,qk_norm=true", "output_bias": True},
+    {"attention": "softmax", "document_attention": "aligned", "global_layers": 1},
+    {"attention": "reluformer", "document_attention": "aligned", "decoder_positions": "alibi"},
+]
+SEARCHES = [
+    {"beam": 1},
+    {"beam_threshold": 1.0},
+    {"diverse_beam_groups": 2, "diverse_beam_strength": 0.5},
+    {"sampling": True},
+    {"print_alignment": "hard", "no_repeat_ngram_size": 2},
+    {"temperature": 0.7, "stop_rule": "exact"},
+]
+
+
+@pytest.fixture(params=[1, 3])
+def threads(request):
+    """Three threads are more than the kernels are wanted with."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+def make_model(seed=1, **changes):
+    torch.manual_seed(seed)
+    sizes = {"layers": 2, "embed_dim": 32, "ffn_embed_dim": 32, "attention_heads": 2}
+    shape = {f"{side}_{k}": n for side in ("encoder", "decoder") for k, n in sizes.items()}
+    config = TransformerConfig(**{**shape, **changes})
+    model = EncoderDecoder(config, VOCAB, VOCAB, SYMBOLS.pad_index, (SEPARATOR, SEPARATOR))
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight += 0.05 * torch.randn_like(weight)
+        model.output_projection.weight *= 8  # choices are clear
+    return model.eval()
+
+
+def sources():
+    generator = torch.Generator().manual_seed(2)
+    rows = []
+    for length in (9, 3, 6, 7, 1):
+        row = torch.randint(6, VOCAB, (length,), generator=generator)
+        rows.append(np.array([*row.tolist(), SEPARATOR, 7, SYMBOLS.eos_index]))
+    return rows
+
+
+def translated(decoders, separators=None, shortlist=None, **settings):
+    config = GenerationConfig(
+        **{"beam": 4, "nbest": 1, "max_len_b": 9, "batch_size": 3, **settings}
+    )
+    generator = Generator(decoders, config, SYMBOLS, None, separators, shortlist)
+    found = generator.translate([SourceSentence(row) for row in sources()])
+    return [hypothesis for [hypothesis] in found]
+
+
+def assert_equal(found, expected):
+    for one, other in zip(found, expected, strict=True):
+        assert one.tokens.tolist() == other.tokens.tolist()
+        assert one.score == pytest.approx(other.score, abs=1e-4)
+        np.testing.assert_allclose(one.positional_scores, other.positional_scores, atol=1e-3)
+        if other.alignment is not None:
+            assert one.alignment.tolist() == other.alignment.tolist()
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("changes", MODELS, ids=str)
+def test_every_model(changes):
+    model = make_model(**changes)
+    separators = (SEPARATOR, SEPARATOR) if "document_attention" in changes else None
+    expected = translated([PlainDecoder(model)], separators)
+    assert_equal(translated([install(copy.deepcopy(model))], separators), expected)
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("search", SEARCHES, ids=str)
+def test_every_search(search, packed):
+    model = make_model(attention="softmax", cross_attention="reluformer")
+    fast = install(copy.deepcopy(model)) if packed else FastDecoder(model)
+    assert_equal(translated([fast], **search), translated([PlainDecoder(model)], **search))
+
+
+def test_ensembles_and_shortlists():
+    models = [make_model(seed, attention="softmax") for seed in (1, 2)]
+    shortlist = Shortlist(torch.arange(4, 40), torch.zeros(VOCAB, 1, dtype=torch.int64), VOCAB)
+    for given in (models, models[:1]):
+        few = shortlist if len(given) == 1 else None
+        expected = translated([PlainDecoder(model) for model in given], shortlist=few)
+        fast = [install(copy.deepcopy(model)) for model in given]
+        assert_equal(translated(fast, shortlist=few), expected)
+
+
+def test_a_step_computes_only_the_beams_that_go_on():
+    model = make_model(attention="softmax")
+    fast, rows = FastDecoder(model), []
+    model.output_projection.register_forward_hook(lambda _, x, __: rows.append(x[0].size(1)))
+    translated([fast], beam_threshold=1.0)
+    assert sum(rows) < 0.9 * len(rows) * max(rows)
+
+
+def test_scores_of_some_beams_are_spread_to_all():
+    scores = StepScores(torch.arange(6.0).view(1, 3, 2), rows=torch.tensor([1, 2, 5]))
+    every = scores.of_all(2, 3).log_probs
+    assert every.shape == (2, 3, 2)
+    assert every.flatten(0, 1)[[1, 2, 5]].tolist() == [[0, 1], [2, 3], [4, 5]]
