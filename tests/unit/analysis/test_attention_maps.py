@@ -14,6 +14,7 @@ from relu_nmt.attention.spec import AttentionPlace
 from relu_nmt.decoding.ensemble import Ensemble
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.models.step_decoder import PlainDecoder
+from tests.stepping import Stepping
 from tests.unit.analysis.models import SOURCE, TARGET, make_model, make_translator
 
 
@@ -23,14 +24,14 @@ def test_weights_are_those_of_step_by_step_decoding(attention):
     source = torch.from_numpy(SOURCE)[None]
     steps = {"decoder": [], "cross": []}
     with torch.inference_mode():
-        state = model.start(model.encode(source))
+        search = Stepping(model, source)
         for token in [TARGET[-1], *TARGET[:-1]]:
             layer = model.decoder.layers[0]
             with (
                 record_attention(layer.self_attention.attention, Need(weights=True)) as own,
                 record_attention(layer.cross_attention.attention, Need(weights=True)) as crossed,
             ):
-                model.step(torch.tensor([[token]]), state)
+                search.step(torch.tensor([[token]]))
             steps["decoder"].append(own[0].weights[0, 1, 0])
             steps["cross"].append(crossed[0].weights[0, 1, 0])
     for slot, rows in steps.items():
