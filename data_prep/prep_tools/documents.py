@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from prep_tools.command import say
 from prep_tools.near_duplicates import SeenLines
 
 SEPARATORS = ("none", "blank", "tag")
@@ -122,6 +123,17 @@ def divide(documents: Sequence[Document], held_out: int, threshold: float, seed:
     test, removed_test = without_near_copies(test, [*train, *valid], threshold)
     valid, removed_valid = without_near_copies(valid, train, threshold)
     return Corpus(train, valid, test, {"valid": removed_valid, "test": removed_test})
+
+
+def note_repeated_names(documents: Sequence[Document]) -> None:
+    """Say how many names stand in several places; see :func:`divide` for what becomes of them."""
+    names = Counter(document.name for document in documents)
+    repeated = sum(count > 1 for count in names.values())
+    if repeated:
+        say(
+            f"  NOTE: {repeated:,} names of documents stand in several places; each place is taken "
+            "as a document of its own"
+        )
 
 
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
