@@ -21,9 +21,7 @@ from relu_nmt.io.text_lines import (
     DECOMPRESSORS,
     Chunk,
     TextFile,
-    decode_lines,
-    open_text,
-    reading,
+    iterate_lines,
 )
 
 Pair = tuple[str, ...]
@@ -61,7 +59,7 @@ def find_language(wanted: str, codes: Sequence[str]) -> int | None:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(filter(None, map(str.strip, text.splitlines())))
+    return " ".join(filter(None, map(str.strip, text.replace("\r", "\n").split("\n"))))
 
 
 def _columns(
@@ -94,31 +92,29 @@ def _read_table(path: str, languages: Sequence[str]) -> Iterator[Unit]:
     width, blocks = 0, 0
     document: int | None = None
     places: list[int] = []
-    with reading(path), open_text(path) as file:
-        for number, data in enumerate(file, 1):
-            line = " ".join(decode_lines(data, path, number))
-            cells = line.split("\t")
-            if not line.strip():
-                blocks += 1
-                continue
-            if not width:
-                width, columns = len(cells), _columns(cells, languages)
-                if columns is None:
-                    raise DataError(
-                        f"{path}:{number}: {width} columns, expected two (source, target) or four "
-                        "(document, segment, source, target) with tabs between them, or a first "
-                        f"line that names the columns: {' and '.join(languages)}"
-                    )
-                is_header, document, places = columns
-                if is_header:
-                    continue
-            if len(cells) != width:
+    for number, line in enumerate(iterate_lines(path), 1):
+        cells = line.split("\t")
+        if not line.strip():
+            blocks += 1
+            continue
+        if not width:
+            width, columns = len(cells), _columns(cells, languages)
+            if columns is None:
                 raise DataError(
-                    f"{path}:{number}: {len(cells)} columns, expected {width} as in the first line"
+                    f"{path}:{number}: {width} columns, expected two (source, target) or four "
+                    "(document, segment, source, target) with tabs between them, or a first "
+                    f"line that names the columns: {' and '.join(languages)}"
                 )
-            name = str(blocks or "") if document is None else cells[document].strip()
-            texts = (cells[place] for place in places)
-            yield name, dict(zip(languages, texts, strict=True))
+            is_header, document, places = columns
+            if is_header:
+                continue
+        if len(cells) != width:
+            raise DataError(
+                f"{path}:{number}: {len(cells)} columns, expected {width} as in the first line"
+            )
+        name = str(blocks or "") if document is None else cells[document].strip()
+        texts = (cells[place] for place in places)
+        yield name, dict(zip(languages, texts, strict=True))
 
 
 def read_pairs(
