@@ -47,7 +47,7 @@ from prep_tools.manual_sources import MANUALS, Manual, NoPages, align_manual
 LIBREOFFICE = "libreoffice-help"
 SOURCES = (LIBREOFFICE, *(manual.name for manual in MANUALS))
 # Languages whose words are not separated by spaces: Moses cannot tokenise them.
-WITHOUT_SPACES = frozenset(("ja", "ko", "th", "zh", "zh-cn", "zh-tw"))
+WITHOUT_SPACES = frozenset(("bo", "dz", "ja", "km", "ko", "lo", "my", "th", "zh"))
 
 
 def libreoffice_documents(
@@ -157,7 +157,7 @@ def make_corpus(arguments: argparse.Namespace) -> None:
             f"only {len(documents)} documents: too few to hold out whole ones for valid and test; "
             "take more sources"
         )
-    spaced = language.lower().replace("_", "-") not in WITHOUT_SPACES
+    spaced = language.lower().replace("_", "-").split("-")[0] not in WITHOUT_SPACES
     steps = (
         ["moses", "--subword", "subword-nmt"] if spaced else ["none", "--subword", "sentencepiece"]
     )

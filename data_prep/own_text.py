@@ -1,17 +1,26 @@
 #!/usr/bin/env python3
-"""Divide a parallel text of your own into train, valid and test.
+r"""Divide a parallel text of your own into train, valid and test.
 
     python data_prep/own_text.py --src mine.de --tgt mine.en --out corpus/
+    python data_prep/own_text.py --input memory.tmx more.tsv.gz --source-lang de --target-lang en \
+        --out corpus/
 
-Both files have the same number of lines, and each line translates the other. An empty line on both
-sides, or a line ``<d>`` before each document, divides documents; without them, blocks of
-consecutive lines count as documents. Whole documents are held out; of these, lines that training
-has seen word for word or nearly so are removed. The endings of the files (``de``, ``en``) name the
-languages, unless ``--source-lang`` and ``--target-lang`` do.
+Of two files, each line translates the other file's, and their endings (``de``, ``en``) name the
+languages, unless ``--source-lang`` and ``--target-lang`` do. An empty line on both sides, or a line
+``<d>`` before each document, divides documents.
+
+``--input`` reads translation memories (TMX), in which ``de`` finds ``de-DE`` too and a property
+such as ``x-document`` or ``file`` names the document, and tables with tabs between source and
+target, or between document, segment, source and target. All of them may be compressed.
+
+Without documents, blocks of consecutive lines count as documents. Whole documents are held out; of
+these, lines that training has seen word for word or nearly so are removed.
 """
 
 import argparse
+import itertools
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -51,49 +60,128 @@ def _blocks(pairs: Sequence[tuple[str, str]]) -> Iterator[tuple[tuple[str, str],
         yield tuple(pairs[begin : begin + BLOCK_LINES])
 
 
-def group(sources: Sequence[str], targets: Sequence[str], separator: str) -> list[docs.Document]:
-    """Return the documents; blocks of lines, if there are fewer than 20.
+def group(documents: Sequence[docs.Document]) -> list[docs.Document]:
+    """Return the documents; blocks of their lines, if there are fewer than 20."""
+    if len(documents) >= FEWEST_DOCUMENTS:
+        return list(documents)
+    blocks = _blocks([pair for document in documents for pair in document.pairs])
+    return [docs.Document(str(number), pairs) for number, pairs in enumerate(blocks)]
 
-    Pairs of which one side is empty are left out.
+
+def read_files(
+    source_path: Path, target_path: Path, counts: Counter[str]
+) -> Iterator[docs.Document]:
+    """Yield the documents of two parallel files.
+
+    Args:
+        source_path: text to translate from.
+        target_path: its translation.
+        counts: is increased by what was left out.
+
+    Raises:
+        PrepError: the files do not go together.
     """
+    sources, targets = (
+        [line.strip() for line in read_lines(path)] for path in (source_path, target_path)
+    )
+    if len(sources) != len(targets):
+        raise PrepError(
+            f"{source_path} has {len(sources):,} lines, but {target_path} has "
+            f"{len(targets):,}; each line must be the translation of the other file's"
+        )
+    separator = find_separator(sources, targets)
     documents: list[list[tuple[str, str]]] = [[]]
     for source, target in zip(sources, targets, strict=True):
         if _separates(separator, source, target):
             documents.append([])
         elif source and target:
             documents[-1].append((source, target))
-    grouped = [tuple(document) for document in documents if document]
-    if len(grouped) < FEWEST_DOCUMENTS:
-        grouped = list(_blocks([pair for document in grouped for pair in document]))
-    return [docs.Document(str(number), pairs) for number, pairs in enumerate(grouped)]
+        elif source or target:
+            counts["lines left out: one of their sides is empty"] += 1
+    for number, document in enumerate(filter(None, documents)):
+        yield docs.Document(str(number), tuple(document))
 
 
-def make_corpus(arguments: argparse.Namespace) -> None:
-    """Read, divide and write."""
-    sources, targets = (
-        [line.strip() for line in read_lines(path)] for path in (arguments.src, arguments.tgt)
-    )
-    if len(sources) != len(targets):
-        raise PrepError(
-            f"{arguments.src} has {len(sources):,} lines, but {arguments.tgt} has "
-            f"{len(targets):,}; each line must be the translation of the other file's"
+def read_memory(
+    path: Path, languages: tuple[str, str], counts: Counter[str]
+) -> Iterator[docs.Document]:
+    """Yield the documents of a translation memory or a table.
+
+    Args:
+        path: the file.
+        languages: source and target language.
+        counts: is increased by what was left out.
+
+    Raises:
+        PrepError: the file is damaged, or of no known format.
+    """
+    try:
+        from relu_nmt.corpus.pair_files import pair_format, read_pairs
+        from relu_nmt.errors import ReluNmtError
+    except ImportError as error:
+        raise PrepError("relu_nmt is not installed: 'pip install -e .' in the repository") from (
+            error
         )
-    source_lang = arguments.source_lang or arguments.src.suffix[1:]
-    target_lang = arguments.target_lang or arguments.tgt.suffix[1:]
+    if pair_format(path) is None:
+        raise PrepError(f"--input {path}: expected a file .tmx or .tsv; see --src for others")
+    try:
+        rows = read_pairs(path, languages, counts)
+        for name, same in itertools.groupby(rows, key=lambda row: row[0]):
+            pairs = tuple((source, target) for _, (source, target) in same)
+            if name:
+                yield docs.Document(f"{path.name}/{name}", pairs)
+            for number, block in enumerate(() if name else _blocks(pairs)):
+                yield docs.Document(f"{path.name}//{number}", block)
+    except ReluNmtError as error:
+        raise PrepError(str(error)) from error
+
+
+def languages_of(arguments: argparse.Namespace) -> tuple[str, str]:
+    """Return the source and the target language.
+
+    Raises:
+        PrepError: they are not known.
+    """
+    endings = [path.suffix[1:] for path in (arguments.src, arguments.tgt) if path] or ["", ""]
+    source_lang = arguments.source_lang or endings[0]
+    target_lang = arguments.target_lang or endings[1]
     if not source_lang or not target_lang or source_lang == target_lang:
         raise PrepError(
             f"'{source_lang}' and '{target_lang}' do not name two languages; give files such as "
             "text.de and text.en, or --source-lang and --target-lang"
         )
-    separator = find_separator(sources, targets)
-    documents = group(sources, targets, separator)
+    return source_lang, target_lang
+
+
+def read_documents(
+    arguments: argparse.Namespace, languages: tuple[str, str], counts: Counter[str]
+) -> list[docs.Document]:
+    """Return the documents of all that was given.
+
+    Raises:
+        PrepError: it cannot be read.
+    """
+    if arguments.src:
+        return list(read_files(arguments.src, arguments.tgt, counts))
+    documents = [d for path in arguments.input for d in read_memory(path, languages, counts)]
+    docs.note_repeated_names(documents)
+    return documents
+
+
+def make_corpus(arguments: argparse.Namespace) -> None:
+    """Read, divide and write."""
+    given = arguments.input or [arguments.src, arguments.tgt]
+    if None in given or (arguments.input and (arguments.src or arguments.tgt)):
+        raise PrepError("give --src and --tgt, or --input")
+    languages = languages_of(arguments)
+    counts: Counter[str] = Counter()
+    documents = group(read_documents(arguments, languages, counts))
     pairs = sum(len(document.pairs) for document in documents)
-    one_sided = sum((not s) != (not t) for s, t in zip(sources, targets, strict=True))
     say(f"  {pairs:,} sentence pairs in {len(documents):,} documents")
-    if one_sided:
-        say(f"  {one_sided:,} lines left out: one of their sides is empty")
+    for reason, count in counts.items():
+        say(f"  {count:,} {reason}")
     if pairs < FEWEST_PAIRS:
-        raise PrepError(f"{arguments.src}: {pairs} sentence pairs, expected {FEWEST_PAIRS} or more")
+        raise PrepError(f"{given[0]}: {pairs} sentence pairs, expected {FEWEST_PAIRS} or more")
     corpus = docs.divide(documents, arguments.held_out, arguments.near_copy, arguments.seed)
     empty = [split for split, count in corpus.counts().items() if not count["pairs"]]
     if empty:
@@ -101,11 +189,11 @@ def make_corpus(arguments: argparse.Namespace) -> None:
             f"nothing is left for {' and '.join(empty)}: the text repeats itself too much; give "
             "more text or a higher --near-copy"
         )
-    docs.write_corpus(corpus, arguments.out, (source_lang, target_lang), "blank")
+    docs.write_corpus(corpus, arguments.out, languages, "blank")
     docs.write_report(
         arguments.out,
         {
-            "source": f"{arguments.src} and {arguments.tgt}",
+            "source": " and ".join(map(str, given)),
             "near copies removed": corpus.removed,
             **corpus.counts(),
         },
@@ -120,11 +208,19 @@ def make_parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--src", type=Path, required=True, help="text to translate from")
-    parser.add_argument("--tgt", type=Path, required=True, help="its translation, line by line")
+    parser.add_argument("--src", type=Path, help="text to translate from")
+    parser.add_argument("--tgt", type=Path, help="its translation, line by line")
+    parser.add_argument(
+        "--input",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="files with both sides instead: .tmx or .tsv, also with .gz, .xz, .bz2 or .zst",
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder for the corpus")
-    parser.add_argument("--source-lang", help="its name (the file's ending)")
-    parser.add_argument("--target-lang", help="its name (the file's ending)")
+    parser.add_argument("--source-lang", help="its code, as de (default: the file's ending)")
+    parser.add_argument("--target-lang", help="its code, as de (default: the file's ending)")
     docs.add_division_options(parser, near_copy=0.7)
     return parser
 

@@ -4,7 +4,8 @@ r"""Make a corpus of documents from tables: one sentence pair a line, columns di
     python data_prep/tsv_documents.py --train A.tsv.gz B.tsv --source-lang de --target-lang en \
         --out CORPUS
 
-The first column names the document; its lines stand one after the other. Columns count from 1, or
+The first column names the document; its lines stand one after the other. A name that comes again,
+in another table or in another place, is of another document. Columns count from 1, or
 from the end with -1, so that tables with more columns in between go together. Documents of
 ``--held-out-tables`` become valid and test by turns; without such tables, documents are drawn from
 those of ``--train``. Held-out lines that training has seen, word for word or nearly so, are
@@ -59,6 +60,7 @@ def divide(arguments: argparse.Namespace) -> docs.Corpus:
         return [document for path in paths for document in read_documents(path, columns)]
 
     train = documents(arguments.train)
+    docs.note_repeated_names(train)
     if not arguments.held_out_tables:
         return docs.divide(train, arguments.held_out, arguments.near_copy, arguments.seed)
     held_out = documents(arguments.held_out_tables)

@@ -94,4 +94,4 @@ def extract(archive: Path, folder: Path, wanted: Callable[[str], bool]) -> list[
         raise PrepError(f"{archive}: damaged ({error}); remove it and fetch it again") from error
     if not found:
         raise PrepError(f"{archive}: holds none of the files that are needed; is it another one?")
-    return sorted(found)
+    return sorted(set(found))  # an archive may hold two of one name

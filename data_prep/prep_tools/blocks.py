@@ -12,11 +12,13 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from prep_tools.letters import plain_digits
+
 CODE = "code"
 _HEADING = re.compile(r"h\d")
-# "4.2. ", "4.2 ", "B.1. ", "Chapter 6. ", "Abbildung 14.3. " before a title.
+# "4.2. ", "4.2 ", "B.1. ", "Chapter 6. ", "Abbildung 14.3. ", "अध्याय ६. " before a title.
 _NUMBER = re.compile(
-    r"(?:[^\W\d]+\s)?(?P<long>(?:\d+|[A-Z])(?:[.-]\d+)*)\.\s+|(?P<short>\d+(?:\.\d+)*)\s+"
+    r"(?:[^\W\d][^\s\d]*\s)?(?P<long>(?:\d+|[A-Z])(?:[.-]\d+)*)\.\s+|(?P<short>\d+(?:\.\d+)*)\s+"
 )
 
 
@@ -60,7 +62,7 @@ def without_numbers(source: str, target: str) -> tuple[str, str]:
         >>> without_numbers("Kapitel 6. Wartung", "Chapter 6. Maintenance")
         ('Wartung', 'Maintenance')
     """
-    one, other = _NUMBER.match(source), _NUMBER.match(target)
+    one, other = (_NUMBER.match(plain_digits(title)) for title in (source, target))
     if one and other and one.groups() == other.groups():
         return source[one.end() :], target[other.end() :]
     return source, target

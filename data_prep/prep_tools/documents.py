@@ -4,9 +4,11 @@ import argparse
 import dataclasses
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from prep_tools.command import say
 from prep_tools.near_duplicates import SeenLines
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.io.text_lines import write_lines
@@ -22,7 +24,8 @@ class Document:
     """A document in two languages.
 
     Attributes:
-        name: what tells it from the others; decides whether it is held out.
+        name: decides whether it is held out; documents that share a name are told apart by their
+            order.
         pairs: its sentences in reading order, (source, target).
     """
 
@@ -71,16 +74,17 @@ def without_near_copies(
     """
     if threshold > 1:
         return list(documents), 0
-    seen_sources = SeenLines((s for document in seen for s, _ in document.pairs), threshold)
-    seen_targets = SeenLines((t for document in seen for _, t in document.pairs), threshold)
+    sides = [
+        SeenLines((pair[side] for document in seen for pair in document.pairs), threshold).find(
+            [pair[side] for document in documents for pair in document.pairs]
+        )
+        for side in (0, 1)
+    ]
+    is_seen = map(any, zip(*sides, strict=True))
     kept = []
     removed = 0
     for document in documents:
-        fresh = tuple(
-            (source, target)
-            for source, target in document.pairs
-            if source not in seen_sources and target not in seen_targets
-        )
+        fresh = tuple(pair for pair in document.pairs if not next(is_seen))
         removed += len(document.pairs) - len(fresh)
         if fresh:
             kept.append(Document(document.name, fresh))
@@ -90,7 +94,8 @@ def without_near_copies(
 def divide(documents: Sequence[Document], held_out: int, threshold: float, seed: int = 1) -> Corpus:
     """Hold out whole documents for valid and test, and clean these of what training has seen.
 
-    Which documents are held out depends on their names (and the seed) alone, not on their order.
+    The names (and the seed) decide which documents are held out, not their order. Of documents that
+    share a name each is drawn on its own.
 
     Args:
         documents: all documents.
@@ -100,17 +105,36 @@ def divide(documents: Sequence[Document], held_out: int, threshold: float, seed:
         seed: another seed holds out other documents.
     """
 
-    def lot(document: Document) -> str:
-        return hashlib.sha256(f"{seed}/{document.name}".encode()).hexdigest()
+    def lot(number: int) -> str:
+        return hashlib.sha256(f"{seed}/{names[number]}".encode()).hexdigest()
 
-    number = max(1, min(held_out, len(documents) // 20))
-    drawn = sorted(documents, key=lot)
-    test, valid = drawn[:number], drawn[number : 2 * number]
-    chosen = {document.name for document in (*test, *valid)}
-    train = [document for document in documents if document.name not in chosen]
+    names: list[str] = []
+    places: Counter[str] = Counter()
+    for document in documents:
+        earlier = places[document.name]
+        names.append(f"{document.name}#{earlier}" if earlier else document.name)
+        places[document.name] += 1
+    share = max(1, min(held_out, len(documents) // 20))
+    drawn = sorted(range(len(documents)), key=lot)
+    test, valid = (
+        [documents[n] for n in some] for some in (drawn[:share], drawn[share : 2 * share])
+    )
+    chosen = {*drawn[: 2 * share]}
+    train = [document for number, document in enumerate(documents) if number not in chosen]
     test, removed_test = without_near_copies(test, [*train, *valid], threshold)
     valid, removed_valid = without_near_copies(valid, train, threshold)
     return Corpus(train, valid, test, {"valid": removed_valid, "test": removed_test})
+
+
+def note_repeated_names(documents: Sequence[Document]) -> None:
+    """Say how many names stand in several places; see :func:`divide` for what becomes of them."""
+    names = Counter(document.name for document in documents)
+    repeated = sum(count > 1 for count in names.values())
+    if repeated:
+        say(
+            f"  NOTE: {repeated:,} names of documents stand in several places; each place is taken "
+            "as a document of its own"
+        )
 
 
 def document_lines(documents: Sequence[Document], side: int, separator: str) -> list[str]:
@@ -223,8 +247,8 @@ def add_division_options(parser: argparse.ArgumentParser, near_copy: float) -> N
         "--near-copy",
         type=_overlap,
         default=near_copy,
-        help="share of common word pairs from which a held-out line counts as seen in training "
-        f"and is removed; 1 for word for word (default: {near_copy:g})",
+        help="share of common runs of letters from which a held-out line counts as seen and is "
+        f"removed; 1 for word for word (default: {near_copy:g})",
     )
     parser.add_argument(
         "--seed", type=int, default=1, help="of the choice, and of made text (default: 1)"

@@ -11,10 +11,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from prep_tools.documents import Document
-from prep_tools.near_duplicates import normalize
+from prep_tools.letters import words
 
 GRAM = 8
-"""Words in a row that are compared as one."""
+"""Words in a row that are compared as one, or characters of a script without spaces."""
 SHARE = 0.3
 """Of the grams of the shorter document, how many in one stretch make it a copy. Different
 documents of the published valid set of Europarl share 1.6% at most."""
@@ -29,20 +29,20 @@ GAP = 50
 
 def _words(document: Document) -> tuple[list[str], list[int]]:
     """Return the normalised words of the source side, and the number of each one's pair."""
-    words: list[str] = []
+    found: list[str] = []
     owners: list[int] = []
     for number, (source, _) in enumerate(document.pairs):
-        found = normalize(source).split()
-        words += found
-        owners += [number] * len(found)
-    return words, owners
+        of_pair = words(source)
+        found += of_pair
+        owners += [number] * len(of_pair)
+    return found, owners
 
 
-def _grams(words: Sequence[str]) -> list[int]:
+def _grams(text: Sequence[str]) -> list[int]:
     """Return hashes of the word n-grams in their order; of a shorter text, one of all of it."""
-    if not words:
+    if not text:
         return []
-    return [hash(tuple(words[n : n + GRAM])) for n in range(max(1, len(words) - GRAM + 1))]
+    return [hash(tuple(text[n : n + GRAM])) for n in range(max(1, len(text) - GRAM + 1))]
 
 
 @dataclasses.dataclass
@@ -88,8 +88,8 @@ class HeldOutText:
             For each the number of the held-out document, the first pair that it touches, and the
             pair after the last one.
         """
-        words, owners = _words(document)
-        grams = _grams(words)
+        text, owners = _words(document)
+        grams = _grams(text)
         stretches: dict[int, list[_Stretch]] = {}
         for position, gram in enumerate(grams):
             for holder in self._holders.get(gram, ()):
@@ -107,7 +107,7 @@ class HeldOutText:
             needed = min(shorter, max(FEWEST_GRAMS, min(SHARE * shorter, ENOUGH_GRAMS)))
             for stretch in of_holder:
                 if len(stretch.grams) >= needed:
-                    end = min(stretch.last + GRAM, len(words)) - 1
+                    end = min(stretch.last + GRAM, len(text)) - 1
                     found.append((holder, owners[stretch.first], owners[end] + 1))
         return found
 

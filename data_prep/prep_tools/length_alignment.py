@@ -1,11 +1,15 @@
 """Sentence alignment by length.
 
 Reference: Gale and Church, "A Program for Aligning Sentences in Bilingual Corpora", Computational
-Linguistics 19 (1993), sections 3.1 to 3.3, with its parameters.
+Linguistics 19 (1993), sections 3.1 to 3.3, with its parameters. An ideograph or a syllable is as
+long as several letters.
 """
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate
+
+from prep_tools.letters import width
 
 MEAN_RATIO = 1.0
 VARIANCE_PER_CHARACTER = 6.8
@@ -22,7 +26,7 @@ _IMPOSSIBLE = 1e9
 
 
 def match_cost(source_length: int, target_length: int) -> float:
-    """Return -log of the probability that texts of these lengths, in characters, are translations.
+    """Return -log of the probability that texts of these lengths, in letters, are translations.
 
     The difference of the lengths, standardised, is taken as normally distributed.
     """
@@ -54,8 +58,8 @@ def align(
         [(['Ja.'], ['Yes.']), (['Ein langer Satz über das Wetter.'], ['A long one', 'on rain.'])]
     """
     rows, columns = len(sources), len(targets)
-    source_ends = [0, *_running_sums([len(text) for text in sources])]
-    target_ends = [0, *_running_sums([len(text) for text in targets])]
+    source_ends = [0, *accumulate(map(width, sources))]
+    target_ends = [0, *accumulate(map(width, targets))]
     cost = [[math.inf] * (columns + 1) for _ in range(rows + 1)]
     step: list[list[tuple[int, int]]] = [[(0, 0)] * (columns + 1) for _ in range(rows + 1)]
     cost[0][0] = 0.0
@@ -82,11 +86,3 @@ def align(
         groups.append((sources[row - down : row], targets[column - right : column]))
         row, column = row - down, column - right
     return groups[::-1]
-
-
-def _running_sums(numbers: Sequence[int]) -> list[int]:
-    sums, total = [], 0
-    for number in numbers:
-        total += number
-        sums.append(total)
-    return sums

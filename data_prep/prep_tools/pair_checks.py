@@ -3,44 +3,55 @@
 import re
 from collections import Counter
 
+from prep_tools.letters import SPACELESS, plain_digits, width, words
+
 # Short texts may differ more: "OK" and "In Ordnung".
 LARGEST_RATIO = 2.8
-LEEWAY_CHARACTERS = 12
+LEEWAY_LETTERS = 12
 # Frequent in English, and no words of the other languages that manuals are translated into.
 _ENGLISH_WORDS = (
     "the of and to is that with for this are you be not it by from which used when should "
     "have your if then than they these those there their would can"
 )
 _ENGLISH = frozenset(_ENGLISH_WORDS.split())
-_WORD = re.compile(r"[^\W\d_]+")
-_NUMBER = re.compile(r"\d+(?:[.,\u00a0\u202f]\d+)*")
+_LETTER = re.compile(r"[^\W\d_]")
+_NUMBER = re.compile(r"\d+(?:[.,\u00a0\u202f\u066b\u066c\uff0e]\d+)*")
 _NOT_DIGIT = re.compile(r"\D")
-_OPTION = re.compile(r"(?<![\w-])--[A-Za-z][\w-]*|(?<!\S)-[A-Za-z](?!\w)")
-_IDENTIFIER = re.compile(r"\w+(?=\(\d?\))|[A-Za-z]\w*_\w+")
+# What belongs to a word, except for characters of scripts without spaces: "使用-a和--all".
+_IN_WORD = rf"[^\W{SPACELESS}]"
+_OPTION = re.compile(
+    rf"(?<!{_IN_WORD})(?<!-)--[A-Za-z](?:{_IN_WORD}|-)*"
+    rf"|(?<![^\s{SPACELESS}\uff01-\uff5e])-[A-Za-z](?!{_IN_WORD})"
+)
+_IDENTIFIER = re.compile(rf"{_IN_WORD}+(?=\(\d?\))|[A-Za-z]{_IN_WORD}*_{_IN_WORD}+")
 
 
 def _numbers(text: str) -> Counter[str]:
     """Count the numbers with at least two digits: smaller ones are often written as words."""
-    digits = (_NOT_DIGIT.sub("", match) for match in _NUMBER.findall(text))
+    digits = (_NOT_DIGIT.sub("", match) for match in _NUMBER.findall(plain_digits(text)))
     return Counter(number for number in digits if len(number) > 1)
 
 
 def lengths_differ(source: str, target: str) -> bool:
     """Say whether one text is too long for a translation of the other."""
-    short, long = sorted((len(source), len(target)))
-    return long > LARGEST_RATIO * short + LEEWAY_CHARACTERS
+    short, long = sorted((width(source), width(target)))
+    return long > LARGEST_RATIO * short + LEEWAY_LETTERS
+
+
+def _words_of_letters(text: str) -> list[str]:
+    return " ".join(words(text)).replace("0", " ").split()
 
 
 def _is_untranslated(translation: str, english: str) -> bool:
-    words = _WORD.findall(translation.lower())
-    originals = set(_WORD.findall(english.lower()))
-    if not words:
+    found = _words_of_letters(translation)
+    if not found:
         return False
-    function_words = sum(word in _ENGLISH for word in words)
-    if function_words >= 2 and function_words / len(words) >= 0.12:
+    originals = set(_words_of_letters(english))
+    function_words = sum(word in _ENGLISH for word in found)
+    if function_words >= 2 and function_words / len(found) >= 0.12:
         return True
-    same = sum(word in originals for word in words)
-    return len(words) >= 5 and same / len(words) >= 0.75
+    same = sum(word in originals for word in found)
+    return len(found) >= 5 and same / len(found) >= 0.75
 
 
 def reason_to_drop(translation: str, english: str) -> str | None:
@@ -56,7 +67,7 @@ def reason_to_drop(translation: str, english: str) -> str | None:
     """
     if translation == english:
         return "equal on both sides"
-    if not _WORD.search(translation) or not _WORD.search(english):
+    if not _LETTER.search(translation) or not _LETTER.search(english):
         return "without letters"
     if lengths_differ(translation, english):
         return "lengths differ too much"

@@ -6,6 +6,8 @@ same number of sentences, so a missed boundary costs little and a wrong one is m
 
 import re
 
+from prep_tools.letters import width
+
 _ENGLISH = "e.g i.e etc vs cf mr mrs ms dr prof no fig figs approx resp incl max min sec vol pp al"
 _GERMAN = (
     "z.b d.h u.a o.ä u.ä s.a bzw usw ggf evtl abb nr tab kap std str ca zzgl inkl exkl vgl sog "
@@ -17,10 +19,12 @@ _OTHERS = (
 # A full stop after one of these does not end a sentence (written without the stop, lower-cased).
 ABBREVIATIONS = frozenset(f"{_ENGLISH} {_GERMAN} {_OTHERS}".split())
 
-# A mark, any closing quotes or brackets, white space, and then what may open a sentence.
-_BOUNDARY = re.compile(r"[.!?…]+[\"'”’»“)\]]*(?P<gap>\s+)(?=[\"'“„«»‘¿¡(\[]*(?P<first>\w))")
-# Chinese and Japanese put no space after their full stop.
-_WIDE_BOUNDARY = re.compile(r"[。！？]+[」』”）)]*(?P<gap>\s*)(?=\S)")
+# A mark, any closing quotes or brackets, white space, and then what may open a sentence. The marks
+# of other scripts: Arabic, Urdu, Armenian, Ethiopic.
+_BOUNDARY = re.compile(r"[.!?…؟۔։።፧]+[\"'”’»“)\]]*(?P<gap>\s+)(?=[\"'“„«»‘¿¡(\[]*(?P<first>\w))")
+# Marks after which there need not be a space: Chinese and Japanese, the danda of India, Khmer,
+# Burmese.
+_WIDE_BOUNDARY = re.compile(r"[。！？．｡।॥។៕။]+[\"'”’»」』》）)]*(?P<gap>\s*)(?=[^\s।])")
 _LAST_WORD = re.compile(r"[^\s(\[\"'“„«»‘/]+$")
 
 
@@ -30,13 +34,14 @@ def _ends_abbreviation(before: str) -> bool:
     if match is None:
         return True  # a lone full stop, as in "the . and the , signs"
     word = match.group().lower()
-    # "z. B." arrives as "z" and then "B": single letters never end a sentence here; nor do
-    # ordinals ("am 3. Oktober"), which cannot be told from sentences that end in a number.
-    return word in ABBREVIATIONS or (len(word) == 1 and word.isalpha()) or word.isdigit()
+    # "z. B." arrives as "z" and then "B": single letters never end a sentence here, other than
+    # syllables ("네."); nor do ordinals ("am 3. Oktober"), which cannot be told from sentences that
+    # end in a number.
+    return word in ABBREVIATIONS or (width(word) == 1 and word.isalpha()) or word.isdigit()
 
 
 def split_sentences(text: str) -> list[str]:
-    """Return the sentences of one paragraph; joined by spaces they give the paragraph again.
+    """Return the sentences of one paragraph, without the white space between them.
 
     Args:
         text: one paragraph, white space already reduced to single spaces.

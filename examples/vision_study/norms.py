@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,7 +27,6 @@ from relu_nmt.config import REQUIRED, add_settings, option, read_settings, setti
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.recipes.images import evaluation_sets, write_results
 from relu_nmt.training.checkpoint import read_metadata
-from relu_nmt.vision.batches import ImageBatches
 from relu_nmt.vision.loading import ImageClassifier
 
 
@@ -116,12 +116,11 @@ def pixels_of(classifier: ImageClassifier, data: str, count: int) -> Tensor:
         DataError: there are no images, or they are damaged.
     """
     images = next(iter(evaluation_sets((data,)).values()))
-    batches = ImageBatches(images, classifier.transform, 1)
-    total = batches.begin_epoch(1)
-    count = min(count, total)
+    count = min(count, len(images))
     # Files are sorted by class.
-    spread = [number * total // count for number in range(count)]
-    return torch.cat([batches.load(index).images for index in spread])
+    spread = [number * len(images) // count for number in range(count)]
+    views = [classifier.transform.evaluation(images.read(number)) for number in spread]
+    return torch.from_numpy(np.stack(views))
 
 
 def measured(path: Path, settings: NormSettings) -> list[dict[str, Any]]:

@@ -62,6 +62,15 @@ class PointwiseAttention(Attention):
         self.map = map
         self.capabilities = dataclasses.replace(self.capabilities, non_negative=map.non_negative)
 
+    def weigh(self, scores: Tensor, counts: Tensor) -> Tensor:
+        """Return c(n) h(z) of scores z [B, H, Nq, Nk], which back ends compute in other orders.
+
+        Args:
+            scores: z, before masking.
+            counts: n >= 1, the numbers of visible keys, [B or 1, 1, Nq or 1, 1].
+        """
+        return self.map.value(scores) * self.row_scale(counts)
+
     def row_scale(self, counts: Tensor) -> Tensor:
         """Return c(n) of the numbers n >= 1 of visible keys, float32, of the same shape."""
         raise TypeError(f"{type(self).__name__} must define row_scale")
@@ -88,6 +97,7 @@ class PointwiseAttention(Attention):
             self.map,
             row_scale,
             self.centered,
+            self.weigh,
         )
         backend = choose_backend(self, asked)
         if self.centered and not backend.centers:

@@ -9,8 +9,8 @@ from relu_nmt.attention.pointwise import PointwiseAttention
 from relu_nmt.attention.pointwise_maps import pointwise_maps
 from relu_nmt.config import option, settings
 
-MEAN_SQUARES = {1: 0.5, 2: 1.5}
-"""E ReLU(z)^2p of a standard normal z, by p."""
+MEAN_SQUARES = {1: 1 / 2, 2: 3 / 2}
+"""E ReLU(z)^2p of a standard normal z, by the power p."""
 
 
 @settings(flags=False)
@@ -68,9 +68,15 @@ class ReLUFormerAttention(PointwiseAttention):
         # The logarithm keeps gamma positive.
         self.log_gamma_change = nn.Parameter(torch.zeros(1)) if config.learnable else None
 
+    def weigh(self, scores: Tensor, counts: Tensor) -> Tensor:
+        """Return s_ij = ReLU(z_ij)^p / (gamma sqrt(n_i E ReLU(z)^2p)), Eq. 5-6."""
+        rectified = scores.relu() ** self.config.power
+        return rectified * self.row_scale(counts)
+
     def row_scale(self, counts: Tensor) -> Tensor:
-        """Return 1 / (gamma sqrt(n E ReLU(z)^2p)), of a standard normal z and the power p."""
-        return (counts * MEAN_SQUARES[self.config.power]).rsqrt() / self.config.gamma
+        """Return 1 / (gamma sqrt(n E ReLU(z)^2p)), so that outputs have variance 1 / gamma^2."""
+        variance = counts * MEAN_SQUARES[self.config.power]  # of sum_j ReLU(z_ij)^p v_j
+        return variance.rsqrt() / self.config.gamma
 
     def gain(self) -> Tensor | None:
         """Return what a learnt gamma changes of the scale."""

@@ -36,7 +36,8 @@ class PreprocessConfig(ClusterOptions):
     trainpref: str | None = option(
         None,
         "training text without the ending: corpus/train for train.de, train.en, which may be "
-        "compressed (train.de.gz, .xz, .bz2, .zst). Several with commas become data folders of "
+        "compressed (train.de.gz, .xz, .bz2, .zst); or one file with both sides, a translation "
+        "memory (.tmx) or a table (.tsv). Several with commas become data folders of "
         "their own, DIR/shard0, DIR/shard1..., with the dictionaries and subwords of the first",
         metavar="FP",
     )

@@ -5,9 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from relu_nmt.attention.base import NULL_SUM, Attention, Need, RowStatistics
-from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.base import Attention, Need
 from relu_nmt.attention.records import AttentionRecord, attention_telemetry, record_attention
+from relu_nmt.attention.regulariser import regularizer_terms
 from relu_nmt.attention.spec import AttentionRegularizerConfig
 from relu_nmt.errors import ConfigError
 from relu_nmt.objective import LossOutput, Metric
@@ -85,29 +85,3 @@ class RegularizedObjective(nn.Module):
             output.metrics[f"attention_{name}"] = Metric(value.detach() * count, count)
         penalty = config.attention_norm_weight * norm + config.attention_entropy_weight * entropy
         output.loss = output.loss + penalty * count
-
-
-def regularizer_terms(
-    rows: RowStatistics, visibility: Visibility, margin: float
-) -> tuple[Tensor, Tensor]:
-    """Return the means of |log S| and max(H - margin log n, 0) over samples, heads and real rows.
-
-    Null rows (S <= 1e-6) contribute nothing but stay in the denominator: |log 0| is infinite
-    and has no gradient.
-
-    Args:
-        rows: row statistics [B, H, Nq] of one attention module.
-        visibility: the slot's visibility; its padded query rows are left out.
-        margin: coefficient of log n.
-
-    Reference: ReLUFormer, Eq. 7, read with the bars that its text explains.
-    """
-    assert rows.entropy is not None, "signed weights have no entropy"
-    batch, heads, _ = rows.total.shape
-    real = visibility.real_rows(batch)  # [B, 1, Nq]
-    num_rows = (real.sum() * heads).clamp_min(1)
-    is_null = rows.total <= NULL_SUM
-    log_total = torch.where(is_null, 1.0, rows.total).log().abs()
-    excess = (rows.entropy - margin * visibility.positive_counts.log()).clamp_min(0)
-    excess = excess.masked_fill(is_null, 0.0)
-    return (log_total * real).sum() / num_rows, (excess * real).sum() / num_rows

@@ -1,33 +1,68 @@
 """Classify pictures, and print the likeliest classes of each."""
 
+import itertools
 import json
+import sys
+from typing import Any
 
+from relu_nmt.errors import DataError
 from relu_nmt.recipes.image_settings import ClassifyImagesSettings as Settings
 from relu_nmt.recipes.images import load_classifier
+from relu_nmt.vision.loading import BATCH_SIZE
 
 
-def run(settings: Settings, *, progress: bool = True) -> list[dict[str, float]]:
+class Classified(list[dict[str, float]]):
+    """The probabilities of classes for each picture, empty for one that cannot be read.
+
+    Attributes:
+        errors: what is wrong with the pictures that cannot be read, by their paths.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.errors: dict[str, str] = {}
+
+    @property
+    def exit_code(self) -> int:
+        """2 if pictures cannot be read, otherwise 0."""
+        return 2 if self.errors else 0
+
+
+def run(settings: Settings, *, progress: bool = True) -> Classified:
     """Classify pictures, and return the probabilities of the likeliest classes of each.
+
+    A picture that cannot be read is named on standard error, and the others are classified.
 
     Args:
         settings: the checkpoint, the pictures and what to print.
-        progress: print on standard output.
+        progress: print, on standard output batch by batch, or at the end as JSON.
 
     Raises:
         CheckpointError: the checkpoint is missing or damaged, or cannot work at this image size.
         ConfigError: settings that do not fit the model or the device.
-        DataError: a file is missing or no image.
     """
     options = settings.options
     classifier = load_classifier(settings.path, settings.model, options.image_size)
-    found = classifier.classify(settings.images, options.top_k)
-    if not progress:
-        return found
-    pairs = list(zip(settings.images, found, strict=True))
-    if options.json:
-        values = [{"image": image, "classes": classes} for image, classes in pairs]
+    found, remaining, values = Classified(), iter(settings.images), list[dict[str, Any]]()
+    while chunk := list(itertools.islice(remaining, BATCH_SIZE)):
+        errors: list[DataError] = []
+        results = classifier.classify(chunk, options.top_k, damaged=errors.append)
+        damaged = [image for image, classes in zip(chunk, results, strict=True) if not classes]
+        own = dict(zip(damaged, map(str, errors), strict=False))
+        for image, classes in zip(chunk, results, strict=True):
+            values.append({"image": image, "classes": classes})
+            if image in own:
+                values[-1]["error"] = own[image]
+            elif progress and not options.json:
+                shares = (f"{name} {share:.1%}" for name, share in classes.items())
+                print("\t".join([image, *shares]), flush=True)
+        found += results
+        found.errors |= own
+        if progress and own:
+            print("\n".join(own.values()), file=sys.stderr)
+    if progress and options.json:
         print(json.dumps(values, indent=1, ensure_ascii=False))
-        return found
-    for image, classes in pairs:
-        print("\t".join([image, *(f"{name} {share:.1%}" for name, share in classes.items())]))
+    if progress and len(settings.images) > 1 and found.errors:
+        lost = len(found) - sum(map(bool, found))
+        print(f"{lost:,} of {len(found):,} pictures cannot be read", file=sys.stderr)
     return found

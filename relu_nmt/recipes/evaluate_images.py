@@ -15,6 +15,7 @@ from relu_nmt.io.text_lines import read_lines
 from relu_nmt.recipes.image_settings import EvaluateImagesSettings as Settings
 from relu_nmt.recipes.image_settings import EvaluationOptions
 from relu_nmt.recipes.images import (
+    damaged_images,
     evaluation_sets,
     load_classifier,
     loaded,
@@ -24,6 +25,7 @@ from relu_nmt.recipes.images import (
 from relu_nmt.recipes.output_files import check_writable
 from relu_nmt.vision.batches import ImageBatches
 from relu_nmt.vision.config import shown_sides
+from relu_nmt.vision.image_files import composed
 from relu_nmt.vision.images import ImageSet, some_of, with_classes_of
 from relu_nmt.vision.loading import ImageClassifier
 
@@ -43,6 +45,7 @@ class Accuracy:
         top5: percent whose class is among the five with the highest scores; None if there are no
             more than five.
         seconds: time that it took.
+        damaged: images that could not be decoded and are not counted.
     """
 
     set: str
@@ -52,11 +55,13 @@ class Accuracy:
     top1: float
     top5: float | None
     seconds: float
+    damaged: int = 0
 
     def __str__(self) -> str:
         top5 = "" if self.top5 is None else f", top-5 {self.top5:.2f}"
         size = shown_sides(self.image_size)
-        return f"{self.set}: {self.images:,} images at {size}: top-1 {self.top1:.2f}{top5}"
+        lost = f" ({self.damaged:,} damaged ones left out)" if self.damaged else ""
+        return f"{self.set}: {self.images:,} images at {size}: top-1 {self.top1:.2f}{top5}{lost}"
 
 
 @dataclass(frozen=True)
@@ -104,10 +109,10 @@ class Candidates:
         Raises:
             DataError: the file cannot be read, or names none of the model's classes.
         """
-        number = {name: index for index, name in enumerate(classes)}
+        number = {composed(name): index for index, name in enumerate(classes)}
         if file is None:
             return cls(tuple(classes), torch.arange(len(classes)), (), checkpoint)
-        lines = [line.strip() for line in read_lines(file)]
+        lines = [composed(line.strip()) for line in read_lines(file)]
         whole = {*number, *known}
         found = [line if line in whole else line.split()[0] for line in lines if line]
         # Those that the model has come first, in the order of its outputs that are read.
@@ -173,25 +178,33 @@ def accuracy(
         classifier: the model.
         outputs: int64 [K], which of its outputs to choose among.
         options: how to read the images.
+
+    Raises:
+        DataError: an image is damaged and not to be left out, or all of them are.
     """
     started = time.monotonic()
     transform = classifier.transform.with_eval_ratio(options.eval_crop_ratio)
-    batches = ImageBatches(images, transform, options.batch_size)
+    damaged = damaged_images(options.skip_damaged_images)
+    batches = ImageBatches(images, transform, options.batch_size, damaged=damaged)
     count = min(TOP, len(outputs))
     right = np.zeros(count, dtype=np.int64)  # by the place of the right class, from the best
     for batch in loaded(batches, name, options.num_workers):
         logits = classifier.outputs(batch.images).logits.cpu()
         best = logits[:, outputs].topk(count).indices
         right += (best == batch.labels[:, None]).sum(0).numpy()
-    percent = 100 * right.cumsum() / len(images)
+    whole = len(images) - (len(damaged) if damaged is not None else 0)
+    if not whole:
+        raise DataError(f"{images.store.origin}: {name}: all of its images are damaged")
+    percent = 100 * right.cumsum() / whole
     return Accuracy(
         name,
         str(images.store.origin),
         transform.sides,
-        len(images),
+        whole,
         float(percent[0]),
         float(percent[-1]) if len(outputs) > TOP else None,
         time.monotonic() - started,
+        len(images) - whole,
     )
 
 

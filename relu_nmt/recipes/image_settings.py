@@ -25,6 +25,9 @@ class ReadingOptions(ProgressBarOptions):
 
     batch_size: int = option(EVALUATION_BATCH, "images of a batch", least=1, metavar="N")
     num_workers: int = like(RunConfig, "num_workers", 1)
+    skip_damaged_images: bool = option(
+        False, "go on without images that cannot be decoded; each is named"
+    )
 
 
 @settings
@@ -181,6 +184,7 @@ class ProbeOptions(ProgressBarOptions):
         None, "images of a batch (default: 128; with linear 1,024)", least=1, metavar="N"
     )
     num_workers: int = like(RunConfig, "num_workers", 1)
+    skip_damaged_images: bool = like(ReadingOptions, "skip_damaged_images", False)
     image_size: tuple[int, ...] | None = like(ClassificationOptions, "image_size", None)
     eval_crop_ratio: float = option(
         0.875,

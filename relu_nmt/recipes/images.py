@@ -1,22 +1,27 @@
 """What the recipes that use a trained image classifier have in common."""
 
+import functools
 import json
 import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from relu_nmt.errors import DataError
 from relu_nmt.io.progress_bar import progress_bar
 from relu_nmt.recipes.image_settings import ClassifierOptions
 from relu_nmt.recipes.output_files import write_file
 from relu_nmt.training.batches import load_ahead
 from relu_nmt.training.precision import autocast_dtype
 from relu_nmt.vision.batches import ImageBatch, ImageBatches
-from relu_nmt.vision.images import ImageSet, add_set, open_images
+from relu_nmt.vision.image_tables import PixelArray
+from relu_nmt.vision.images import DamagedImages, ImageSet, add_set, open_images
 from relu_nmt.vision.loading import ImageClassifier
 
 EPOCH = 1
+CHECK_SECONDS = 10.0
 
 
 def load_classifier(
@@ -53,6 +58,42 @@ def say_left_out(sets: Iterable[ImageSet]) -> None:
         print(text, file=sys.stderr)
 
 
+def damaged_images(skip: bool) -> DamagedImages | None:
+    """Return what takes the damaged images and names them on standard error; None to stop there."""
+    return DamagedImages(functools.partial(print, file=sys.stderr)) if skip else None
+
+
+def check_images(
+    sets: Iterable[ImageSet], num_workers: int, seconds: float = CHECK_SECONDS
+) -> list[DataError]:
+    """Decode the images of sets, as many as the time allows, and return what is wrong with them.
+
+    Args:
+        sets: the sets; arrays of pixels among them are left out.
+        num_workers: threads that decode.
+        seconds: after which to stop.
+    """
+    files = [images for images in sets if not isinstance(images.store, PixelArray)]
+    end, found = time.monotonic() + seconds, list[DataError]()
+
+    def problem(images: ImageSet, number: int) -> DataError | None:
+        try:
+            images.read(number)
+        except DataError as error:
+            return error
+        return None
+
+    with progress_bar("check", sum(map(len, files)), "images", only_if_slow=True) as advance:
+        for images in files:
+            read = functools.partial(problem, images)
+            for error in load_ahead(read, range(len(images)), num_workers, pin_memory=False):
+                found += [error] if error is not None else []
+                advance(1)
+                if time.monotonic() > end:
+                    return found
+    return found
+
+
 def loaded(
     batches: ImageBatches, label: str, num_workers: int, epoch: int = EPOCH
 ) -> Iterator[ImageBatch]:
@@ -67,8 +108,9 @@ def loaded(
     numbers = range(batches.begin_epoch(epoch))
     with progress_bar(label, len(batches.images), "images") as advance:
         for batch in load_ahead(batches.load, numbers, num_workers, torch.cuda.is_available()):
-            yield batch
-            advance(len(batch.ids))
+            if batch.num_sentences:
+                yield batch
+            advance(batch.num_sentences)
 
 
 def write_results(path: str, values: Mapping[str, Any]) -> None:

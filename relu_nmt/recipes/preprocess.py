@@ -17,6 +17,7 @@ from typing import Any
 
 import relu_nmt
 from relu_nmt.config import to_dict
+from relu_nmt.corpus.pair_files import describe, pair_format, scan_pairs
 from relu_nmt.corpus.preprocess_config import PreprocessConfig as Settings
 from relu_nmt.corpus.text_steps import SideKey, TextSteps
 from relu_nmt.data.alignments import binarize_alignments
@@ -167,11 +168,17 @@ class _Builder:
 
     def _scan_inputs(self) -> dict[SideKey, TextFile]:
         """Read through all input files: are they there, UTF-8 and parallel?"""
-        paths = {
-            (split, language): find_text(str(Path(f"{prefix}.{language}")))
-            for split, prefix in self.config.splits().items()
-            for language in self.config.languages
-        }
+        config = self.config
+        memories: dict[str, str] = {}
+        paths: dict[SideKey, str] = {}
+        for split, prefix in config.splits().items():
+            files = {la: find_text(str(Path(f"{prefix}.{la}"))) for la in config.languages}
+            if pair_format(prefix) and not any(map(os.path.isfile, files.values())):
+                if not os.path.isfile(prefix):
+                    raise DataError(f"{prefix}: no such file")
+                memories[split] = prefix
+            else:
+                paths |= {(split, language): path for language, path in files.items()}
         for (split, language), path in paths.items():
             if not os.path.isfile(path):
                 flag = f"--{split.rstrip('0123456789')}pref"
@@ -181,18 +188,30 @@ class _Builder:
                 )
         scanned = {}
         distinct = list(dict.fromkeys(paths.values()))
-        total = sum(os.path.getsize(path) for path in distinct)
+        found: dict[SideKey, TextFile] = {}
+        told = []
+        total = sum(os.path.getsize(path) for path in (*distinct, *memories.values()))
         with progress_bar("scan", total) as advance:
             for path, text in ordered_map(scan_text, distinct, self.workers):
                 scanned[path] = text
                 advance(os.path.getsize(path))
-        inputs = {key: scanned[path] for key, path in paths.items()}
+            for split, path in memories.items():
+                sides = scan_pairs(path, config.languages, config.document_separator)
+                found |= {(split, side.language): side for side in sides}
+                told.append(describe(sides[0]))
+                advance(os.path.getsize(path))
+        for line in told:
+            self.say(line)
+        found |= {key: scanned[path] for key, path in paths.items()}
+        inputs = {
+            (split, la): found[split, la] for split in config.splits() for la in config.languages
+        }
         for text in inputs.values():
             if text.num_lines == 0:
                 raise DataError(f"{text.path}: the file is empty")
-        if self.config.document_separator == "none":
-            for split in self.config.splits():
-                texts = [inputs[split, language] for language in self.config.languages]
+        if config.document_separator == "none":
+            for split in config.splits():
+                texts = [inputs[split, language] for language in config.languages]
                 counts = {text.path: text.num_lines for text in texts}
                 check_parallel(counts, "lines")
         return inputs

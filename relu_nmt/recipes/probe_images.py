@@ -14,9 +14,15 @@ from relu_nmt.errors import DataError, TrainingError
 from relu_nmt.io.progress_bar import hidden_progress
 from relu_nmt.recipes.image_settings import EVALUATION_BATCH, JOINED_BLOCKS, ProbeOptions
 from relu_nmt.recipes.image_settings import ProbeImagesSettings as Settings
-from relu_nmt.recipes.images import load_classifier, loaded, say_left_out, write_results
+from relu_nmt.recipes.images import (
+    damaged_images,
+    load_classifier,
+    loaded,
+    say_left_out,
+    write_results,
+)
 from relu_nmt.recipes.output_files import check_writable
-from relu_nmt.vision.batches import ImageBatches, SqueezingTransform
+from relu_nmt.vision.batches import ImageBatches, ImageTransform, SqueezingTransform
 from relu_nmt.vision.images import ImageSet, open_images, with_classes_of
 from relu_nmt.vision.loading import ImageClassifier
 from relu_nmt.vision.probes import (
@@ -159,34 +165,45 @@ def features_of_batch(classifier: ImageClassifier, images: Tensor, kind: str) ->
 
 def features_of(
     classifier: ImageClassifier,
-    batches: ImageBatches,
+    images: ImageSet,
+    transform: ImageTransform,
     label: str,
-    num_workers: int,
-    kind: str = "last",
-) -> tuple[Tensor, Tensor]:
+    options: ProbeOptions,
+) -> tuple[Tensor, Tensor, list[int]]:
     """Return features [N, D], float32, and classes [N] of images, on the classifier's device.
 
     Args:
         classifier: has the model.
-        batches: of the images.
+        images: the images.
+        transform: brings them to the model's size.
         label: what to call them in the progress bar.
-        num_workers: threads that read them.
-        kind: of the features, see :func:`features_of_batch`.
+        options: how to read them, and which features.
+
+    Returns:
+        also the ids of the N images, which may lack damaged ones.
+
+    Raises:
+        DataError: an image is damaged and not to be left out, or all of them are.
     """
-    features, labels = [], []
-    for batch in loaded(batches, label, num_workers):
-        features.append(features_of_batch(classifier, batch.images, kind))
+    size = options.batch_size or (LINEAR_BATCH if options.method == "linear" else EVALUATION_BATCH)
+    damaged = damaged_images(options.skip_damaged_images)
+    features, labels, ids = [], [], list[int]()
+    batches = ImageBatches(images, transform, size, damaged=damaged)
+    for batch in loaded(batches, label, options.num_workers):
+        features.append(features_of_batch(classifier, batch.images, options.features))
         labels.append(batch.labels.to(classifier.device))
-    return torch.cat(features), torch.cat(labels)
+        ids += batch.ids.tolist()
+    if not ids:
+        raise DataError(f"{images.store.origin}: {label}: all of its images are damaged")
+    return torch.cat(features), torch.cat(labels), ids
 
 
 def _knn(
     classifier: ImageClassifier, train: ImageSet, test: ImageSet, options: ProbeOptions
 ) -> list[list[float]]:
     transform = classifier.transform.with_eval_ratio(options.eval_crop_ratio)
-    size = options.batch_size or EVALUATION_BATCH
-    (known, labels), (queries, right) = (
-        features_of(classifier, ImageBatches(images, transform, size), name, options.num_workers)
+    (known, labels, _), (queries, right, _) = (
+        features_of(classifier, images, transform, name, options)
         for name, images in (("train", train), ("test", test))
     )
     scores = neighbour_scores(
@@ -208,14 +225,15 @@ def _ridge(
         classifier.transform.with_eval_ratio(options.eval_crop_ratio).config,
         classifier.transform.sides,
     )
-    size = options.batch_size or EVALUATION_BATCH
-    (known, labels), (queries, right) = (
-        features_of(classifier, ImageBatches(images, transform, size), name, options.num_workers)
+    (known, labels, ids), (queries, right, _) = (
+        features_of(classifier, images, transform, name, options)
         for name, images in (("train", train.subset(used, "train")), ("test", test))
     )
+    row_of = {int(used[number]): row for row, number in enumerate(ids)}
     found = []
     for numbers in chosen:
-        rows = torch.from_numpy(np.searchsorted(used, numbers)).to(known.device)
+        places = [row_of.get(number, -1) for number in numbers.tolist()]
+        rows = torch.tensor([row for row in places if row >= 0], device=known.device)
         scores = ridge_scores(known[rows], labels[rows], queries, num_classes, options.l2)
         found.append(percent_right(scores, right, (1, TOP)))
     return found
@@ -233,7 +251,8 @@ def _linear(
     """
     size = options.batch_size or LINEAR_BATCH
     transform = classifier.transform.with_eval_ratio(options.eval_crop_ratio)
-    batches = ImageBatches(train, transform, size, options.seed)
+    damaged = damaged_images(options.skip_damaged_images)
+    batches = ImageBatches(train, transform, size, options.seed, damaged=damaged)
     torch.manual_seed(options.seed)
     blank = torch.zeros(1, 3, *transform.sides)
     width = features_of_batch(classifier, blank, options.features).size(1)
@@ -255,13 +274,7 @@ def _linear(
             loss.backward()
             optimizer.step()
             done += 1
-    queries, right = features_of(
-        classifier,
-        ImageBatches(test, transform, size),
-        "test",
-        options.num_workers,
-        options.features,
-    )
+    queries, right, _ = features_of(classifier, test, transform, "test", options)
     with torch.no_grad():
         scores = head(queries.clone())
     if not scores.isfinite().all():

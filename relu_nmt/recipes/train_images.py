@@ -1,14 +1,17 @@
 """Train an image classifier on class folders, or go on with its training."""
 
 import dataclasses
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 
 from relu_nmt.config import flag_of, shown, to_dict
 from relu_nmt.config.classes import flat
-from relu_nmt.errors import CheckpointError, ConfigError
+from relu_nmt.errors import CheckpointError, ConfigError, DataError
+from relu_nmt.recipes.images import check_images
 from relu_nmt.recipes.training import Training, run_training
 from relu_nmt.recipes.training_settings import ImageTrainingSettings as Settings
 from relu_nmt.training.batches import TrainingData
@@ -20,7 +23,10 @@ from relu_nmt.vision.base import VisionModel, build_vision_model
 from relu_nmt.vision.batches import ImageBatches, ImageTransform
 from relu_nmt.vision.config import VisionScheduleConfig, VisionTrainerConfig
 from relu_nmt.vision.data_config import RECIPES
+from relu_nmt.vision.image_files import composed
 from relu_nmt.vision.images import (
+    SKIP_FLAG,
+    DamagedImages,
     ImageSet,
     add_set,
     hold_out,
@@ -64,13 +70,14 @@ class ImageTraining(Training):
         transform = ImageTransform(settings.preprocessing, size, augmentation)
         self._say_recipe()
         train_set, valid_sets = self._images()
-        self._check_checkpoint(train_set)
+        damaged = self._damaged([train_set, *valid_sets.values()])
         model = self._model(len(train_set.classes))
         seed = settings.trainer.run.seed
-        train = ImageBatches(train_set, transform, options.batch_size, seed, augmentation)
+        train = ImageBatches(train_set, transform, options.batch_size, seed, augmentation, damaged)
         valid_size = options.batch_size_valid or options.batch_size
         valid = {
-            name: ImageBatches(images, transform, valid_size) for name, images in valid_sets.items()
+            name: ImageBatches(images, transform, valid_size, damaged=damaged)
+            for name, images in valid_sets.items()
         }
         return self.trainer_of(
             ImageObjective(model, options.label_smoothing, settings.regularizer, options.criterion),
@@ -115,6 +122,7 @@ class ImageTraining(Training):
         """
         options, data = self.settings.task, self.settings.data
         train, *others = open_images(data).values()
+        train = self._numbered_as_before(train)
         held = []
         if options.valid_fraction:
             train, held_out = hold_out(train, options.valid_fraction)
@@ -160,21 +168,41 @@ class ImageTraining(Training):
             self.say("; ".join([f"start from the weights of {public}", *notes]))
         return model
 
-    def _check_checkpoint(self, images: ImageSet) -> None:
-        """Compare the checkpoint to go on from with these images; one to start from may differ.
+    def _damaged(self, sets: Sequence[ImageSet]) -> DamagedImages | None:
+        """Return what takes the damaged images if they are left out; some are looked for at once.
+
+        Raises:
+            DataError: images are damaged and not to be left out.
+        """
+        is_first = self.process.is_first
+        damaged = DamagedImages(self.say if is_first else partial(print, file=sys.stderr))
+        run, skips = self.settings.trainer.run, self.settings.task.skip_damaged_images
+        if run.preflight and is_first:
+            errors = check_images(sets, run.num_workers)
+            if errors and not skips:
+                raise DataError(f"{some_of(list(map(str, errors)), '; ')}, or give {SKIP_FLAG}")
+            for error in errors:
+                damaged.add(error)
+        return damaged if skips else None
+
+    def _numbered_as_before(self, images: ImageSet) -> ImageSet:
+        """Return images with the class numbers of the checkpoint to go on from.
 
         Raises:
             CheckpointError: it tells other classes apart, or is of no image classifier.
         """
         path = self.checkpoint_to_continue()
         if path is None:
-            return
+            return images
         classes = classes_of(read_metadata(path), path)
-        if self.goes_on and classes != tuple(images.classes):
+        if not self.goes_on:
+            return images
+        if set(map(composed, classes)) != set(images.classes):
             raise CheckpointError(
                 f"{path}: trained with other classes than those of {self.settings.data}; choose "
                 "another --save-dir for a fresh start"
             )
+        return with_classes_of(images, classes, str(path))
 
 
 def config_for_data(

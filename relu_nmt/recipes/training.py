@@ -20,15 +20,13 @@ from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint import read_metadata
 from relu_nmt.training.checkpoint_manager import CheckpointFolder
 from relu_nmt.training.config import TrainerConfig
-from relu_nmt.training.distributed import ProcessGroup, join_processes
+from relu_nmt.training.distributed import LOST_PEER, ProcessGroup, join_processes
 from relu_nmt.training.log import TrainingLog
 from relu_nmt.training.results import TrainingResult, peak_gpu_bytes
 from relu_nmt.training.state import StartWeights, weights_of
 from relu_nmt.training.trainer import Trainer
 
 SMALLER_SHARE = 3 / 4
-LOST_PEER = "Connection closed by peer"
-"""What gloo says."""
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
 

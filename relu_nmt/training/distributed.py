@@ -24,6 +24,8 @@ from relu_nmt.training.config import ALLOW_UNUSED, FULLY_SHARDED
 from relu_nmt.training.sharding import process_mesh, shard
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
+LOST_PEER = "Connection closed by peer"
+"""The message of gloo where another process has ended."""
 
 
 @dataclass

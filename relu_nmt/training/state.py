@@ -247,12 +247,15 @@ class Components:
         if is_sharded(self.objective) and len(mine) < -(-count // world_size):
             mine.append(0)  # the others need this process's weights; it does not count
         if largest_only:
-            mine = [source.largest()]
+            mine = [source.largest(), *mine]  # the first of them that is not empty
         sums: dict[str, tuple[Tensor, float]] = {}
         with self.evaluating(), self.average.applied(), torch.no_grad():
             pinned = self.process.device.type == "cuda"
-            batches = load_ahead(source.load, mine, self.num_workers, pinned)
+            workers = 0 if largest_only else self.num_workers
+            batches = load_ahead(source.load, mine, workers, pinned)
             for index, batch in enumerate(batches):
+                if batch.num_sentences == 0 and not is_sharded(self.objective):
+                    continue
                 with telling_shape(batch, "validation"):
                     output = self.loss(batch)
                 if not largest_only and rank + index * world_size >= count:
@@ -260,6 +263,8 @@ class Components:
                 metrics = all_metrics(output)
                 # The totals stay on the device, so that a GPU need not wait for each batch.
                 add_metrics(sums, {name: (t.double(), n) for name, (t, n) in metrics.items()})
+                if largest_only:
+                    break
             over_processes: dict[str, tuple[float, float]] = {}
             read = {name: (float(total), count) for name, (total, count) in sums.items()}
             for one in self.process.gather(read):

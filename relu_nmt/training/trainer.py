@@ -14,7 +14,7 @@ from relu_nmt.errors import ConfigError, DataError, TrainingError
 from relu_nmt.training.batches import Batch, Share, TrainingData, load_ahead
 from relu_nmt.training.checkpoint_manager import CheckpointFolder
 from relu_nmt.training.config import TrainerConfig
-from relu_nmt.training.distributed import ProcessGroup, SignalWatch
+from relu_nmt.training.distributed import LOST_PEER, ProcessGroup, SignalWatch
 from relu_nmt.training.log import Meters, TrainingLog
 from relu_nmt.training.preflight import first_not_finite, try_batch
 from relu_nmt.training.results import Stats, TrainingResult, entry
@@ -127,7 +127,7 @@ class Trainer:
         Raises:
             CheckpointError: a checkpoint cannot be read or written.
             ConfigError: a check before the first update fails.
-            DataError: the result cannot be read or written.
+            DataError: data are damaged, or the result cannot be read or written.
             TrainingError: the loss or the gradient is not finite.
         """
         metric, say = self.config.validation.best_checkpoint_metric, self.log.say
@@ -174,9 +174,25 @@ class Trainer:
         except BaseException as error:
             self.result.ended = str(error) or type(error).__name__
             self.result.diverged = isinstance(error, TrainingError)
+            is_saved = self._save_before(error)
             with suppress(DataError):  # the first error is the one to show
                 self._write_result()
+            if is_saved and isinstance(error, DataError):
+                where = f"update {self.state.num_updates:,}, which is saved"
+                raise DataError(f"{error}; the same command goes on from {where}") from error
             raise
+
+    def _save_before(self, error: BaseException) -> bool:
+        """Save the training up to the last update if data are damaged; return whether it was.
+
+        The damage may also have ended another process.
+        """
+        is_for_data = isinstance(error, DataError) or LOST_PEER in str(error)
+        keeps = not self.config.checkpoint.no_save and not is_sharded(self.parts.objective)
+        if not (is_for_data and keeps and self.state.num_updates):
+            return False
+        self._save(end_of_epoch=False, keeps_last=True)
+        return True
 
     def _make_up_for_interruption(self) -> None:
         """Validate and save if that was due after the update that a signal came with."""
@@ -353,7 +369,13 @@ class Trainer:
         )
         score, is_best, is_kept = None, False, False
         if self._validation_is_due(end_of_epoch, save):
-            score = self._validate()
+            try:
+                score = self._validate()
+            except DataError:
+                state.interrupted = True  # going on makes up for it
+                for entries in (self.result.epochs, *self.result.valid.values()):
+                    entries[:] = [e for e in entries if e["num_updates"] != state.num_updates]
+                raise
             metric = self.config.validation.best_checkpoint_metric
             is_best = state.add_score(score, self.config.validation.maximize)
             is_kept = self._process.from_first(self._process.is_first and self._folder.keeps(score))
@@ -422,6 +444,7 @@ class Trainer:
         score: float | None = None,
         is_best: bool = False,
         is_kept: bool = False,
+        keeps_last: bool = False,
     ) -> None:
         """Write a checkpoint; after the end of an epoch the state is that of the next."""
         self._read_launched()
@@ -434,7 +457,7 @@ class Trainer:
             end_of_epoch,
             is_best=is_best,
             kept_score=score if is_kept else None,
-            interrupted=state.interrupted,
+            interrupted=state.interrupted or keeps_last,
         )
         if names and (self._process.is_first or is_sharded(self.parts.objective)):
             start = time.monotonic()

@@ -9,10 +9,11 @@ import torch
 
 from relu_nmt.config.shared import BatchLimits
 from relu_nmt.data.batches import plan_batches
+from relu_nmt.errors import DataError
 from relu_nmt.vision.augmentation import Augmentation
 from relu_nmt.vision.config import PreprocessingConfig
 from relu_nmt.vision.data_config import AugmentationConfig
-from relu_nmt.vision.images import ImageSet
+from relu_nmt.vision.images import SKIP_FLAG, DamagedImages, ImageSet
 from relu_nmt.vision.mixing import ImageBatch, mixed
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 RATIO_LIMITS = (3 / 4, 4 / 3)
 CROP_TRIALS = 10
+MOST_DAMAGED = 50
+"""Images in a row that may be damaged in training."""
 NO_AUGMENTATION = AugmentationConfig()
 Box = tuple[float, float, float, float]
 
@@ -204,6 +207,8 @@ class ImageBatches:
         seed: shuffles and augments anew each epoch; None keeps the order and takes the middle of
             each image (validation).
         augmentation: what happens to whole batches in training: mixing, repeated views.
+        damaged: takes the damaged images. In training the next image that is whole stands for one;
+            in validation the batch lacks it. Without, a damaged image is an error.
     """
 
     def __init__(
@@ -213,12 +218,14 @@ class ImageBatches:
         batch_size: int,
         seed: int | None = None,
         augmentation: AugmentationConfig = NO_AUGMENTATION,
+        damaged: DamagedImages | None = None,
     ) -> None:
         self.images = images
         self._transform = transform
         self._batch_size = batch_size
         self._seed = seed
         self._augmentation = augmentation
+        self._damaged = damaged
         self._epoch = 0
         self._plan: list[np.ndarray] | None = None
 
@@ -265,9 +272,10 @@ class ImageBatches:
             DataError: an image cannot be decoded.
         """
         assert self._plan is not None, "begin_epoch comes first"
-        views = self._plan[index]
-        pixels = np.stack([self._view(int(view)) for view in views])
-        numbers = views % len(self.images)
+        found = [each for view in self._plan[index] if (each := self._view(int(view))) is not None]
+        numbers = np.array([number for number, _ in found], dtype=np.int64)
+        nothing = np.zeros((0, 3, *self._transform.sides), dtype=np.float32)
+        pixels = np.stack([view for _, view in found]) if found else nothing
         batch = ImageBatch(
             torch.from_numpy(numbers),
             torch.from_numpy(pixels),
@@ -280,10 +288,34 @@ class ImageBatches:
         generator = sample_generator(self._seed, self._epoch, index, 0, 1)
         return mixed(batch, config.mixup, config.cutmix, generator)
 
-    def _view(self, view: int) -> np.ndarray:
-        copy, number = divmod(view, len(self.images))
-        image = self.images.read(number)
+    def _read(self, number: int) -> "Image | None":
+        """Return an image, or None if it is damaged and such are left out."""
+        try:
+            return self.images.read(number)
+        except DataError as error:
+            if self._damaged is None:
+                raise DataError(f"{error}, or give {SKIP_FLAG}") from error
+            self._damaged.add(error)
+            return None
+
+    def _view(self, view: int) -> tuple[int, np.ndarray] | None:
+        """Return an image's number and pixels, or None if it is damaged (in validation).
+
+        In training the next image that is whole takes the place of a damaged one.
+
+        Raises:
+            DataError: too many images in a row are damaged.
+        """
+        copy, first = divmod(view, len(self.images))
         if self._seed is None:
-            return self._transform.evaluation(image)
-        generator = sample_generator(self._seed, self._epoch, number, copy)
-        return self._transform.training(image, generator)
+            image = self._read(first)
+            return None if image is None else (first, self._transform.evaluation(image))
+        for number in range(first, first + MOST_DAMAGED):
+            number %= len(self.images)
+            if (image := self._read(number)) is not None:
+                generator = sample_generator(self._seed, self._epoch, number, copy)
+                return number, self._transform.training(image, generator)
+        raise DataError(
+            f"{self.images.store.origin}: {MOST_DAMAGED} images in a row are damaged, from "
+            f"{self.images.paths[first]} on; see the messages above"
+        )

@@ -391,6 +391,11 @@ class ImageTaskOptions:
         "hold out this share of each class of the training images as the first validation set",
         needs=("disable_validation", False),
     )
+    skip_damaged_images: bool = option(
+        False,
+        "go on without images that cannot be decoded, each named; in training the next image "
+        "takes the place of one",
+    )
     batch_size: int = like(BatchSizeOptions, "batch_size", 128, "images of a batch, per process")
     batch_size_valid: int | None = like(BatchingConfig, "batch_size_valid", None)
 

@@ -1,10 +1,15 @@
 """Where images are stored, and reading one of them."""
 
+import functools
+import heapq
 import io
 import os
 import stat
+import unicodedata
+import warnings
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -17,8 +22,14 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 
+UTF8_FLAG, ENCRYPTED_FLAG = 0x800, 0x1
 MOST_BYTES = 1 << 28
 """Of an image file in an archive, where a few bytes may stand for very many."""
+
+
+def _is_in(place: str, folder: str) -> bool:
+    """Say whether a real path is that of a folder, or lies in it."""
+    return os.path.commonpath([place, folder]) == folder
 
 
 class ImageStore(Protocol):
@@ -41,18 +52,69 @@ class ImageStore(Protocol):
         """
 
 
+def is_hidden(path: str) -> bool:
+    """Say whether a path is a hidden file or lies in a hidden folder."""
+    # macOS puts "._1.jpg" beside 1.jpg into zip files, or all of them into __MACOSX; Jupyter
+    # copies into hidden folders.
+    whole = f"/{path}/"
+    return "/." in whole or "/__MACOSX/" in whole
+
+
+def composed(name: str) -> str:
+    """Return a name in Unicode's composed form (NFC); macOS writes decomposed ones."""
+    return unicodedata.normalize("NFC", name)
+
+
+def spelled(name: str) -> str:
+    """Return a name in quotes, with its form and code points if these may not show."""
+    if name.isascii():
+        return f"'{name}'"
+    form = next((f for f in ("NFC", "NFD") if unicodedata.is_normalized(f, name)), "mixed forms")
+    return f"'{name}' ({form}: {name!a})"
+
+
+def composed_names(names: Sequence[str], origin: object) -> tuple[str, ...]:
+    """Return names of classes in Unicode's composed form.
+
+    Args:
+        names: of different classes.
+        origin: the file or folder, for the message.
+
+    Raises:
+        DataError: two of them become equal.
+    """
+    first: dict[str, str] = {}
+    for name in names:
+        if (other := first.setdefault(composed(name), name)) is not name:
+            raise DataError(
+                f"{origin}: the classes {spelled(other)} and {spelled(name)} have one name in two "
+                "Unicode forms; rename one, or move its images to the other"
+            )
+    return tuple(first)
+
+
 class FileTree:
     """The files below a folder, whose links are followed, or in a zip file.
 
+    A link that points upwards is not followed, and of several links to a folder only the first.
+
     Args:
         origin: the folder or zip file. Nothing is ever unpacked to the disk.
+        parts: names of folders that may show files which another part has, too.
+
+    Attributes:
+        not_entered: the folders that :meth:`paths` has left out, and why.
 
     Raises:
-        DataError: it is no zip file, or one of its entries is a link or leads out of it.
+        DataError: it is no zip file, or one of its entries is a link, leads out of it or is
+            encrypted.
     """
 
-    def __init__(self, origin: Path) -> None:
+    def __init__(self, origin: Path, parts: Sequence[str] = ()) -> None:
         self.origin = origin
+        self.not_entered: list[str] = []
+        self._parts = parts
+        self._has_links = False
         self._zip = None
         if origin.is_dir():
             return
@@ -60,40 +122,100 @@ class FileTree:
             self._zip = zipfile.ZipFile(origin)
         except Exception as error:  # the errors of damaged ones are of many kinds
             raise DataError(f"{origin}: cannot be read as a zip file ({error})") from error
-        for entry in self._zip.infolist():
-            self._check(entry)
+        # As when it is unpacked, the last entry of a path counts.
+        self._entries = {self._path_of(entry): entry for entry in self._zip.infolist()}
+        self._entries.pop("./", None)
 
-    def _check(self, entry: zipfile.ZipInfo) -> None:
+    def _path_of(self, entry: zipfile.ZipInfo) -> str:
+        """Return the path of an entry, without ``./`` and ``//``; a folder's ends with ``/``.
+
+        Raises:
+            DataError: it leads out of the archive, or cannot be read.
+        """
         name = entry.filename
-        path = PurePosixPath(name)
-        wrong = not path.parts or path.is_absolute() or ".." in path.parts or "\\" in name
-        if wrong or stat.S_ISLNK(entry.external_attr >> 16):
+        if not entry.flag_bits & UTF8_FLAG:  # the Finder of macOS writes UTF-8 and does not say so
+            with suppress(UnicodeError):
+                name = name.encode("cp437").decode()
+        path, size = PurePosixPath(name), entry.file_size
+        leads_out = path.is_absolute() or ".." in path.parts or "\\" in name
+        if (
+            leads_out
+            or not (path.parts or entry.is_dir())
+            or stat.S_ISLNK(entry.external_attr >> 16)
+        ):
             raise DataError(
                 f"{self.origin}: its entry '{name}' is a link or leads out of it; this is no "
                 "archive of images, or a damaged one"
             )
-        if entry.file_size > MOST_BYTES:
+        if entry.flag_bits & ENCRYPTED_FLAG:
+            raise DataError(f"{self.origin}: its entry '{name}' is encrypted; unpack the archive")
+        if size > MOST_BYTES:
             raise DataError(
-                f"{self.origin}: its entry '{name}' has {entry.file_size:,} bytes, but no image "
-                f"may have more than {MOST_BYTES:,}"
+                f"{self.origin}: its entry '{name}' has {size:,} bytes, but no image may have more "
+                f"than {MOST_BYTES:,}"
             )
+        return f"{path}/" if entry.is_dir() else str(path)
 
     def paths(self) -> Iterator[str]:
         """Give the path of each file in the tree, with ``/`` between its parts, in any order.
 
         Those of folders end with ``/``; a zip file need not have any.
         """
-        if self._zip is not None:
-            yield from self._zip.namelist()
-            return
-        for parent, folders, names in os.walk(self.origin, followlinks=True):
-            relative = Path(parent).relative_to(self.origin)
-            yield from ((relative / name).as_posix() for name in names)
-            yield from ((relative / name).as_posix() + "/" for name in folders)
+        yield from self._entries if self._zip is not None else self._walk()
+
+    def _walk(self) -> Iterator[str]:
+        """Walk through the folder: real folders first, then those behind links, by their paths."""
+        top = os.path.realpath(self.origin)
+        folders, links = [("", top)], list[tuple[str, str]]()
+        entered = set()
+        while folders or links:
+            path, real = folders.pop() if folders else heapq.heappop(links)
+            # Links to a folder in another part, or from a visible folder to a hidden one, count.
+            part = next((name for name in path.split("/")[::-1] if name in self._parts), "")
+            if (part, is_hidden(path), real) in entered:
+                self.not_entered.append(f"{path} (a link to what is there already)")
+                continue
+            entered.add((part, is_hidden(path), real))
+            if path:
+                yield path
+            try:
+                entries = list(os.scandir(self.origin / path))
+            except PermissionError:
+                self.not_entered.append(f"{path} (permission denied)")
+                continue
+            for entry in entries:
+                below = f"{path}{entry.name}"
+                self._has_links |= entry.is_symlink()
+                if not entry.is_dir():
+                    yield below
+                elif not entry.is_symlink():
+                    folders.append((f"{below}/", os.path.join(real, entry.name)))
+                elif any(_is_in(place, os.path.realpath(entry.path)) for place in (real, top)):
+                    self.not_entered.append(f"{below}/ (a link that points upwards)")
+                else:
+                    heapq.heappush(links, (f"{below}/", os.path.realpath(entry.path)))
+
+    def distinct(self, paths: Sequence[str]) -> list[str]:
+        """Return the paths in order, without links to files that are among them already."""
+        if not self._has_links:
+            return list(paths)
+        by_file: dict[str, str] = {}
+        for path in sorted(paths, key=lambda path: (os.path.islink(self.origin / path), path)):
+            by_file.setdefault(os.path.realpath(self.origin / path), path)
+        return sorted(by_file.values())
 
     def read(self, path: str) -> bytes:
-        """Return a file's bytes; called from several threads."""
-        return (self.origin / path).read_bytes() if self._zip is None else self._zip.read(path)
+        """Return a file's bytes; called from several threads.
+
+        Raises:
+            OSError: there is no such file, or it is a pipe or device.
+        """
+        if self._zip is not None:
+            return self._zip.read(self._entries[path])
+        file = self.origin / path
+        if file.exists() and not file.is_file():
+            raise OSError("no regular file")
+        return file.read_bytes()
 
     def image(self, path: str) -> "Image":
         """Decode the image at a path, see :meth:`ImageStore.image`."""
@@ -133,7 +255,10 @@ def decode_image(read: Callable[[], bytes], what: str, upright: bool = True) -> 
     """
     pillow = import_pillow()
     try:
-        with pillow.open(io.BytesIO(read())) as image:
+        data = read()
+        if not data:
+            raise ValueError("the file is empty")
+        with pillow.open(io.BytesIO(data)) as image:
             return to_rgb(image, what, upright)
     except DataError:
         raise
@@ -176,8 +301,9 @@ def to_rgb(image: "Image", what: str, upright: bool = True) -> "Image":
     return pillow.fromarray(((grey + 128) // 257).astype(np.uint8)).convert("RGB")
 
 
+@functools.cache
 def import_pillow() -> ModuleType:
-    """Return Pillow's module ``Image``.
+    """Return Pillow's module ``Image``; its warnings, which name no file, are left out.
 
     Raises:
         MissingExtraError: Pillow is not installed.
@@ -186,4 +312,5 @@ def import_pillow() -> ModuleType:
         from PIL import Image
     except ImportError as error:
         raise MissingExtraError("images need Pillow: pip install 'relu-nmt[vision]'") from error
+    warnings.filterwarnings("ignore", module=r"PIL\.")
     return Image

@@ -14,7 +14,13 @@ from typing import Any
 import numpy as np
 
 from relu_nmt.errors import DataError, MissingExtraError
-from relu_nmt.vision.image_files import ImageStore, decode_image, import_pillow
+from relu_nmt.vision.image_files import (
+    ImageStore,
+    composed,
+    composed_names,
+    decode_image,
+    import_pillow,
+)
 
 ARRAY_SUFFIX = ".npz"
 TABLE_SUFFIX = ".parquet"
@@ -169,6 +175,7 @@ def read_tables(source: Path, parts: Sequence[str]) -> tuple[dict[str, Rows], Se
             f"{source}: parquet files need pyarrow: pip install 'relu-nmt[parquet]'"
         ) from error
     files = sorted(source.glob(f"*{TABLE_SUFFIX}")) if source.is_dir() else [source]
+    files = sorted({file.resolve(): file for file in files[::-1]}.values())  # without second links
     by_part: dict[str, list[Path]] = {}
     for file in files:
         [start, *_] = re.split(r"\W|_", file.name)
@@ -255,8 +262,9 @@ def numbered(
         names: of the numbered classes; without, they are called by their numbers.
 
     Raises:
-        DataError: a label is neither a number nor a name, or has no name.
+        DataError: a label is neither a number nor a name, or has no name; or two numbers have one.
     """
+    names = composed_names(names, source)
     together = np.concatenate([own.labels for own in rows.values()])
     if together.dtype.kind in "iu":
         used = np.unique(together)
@@ -268,10 +276,11 @@ def numbered(
     else:
         if not all(isinstance(label, str) for label in together):
             raise DataError(f"{source}: labels must be whole numbers or names of classes")
-        known = np.array(sorted(set(together.tolist())))
+        known = np.array(sorted(set(map(composed, together))))
         classes = tuple(known.tolist())
     if len(classes) < 2:
         raise DataError(f"{source}: only {len(classes)} class; two or more are needed")
     for part, own in rows.items():
-        labels = np.searchsorted(known, own.labels.astype(known.dtype)).astype(np.int64)
-        yield part, Rows(own.store, labels), classes
+        labels = own.labels if known.dtype.kind in "iu" else [composed(name) for name in own.labels]
+        numbers = np.searchsorted(known, np.asarray(labels, known.dtype)).astype(np.int64)
+        yield part, Rows(own.store, numbers), classes

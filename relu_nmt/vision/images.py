@@ -1,7 +1,7 @@
 """Images and their classes, in class folders, a zip file, a NumPy archive or a parquet table."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from relu_nmt.errors import DataError
-from relu_nmt.vision.image_files import FileTree, ImageStore, import_pillow
+from relu_nmt.vision.image_files import (
+    FileTree,
+    ImageStore,
+    composed,
+    composed_names,
+    import_pillow,
+    is_hidden,
+    spelled,
+)
 from relu_nmt.vision.image_tables import (
     ARRAY_SUFFIX,
     is_table,
@@ -26,6 +34,7 @@ IMAGE_SUFFIXES = (
     *(".webp", ".ppm", ".pgm", ".tif", ".tiff"),
 )
 MOST_SHOWN = 5
+SKIP_FLAG = "--skip-damaged-images"
 TRAIN_FOLDER = "train"
 VALID_FOLDERS = ("val", "valid", "validation", "test")
 
@@ -42,6 +51,7 @@ class ImageSet:
         classes: names of the classes.
         num_ignored: files that are no images by their names, or hidden.
         empty: folders beside those of the classes that hold no images.
+        not_entered: folders that were not looked into, and why.
     """
 
     store: ImageStore
@@ -51,6 +61,7 @@ class ImageSet:
     classes: Sequence[str]
     num_ignored: int = 0
     empty: Sequence[str] = ()
+    not_entered: Sequence[str] = ()
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -81,7 +92,12 @@ class ImageSet:
         if self.num_ignored:
             found.append(
                 f"{self.store.origin}: {self.name}: {self.num_ignored:,} other files are left out: "
-                "no image by their names, hidden, or not in a class folder"
+                "no image by their names, hidden, links to others, or not in a class folder"
+            )
+        if self.not_entered:
+            found.append(
+                f"NOTE: {self.store.origin}: {self.name}: not looked into: "
+                f"{some_of(self.not_entered)}"
             )
         if self.empty:
             found.append(
@@ -124,7 +140,7 @@ def open_images(path: str | os.PathLike[str]) -> dict[str, ImageSet]:
         raise DataError(f"{source}: no such folder or file of images")
     if source.suffix == ARRAY_SUFFIX or is_table(source):
         return _tables(source)
-    tree = FileTree(source)
+    tree = FileTree(source, (TRAIN_FOLDER, *VALID_FOLDERS))
     paths = sorted(tree.paths())
     images = [path for path in paths if _is_image(path)]
     root = _folder_of_classes(images, "")
@@ -135,14 +151,7 @@ def open_images(path: str | os.PathLike[str]) -> dict[str, ImageSet]:
 
 
 def _is_image(path: str) -> bool:
-    return os.path.splitext(path)[1].lower() in IMAGE_SUFFIXES and not _is_hidden(path)
-
-
-def _is_hidden(path: str) -> bool:
-    # macOS puts "._1.jpg" beside 1.jpg into zip files, or all of them into __MACOSX; Jupyter
-    # copies into hidden folders.
-    whole = f"/{path}/"
-    return "/." in whole or "/__MACOSX/" in whole
+    return os.path.splitext(path)[1].lower() in IMAGE_SUFFIXES and not is_hidden(path)
 
 
 def _below(paths: Sequence[str], prefix: str) -> list[str]:
@@ -203,14 +212,16 @@ def _image_set(
         prefix: of the folder that holds the class folders, or one around them.
 
     Raises:
-        DataError: there are fewer than two classes.
+        DataError: there are fewer than two classes, or two differ only by their Unicode form.
     """
     num_files = sum(path.startswith(prefix) and not path.endswith("/") for path in paths)
     prefix = _folder_of_classes(images, prefix)
-    by_class: dict[str, list[str]] = {}
-    for path in _below(images, prefix):
-        by_class.setdefault(path.partition("/")[0], []).append(prefix + path)
-    folders = _tops([path for path in _below(paths, prefix) if not _is_hidden(path)])
+    by_folder: dict[str, list[str]] = {}
+    for path in tree.distinct([prefix + path for path in _below(images, prefix)]):
+        by_folder.setdefault(path[len(prefix) :].partition("/")[0], []).append(path)
+    names = composed_names(list(by_folder), f"{tree.origin}: {name}")
+    by_class = dict(zip(names, by_folder.values(), strict=True))
+    folders = _tops([path for path in _below(paths, prefix) if not is_hidden(path)])
     classes = tuple(sorted(by_class))
     if len(classes) < 2:
         found = f"only the class '{classes[0]}'" if classes else "no class"
@@ -221,8 +232,10 @@ def _image_set(
     of_classes = [path for label in classes for path in by_class[label]]
     counts = [len(by_class[label]) for label in classes]
     labels = np.repeat(np.arange(len(classes), dtype=np.int64), counts)
-    empty = tuple(sorted(folders - by_class.keys()))
-    return ImageSet(tree, name, of_classes, labels, classes, num_files - len(of_classes), empty)
+    empty = tuple(sorted(folders - by_folder.keys()))
+    not_entered = [text for text in tree.not_entered if text.startswith(prefix)]
+    num_ignored = num_files - len(of_classes)
+    return ImageSet(tree, name, of_classes, labels, classes, num_ignored, empty, tuple(not_entered))
 
 
 def with_classes_of(images: ImageSet, classes: Sequence[str], origin: str) -> ImageSet:
@@ -230,18 +243,19 @@ def with_classes_of(images: ImageSet, classes: Sequence[str], origin: str) -> Im
 
     Args:
         images: to validate or test on.
-        classes: names of the classes, among which those of the images are.
+        classes: names of the classes, in any Unicode form, among which those of the images are.
         origin: who names them, for the message.
 
     Raises:
         DataError: a class is not among them.
     """
-    number = {label: index for index, label in enumerate(classes)}
+    number = {composed(label): index for index, label in enumerate(classes)}
+    number |= {label: index for index, label in enumerate(classes)}
     for label in images.classes:
         if label not in number:
             raise DataError(
-                f"{images.store.origin}: the class '{label}' of {images.name} is not among the "
-                f"{len(number)} classes of {origin}"
+                f"{images.store.origin}: the class {spelled(label)} of {images.name} is not among "
+                f"the {len(classes)} classes of {origin}"
             )
     own_to_theirs = np.array([number[label] for label in images.classes], dtype=np.int64)
     labels = own_to_theirs[images.labels]
@@ -273,7 +287,7 @@ def hold_out(images: ImageSet, fraction: float) -> tuple[ImageSet, ImageSet]:
         held.append(generator.permutation(numbers)[:count])
     chosen = np.sort(np.concatenate(held))
     rest = np.setdiff1d(np.arange(len(images)), chosen, assume_unique=True)
-    held_out = replace(images.subset(chosen, "valid"), num_ignored=0, empty=())
+    held_out = replace(images.subset(chosen, "valid"), num_ignored=0, empty=(), not_entered=())
     return images.subset(rest, images.name), held_out
 
 
@@ -286,7 +300,28 @@ def add_set(sets: Mapping[str, ImageSet], images: ImageSet) -> dict[str, ImageSe
     return {**sets, name: replace(images, name=name)}
 
 
-def some_of(names: Sequence[str]) -> str:
+class DamagedImages:
+    """The damaged images that ``--skip-damaged-images`` leaves out, each told once.
+
+    Args:
+        say: prints a remark.
+    """
+
+    def __init__(self, say: Callable[[str], object]) -> None:
+        self._say = say
+        self._found: set[str] = set()
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def add(self, error: DataError) -> None:
+        """Take in what is wrong with an image; may be called from several threads."""
+        if str(error) not in self._found:
+            self._found.add(str(error))
+            self._say(f"NOTE: {error}; left out ({len(self):,} so far, {SKIP_FLAG})")
+
+
+def some_of(names: Sequence[str], between: str = ", ") -> str:
     """Return names for a message, not more than fit into a line."""
     more = f" and {len(names) - MOST_SHOWN:,} more" if len(names) > MOST_SHOWN else ""
-    return f"{', '.join(names[:MOST_SHOWN])}{more}"
+    return f"{between.join(names[:MOST_SHOWN])}{more}"

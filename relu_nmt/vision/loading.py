@@ -2,7 +2,7 @@
 
 import itertools
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from relu_nmt.attention.backends import set_attention_backend
 from relu_nmt.config import from_dict, to_dict
-from relu_nmt.errors import CheckpointError, ConfigError
+from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, load_weights
 from relu_nmt.vision.base import (
     VisionModel,
@@ -22,7 +22,7 @@ from relu_nmt.vision.base import (
 )
 from relu_nmt.vision.batches import ImageTransform
 from relu_nmt.vision.config import CROSS_ENTROPY, PreprocessingConfig, VisionTransformerConfig
-from relu_nmt.vision.image_files import read_image, to_rgb
+from relu_nmt.vision.image_files import composed, read_image, to_rgb
 from relu_nmt.vision.swin import fit_position_biases
 from relu_nmt.vision.vision_transformer import VisionTransformer
 
@@ -75,7 +75,7 @@ def start_weights(
     """
     own, start, notes = model.state_dict(), dict(checkpoint.model_tensors), []
     others = checkpoint.metadata["task"]["classes"]
-    if list(classes) != others:
+    if [composed(name) for name in classes] != [composed(name) for name in others]:
         start |= {name: own[name] for name in own if name.startswith("head.")}
         notes.append(f"the head for {len(classes):,} other classes starts anew")
     config = from_dict(VisionTransformerConfig, checkpoint.metadata["model_config"])
@@ -177,6 +177,7 @@ class ImageClassifier:
         images: Iterable["Image | str | os.PathLike[str]"],
         top_k: int | None = None,
         batch_size: int = BATCH_SIZE,
+        damaged: Callable[[DataError], object] | None = None,
     ) -> list[dict[str, float]]:
         """Return the probabilities of classes for each picture, the likeliest class first.
 
@@ -184,6 +185,8 @@ class ImageClassifier:
             images: files, or pictures of Pillow.
             top_k: only so many classes; all by default.
             batch_size: pictures to read and classify at once.
+            damaged: takes the error of each picture that cannot be read, whose result is then
+                empty. Without, the first one is raised.
 
         Raises:
             DataError: a file is missing or no image, or an image has pixels of 32 bits.
@@ -191,14 +194,36 @@ class ImageClassifier:
         """
         remaining, results = iter(images), []
         while chunk := list(itertools.islice(remaining, batch_size)):
-            views = [self.transform.evaluation(_opened(image)) for image in chunk]
-            logits = self.outputs(torch.from_numpy(np.stack(views))).logits
-            shares = logits.softmax(1) if self.criterion == CROSS_ENTROPY else logits.sigmoid()
-            best = shares.topk(min(top_k or len(self.classes), len(self.classes)))
-            for values, numbers in zip(best.values.tolist(), best.indices.tolist(), strict=True):
-                names = [self.classes[number] for number in numbers]
-                results.append(dict(zip(names, values, strict=True)))
+            views: list[np.ndarray | None] = [self._view(image, damaged) for image in chunk]
+            found = iter(self._likeliest([view for view in views if view is not None], top_k))
+            results += [{} if view is None else next(found) for view in views]
         return results
+
+    def _view(
+        self,
+        image: "Image | str | os.PathLike[str]",
+        damaged: Callable[[DataError], object] | None,
+    ) -> np.ndarray | None:
+        """Return the pixels of a picture; None if it cannot be read and ``damaged`` takes that."""
+        try:
+            return self.transform.evaluation(_opened(image))
+        except DataError as error:
+            if damaged is None:
+                raise
+            damaged(error)
+            return None
+
+    def _likeliest(self, views: Sequence[np.ndarray], top_k: int | None) -> list[dict[str, float]]:
+        """Return the probabilities of the likeliest classes of each view."""
+        if not views:
+            return []
+        logits = self.outputs(torch.from_numpy(np.stack(views))).logits
+        shares = logits.softmax(1) if self.criterion == CROSS_ENTROPY else logits.sigmoid()
+        best = shares.topk(min(top_k or len(self.classes), len(self.classes)))
+        return [
+            {self.classes[number]: value for number, value in zip(*pair, strict=True)}
+            for pair in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        ]
 
     @torch.inference_mode()
     def outputs(self, images: Tensor, blocks: Collection[int] = ()) -> VisionOutput:

@@ -26,6 +26,28 @@ VARIANTS = [
 ]
 """Options that change what a mechanism can do; tested beside the defaults of everything."""
 
+FORMS = [
+    "cosformer:horizon=70",
+    "entmax:alpha=1.3",
+    "linformer:length=70,rank=3",
+    "nystromformer:landmarks=3",
+    "nystromformer:landmarks=3,kernel=polynomial,scale=none",
+    "performer:features=6",
+    *(f"pointwise:h={h},alpha={alpha}" for h in ("relu", "relu2", "relu6") for alpha in (0, 1.25)),
+    *(f"pointwise:h={h},alpha=0.5" for h in ("identity", "sigmoid", "softplus")),
+    *(f"polynomial:power={power}" for power in (1, 4, 5, 6)),
+    *(f"polynomial:scale={scale}" for scale in ("none", "fixed,length=196", "dynamic")),
+    "polynomial:scale=dynamic,length=196,per_head=true",
+    "reluformer:gamma=0.35",
+    "reluformer:gamma=0.35,power=2",
+    "reluformer:gamma=2,learnable=true",
+    "soft:stride=3",
+    "xca:kernel=polynomial,scale=dynamic",
+    "xca:kernel=polynomial,scale=none,unit_norm=false",
+    "xca:kernel=polynomial,scale=dynamic,count=channels",
+]
+"""Further options, which are compared with their formula only."""
+
 SHORT_ONLY = {
     "soft:stride=2,normalized=true,conv=3": "inverting 2048 landmarks takes minutes",
     "nystromformer:landmarks=2,kernel=polynomial": "its true outputs exceed float16's 65504: the"

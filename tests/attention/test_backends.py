@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from relu_nmt.attention import naive
 from relu_nmt.attention.backends import blocks, blockwise, reference, rows
 from relu_nmt.attention.backends.reference import PointwiseProblem
 from relu_nmt.attention.base import Need
@@ -32,7 +33,12 @@ def make_problem(map, qkv, *, causal=False, lengths=None, need=STATISTICS, dropo
     visibility = Visibility(q.size(2), k.size(2), key_mask=mask, causal=causal)
     scale = visibility.counts.double().clamp_min(1).rsqrt()
     some = make_bias(visibility, heads=q.size(1)) if bias else None
-    return PointwiseProblem(None, q, k, v, visibility, some, dropout, need, map, scale)
+
+    def weigh(scores, counts):
+        return map.value(scores) * counts.rsqrt()
+
+    asked = None, q, k, v, visibility, some, dropout, need
+    return PointwiseProblem(*asked, map, scale, weigh=weigh)
 
 
 def results(backend, problem):
@@ -93,8 +99,9 @@ def test_a_map_from_outside_the_package(monkeypatch):
     compare(make_problem(pointwise_maps.get("squareplus"), leaves(2, 9, 9), lengths=[5, 9]))
     attend = make_attention("pointwise:h=squareplus,qk_norm=false,alpha=0")
     q, k, v = random_qkv(1, 3, 4)
-    z = q @ k.transpose(-1, -2) / 2
-    expected = (z + (z**2 + 4).sqrt()) / 2 @ v
+    seen = torch.ones(3, 4, dtype=torch.bool)
+    h = pointwise_maps.get("squareplus").value
+    expected = naive.pointwise_attention(q, k, v, seen, h, alpha=0)
     torch.testing.assert_close(attend(q, k, v, Visibility(3, 4)).values, expected)
     assert attend.capabilities.non_negative
 

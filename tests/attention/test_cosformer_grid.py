@@ -3,8 +3,6 @@
 The variants there cannot hold it, as without a grid, so also in causal use, it is an error.
 """
 
-import math
-
 import pytest
 import torch
 
@@ -14,6 +12,7 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.vision.config import VisionTransformerConfig
 from relu_nmt.vision.vision_transformer import VisionTransformer
 from tests.attention.helpers import make_attention, random_qkv
+from tests.attention.oracle import assert_is_formula, formula
 
 NAME = "cosformer:grid=true"
 ROWS, COLUMNS = GRID = (2, 3)
@@ -29,22 +28,6 @@ def masked(others):
     return Visibility(count, count, key_mask=mask, query_mask=mask, grid=GRID)
 
 
-def by_definition(q, k, visibility):
-    """The weights relu(q) relu(k) cos cos, divided by their sums; a token before the patches
-    stands in the middle of the image."""
-    rows, columns = visibility.grid
-    others = visibility.num_keys - rows * columns
-    places = [((rows - 1) / 2, (columns - 1) / 2)] * others
-    places += [(y, x) for y in range(rows) for x in range(columns)]
-    y, x = torch.tensor(places, dtype=torch.float64).T
-    cosines = (math.pi / 2 * (y[:, None] - y) / rows).cos()
-    cosines = cosines * (math.pi / 2 * (x[:, None] - x) / columns).cos()
-    weights = q.relu() @ k.relu().transpose(-1, -2) * cosines
-    if visibility.key_mask is not None:
-        weights = weights * visibility.key_mask[:, None, None]
-    return weights / weights.sum(-1, keepdim=True).clamp_min(1e-6)
-
-
 @some_with_class_token
 @pytest.mark.parametrize("need", [Need(), ALL], ids=["values", "all"])
 def test_it_is_the_formula_whatever_hidden_tokens_hold(others, need):
@@ -53,20 +36,11 @@ def test_it_is_the_formula_whatever_hidden_tokens_hold(others, need):
     hidden = ~visibility.key_mask[:, None, :, None]
     for x in (q, k, v):
         x.masked_fill_(hidden, 1e4).requires_grad_()
-    output = make_attention(NAME)(q, k, v, visibility, need=need)
-    weights = by_definition(q, k, visibility)
-    expected = weights @ v
-    # Padded queries have values, which nobody reads.
-    real = ~hidden
-    torch.testing.assert_close(output.values * real, expected * real, rtol=1e-9, atol=1e-12)
-    ours, theirs = (
-        torch.autograd.grad((x * real).square().sum(), (q, k, v)) for x in (output.values, expected)
-    )
-    for one, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-10)
-        assert one[:2].any() and not one.masked_select(hidden).any()
-    if need is ALL:
-        torch.testing.assert_close(output.weights * real, weights * real, rtol=1e-9, atol=1e-12)
+    attend = make_attention(NAME)
+    values = attend(q, k, v, visibility, need=need).values * ~hidden
+    for gradient in torch.autograd.grad(values.square().sum(), (q, k, v)):
+        assert gradient[:2].any() and not gradient.masked_select(hidden).any()
+    assert_is_formula(attend, q, k, v, visibility, need)
 
 
 def test_a_token_that_sees_nothing_gets_zero():
@@ -100,7 +74,8 @@ def test_statistics_are_those_of_the_weights(others):
     q, k, v = random_qkv(2, count, count, seed=4)
     q[0, 0, 1] = -1.0  # so that a row has no weights
     rows = make_attention(NAME)(q, k, v, visibility, need=ALL).rows
-    weights = by_definition(q, k, visibility)
+    units = torch.eye(count, dtype=torch.float64).expand(2, 2, -1, -1)
+    weights = formula(make_attention(NAME), q, k, units, visibility)
     total = weights.sum(-1)
     shares = weights / total[..., None].clamp_min(1e-300)
     found = {name: getattr(rows, name).double() for name in vars(rows)}
@@ -122,7 +97,8 @@ def test_half_precision_is_close_at_2001_tokens(dtype, need):
     assert values.dtype == dtype
     gradients = torch.autograd.grad(values.float().square().mean(), (q, k, v))
     assert all(gradient.isfinite().all() for gradient in gradients)
-    expected = by_definition(q.double(), k.double(), visibility) @ v.double()
+    exact = (x.double() for x in (q, k, v))
+    expected = formula(make_attention(NAME, heads=1, dim=8), *exact, visibility)
     assert (values.double() - expected).norm() < 0.01 * expected.norm()
 
 

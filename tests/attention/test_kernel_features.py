@@ -1,4 +1,4 @@
-"""Attention by feature maps: linear, efficient, cosFormer and Performer against loops."""
+"""Attention by feature maps: linear, efficient, cosFormer and Performer."""
 
 import math
 
@@ -14,72 +14,6 @@ from relu_nmt.modules.multihead import SelfAttention
 from tests.attention.helpers import HOLED, make_attention, random_qkv
 
 WEIGHTS = Need(weights=True)
-
-
-def expected_rows(kernel, count, visible):
-    """Return the rows kernel(i, j) / sum_j kernel(i, j) over j < visible(i)."""
-    rows = []
-    for i in range(count):
-        row = [kernel(i, j) if j < visible(i) else 0.0 for j in range(count)]
-        rows.append([x / sum(row) for x in row])
-    return torch.tensor(rows, dtype=torch.float64)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_linear_is_the_printed_formula(causal):
-    attend = make_attention("linear", "decoder")
-    q, k, v = random_qkv(1, 5, 5)
-    output = attend(q, k, v, Visibility(5, 5, causal=causal), need=WEIGHTS)
-
-    def f(x):
-        return [value + 1 if value > 0 else math.exp(value) for value in x.tolist()]
-
-    for h in range(2):
-        for i in range(5):
-            products = [
-                sum(a * b for a, b in zip(f(q[0, h, i]), f(k[0, h, j]), strict=True))
-                for j in range(i + 1 if causal else 5)
-            ]
-            expected = [x / (sum(products) + 1e-6) for x in products] + [0.0] * (5 - len(products))
-            assert output.weights[0, h, i].tolist() == pytest.approx(expected, rel=1e-12)
-            value = torch.tensor(expected, dtype=torch.float64) @ v[0, h]
-            torch.testing.assert_close(output.values[0, h, i], value)
-
-
-def test_efficient_is_the_printed_formula_and_its_rows_sum_to_one():
-    attend = make_attention("efficient")
-    q, k, v = random_qkv(1, 5, 5)
-    mask = torch.tensor([[True] * 4 + [False]])
-    output = attend(q, k, v, Visibility(5, 5, key_mask=mask), need=WEIGHTS)
-    for h in range(2):
-        for i in range(5):
-            over_channels = q[0, h, i].exp() / q[0, h, i].exp().sum()
-            for j in range(5):
-                over_tokens = k[0, h, j].exp() / k[0, h, :4].exp().sum(0)
-                expected = float(over_channels @ over_tokens) if j < 4 else 0.0
-                assert output.weights[0, h, i, j].item() == pytest.approx(expected, rel=1e-12)
-    torch.testing.assert_close(output.weights.sum(-1), torch.ones(1, 2, 5, dtype=torch.float64))
-    with pytest.raises(ConfigError, match="no causal form, since it normalises"):
-        make_attention("efficient", "decoder")
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_cosformer_features_give_the_cosine_weights(causal):
-    attend = make_attention("cosformer:horizon=9", "decoder")
-    q, k, v = (x.abs() for x in random_qkv(1, 6, 6))  # so that no row is zero
-    mask = None if causal else torch.tensor([[True] * 5 + [False]])
-    visibility = Visibility(6, 6, key_mask=mask, causal=causal)
-    weights = attend(q, k, v, visibility, need=WEIGHTS).weights
-    longest = 9 if causal else 5
-    for h in range(2):
-        expected = expected_rows(
-            lambda i, j, h=h: (
-                float(q[0, h, i] @ k[0, h, j]) * math.cos(math.pi * (i - j) / (2 * longest))
-            ),
-            6,
-            lambda i: i + 1 if causal else 5,
-        )
-        torch.testing.assert_close(weights[0, h, :5], expected[:5], rtol=1e-10, atol=1e-14)
 
 
 @pytest.mark.parametrize("mask", HOLED)
@@ -132,33 +66,6 @@ def test_cosformer_beyond_its_horizon_names_the_option():
     for queries in (1, 5):
         with pytest.raises(ConfigError, match=r"5 tokens.*horizon=4; train .* horizon=5"):
             attend(q[:, :, :queries], k, v, Visibility(queries, 5, causal=True))
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_performer_is_its_formula_with_the_stabiliser_of_the_keys_seen(causal):
-    attend = make_attention("performer:features=6", "decoder")
-    q, k, v = random_qkv(1, 5, 5)
-    weights = attend(q, k, v, Visibility(5, 5, causal=causal), need=WEIGHTS).weights
-    w = attend.directions
-
-    def products(x):
-        x = x / 4**0.25
-        return [float(row @ x) for row in w], float(x @ x) / 2
-
-    for h in range(2):
-        tops = [max(products(k[0, h, j])[0]) for j in range(5)]
-
-        def kernel(i, j, h=h, tops=tops):
-            (own, own_half), (other, other_half) = products(q[0, h, i]), products(k[0, h, j])
-            seen = max(tops[: i + 1] if causal else tops)
-            return sum(
-                (math.exp(a - own_half - max(own)) + 1e-4)
-                * (math.exp(b - other_half - seen) + 1e-4)
-                for a, b in zip(own, other, strict=True)
-            )
-
-        expected = expected_rows(kernel, 5, lambda i: i + 1 if causal else 5)
-        torch.testing.assert_close(weights[0, h], expected, rtol=1e-9, atol=1e-14)
 
 
 def test_performer_estimates_softmax_without_bias_and_its_error_falls_with_the_root():

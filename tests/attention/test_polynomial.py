@@ -1,4 +1,4 @@
-"""Polynomial attention: element-wise powers, their scales and the rates of the theory."""
+"""Polynomial attention: its scales and the rates of the theory."""
 
 import math
 
@@ -15,32 +15,6 @@ from relu_nmt.optim.optimizers import build_optimizer
 from tests.attention.helpers import fitted_slope, make_attention, random_qkv
 
 ALL = Need(statistics=True, telemetry=True, weights=True)
-SCALES = {
-    "scale=none": lambda n: 1.0,
-    "scale=fixed": lambda n: n**-0.5,
-    "scale=fixed,length=196": lambda n: 1 / 14,
-    "scale=dynamic": lambda n: n**-0.5,
-    "scale=dynamic,length=196": lambda n: 1 / 14,
-    "scale=dynamic,per_head=true": lambda n: n**-0.5,
-}
-
-
-@pytest.mark.parametrize("power", [1, 2, 3, 4, 5, 6])
-@pytest.mark.parametrize("scale", SCALES)
-def test_weights_are_the_formula(power, scale):
-    attend = make_attention(f"polynomial:power={power},{scale}", "decoder")
-    q, k, v = random_qkv(2, 4, 4)
-    mask = torch.arange(4) < torch.tensor([[3], [4]])
-    output = attend(q, k, v, Visibility(4, 4, key_mask=mask, causal=True), need=ALL)
-    for b, length in enumerate((3, 4)):
-        for i in range(4):
-            n = min(i + 1, length)
-            c = SCALES[scale](n)
-            expected = [c * (float(q[b, 1, i] @ k[b, 1, j]) / 2) ** power for j in range(n)]
-            row = output.weights[b, 1, i].tolist()
-            assert row == pytest.approx(expected + [0.0] * (4 - n), rel=1e-6)
-            value = sum(a * v[b, 1, j] for j, a in enumerate(expected))
-            torch.testing.assert_close(output.values[b, 1, i], value, rtol=1e-6, atol=1e-9)
 
 
 def test_default_is_the_cube_with_fixed_scale():

@@ -6,12 +6,15 @@ import pytest
 import torch
 
 from relu_nmt.attention import attentions
+from relu_nmt.attention.backends import blocks, rows
 from relu_nmt.attention.base import Need, build_attention
 from relu_nmt.attention.masks import TreeVisibility, Visibility
 from relu_nmt.attention.spec import AttentionSpec
 from relu_nmt.errors import ConfigError
 from tests.attention.helpers import (
+    FORMS,
     SHORT_ONLY,
+    VARIANTS,
     can,
     everything,
     make_attention,
@@ -19,8 +22,9 @@ from tests.attention.helpers import (
     random_qkv,
     with_length,
 )
+from tests.attention.oracle import assert_is_formula
 
-LENGTHS = [1, 2, 63, 64, 65]
+LENGTHS = [1, 2, 9, 65]
 HEAD = {"heads": 1, "dim": 8}
 
 
@@ -29,19 +33,28 @@ def prefix_mask(lengths, width):
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-@pytest.mark.parametrize("causal", [False, True])
-def test_fast_path_agrees_with_explicit_weights(name, length, causal):
-    if not can(name, "weights") or (causal and not can(name, "causal")):
-        return
-    attend = make_attention(name, "decoder" if causal else "encoder")
-    q, k, v = (x.requires_grad_() for x in random_qkv(2, length, length))
-    visibility = Visibility(length, length, causal=causal)
-    fast, slow = attend(q, k, v, visibility), attend(q, k, v, visibility, need=everything(name))
-    torch.testing.assert_close(fast.values, slow.values, rtol=1e-10, atol=1e-12)
-    torch.testing.assert_close(slow.weights @ v, slow.values, rtol=1e-10, atol=1e-12)
-    grads = [torch.autograd.grad(o.values.square().sum(), (q, k, v)) for o in (fast, slow)]
-    for ours, theirs in zip(*grads, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-10)
+@pytest.mark.parametrize("spec", [*attentions.names(), *VARIANTS, *FORMS])
+def test_every_back_end_gives_values_weights_and_gradients_of_the_formula(
+    spec, length, monkeypatch
+):
+    monkeypatch.setattr(blocks, "CPU_BLOCK_BYTES", 1 << 10)
+    monkeypatch.setattr(blocks, "CPU_LEAST_ROWS", 32)
+    monkeypatch.setattr(rows, "BLOCK_WEIGHTS", 64)
+    monkeypatch.setattr(rows, "LEAST_ROWS", 8)
+    for causal in (False, True)[: 1 + can(spec, "causal")]:
+        attend = make_attention(spec, "decoder" if causal else "encoder")
+        for parameter in attend.parameters():
+            parameter.data.add_(torch.linspace(-0.2, 0.3, parameter.numel()).view_as(parameter))
+        mask = prefix_mask([max(1, length - 3), length], length)
+        masked = Visibility(length, length, key_mask=mask, query_mask=mask, causal=causal)
+        for visibility in (masked, Visibility(length, length, causal=causal)):
+            for backend in ("reference", "blockwise"):
+                if backend == "blockwise" and backend not in attend.backends:
+                    continue
+                attend.backend = backend
+                weights = backend == "reference" and can(spec, "weights")
+                for need in (Need(), Need(statistics=True, weights=weights)):
+                    assert_is_formula(attend, *random_qkv(2, length, length), visibility, need)
 
 
 @pytest.mark.parametrize("asked", [False, True])

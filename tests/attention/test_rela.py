@@ -1,17 +1,13 @@
-"""ReLA against its formula; its norm and gate on the joined heads."""
-
-import math
+"""The norm and gate of ReLA on the joined heads."""
 
 import pytest
 import torch
 
-from relu_nmt.attention.base import Need
+from relu_nmt.attention import naive
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.multihead import SelfAttention
 from tests.attention.helpers import make_attention, random_qkv
-
-ALL = Need(statistics=True, telemetry=True, weights=True)
 
 
 def randomized(spec):
@@ -22,36 +18,12 @@ def randomized(spec):
     return attend
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_weights_are_rectified_scores_without_any_scale(causal):
-    attend = make_attention("rela")
-    q, k, v = random_qkv(1, 5, 5)
-    weights = attend(q, k, v, Visibility(5, 5, causal=causal), need=ALL).weights
-    for i in range(5):
-        expected = [
-            max(float(q[0, 1, i] @ k[0, 1, j]) / 2, 0) if j <= i or not causal else 0.0
-            for j in range(5)
-        ]
-        assert weights[0, 1, i].tolist() == pytest.approx(expected, rel=1e-12)
-
-
 @pytest.mark.parametrize("gated", ["false", "true"])
 def test_norm_spans_the_heads(gated):
     attend = randomized(f"rela:gated={gated}")
     (joined,) = random_qkv(2, 3, 1, heads=1, dim=8)[:1]
-    joined = joined[:, 0]  # [2, 3, 8]
-    output = attend.finish(joined, joined)
-    for b in range(2):
-        for i in range(3):
-            o = joined[b, i].tolist()
-            root = math.sqrt(sum(x * x for x in o) / 8 + 1e-6)
-            expected = [g * x / root for g, x in zip(attend.norm_gain.tolist(), o, strict=True)]
-            if gated == "true":
-                w = attend.gate_weight.tolist()
-                expected = [
-                    y / (1 + math.exp(-a * x)) for y, a, x in zip(expected, w, o, strict=True)
-                ]
-            assert output[b, i].tolist() == pytest.approx(expected, rel=1e-10)
+    expected = naive.rela_norm(joined[:, 0], attend.norm_gain, attend.gate_weight)
+    torch.testing.assert_close(attend.finish(joined[:, 0], joined[:, 0]), expected)
 
 
 def test_parameters_and_initial_gain():

@@ -1,4 +1,4 @@
-"""n^-alpha h(z) for the seven maps: formula, moments, scale laws, qk-layernorm and gate."""
+"""n^-alpha h(z) for the seven maps: moments, scale laws, qk-layernorm and gate."""
 
 import math
 
@@ -16,15 +16,6 @@ from tests.attention.helpers import fitted_slope, make_attention, random_qkv
 
 ALL = Need(statistics=True, telemetry=True, weights=True)
 
-PLAIN = {
-    "relu": lambda z: max(z, 0),
-    "relu2": lambda z: max(z, 0) ** 2,
-    "gelu": lambda z: z * (1 + math.erf(z / math.sqrt(2))) / 2,
-    "softplus": lambda z: math.log1p(math.exp(z)),
-    "identity": lambda z: z,
-    "relu6": lambda z: min(max(z, 0), 6),
-    "sigmoid": lambda z: 1 / (1 + math.exp(-z)),
-}
 MOMENTS = {
     "relu": (0.3989, 0.5),
     "relu2": (0.5, 1.5),
@@ -36,22 +27,7 @@ MOMENTS = {
 }
 
 
-@pytest.mark.parametrize("h", sorted(PLAIN))
-@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.25])
-def test_weights_are_the_formula(h, alpha):
-    attend = make_attention(f"pointwise:h={h},alpha={alpha}", "decoder")
-    q, k, v = random_qkv(2, 4, 4)
-    q = q * 5  # beyond relu6's bound, too
-    mask = torch.arange(4) < torch.tensor([[3], [4]])
-    weights = attend(q, k, v, Visibility(4, 4, key_mask=mask, causal=True), need=ALL).weights
-    for b, length in enumerate((3, 4)):
-        for i in range(4):
-            n = min(i + 1, length)
-            expected = [PLAIN[h](float(q[b, 1, i] @ k[b, 1, j]) / 2) / n**alpha for j in range(n)]
-            assert weights[b, 1, i].tolist() == pytest.approx(expected + [0.0] * (4 - n), rel=1e-9)
-
-
-@pytest.mark.parametrize("h", sorted(PLAIN))
+@pytest.mark.parametrize("h", sorted(MOMENTS))
 def test_moments_of_normal_scores(h):
     z = torch.linspace(-12, 12, 200_001, dtype=torch.float64)
     density = (-0.5 * z * z).exp() / math.sqrt(2 * math.pi)
@@ -158,7 +134,7 @@ def test_bfloat16_autocast_keeps_queries_and_values_of_one_dtype():
     assert [x.dtype for x in seen] == [torch.bfloat16] * 3
 
 
-@pytest.mark.parametrize("h", sorted(PLAIN))
+@pytest.mark.parametrize("h", sorted(MOMENTS))
 def test_only_maps_that_are_never_negative_can_be_regularised(h):
     attend = make_attention(f"pointwise:h={h}")
     assert attend.capabilities.non_negative == (h not in ("gelu", "identity"))

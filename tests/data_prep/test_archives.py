@@ -43,6 +43,15 @@ def test_zip_and_gzip(tmp_path):
     assert extract(tmp_path / "two.txt.gz", tmp_path / "out", is_text)[0].read_text() == "2"
 
 
+def test_a_file_that_an_archive_holds_twice_counts_once(tmp_path):
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for name in ("a.txt", "./a.txt"):
+            entry = tarfile.TarInfo(name)
+            entry.size = 4
+            tar.addfile(entry, io.BytesIO(b"text"))
+    assert extract(tmp_path / "a.tar", tmp_path / "out", bool) == [tmp_path / "out/a.txt"]
+
+
 def test_files_that_are_there_are_left_as_they_are(tmp_path):
     archive = make_tar(tmp_path / "x.tgz", {"a.txt": b"new"})
     (tmp_path / "a.txt").write_text("old")

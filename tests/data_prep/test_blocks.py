@@ -102,3 +102,8 @@ def test_what_is_read_of_a_mallard_page():
         ("p", "Step."),
     ]
     assert [block.kind for block in found].count("code") == 3
+
+
+def test_numbers_of_titles_in_other_scripts():
+    assert without_numbers("अध्याय ६. रखरखाव", "Chapter 6. Maintenance") == ("रखरखाव", "Maintenance")
+    assert without_numbers("अध्याय ६. रखरखाव", "Chapter 7. X") == ("अध्याय ६. रखरखाव", "Chapter 7. X")

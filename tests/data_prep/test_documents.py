@@ -41,6 +41,15 @@ def test_at_most_a_twentieth_is_held_out_in_each_set():
     assert (len(corpus.train), len(corpus.valid), len(corpus.test)) == (36, 2, 2)
 
 
+def test_documents_that_share_a_name_are_all_kept():
+    made = made_documents(120)
+    documents = [docs.Document(f"page{n % 5}", document.pairs) for n, document in enumerate(made)]
+    corpus = docs.divide(documents, held_out=4, threshold=0.7)
+    parts = [d for part in (corpus.train, corpus.valid, corpus.test) for d in part]
+    assert sorted(d.pairs for d in parts) == sorted(d.pairs for d in documents)
+    assert (len(corpus.valid), len(corpus.test)) == (4, 4)
+
+
 def test_near_copies_on_either_side_leave_the_held_out_sets():
     train = [docs.Document("t", (("ein altes Haus steht hier", "an old house stands here"),))]
     held_out = [

@@ -100,6 +100,19 @@ def test_short_documents_are_compared_as_a_whole():
     assert not held_out.find(document("t", ["Thank you.", "Good bye.", *sentences("a", 3)]))
 
 
+def test_documents_in_a_script_without_spaces():
+    held_out = ["他昨天在图书馆借了三本关于历史的书。", "然后他坐火车回家，路上看完了第一本。"]
+    other = ["我们下星期要去北京参加会议，", "会后还想去看看长城和故宫博物院。"]
+
+    def pairs(lines):
+        return tuple((line, "x") for line in lines)
+
+    train = Document("t", pairs([*other, "".join(held_out), *other]))
+    kept, counts = without_held_out([train], [Document("h", pairs(held_out))], fewest=1)
+    assert [document.pairs for document in kept] == [pairs(other), pairs(other)]
+    assert counts["held-out documents found"] == 1
+
+
 def test_documents_without_words():
     empty = document("t", ["...", "--"])
     assert not HeldOutText([empty]).find(empty)

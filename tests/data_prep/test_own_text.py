@@ -1,4 +1,6 @@
+import gzip
 import json
+import random
 
 import own_text
 import pytest
@@ -93,3 +95,100 @@ def test_names_of_the_languages(tmp_path, capsys):
     assert "do not name two languages" in capsys.readouterr().err
     assert run(tmp_path, "--source-lang", "sv", "--target-lang", "fi", endings=("a", "b")) == 0
     assert (tmp_path / "out/train.sv").is_file() and (tmp_path / "out/test.fi").is_file()
+
+
+def memory(documents, property_type="x-document"):
+    """A TMX of documents of pairs, German and English."""
+    units = "".join(
+        f'<tu><prop type="{property_type}">{name}</prop>'
+        f'<tuv xml:lang="de-DE"><seg>{one}</seg></tuv>'
+        f'<tuv xml:lang="EN_US"><seg>{other}</seg></tuv></tu>'
+        for name, pairs in documents.items()
+        for one, other in pairs
+    )
+    return f'<tmx version="1.4"><header srclang="de-DE"/><body>{units}</body></tmx>'
+
+
+def in_documents(pairs, size):
+    return {f"d{n}": pairs[n : n + size] for n in range(0, len(pairs), size)}
+
+
+def run_input(folder, *paths):
+    flags = ["--source-lang", "de", "--target-lang", "en", "--out", str(folder / "out")]
+    flags += ["--input", *map(str, paths)]
+    return run_script(own_text.make_parser(), own_text.make_corpus, flags)
+
+
+def test_memories_and_tables(tmp_path):
+    pairs = made_pairs(600)
+    (tmp_path / "a.tmx").write_text(memory(in_documents(pairs[:300], 10)), "utf-8")
+    rows = [f"d{n // 10}\t{n % 10}\t{s}\t{t}\n" for n, (s, t) in enumerate(pairs[300:500])]
+    (tmp_path / "b.tsv.gz").write_bytes(gzip.compress("".join(rows).encode()))
+    plain = "".join(f"{s}\t{t}\n" for s, t in pairs[500:])
+    (tmp_path / "c.tsv").write_text(plain, "utf-8")
+    assert run_input(tmp_path, *(tmp_path / name for name in ("a.tmx", "b.tsv.gz", "c.tsv"))) == 0
+    # 30 and 20 documents, and 100 lines in blocks of 25.
+    assert sum(documents for documents, _ in counts(tmp_path).values()) == 54
+    found = [
+        pair
+        for split in ("train", "valid", "test")
+        for pair in zip(
+            *((tmp_path / f"out/{split}.{la}").read_text().splitlines() for la in ("de", "en")),
+            strict=True,
+        )
+        if pair != ("", "")
+    ]
+    assert sorted(found) == sorted(pairs)
+
+
+def test_a_memory_without_documents_is_divided_into_blocks(tmp_path, capsys):
+    unit = "<tu><tuv lang='de'><seg>x</seg></tuv></tu></body>"
+    text = memory({"": made_pairs(1000)}, "note").replace("</body>", unit)
+    (tmp_path / "a.tmx").write_text(text, "utf-8")
+    assert run_input(tmp_path, tmp_path / "a.tmx") == 0
+    assert counts(tmp_path) == {"train": (36, 900), "valid": (2, 50), "test": (2, 50)}
+    assert "1 pairs left out, as a side is missing or empty" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.tmx", "<tmx><body>", "a.tmx:1: damaged or cut short"),
+        ("a.tsv", "a\tb\tc\n", "a.tsv:1: 3 columns"),
+        ("a.txt", "a", "a.txt: expected a file .tmx or .tsv"),
+    ],
+)
+def test_memories_that_cannot_be_read(tmp_path, capsys, name, text, message):
+    (tmp_path / name).write_text(text, "utf-8")
+    assert run_input(tmp_path, tmp_path / name) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert message in line
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "flags", [[], ["--src", "a.de"], ["--src", "a", "--tgt", "b", "--input", "c"]]
+)
+def test_what_to_read_must_be_clear(tmp_path, capsys, flags):
+    flags = [*flags, "--out", str(tmp_path / "out")]
+    assert run_script(own_text.make_parser(), own_text.make_corpus, flags) == 2
+    assert "give --src and --tgt, or --input" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("language", ["zh", "th", "ja"])
+def test_near_copies_of_lines_without_spaces_leave_the_held_out_sets(tmp_path, language):
+    letters = {"zh": "天地人山水火木金土日月", "th": "กขคงจฉชซญดต", "ja": "あいうえおかきくけこさ"}
+    lots = random.Random(3)
+
+    def line():
+        return "".join(lots.choice(letters[language]) for _ in range(24))
+
+    lines = [line() for _ in range(500)]
+    copies = [f"{text[:12]}{lots.choice('一二三')}，{text[13:]}。" for text in lines]
+    every = list(zip(lines + copies, (f"x{word(n)} y{word(n)}" for n in range(1000)), strict=True))
+    write_text(tmp_path, every, (language, "en"))
+    assert run(tmp_path, endings=(language, "en")) == 2  # every line has its copy in training
+    other = [(line(), f"v{word(n)} w{word(n)}") for n in range(500)]
+    write_text(tmp_path, every[:500] + other, (language, "en"))
+    assert run(tmp_path, endings=(language, "en")) == 0
+    assert counts(tmp_path) == {"train": (36, 900), "valid": (2, 50), "test": (2, 50)}

@@ -75,6 +75,30 @@ def test_without_them_documents_are_drawn(tmp_path):
     assert counts(tmp_path) == {"train": (36, 180), "valid": (2, 10), "test": (2, 10)}
 
 
+def test_documents_of_three_tables_that_share_names_are_all_kept(tmp_path):
+    tables = []
+    for kind in "abc":
+        (tmp_path / kind).mkdir()
+        tables.append(tmp_path / kind / "table.tsv")
+        tables[-1].write_text(table(100, kind), "utf-8")
+    assert run(tmp_path, "--train", *tables, "--near-copy", "2") == 0
+    found = counts(tmp_path)
+    assert found == {"train": (270, 1350), "valid": (15, 75), "test": (15, 75)}
+    lines = [line for split in found for line in read(tmp_path, f"{split}.de") if line]
+    made = [row.split("\t")[2] for kind in "abc" for row in table(100, kind).splitlines()]
+    assert sorted(lines) == sorted(made)
+
+
+def test_a_name_in_several_places_is_told(tmp_path, capsys):
+    rows = table(50, "a").splitlines(keepends=True)
+    again = [row.replace("\tx", "\tz").replace("\tq", "\tv") for row in rows[:10]]
+    (tmp_path / "a.tsv").write_text("\ufeff" + "".join([*rows, *again]), "utf-8")
+    assert run(tmp_path, "--train", tmp_path / "a.tsv", "--near-copy", "2") == 0
+    assert "NOTE: 2 names of documents stand in several places" in capsys.readouterr().out
+    assert sum(pairs for _, pairs in counts(tmp_path).values()) == 260
+    assert sum(documents for documents, _ in counts(tmp_path).values()) == 52
+
+
 @pytest.mark.parametrize(
     ("lines", "message"),
     [("a\tb\tc\n", "a.tsv, line 1: 3 columns, expected 4"), ("", "nothing is left for train")],

@@ -13,6 +13,7 @@ import json
 import lzma
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ import numpy as np
 from relu_nmt.config.classes import merged
 from relu_nmt.config.command_line import read_settings_file
 from relu_nmt.conversion.marian import MarianModel
+from relu_nmt.corpus.pair_files import read_pairs
 from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.groups import read_documents
@@ -213,6 +215,17 @@ def _zstd(text: bytes) -> bytes:
     return zstandard.compress(text)
 
 
+def _read_pairs(path: Path) -> None:
+    list(read_pairs(path, ("de", "en"), Counter()))
+
+
+MEMORY = """<?xml version="1.0" encoding="{}"?>
+<!DOCTYPE tmx SYSTEM "tmx14.dtd">
+<tmx version="1.4"><header srclang="de-DE"/><body><tu><prop type="x-document">a.docx</prop>
+<tuv xml:lang="de-DE"><seg>Größe <bpt i="1">&lt;b&gt;</bpt>M&nbsp;<ept i="1"/></seg></tuv>
+<tuv lang="EN_US"><seg>size<ph type="lb"/> M &#8364; <![CDATA[<b>]]></seg></tuv></tu>
+</body></tmx>"""
+TABLE = 'document\tsegment\tde\ten\na\t1\t"Größe\tsize\n\nb\t1\tBoot\tboat\n'
 TEXT = b"ein Boot\r\nzwei\rdrei\n"
 COMPRESSED = {".gz": gzip.compress, ".xz": lzma.compress, ".bz2": bz2.compress, ".zst": _zstd}
 CHECKPOINTS = ("averaged", "documents", "ema", "vit-class")
@@ -246,6 +259,10 @@ READERS = {
     "contrasts": Reader(
         "contrasts.jsonl", lambda: [json.dumps(CONTRAST).encode() + b"\n"], read_contrasts
     ),
+    "TMX": Reader(
+        "memory.tmx", lambda: [MEMORY.format(c).encode(c) for c in ("utf-8", "utf-16")], _read_pairs
+    ),
+    "table of pairs": Reader("table.tsv", lambda: [TABLE.encode()], _read_pairs),
     "image zip": Reader("images.zip", _old("images.zip"), _read_images),
     "image arrays": Reader("images.npz", _arrays, _read_images),
     "image table": Reader("images.parquet", _table, _read_images),

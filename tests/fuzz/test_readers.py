@@ -75,7 +75,9 @@ def test_any_bytes(reader, path, content):
 
 @fresh(50)
 @given(text=st.text(max_size=60))
-@pytest.mark.parametrize("name", ["dictionary", "BPE codes", "YAML settings", "contrasts"])
+@pytest.mark.parametrize(
+    "name", ["dictionary", "BPE codes", "YAML settings", "contrasts", "TMX", "table of pairs"]
+)
 def test_any_text(tmp_path, name, text):
     read_or_refuse(READERS[name], tmp_path / READERS[name].file, text.encode("utf-8", "replace"))
 

@@ -7,9 +7,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from relu_nmt.cli import vision_train
+from relu_nmt.errors import DataError
 from relu_nmt.recipes import train_images, training
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.training.sharding import own_part
+from relu_nmt.vision.batches import ImageBatches
 from tests.ranks import run_ranks
 from tests.unit.vision.made_images import make_squares
 
@@ -99,3 +101,25 @@ def test_sharding_changes_no_weight(squares, tmp_path, family):
     assert whole.keys() == sharded.keys()
     for name, tensor in whole.items():
         torch.testing.assert_close(sharded[name], tensor, rtol=1e-3, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_damaged_data_in_any_process_lose_no_progress(squares, tmp_path, rank):
+    load = ImageBatches.load
+
+    def failing(batches, index):
+        if batches._epoch == 2 and batches._seed is not None:
+            raise DataError("cat/1.jpg: damaged")
+        return load(batches, index)
+
+    def work(process):
+        training.join_processes = lambda cpu: process
+        if process.rank == rank:
+            ImageBatches.load = failing
+        folder = tmp_path / "run"
+        words = [str(squares), *f"{QUICK} {SHAPES['vit']} --save-dir {folder}".split()]
+        raise SystemExit(vision_train.main([*words, "--save-interval=9"]))
+
+    run_ranks(work, 2, tmp_path / "errors")
+    stored = load_checkpoint(tmp_path / "run/checkpoint_last.safetensors").metadata
+    assert stored["training_state"]["num_updates"] == 3

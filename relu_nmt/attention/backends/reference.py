@@ -1,6 +1,6 @@
 """Pointwise attention by the definition, and the statistics of rows of any weights."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -11,6 +11,7 @@ from relu_nmt.attention.base import NULL_SUM, AttentionProblem, Need, RowStatist
 from relu_nmt.attention.bias import biased
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.pointwise_maps import PointwiseMap
+from relu_nmt.attention.regulariser import entropy
 from relu_nmt.dropout import dropout
 from relu_nmt.errors import ConfigError
 
@@ -66,23 +67,17 @@ def row_statistics(
 ) -> RowStatistics:
     """Return the statistics of each row of the weights times ``row_scale``.
 
-    The entropy is computed as log S - (1/S) sum_j w_j log w_j, which does not change when a row
-    is scaled; so the scale enters the sum only and the weights need not be multiplied by it.
+    The entropy does not change when a row is scaled, so the scale enters the sum only.
 
     Args:
         sums: of the weights before scaling.
         visibility: which keys each query may see.
         row_scale: [B or 1, H or 1, Nq or 1], factor of each row.
-
-    Reference: ReLUFormer (appendix on the regularisation loss, Eq. 7), entropy in nats.
     """
     total = sums.total * row_scale
     statistics = RowStatistics(total, None)
     if sums.weighted_logs is not None:
-        is_null = total <= NULL_SUM
-        safe_total = sums.total.masked_fill(is_null, 1.0)
-        entropy = safe_total.log() - sums.weighted_logs / safe_total
-        statistics.entropy = entropy.masked_fill(is_null, 0.0)
+        statistics.entropy = entropy(sums.total, sums.weighted_logs, total <= NULL_SUM)
     if sums.nonzero is not None and sums.largest is not None:
         with torch.no_grad():
             statistics.zero_fraction = 1 - sums.nonzero / visibility.positive_counts
@@ -103,11 +98,13 @@ class PointwiseProblem(AttentionProblem):
         row_scale: c, [B or 1, 1, Nq or 1] float32, no gradient.
         centered: z loses its row's mean over the visible keys, before the bias. Only a back end
             that ``centers`` has to do so: for the others q and k are changed beforehand.
+        weigh: returns c(n) h(z) of z and n, for callers that ask for the weights.
     """
 
     map: PointwiseMap
     row_scale: Tensor
     centered: bool = False
+    weigh: Callable[[Tensor, Tensor], Tensor] | None = None
 
 
 @dataclass(slots=True)
@@ -143,7 +140,10 @@ def pointwise(problem: PointwiseProblem) -> PointwiseResult:
         values = (dropout(weights, problem.dropout).to(v.dtype) @ v * scale).to(v.dtype)
     scaled = None
     if need.weights:
-        scaled = weights.to(torch.promote_types(weights.dtype, torch.float32)) * scale
+        assert problem.weigh is not None, "the attention gives it"
+        scaled = problem.weigh(scores, problem.visibility.positive_counts[..., None].to(scale))
+        if problem.visibility.hidden is not None:
+            scaled = scaled.masked_fill(problem.visibility.hidden, 0.0)
     return PointwiseResult(values, sums, scaled)
 
 

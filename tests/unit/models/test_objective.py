@@ -7,6 +7,7 @@ from torch import nn
 
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.records import record_attention
+from relu_nmt.attention.regulariser import regularizer_terms
 from relu_nmt.attention.spec import AttentionRegularizerConfig
 from relu_nmt.data.batches import collate
 from relu_nmt.errors import ConfigError
@@ -20,7 +21,6 @@ from relu_nmt.models.objective import (
     projected_cross_entropy,
     smoothed_cross_entropy,
 )
-from relu_nmt.modules.objective import regularizer_terms
 
 PAD, EOS = 1, 2
 OFF = AttentionRegularizerConfig()

@@ -1,0 +1,120 @@
+"""Text reduced to its letters, so that lines of every script are compared in the same way."""
+
+import re
+import unicodedata
+
+SPACELESS = (
+    # Thai, Lao, Tibetan, Burmese, Khmer and their relatives
+    "\u0e00-\u109f\u1780-\u17ff\u1950-\u19ff\u1a20-\u1aaf\ua9e0-\ua9ff\uaa60-\uaa7f"
+    # Chinese and Japanese, with their punctuation, and Yi
+    "\u2e80-\u312f\u3190-\ua4cf\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
+)
+"""Scripts that put no spaces between words: ranges for a set of a regular expression."""
+_SPACELESS = re.compile(f"[{SPACELESS}]")
+_IDEOGRAPH = re.compile(
+    "[\u2e80-\u2fdf\u3005\u3007\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
+)
+_SYLLABLE = re.compile("[\u3041-\u30ff\u31f0-\u31ff\ua000-\ua4cf\uac00-\ud7a3\uff66-\uff9f]")
+# Scripts that leave vowels out, or whose letters have one in them: Hebrew, Arabic, those of India,
+# Ethiopia, Thailand and their neighbours, and kana.
+_SHORT_WORDS = re.compile(
+    "[\u05d0-\u06ff\u0750-\u077f\u0900-\u109f\u1200-\u139f\u1780-\u17ff\u1950-\u19ff\u1a20-\u1aaf"
+    "\u3041-\u30ff\u31f0-\u31ff\ua000-\ua4cf\ua9e0-\ua9ff\uaa60-\uaa7f]"
+)
+# Vowel points of Arabic and Hebrew, which are mostly left out; variants of emoji.
+_OPTIONAL_MARK = re.compile(
+    "[\u0591-\u05bd\u05bf-\u05c7\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06ed\ufe00-\ufe0f]"
+)
+_TATWEEL = "\u0640"  # makes Arabic words longer and means nothing
+_DIGITS = re.compile("0+")
+
+
+def _weight(character: str) -> int:
+    """Return how often a character stands, so that words of all scripts are about as long.
+
+    Hangul needs no weight, since its syllables come decomposed into letters.
+    """
+    if _IDEOGRAPH.match(character):
+        return 4
+    return 2 if _SHORT_WORDS.match(character) and character.isalpha() else 1
+
+
+class _Table(dict[int, str | None]):
+    """What stands for each code point of decomposed text, for ``str.translate``.
+
+    Args:
+        spaced: put a space for punctuation and before characters of scripts without spaces.
+            Otherwise there are no spaces, and characters stand as often as they weigh.
+    """
+
+    def __init__(self, spaced: bool) -> None:
+        self._spaced = spaced
+
+    def __missing__(self, code: int) -> str | None:
+        character, category = chr(code), unicodedata.category(chr(code))
+        kept: str | None = " " if self._spaced else None
+        if category == "Cf" or _OPTIONAL_MARK.match(character) or character == _TATWEEL:
+            kept = None
+        elif category[0] == "N" and not _IDEOGRAPH.match(character):
+            kept = "0"
+        elif category[0] in "LMN":
+            kept = character if self._spaced else character * _weight(character)
+            if self._spaced and category[0] != "M" and _SPACELESS.match(character):
+                kept = " " + character
+        self[code] = kept
+        return kept
+
+
+_LETTERS, _WORDS = _Table(spaced=False), _Table(spaced=True)
+
+
+def _decomposed(text: str) -> str:
+    """Return the text without case, its marks after their letters, wide forms as usual ones."""
+    return unicodedata.normalize("NFKD", text).casefold()
+
+
+def letters(text: str) -> str:
+    """Return the text without what may differ between copies.
+
+    That is case, punctuation, spaces, numbers, optional marks and compatible forms of a character.
+    In scripts with short words each character stands several times.
+
+    Example:
+        >>> letters("See “Table 12”, page 3!"), letters("天の川")
+        ('seetable0page0', '天天天天のの川川川川')
+    """
+    return _DIGITS.sub("0", _decomposed(text).translate(_LETTERS))
+
+
+def words(text: str) -> list[str]:
+    """Return the words of a text; of a script without spaces, the characters with their marks.
+
+    Example:
+        >>> words("Die “Tür” 12"), words("你好。")
+        (['die', 'tür', '0'], ['你', '好'])
+    """
+    return _DIGITS.sub("0", _decomposed(text).translate(_WORDS)).split()
+
+
+def width(text: str) -> int:
+    """Return the length of a text in letters of an alphabet.
+
+    An ideograph says as much as three of them, a syllable as much as two.
+
+    Example:
+        >>> width("Wetter"), width("天気")
+        (6, 6)
+    """
+    return len(text) + 2 * len(_IDEOGRAPH.findall(text)) + len(_SYLLABLE.findall(text))
+
+
+def plain_digits(text: str) -> str:
+    """Return the text with the digits of all scripts as 0 to 9; its length stays.
+
+    Example:
+        >>> plain_digits("१२ ٣ ４")
+        '12 3 4'
+    """
+    if text.isascii():
+        return text
+    return "".join(str(unicodedata.decimal(c)) if c.isdecimal() else c for c in text)

@@ -1,0 +1,59 @@
+"""The two terms that ReLUFormer adds to the loss, as formulas of the weights of a row.
+
+A row has the weights s_1 ... s_n >= 0 of its n visible keys, their sum S and p = s / S:
+
+    normalisation    |log S|                                  the sum is to be near 1
+    entropy margin   max(H - C, 0), C = margin log n          the row is to be sharp
+                     H = -sum_j p_j log p_j = log S - (1/S) sum_j s_j log s_j
+
+Null rows (S <= 1e-6) count as 0: |log 0| is infinite and has no gradient.
+
+Reference: Shen et al. 2023, "A Study on ReLU and Softmax in Transformer" (ReLUFormer), Eq. 7, read
+with the bars that its text explains; margin 0.7, in nats.
+"""
+
+import torch
+from torch import Tensor
+
+from relu_nmt.attention.base import NULL_SUM, RowStatistics
+from relu_nmt.attention.masks import Visibility
+
+
+def normalisation(total: Tensor) -> Tensor:
+    """Return |log S| of the sums S of rows."""
+    return torch.where(total <= NULL_SUM, 1.0, total).log().abs()
+
+
+def entropy(total: Tensor, weighted_logs: Tensor, is_null: Tensor) -> Tensor:
+    """Return H = log S - (1/S) sum_j s_j log s_j; it does not change when a row is scaled.
+
+    Args:
+        total: S of each row.
+        weighted_logs: sum_j s_j log s_j, 0 log 0 = 0, of the same shape.
+        is_null: the rows that have none, bool.
+    """
+    safe = total.masked_fill(is_null, 1.0)
+    return (safe.log() - weighted_logs / safe).masked_fill(is_null, 0.0)
+
+
+def entropy_excess(entropy: Tensor, counts: Tensor, margin: float) -> Tensor:
+    """Return max(H - margin log n, 0) of rows of entropy H that see n keys (``counts``)."""
+    return (entropy - margin * counts.log()).clamp_min(0)
+
+
+def regularizer_terms(
+    rows: RowStatistics, visibility: Visibility, margin: float
+) -> tuple[Tensor, Tensor]:
+    """Return the means of both terms over samples, heads and real query rows, null ones included.
+
+    Args:
+        rows: row statistics [B, H, Nq] of one attention module.
+        visibility: the visible keys, and the padded query rows, which are left out.
+        margin: coefficient of log n.
+    """
+    assert rows.entropy is not None, "signed weights have no entropy"
+    real = visibility.real_rows(len(rows.total))  # [B, 1, Nq]
+    num_rows = (real.sum() * rows.total.size(1)).clamp_min(1)
+    excess = entropy_excess(rows.entropy, visibility.positive_counts, margin)
+    excess = excess.masked_fill(rows.total <= NULL_SUM, 0.0)
+    return (normalisation(rows.total) * real).sum() / num_rows, (excess * real).sum() / num_rows

@@ -1,0 +1,157 @@
+"""The formula of every registered attention (``relu_nmt/attention/naive.py``), as the tests ask.
+
+An attention without an entry here fails the tests: its formula comes first.
+"""
+
+import torch
+
+from relu_nmt.attention import naive
+
+
+def polynomial_scale(attend, n):
+    """c of polynomial attention, by the option ``scale``."""
+    config, root = attend.config, n.double().rsqrt()
+    if config.scale == "none":
+        return torch.ones_like(root)
+    if config.scale == "dynamic":
+        learnt = attend.scale[:, None, None]
+        return learnt if config.length else learnt * root
+    return root if config.length is None else torch.full_like(root, config.length**-0.5)
+
+
+def power_kernel(attend, n):
+    """c z^3 of n tokens, or softmax, of XCA and Nystromformer."""
+    config = attend.config
+    if config.kernel == "softmax":
+        return naive.softmax
+    size = attend.head_dim if getattr(config, "count", "") == "channels" else n
+    c = {"none": 1.0, "fixed": size**-0.5}.get(config.scale)
+    return lambda z: (attend.scale * size**-0.5 if c is None else c) * z**3
+
+
+def reluformer(a, q, k, v, mask):
+    gamma = a.config.gamma * (a.log_gamma_change.exp() if a.config.learnable else 1)
+    return naive.relu_attention(q, k, v, mask, gamma, a.config.power, a.config.centered)
+
+
+def cosformer(a, q, k, v, mask, grid=None):
+    horizon = a.config.horizon if a.slot == "decoder" else None
+    axes = None if a.config.reweight else []
+    if a.config.grid:  # a token before the patches stands in the middle
+        rows, columns = grid
+        middle = [((rows - 1) / 2, (columns - 1) / 2)] * (k.size(2) - rows * columns)
+        places = middle + [(y, x) for y in range(rows) for x in range(columns)]
+        axes = (torch.tensor(places, dtype=q.dtype) / torch.tensor(grid)).T
+    return naive.cosformer_attention(q, k, v, mask, horizon, axes)
+
+
+def convolved(a, values, v):
+    if a.convolution is None:
+        return values
+    return values + naive.token_convolution(v, a.convolution.convolution.weight[:, 0, :, 0])
+
+
+def nystromformer(a, q, k, v, _):
+    kernel = power_kernel(a, k.size(2))
+    values = naive.nystromformer_attention(q, k, v, a.config.landmarks, kernel, a.config.iterations)
+    return convolved(a, values, v)
+
+
+def soft(a, q, k, v, _):
+    landmarks = naive.soft_landmarks(q, a.window.weight, a.window.bias, a.norm)
+    values = naive.soft_attention(q, k, v, landmarks, a.config.iterations, a.config.normalized)
+    return convolved(a, values, v)
+
+
+FORMULAS = {
+    "cosformer": cosformer,
+    "efficient": lambda a, q, k, v, mask: naive.efficient_attention(q, k, v),
+    "entmax": lambda a, *qkvm: naive.entmax_attention(*qkvm, alpha=a.config.alpha),
+    "entmax15": lambda a, *qkvm: naive.entmax_attention(*qkvm, alpha=1.5),
+    "linear": lambda a, *qkvm: naive.linear_attention(*qkvm),
+    "linformer": lambda a, q, k, v, mask: naive.linformer_attention(
+        q, k, v, *(x[:, : k.size(2)] for x in (a.keys_projection, a.values_projection))
+    ),
+    "nystromformer": nystromformer,
+    "performer": lambda a, *qkvm: naive.performer_attention(
+        *qkvm, a._current_directions(), a.config.kernel
+    ),
+    "pointwise": lambda a, *qkvm: naive.pointwise_attention(
+        *qkvm, naive.POINTWISE[a.config.h], a.config.alpha
+    ),
+    "polynomial": lambda a, q, k, v, mask: naive.polynomial_attention(
+        q, k, v, mask, a.config.power, polynomial_scale(a, mask.sum(-1, keepdim=True))
+    ),
+    "rela": lambda a, *qkvm: naive.rela_attention(*qkvm),
+    "reluformer": reluformer,
+    "sima": lambda a, q, k, v, mask: naive.sima_attention(
+        q, k, v, {"l1": 1, "l2": 2, "none": 0}[a.config.norm]
+    ),
+    "soft": soft,
+    "softmax": lambda a, *qkvm: naive.softmax_attention(*qkvm),
+    "sparsemax": lambda a, *qkvm: naive.sparsemax_attention(*qkvm),
+    "xca": lambda a, q, k, v, mask: naive.xca_attention(
+        q, k, v, a.temperature[:, None, None], power_kernel(a, k.size(2)), a.config.unit_norm
+    ),
+}
+
+
+def formula(attend, q, k, v, visibility):
+    """The outputs [B, H, Nq, dv] by the formula; those of padded queries mean nothing.
+
+    Mechanisms of whole sequences get each sample without its padding.
+    """
+    compute = FORMULAS[attend.name]
+    seen = torch.ones(visibility.num_queries, visibility.num_keys, dtype=torch.bool)
+    if visibility.mask is not None:
+        seen = visibility.mask
+    if attend.capabilities.causal:
+        grid = {} if visibility.grid is None else {"grid": visibility.grid}
+        return compute(attend, q, k, v, seen, **grid)
+    outputs = []
+    for b in range(len(q)):
+        keys, queries = (
+            torch.ones(n, dtype=torch.bool) if mask is None else mask[b]
+            for mask, n in ((visibility.key_mask, k.size(2)), (visibility.query_mask, q.size(2)))
+        )
+        output = q.new_zeros(q.size(1), q.size(2), v.size(3))
+        whole = q[b : b + 1, :, queries], k[b : b + 1, :, keys], v[b : b + 1, :, keys]
+        output[:, queries] = compute(attend, *whole, None)[0]
+        outputs.append(output)
+    return torch.stack(outputs)
+
+
+def assert_is_formula(attend, q, k, v, visibility, need, rtol=1e-8, atol=1e-10):
+    """Compare outputs and gradients, and the weights if asked for, with the formula's.
+
+    Args:
+        attend: the attention, in float64.
+        q: [B, H, Nq, d].
+        k: [B, H, Nk, d].
+        v: [B, H, Nk, dv].
+        visibility: what each query may see.
+        need: what to ask for.
+        rtol: the relative tolerance.
+        atol: the absolute one.
+    """
+    inputs = [x.detach().requires_grad_() for x in (q, k, v)]
+    real = visibility.real_rows(len(q)).double()[..., None]  # [B, 1, Nq, 1]
+    output = attend(*inputs, visibility, need=need)
+    outputs = [x * real for x in (output.values, formula(attend, *inputs, visibility))]
+    torch.testing.assert_close(*outputs, rtol=rtol, atol=atol)
+    generator = torch.Generator().manual_seed(5)
+    factor = torch.randn(outputs[0].shape, generator=generator, dtype=torch.float64)
+    leaves = [*inputs, *(p for p in attend.parameters() if p.requires_grad)]
+    ours, theirs = (
+        torch.autograd.grad((x * factor).sum(), leaves, allow_unused=True) for x in outputs
+    )
+    for one, other in zip(ours, theirs, strict=True):
+        if one is None or other is None:
+            assert one is other or not (other if one is None else one).any()
+            continue
+        size = other.abs().max().clamp_min(1)
+        torch.testing.assert_close(one / size, other / size, rtol=rtol, atol=atol)
+    if need.weights:
+        unit = torch.eye(k.size(2), dtype=torch.float64).expand(*k.shape[:2], -1, -1)
+        weights = formula(attend, q, k, unit, visibility)
+        torch.testing.assert_close(output.weights * real, weights * real, rtol=rtol, atol=atol)

@@ -1,0 +1,114 @@
+"""Files with both sides give the same folder as two plain files of the same lines."""
+
+import json
+
+import pytest
+
+from relu_nmt.cli.preprocess import main
+from relu_nmt.corpus import pair_files
+from relu_nmt.corpus.translation import TranslationTask
+from tests.integration.test_preprocess import contents, sentences_of, write_corpus
+
+TEXT_STEPS = ["--tokenizer", "moses", "--subword", "subword-nmt", "--subword-size", "20"]
+
+
+@pytest.fixture
+def corpus(tmp_path, monkeypatch):
+    """Plain files without empty lines, of 7 lines a document, and the same in other formats."""
+    monkeypatch.setattr(pair_files, "CHUNK_BYTES", 500)  # so that a file has several chunks
+    for split, count, seed in (("train", 300, 1), ("valid", 30, 2)):
+        write_corpus(tmp_path, "raw", count, seed)
+        raw = [(tmp_path / f"raw.{la}").read_text("utf-8").split("\n") for la in ("de", "en")]
+        pairs = [pair for pair in zip(*raw, strict=True) if pair[0]]
+        documents = [pairs[n : n + 7] for n in range(0, len(pairs), 7)]
+        write_formats(tmp_path, split, documents)
+    return tmp_path
+
+
+def write_formats(folder, split, documents):
+    for side, language in enumerate(("de", "en")):
+        lines = [[pair[side] for pair in document] for document in documents]
+        for name, between in ((split, "\n"), (f"{split}-documents", "\n\n")):
+            text = between.join("\n".join(document) for document in lines)
+            (folder / f"{name}.{language}").write_text(text + "\n", "utf-8")
+    units, rows = [], []
+    for number, document in enumerate(documents):
+        for place, (source, target) in enumerate(document):
+            units.append(
+                f'<tu><prop type="x-document">{number}</prop><tuv xml:lang="EN_us"><seg>{target}'
+                f'</seg></tuv><tuv xml:lang="de-AT"><seg>\n{source}\n</seg></tuv></tu>'
+            )
+            rows.append(f"{number}\t{place}\t{source}\t{target}\n")
+    units.append('<tu><tuv xml:lang="de"><seg>allein</seg></tuv></tu>')
+    text = f'<tmx version="1.4"><header/><body>{"".join(units)}</body></tmx>'
+    (folder / f"{split}.tmx").write_bytes(text.encode("utf-16"))
+    (folder / f"{split}.tsv").write_text("".join(rows), "utf-8")
+
+
+def run(corpus, ending, dest, *flags):
+    arguments = ["-s", "de", "-t", "en", "--destdir", str(corpus / dest), *flags]
+    for split in ("train", "valid"):
+        arguments += [f"--{split}pref", f"{corpus}/{split}{ending}"]
+    return main(arguments)
+
+
+@pytest.mark.parametrize("ending", [".tmx", ".tsv"])
+@pytest.mark.parametrize(
+    "flags",
+    [[], ["--workers", "2", *TEXT_STEPS], ["--joined-dictionary", *TEXT_STEPS]],
+)
+def test_sentences(corpus, ending, flags, capsys):
+    assert run(corpus, ending, "data", *flags) == 0
+    told = capsys.readouterr().out
+    assert ("1 pairs left out, as a side is missing or empty" in told) == (ending == ".tmx")
+    assert run(corpus, "", "plain", *flags) == 0
+    assert contents(corpus / "data") == contents(corpus / "plain")
+    assert run(corpus, ending, "data", *flags) == 0
+    assert "complete already" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("ending", [".tmx", ".tsv"])
+@pytest.mark.parametrize("separator", ["blank", "tag"])
+def test_documents(corpus, ending, separator):
+    flags = [*TEXT_STEPS, "--document-separator"]
+    assert run(corpus, ending, "data", *flags, separator) == 0
+    assert run(corpus, "-documents", "plain", *flags, "blank") == 0
+    assert contents(corpus / "data") == contents(corpus / "plain")
+    sizes = TranslationTask.from_data_folder(corpus / "data").load_split("valid").documents
+    assert sizes.tolist() == [7, 7, 7, 7]
+    manifest = json.loads((corpus / "data/manifest.json").read_text("utf-8"))
+    assert manifest["splits"]["train"]["sides"]["de"]["input"] == f"{corpus}/train{ending}"
+
+
+def test_the_source_alone(corpus):
+    flags = ["-s", "de", "--only-source", "--trainpref"]
+    assert main([*flags, f"{corpus}/train.tmx", "--destdir", f"{corpus}/data"]) == 0
+    assert main([*flags, f"{corpus}/train", "--destdir", f"{corpus}/plain"]) == 0
+    found, plain = (sentences_of(corpus / dest / "train.de-None.de") for dest in ("data", "plain"))
+    assert len(found) == len(plain) + 1  # the unit without a target
+
+
+def test_plain_files_beside_it_come_first(corpus):
+    for language in ("de", "en"):
+        (corpus / f"train.tmx.{language}").write_text("eins\n", "utf-8")
+        (corpus / f"valid.tmx.{language}").write_text("eins\n", "utf-8")
+    assert run(corpus, ".tmx", "data") == 0
+    assert len(TranslationTask.from_data_folder(corpus / "data").load_split("train")) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"<tmx><body><tu>", "train.tmx:1: damaged or cut short: no element found"),
+        (b'<!DOCTYPE tmx [<!ENTITY a "b">]><tmx/>', "train.tmx:1: declares the entity 'a'"),
+        (b"<tmx/>", "train.tmx: no pair of 'de' and 'en' in it"),
+        (None, "train.tmx: no such file"),
+    ],
+)
+def test_memories_that_cannot_be_read(corpus, capsys, content, message):
+    (corpus / "train.tmx").unlink()
+    if content is not None:
+        (corpus / "train.tmx").write_bytes(content)
+    assert run(corpus, ".tmx", "data") == 2
+    assert f"error: {corpus}/{message}" in capsys.readouterr().err.splitlines()[-1]
+    assert not (corpus / "data").exists()

@@ -1,0 +1,199 @@
+"""Damaged pictures: each is named, and costs neither the results of others nor the training."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from relu_nmt.recipes import train_images
+from relu_nmt.training.checkpoint import load_checkpoint
+from tests.commands import run_here
+from tests.unit.vision.made_images import make_squares, zip_folder
+
+FLAGS = [
+    *("--cpu", "--image-size=12", "--patch-size=4", "--embed-dim=16", "--heads=2", "--layers=1"),
+    *("--batch-size=5", "--lr=5e-3", "--warmup-updates=4", "--log-format=json", "--max-epoch=2"),
+    "--no-epoch-checkpoints",
+]
+
+
+def cut(path):
+    """Leave out the end of a picture, as an aborted copy does."""
+    path.write_bytes(path.read_bytes()[:-40])
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A folder with 45 + 15 images, and a checkpoint."""
+    folder = tmp_path_factory.mktemp("trained")
+    make_squares(folder / "images/train", 15, seed=1)
+    make_squares(folder / "images/val", 5, seed=2)
+    run_here("vision_train", folder / "images", *FLAGS, f"--save-dir={folder}")
+    return folder
+
+
+@pytest.fixture
+def images(trained, tmp_path):
+    """A copy of the images, to damage."""
+    return shutil.copytree(trained / "images", tmp_path / "images")
+
+
+def train(images, folder, *flags, check=True):
+    return run_here("vision_train", images, *FLAGS, f"--save-dir={folder}", *flags, check=check)
+
+
+def weights(folder):
+    return load_checkpoint(folder / "checkpoint_last.safetensors").model_tensors
+
+
+def test_classify_prints_the_results_of_the_others(trained, images, tmp_path):
+    photos = sorted((images / "train").glob("*/*.png"))
+    whole = run_here("vision_classify", trained / "checkpoint_last.safetensors", *photos)
+    cut(photos[33])
+    photos[2].write_bytes(b"")
+    done = run_here(
+        "vision_classify", trained / "checkpoint_last.safetensors", *photos, check=False
+    )
+    lines = whole.stdout.splitlines()
+    assert done.stdout.splitlines() == [line for i, line in enumerate(lines) if i not in (2, 33)]
+    assert done.returncode == 2
+    told = done.stderr.splitlines()
+    assert told[0].startswith(f"{photos[2]}: cannot be read as an image (the file is empty)")
+    assert told[1].startswith(f"{photos[33]}: cannot be read as an image (image file is truncated")
+    assert told[2:] == ["2 of 45 pictures cannot be read"]
+    words = [photos[2], photos[3], "nowhere.png", "--json"]
+    done = run_here("vision_classify", trained / "checkpoint_last.safetensors", *words, check=False)
+    first, second, third = json.loads(done.stdout)
+    assert (first["classes"], third["classes"], third["error"]) == (
+        *({}, {}),
+        "nowhere.png: no such image file",
+    )
+    assert len(second["classes"]) == 3 and "error" not in second and done.returncode == 2
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_evaluate_stops_or_goes_on_by_choice(trained, images, tmp_path, zipped):
+    model, data = trained / "checkpoint_last.safetensors", images / "val"
+    for name in ("blue/0000", "red/0003"):
+        (data / f"{name}.png").unlink()
+    rest = run_here("vision_evaluate", model, "--data", data)
+    for name in ("blue/0000", "red/0003"):
+        (data / f"{name}.png").write_text("<html>404</html>")
+    if zipped:
+        data = zip_folder(data, tmp_path / "val.zip")
+    stopped = run_here("vision_evaluate", model, "--data", data, check=False)
+    assert stopped.returncode == 2
+    assert "repair or remove it, or give --skip-damaged-images" in stopped.stderr
+    for size in ("1", "7"):  # of batches; with 1 some are empty
+        flags = [f"--batch-size={size}", "--skip-damaged-images", f"--results={tmp_path}/r"]
+        done = run_here("vision_evaluate", model, "--data", data, *flags)
+        assert done.stdout == rest.stdout.replace("\n", " (2 damaged ones left out)\n")
+        for number, name in enumerate(("blue/0000", "red/0003"), 1):
+            assert f"{data}: {name}.png: cannot be read" in done.stderr
+            assert f"({number} so far, --skip-damaged-images)" in done.stderr
+        [found] = json.loads((tmp_path / "r").read_text())["accuracies"]
+        assert (found["images"], found["damaged"]) == (13, 2)
+
+
+@pytest.mark.parametrize("method", ["knn", "ridge --shots=3", "linear --epochs=1"])
+def test_probes_go_on_by_choice(trained, images, method):
+    cut(images / "train/red/0003.png")
+    cut(images / "val/blue/0000.png")
+    words = [trained / "checkpoint_last.safetensors", "--train", images / "train"]
+    words += ["--test", images / "val", *f"--method {method} --batch-size 1".split()]
+    assert "--skip-damaged-images" in run_here("vision_probe", *words, check=False).stderr
+    done = run_here("vision_probe", *words, "--skip-damaged-images")
+    assert "blue/0000.png: cannot be read" in done.stderr
+
+
+def test_ridge_regression_learns_from_the_images_that_are_whole(trained, images):
+    words = ["--method=ridge", "--shots=15", "--seeds=0", "--eval-crop-ratio=1"]
+    sets = ["--train", images / "train", "--test", images / "val"]
+    (images / "train/red/0003.png").unlink()
+    rest = run_here("vision_probe", trained / "checkpoint_last.safetensors", *sets, *words)
+    (images / "train/red/0003.png").write_bytes(b"damaged")
+    words.append("--skip-damaged-images")
+    done = run_here("vision_probe", trained / "checkpoint_last.safetensors", *sets, *words)
+    assert done.stdout == rest.stdout.splitlines()[-1] + "\n"
+
+
+def test_damaged_images_are_found_before_the_first_update(images, tmp_path):
+    for name in ("train/red/0003", "train/green/0004", "val/blue/0001"):
+        cut(images / f"{name}.png")
+    done = train(images, tmp_path / "run", check=False)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    for name in ("train/red/0003", "train/green/0004", "val/blue/0001"):
+        assert f"{images}: {name}.png: cannot be read as an image (image file is trunc" in (
+            done.stderr
+        )
+    assert done.stderr.endswith("or give --skip-damaged-images\n")
+    assert not (tmp_path / "run/checkpoint_last.safetensors").exists()
+
+
+@pytest.mark.parametrize("check", ["", "--no-preflight"])
+def test_they_are_left_out_of_training_by_choice(images, tmp_path, check):
+    shutil.copytree(images, tmp_path / "repaired")
+    for number in (3, 4):  # the next one that is whole takes their places
+        cut(images / f"train/red/000{number}.png")
+        place = tmp_path / f"repaired/train/red/000{number}.png"
+        shutil.copy(images / "train/red/0005.png", place)
+    for number in range(5):  # a whole batch
+        cut(images / f"val/blue/000{number}.png")
+        (tmp_path / f"repaired/val/blue/000{number}.png").unlink()
+    flags = [*check.split(), "--train-crop=none"]
+    done = train(images, tmp_path / "run", "--skip-damaged-images", *flags)
+    train(tmp_path / "repaired", tmp_path / "other", *flags)
+    own, others = weights(tmp_path / "run"), weights(tmp_path / "other")
+    assert all(torch.equal(own[name], others[name]) for name in others)
+    for name in ("train/red/0003", "train/red/0004", "val/blue/0002"):
+        assert done.stdout.count(f"{name}.png: cannot be read") == 1
+    assert "left out (7 so far, --skip-damaged-images)" in done.stdout
+    losses = [json.loads((tmp_path / f"{f}/results.json").read_text()) for f in ("run", "other")]
+    assert losses[0]["valid"] == losses[1]["valid"]
+
+
+@pytest.mark.parametrize("place", ["train/red/0003.png", "val/red/0003.png"])
+@pytest.mark.parametrize("zipped", [False, True])
+def test_one_that_is_met_later_loses_no_progress(
+    images, trained, tmp_path, place, zipped, monkeypatch
+):
+    monkeypatch.setattr(train_images, "check_images", lambda *_: [])
+    cut(images / place)
+    data = zip_folder(images, tmp_path / "images.zip") if zipped else images
+    stopped = train(data, tmp_path / "run", "--no-preflight", check=False)
+    assert stopped.returncode == 2 and stopped.stderr.count("\n") == 1
+    assert f"{place}: cannot be read" in stopped.stderr
+    done = int(stopped.stderr.split("goes on from update ")[1].split(",")[0])
+    assert 0 < done <= 9
+    shutil.copy(trained / "images" / place, images / place)
+    train(zip_folder(images, data) if zipped else images, tmp_path / "run")
+    own, others = weights(tmp_path / "run"), weights(trained)
+    assert all(torch.equal(own[name], others[name]) for name in others)
+    results = [json.loads((f / "results.json").read_text()) for f in (tmp_path / "run", trained)]
+    assert [each["num_updates"] for each in results] == [18, 18]
+    assert [len(each["epochs"]) for each in results] == [2, 2]
+
+
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+def test_too_large_odd_and_many_images_are_one_line_each(trained, tmp_path):
+    rng = np.random.default_rng(0)
+    picture = Image.fromarray(rng.integers(0, 255, (20, 30, 3), dtype=np.uint8))
+    picture.convert("CMYK").save(tmp_path / "cmyk.jpg")
+    picture.save(tmp_path / "moves.gif", save_all=True, append_images=[picture.rotate(90)] * 2)
+    picture.convert("P").save(tmp_path / "palette.png")
+    picture.save(tmp_path / "wrong.png", format="JPEG")
+    Image.new("1", (12_000, 10_000)).save(tmp_path / "large.png")  # Pillow warns of it
+    Image.new("1", (20_000, 20_000)).save(tmp_path / "bomb.png")
+    photos = sorted(tmp_path.iterdir())
+    model = trained / "checkpoint_last.safetensors"
+    done = run_here("vision_classify", model, *photos, check=False)
+    assert [line.split("\t")[0] for line in done.stdout.splitlines()] == [
+        str(path) for path in photos if path.name != "bomb.png"
+    ]
+    assert [line.split(": ")[0] for line in done.stderr.splitlines()] == [
+        str(tmp_path / "bomb.png"),
+        "1 of 6 pictures cannot be read",
+    ]
