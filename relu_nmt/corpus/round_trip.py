@@ -7,6 +7,7 @@ from relu_nmt.io.text_lines import TextFile, read_chunk
 from relu_nmt.tokenization.pipeline import TextPipeline
 
 SAMPLED_LINES, SAMPLED_CHUNKS = 1000, 20
+SAMPLED_CHARACTERS = 1_000_000
 SMALL_SHARE = 0.01
 """Share of changed lines that is not worth advice."""
 
@@ -21,13 +22,15 @@ def describe_round_trip(pipeline: TextPipeline, text: TextFile, separator: str) 
         text: a scanned text; some lines of all its parts are tried.
         separator: which lines are separators, see :data:`relu_nmt.data.groups.SEPARATOR_TESTS`.
     """
-    total = kept = 0
+    total = kept = length = 0
     for line in _sample(text, separator):
         expected = " ".join(line.split())
         if pipeline.lowercase:
             expected = expected.lower()
-        total += 1
+        total, length = total + 1, length + len(line)
         kept += pipeline.decode(pipeline.encode(line)) == expected
+        if length > SAMPLED_CHARACTERS:
+            break
     share = f"{kept / max(1, total):.1%}"
     told = f"{kept:,} of {total:,} sampled lines ({share}) come back from their tokens unchanged"
     if total - kept > SMALL_SHARE * total and pipeline.tokenizer != "none":

@@ -47,3 +47,8 @@ def test_sample_is_bounded_and_spread(tmp_path):
     told = described(tmp_path, ["Ja."] * 30_000 + ["10:30"] * 30_000, EARLIER)
     kept, _, total, *_ = told.split()
     assert 300 < int(total) <= 1000 and 0.45 < int(kept) / int(total) < 0.55
+
+
+def test_sample_of_long_lines_is_bounded(tmp_path):
+    told = described(tmp_path, ["wort " * 50_000] * 20, TextPipeline("de", "moses"))
+    assert told.startswith("5 of 5 sampled lines")
