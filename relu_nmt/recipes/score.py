@@ -4,7 +4,6 @@ import dataclasses
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from relu_nmt.data.groups import DOCUMENT_TAG, SEPARATOR_TESTS, SEPARATORS, read_documents
@@ -176,7 +175,7 @@ class _Texts:
         self._has_documents = documents.has_documents
         self.prefix, self.counted = ("d-", "documents") if self._has_documents else ("", "lines")
         paths = options.ref.split(",")
-        self._language = Path(paths[0]).suffix[1:]
+        self._language = options.language
         self._references = [(path, self._read(path, documents.documents)) for path in paths]
         self._hypotheses = self._translations(options.sys, documents.sys_documents)
         self.hypotheses = self._segments(self._hypotheses)

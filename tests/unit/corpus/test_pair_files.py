@@ -57,7 +57,10 @@ def only_source(folder, segment):
         ("Zeile<ph type='lb'/>zwei", "Zeile zwei"),
         ("Zeile<ph>&lt;br/&gt;</ph>zwei", "Zeile zwei"),
         ("\n   Zeile eins\n   Zeile zwei\r\n", "Zeile eins Zeile zwei"),
-        ("Zeile eins&#x2028;Zeile zwei&#13;drei&#x85;vier", "Zeile eins\u2028Zeile zwei drei\x85vier"),
+        (
+            "Zeile eins&#x2028;Zeile zwei&#13;drei&#x85;vier",
+            "Zeile eins\u2028Zeile zwei drei\x85vier",
+        ),
         ("A &amp; B &lt;c&gt; &#8364; <![CDATA[<d> & e]]>", "A & B <c> € <d> & e"),
         ("10\u00a0% von 3  Euro", "10\u00a0% von 3  Euro"),
         ("你好，世界。", "你好，世界。"),
