@@ -149,9 +149,15 @@ class SourceEncoder:
         return tuple(term for term in ids if term and unk_index not in term)
 
     def _target_ids(self, text: str) -> np.ndarray:
-        """Return the token ids of whole words of the target, with no end of any kind."""
-        words = self._target_words.encode(text)
-        ids = self.task.target_dictionary.encode(words, append_eos=False)
+        """Return the token ids of whole words of the target, with no end of any kind.
+
+        Unusual spaces around words count only if the model knows such words.
+        """
+        dictionary = self.task.target_dictionary
+        for marks in (True, False):
+            ids = dictionary.encode(self._target_words.encode(text, marks), append_eos=False)
+            if dictionary.unk_index not in ids:
+                break
         if self.task.separators is not None:
             ids[ids == self.task.separators[1]] = self.task.target_dictionary.unk_index
         return ids

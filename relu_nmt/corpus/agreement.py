@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from relu_nmt.errors import CheckpointError, ReluNmtError
+from relu_nmt.tokenization.base import tokenizers
 from relu_nmt.tokenization.pipeline import JoinedPieces, TextPipeline
 
 NONE = "none"
@@ -20,8 +21,11 @@ def describe_text(pipeline: TextPipeline) -> dict[str, str]:
     if isinstance(pipeline.subword, JoinedPieces):  # which splits nothing
         subword, joined = {"name": NONE}, repr(pipeline.subword.symbol)
     model = subword.pop("name")
+    tokenizer, version = pipeline.tokenizer, pipeline.tokenizer_version
+    if version != tokenizers.get(tokenizer).version():
+        tokenizer = f"{tokenizer} of version {version}"
     return {
-        "tokeniser": pipeline.tokenizer,
+        "tokeniser": tokenizer,
         "lower-casing": "on" if pipeline.lowercase else "off",
         "subword model": f"{model} {fingerprint(subword)}" if subword else model,
         "sentence separator": pipeline.sentence_separator or NONE,

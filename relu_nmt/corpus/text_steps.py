@@ -18,7 +18,9 @@ from typing import Any
 import numpy as np
 
 from relu_nmt.corpus.preprocess_config import PreprocessConfig
-from relu_nmt.data.binarize import Advance, count_words
+from relu_nmt.corpus.round_trip import describe_round_trip
+from relu_nmt.corpus.training_text import TrainingText
+from relu_nmt.data.binarize import Advance
 from relu_nmt.data.data_folder import Journal, split_path
 from relu_nmt.data.groups import DOCUMENT_TAG, SEPARATOR_TESTS, write_documents
 from relu_nmt.data.split import check_parallel
@@ -27,7 +29,7 @@ from relu_nmt.io.progress_bar import progress_bar
 from relu_nmt.io.safe_write import safe_writer
 from relu_nmt.io.text_lines import Chunk, TextFile, encode_lines, read_chunk, scan_text
 from relu_nmt.io.worker_pool import ordered_map
-from relu_nmt.tokenization.base import load_subword, subword_file_name, subword_models
+from relu_nmt.tokenization.base import load_subword, subword_file_name, subword_models, tokenizers
 from relu_nmt.tokenization.pipeline import TextPipeline
 
 SideKey = tuple[str, str]
@@ -250,7 +252,13 @@ class TextSteps:
             self._copy_model(config.subword_model)
         if not config.dict_only:
             todo = {key: text for key, text in self.inputs.items() if key not in done}
-        return done | self._through(todo, "tokens")
+        done |= self._through(todo, "tokens")
+        for language, pipeline in self._pipelines().items():
+            if not pipeline.keeps_text:
+                text = next(text for (_, own), text in self.inputs.items() if own == language)
+                told = describe_round_trip(pipeline, text, config.document_separator)
+                self.say(f"[{language}] {told}")
+        return done
 
     def kept_files(self) -> list[Path]:
         """Return the files, other than dictionaries and binarised data, that stay."""
@@ -264,6 +272,7 @@ class TextSteps:
         return {
             language: {
                 "tokenizer": self.config.tokenizer,
+                "tokenizer_version": tokenizers.get(self.config.tokenizer).version(),
                 "lowercase": self.config.lowercase,
                 "subword": self.config.subword,
                 "subword_file": path.name if (path := self.model_paths.get(language)) else None,
@@ -274,10 +283,10 @@ class TextSteps:
     def _path(self, split: str, ending: str) -> Path:
         return split_path(self.folder, split, self.config.pair, ending)
 
-    def _through(self, texts: Mapping[SideKey, TextFile], step: str) -> dict[SideKey, TextFile]:
-        """Take texts through a step; those that it would not change stay where they are."""
+    def _pipelines(self) -> dict[str, TextPipeline]:
+        """Return the text steps of each language; without subwords before the models are there."""
         config = self.config
-        pipelines = {  # without subwords before the models are there
+        return {
             language: TextPipeline(
                 language,
                 config.tokenizer,
@@ -286,6 +295,10 @@ class TextSteps:
             )
             for language in config.languages
         }
+
+    def _through(self, texts: Mapping[SideKey, TextFile], step: str) -> dict[SideKey, TextFile]:
+        """Take texts through a step; those that it would not change stay where they are."""
+        pipelines = self._pipelines()
         result = dict(texts)
         planned = []
         for key, text in texts.items():
@@ -385,33 +398,8 @@ class TextSteps:
     def _learn_one(self, path: Path, texts: Sequence[TextFile]) -> bool:
         config = self.config
         self.say(f"learning {config.subword_size} subwords for {path.name}")
-        text = _TrainingText(texts, self.workers)
+        text = TrainingText(texts, self.workers)
         content = subword_models.get(config.subword).learn(text, config.subword_size, config.seed)
         with safe_writer(path) as file:
             file.write(content)
         return True
-
-
-@dataclass(frozen=True)
-class _TrainingText:
-    """The tokenised training text of one language or of all, for learning.
-
-    Args:
-        texts: its files.
-        workers: processes that count words.
-    """
-
-    texts: Sequence[TextFile]
-    workers: int
-
-    def sentences(self) -> Iterator[str]:
-        """Yield the sentences that are not empty."""
-        for text in self.texts:
-            for chunk in text.readable_chunks():
-                yield from filter(str.strip, read_chunk(chunk))
-
-    def word_counts(self) -> Mapping[str, int]:
-        """Return how often each word occurs."""
-        total = sum(text.num_bytes for text in self.texts)
-        with progress_bar("count words", total) as advance:
-            return count_words(self.texts, self.workers, advance)

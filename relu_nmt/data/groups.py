@@ -11,8 +11,10 @@ the dictionary, a sentence counts as the longer of its two sides, ``</s>`` count
 and a separator, if any, once per sentence.
 """
 
+import itertools
 import os
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,9 @@ BUCKETS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 QUANTILES = (0.1, 0.5, 0.9)
 LENGTHS_FILE = "document_lengths.json"
 """Name of the file beside the checkpoints that holds the lengths of the training."""
+WITHOUT_SPACES = "zh zho chi cmn yue lzh wuu nan hak hsn gan cn ja jpn jp"
+"""Codes of languages without spaces between sentences, of Chinese and Japanese."""
+_TOKENISED = re.compile(r"[^\x00-\x7f] [^\x00-\x7f]")
 
 
 @settings
@@ -345,3 +350,27 @@ def lengths_in_words(description: dict[str, Any]) -> str:
         action = "kept whole" if description["over_long_kept"] else "left out"
         parts.append(f"{description['over_long_sentences']:,} longer sentences are {action}")
     return "; ".join(parts)
+
+
+def join_texts(sentences: Iterable[str], language: str) -> str:
+    """Return the text of sentences, which stand side by side; blank ones leave no trace.
+
+    In Chinese and Japanese there is a space only between two ASCII characters, unless the text is
+    tokenised: most sentences have a space between two other characters.
+
+    Args:
+        sentences: one or more of them a text, without spaces around it.
+        language: its code: ``zh``, ``zh_TW``, ``zho_Hans``, ``ja``...
+
+    Example:
+        >>> join_texts(["我来。", "你好。"], "zh_CN"), join_texts(["Ja.", "", "Gut."], "de")
+        ('我来。你好。', 'Ja. Gut.')
+    """
+    code, *further = re.split("[^a-z]", language.lower())
+    has_spaces = code not in WITHOUT_SPACES.split() or "latn" in further
+    kept = list(filter(None, sentences))
+    if has_spaces or 2 * sum(bool(_TOKENISED.search(sentence)) for sentence in kept) > len(kept):
+        return " ".join(kept)
+    pairs = itertools.pairwise(["", *kept])
+    spaces = (" " if a[-1:].isascii() and b[0].isascii() and a else "" for a, b in pairs)
+    return "".join(space + sentence for space, sentence in zip(spaces, kept, strict=True))

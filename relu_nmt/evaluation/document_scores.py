@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from relu_nmt.data.groups import SEPARATOR_TESTS
+from relu_nmt.data.groups import SEPARATOR_TESTS, join_texts
 from relu_nmt.data.split import sentence_slices
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation.bleu import MetricConfig, Score
@@ -86,13 +86,16 @@ def split_sentences(documents: Documents, separator: str) -> Documents:
     return split
 
 
-def join_lines(documents: Documents) -> list[str]:
+def join_lines(documents: Documents, language: str = "") -> list[str]:
     """Return each document as one line; how it was divided into lines leaves no trace."""
-    return [" ".join(" ".join(lines).split()) for lines in documents]
+    return [join_texts((" ".join(line.split()) for line in own), language) for own in documents]
 
 
 def document_score(
-    metric: MetricConfig, hypotheses: Documents, references: Sequence[Documents]
+    metric: MetricConfig,
+    hypotheses: Documents,
+    references: Sequence[Documents],
+    language: str = "",
 ) -> Score:
     """Return d-BLEU or d-chrF: one segment per document.
 
@@ -100,6 +103,7 @@ def document_score(
         metric: metric and its settings.
         hypotheses: lines of each document; sentences or groups of them.
         references: one or more sets of the same documents, divided into lines in any way.
+        language: its code, which decides about spaces between lines.
 
     Raises:
         DataError: numbers of documents differ, or there are none.
@@ -112,8 +116,8 @@ def document_score(
         >>> score.name, round(score.value)
         ('d-BLEU', 100)
     """
-    segments = [join_lines(documents) for documents in references]
-    score = metric.score(join_lines(hypotheses), segments)
+    segments = [join_lines(documents, language) for documents in references]
+    score = metric.score(join_lines(hypotheses, language), segments)
     return score.labelled("d-", f"documents = {len(hypotheses)}")
 
 
@@ -162,12 +166,15 @@ class SentenceAlignment:
         return bucket_scores(metric, position_buckets(positions, edges), own, others)
 
 
-def align_sentences(hypotheses: Documents, references: Sequence[Documents]) -> SentenceAlignment:
+def align_sentences(
+    hypotheses: Documents, references: Sequence[Documents], language: str = ""
+) -> SentenceAlignment:
     """Return the sentences beside their references.
 
     Args:
         hypotheses: the sentences of each document.
         references: one or more sets of the same documents.
+        language: its code, which decides about spaces between lines.
 
     Raises:
         DataError: the sets of references differ in their sentences.
@@ -186,7 +193,7 @@ def align_sentences(hypotheses: Documents, references: Sequence[Documents]) -> S
         texts = [own, *others]
         if len(own) != len(others[0]):
             mismatched += 1
-            texts = [join_lines([lines]) for lines in texts]
+            texts = [join_lines([lines], language) for lines in texts]
             positions.append(0)
         else:
             positions += range(1, len(own) + 1)

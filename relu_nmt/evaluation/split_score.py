@@ -132,7 +132,8 @@ class SplitScorer:
         """
         references = self._references
         if counts is not None:
-            references = join_lines(cut_by_counts(references, counts, self._split.name))
+            cut = cut_by_counts(references, counts, self._split.name)
+            references = join_lines(cut, self._task.target_lang)
         return (metric or self._metric).score([self._shown(line) for line in lines], [references])
 
     def document_scores(
@@ -156,24 +157,26 @@ class SplitScorer:
             DataError: there are no document boundaries.
         """
         shown, references = self._by_document(documents)
+        language = self._task.target_lang
         texts = [[text for text, _ in lines] for lines in documents]
         raw = references
         if self._tokenised:
             raw = self._cut(self._task.references(self._split))
         scores = {
-            "d_bleu": document_score(self._bleu, shown, [references]),
-            "s_bleu": align_sentences(shown, [references]).score(self._bleu),
+            "d_bleu": document_score(self._bleu, shown, [references], language),
+            "s_bleu": align_sentences(shown, [references], language).score(self._bleu),
             "group_bleu": self.score(groups, counts, self._bleu).labelled(
                 "group ", f"groups = {len(groups)}"
             ),
-            "chrf": document_score(self._chrf, texts, [raw]),
+            "chrf": document_score(self._chrf, texts, [raw], language),
         }
         return {name: score for name, score in scores.items() if score is not None}
 
     def document_statistics(self, documents: Sequence[Sequence[Line]]) -> SegmentStatistics:
         """Return what ``d_bleu`` adds up, by document; see :meth:`document_scores`."""
         shown, references = self._by_document(documents)
-        return SegmentStatistics.of(self._bleu, join_lines(shown), [join_lines(references)])
+        own, others = (join_lines(texts, self._task.target_lang) for texts in (shown, references))
+        return SegmentStatistics.of(self._bleu, own, [others])
 
     def position_scores(self, sentences: Sequence[AlignedSentence]) -> dict[str, Any]:
         """Return the BLEU of sentences by their position, as JSON values.

@@ -89,7 +89,9 @@ def _pipeline(known: TextPipeline, settings: Settings) -> TextPipeline:
             "--lowercase and --subword"
         )
     subword = load_subword(settings.subword, settings.subword_model)
-    return TextPipeline(known.language, settings.tokenizer, settings.lowercase, subword)
+    return TextPipeline(  # the first versions of tokenisers are those that fairseq's users have
+        known.language, settings.tokenizer, settings.lowercase, subword, tokenizer_version=1
+    )
 
 
 def save_model(

@@ -258,7 +258,13 @@ class _Builder:
                 what = "is a folder" if os.path.isdir(path) else "no such file"
                 raise DataError(f"{path}: {what} (--{name.replace('_', '-')})")
             contents[name] = file_record(path)["sha256"]
-        job = {"settings": settings, "contents": contents, "versions": self._versions()}
+        job: dict[str, Any] = {
+            "settings": settings,
+            "contents": contents,
+            "versions": self._versions(),
+        }
+        if (version := tokenizers.get(self.config.tokenizer).version()) > 1:
+            job["tokenizer_version"] = version
         return hashlib.sha256(json.dumps(job, sort_keys=True).encode()).hexdigest()
 
     def _given_files(self) -> dict[str, str]:

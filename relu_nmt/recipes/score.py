@@ -175,18 +175,19 @@ class _Texts:
         self._has_documents = documents.has_documents
         self.prefix, self.counted = ("d-", "documents") if self._has_documents else ("", "lines")
         paths = options.ref.split(",")
+        self._language = options.language
         self._references = [(path, self._read(path, documents.documents)) for path in paths]
         self._hypotheses = self._translations(options.sys, documents.sys_documents)
         self.hypotheses = self._segments(self._hypotheses)
         self.references = [self._segments(found) for _, found in self._references]
         if self._has_documents:
             references = [found for _, found in self._references]
-            self._alignment = docs.align_sentences(self._hypotheses, references)
+            self._alignment = docs.align_sentences(self._hypotheses, references, self._language)
 
     def _segments(self, documents: docs.Documents) -> list[str]:
-        return (
-            docs.join_lines(documents) if self._has_documents else [line for (line,) in documents]
-        )
+        if self._has_documents:
+            return docs.join_lines(documents, self._language)
+        return [line for (line,) in documents]
 
     def _read(self, path: str, counts: str | None) -> docs.Documents:
         lines = read_input(path)

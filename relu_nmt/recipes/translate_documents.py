@@ -4,8 +4,9 @@ import itertools
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from relu_nmt.data.groups import SEPARATOR_TESTS, SINGLE_SENTENCES
+from relu_nmt.data.groups import SEPARATOR_TESTS, SINGLE_SENTENCES, join_texts
 from relu_nmt.decoding.config import WindowConfig
 from relu_nmt.decoding.document_search import (
     SourceDocuments,
@@ -93,7 +94,8 @@ def run(settings: Settings, *, progress: bool = True) -> TextTranslation:
         found = translator.translate_in_windows(
             sources, windows, settings.search, on_progress=advance
         )
-    text = _with_blank_lines(lines, map(_joined, found, paragraphs))
+    join = partial(_joined, language=translator.task.target_lang)
+    text = _with_blank_lines(lines, map(join, found, paragraphs))
     report = [
         _report(sources, found, windows, int(plan.groups().over_long.sum())),
         too_long_note(too_long, limit),
@@ -172,13 +174,13 @@ def _with_blank_lines(lines: Sequence[str], translated: Iterator[list[str]]) -> 
     ]
 
 
-def _joined(lines: Sequence[str], paragraphs: Sequence[Sequence[str]]) -> list[str]:
+def _joined(lines: Sequence[str], paragraphs: Sequence[Sequence[str]], language: str) -> list[str]:
     """Return a line for each paragraph of a document, if there is a line for each sentence."""
     counts = [len(sentences) for sentences in paragraphs]
     if sum(counts) != len(lines):
         return list(lines)
     rest = iter(lines)
-    return [" ".join(filter(None, itertools.islice(rest, count))) for count in counts]
+    return [join_texts(itertools.islice(rest, count), language) for count in counts]
 
 
 def _tell(notes: Sequence[str]) -> None:

@@ -102,7 +102,8 @@ class ValidationBleu:
             return score
         groups = np.bincount(self._groups.document)  # of each document
         parts = cut_by_counts(lines, groups, self._split.name)
-        texts = join_lines([[line.text for line in own] for own in parts])
+        lines_of = [[line.text for line in own] for own in parts]
+        texts = join_lines(lines_of, self._task.target_lang)
         tokens = [[token for line in own for token in line.tokens] for own in parts]
         documents = [Line(*line) for line in zip(texts, tokens, strict=True)]
         score = self._scorer.score(documents, self._split.documents)
@@ -145,8 +146,8 @@ class ValidationBleu:
             return
         references = self._task.references(self._split)
         if self._of_documents:
-            counts = self._groups.count
-            references = join_lines(cut_by_counts(references, counts, self._split.name))
+            cut = cut_by_counts(references, self._groups.count, self._split.name)
+            references = join_lines(cut, self._task.target_lang)
         step = max(1, len(texts) // self._num_samples)
         for number in range(0, len(texts), step)[: self._num_samples]:
             self._say(f"example hypothesis: {texts[number]}")

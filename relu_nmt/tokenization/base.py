@@ -27,12 +27,34 @@ class Tokenizer(ABC):
 
     Attributes:
         package: the package whose version decides the result, as pip names it.
+        earlier: the classes of this name in earlier releases that gave other words, oldest first.
+            Data folders and checkpoints store the version, so that they keep their words.
     """
 
     package: ClassVar[str | None] = None
+    earlier: ClassVar[tuple[type["Tokenizer"], ...]] = ()
 
     def __init__(self, language: str) -> None:
         self.language = language
+
+    @classmethod
+    def version(cls) -> int:
+        """Return the number of the version, from 1."""
+        return len(cls.earlier) + 1
+
+    @classmethod
+    def of_version(cls, version: int) -> type["Tokenizer"]:
+        """Return the class of a version.
+
+        Raises:
+            DataError: a later release has made it.
+        """
+        if not 1 <= version <= cls.version():
+            raise DataError(
+                f"version {version} of the tokeniser {tokenizers.name_of(cls)} is not known here; "
+                "use the release that made it"
+            )
+        return (*cls.earlier, cls)[version - 1]
 
     @abstractmethod
     def split(self, text: str) -> list[str]:
@@ -41,6 +63,10 @@ class Tokenizer(ABC):
     @abstractmethod
     def join(self, words: Sequence[str]) -> str:
         """Return the raw sentence of which :meth:`split` made ``words``."""
+
+    def without_marks(self, words: Sequence[str]) -> list[str]:
+        """Return words of :meth:`split` as they stand between usual spaces."""
+        return list(words)
 
 
 class LearningText(Protocol):

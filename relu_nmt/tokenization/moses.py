@@ -1,5 +1,11 @@
-"""The Moses tokeniser and detokeniser, with Moses' default escaping of special characters."""
+"""The Moses tokeniser and detokeniser, with Moses' default escaping of special characters.
 
+Moses' own detokeniser knows the usual spaces only. So a word beside an unusual space, or beside an
+unusual lack of one, carries a mark for it: ``l @’@ homme`` has no spaces, like ``well @-@ known``.
+"""
+
+import re
+import unicodedata
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import ClassVar
@@ -30,12 +36,11 @@ class _FastMosesTokenizer(sacremoses.MosesTokenizer):
         return not _character_set(self.IsAlpha).isdisjoint(text)
 
 
-@tokenizers.register("moses")
 class MosesTokenizer(Tokenizer):
     """Moses' rules, as ported to Python by sacremoses.
 
-    Back and forth gives the same sentence where spaces stand as usual around punctuation; text
-    such as ``a ,b`` comes back in the usual spacing.
+    The way back gives the usual spaces around punctuation, which may differ from those of the text:
+    ``a ,b``, ``l’homme``, ``10:30`` and ``http://`` come back otherwise.
 
     Args:
         language: chooses abbreviations and apostrophe rules; English for unknown ones.
@@ -68,8 +73,153 @@ class MosesTokenizer(Tokenizer):
         return self._detokenizer.detokenize(list(words)) if words else ""
 
 
-@tokenizers.register("moses-aggressive")
 class AggressiveMosesTokenizer(MosesTokenizer):
     """Moses with ``-a``, as usual for WMT14."""
 
     aggressive = True
+
+
+NO_SPACE, SPACE = "@", "_"
+"""Marks at the begin or end of a word. Moses splits both off, so that no word of its own has them.
+"""
+_ESCAPES = {NO_SPACE: "&#64;", SPACE: "&#95;"}
+_CONTROLS = re.compile("[\0-\x1f]+")
+_APOSTROPHE = re.compile(r"(?<=[^\W\d_])’(?=[^\W\d_])")
+
+
+@lru_cache(maxsize=1)
+def _whole_letters() -> tuple[str, str]:
+    """Return all combining and format characters, and the letters that sacremoses may not know.
+
+    Letters of East Asian scripts are left out: sacremoses has rules for those. So are characters
+    of more than 16 bits, with which patterns are slow.
+    """
+    combining, letters = [], []
+    for c in map(chr, range(0x80, 0x10000)):
+        kind = unicodedata.category(c)
+        if kind[0] == "M" or kind == "Cf":
+            combining.append(c)
+        elif (kind[0] == "L" or kind == "Nd") and unicodedata.east_asian_width(c) not in "WFH":
+            letters.append(c)
+    return "".join(combining), "".join(letters)
+
+
+class _WholeLettersTokenizer(_FastMosesTokenizer):
+    """sacremoses splits off most combining marks; here they stay with their letters."""
+
+    def __init__(self, language: str) -> None:
+        super().__init__(language)
+        combining, letters = _whole_letters()
+        inner = self.IsAlnum + letters + combining
+        symbol = rf"([^{inner}\s\.'\`\,\-][{combining}]*)"
+        hyphen = rf"([{inner}])\-(?=[{inner}])"
+        # Functions, as looking up a template hashes the whole pattern.
+        self.PAD_NOT_ISALNUM = re.compile(symbol), lambda found: f" {found[1]} "
+        self.AGGRESSIVE_HYPHEN_SPLIT = re.compile(hyphen), lambda found: f"{found[1]} @-@ "
+
+
+@tokenizers.register("moses")
+class ReversibleMosesTokenizer(MosesTokenizer):
+    """Moses' words with marks, so that the text comes back as it was.
+
+    Unlike Moses' own, words keep combining marks, and ``’`` between letters is an apostrophe.
+
+    Example:
+        >>> moses = ReversibleMosesTokenizer("en")
+        >>> moses.split("It’s »10:30«.")
+        ['It', '’s', '»@', '10', ':@', '30', '@«', '.']
+        >>> moses.join(moses.split("It’s »10:30«."))
+        'It’s »10:30«.'
+    """
+
+    earlier = (MosesTokenizer,)
+
+    def __init__(self, language: str) -> None:
+        super().__init__(language)
+        self._tokenizer = _WholeLettersTokenizer(language)
+
+    def split(self, text: str) -> list[str]:
+        """Return the words of ``text``, with marks where spaces are unusual."""
+        text = " ".join(_CONTROLS.sub("", " ".join(text.split())).split())
+        found = self._tokenizer.tokenize(
+            _APOSTROPHE.sub("'", text), aggressive_dash_splits=self.aggressive, escape=False
+        )
+        lengths = [1 if word == "@-@" else len(word) for word in found]
+        if sum(lengths) != len(text.replace(" ", "")):  # a name of sacremoses' own in the text
+            lengths = list(map(len, text.split()))
+        words: list[str] = []
+        spaces: list[bool] = []
+        end = 0
+        for length in lengths:
+            spaces.append(text.startswith(" ", end))
+            begin = end + spaces[-1]
+            end = begin + length
+            words.append(text[begin:end])
+        usual = self._usual_spaces(words)
+        marks = [["", ""] for _ in words]
+        for i in range(1, len(words)):
+            if spaces[i] != usual[i]:
+                at_end = _has_letters(words[i]) and not _has_letters(words[i - 1])
+                marks[i - at_end][at_end] = SPACE if spaces[i] else NO_SPACE
+        escaped = self._tokenizer.escape_xml(" ".join(words)).split()
+        return [_marked(word, *own) for word, own in zip(escaped, marks, strict=True)]
+
+    def join(self, words: Sequence[str]) -> str:
+        """Return the sentence."""
+        parts = [self._unmarked(word) for word in words]
+        usual = self._usual_spaces([word for _, word, _ in parts])
+        text, before = "", ""
+        for (mark, word, after), is_usual in zip(parts, usual, strict=True):
+            mark = mark or before
+            text += (" " if mark == SPACE or (is_usual and not mark) else "") + word
+            before = after
+        return text.strip()
+
+    def without_marks(self, words: Sequence[str]) -> list[str]:
+        """Return the words with usual spaces around them."""
+        plain = (self._unmarked(word)[1] for word in words)
+        return [_marked(self._tokenizer.escape_xml(word), "", "") for word in plain]
+
+    def _usual_spaces(self, words: Sequence[str]) -> list[bool]:
+        """Return before which words Moses' detokeniser has a space."""
+        words = [word.replace("’", "'") if len(word) > 1 else word for word in words]
+        text = self._detokenizer.detokenize(words, unescape=False)
+        if text.replace(" ", "") != "".join(words):
+            return [True] * len(words)
+        spaces, end = [], 0
+        for word in words:
+            spaces.append(text.startswith(" ", end))
+            end += spaces[-1] + len(word)
+        return spaces
+
+    def _unmarked(self, word: str) -> tuple[str, str, str]:
+        """Return the mark at the begin of a word, the word, and the mark at its end."""
+        begin = end = ""
+        if len(word) > 1 and word[0] in _ESCAPES:
+            begin, word = word[0], word[1:]
+        if len(word) > 1 and word[-1] in _ESCAPES:
+            word, end = word[:-1], word[-1]
+        if "&" in word:
+            for mark, escape in _ESCAPES.items():
+                word = word.replace(escape, mark)
+            word = self._detokenizer.unescape_xml(word)
+        return begin, word, end
+
+
+@tokenizers.register("moses-aggressive")
+class ReversibleAggressiveMosesTokenizer(ReversibleMosesTokenizer):
+    """The same with ``-a``."""
+
+    aggressive = True
+    earlier = (AggressiveMosesTokenizer,)
+
+
+def _has_letters(word: str) -> bool:
+    return any(map(str.isalnum, word))
+
+
+def _marked(word: str, begin: str, end: str) -> str:
+    if begin or end or len(word) > 1:
+        for mark, escape in _ESCAPES.items():
+            word = word.replace(mark, escape)
+    return begin + word + end

@@ -1,5 +1,6 @@
 """From raw sentences to the tokens of the dictionary, and back; and how a data folder keeps it."""
 
+import itertools
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from relu_nmt.data.data_folder import file_record
+from relu_nmt.data.groups import join_texts
 from relu_nmt.data.split import sentence_slices
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.tokenization.base import (
@@ -24,6 +26,7 @@ AGAIN = "run relu-nmt-preprocess again"
 WORD_MARKS = {"sentencepiece": "\u2581", "wordpiece": "_", "letter": "|", "_EOW": "_EOW"}
 SUBWORD_NMT_NAMES = ("subword_nmt", "@@ ", "@@")
 POST_PROCESS_NAMES = ("none", *SUBWORD_NMT_NAMES, *WORD_MARKS)
+_BYTE_PIECE = re.compile("<0x([0-9A-F]{2})>")
 
 
 class JoinedPieces(WholeWords):
@@ -54,6 +57,8 @@ class JoinedPieces(WholeWords):
 
     def join(self, pieces: Sequence[str]) -> list[str]:
         """Return the words."""
+        if self.symbol == "sentencepiece":
+            pieces = _with_characters(pieces)
         if self.symbol in WORD_MARKS:
             return "".join(pieces).replace(WORD_MARKS[self.symbol], " ").split()
         if self.symbol in SUBWORD_NMT_NAMES:
@@ -64,6 +69,18 @@ class JoinedPieces(WholeWords):
     def to_state(self) -> dict[str, Any]:
         """Return the model's description."""
         return {"name": self.name, "symbol": self.symbol}
+
+
+def _with_characters(pieces: Sequence[str]) -> list[str]:
+    """Return SentencePiece's pieces with characters for bytes; a wrong byte becomes U+FFFD."""
+    found: list[str] = []
+    for is_byte, run in itertools.groupby(pieces, lambda p: bool(_BYTE_PIECE.fullmatch(p))):
+        if is_byte:
+            text = bytes(int(piece[3:5], 16) for piece in run).decode("utf-8", "surrogateescape")
+            found.append(_SURROGATE.sub("\ufffd", text))
+        else:
+            found += run
+    return found
 
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -87,6 +104,7 @@ class TextPipeline:
             to the tokens and taken away again. None for no such token.
         first_symbol: a token that begins each sentence, such as the ``>>fra<<`` that tells a model
             of several languages which one to write. None for no such token.
+        tokenizer_version: see :meth:`Tokenizer.of_version`; the latest by default.
 
     Example:
         >>> pipeline = TextPipeline("en", tokenizer="moses", lowercase=True)
@@ -103,13 +121,20 @@ class TextPipeline:
     detokenizer: str = ""
     sentence_separator: str | None = None
     first_symbol: str | None = None
+    tokenizer_version: int | None = None
 
     def __post_init__(self) -> None:
         self.detokenizer = self.detokenizer or self.tokenizer
-        self._tokenizer = tokenizers.get(self.tokenizer)(self.language)
+        kind = tokenizers.get(self.tokenizer)
+        if self.tokenizer_version is None:
+            self.tokenizer_version = kind.version()
+        self._tokenizer = kind.of_version(self.tokenizer_version)(self.language)
         self._detokenizer = self._tokenizer
         if self.detokenizer != self.tokenizer:
-            self._detokenizer = tokenizers.get(self.detokenizer)(self.language)
+            # Text that came tokenised has the words of the first version.
+            kind = tokenizers.get(self.detokenizer)
+            version = min(self.tokenizer_version, kind.version())
+            self._detokenizer = kind.of_version(version)(self.language)
 
     @property
     def tokenizers(self) -> tuple[type[Tokenizer], type[Tokenizer]]:
@@ -135,12 +160,18 @@ class TextPipeline:
         words = self._tokenizer.split(" ".join(raw.split()))
         return " ".join(words).lower().split() if self.lowercase else words
 
-    def encode(self, raw: str) -> list[str]:
+    def encode(self, raw: str, marks: bool = True) -> list[str]:
         """Return the tokens of a raw sentence, as they stand in the dictionary.
 
         A blank sentence has none, not even a separator.
+
+        Args:
+            raw: the sentence.
+            marks: keep what words tell of unusual spaces around them.
         """
-        if not (tokens := self.subword.split(self.words(raw))):
+        words = self.words(raw)
+        words = words if marks else self._tokenizer.without_marks(words)
+        if not (tokens := self.subword.split(words)):
             return tokens
         first = [] if self.first_symbol is None else [self.first_symbol]
         last = [] if self.sentence_separator is None else [self.sentence_separator]
@@ -164,13 +195,13 @@ class TextPipeline:
     def decode(self, tokens: Sequence[str]) -> str:
         """Return the raw sentence of which :meth:`encode` made ``tokens``.
 
-        Several sentences with separators are detokenised one by one and joined with spaces, so
-        that the text of a group does not depend on how it was cut. Without separators nothing
-        tells where a sentence ends: what a detokeniser remembers, such as Moses an open quote,
-        runs on through the group, and the same tokens in other groups may get other spaces.
+        Several sentences with separators are detokenised one by one and joined as the language
+        wants it, so that the text of a group does not depend on how it was cut. Without separators
+        nothing tells where a sentence ends: what a detokeniser remembers, such as Moses an open
+        quote, runs on through the group, and the same tokens in other groups may get other spaces.
         """
         texts = (self._detokenizer.join(self.subword.join(s)) for s in self.sentences(tokens))
-        return " ".join(filter(None, texts))
+        return join_texts(texts, self.language)
 
     def with_post_processing(
         self, remove_bpe: str | None, detokenizer: str | None
@@ -202,6 +233,7 @@ class TextPipeline:
         return {
             "language": self.language,
             "tokenizer": self.tokenizer,
+            "tokenizer_version": self.tokenizer_version,
             "lowercase": self.lowercase,
             "subword": self.subword.to_state(),
             "detokenizer": self.detokenizer,
@@ -226,6 +258,7 @@ class TextPipeline:
             state.get("detokenizer") or "",
             state.get("sentence_separator"),
             state.get("first_symbol"),
+            state.get("tokenizer_version", 1),
         )
 
 
@@ -248,6 +281,7 @@ def load_pipeline(
         raise DataError(f"{folder}: the data is in {known}, not in '{language}'")
     try:
         tokenizer, lowercase = str(description["tokenizer"]), bool(description["lowercase"])
+        version = int(description.get("tokenizer_version", 1))
         name, file_name = str(description["subword"]), description["subword_file"]
         record = {} if file_name is None else manifest["files"][file_name]
     except (KeyError, TypeError) as error:
@@ -262,4 +296,5 @@ def load_pipeline(
     path = None if file_name is None else Path(folder) / file_name
     if path is not None and file_record(path)["sha256"] != record.get("sha256"):
         raise DataError(f"{path}: changed since it was made; {AGAIN}")
-    return TextPipeline(language, tokenizer, lowercase, load_subword(name, path))
+    subword = load_subword(name, path)
+    return TextPipeline(language, tokenizer, lowercase, subword, tokenizer_version=version)

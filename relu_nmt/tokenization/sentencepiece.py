@@ -1,10 +1,13 @@
 """SentencePiece: pieces of the sentence itself, where ``▁`` stands for a space."""
 
 import io
+import itertools
 import math
 import random
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 
+from relu_nmt.data.dictionary import SPECIAL_SYMBOLS
 from relu_nmt.errors import ConfigError, DataError, MissingExtraError
 from relu_nmt.tokenization.base import LearningText, SubwordModel, subword_models
 
@@ -16,6 +19,20 @@ except ImportError as missing:
     ) from missing
 
 SPACE_MARK = "\u2581"
+# A space mark in the text itself becomes the first of these two characters, which no text has; if
+# one has them, the second stands before them.
+SPACE_MARK_OF_TEXT, ESCAPE = "\ufdd0", "\ufdd1"
+_TO_ESCAPE = re.compile(f"[{SPACE_MARK}{SPACE_MARK_OF_TEXT}{ESCAPE}]")
+_ESCAPED = re.compile(f"{ESCAPE}(.)|{SPACE_MARK_OF_TEXT}")
+_NOT_LEARNT = re.compile(f"[{SPACE_MARK}\u2585]")
+"""U+2585 is SentencePiece's mark of unknown characters: it learns nothing from a line with it."""
+LONGEST_LINE = 4192
+"""Bytes of a line; SentencePiece learns nothing from a longer one."""
+_MOST = f".{{1,{LONGEST_LINE // 4 - 1}}}"
+# At most so many characters, up to a space if there is one, or else to the end of a sentence.
+_PART = re.compile(f"{_MOST}(?: |$)|{_MOST}[。．！？.!?]|{_MOST}", re.DOTALL)
+LEAST_PIECES, MOST_PIECES = 4, 10_000_000
+"""With fewer, SentencePiece does not tell how many the text needs; with more, it is slow."""
 LEARNING_SENTENCES = 1_000_000
 # The sums of the learning steps are taken thread by thread: the result depends on their number.
 LEARNING_THREADS = 4
@@ -49,7 +66,8 @@ class SentencePiece(SubwordModel):
 
     def split(self, words: Sequence[str]) -> list[str]:
         """Return the pieces of ``words``; the first of a word begins with ``▁``."""
-        return self._processor.encode(" ".join(words), out_type=str)
+        pieces = self._processor.encode(_escaped(" ".join(words)), out_type=str)
+        return list(itertools.chain.from_iterable(map(_unlike_symbols, pieces)))
 
     def sample(self, words: Sequence[str], strength: float, draws: random.Random) -> list[str]:
         """Return pieces drawn with their probabilities to the power of ``strength``, word by word.
@@ -67,14 +85,15 @@ class SentencePiece(SubwordModel):
                 self._ways_of[word] = self._ways(word)
             ways, scores = self._ways_of[word]
             shares = [math.exp(strength * (score - scores[0])) for score in scores]
-            pieces += draws.choices(ways, shares)[0]
+            for piece in draws.choices(ways, shares)[0]:
+                pieces += _unlike_symbols(piece)
         return pieces
 
     def _ways(self, word: str) -> tuple[list[list[str]], list[float]]:
         """Return the likeliest ways to split a word, and their log-probabilities."""
         processor = self._processor
         try:
-            ways = processor.nbest_encode(word, nbest_size=NUM_WAYS, out_type=str)
+            ways = processor.nbest_encode(_escaped(word), nbest_size=NUM_WAYS, out_type=str)
         except RuntimeError as error:
             raise ConfigError(
                 "--subword-sampling: SentencePiece samples from unigram models only"
@@ -83,35 +102,80 @@ class SentencePiece(SubwordModel):
         return ways, [sum(processor.get_score(processor.piece_to_id(p)) for p in w) for w in ways]
 
     def join(self, pieces: Sequence[str]) -> list[str]:
-        """Return the words."""
-        return "".join(pieces).replace(SPACE_MARK, " ").split()
+        """Return the words, decoded by the model itself; ``<unk>`` stays as it is."""
+        processor, unk = self._processor, self._processor.unk_id()
+        known: list[str] = []
+        for piece in pieces:
+            if processor.piece_to_id(piece) != unk:
+                known.append(piece)
+            elif piece == processor.id_to_piece(unk):  # in halves, or else it becomes a sign
+                known += [piece[:1], piece[1:]]
+            else:
+                known.append(piece.replace(SPACE_MARK, " "))
+        text = processor.decode_pieces(known)
+        return _ESCAPED.sub(lambda found: found[1] or SPACE_MARK, text).split()
 
     @classmethod
     def learn(cls, text: LearningText, size: int, seed: int) -> bytes:
         """Learn a unigram model of at most ``size`` pieces; the characters stay as they are.
 
         Of a text of more than :data:`LEARNING_SENTENCES` sentences a random sample of so many is
-        used, which bounds the memory.
+        used, which bounds the memory. Long lines are cut, so that SentencePiece skips none.
         """
         model = io.BytesIO()
         sentencepiece.set_random_generator_seed(seed)
         try:
             sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=iter(text.sentences()),
+                sentence_iterator=_readable(text.sentences()),
                 model_writer=model,
-                vocab_size=size,
+                vocab_size=min(max(size, LEAST_PIECES), MOST_PIECES),
                 model_type="unigram",
                 character_coverage=1.0,
                 normalization_rule_name="identity",
                 hard_vocab_limit=False,
+                max_sentence_length=LONGEST_LINE,
                 input_sentence_size=LEARNING_SENTENCES,
                 shuffle_input_sentence=True,
                 num_threads=LEARNING_THREADS,
                 minloglevel=2,
             )
         except RuntimeError as error:
-            reason = " ".join(str(error).split())
-            raise ConfigError(f"--subword-size {size}: SentencePiece refuses it: {reason}") from (
-                error
-            )
+            raise ConfigError(
+                f"--subword-size {size}: SentencePiece refuses it: {_reason(str(error))}"
+            ) from error
         return model.getvalue()
+
+
+def _escaped(text: str) -> str:
+    """Return the text without ``▁``, which would become a space."""
+
+    def escape(found: re.Match[str]) -> str:
+        return SPACE_MARK_OF_TEXT if found[0] == SPACE_MARK else ESCAPE + found[0]
+
+    return _TO_ESCAPE.sub(escape, text)
+
+
+def _unlike_symbols(piece: str) -> tuple[str, ...]:
+    """Return the piece, or two if it looks like a special symbol of the dictionary."""
+    return (piece[:1], piece[1:]) if piece in SPECIAL_SYMBOLS else (piece,)
+
+
+def _readable(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the lines so that SentencePiece skips none: long ones in parts."""
+    for line in lines:
+        line = _NOT_LEARNT.sub(" ", line)
+        if len(line.encode()) <= LONGEST_LINE:
+            yield line
+        else:
+            yield from _PART.findall(line)
+
+
+def _reason(message: str) -> str:
+    """Return what SentencePiece says, in terms of our flags."""
+    if needed := re.search(r"required_chars\. \d+ vs (\d+)", message):
+        return f"the characters of the text need more; give --subword-size {needed[1]} or more"
+    if "sentences_.empty()" in message:
+        return "the training text has nothing to learn from"
+    text = re.sub(r"^\w+: \S+\(\d+\) (\[.*\])? ?", "", " ".join(message.split()))
+    advice = (part for part in re.split(r"(?<=\.) ", text) if "_" not in part)  # of its own flags
+    return " ".join(advice) or "the training text does not suit"

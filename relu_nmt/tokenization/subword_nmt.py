@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from relu_nmt.data.dictionary import SPECIAL_SYMBOLS
 from relu_nmt.errors import ConfigError, DataError, MissingExtraError
 from relu_nmt.io.progress_bar import bars_are_drawn
 from relu_nmt.tokenization.base import LearningText, SubwordModel, subword_models
@@ -74,7 +75,7 @@ class SubwordNmt(SubwordModel):
                 if len(known) >= CACHED_WORDS:
                     known.clear()
                     self._bpe.cache.clear()
-                found = known[word] = self._bpe.segment_tokens([word])
+                found = known[word] = _recoverable(self._bpe.segment_tokens([word]))
             pieces += found
         return pieces
 
@@ -89,7 +90,8 @@ class SubwordNmt(SubwordModel):
         before = random.getstate()  # subword-nmt takes the numbers of the module
         random.seed(draws.getrandbits(64))
         try:
-            return self._dropping.segment_tokens(list(words), dropout=strength)
+            drawn = (self._dropping.segment_tokens([word], dropout=strength) for word in words)
+            return [piece for pieces in drawn for piece in _recoverable(pieces)]
         finally:
             random.setstate(before)
 
@@ -122,3 +124,14 @@ class SubwordNmt(SubwordModel):
     def from_state(cls, state: Mapping[str, Any]) -> "SubwordNmt":
         """Return the model that :meth:`to_state` described."""
         return cls(state["codes"].encode("utf-8"))
+
+
+def _recoverable(pieces: list[str]) -> list[str]:
+    """Return the pieces of a word so that :meth:`SubwordNmt.join` finds where it ends.
+
+    A last piece that itself ends in ``@@``, or looks like a special symbol of the dictionary, loses
+    its last letter to a piece of its own.
+    """
+    if pieces and (pieces[-1].endswith(SEPARATOR) or pieces[-1] in SPECIAL_SYMBOLS):
+        return [*pieces[:-1], pieces[-1][:-1] + SEPARATOR, pieces[-1][-1]]
+    return pieces

@@ -96,6 +96,9 @@ def test_raw_text_goes_in_if_it_is_told_how_it_was_split(tmp_path):
     path, _ = imported(FILES / "post_norm.pt", tmp_path, *flags, codes)
     translator = Translator.from_checkpoint(path, "cpu")
     assert translator.sources.sentence("Eins, ein").tokens == ["eins", ",", "ei@@", "n"]
+    # The words of Moses' own script, which made the training text.
+    words = translator.task.source_text.words("l’un 10:30")
+    assert words == ["l", "’", "un", "10", ":", "30"]
 
 
 def test_training_goes_on_from_an_imported_model(tmp_path):

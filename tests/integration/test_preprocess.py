@@ -108,6 +108,30 @@ def test_prepared_text(corpus, capsys):
     )
 
 
+def test_text_comes_back_and_old_folders_keep_their_words(corpus, capsys):
+    line, words = "»Eins« um 10:30", ["»", "eins", "«", "um", "10", ":", "30"]
+    for language in ("de", "en"):
+        lines = f"{line}\n" * 10 + "zwei @@ @@ -1,3 @@\n"
+        (corpus / f"train.{language}").write_text(lines, "utf-8")
+    flags = ["--tokenizer", "moses", "--lowercase", "--subword", "subword-nmt"]
+    assert run(corpus, *flags, splits=["train"]) == 0
+    told = capsys.readouterr().out
+    for language in ("de", "en"):
+        assert f"[{language}] 11 of 11 sampled lines (100.0%) come back from their tokens" in told
+    assert "sentencepiece" not in told
+    path = corpus / "data/manifest.json"
+    text = TranslationTask.from_data_folder(corpus / "data").target_text
+    assert text.decode(text.encode(line)) == line.lower()
+    manifest = json.loads(path.read_text("utf-8"))
+    for language in ("de", "en"):
+        del manifest["text"][language]["tokenizer_version"]  # as earlier releases wrote it
+    path.write_text(json.dumps(manifest), "utf-8")
+    text = TranslationTask.from_data_folder(corpus / "data").target_text
+    assert text.join_words(text.encode(line)) == words  # of Moses' own script
+    assert run(corpus, dest="prepared", splits=["train"]) == 0
+    assert "come back" not in capsys.readouterr().out
+
+
 def test_workers_do_not_change_the_result(corpus):
     flags = ["--joined-dictionary", "--tokenizer", "moses", "--lowercase"]
     flags += ["--subword", "subword-nmt", "--subword-size", "20"]

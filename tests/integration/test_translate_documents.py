@@ -595,3 +595,10 @@ def test_the_package_that_splits_is_named_if_it_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "sentencex", None)
     with pytest.raises(MissingExtraError, match=r"pip install .relu-nmt\[sentences\]"):
         sentence_splitter("de")
+
+
+def test_sentences_of_a_chinese_paragraph_are_joined_without_spaces():
+    paragraphs = [["s1", "s2"], ["s3"]]
+    lines = ["我来。", "你好。", "好！"]
+    assert translate_documents._joined(lines, paragraphs, "zh") == ["我来。你好。", "好！"]
+    assert translate_documents._joined(["Ja.", "Gut.", ""], paragraphs, "de") == ["Ja. Gut.", ""]

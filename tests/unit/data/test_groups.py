@@ -9,6 +9,7 @@ from relu_nmt.data.groups import (
     DocumentConfig,
     deal_lengths,
     describe_lengths,
+    join_texts,
     lengths_in_words,
     plan_groups,
     read_documents,
@@ -309,3 +310,22 @@ def test_does_not_fit(tmp_path):
         read_documents(tmp_path / "x", 5)
     with pytest.raises(DataError, match="cannot read"):
         read_documents(tmp_path / "y")
+
+
+@pytest.mark.parametrize(
+    "language", ["zh", "zh_TW", "zh-Hans", "zho_Hant", "cmn", "yue", "ja", "jpn"]
+)
+def test_texts_without_spaces(language):
+    assert join_texts(["「よし。」", "", "はい。"], language) == "「よし。」はい。"
+    assert join_texts(["Python を", "Java も。", "OK!", "Yes."], language) == (
+        "Python をJava も。OK! Yes."
+    )
+    assert (
+        join_texts(["我 来 。", "你 好 。", "OK"], language) == "我 来 。 你 好 。 OK"
+    )  # tokenised
+
+
+@pytest.mark.parametrize("language", ["de", "en", "ko", "th", "zh_Latn", "", "zha"])
+def test_texts_with_spaces(language):
+    assert join_texts(["가나.", "", "다라."], language) == "가나. 다라."
+    assert join_texts([], language) == join_texts([""], "zh") == ""

@@ -142,3 +142,13 @@ def test_sets_of_references_need_the_same_sentences():
 
 def test_joining_leaves_no_trace_of_lines():
     assert join_lines([["a  b", "", "c "], ["a b c"], []]) == ["a b c", "a b c", ""]
+
+
+def test_documents_of_japanese_are_joined_without_spaces():
+    lines = [["今日は。", "", "元気です。"]]
+    assert join_lines(lines, "ja") == ["今日は。元気です。"]
+    assert join_lines(lines) == ["今日は。 元気です。"]
+    metric = MetricConfig(tokenize="none", order=1)
+    assert document_score(metric, [["今日は。元気です。"]], [lines], "ja").value > 99
+    aligned = align_sentences([["今日は。元気です。"]], [lines], "ja")
+    assert aligned.references == [["今日は。元気です。"]]

@@ -1,12 +1,18 @@
 import base64
+import io
 import math
 import random
 from collections import Counter
+from functools import lru_cache
 from types import SimpleNamespace
 
 import pytest
+import sentencepiece
+from hypothesis import given
+from hypothesis import strategies as st
 
 from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.tokenization.pipeline import JoinedPieces
 from relu_nmt.tokenization.sentencepiece import SentencePiece
 
 TEXT = ["the house is on the water", "a boat is on the water", "the boat is a house"] * 5
@@ -32,9 +38,106 @@ def test_characters_stay_as_they_are():
     assert model.join(model.split(["ﬁne", "…", "½", "日本"])) == ["ﬁne", "…", "½", "日本"]
 
 
-def test_size_is_too_small():
-    with pytest.raises(ConfigError, match="--subword-size 5: SentencePiece refuses it"):
-        learn(TEXT, 5)
+@pytest.mark.parametrize("size", [1, 5, 18])
+def test_size_is_too_small(size):
+    # 15 letters, the mark of spaces, and <unk> <s> </s>.
+    expected = rf"--subword-size {size}: SentencePiece refuses it: .*give --subword-size 19 or more"
+    with pytest.raises(ConfigError, match=expected) as caught:
+        learn([*TEXT, "xyz"], size)
+    assert "character_coverage" not in str(caught.value)
+    learn([*TEXT, "xyz"], 19)
+
+
+def test_nothing_to_learn_from():
+    with pytest.raises(ConfigError, match="the training text has nothing to learn from"):
+        learn([], 10)
+
+
+OPTIONS = [
+    {"byte_fallback": True},
+    {"byte_fallback": True, "normalization_rule_name": "identity"},
+    {"user_defined_symbols": ["<sep>", "▁water"], "control_symbols": ["<x>"]},
+    {"treat_whitespace_as_suffix": True},
+    {"add_dummy_prefix": False, "remove_extra_whitespaces": False},
+    {"model_type": "bpe", "vocab_size": 40},
+]
+
+
+@lru_cache
+def model_of(options):
+    """A model as others train it, with the options of that number."""
+    model = io.BytesIO()
+    usual = {"vocab_size": 300, "hard_vocab_limit": False, "minloglevel": 2}
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXT), model_writer=model, **(usual | OPTIONS[options])
+    )
+    return model.getvalue()
+
+
+PIECES = ["▁the", "▁", "bo", "at", "<0xE2>", "<0x82>", "<0xAC>", "<0xFF>", "</s>", "<sep>", "日本"]
+
+
+@pytest.mark.parametrize("options", range(len(OPTIONS)))
+@given(pieces=st.lists(st.sampled_from(PIECES), max_size=8))
+def test_pieces_are_decoded_as_by_sentencepiece(options, pieces):
+    content = model_of(options)
+    theirs = sentencepiece.SentencePieceProcessor(model_proto=content)
+    pieces = [p for p in pieces if theirs.piece_to_id(p) != theirs.unk_id() or "▁" not in p]
+    assert SentencePiece(content).join(pieces) == theirs.decode_pieces(pieces).split()
+
+
+@pytest.mark.parametrize("options", range(len(OPTIONS)))
+def test_text_comes_back_from_models_of_others(options):
+    model = SentencePiece(model_of(options))
+    for words in (["the", "boat", "5€", "日本"], ["a▁b", "▅", "<unk>", "</s>", "<0xE2>", "<pad>"]):
+        assert model.join(model.split(words)) == words
+
+
+def test_unknown_pieces_stay_as_they_are():
+    model = SentencePiece(model_of(0))
+    assert model.join(["▁the", "<unk>", "▁boat", "▁Schiff"]) == ["the<unk>", "boat", "Schiff"]
+
+
+@given(st.lists(st.integers(0, 255), min_size=1, max_size=6))
+def test_bytes_without_a_model_are_decoded_as_by_sentencepiece(numbers):
+    theirs = sentencepiece.SentencePieceProcessor(model_proto=model_of(0))
+    pieces = ["▁the", *(f"<0x{number:02X}>" for number in numbers), "▁boat"]
+    expected = theirs.decode_pieces(pieces)
+    if "▁" not in expected:
+        assert JoinedPieces("sentencepiece").join(pieces) == expected.split()
+
+
+def test_symbols_of_the_dictionary_in_the_text_are_no_pieces():
+    lines = ["x<pad> y</s> z<unk> v<s>"] * 30
+    model = SentencePiece(learn(lines, 60))
+    for words in (["x<pad>", "y</s>"], ["<s>", "<pad>", "</s>", "<unk>"]):
+        for pieces in (model.split(words), model.sample(words, 1.0, random.Random(1))):
+            assert not {"<s>", "<pad>", "</s>", "<unk>"} & set(pieces)
+            assert model.join(pieces) == words
+
+
+def test_long_lines_are_learnt_from():
+    draws = random.Random(1)
+    words = ["学校", "先生", "学生", "文字", "校長", "生徒", "字幕", "長文"]
+    line = "。".join("".join(draws.choices(words, k=6)) for _ in range(400))
+    assert len(line.encode()) > 4192 and " " not in line
+    model = SentencePiece(learn([*TEXT, line], 60))
+    pieces = model.split([line])
+    assert max(map(len, pieces)) > 1 and set(line) <= set("".join(pieces))
+    assert model._processor.unk_id() not in model._processor.encode(line)
+    words = [f"word{i % 7}" for i in range(3000)]
+    assert learn([" ".join(words)], 40) == learn(
+        [" ".join(words[i : i + 9]) for i in range(0, 3000, 9)], 40
+    )
+
+
+@pytest.mark.parametrize("mark", ["\u2585", "\u2581"])
+def test_lines_with_marks_of_sentencepiece_are_learnt_from(mark):
+    expected = learn(TEXT, 40)
+    assert learn([line.replace(" ", f" {mark} ") for line in TEXT], 40) == expected
+    model = SentencePiece(expected)
+    words = [f"boat{mark}house", mark, f"{mark}a", f"a{mark * 2}"]
+    assert model.join(model.split(words)) == words
 
 
 @pytest.mark.parametrize("content", [b"", b"x", b"garbage"])

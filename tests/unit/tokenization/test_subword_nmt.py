@@ -4,6 +4,8 @@ from collections import Counter
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from subword_nmt import apply_bpe, learn_bpe
 
 from relu_nmt.errors import ConfigError, DataError
@@ -73,3 +75,37 @@ def test_dropped_merges_give_smaller_pieces_of_the_same_words(text):
     assert model.sample(words, 1.0, random.Random(1)) == SubwordNmt(b"#version: 0.2\nx y\n").split(
         words
     )
+
+
+SYMBOLS = ["<s>", "<pad>", "</s>", "<unk>"]
+OWN = SubwordNmt(
+    learn({"a@@": 9, "@@@@": 5, "x@@": 4, "</s>": 9, "<unk>": 9, "abc": 3}, 40).encode()
+)
+WORDS = st.one_of(
+    st.text("@a</s>x", min_size=1, max_size=7),
+    st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=7),
+    st.sampled_from(SYMBOLS),
+).map(lambda text: "".join(text.split()) or "@@")
+
+
+@given(st.lists(WORDS, max_size=6), st.integers(0, 9))
+def test_any_word_comes_back(words, seed):
+    for pieces in (OWN.split(words), OWN.sample(words, 0.4, random.Random(seed))):
+        assert OWN.join(pieces) == words
+        assert not set(SYMBOLS) & set(pieces)
+
+
+@given(st.lists(WORDS, max_size=6))
+def test_pieces_differ_from_subword_nmt_only_where_words_would_vanish(words):
+    theirs = apply_bpe.BPE(io.StringIO(OWN._codes))
+    for word in words:
+        pieces = theirs.segment_tokens([word])
+        if not word.endswith("@@") and word not in SYMBOLS:
+            assert OWN.split([word]) == pieces
+
+
+def test_words_that_end_like_pieces():
+    words = ["@@", "-1,3", "+1,4", "@@", "the", "a@@", "the"]
+    model = SubwordNmt(b"#version: 0.2\nt h\nth e</w>\n")
+    assert model.split(["a@@", "@@"]) == ["a@@", "@@@", "@", "@@@", "@"]
+    assert model.join(model.split(words)) == words
