@@ -31,7 +31,7 @@ def problem_of(length, weights=False):
 def chosen(name, problem, attention="reluformer"):
     attend = make_attention(attention)
     attend.backend = name
-    return choose_backend(attend, problem)
+    return choose_backend(attend, problem).solve
 
 
 def test_auto_takes_the_reference_for_sentences_and_blocks_for_documents():
