@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from typing import Any
 
+from relu_nmt.config.files import Files
 from relu_nmt.errors import ConfigError
 from relu_nmt.registry import Registry, close_names
 
@@ -63,6 +64,7 @@ class Option:
             are the choices.
         no_effect: why the flag, known to fairseq, does nothing here, or does nothing where its
             needs are not met; typing it prints a note and is no error. A function may return it.
+        files: those that it names, if it is a path.
         positional: an argument of the command instead of a flag.
         several: the flag takes the elements of a sequence as words, not with commas.
         otherwise: the field whose value counts where this is None.
@@ -89,6 +91,7 @@ class Option:
     bare: Any = None
     presets: Mapping[str, Mapping[str, Any]] | None = None
     no_effect: str | Callable[[], str] | None = None
+    files: Files | None = None
     positional: bool = False
     several: bool = False
     otherwise: str = ""

@@ -7,7 +7,7 @@ from pathlib import Path
 from torch import Tensor
 
 from relu_nmt.errors import CheckpointError
-from relu_nmt.recipes.output_files import check_writable
+from relu_nmt.recipes.output_files import check_writable, target_of
 from relu_nmt.recipes.training_settings import AverageSettings as Settings
 from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from relu_nmt.training.checkpoint_manager import BY_EPOCHS, BY_UPDATES, numbered_checkpoints
@@ -44,10 +44,10 @@ def run(settings: Settings, *, progress: bool = True) -> AverageResult:
     ):
         if count is not None:
             inputs = _last_checkpoints(inputs[0], count, pattern, settings.checkpoint_upper_bound)
-    check_writable("--output", settings.output, inputs)
+    check_writable("--output", settings.output)
     if progress:
         print(f"averaging {len(inputs)}: {', '.join(map(str, inputs))}")
-    save_checkpoint(settings.output, average_checkpoints(inputs))
+    save_checkpoint(target_of(settings.output), average_checkpoints(inputs))
     if progress:
         print(f"written: {settings.output}")
     return AverageResult(Path(settings.output), tuple(inputs))

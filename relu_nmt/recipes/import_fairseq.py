@@ -1,7 +1,6 @@
 """Make a checkpoint of a transformer that fairseq trained."""
 
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.loading import build_model
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.recipes.conversion_settings import ImportFairseqSettings as Settings
-from relu_nmt.recipes.output_files import check_writable
+from relu_nmt.recipes.output_files import check_writable, target_of
 from relu_nmt.tokenization.base import load_subword
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.training.checkpoint import SUFFIX, Checkpoint, save_checkpoint
@@ -32,7 +31,7 @@ def run(settings: Settings, *, progress: bool = True) -> Path:
         CheckpointError: the file is damaged or another, or there is no such model here.
         DataError: a dictionary or a subword model is missing or damaged.
     """
-    output = output_path(settings.output, [settings.checkpoint])
+    output = output_path(settings.output)
     theirs, tensors = read_fairseq(settings.checkpoint)
     task = TranslationTask.from_data_folder(
         settings.data, theirs.get("source_lang"), theirs.get("target_lang")
@@ -54,20 +53,19 @@ def run(settings: Settings, *, progress: bool = True) -> Path:
     return output
 
 
-def output_path(text: str, inputs: Iterable[str | os.PathLike[str]]) -> Path:
+def output_path(text: str) -> Path:
     """Return where a checkpoint goes.
 
     Args:
         text: what ``--output`` says.
-        inputs: files that are read.
 
     Raises:
         ConfigError: it has another ending than those of checkpoints.
-        DataError: it cannot be written, or is one of the inputs.
+        DataError: it cannot be written.
     """
     if not text.endswith(SUFFIX):
         raise ConfigError(f"--output {text}: give the name of a checkpoint, ending in {SUFFIX}")
-    check_writable("--output", text, inputs)
+    check_writable("--output", text)
     return Path(text)
 
 
@@ -129,4 +127,4 @@ def save_model(
         raise CheckpointError(f"{origin}: does not fit its settings: {reason}") from error
     metadata: dict[str, Any] = {"model_config": to_dict(config), "task": task.to_state()}
     metadata["args"] = {"model": to_dict(config)}
-    save_checkpoint(path, Checkpoint(dict(model.state_dict()), metadata))
+    save_checkpoint(target_of(path), Checkpoint(dict(model.state_dict()), metadata))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from relu_nmt.errors import DataError
+from relu_nmt.vision.data_config import IMAGE_SUFFIXES
 from relu_nmt.vision.image_files import FileTree, ImageStore, import_pillow
 from relu_nmt.vision.image_tables import (
     ARRAY_SUFFIX,
@@ -21,10 +22,6 @@ from relu_nmt.vision.image_tables import (
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-IMAGE_SUFFIXES = (
-    *(".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif"),
-    *(".webp", ".ppm", ".pgm", ".tif", ".tiff"),
-)
 MOST_SHOWN = 5
 TRAIN_FOLDER = "train"
 VALID_FOLDERS = ("val", "valid", "validation", "test")
