@@ -18,7 +18,7 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.tokenization.base import subword_file_name, subword_models, tokenizers
 
 DEFAULT_SUBWORDS = 10000
-TEXTS = Files(beside=r"NAME\..+", separator=",")
+TEXTS = Files(beside=r"NAME\.[^.-]+(\.(gz|xz|bz2|zst))?", separator=",")
 GIVEN = Files(part_of=("destdir",))
 """Files that may be in the folder already, which keeps them."""
 
