@@ -54,9 +54,7 @@ class EvaluationSettings:
         files=ANNOTATED,
     )
     valid_set: str = option("val", "name of the set: DATA/annotations/instances_NAME.json")
-    results: str | None = option(
-        None, "write the results to FILE as JSON", metavar="FILE", files=WRITTEN
-    )
+    results: str | None = option(None, "write the results to FILE as JSON", files=WRITTEN)
     cpu: bool = option(False, "use the CPU even if there is a GPU")
 
 

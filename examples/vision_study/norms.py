@@ -46,9 +46,7 @@ class NormSettings:
     data: str = option(
         REQUIRED, "images, as relu-nmt-vision-evaluate takes them", metavar="PATH", files=IMAGES
     )
-    results: str = option(
-        REQUIRED, "write the norms to FILE as JSON", metavar="FILE", files=WRITTEN
-    )
+    results: str = option(REQUIRED, "write the norms to FILE as JSON", files=WRITTEN)
     images: int = option(128, "images to measure, from all over the set", least=1, metavar="N")
 
 

@@ -54,7 +54,7 @@ class Option:
         flags: further spellings of the flag (``("-s",)``); long ones also name the field in files.
         constants: flags without a value that set the field: ``{"--encoder-learned-pos":
             "learned"}``; also as a field of files, true or false.
-        metavar: name of the value in ``--help``.
+        metavar: name of the value in ``--help``; by default FILE if it is a path.
         parse: turns text into the value, or checks it. It raises ``ValueError`` or
             :class:`ConfigError` with what was expected.
         show: turns a value into the text that ``parse`` reads, for messages; by default
@@ -104,6 +104,8 @@ class Option:
     def __post_init__(self) -> None:
         if self.presets is not None:
             object.__setattr__(self, "choices", tuple(self.presets))
+        if self.files is not None and self.metavar is None:
+            object.__setattr__(self, "metavar", "FILE")
 
     @property
     def conditions(self) -> list[tuple[Any, ...]]:

@@ -62,7 +62,7 @@ class PathValue:
     @property
     def is_folder(self) -> bool:
         """Whether the path stands for files in it."""
-        return bool(self.files.names) and not self.path.is_file()
+        return bool(self.files.names) and not os.path.isfile(self.path)
 
     @cached_property
     def patterns(self) -> list[tuple[Path, re.Pattern[str]]]:
@@ -93,7 +93,7 @@ class PathValue:
         for folder, pattern in self.patterns:
             entries = folder.rglob("*") if self.files.deep else folder.glob("*")
             paths += [p for p in entries if pattern.fullmatch(p.relative_to(folder).as_posix())]
-        found = [path.stat() for path in paths if path.is_file()]
+        found = [path.stat() for path in paths if os.path.isfile(path)]
         return {(one.st_dev, one.st_ino): one.st_nlink for one in found}
 
 
@@ -102,7 +102,7 @@ def path_values(field: str, label: str, files: Files, value: Any) -> Iterator[Pa
     for text in (value,) if isinstance(value, str) else value or ():
         whole = not files.separator or os.path.exists(text)
         for part in [text] if whole else text.split(files.separator):
-            is_stream = part in ("", "-") and not files.written
+            is_stream = "\0" in part or (part in ("", "-") and not files.written)
             is_special = os.path.exists(part) and not os.path.isfile(part) | os.path.isdir(part)
             if not is_stream and not is_special:
                 yield PathValue(field, label, files, part)
@@ -143,7 +143,8 @@ def _refuse_shared(first: PathValue, second: PathValue, written: PathValue) -> N
 
 
 def _are_linked(one: PathValue, other: PathValue) -> bool:
-    """Return whether two names lead to one file; folders of images are searched only if need be."""
-    if other.files.deep and max(one.links.values(), default=1) < 2:
-        return False
+    """Return whether links lead to one file; large folders are searched only if there are any."""
+    for large, small in ((one, other), (other, one)):
+        if large.files.deep and (small.is_folder or max(small.links.values(), default=1) < 2):
+            return False
     return not one.links.keys().isdisjoint(other.links)

@@ -66,18 +66,8 @@ class PreprocessConfig(ClusterOptions):
     joined_dictionary: bool = option(
         False, "one dictionary (and one subword model) for both languages"
     )
-    srcdict: str | None = option(
-        None,
-        "use this source dictionary",
-        metavar="FILE",
-        files=GIVEN,
-    )
-    tgtdict: str | None = option(
-        None,
-        "use this target dictionary",
-        metavar="FILE",
-        files=GIVEN,
-    )
+    srcdict: str | None = option(None, "use this source dictionary", files=GIVEN)
+    tgtdict: str | None = option(None, "use this target dictionary", files=GIVEN)
     thresholdsrc: int = option(
         0,
         "source words (joined dictionary: all words) that occur less often are unknown",
@@ -128,7 +118,6 @@ class PreprocessConfig(ClusterOptions):
     subword_model: str | None = option(
         None,
         "use this model instead: codes of subword-nmt, or a model of SentencePiece",
-        metavar="FILE",
         files=GIVEN,
     )
     subword_sampling: float = option(

@@ -80,10 +80,11 @@ def alignment_path(folder: str | os.PathLike[str], split: str, pair: str) -> Pat
 def names_in(folder: Path) -> str:
     """Return a regular expression of the names of a data folder's files, there or not."""
     try:
-        listed = json.loads((folder / MANIFEST_NAME).read_bytes())["files"]
-    except (OSError, ValueError, KeyError, TypeError):
-        listed = ()
-    return "|".join((FILE_NAMES, *map(re.escape, listed)))
+        found = json.loads((folder / MANIFEST_NAME).read_bytes())["files"]
+        listed = [re.escape(name) for name in found]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        listed = []
+    return "|".join((FILE_NAMES, *listed))
 
 
 DATA_FILES = Files(names=names_in, separator=":")

@@ -143,14 +143,13 @@ def _empty(folder: Path) -> None:
 
 
 def _remove(folder: Path, lock: int) -> None:
-    """Remove a locked folder, the lock last."""
-    try:
-        with suppress(OSError):
-            _empty(folder)
-            (folder / LOCK).unlink()
-            folder.rmdir()
-    finally:
-        os.close(lock)
+    """Remove a locked folder; without the file of its lock, nobody takes it."""
+    with suppress(OSError):
+        _empty(folder)
+        (folder / LOCK).unlink()
+    os.close(lock)  # before the folder goes, as NFS keeps a file that is open under another name
+    with suppress(OSError):
+        folder.rmdir()
 
 
 def _set_permissions(path: Path, final: Path) -> None:

@@ -87,11 +87,7 @@ class AnalysisSettings:
     """
 
     data: str | None = option(
-        None,
-        "data folder",
-        metavar="DATA",
-        positional=True,
-        files=DATA_FILES,
+        None, "data folder", metavar="DATA", positional=True, files=DATA_FILES
     )
     models: AnalyzedModelOptions = group("models", AnalyzedModelOptions)
     sentences: AnalyzedDataOptions = group("sentences", AnalyzedDataOptions)
@@ -106,7 +102,6 @@ class AnalysisSettings:
     output: str = option(
         REQUIRED,
         "page to write, report.html; its CSV files go beside it",
-        metavar="FILE",
         files=Files(written=True, beside=r"STEM_\w+\.csv"),
     )
 

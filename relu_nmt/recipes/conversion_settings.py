@@ -22,11 +22,7 @@ class ImportFairseqSettings:
     """
 
     checkpoint: str = option(
-        REQUIRED,
-        "checkpoint of fairseq",
-        metavar="MODEL.pt",
-        positional=True,
-        files=READ,
+        REQUIRED, "checkpoint of fairseq", metavar="MODEL.pt", positional=True, files=READ
     )
     data: str = option(
         REQUIRED,
@@ -34,12 +30,7 @@ class ImportFairseqSettings:
         metavar="DIR",
         files=DATA_FILES,
     )
-    output: str = option(
-        REQUIRED,
-        "checkpoint to write",
-        metavar="FILE",
-        files=WRITTEN,
-    )
+    output: str = option(REQUIRED, "checkpoint to write", files=WRITTEN)
     trust_pickle: bool = option(
         False,
         "read the file, which is a pickle: nothing that it names is called, but a file made to "
@@ -84,12 +75,7 @@ class ImportMarianSettings:
         positional=True,
         files=Files(names=MARIAN_NAMES),
     )
-    output: str = option(
-        REQUIRED,
-        "checkpoint to write",
-        metavar="FILE",
-        files=WRITTEN,
-    )
+    output: str = option(REQUIRED, "checkpoint to write", files=WRITTEN)
     target_lang: str | None = like(
         LanguageOptions,
         "target_lang",
@@ -103,11 +89,7 @@ class ConvertSettings:
     """All settings of :mod:`relu_nmt.recipes.convert`."""
 
     checkpoint: str = option(
-        REQUIRED,
-        "checkpoint of relu_nmt",
-        metavar="FILE",
-        positional=True,
-        files=READ,
+        REQUIRED, "checkpoint of relu_nmt", metavar="FILE", positional=True, files=READ
     )
     to: str = option(
         "checkpoint",

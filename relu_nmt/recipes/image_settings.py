@@ -62,15 +62,9 @@ class EvaluationOptions(ReadingOptions):
         "choose among the classes in this file only, one a line (what follows a space is a "
         "remark, unless it is part of a class's name); images of classes that the model does not "
         "have count as wrong",
-        metavar="FILE",
         files=READ,
     )
-    results: str | None = option(
-        None,
-        "write the results to FILE as JSON",
-        metavar="FILE",
-        files=WRITTEN,
-    )
+    results: str | None = option(None, "write the results to FILE as JSON", files=WRITTEN)
 
     @property
     def image_sides(self) -> list[tuple[int, ...] | None]:
@@ -135,12 +129,7 @@ class ClassifyImagesSettings:
 
     path: str = _checkpoint
     images: tuple[str, ...] = option(
-        REQUIRED,
-        "image files",
-        metavar="PHOTO",
-        positional=True,
-        several=True,
-        files=READ,
+        REQUIRED, "image files", metavar="PHOTO", positional=True, several=True, files=READ
     )
     options: ClassificationOptions = group("output", ClassificationOptions)
     model: ClassifierOptions = group("model", ClassifierOptions)

@@ -31,19 +31,9 @@ class ScoreOptions:
         ConfigError: a setting that would have no effect.
     """
 
-    sys: str = option(
-        "-",
-        "translations; - is standard input",
-        flags=("-s",),
-        metavar="FILE",
-        files=READ,
-    )
+    sys: str = option("-", "translations; - is standard input", flags=("-s",), files=READ)
     ref: str = option(
-        "",
-        "references; several sets with commas",
-        flags=("-r",),
-        metavar="FILE",
-        files=Files(separator=","),
+        "", "references; several sets with commas", flags=("-r",), files=Files(separator=",")
     )
     metrics: tuple[str, ...] = option(
         ("bleu",),
@@ -52,12 +42,7 @@ class ScoreOptions:
         choices=(*METRICS, COMET),
         parse=str.lower,
     )
-    src: str | None = option(
-        None,
-        "sources, which comet reads too",
-        metavar="FILE",
-        files=READ,
-    )
+    src: str | None = option(None, "sources, which comet reads too", files=READ)
     comet_model: str = option(
         COMET_MODEL,
         "model of comet: a file, or a name of Hugging Face's hub",
@@ -118,22 +103,16 @@ class DocumentOptions:
         None,
         "lines of each document of the references, a number a line, as relu-nmt-preprocess writes "
         "it (test.de-en.documents)",
-        metavar="FILE",
         files=READ,
     )
     sys_documents: str | None = option(
         None,
         "the same for --sys where its lines are groups of sentences",
-        metavar="FILE",
         needs="documents",
         files=READ,
     )
     baseline_documents: str | None = option(
-        None,
-        "the same for --baseline",
-        metavar="FILE",
-        needs=["documents", "baseline"],
-        files=READ,
+        None, "the same for --baseline", needs=["documents", "baseline"], files=READ
     )
     sentence_separator: str | None = option(
         None,
@@ -146,7 +125,6 @@ class DocumentOptions:
         None,
         "translations of another system: is --sys better? Paired bootstrap, over documents if "
         "their boundaries are given, otherwise over lines; SACREBLEU_SEED sets the seed",
-        metavar="FILE",
         files=READ,
     )
     paired_bs_n: int = option(
@@ -210,13 +188,11 @@ class ContrastOptions:
         "",
         "score the right and wrong translations of this file (test.contrasts.jsonl of "
         "data_prep/grammar_corpus.py) with a model, given the sentences before, and without them",
-        metavar="FILE",
         files=READ,
     )
     path: str = option(
         "",
         "checkpoint; several with colons are an ensemble",
-        metavar="FILE",
         needs="contrastive",
         files=CHECKPOINTS,
     )
@@ -254,12 +230,7 @@ class ScoreSettings:
     segments: DocumentOptions = group("documents", DocumentOptions)
     contrasts: ContrastOptions = group("contrastive test of a model", ContrastOptions)
     format: str = option("text", "a line for each score, or JSON", choices=("text", "json"))
-    results: str | None = option(
-        None,
-        "also write the scores to FILE as JSON",
-        metavar="FILE",
-        files=WRITTEN,
-    )
+    results: str | None = option(None, "also write the scores to FILE as JSON", files=WRITTEN)
 
     def check(self) -> None:
         """Compare the groups with each other."""

@@ -17,12 +17,7 @@ class ShortlistSettings(LanguageOptions, SubsetOptions):
         positional=True,
         files=DATA_FILES,
     )
-    output: str = option(
-        REQUIRED,
-        "shortlist to write",
-        metavar="FILE",
-        files=WRITTEN,
-    )
+    output: str = option(REQUIRED, "shortlist to write", files=WRITTEN)
     gen_subset: str = like(SubsetOptions, "gen_subset", "train", "split to learn from")
     candidates: int = option(
         20, "translations of each source symbol, the likeliest", least=1, metavar="N"

@@ -93,7 +93,6 @@ class SplitDocumentOptions:
         "write the documents as text: a line for each sentence, or, where a group's translation "
         "has not as many sentences as its source (--free-sentence-count, or a model without "
         "separators), a line for the group",
-        metavar="FILE",
         needs="max_doc_tokens",
         files=WRITTEN,
     )
@@ -107,7 +106,6 @@ class SplitDocumentOptions:
     results: str | None = option(
         None,
         "write speed, mismatches, scores and lengths to FILE as JSON",
-        metavar="FILE",
         needs="max_doc_tokens",
         files=WRITTEN,
     )
@@ -164,14 +162,12 @@ class AttentionOptions:
         None,
         "write row sum, entropy, zeros and largest weight of every layer and head, means over the "
         "references (where there are none, over the best translations), to FILE as JSON",
-        metavar="FILE",
         files=WRITTEN,
     )
     memory_stats: str | None = option(
         None,
         "write variance ratio, sums of the largest weights and anisotropy of every feed-forward "
         "network, read as a memory, over the same texts to FILE as JSON",
-        metavar="FILE",
         files=WRITTEN,
     )
     print_attention: str | None = option(
@@ -194,13 +190,7 @@ class TranslateSplitSettings:
         ConfigError: settings that contradict each other.
     """
 
-    data: str = option(
-        REQUIRED,
-        "data folder",
-        metavar="DATA",
-        positional=True,
-        files=DATA_FILES,
-    )
+    data: str = option(REQUIRED, "data folder", metavar="DATA", positional=True, files=DATA_FILES)
     model: ModelOptions = group("model", ModelOptions)
     split: SplitOptions = group("data and output", SplitOptions)
     documents: SplitDocumentOptions = group("documents", SplitDocumentOptions)

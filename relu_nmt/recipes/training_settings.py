@@ -313,12 +313,7 @@ class AverageSettings:
         several=True,
         files=Files(names=NUMBERED),
     )
-    output: str = option(
-        REQUIRED,
-        "checkpoint to write",
-        metavar="FILE",
-        files=WRITTEN,
-    )
+    output: str = option(REQUIRED, "checkpoint to write", files=WRITTEN)
     num_epoch_checkpoints: int | None = option(
         None, "average the last N of the folder that were saved by epochs", metavar="N", least=1
     )

@@ -47,10 +47,7 @@ class ModelOptions(LanguageOptions, FairseqOptions, PrecisionOptions, AttentionB
     """Which model to translate with, and what its text looks like."""
 
     path: str = option(
-        REQUIRED,
-        "checkpoint; several with colons (a:b) are an ensemble",
-        metavar="FILE",
-        files=CHECKPOINTS,
+        REQUIRED, "checkpoint; several with colons (a:b) are an ensemble", files=CHECKPOINTS
     )
     source_lang: str | None = like(
         LanguageOptions, "source_lang", None, "source language; by default the model's"
@@ -83,7 +80,6 @@ class ModelOptions(LanguageOptions, FairseqOptions, PrecisionOptions, AttentionB
         "translate with these symbols only, as relu-nmt-shortlist writes them: faster, and some "
         "translations change, also with the others of a batch. Where prefixes or terms are forced, "
         "or terms banned, all symbols are allowed",
-        metavar="FILE",
         files=READ,
     )
     model_overrides: str = option(
@@ -147,14 +143,12 @@ class TermOptions:
         None,
         "begin the translation of each line with the text in the same line of FILE, whole words; "
         "after an empty line as the model likes",
-        metavar="FILE",
         files=READ,
     )
     banned_terms: str | None = option(
         None,
         "no translation may have a term in FILE, one a line, of one word or more, split as usual; "
         "with SentencePiece, words that begin with it are banned too",
-        metavar="FILE",
         files=READ,
     )
     constraints: str | None = option(
@@ -226,12 +220,7 @@ class TranslateDocumentsSettings:
 class LineOptions(ProgressBarOptions, TermOptions):
     """Where lines come from, and how they go out."""
 
-    input: str = option(
-        "-",
-        "file to translate; - is standard input",
-        metavar="FILE",
-        files=READ,
-    )
+    input: str = option("-", "file to translate; - is standard input", files=READ)
     buffer_size: int = option(
         0,
         "translate at most N lines together; 0: all that have arrived, so that a file goes in "

@@ -158,7 +158,6 @@ class SweepConfig(SubsetOptions):
         None,
         "YAML file of published figures, which the report shows beside those measured; "
         "examples/paper_study has some",
-        metavar="FILE",
         files=READ,
     )
     train_flags: tuple[str, ...] = option(
@@ -178,7 +177,6 @@ class SweepConfig(SubsetOptions):
         "contrasts such as test.contrasts.jsonl of data_prep/grammar_corpus.py: also report how "
         "often each model prefers the right translation, given the sentences before, and without "
         "them",
-        metavar="FILE",
         files=READ,
     )
     save_dir: str = option(

@@ -151,24 +151,15 @@ class CheckpointConfig:
         ConfigError: settings that exclude each other.
     """
 
-    save_dir: str = option(
-        "checkpoints",
-        "folder of the checkpoints",
-        metavar="DIR",
-        files=SAVED,
-    )
+    save_dir: str = option("checkpoints", "folder of the checkpoints", metavar="DIR", files=SAVED)
     restore_file: str = option(
         LAST,
         "checkpoint to go on from: a path, or a name in --save-dir; a missing "
         "checkpoint_last means a fresh start",
-        metavar="FILE",
         files=Files(part_of=("save_dir",)),
     )
     finetune_from_model: str | None = option(
-        None,
-        "start from the weights of this checkpoint, everything else fresh",
-        metavar="FILE",
-        files=READ,
+        None, "start from the weights of this checkpoint, everything else fresh", files=READ
     )
     reset_optimizer: bool = option(False, "restore weights but not the optimiser, and count from 0")
     reset_lr_scheduler: bool = option(False, "do not restore the learning-rate schedule")
@@ -236,12 +227,7 @@ class LoggingConfig(ProgressBarOptions):
         "form of the log (default: tqdm on a terminal; simple elsewhere or with --no-progress-bar)",
         choices=LOG_FORMATS,
     )
-    log_file: str | None = option(
-        None,
-        "write the log to this file too",
-        metavar="FILE",
-        files=WRITTEN,
-    )
+    log_file: str | None = option(None, "write the log to this file too", files=WRITTEN)
     tensorboard_logdir: str | None = option(
         None,
         "folder for TensorBoard: losses, learning rate, gradient norm, speed, attention statistics",

@@ -376,7 +376,6 @@ class ImageTaskOptions:
         None,
         "start from the public weights in a file that timm (or the model's authors) made: "
         ".safetensors, or tensors of torch.save; a head for other classes starts anew",
-        metavar="FILE",
         files=READ,
     )
     label_smoothing: float = probability_option(

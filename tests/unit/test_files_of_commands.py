@@ -188,3 +188,21 @@ def test_what_a_manifest_lists_is_of_the_data_folder(tmp_path):
 def test_devices_and_standard_input_are_no_files():
     both = {"attention_stats": "/dev/null", "memory_stats": "/dev/null"}
     TranslateSplitSettings.of(data="data", path="/dev/null", **both)
+
+
+def test_a_data_folder_may_be_made_beside_its_text_again(tmp_path):
+    for name in ("train.de", "train.en", "train.de-en.de.bin", "dict.de.txt"):
+        (tmp_path / name).touch()
+    given = {"trainpref": tmp_path / "train", "destdir": tmp_path}
+    from_flat(SETTINGS["preprocess"], complete("preprocess", given))
+    given["srcdict"] = tmp_path / "dict.de.txt"  # which the folder keeps
+    from_flat(SETTINGS["preprocess"], complete("preprocess", given))
+
+
+def test_a_training_may_go_on_with_the_settings_that_it_has_stored(tmp_path):
+    stored = tmp_path / "results.json"
+    stored.write_text('{"settings": {"data": "data", "max_tokens": 9}}')
+    words = ["--config", str(stored), "--save-dir", str(tmp_path), "--dump-config"]
+    with pytest.raises(SystemExit) as ended:
+        COMMANDS["train"](words)
+    assert ended.value.code == 0
