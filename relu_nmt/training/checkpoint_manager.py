@@ -4,6 +4,7 @@ import math
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -174,9 +175,8 @@ class CheckpointFolder:
         checkpoint_bytes = num_weights * (VALUES_PER_WEIGHT + averaged) * BYTES_PER_VALUE
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            probe = self.path / f".writable.{os.getpid()}"
-            probe.touch()
-            probe.unlink()
+            with tempfile.TemporaryFile(dir=self.path):
+                pass
         except OSError as error:
             raise ConfigError(
                 f"--save-dir {self.path}: cannot be written ({error.strerror})"
