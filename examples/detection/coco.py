@@ -16,12 +16,15 @@ from relu_nmt.config.shared import BatchLimits
 from relu_nmt.data.batches import plan_batches
 from relu_nmt.errors import DataError, MissingExtraError
 from relu_nmt.vision.batches import sample_generator
+from relu_nmt.vision.data_config import IMAGES
 from relu_nmt.vision.image_files import read_image
 
 if TYPE_CHECKING:
     from pycocotools.coco import COCO
 
 EXTRA = "pip install 'relu-nmt[detection]'"
+ANNOTATED = replace(IMAGES, names=rf"annotations/.*\.json|{IMAGES.names}")
+"""The files of a folder of images with their boxes."""
 FLIP = 0.5
 LEAST_SIDE = 1.0
 """Pixels; boxes that are thinner are left out in training."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from coco import CocoSet
+from coco import ANNOTATED, CocoSet
 from detector import DetectorConfig, build_detector
 from torch import nn
 
@@ -27,6 +27,7 @@ from relu_nmt.config import (
     read_settings,
     settings,
 )
+from relu_nmt.config.files import READ, WRITTEN
 from relu_nmt.errors import CheckpointError, DataError
 from relu_nmt.io.progress_bar import progress_bar
 from relu_nmt.recipes.images import write_results
@@ -42,12 +43,18 @@ KINDS = {"bbox": "boxes", "segm": "masks"}
 class EvaluationSettings:
     """Which detector, on which images."""
 
-    path: str = option(REQUIRED, "checkpoint of train.py", positional=True, metavar="CKPT")
+    path: str = option(
+        REQUIRED, "checkpoint of train.py", positional=True, metavar="CKPT", files=READ
+    )
     data: str = option(
-        REQUIRED, "folder with annotations and images", positional=True, metavar="DATA"
+        REQUIRED,
+        "folder with annotations and images",
+        positional=True,
+        metavar="DATA",
+        files=ANNOTATED,
     )
     valid_set: str = option("val", "name of the set: DATA/annotations/instances_NAME.json")
-    results: str | None = option(None, "write the results to FILE as JSON", metavar="FILE")
+    results: str | None = option(None, "write the results to FILE as JSON", files=WRITTEN)
     cpu: bool = option(False, "use the CPU even if there is a GPU")
 
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from coco import CocoSet, DetectionBatches
+from coco import ANNOTATED, CocoSet, DetectionBatches
 from detector import DetectionObjective, DetectorConfig, build_detector
 from torch import nn
 
@@ -29,6 +29,7 @@ from relu_nmt.config import (
     settings,
     to_dict,
 )
+from relu_nmt.config.files import READ
 from relu_nmt.config.shared import BatchSizeOptions
 from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.modules.config import arch_option
@@ -102,6 +103,7 @@ class TaskOptions:
         None,
         "start the backbone from the weights of an image classifier of the same shape",
         metavar="CKPT",
+        files=READ,
     )
     batch_size: int = like(BatchSizeOptions, "batch_size", 4, "images of a batch, per process")
 
@@ -131,7 +133,11 @@ class DetectionSettings(TrainingSettings):
     """
 
     data: str = option(
-        REQUIRED, "folder with annotations and images", positional=True, metavar="DATA"
+        REQUIRED,
+        "folder with annotations and images",
+        positional=True,
+        metavar="DATA",
+        files=ANNOTATED,
     )
     task: TaskOptions = group("task", TaskOptions)
     model: VisionTransformerConfig = group("backbone", VisionTransformerConfig)

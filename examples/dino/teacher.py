@@ -12,6 +12,7 @@ from pathlib import Path
 
 from relu_nmt.cli.command import make_parser, run_command
 from relu_nmt.config import REQUIRED, add_settings, from_dict, option, read_settings, settings
+from relu_nmt.config.files import READ, WRITTEN
 from relu_nmt.errors import CheckpointError
 from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from relu_nmt.vision.config import PreprocessingConfig
@@ -25,8 +26,10 @@ PREFIX = "teacher.backbone."
 class TeacherSettings:
     """What to read and to write."""
 
-    path: str = option(REQUIRED, "checkpoint", metavar="CKPT", positional=True)
-    output: str = option(REQUIRED, "file to write", metavar="OUTPUT", positional=True)
+    path: str = option(REQUIRED, "checkpoint", metavar="CKPT", positional=True, files=READ)
+    output: str = option(
+        REQUIRED, "file to write", metavar="OUTPUT", positional=True, files=WRITTEN
+    )
 
 
 def save_teacher(path: Path, output: Path) -> None:

@@ -24,9 +24,11 @@ from relu_nmt.attention.records import AttentionRecord, record_attention
 from relu_nmt.attention.softmax import SoftmaxAttention
 from relu_nmt.cli.command import make_parser, run_command
 from relu_nmt.config import REQUIRED, add_settings, option, read_settings, settings
+from relu_nmt.config.files import WRITTEN, Files
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.recipes.images import evaluation_sets, write_results
 from relu_nmt.training.checkpoint import read_metadata
+from relu_nmt.vision.data_config import IMAGES
 from relu_nmt.vision.loading import ImageClassifier
 
 
@@ -34,9 +36,17 @@ from relu_nmt.vision.loading import ImageClassifier
 class NormSettings:
     """Which checkpoints, and which images."""
 
-    folder: str = option(REQUIRED, "the --save-dir", positional=True, metavar="CHECKPOINTS")
-    data: str = option(REQUIRED, "images, as relu-nmt-vision-evaluate takes them", metavar="PATH")
-    results: str = option(REQUIRED, "write the norms to FILE as JSON", metavar="FILE")
+    folder: str = option(
+        REQUIRED,
+        "the --save-dir",
+        positional=True,
+        metavar="CHECKPOINTS",
+        files=Files(names=r"checkpoint.*\.safetensors"),
+    )
+    data: str = option(
+        REQUIRED, "images, as relu-nmt-vision-evaluate takes them", metavar="PATH", files=IMAGES
+    )
+    results: str = option(REQUIRED, "write the norms to FILE as JSON", files=WRITTEN)
     images: int = option(128, "images to measure, from all over the set", least=1, metavar="N")
 
 

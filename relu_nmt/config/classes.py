@@ -18,6 +18,7 @@ from relu_nmt.config.fields import (
     options_of,
     shown,
 )
+from relu_nmt.config.files import PathValue, path_values, refuse_shared_files
 from relu_nmt.errors import ConfigError
 from relu_nmt.registry import Registry, close_names
 
@@ -89,8 +90,20 @@ def _check(self: Any) -> None:
     for entry, text in idle_options(type(self), flat(to_dict(self))):
         if not entry.no_effect:  # otherwise a note is enough
             raise ConfigError(text)
+    refuse_shared_files(paths_in(self))
     if hasattr(self, "check"):
         self.check()
+
+
+def paths_in(config: Any) -> list[PathValue]:
+    """Return the paths that settings name, with the files that these stand for."""
+    values = flat(to_dict(config))
+    return [
+        path
+        for name, entry in all_options(type(config)).items()
+        if entry.files is not None
+        for path in path_values(name, entry.label, entry.files, values[name])
+    ]
 
 
 def idle_options(

@@ -15,6 +15,7 @@ from relu_nmt.config.classes import (
     idle_options,
     known_fields,
     merged,
+    paths_in,
     to_dict,
 )
 from relu_nmt.config.fields import (
@@ -26,6 +27,7 @@ from relu_nmt.config.fields import (
     options_of,
     shown,
 )
+from relu_nmt.config.files import READ, Files, path_values, refuse_shared_files
 from relu_nmt.config.yaml_text import dump_value, parse_yaml
 from relu_nmt.errors import ConfigError
 from relu_nmt.registry import Registry
@@ -132,6 +134,12 @@ def read_settings(config_class: type[ConfigT], namespace: argparse.Namespace) ->
     if namespace.config is not None:
         base = read_settings_file(config_class, namespace.config)
     config = merged(config_class, given, base)
+    # A training may go on with the settings that it has stored.
+    read = [
+        *path_values("config", "--config", Files(part_of=("save_dir",)), namespace.config),
+        *path_values("module", "--user-module", READ, getattr(namespace, "user_module", ())),
+    ]
+    refuse_shared_files([*read, *paths_in(config)])
     _note_no_effect(config, given)
     if namespace.dump_config:
         print(to_yaml(config), end="")

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from typing import Any
 
+from relu_nmt.config.files import Files
 from relu_nmt.errors import ConfigError
 from relu_nmt.registry import Registry, close_names
 
@@ -53,7 +54,7 @@ class Option:
         flags: further spellings of the flag (``("-s",)``); long ones also name the field in files.
         constants: flags without a value that set the field: ``{"--encoder-learned-pos":
             "learned"}``; also as a field of files, true or false.
-        metavar: name of the value in ``--help``.
+        metavar: name of the value in ``--help``; by default FILE if it is a path.
         parse: turns text into the value, or checks it. It raises ``ValueError`` or
             :class:`ConfigError` with what was expected.
         show: turns a value into the text that ``parse`` reads, for messages; by default
@@ -63,6 +64,7 @@ class Option:
             are the choices.
         no_effect: why the flag, known to fairseq, does nothing here, or does nothing where its
             needs are not met; typing it prints a note and is no error. A function may return it.
+        files: those that it names, if it is a path.
         positional: an argument of the command instead of a flag.
         several: the flag takes the elements of a sequence as words, not with commas.
         otherwise: the field whose value counts where this is None.
@@ -89,6 +91,7 @@ class Option:
     bare: Any = None
     presets: Mapping[str, Mapping[str, Any]] | None = None
     no_effect: str | Callable[[], str] | None = None
+    files: Files | None = None
     positional: bool = False
     several: bool = False
     otherwise: str = ""
@@ -101,6 +104,8 @@ class Option:
     def __post_init__(self) -> None:
         if self.presets is not None:
             object.__setattr__(self, "choices", tuple(self.presets))
+        if self.files is not None and self.metavar is None:
+            object.__setattr__(self, "metavar", "FILE")
 
     @property
     def conditions(self) -> list[tuple[Any, ...]]:

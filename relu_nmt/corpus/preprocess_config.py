@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from relu_nmt.config import like, option, settings
+from relu_nmt.config.files import Files
 from relu_nmt.config.shared import (
     ClusterOptions,
     FairseqOptions,
@@ -11,12 +12,15 @@ from relu_nmt.config.shared import (
     ProgressBarOptions,
     SeedOptions,
 )
-from relu_nmt.data.data_folder import dictionary_path, pair_name
+from relu_nmt.data.data_folder import DATA_FILES, dictionary_path, pair_name
 from relu_nmt.data.groups import SEPARATORS
 from relu_nmt.errors import ConfigError
 from relu_nmt.tokenization.base import subword_file_name, subword_models, tokenizers
 
 DEFAULT_SUBWORDS = 10000
+TEXTS = Files(beside=r"NAME\.[^.-]+(\.(gz|xz|bz2|zst))?", separator=",")
+GIVEN = Files(part_of=("destdir",))
+"""Files that may be in the folder already, which keeps them."""
 
 
 @settings
@@ -40,21 +44,31 @@ class PreprocessConfig(ClusterOptions):
         "memory (.tmx) or a table (.tsv). Several with commas become data folders of "
         "their own, DIR/shard0, DIR/shard1..., with the dictionaries and subwords of the first",
         metavar="FP",
+        files=TEXTS,
     )
     validpref: str | None = option(
         None,
         "validation text without the ending; several with commas (valid, valid1, ...)",
         metavar="FP",
+        files=TEXTS,
     )
     testpref: str | None = option(
-        None, "test text without the ending; several with commas (test, test1, ...)", metavar="FP"
+        None,
+        "test text without the ending; several with commas (test, test1, ...)",
+        metavar="FP",
+        files=TEXTS,
     )
-    destdir: str = option("data-bin", "the data folder to make", metavar="DIR")
+    destdir: str = option(
+        "data-bin",
+        "the data folder to make",
+        metavar="DIR",
+        files=replace(DATA_FILES, written=True),
+    )
     joined_dictionary: bool = option(
         False, "one dictionary (and one subword model) for both languages"
     )
-    srcdict: str | None = option(None, "use this source dictionary", metavar="FILE")
-    tgtdict: str | None = option(None, "use this target dictionary", metavar="FILE")
+    srcdict: str | None = option(None, "use this source dictionary", files=GIVEN)
+    tgtdict: str | None = option(None, "use this target dictionary", files=GIVEN)
     thresholdsrc: int = option(
         0,
         "source words (joined dictionary: all words) that occur less often are unknown",
@@ -105,7 +119,7 @@ class PreprocessConfig(ClusterOptions):
     subword_model: str | None = option(
         None,
         "use this model instead: codes of subword-nmt, or a model of SentencePiece",
-        metavar="FILE",
+        files=GIVEN,
     )
     subword_sampling: float = option(
         0.0,

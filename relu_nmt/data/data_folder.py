@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from relu_nmt.config.files import Files
 from relu_nmt.data.indexed_dataset import idx_path
 from relu_nmt.errors import DataError
 from relu_nmt.io.safe_write import write_text
@@ -39,6 +40,12 @@ OTHER_FOLDERS: tuple[tuple[str, Callable[[str], bool]], ...] = (
 """What people give by mistake, by the name of one of its files."""
 NO_LANGUAGE = str(None)
 """What stands for the target language in the names of source-only data, as in fairseq."""
+FILE_NAMES = (
+    r"dict\.[^.]+\.txt|[^.]+\.[^.-]+-[^.-]+\.(documents|[^.]+\.(bin|idx|raw))"
+    r"|[^.]+\.align\.[^.-]+-[^.-]+\.(bin|idx)|manifest\.json"
+    r"|subword(\.[^.]+)?\.codes|sentencepiece(\.[^.]+)?\.model"
+)
+"""Regular expression of the names of a data folder's files; a manifest may list further ones."""
 _INDEX_NAME = re.compile(r"(?P<split>[^.]+)\.(?P<src>[^.-]+)-(?P<tgt>[^.-]+)\.(?P<lang>[^.]+)\.idx")
 
 
@@ -70,10 +77,17 @@ def alignment_path(folder: str | os.PathLike[str], split: str, pair: str) -> Pat
     return Path(folder) / f"{split}.align.{pair}"
 
 
-def data_files(folder: str | os.PathLike[str]) -> list[Path]:
-    """Return the paths of the dictionaries, splits and manifest that a folder holds."""
-    names = (dictionary_path(folder, "*").name, f"*.{pair_name('*', '*')}.*", MANIFEST_NAME)
-    return [path for name in names for path in Path(folder).glob(name)]
+def names_in(folder: Path) -> str:
+    """Return a regular expression of the names of a data folder's files, there or not."""
+    try:
+        found = json.loads((folder / MANIFEST_NAME).read_bytes())["files"]
+        listed = [re.escape(name) for name in found]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        listed = []
+    return "|".join((FILE_NAMES, *listed))
+
+
+DATA_FILES = Files(names=names_in, separator=":")
 
 
 def infer_languages(folder: str | os.PathLike[str]) -> tuple[str, str]:

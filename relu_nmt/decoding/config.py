@@ -3,6 +3,7 @@
 import math
 
 from relu_nmt.config import like, option, settings
+from relu_nmt.config.files import READ
 from relu_nmt.config.shared import BatchSizeOptions, SeedOptions
 from relu_nmt.data.groups import SINGLE_SENTENCES, DocumentConfig
 from relu_nmt.errors import ConfigError
@@ -121,6 +122,7 @@ class SearchOptions(BatchSizeOptions):
         metavar="FILE",
         bare="",
         needs=SEARCHED,
+        files=READ,
     )
     print_alignment: str | None = option(
         None,

@@ -3,10 +3,23 @@
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from relu_nmt.errors import DataError
+
+
+def try_lock(descriptor: int) -> bool:
+    """Lock an open file or folder; return False if another process holds its lock.
+
+    Raises:
+        OSError: the file system has no locks.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def acquire_lock(path: Path) -> int | None:
@@ -31,15 +44,15 @@ def acquire_lock(path: Path) -> int | None:
     except OSError as error:
         raise DataError(f"{error.filename}: cannot be made: {error.strerror}") from error
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if try_lock(descriptor):
+            return descriptor
     except OSError as error:
         os.close(descriptor)
-        if isinstance(error, BlockingIOError):
-            return None
         raise DataError(
             f"{path}: this file system has no locks ({error.strerror}); choose another --save-dir"
         ) from error
-    return descriptor
+    os.close(descriptor)
+    return None
 
 
 @contextmanager
@@ -55,12 +68,8 @@ def folder_locked(folder: Path) -> Iterator[bool]:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         is_free = True
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            is_free = False
-        except OSError:
-            pass
+        with suppress(OSError):
+            is_free = try_lock(descriptor)
         yield is_free
     finally:
         os.close(descriptor)

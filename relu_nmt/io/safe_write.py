@@ -1,59 +1,200 @@
-"""Files that are either whole or absent: written under a temporary name, then renamed."""
+"""Files that are either whole or absent: written in a folder of their own, then renamed.
 
+The folder lies beside the file and is locked by the process that writes. The operating system drops
+the lock when that process ends, however it ends. A folder that nobody has locked is abandoned, with
+whatever a library made in it: the next writer of the file empties and takes it, and
+:func:`remove_abandoned` removes it.
+"""
+
+import fcntl
+import itertools
 import os
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import shutil
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-TEMPORARY_SUFFIX = ".tmp"
-_OWNER = re.compile(rf"\.(\d+)-[0-9a-f]{{8}}{re.escape(TEMPORARY_SUFFIX)}$")
+from relu_nmt.io.file_lock import try_lock
+
+LOCK, PLAIN = "relu_nmt.lock", "relu_nmt.plain"
+"""Files in such a folder: the lock, and an empty one with the permissions of any new file."""
+_FOLDER = re.compile(r"\..+\.\d+\.tmp")
+_OWNER = re.compile(r"\.(\d+)-[0-9a-f]{8}\.tmp$")
+"""The process number in the names of temporary files of earlier releases."""
+_CLONE = 0x40049409
+"""The request FICLONE of Linux: let a file share the blocks of another until either changes."""
 
 
 @contextmanager
-def replacing(path: str | os.PathLike[str], *, unique: bool = True) -> Iterator[Path]:
-    """Give a name beside ``path`` to write to, and rename it to ``path`` when the block succeeds.
+def temporary_folder(path: Path) -> Iterator[Path]:
+    """Give an empty folder beside ``path``, for this process alone, and remove it afterwards.
 
-    If the block raises, what was written is removed and ``path`` stays as it was.
+    Raises:
+        OSError: it cannot be made.
+    """
+    folders = (path.with_name(f".{path.name}.{number}.tmp") for number in itertools.count())
+    tried = ((folder, _acquire(folder, may_make=True)) for folder in folders)
+    folder, lock = next((folder, lock) for folder, lock in tried if lock is not None)
+    try:
+        _empty(folder)
+        yield folder
+    finally:
+        _remove(folder, lock)
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str], *, durable: bool = False) -> Iterator[Path]:
+    """Give a name to write to, and rename that file (or folder) to ``path`` at the end.
+
+    If the block raises, what was written is removed and ``path`` stays as it was. Several processes
+    may replace a file at once, also on several machines: one of them is the last. A file keeps the
+    permissions and the group of the one that it replaces. A link is replaced, not what it leads to.
 
     Args:
         path: the file.
-        unique: several processes may replace a file at once, also on several machines: one of
-            them is the last. Otherwise what a killed process left is written over.
+        durable: bring the file to the disk before it is renamed.
+
+    Raises:
+        OSError: it cannot be written.
     """
     final = Path(path)
-    part = f".{os.getpid()}-{os.urandom(4).hex()}" if unique else ""
-    temporary = final.with_name(f"{final.name}{part}{TEMPORARY_SUFFIX}")
-    try:
+    with temporary_folder(final) as folder:
+        temporary = folder / final.name
         yield temporary
+        if temporary.is_file():
+            _set_permissions(temporary, final)
+            if durable:
+                with open(temporary, "rb") as file:
+                    os.fsync(file.fileno())
         os.replace(temporary, final)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
-def remove_abandoned(folder: Path, beginnings: Sequence[str]) -> None:
-    """Remove what killed processes of this machine left of files that they were to replace.
+def copy_file(source: Path, target: Path) -> None:
+    """Replace ``target`` by a durable copy of ``source``, which shares its blocks if it can.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    with replacing(target, durable=True) as temporary:
+        try:
+            with open(source, "rb") as old, open(temporary, "wb") as new:
+                fcntl.ioctl(new, _CLONE, old.fileno())
+        except OSError:  # a file system without shared blocks
+            shutil.copyfile(source, temporary)
+
+
+def remove_abandoned(folder: Path, earlier: str = "") -> None:
+    """Remove what killed processes left of files that they were writing to a folder.
 
     Args:
         folder: where the files are.
-        beginnings: of the files' names, with or without a dot before.
+        earlier: regular expression of the names of temporary files of earlier releases. They are
+            removed if no process has them open, and that in their names has ended.
     """
-    for path in folder.glob(f"*{TEMPORARY_SUFFIX}"):
-        owner = _OWNER.search(path.name)
-        named = path.name.lstrip(".").startswith(tuple(beginnings))
-        if named and not (owner and _is_running(int(owner[1]))):
+    for path in folder.glob(".*.tmp"):
+        if _FOLDER.fullmatch(path.name) and path.is_dir():
+            if (lock := _acquire(path, may_make=False)) is not None:
+                _remove(path, lock)
+            with suppress(OSError):
+                path.rmdir()  # of a process that was killed before it locked the folder
+    for path in folder.iterdir():
+        if re.fullmatch(earlier, path.name) and path.is_file() and not _is_in_use(path):
             path.unlink(missing_ok=True)
 
 
-def _is_running(process: int) -> bool:
+def _acquire(folder: Path, may_make: bool) -> int | None:
+    """Lock a folder of ours; return the open lock file, or None if it is not free."""
+    is_made = False
+    if may_make:
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+            is_made = True
     try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:  # another user's
+        lock = os.open(folder / LOCK, os.O_RDWR | (os.O_CREAT if is_made else 0), 0o600)
+    except FileNotFoundError:  # not one of ours, or another process has just removed it
+        return None
+    except OSError:
+        if is_made:
+            raise
+        return None
+    try:
+        is_free = try_lock(lock)
+    except OSError:  # a file system without locks, where only a new folder is surely free
+        is_free = is_made
+    with suppress(OSError):
+        # The lock may be of a folder that another process has removed meanwhile.
+        if is_free and os.path.samestat(os.stat(folder / LOCK), os.fstat(lock)):
+            return lock
+    os.close(lock)
+    return None
+
+
+def _empty(folder: Path) -> None:
+    """Remove everything but the lock."""
+    for entry in folder.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry, ignore_errors=True)
+        elif entry.name != LOCK:
+            entry.unlink(missing_ok=True)
+
+
+def _remove(folder: Path, lock: int) -> None:
+    """Remove a locked folder; without the file of its lock, nobody takes it."""
+    with suppress(OSError):
+        _empty(folder)
+        (folder / LOCK).unlink()
+    os.close(lock)  # before the folder goes, as NFS keeps a file that is open under another name
+    with suppress(OSError):
+        folder.rmdir()
+
+
+def _set_permissions(path: Path, final: Path) -> None:
+    """Give a new file the permissions of the one it replaces, or those of any other new file."""
+    try:
+        old = final.stat()
+    except FileNotFoundError:
+        plain = path.with_name(PLAIN)
+        plain.touch()
+        mode = stat.S_IMODE(plain.stat().st_mode)
+    else:
+        mode = stat.S_IMODE(old.st_mode)
+        for owner in (old.st_uid, -1):
+            with suppress(OSError):
+                os.chown(path, owner, old.st_gid)
+                break
+        else:  # another group gets no more than everybody
+            mode = mode & ~0o070 | (mode & 0o007) << 3
+    with suppress(OSError):  # a file system without permissions
+        path.chmod(mode)
+
+
+def _is_in_use(path: Path) -> bool:
+    """Return whether a process may be writing to a temporary file of an earlier release."""
+    owner = _OWNER.search(path.name)
+    try:
+        if owner and _has_run_since(int(owner[1]), path.stat().st_mtime):
+            return True
+        with open(path, "rb") as file:
+            # Linux grants this lease only for a file that is not open anywhere else.
+            fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    except (OSError, AttributeError):  # it is open, or the system cannot tell
         return True
-    return True
+    return False
+
+
+def _has_run_since(process: int, moment: float) -> bool:
+    """Return whether another process runs, and did so at a moment (seconds since 1970)."""
+    try:
+        state, *fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        uptime = float(Path("/proc/uptime").read_text().split()[0])
+    except OSError:
+        return False
+    started = time.time() - uptime + int(fields[18]) / os.sysconf("SC_CLK_TCK")
+    return process != os.getpid() and state not in "ZX" and started < moment + 1
 
 
 @contextmanager
@@ -68,7 +209,7 @@ def safe_writer(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         ...     (Path(folder) / "a.txt").read_bytes()
         b'whole'
     """
-    with replacing(path, unique=False) as temporary, open(temporary, "w+b") as file:
+    with replacing(path) as temporary, open(temporary, "w+b") as file:
         yield file
 
 

@@ -2,7 +2,9 @@
 
 from relu_nmt.attention.spec import AttentionPlace
 from relu_nmt.config import REQUIRED, group, like, option, settings
+from relu_nmt.config.files import READ, Files
 from relu_nmt.config.shared import PrecisionOptions, ProgressBarOptions, SubsetOptions
+from relu_nmt.data.data_folder import DATA_FILES
 from relu_nmt.data.groups import SINGLE_SENTENCES, DocumentConfig
 from relu_nmt.errors import ConfigError
 from relu_nmt.recipes.translation_settings import ModelOptions
@@ -19,7 +21,11 @@ class AnalyzedModelOptions(PrecisionOptions):
     """Which models are shown side by side."""
 
     path: tuple[str, ...] = option(
-        (), "checkpoints to show side by side, in this order", metavar="FILE", several=True
+        (),
+        "checkpoints to show side by side, in this order",
+        metavar="FILE",
+        several=True,
+        files=Files(beside=r"results\.json"),
     )
     names: tuple[str, ...] = option(
         (),
@@ -80,7 +86,9 @@ class AnalysisSettings:
         ConfigError: nothing to analyse, or settings that contradict each other.
     """
 
-    data: str | None = option(None, "data folder", metavar="DATA", positional=True)
+    data: str | None = option(
+        None, "data folder", metavar="DATA", positional=True, files=DATA_FILES
+    )
     models: AnalyzedModelOptions = group("models", AnalyzedModelOptions)
     sentences: AnalyzedDataOptions = group("sentences", AnalyzedDataOptions)
     log: tuple[str, ...] = option(
@@ -89,9 +97,12 @@ class AnalysisSettings:
         "format; a results.json beside a checkpoint is drawn anyway",
         metavar="FILE",
         several=True,
+        files=READ,
     )
     output: str = option(
-        REQUIRED, "page to write, report.html; its CSV files go beside it", metavar="FILE"
+        REQUIRED,
+        "page to write, report.html; its CSV files go beside it",
+        files=Files(written=True, beside=r"STEM_\w+\.csv"),
     )
 
     def check(self) -> None:

@@ -61,7 +61,7 @@ def run(settings: Settings, *, progress: bool = True) -> AnalysisResult:
     """
     page = Path(settings.output)
     paths = settings.models.path
-    check_writable("--output", settings.output, [*paths, *settings.log])
+    check_writable("--output", settings.output)
     names = list(settings.models.names) or distinct_names(paths)
     courses = _courses(settings, names)
     with hidden_progress(settings.sentences.no_progress_bar or not progress):

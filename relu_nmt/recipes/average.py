@@ -12,8 +12,9 @@ from relu_nmt.corpus.agreement import fingerprint, require_same
 from relu_nmt.corpus.translation import TASK_NAME, TranslationTask
 from relu_nmt.errors import CheckpointError
 from relu_nmt.recipes.output_checkpoint import check_replaceable
+from relu_nmt.recipes.output_files import check_writable, target_of
 from relu_nmt.recipes.training_settings import AverageSettings as Settings
-from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, read_metadata, save_checkpoint
 from relu_nmt.training.checkpoint_manager import BY_EPOCHS, BY_UPDATES, numbered_checkpoints
 
 ONE_MODEL = "only checkpoints of one model on one data folder can be averaged"
@@ -52,10 +53,11 @@ def run(settings: Settings, *, progress: bool = True) -> AverageResult:
     ):
         if count is not None:
             inputs = _last_checkpoints(inputs[0], count, pattern, settings.checkpoint_upper_bound)
-    check_replaceable(settings.output, inputs)
+    check_writable("--output", settings.output)
+    check_replaceable(settings.output, read_metadata(inputs[0]).get("task"))
     if progress:
         print(f"averaging {len(inputs)}: {', '.join(map(str, inputs))}")
-    save_checkpoint(settings.output, average_checkpoints(inputs))
+    save_checkpoint(target_of(settings.output), average_checkpoints(inputs))
     if progress:
         print(f"written: {settings.output}")
     return AverageResult(Path(settings.output), tuple(inputs))

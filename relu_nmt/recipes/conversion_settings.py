@@ -1,9 +1,16 @@
 """Settings of the recipes that read and write models of other toolkits."""
 
 from relu_nmt.config import REQUIRED, like, option, settings
+from relu_nmt.config.files import READ, WRITTEN, Files
 from relu_nmt.config.shared import LanguageOptions
 from relu_nmt.corpus.preprocess_config import PreprocessConfig
+from relu_nmt.data.data_folder import DATA_FILES
 from relu_nmt.errors import ConfigError
+
+MARIAN_NAMES = (
+    r"model\.safetensors|pytorch_model\.bin|(tokenizer_)?config\.json|vocab\.json"
+    r"|(source|target)\.spm"
+)
 
 
 @settings
@@ -14,13 +21,16 @@ class ImportFairseqSettings:
         ConfigError: settings that contradict each other, or no consent.
     """
 
-    checkpoint: str = option(REQUIRED, "checkpoint of fairseq", metavar="MODEL.pt", positional=True)
+    checkpoint: str = option(
+        REQUIRED, "checkpoint of fairseq", metavar="MODEL.pt", positional=True, files=READ
+    )
     data: str = option(
         REQUIRED,
         "data folder that the model was trained on; its dictionaries are enough",
         metavar="DIR",
+        files=DATA_FILES,
     )
-    output: str = option(REQUIRED, "checkpoint to write", metavar="FILE")
+    output: str = option(REQUIRED, "checkpoint to write", files=WRITTEN)
     trust_pickle: bool = option(
         False,
         "read the file, which is a pickle: nothing that it names is called, but a file made to "
@@ -63,8 +73,9 @@ class ImportMarianSettings:
         "pytorch_model.bin",
         metavar="DIR",
         positional=True,
+        files=Files(names=MARIAN_NAMES),
     )
-    output: str = option(REQUIRED, "checkpoint to write", metavar="FILE")
+    output: str = option(REQUIRED, "checkpoint to write", files=WRITTEN)
     target_lang: str | None = like(
         LanguageOptions,
         "target_lang",
@@ -77,7 +88,9 @@ class ImportMarianSettings:
 class ConvertSettings:
     """All settings of :mod:`relu_nmt.recipes.convert`."""
 
-    checkpoint: str = option(REQUIRED, "checkpoint of relu_nmt", metavar="FILE", positional=True)
+    checkpoint: str = option(
+        REQUIRED, "checkpoint of relu_nmt", metavar="FILE", positional=True, files=READ
+    )
     to: str = option(
         "checkpoint",
         "checkpoint: one for decoding alone, without what the optimiser needs, a third as large; "
@@ -86,5 +99,8 @@ class ConvertSettings:
         choices=("checkpoint", "ctranslate2", "onnx"),
     )
     output: str = option(
-        REQUIRED, "file to write, or the folder for ctranslate2 and onnx", metavar="PATH"
+        REQUIRED,
+        "file to write, or the folder for ctranslate2 and onnx",
+        metavar="PATH",
+        files=WRITTEN,
     )

@@ -1,15 +1,15 @@
 """Write a model for other programs, or for decoding alone."""
 
-import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.io.safe_write import remove_abandoned, replacing
 from relu_nmt.loading import load_model
 from relu_nmt.recipes.conversion_settings import ConvertSettings as Settings
-from relu_nmt.recipes.import_fairseq import output_path
+from relu_nmt.recipes.output_checkpoint import output_path
+from relu_nmt.recipes.output_files import check_writable, target_of
 from relu_nmt.training.checkpoint import load_checkpoint, read_metadata, save_checkpoint
 from relu_nmt.vision.loading import TASK_NAME, ImageClassifier
 
@@ -24,16 +24,16 @@ def run(settings: Settings, *, progress: bool = True) -> Path:
     Raises:
         CheckpointError: the checkpoint is damaged, or the form has no such model.
         ConfigError: the output is a folder that is there already, or has a wrong name.
-        DataError: the output cannot be written, is the checkpoint itself, or replaces another kind.
+        DataError: the output cannot be written, or replaces a checkpoint of another kind.
         MissingExtraError: the form needs a package that is not installed.
     """
     output = Path(settings.output)
     if settings.to == "checkpoint":
-        # Training could not go on from the checkpoint itself any more.
-        output = output_path(settings.output, [settings.checkpoint], task=None)
+        check_writable("--output", settings.output)
+        output = output_path(settings.output, read_metadata(settings.checkpoint).get("task"))
         checkpoint = load_checkpoint(settings.checkpoint)
         checkpoint.metadata.pop("training_state", None)
-        save_checkpoint(output, checkpoint)
+        save_checkpoint(target_of(output), checkpoint)
     elif settings.to == "ctranslate2":
         from relu_nmt.conversion.ctranslate2 import save_ctranslate2
 
@@ -67,14 +67,14 @@ def new_folder(path: Path) -> Iterator[Path]:
         ConfigError: there is something under this name.
         DataError: it cannot be made, or written to.
     """
+    if path.parent.is_dir():
+        remove_abandoned(path.parent)
     if path.exists():
         raise ConfigError(f"--output {path}: is there already; give the name of a new folder")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        temporary.mkdir(parents=True)
-        yield temporary
-        temporary.rename(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as temporary:
+            temporary.mkdir()
+            yield temporary
     except OSError as error:
         raise DataError(f"--output {path}: cannot write it: {error.strerror}") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)

@@ -2,14 +2,16 @@
 
 from relu_nmt.attention.spec import AttentionBackendConfig
 from relu_nmt.config import REQUIRED, from_flat, group, like, option, settings
+from relu_nmt.config.files import READ, WRITTEN
 from relu_nmt.config.shared import PrecisionOptions, ProgressBarOptions
 from relu_nmt.errors import ConfigError
 from relu_nmt.training.config import RunConfig
 from relu_nmt.vision.config import PreprocessingConfig, check_sides, sides_option
+from relu_nmt.vision.data_config import IMAGES
 
 EVALUATION_BATCH = 128
 JOINED_BLOCKS = 4
-_checkpoint = option(REQUIRED, "checkpoint", metavar="CKPT", positional=True)
+_checkpoint = option(REQUIRED, "checkpoint", metavar="CKPT", positional=True, files=READ)
 
 
 @settings
@@ -44,6 +46,7 @@ class EvaluationOptions(ReadingOptions):
         "sets, the others are taken",
         several=True,
         metavar="PATH",
+        files=IMAGES,
     )
     image_size: tuple[str, ...] = option(
         (),
@@ -62,9 +65,9 @@ class EvaluationOptions(ReadingOptions):
         "choose among the classes in this file only, one a line (what follows a space is a "
         "remark, unless it is part of a class's name); images of classes that the model does not "
         "have count as wrong",
-        metavar="FILE",
+        files=READ,
     )
-    results: str | None = option(None, "write the results to FILE as JSON", metavar="FILE")
+    results: str | None = option(None, "write the results to FILE as JSON", files=WRITTEN)
 
     @property
     def image_sides(self) -> list[tuple[int, ...] | None]:
@@ -129,7 +132,7 @@ class ClassifyImagesSettings:
 
     path: str = _checkpoint
     images: tuple[str, ...] = option(
-        REQUIRED, "image files", metavar="PHOTO", positional=True, several=True
+        REQUIRED, "image files", metavar="PHOTO", positional=True, several=True, files=READ
     )
     options: ClassificationOptions = group("output", ClassificationOptions)
     model: ClassifierOptions = group("model", ClassifierOptions)
@@ -151,9 +154,14 @@ class ProbeOptions(ProgressBarOptions):
         "images to learn from; several data sets are judged one after the other, then their mean",
         several=True,
         metavar="PATH",
+        files=IMAGES,
     )
     test: tuple[str, ...] = option(
-        REQUIRED, "images to be right about, of each of --train", several=True, metavar="PATH"
+        REQUIRED,
+        "images to be right about, of each of --train",
+        several=True,
+        metavar="PATH",
+        files=IMAGES,
     )
     method: str = option(
         REQUIRED,

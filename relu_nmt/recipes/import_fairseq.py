@@ -1,7 +1,6 @@
 """Make a checkpoint of a transformer that fairseq trained."""
 
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,17 +9,16 @@ from torch import Tensor
 
 from relu_nmt.config import to_dict
 from relu_nmt.conversion.fairseq import read_fairseq, transformer_config, transformer_tensors
-from relu_nmt.corpus.translation import TASK_NAME, TranslationTask
+from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.loading import build_model
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.recipes.conversion_settings import ImportFairseqSettings as Settings
-from relu_nmt.recipes.output_checkpoint import check_replaceable
+from relu_nmt.recipes.output_checkpoint import output_path
+from relu_nmt.recipes.output_files import target_of
 from relu_nmt.tokenization.base import load_subword
 from relu_nmt.tokenization.pipeline import TextPipeline
-from relu_nmt.training.checkpoint import SUFFIX, Checkpoint, save_checkpoint
-
-TRANSLATION = {"name": TASK_NAME}
+from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
 
 
 def run(settings: Settings, *, progress: bool = True) -> Path:
@@ -34,7 +32,7 @@ def run(settings: Settings, *, progress: bool = True) -> Path:
         CheckpointError: the file is damaged or another, or there is no such model here.
         DataError: a dictionary or a subword model is missing or damaged.
     """
-    output = output_path(settings.output, [settings.checkpoint])
+    output = output_path(settings.output)
     theirs, tensors = read_fairseq(settings.checkpoint)
     task = TranslationTask.from_data_folder(
         settings.data, theirs.get("source_lang"), theirs.get("target_lang")
@@ -54,29 +52,6 @@ def run(settings: Settings, *, progress: bool = True) -> Path:
         pair = f"{task.source_lang}-{task.target_lang}"
         print(f"written: {output} ({pair}, {output.stat().st_size:,} bytes)")
     return output
-
-
-def output_path(
-    text: str,
-    inputs: Iterable[str | os.PathLike[str]],
-    task: Mapping[str, Any] | None = TRANSLATION,
-) -> Path:
-    """Return where a checkpoint goes, see :func:`check_replaceable`.
-
-    Args:
-        text: what ``--output`` says.
-        inputs: files that are read.
-        task: the new checkpoint's; None for that of the first input.
-
-    Raises:
-        CheckpointError: the first input is missing or damaged.
-        ConfigError: it has another ending than those of checkpoints.
-        DataError: it cannot be written, is one of the inputs, or replaces something else.
-    """
-    if not text.endswith(SUFFIX):
-        raise ConfigError(f"--output {text}: give the name of a checkpoint, ending in {SUFFIX}")
-    check_replaceable(text, inputs, task)
-    return Path(text)
 
 
 def _pipeline(known: TextPipeline, settings: Settings) -> TextPipeline:
@@ -139,4 +114,4 @@ def save_model(
         raise CheckpointError(f"{origin}: does not fit its settings: {reason}") from error
     metadata: dict[str, Any] = {"model_config": to_dict(config), "task": task.to_state()}
     metadata["args"] = {"model": to_dict(config)}
-    save_checkpoint(path, Checkpoint(dict(model.state_dict()), metadata))
+    save_checkpoint(target_of(path), Checkpoint(dict(model.state_dict()), metadata))

@@ -3,10 +3,11 @@
 from dataclasses import replace
 from pathlib import Path
 
-from relu_nmt.conversion.marian import WEIGHTS, MarianModel
+from relu_nmt.conversion.marian import MarianModel
 from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.recipes.conversion_settings import ImportMarianSettings as Settings
-from relu_nmt.recipes.import_fairseq import output_path, save_model
+from relu_nmt.recipes.import_fairseq import save_model
+from relu_nmt.recipes.output_checkpoint import output_path
 from relu_nmt.tokenization.base import load_subword
 from relu_nmt.tokenization.pipeline import TextPipeline
 
@@ -21,10 +22,10 @@ def run(settings: Settings, *, progress: bool = True) -> Path:
     Raises:
         CheckpointError: a file is damaged or missing, or there is no such model here.
         ConfigError: a target language that the model has not, or none where it has several.
-        DataError: a SentencePiece model is missing or damaged, or the checkpoint would take the
-            place of the folder's weights.
+        DataError: a SentencePiece model is missing or damaged, or the checkpoint cannot be
+            written.
     """
-    output = output_path(settings.output, [Path(settings.folder, name) for name in WEIGHTS])
+    output = output_path(settings.output)
     theirs = MarianModel.read(settings.folder, settings.target_lang)
     words = theirs.dictionary()
     source, target = (

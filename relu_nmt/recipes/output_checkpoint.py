@@ -1,43 +1,56 @@
 """The place of a checkpoint that a command writes, and what may stand there before."""
 
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from relu_nmt.errors import CheckpointError, DataError
+from relu_nmt.corpus.translation import TASK_NAME
+from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.recipes.output_files import check_writable
-from relu_nmt.training.checkpoint import read_metadata
+from relu_nmt.training.checkpoint import SUFFIX, read_metadata
+
+TRANSLATION = {"name": TASK_NAME}
 
 
-def check_replaceable(
-    path: str, inputs: Iterable[str | os.PathLike[str]], task: Mapping[str, Any] | None = None
-) -> None:
-    """See that ``--output`` can be written, and that nothing of another kind is lost.
+def output_path(text: str, task: Mapping[str, Any] | None = TRANSLATION) -> Path:
+    """Return the path that ``--output`` gives; see :func:`check_replaceable`.
+
+    Args:
+        text: the value of the flag.
+        task: the task of the new checkpoint.
+
+    Raises:
+        ConfigError: the name does not end like a checkpoint's.
+        DataError: the file cannot be written, or would replace something else.
+    """
+    if not text.endswith(SUFFIX):
+        raise ConfigError(f"--output {text}: give the name of a checkpoint, ending in {SUFFIX}")
+    check_replaceable(text, task)
+    return Path(text)
+
+
+def check_replaceable(path: str, task: Mapping[str, Any] | None) -> None:
+    """Check that ``--output`` can be written, and that nothing of another kind is lost.
 
     An earlier output of the same kind, weights alone, may be replaced.
 
     Args:
         path: the checkpoint to write.
-        inputs: files that are read.
-        task: the new checkpoint's; by default that of the first input.
+        task: the task of the new checkpoint.
 
     Raises:
-        CheckpointError: the first input is missing or damaged.
-        DataError: it cannot be written, is one of the inputs, or replaces something else.
+        DataError: the file cannot be written, or would replace something else.
     """
-    inputs = list(inputs)
-    check_writable("--output", path, inputs)
+    check_writable("--output", path)
     if not Path(path).exists():
         return
-    own = (read_metadata(inputs[0]).get("task") if task is None else task) or {}
     try:
         earlier = read_metadata(path)
     except CheckpointError as error:
         raise DataError(
             f"--output {path}: is there already; give another name ({error})"
         ) from error
-    kind, other = own.get("name"), (earlier.get("task") or {}).get("name")
+    kind, other = (task or {}).get("name"), (earlier.get("task") or {}).get("name")
     if "training_state" in earlier:
         reason = "holds the state that a training goes on from"
     elif kind != other:

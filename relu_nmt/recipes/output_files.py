@@ -1,41 +1,38 @@
 """Files that a flag names for what a recipe has found."""
 
 import os
+import re
 import tempfile
-from collections.abc import Iterable
 from pathlib import Path
 
 from relu_nmt.errors import DataError
-from relu_nmt.io.safe_write import write_text
+from relu_nmt.io.safe_write import remove_abandoned, write_text
 
 
-def check_writable(
-    flag: str, path: str | None, inputs: Iterable[str | os.PathLike[str]] = ()
-) -> None:
+def check_writable(flag: str, path: str | None) -> None:
     """See that a file can be written before hours are spent, and make its folder.
 
-    Files are renamed into their place, which would put one where a device was.
+    What killed processes left of it is removed.
 
     Args:
         flag: what names the file.
         path: the file.
-        inputs: files that are read, which it would write over.
 
     Raises:
         DataError: it cannot.
     """
     if path is None:
         return
-    file, folder = Path(path), Path(path).parent
-    if any(_is_same(file, Path(other)) for other in inputs):
-        raise DataError(f"{flag} {path}: is a file that is read, and would be lost; give another")
-    # What a process has open, as /dev/stdout is, may lead to a plain file; its own folder tells.
+    file, target = Path(path), target_of(path)
+    # Files are renamed into their place, which would put one where a device was. What a process
+    # has open, as /dev/stdout is, may lead to a plain file; its own folder tells.
     is_device = file.is_symlink() and file.absolute().parent.resolve() == Path("/dev")
     if is_device or (file.exists() and not file.is_file() and not file.is_dir()):
         raise DataError(f"{flag} {path}: is no plain file; give the name of a file")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        remove_abandoned(target.parent, rf"{re.escape(target.name)}\.\d+-[0-9a-f]{{8}}\.tmp")
+        with tempfile.TemporaryFile(dir=target.parent):
             pass
     except OSError as error:
         raise DataError(f"{flag} {path}: cannot write it: {error.strerror}") from error
@@ -43,9 +40,9 @@ def check_writable(
         raise DataError(f"{flag} {path}: is a folder; give the name of a file")
 
 
-def _is_same(file: Path, other: Path) -> bool:
-    is_linked = file.exists() and other.exists() and file.samefile(other)
-    return is_linked or file.resolve() == other.resolve()
+def target_of(path: str | os.PathLike[str]) -> Path:
+    """Return the file that a path names: a link stays, and what it leads to is written."""
+    return Path(os.path.realpath(path) if os.path.islink(path) else path)
 
 
 def write_file(flag: str, path: str, text: str) -> None:
@@ -55,6 +52,6 @@ def write_file(flag: str, path: str, text: str) -> None:
         DataError: it cannot be written.
     """
     try:
-        write_text(path, text)
+        write_text(target_of(path), text)
     except OSError as error:
         raise DataError(f"{flag} {path}: cannot write it: {error.strerror}") from error

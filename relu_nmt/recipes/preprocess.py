@@ -23,6 +23,7 @@ from relu_nmt.corpus.text_steps import SideKey, TextSteps
 from relu_nmt.data.alignments import binarize_alignments
 from relu_nmt.data.binarize import Side, binarize, count_words
 from relu_nmt.data.data_folder import (
+    FILE_NAMES,
     MANIFEST_NAME,
     Journal,
     alignment_path,
@@ -41,6 +42,7 @@ from relu_nmt.errors import DataError
 from relu_nmt.io.cluster import Cluster, Work, result_of
 from relu_nmt.io.file_lock import folder_locked
 from relu_nmt.io.progress_bar import hidden_progress, progress_bar
+from relu_nmt.io.safe_write import remove_abandoned
 from relu_nmt.io.text_lines import TextFile, find_text, scan_text
 from relu_nmt.io.worker_pool import available_cores, ordered_map
 from relu_nmt.tokenization.base import subword_models, tokenizers
@@ -149,6 +151,7 @@ class _Builder:
 
     def _build(self, key: str) -> dict[str, Any]:
         """Do it in a folder that no other process writes to."""
+        remove_abandoned(self.folder, rf"({FILE_NAMES})(\.\d+-[0-9a-f]{{8}})?\.tmp")
         manifest = self._check_folder(key)
         if manifest is not None:
             self.say(f"{self.config.destdir}: complete already, nothing to do")

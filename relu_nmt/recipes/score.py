@@ -72,7 +72,7 @@ def run(settings: Settings, *, progress: bool = True) -> ScoreResult:
         DataError: lines or documents of the files do not fit, or a file cannot be written.
         CheckpointError: the model of a contrastive test cannot be read.
     """
-    check_writable("--results", settings.results, settings.inputs)
+    check_writable("--results", settings.results)
     as_lines = progress and settings.format == "text"
     if settings.contrasts.contrastive:
         # Only this needs PyTorch, which takes longer to import than most texts to score.

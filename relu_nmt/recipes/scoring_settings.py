@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from relu_nmt.config import flag_of, group, like, option, settings
+from relu_nmt.config.files import CHECKPOINTS, READ, WRITTEN, Files
 from relu_nmt.config.shared import BatchSizeOptions, PrecisionOptions
 from relu_nmt.corpus.preprocess_config import PreprocessConfig
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR
@@ -30,8 +31,10 @@ class ScoreOptions:
         ConfigError: a setting that would have no effect.
     """
 
-    sys: str = option("-", "translations; - is standard input", flags=("-s",), metavar="FILE")
-    ref: str = option("", "references; several sets with commas", flags=("-r",), metavar="FILE")
+    sys: str = option("-", "translations; - is standard input", flags=("-s",), files=READ)
+    ref: str = option(
+        "", "references; several sets with commas", flags=("-r",), files=Files(separator=",")
+    )
     metrics: tuple[str, ...] = option(
         ("bleu",),
         "scores to print: bleu,chrf, and comet, if the package unbabel-comet is installed",
@@ -39,9 +42,12 @@ class ScoreOptions:
         choices=(*METRICS, COMET),
         parse=str.lower,
     )
-    src: str | None = option(None, "sources, which comet reads too", metavar="FILE")
+    src: str | None = option(None, "sources, which comet reads too", files=READ)
     comet_model: str = option(
-        COMET_MODEL, "model of comet: a file, or a name of Hugging Face's hub", metavar="NAME"
+        COMET_MODEL,
+        "model of comet: a file, or a name of Hugging Face's hub",
+        metavar="NAME",
+        files=READ,
     )
     order: int = option(4, "longest n-gram of BLEU", flags=("-o",), metavar="N", least=1, most=100)
     ignore_case: bool = option(False, "ignore case")
@@ -103,16 +109,16 @@ class DocumentOptions:
         None,
         "lines of each document of the references, a number a line, as relu-nmt-preprocess writes "
         "it (test.de-en.documents)",
-        metavar="FILE",
+        files=READ,
     )
     sys_documents: str | None = option(
         None,
         "the same for --sys where its lines are groups of sentences",
-        metavar="FILE",
         needs="documents",
+        files=READ,
     )
     baseline_documents: str | None = option(
-        None, "the same for --baseline", metavar="FILE", needs=["documents", "baseline"]
+        None, "the same for --baseline", needs=["documents", "baseline"], files=READ
     )
     sentence_separator: str | None = option(
         None,
@@ -125,7 +131,7 @@ class DocumentOptions:
         None,
         "translations of another system: is --sys better? Paired bootstrap, over documents if "
         "their boundaries are given, otherwise over lines; SACREBLEU_SEED sets the seed",
-        metavar="FILE",
+        files=READ,
     )
     paired_bs_n: int = option(
         DEFAULT_SAMPLES,
@@ -188,10 +194,13 @@ class ContrastOptions:
         "",
         "score the right and wrong translations of this file (test.contrasts.jsonl of "
         "data_prep/grammar_corpus.py) with a model, given the sentences before, and without them",
-        metavar="FILE",
+        files=READ,
     )
     path: str = option(
-        "", "checkpoint; several with colons are an ensemble", metavar="FILE", needs="contrastive"
+        "",
+        "checkpoint; several with colons are an ensemble",
+        needs="contrastive",
+        files=CHECKPOINTS,
     )
     context_sentences: int | None = option(
         None,
@@ -227,7 +236,7 @@ class ScoreSettings:
     segments: DocumentOptions = group("documents", DocumentOptions)
     contrasts: ContrastOptions = group("contrastive test of a model", ContrastOptions)
     format: str = option("text", "a line for each score, or JSON", choices=("text", "json"))
-    results: str | None = option(None, "also write the scores to FILE as JSON", metavar="FILE")
+    results: str | None = option(None, "also write the scores to FILE as JSON", files=WRITTEN)
 
     def check(self) -> None:
         """Compare the groups with each other."""

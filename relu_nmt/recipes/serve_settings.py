@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 from relu_nmt.config import REQUIRED, group, option, settings
+from relu_nmt.config.files import CHECKPOINTS
 from relu_nmt.decoding.config import DocumentGenerationConfig
 from relu_nmt.errors import ConfigError
 from relu_nmt.recipes.translation_settings import (
@@ -24,6 +25,7 @@ class ServedModelOptions(ModelOptions):
         "checkpoint; several with colons (a:b) are an ensemble",
         metavar="CKPT",
         positional=True,
+        files=CHECKPOINTS,
     )
 
 

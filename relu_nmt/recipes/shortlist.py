@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from relu_nmt.corpus.translation import TranslationTask
-from relu_nmt.data.data_folder import data_files, pair_name
+from relu_nmt.data.data_folder import pair_name
 from relu_nmt.decoding.shortlist import Shortlist
 from relu_nmt.errors import DataError
 from relu_nmt.recipes.output_files import check_writable, write_file
@@ -24,9 +24,9 @@ def run(settings: Settings, *, progress: bool = True) -> Path:
 
     Raises:
         DataError: the folder is missing or damaged or has no target side, or the file cannot be
-            written, or is one of the folder's.
+            written.
     """
-    check_writable("--output", settings.output, data_files(settings.data))
+    check_writable("--output", settings.output)
     task = TranslationTask.from_data_folder(
         settings.data, settings.source_lang, settings.target_lang
     )

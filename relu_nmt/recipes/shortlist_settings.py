@@ -1,7 +1,9 @@
 """Settings of :mod:`relu_nmt.recipes.shortlist`."""
 
 from relu_nmt.config import REQUIRED, like, option, settings
+from relu_nmt.config.files import WRITTEN
 from relu_nmt.config.shared import LanguageOptions, SubsetOptions
+from relu_nmt.data.data_folder import DATA_FILES
 
 
 @settings
@@ -9,9 +11,13 @@ class ShortlistSettings(LanguageOptions, SubsetOptions):
     """What to learn a shortlist from, and how long it is."""
 
     data: str = option(
-        REQUIRED, "data folder that the model was trained on", metavar="DATA", positional=True
+        REQUIRED,
+        "data folder that the model was trained on",
+        metavar="DATA",
+        positional=True,
+        files=DATA_FILES,
     )
-    output: str = option(REQUIRED, "shortlist to write", metavar="FILE")
+    output: str = option(REQUIRED, "shortlist to write", files=WRITTEN)
     gen_subset: str = like(SubsetOptions, "gen_subset", "train", "split to learn from")
     candidates: int = option(
         20, "translations of each source symbol, the likeliest", least=1, metavar="N"

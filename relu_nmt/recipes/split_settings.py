@@ -4,7 +4,9 @@ from pathlib import Path
 
 from relu_nmt.attention.spec import AttentionPlace
 from relu_nmt.config import REQUIRED, group, like, option, settings, to_dict
+from relu_nmt.config.files import WRITTEN, Files
 from relu_nmt.config.shared import ProgressBarOptions, SubsetOptions
+from relu_nmt.data.data_folder import DATA_FILES
 from relu_nmt.data.groups import SEPARATORS, SINGLE_SENTENCES, DocumentConfig
 from relu_nmt.decoding.config import (
     SEARCHED,
@@ -31,6 +33,7 @@ class SplitOptions(SubsetOptions, ProgressBarOptions):
         "write to generate-SPLIT.txt in this folder instead of standard output; one of several "
         "--num-shards to generate-SPLIT-I-of-N.txt",
         metavar="DIR",
+        files=Files(written=True, names=r"generate-[^.]*\.txt"),
     )
     quiet: bool = option(False, "print the score only")
     skip_invalid_size_inputs_valid_test: bool = option(
@@ -90,8 +93,8 @@ class SplitDocumentOptions:
         "write the documents as text: a line for each sentence, or, where a group's translation "
         "has not as many sentences as its source (--free-sentence-count, or a model without "
         "separators), a line for the group",
-        metavar="FILE",
         needs="max_doc_tokens",
+        files=WRITTEN,
     )
     output_separator: str = option(
         "blank",
@@ -103,8 +106,8 @@ class SplitDocumentOptions:
     results: str | None = option(
         None,
         "write speed, mismatches, scores and lengths to FILE as JSON",
-        metavar="FILE",
         needs="max_doc_tokens",
+        files=WRITTEN,
     )
 
     def check(self) -> None:
@@ -159,13 +162,13 @@ class AttentionOptions:
         None,
         "write row sum, entropy, zeros and largest weight of every layer and head, means over the "
         "references (where there are none, over the best translations), to FILE as JSON",
-        metavar="FILE",
+        files=WRITTEN,
     )
     memory_stats: str | None = option(
         None,
         "write variance ratio, sums of the largest weights and anisotropy of every feed-forward "
         "network, read as a memory, over the same texts to FILE as JSON",
-        metavar="FILE",
+        files=WRITTEN,
     )
     print_attention: str | None = option(
         None,
@@ -187,7 +190,7 @@ class TranslateSplitSettings:
         ConfigError: settings that contradict each other.
     """
 
-    data: str = option(REQUIRED, "data folder", metavar="DATA", positional=True)
+    data: str = option(REQUIRED, "data folder", metavar="DATA", positional=True, files=DATA_FILES)
     model: ModelOptions = group("model", ModelOptions)
     split: SplitOptions = group("data and output", SplitOptions)
     documents: SplitDocumentOptions = group("documents", SplitDocumentOptions)
@@ -198,7 +201,6 @@ class TranslateSplitSettings:
     def check(self) -> None:
         """Compare the groups with each other."""
         config, attention = self.generation, self.attention
-        self._refuse_same_file()
         if attention.print_attention is not None and config.print_alignment is not None:
             raise ConfigError(
                 "--print-attention and --print-alignment both print A- lines; give one"
@@ -218,20 +220,3 @@ class TranslateSplitSettings:
     def generation(self) -> GenerationConfig:
         """The settings of the search."""
         return self.search.of_kind(documents=self.documents.max_doc_tokens is not None)
-
-    def _refuse_same_file(self) -> None:
-        """See that no file would overwrite another, or a checkpoint."""
-        flags: dict[Path, str] = {}
-        for flag, file in (
-            *(("--path", checkpoint) for checkpoint in self.model.path.split(":")),
-            ("--results-path", self.split.results_file),
-            ("--output", self.documents.output),
-            ("--results", self.documents.results),
-            ("--attention-stats", self.attention.attention_stats),
-            ("--memory-stats", self.attention.memory_stats),
-        ):
-            if file is None:
-                continue
-            other = flags.setdefault(Path(file).resolve(), flag)
-            if other != flag:
-                raise ConfigError(f"{other} and {flag} are both {file}; give two files")

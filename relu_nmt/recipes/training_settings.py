@@ -9,7 +9,9 @@ from relu_nmt.attention.spec import (
     AttentionRegularizerConfig,
 )
 from relu_nmt.config import REQUIRED, checked_by, from_flat, group, like, option, settings
+from relu_nmt.config.files import WRITTEN, Files
 from relu_nmt.config.shared import BatchingConfig, FairseqOptions, LanguageOptions
+from relu_nmt.data.data_folder import DATA_FILES
 from relu_nmt.data.groups import DocumentConfig
 from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.errors import ConfigError
@@ -23,8 +25,10 @@ from relu_nmt.vision.config import (
     VisionTrainerConfig,
     VisionTransformerConfig,
 )
-from relu_nmt.vision.data_config import RECIPES, AugmentationConfig
+from relu_nmt.vision.data_config import IMAGES, RECIPES, AugmentationConfig
 
+NUMBERED = r"checkpoint(\d+|_\d+_\d+)\.safetensors"
+"""Names of the checkpoints that are saved by epochs and by updates."""
 LABEL_SMOOTHED = "label_smoothed_cross_entropy"
 WITH_ALIGNMENT = "label_smoothed_cross_entropy_with_alignment"
 DEFAULT_SEARCH = '{"beam": 5, "max_len_a": 1.2, "max_len_b": 10}'
@@ -80,6 +84,7 @@ class TaskOptions(LanguageOptions, FairseqOptions):
         "further data folders to train on, with commas: same dictionaries, but back-translated "
         "text, say, or sentences beside documents",
         metavar="DIRS",
+        files=DATA_FILES,
     )
     corpus_weights: tuple[float, ...] = option(
         (),
@@ -238,6 +243,7 @@ class TranslationTrainingSettings(TrainingSettings):
         "data folder; of several (shards), a:b:c, each epoch trains on one, in turn",
         metavar="DATA",
         positional=True,
+        files=DATA_FILES,
     )
     task: TaskOptions = group("task and loss", TaskOptions)
     model: TransformerConfig = group("model", TransformerConfig)
@@ -270,6 +276,7 @@ class ImageTrainingSettings(TrainingSettings):
         "images: folder, zip file, NumPy archive or parquet file",
         metavar="DATA",
         positional=True,
+        files=IMAGES,
     )
     task: ImageTaskOptions = group("images and loss", ImageTaskOptions)
     model: VisionTransformerConfig = group("model", VisionTransformerConfig)
@@ -307,9 +314,13 @@ class AverageSettings:
     """
 
     inputs: tuple[str, ...] = option(
-        REQUIRED, "checkpoints, or their folder", metavar="FILE", several=True
+        REQUIRED,
+        "checkpoints, or their folder",
+        metavar="FILE",
+        several=True,
+        files=Files(names=NUMBERED),
     )
-    output: str = option(REQUIRED, "checkpoint to write", metavar="FILE")
+    output: str = option(REQUIRED, "checkpoint to write", files=WRITTEN)
     num_epoch_checkpoints: int | None = option(
         None, "average the last N of the folder that were saved by epochs", metavar="N", least=1
     )

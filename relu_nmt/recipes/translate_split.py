@@ -24,7 +24,7 @@ from relu_nmt.evaluation.bleu import Score
 from relu_nmt.evaluation.significance import SegmentStatistics
 from relu_nmt.evaluation.split_score import AlignedSentence, SplitScorer, aligned_sentences
 from relu_nmt.io.progress_bar import hidden_progress, progress_bar
-from relu_nmt.io.safe_write import remove_abandoned, replacing
+from relu_nmt.io.safe_write import replacing
 from relu_nmt.recipes.attention_report import AttentionReport
 from relu_nmt.recipes.output_files import check_writable, write_file
 from relu_nmt.recipes.split_settings import TranslateSplitSettings as Settings
@@ -134,7 +134,6 @@ def _output(settings: Settings, progress: bool) -> Iterator[TextIO]:
     if os.path.lexists(folder) and not folder.is_dir():
         raise DataError(f"--results-path {folder}: is no folder; give the name of one")
     check_writable("--results-path", str(path))
-    remove_abandoned(folder, (path.name,))
     try:
         with (
             replacing(path) as temporary,

@@ -6,12 +6,14 @@ from typing import Any, ClassVar
 
 from relu_nmt.attention.spec import AttentionBackendConfig
 from relu_nmt.config import REQUIRED, checked_by, group, like, option, settings
+from relu_nmt.config.files import CHECKPOINTS, READ, Files
 from relu_nmt.config.shared import (
     FairseqOptions,
     LanguageOptions,
     PrecisionOptions,
     ProgressBarOptions,
 )
+from relu_nmt.data.data_folder import DATA_FILES
 from relu_nmt.data.groups import SINGLE_SENTENCES, DocumentConfig
 from relu_nmt.decoding.config import (
     CommandDocumentSearch,
@@ -45,7 +47,7 @@ class ModelOptions(LanguageOptions, FairseqOptions, PrecisionOptions, AttentionB
     """Which model to translate with, and what its text looks like."""
 
     path: str = option(
-        REQUIRED, "checkpoint; several with colons (a:b) are an ensemble", metavar="FILE"
+        REQUIRED, "checkpoint; several with colons (a:b) are an ensemble", files=CHECKPOINTS
     )
     source_lang: str | None = like(
         LanguageOptions, "source_lang", None, "source language; by default the model's"
@@ -78,7 +80,7 @@ class ModelOptions(LanguageOptions, FairseqOptions, PrecisionOptions, AttentionB
         "translate with these symbols only, as relu-nmt-shortlist writes them: faster, and some "
         "translations change, also with the others of a batch. Where prefixes or terms are forced, "
         "or terms banned, all symbols are allowed",
-        metavar="FILE",
+        files=READ,
     )
     model_overrides: str = option(
         "{}",
@@ -141,13 +143,13 @@ class TermOptions:
         None,
         "begin the translation of each line with the text in the same line of FILE, whole words; "
         "after an empty line as the model likes",
-        metavar="FILE",
+        files=READ,
     )
     banned_terms: str | None = option(
         None,
         "no translation may have a term in FILE, one a line, of one word or more, split as usual; "
         "with SentencePiece, words that begin with it are banned too",
-        metavar="FILE",
+        files=READ,
     )
     constraints: str | None = option(
         None,
@@ -190,7 +192,11 @@ class TranslateDocumentsSettings:
     """
 
     file: str = option(
-        REQUIRED, "text to translate; - is standard input", metavar="FILE", positional=True
+        REQUIRED,
+        "text to translate; - is standard input",
+        metavar="FILE",
+        positional=True,
+        files=READ,
     )
     model: ModelOptions = group("model", ModelOptions)
     documents: TextDocumentOptions = group("documents", TextDocumentOptions)
@@ -214,7 +220,7 @@ class TranslateDocumentsSettings:
 class LineOptions(ProgressBarOptions, TermOptions):
     """Where lines come from, and how they go out."""
 
-    input: str = option("-", "file to translate; - is standard input", metavar="FILE")
+    input: str = option("-", "file to translate; - is standard input", files=READ)
     buffer_size: int = option(
         0,
         "translate at most N lines together; 0: all that have arrived, so that a file goes in "
@@ -233,6 +239,7 @@ class LineOptions(ProgressBarOptions, TermOptions):
         "draw where the last layer's cross-attention looked while it wrote the best translation of "
         "each line: NUMBER.svg in this folder, from 0",
         metavar="DIR",
+        files=Files(written=True, names=r"\d+\.svg"),
     )
 
 
@@ -249,6 +256,7 @@ class TranslateLinesSettings:
         "data folder; not needed, the checkpoint has all",
         metavar="DATA",
         positional=True,
+        files=DATA_FILES,
     )
     model: ModelOptions = group("model", ModelOptions)
     lines: LineOptions = group("input and output", LineOptions)

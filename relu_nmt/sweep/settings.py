@@ -9,12 +9,15 @@ from pathlib import Path
 from relu_nmt.attention import attentions
 from relu_nmt.attention.spec import ATTENTION_PRESETS, AttentionSpec
 from relu_nmt.config import checked_by, flag_of, group, like, option, settings
+from relu_nmt.config.files import READ, Files
 from relu_nmt.config.shared import ClusterOptions, SubsetOptions
+from relu_nmt.data.data_folder import DATA_FILES
 from relu_nmt.data.groups import DocumentConfig
 from relu_nmt.errors import ConfigError
 from relu_nmt.evaluation.bleu import TokenizerOptions
 from relu_nmt.io.worker_pool import available_cores
 
+REPORTS = r"report\.html|results\.csv|card\.json|sweep\.json|\.lock|models/.*"
 DEFAULT_ATTENTIONS = ("softmax", "reluformer", "sparsemax")
 SECONDS = {"s": 1, "m": 60, "h": 3600}
 BUDGET_EXAMPLES = "4000u (or 4000) for updates, 90s, 15m or 2h for time"
@@ -140,6 +143,7 @@ class SweepConfig(SubsetOptions):
         "--save-dir of a sweep with --lengths 1: each model starts from the weights of its "
         "sentence model with the same attention and seed; by default from random weights",
         metavar="DIR",
+        files=READ,
     )
     checkpoint: str = option(
         "best",
@@ -155,7 +159,7 @@ class SweepConfig(SubsetOptions):
         None,
         "YAML file of published figures, which the report shows beside those measured; "
         "examples/paper_study has some",
-        metavar="FILE",
+        files=READ,
     )
     train_flags: tuple[str, ...] = option(
         (),
@@ -175,10 +179,13 @@ class SweepConfig(SubsetOptions):
         "contrasts such as test.contrasts.jsonl of data_prep/grammar_corpus.py: also report how "
         "often each model prefers the right translation, given the sentences before, and without "
         "them",
-        metavar="FILE",
+        files=READ,
     )
     save_dir: str = option(
-        "sweep", "folder of the models, logs and the report; the same again goes on", metavar="DIR"
+        "sweep",
+        "folder of the models, logs and the report; the same again goes on",
+        metavar="DIR",
+        files=Files(written=True, names=REPORTS),
     )
 
     def check(self) -> None:
@@ -321,6 +328,7 @@ class SweepSettings:
         positional=True,
         metavar="DATA",
         parse=lambda text: text and str(Path(text)),
+        files=DATA_FILES,
     )
     sweep: SweepConfig = group("sweep", SweepConfig)
     running: JobsConfig = group("running", JobsConfig)

@@ -86,14 +86,8 @@ def save_checkpoint(path: str | os.PathLike[str], checkpoint: Checkpoint) -> Non
     text["metadata_checksum"] = json.dumps(_checksum_of_texts(text))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(target) as temporary:
+        with replacing(target, durable=True) as temporary:
             save_file(stored, temporary, metadata=text)
-            # An ordinary new file's permissions, and all of it on the disk.
-            mask = os.umask(0)
-            os.umask(mask)
-            temporary.chmod(0o666 & ~mask)
-            with open(temporary, "rb") as file:
-                os.fsync(file.fileno())
     except (OSError, SafetensorError) as error:
         raise CheckpointError(
             f"{target}: cannot write the checkpoint ({error}); free some space or choose another "

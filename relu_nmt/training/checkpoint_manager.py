@@ -4,13 +4,14 @@ import math
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.io.file_lock import acquire_lock
-from relu_nmt.io.safe_write import remove_abandoned, replacing
+from relu_nmt.io.safe_write import copy_file, remove_abandoned, temporary_folder
 from relu_nmt.training.checkpoint import SUFFIX, Checkpoint, save_checkpoint
 from relu_nmt.training.config import CheckpointConfig, ValidationConfig
 from relu_nmt.training.results import BEST, LAST
@@ -25,8 +26,8 @@ WRITTEN = re.compile(
 )
 """Names of all checkpoints that a training writes."""
 LOCK = ".lock"
-# The new file is complete before an old one goes.
-FILES_AT_ONCE = 2
+LEFT_BEHIND = rf"\.?(checkpoint|{re.escape(RESULTS)}).*\.tmp|\.tmp\w{{6}}"
+"""Names of what killed trainings of earlier releases left, and safetensors under its own."""
 BYTES_PER_VALUE = 4
 # Values per weight in a checkpoint: the weight and Adam's two moments; one more with EMA.
 VALUES_PER_WEIGHT = 3
@@ -49,6 +50,7 @@ class CheckpointFolder:
         self._config = config
         self._metric = validation.best_checkpoint_metric
         self._maximize = validation.maximize
+        self._validates = not validation.disable_validation
         self.path = Path(config.save_dir)
 
     def names(
@@ -106,6 +108,8 @@ class CheckpointFolder:
     def write(self, checkpoint: Checkpoint, names: list[str]) -> None:
         """Write one checkpoint under several names, then remove those not to be kept.
 
+        Each name is a file of its own: people replace one, and the others stay.
+
         Raises:
             CheckpointError: it cannot be written; the older ones are still there.
         """
@@ -113,11 +117,7 @@ class CheckpointFolder:
         save_checkpoint(first, checkpoint)
         for further in others:
             try:
-                with replacing(further) as temporary:
-                    try:
-                        os.link(first, temporary)
-                    except OSError:  # the disk can only copy
-                        shutil.copyfile(first, temporary)
+                copy_file(first, further)
             except OSError as error:
                 raise CheckpointError(
                     f"{further}: cannot write the checkpoint ({error.strerror}); it is stored as "
@@ -175,7 +175,7 @@ class CheckpointFolder:
                 "choose another folder"
             )
         try:
-            remove_abandoned(self.path, ("checkpoint", RESULTS))
+            remove_abandoned(self.path, LEFT_BEHIND)
             yield
         finally:
             os.close(lock)
@@ -195,20 +195,35 @@ class CheckpointFolder:
         checkpoint_bytes = num_weights * (VALUES_PER_WEIGHT + averaged) * BYTES_PER_VALUE
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            probe = self.path / f".writable.{os.getpid()}"
-            probe.touch()
-            probe.unlink()
+            with tempfile.TemporaryFile(dir=self.path):
+                pass
         except OSError as error:
             raise ConfigError(
                 f"--save-dir {self.path}: cannot be written ({error.strerror})"
             ) from error
-        free = shutil.disk_usage(self.path).free
-        if free < FILES_AT_ONCE * checkpoint_bytes:
+        free, files = shutil.disk_usage(self.path).free, self._new_files()
+        if free < files * checkpoint_bytes:
             raise ConfigError(
                 f"--save-dir {self.path}: {free / 1e6:,.0f} MB free, but a checkpoint takes "
-                f"{checkpoint_bytes / 1e6:,.0f} MB and {FILES_AT_ONCE} must fit; free some space "
+                f"{checkpoint_bytes / 1e6:,.0f} MB and {files} must fit; free some space "
                 "or choose another folder"
             )
+
+    def _new_files(self) -> int:
+        """Return how many more checkpoints there are while one is saved under all its names.
+
+        One is complete before that of the same name goes, which may share its bytes with others.
+        """
+        config = self._config
+        names = self.names(
+            config.save_interval,
+            config.save_interval_updates,
+            end_of_epoch=True,
+            is_best=self._validates,
+            kept_score=0.0 if self._validates and config.keep_best_checkpoints > 0 else None,
+        )
+        kept = [self.path / name for name in names if name in (BEST, LAST)]
+        return 1 + len(names) - sum(file.exists() and file.stat().st_nlink == 1 for file in kept)
 
     def try_out(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint, and remove it.
@@ -216,12 +231,8 @@ class CheckpointFolder:
         Raises:
             CheckpointError: it cannot be written.
         """
-        # A killed process's is removed as others that were left half.
-        file = self.path / f"checkpoint_trial.{os.getpid()}-{os.urandom(4).hex()}.tmp"
-        try:
-            save_checkpoint(file, checkpoint)
-        finally:
-            file.unlink(missing_ok=True)
+        with temporary_folder(self.path / "checkpoint_trial") as folder:
+            save_checkpoint(folder / f"trial{SUFFIX}", checkpoint)
 
     def _prune(self, written: list[str]) -> None:
         """Remove what is not to be kept, of the kinds of which these have been written."""

@@ -1,16 +1,23 @@
 """Settings of the trainer, under fairseq's flag names; nothing here knows what is trained."""
 
 import os
+import re
 
 from relu_nmt.config import group, option, settings
+from relu_nmt.config.files import READ, WRITTEN, Files
 from relu_nmt.config.shared import PrecisionOptions, ProgressBarOptions, SeedOptions
 from relu_nmt.errors import ConfigError
 from relu_nmt.optim.config import OptimizerConfig, ScheduleConfig
-from relu_nmt.training.results import LAST
+from relu_nmt.training.results import FILE_NAME, LAST
 
 LOG_FORMATS = ("tqdm", "json", "simple", "none")
 ALLOW_UNUSED, FULLY_SHARDED = ("legacy_ddp", "no_c10d"), "fully_sharded"
 DDP_BACKENDS = ("pytorch_ddp", "c10d", *ALLOW_UNUSED, FULLY_SHARDED)
+SAVED = Files(
+    written=True,
+    names=rf"checkpoint.*\.safetensors|{re.escape(FILE_NAME)}|document_lengths\.json|\.lock",
+)
+"""The files of a --save-dir."""
 SECONDS_PER_HOUR = 3600
 # What options need to do anything.
 VALIDATES = ("disable_validation", False)
@@ -144,15 +151,15 @@ class CheckpointConfig:
         ConfigError: settings that exclude each other.
     """
 
-    save_dir: str = option("checkpoints", "folder of the checkpoints", metavar="DIR")
+    save_dir: str = option("checkpoints", "folder of the checkpoints", metavar="DIR", files=SAVED)
     restore_file: str = option(
         LAST,
         "checkpoint to go on from: a path, or a name in --save-dir; a missing "
         "checkpoint_last means a fresh start",
-        metavar="FILE",
+        files=Files(part_of=("save_dir",)),
     )
     finetune_from_model: str | None = option(
-        None, "start from the weights of this checkpoint, everything else fresh", metavar="FILE"
+        None, "start from the weights of this checkpoint, everything else fresh", files=READ
     )
     reset_optimizer: bool = option(False, "restore weights but not the optimiser, and count from 0")
     reset_lr_scheduler: bool = option(False, "do not restore the learning-rate schedule")
@@ -220,11 +227,12 @@ class LoggingConfig(ProgressBarOptions):
         "form of the log (default: tqdm on a terminal; simple elsewhere or with --no-progress-bar)",
         choices=LOG_FORMATS,
     )
-    log_file: str | None = option(None, "write the log to this file too", metavar="FILE")
+    log_file: str | None = option(None, "write the log to this file too", files=WRITTEN)
     tensorboard_logdir: str | None = option(
         None,
         "folder for TensorBoard: losses, learning rate, gradient norm, speed, attention statistics",
         metavar="DIR",
+        files=Files(written=True, names=r"events\.out\.tfevents\..*"),
     )
     telemetry_interval: int = option(
         100,

@@ -1,12 +1,14 @@
 """Settings of vision models, image data and their training."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from relu_nmt.attention.spec import AttentionPresetOptions
 from relu_nmt.config import flag_of, group, like, option, settings, shown
 from relu_nmt.config.fields import options_of
+from relu_nmt.config.files import READ
 from relu_nmt.config.shared import BatchingConfig, BatchSizeOptions
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import (
@@ -22,7 +24,7 @@ from relu_nmt.optim.config import OptimizerConfig, ScheduleConfig
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.vision import vision_blocks, vision_models
 from relu_nmt.vision.architectures import architectures
-from relu_nmt.vision.data_config import RECIPES
+from relu_nmt.vision.data_config import IMAGES, RECIPES
 
 _share = partial(option, above=0, most=1, metavar="P")
 
@@ -374,7 +376,7 @@ class ImageTaskOptions:
         None,
         "start from the public weights in a file that timm (or the model's authors) made: "
         ".safetensors, or tensors of torch.save; a head for other classes starts anew",
-        metavar="FILE",
+        files=READ,
     )
     label_smoothing: float = probability_option(
         0.0, "probability taken from the right class and spread over all; in training"
@@ -385,6 +387,7 @@ class ImageTaskOptions:
         "is the best (default: val, valid, validation or test in DATA, where train is beside it)",
         needs=("disable_validation", False),
         metavar="PATHS",
+        files=replace(IMAGES, separator=","),
     )
     valid_fraction: float = probability_option(
         0.0,

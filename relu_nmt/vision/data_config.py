@@ -4,8 +4,15 @@ from functools import partial
 from typing import Any
 
 from relu_nmt.config import option, settings
+from relu_nmt.config.files import Files
 from relu_nmt.modules.config import probability_option
 
+IMAGE_SUFFIXES = (
+    *(".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif"),
+    *(".webp", ".ppm", ".pgm", ".tif", ".tiff"),
+)
+_ENDINGS = "|".join((*IMAGE_SUFFIXES, ".zip", ".npz", ".parquet")).replace(".", "")
+IMAGES = Files(names=rf"(?i:.*\.({_ENDINGS}))", deep=True)
 _beta = partial(option, least=0, metavar="A")
 RAND_AUGMENT_FORMS = ("increasing", "original")
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from relu_nmt.errors import DataError
+from relu_nmt.vision.data_config import IMAGE_SUFFIXES
 from relu_nmt.vision.image_files import (
     FileTree,
     ImageStore,
@@ -29,10 +30,6 @@ from relu_nmt.vision.image_tables import (
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-IMAGE_SUFFIXES = (
-    *(".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif"),
-    *(".webp", ".ppm", ".pgm", ".tif", ".tiff"),
-)
 MOST_SHOWN = 5
 SKIP_FLAG = "--skip-damaged-images"
 TRAIN_FOLDER = "train"

@@ -237,7 +237,7 @@ def test_interrupt_from_the_keyboard(corpus):
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     deadline = time.monotonic() + 30
-    while not list(corpus.glob("data/*/train.de.tokens.tmp")):
+    while not list(corpus.glob("data/*/.train.de.tokens.0.tmp")):
         assert time.monotonic() < deadline
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGINT)  # To all processes, as the terminal does.

@@ -10,6 +10,7 @@ the weights must be those of a training that nothing interrupted.
 """
 
 import argparse
+import itertools
 import mmap
 import os
 import random
@@ -18,7 +19,7 @@ import struct
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
@@ -130,6 +131,31 @@ def child(work: object, *arguments: object) -> int:
         finally:
             os._exit(code)
     return number
+
+
+def killed_at_each_file(parent: Path, write: Callable[[Path], None]) -> Iterator[Path]:
+    """Yield folders in which ``write`` was killed when the first file appeared, the second...
+
+    In the last folder it came to its end. What appears and goes within microseconds may be missed.
+
+    Args:
+        parent: where to make the folders.
+        write: writes to a folder, in a process of its own.
+    """
+    for number in itertools.count(1):
+        folder = parent / str(number)
+        folder.mkdir()
+        process, seen, ended = child(write, folder), set(), 0
+        while not ended:
+            for place, folders, files in os.walk(folder):
+                seen.update(os.path.join(place, name) for name in (*folders, *files))
+            if len(seen) >= number:
+                os.kill(process, signal.SIGKILL)
+            ended, status = os.waitpid(process, os.WNOHANG)
+        assert os.WIFSIGNALED(status) or status == 0, "it failed"
+        yield folder
+        if status == 0:
+            return
 
 
 def check(folder: Path, begun: int) -> str:

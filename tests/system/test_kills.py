@@ -1,15 +1,24 @@
-"""A few of the kills that ``kills.py`` makes by the hundred."""
+"""A few of the kills that ``kills.py`` makes by the hundred, and one at each temporary file."""
 
+import contextlib
 import os
 import random
 
 import pytest
+import torch
 
+from relu_nmt.errors import ConfigError
+from relu_nmt.recipes.convert import new_folder
+from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint
+from relu_nmt.training.checkpoint_manager import CheckpointFolder
+from relu_nmt.training.config import CheckpointConfig, ValidationConfig
+from relu_nmt.training.results import TrainingResult
 from tests.system import kills
 
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="kills processes that it forks")
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="kills processes that it forks")
-def test_what_a_kill_leaves_is_whole(tmp_path, monkeypatch):
+
+def test_what_a_kill_leaves_is_whole(tmp_path):
     seed = random.SystemRandom().randrange(2**32)
     print(f"seed {seed}")
     found = kills.run(tmp_path, 8, random.Random(seed))
@@ -23,3 +32,71 @@ def test_what_is_lost_or_damaged_is_found(tmp_path):
     assert kills.check(tmp_path, 4) == "between two"
     with pytest.raises(AssertionError, match="5 updates made, but 3 saved"):
         kills.check(tmp_path, 5)
+
+
+def names_in(folder):
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
+
+
+def test_the_next_training_removes_whatever_a_kill_leaves_of_checkpoints(tmp_path):
+    """Whatever names safetensors takes: 0.8.0 writes to one of its own, .tmpXXXXXX."""
+    checkpoint = Checkpoint({"w": torch.ones(1_000_000)}, {"args": {"lr": 0.5}})
+    names = [
+        "checkpoint1.safetensors",
+        "checkpoint_best.safetensors",
+        "checkpoint_last.safetensors",
+    ]
+
+    def folder_at(path):
+        return CheckpointFolder(CheckpointConfig(save_dir=path), ValidationConfig())
+
+    def save(path):
+        with folder_at(path).owned():
+            folder_at(path).try_out(checkpoint)
+            folder_at(path).write(checkpoint, names)
+            TrainingResult(path).write()
+
+    half = 0
+    for path in kills.killed_at_each_file(tmp_path, save):
+        half += any(name.endswith(".tmp") for name in names_in(path))
+        with folder_at(path).owned():
+            found = names_in(path) - {".lock"}
+            assert found <= {*names, "results.json"}
+            for name in found - {"results.json"}:
+                load_checkpoint(path / name, with_training_state=True)
+    assert half > 3
+    assert found == {*names, "results.json"}
+
+
+def write_onnx():
+    pytest.importorskip("onnxscript")
+    one = (torch.ones(1, 1),)
+    program = torch.onnx.export(torch.nn.Linear(1, 1).eval(), one, dynamo=True, verbose=False)
+    return lambda folder: program.save(folder / "model.onnx")
+
+
+def write_ctranslate2():
+    pytest.importorskip("ctranslate2")
+    from relu_nmt.conversion.ctranslate2 import save_ctranslate2
+    from relu_nmt.loading import load_model
+    from tests.integration.test_wrong_paths import MODEL
+
+    loaded = load_model(MODEL)
+    return lambda folder: save_ctranslate2(loaded, folder)
+
+
+@pytest.mark.parametrize("library", [write_onnx, write_ctranslate2])
+def test_a_model_for_another_library_is_whole_or_absent(library, tmp_path):
+    write = library()
+
+    def convert(path):
+        with new_folder(path / "model") as folder:
+            write(folder)
+
+    for path in kills.killed_at_each_file(tmp_path, convert):
+        with contextlib.suppress(ConfigError):  # it is there already
+            convert(path)
+        assert {name.partition("/")[0] for name in names_in(path)} <= {"model"}
+        whole = names_in(path / "model")
+    for path in tmp_path.iterdir():
+        assert names_in(path / "model") == whole

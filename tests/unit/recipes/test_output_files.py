@@ -1,10 +1,11 @@
 import os
+import subprocess
 from importlib import import_module
 
 import pytest
 
 from relu_nmt.errors import DataError
-from relu_nmt.recipes.output_files import check_writable
+from relu_nmt.recipes.output_files import check_writable, write_file
 
 
 def test_a_file_that_cannot_be_written_is_known_before_the_work(tmp_path):
@@ -26,6 +27,25 @@ def test_no_file_takes_the_place_of_a_device(tmp_path):
     (tmp_path / "link").symlink_to("file")
     (tmp_path / "file").touch()
     check_writable("--output", str(tmp_path / "link"))
+
+
+def test_a_link_is_written_through(tmp_path):
+    """As by a shell: the user has said where the file is."""
+    (tmp_path / "link").symlink_to("folder/file")
+    check_writable("--output", str(tmp_path / "link"))
+    for text in ("new", "newer"):
+        write_file("--output", str(tmp_path / "link"), text)
+        assert (tmp_path / "folder/file").read_text() == text
+    assert (tmp_path / "link").is_symlink()
+
+
+def test_what_earlier_releases_left_beside_an_output_is_removed(tmp_path):
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    (tmp_path / f"scores.json.{ended.pid}-0123abcd.tmp").touch()
+    (tmp_path / "scores.json.tmp").touch()
+    check_writable("--results", str(tmp_path / "scores.json"))
+    assert [path.name for path in tmp_path.iterdir()] == ["scores.json.tmp"]
 
 
 @pytest.mark.parametrize(

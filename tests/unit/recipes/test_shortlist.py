@@ -6,7 +6,7 @@ import pytest
 
 from relu_nmt.config import from_flat
 from relu_nmt.corpus.preprocess_config import PreprocessConfig
-from relu_nmt.errors import DataError
+from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io import safe_write
 from relu_nmt.recipes import preprocess, shortlist
 from relu_nmt.recipes.shortlist_settings import ShortlistSettings
@@ -83,6 +83,6 @@ def test_no_file_of_the_data_folder_is_written_over(data, name):
     path = data / "data" / name
     before = path.read_bytes()
     flags = {"data": str(data / "data"), "output": str(path)}
-    with pytest.raises(DataError, match="is a file that is read, and would be lost"):
+    with pytest.raises(ConfigError, match="is a file that is read, and would be lost"):
         shortlist.run(from_flat(ShortlistSettings, flags), progress=False)
     assert path.read_bytes() == before

@@ -4,6 +4,8 @@ import argparse
 import dataclasses
 import json
 import math
+import os
+import shutil
 import signal
 from types import SimpleNamespace
 
@@ -13,7 +15,7 @@ from torch import nn
 
 from relu_nmt.config import add_settings, from_flat, read_settings
 from relu_nmt.errors import CheckpointError, ConfigError
-from relu_nmt.training.checkpoint import SUFFIX, Checkpoint, load_checkpoint
+from relu_nmt.training.checkpoint import SUFFIX, Checkpoint, load_checkpoint, save_checkpoint
 from relu_nmt.training.checkpoint_manager import CheckpointFolder
 from relu_nmt.training.config import (
     CheckpointConfig,
@@ -316,11 +318,31 @@ def test_a_folder_is_no_restore_file(tmp_path):
         load_checkpoint(folder_at(tmp_path).restore_path())
 
 
+def test_no_name_of_a_checkpoint_shares_its_bytes_with_another(tmp_path):
+    names = [f"checkpoint{part}{SUFFIX}" for part in ("3", "_3_30", "_best", "_last")]
+    folder, other = folder_at(tmp_path), tmp_path / "other"
+    save_checkpoint(other, Checkpoint({"w": torch.zeros(1000)}))
+    for replaced in names:
+        folder.write(Checkpoint({"w": torch.ones(1000)}), names)
+        shutil.copyfile(other, tmp_path / replaced)  # as cp does: into the file that is there
+        for name in names:
+            expected = 0 if name == replaced else 1
+            assert load_checkpoint(tmp_path / name).model_tensors["w"].mean() == expected
+
+
 def test_a_full_disk_is_noticed_before_training(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=r"MB free, but a checkpoint takes 1,600,000,000 MB"):
         folder_at(tmp_path).check(10**14, averaged=True)
     folder_at(tmp_path).check(10, averaged=False)
     folder_at(tmp_path, no_save=True).check(10**14, averaged=True)
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1_048_576))
-    with pytest.raises(ConfigError, match="x: 1 MB free, but a checkpoint takes 2 MB and 2 must"):
+    with pytest.raises(ConfigError, match="x: 1 MB free, but a checkpoint takes 2 MB and 4 must"):
         folder_at(tmp_path / "x").check(200_000, averaged=False)
+    (tmp_path / "x/checkpoint_last.safetensors").touch()  # which the new one takes the place of
+    with pytest.raises(ConfigError, match="2 MB and 3 must"):
+        folder_at(tmp_path / "x").check(200_000, averaged=False)
+    os.link(tmp_path / "x/checkpoint_last.safetensors", tmp_path / "x/mine")
+    with pytest.raises(ConfigError, match="2 MB and 6 must"):
+        folder_at(tmp_path / "x", save_interval_updates=5, keep_best_checkpoints=2).check(
+            200_000, averaged=False
+        )

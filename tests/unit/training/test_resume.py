@@ -178,3 +178,23 @@ def test_two_processes_interrupted_and_then_only_one(tmp_path):
     assert trainer.state.epoch == 3
     sizes = [len(ToySource().load(index).ids) for index in range(7)]
     assert trainer.result.epochs[-1]["bsz"] * 3 == pytest.approx(sum(sizes), abs=0.2)
+
+
+@pytest.mark.parametrize("replaced", ["checkpoint_best", "checkpoint1", "checkpoint_1_3"])
+def test_a_checkpoint_that_is_copied_over_changes_no_other(tmp_path, replaced):
+    """A copy with cp writes into the file that is there, which was several names' once."""
+    settings = {"checkpoint": {"save_interval_updates": 3}}
+    Toy(tmp_path / "whole", run={"max_update": 12}, **settings).trainer().train()
+    Toy(tmp_path / "parts", run={"max_update": 7}, **settings).trainer().train()
+    Toy(tmp_path / "other", run={"max_update": 1, "seed": 5}, **settings).trainer().train()
+    other, parts = tmp_path / "other/checkpoint_last.safetensors", tmp_path / "parts"
+    shutil.copyfile(other, parts / f"{replaced}.safetensors")
+    Toy(parts, run={"max_update": 12}, **settings).trainer().train()
+    found, expected = (
+        load_checkpoint(tmp_path / name / "checkpoint_last.safetensors", with_training_state=True)
+        for name in ("parts", "whole")
+    )
+    assert found.metadata["training_state"]["num_updates"] == 12
+    for kind in ("model_tensors", "training_tensors"):
+        for name, tensor in getattr(expected, kind).items():
+            assert torch.equal(getattr(found, kind)[name], tensor)
