@@ -240,10 +240,111 @@ def test_a_whole_number_may_have_a_point(client):
     assert answer.status_code == 200
 
 
-def test_json_must_be_said_to_be_json(client):
-    answer = client.post("/translate", content=b'{"lines": ["a"]}')
-    assert answer.status_code == 422
-    assert "Content-Type" in answer.json()["error"]
+def status_of(app, *headers, path="/translate", method="POST", body=b'{"lines": ["ein Haus"]}'):
+    """Return the status for a request with these headers only, which no client has touched."""
+    sent = []
+
+    async def receive():
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": "http", "method": method, "path": path, "raw_path": path.encode()}
+    scope |= {"query_string": b"", "root_path": "", "scheme": "http", "http_version": "1.1"}
+    scope |= {"server": ("127.0.0.1", 8000), "client": ("127.0.0.1", 9), "headers": list(headers)}
+    scope["asgi"] = {"version": "3.0"}
+    asyncio.run(app(scope, receive, send))
+    assert "error" in json.loads(sent[1]["body"]) or sent[0]["status"] < 400
+    return sent[0]["status"]
+
+
+HOST, JSON = (b"host", b"127.0.0.1:8000"), (b"content-type", b"application/json")
+
+
+@pytest.mark.parametrize("path", ["/translate", "/attention"])
+@pytest.mark.parametrize(
+    "types",
+    [
+        [],
+        [b""],
+        [b"text/plain"],
+        [b"text/plain; application/json"],
+        [b"application/x-www-form-urlencoded"],
+        [b"multipart/form-data; boundary=x"],
+        [b"application/geo+json"],
+        [b"application/jsonx"],
+        [b"text/plain", b"application/json"],
+        [b"application/json", b"text/plain"],
+        [b"application/json, text/plain"],
+    ],
+)
+def test_json_must_be_said_to_be_json(client, types, path):
+    headers = [(b"content-type", value) for value in types]
+    assert status_of(client.app, HOST, *headers, path=path) == 415
+
+
+@pytest.mark.parametrize("kind", [b"application/json", b"Application/JSON ; charset=utf-8"])
+def test_json_may_have_parameters(kind):
+    with client_of() as client:
+        answer = client.post(
+            "/translate", content=b'{"lines": ["a"]}', headers={"Content-Type": kind}
+        )
+    assert answer.status_code == 200
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        b"http://elsewhere.example",
+        b"https://127.0.0.1.elsewhere.example:8000",
+        b"http://127.0.0.1",
+        b"http://127.0.0.1:8001",
+        b"http://localhost:8000",
+        b"null",
+        b"",
+        b"file://",
+        b"127.0.0.1:8000",
+        b"chrome-extension://127.0.0.1:8000",
+    ],
+)
+def test_a_page_of_another_origin_is_refused(client, origin):
+    for method, path in (
+        ("POST", "/translate"),
+        ("POST", "/x"),
+        ("GET", "/model"),
+        ("OPTIONS", "/"),
+    ):
+        headers = HOST, JSON, (b"origin", origin)
+        assert status_of(client.app, *headers, path=path, method=method) == 403
+        cross = (b"sec-fetch-site", b"cross-site")
+        assert status_of(client.app, *headers, cross, path=path, method=method) == 403
+
+
+def test_two_origins_are_refused(client):
+    origins = (b"origin", b"http://elsewhere.example"), (b"origin", b"http://127.0.0.1:8000")
+    assert status_of(client.app, HOST, JSON, *origins) == 403
+
+
+@pytest.mark.parametrize(
+    ("host", "headers"),
+    [
+        ("127.0.0.1:8000", {}),
+        ("127.0.0.1:8000", {"Sec-Fetch-Site": "cross-site"}),  # a link that is followed
+        ("127.0.0.1:8000", {"Origin": "http://127.0.0.1:8000"}),
+        ("[::1]:8000", {"Origin": "http://[::1]:8000"}),
+        ("LocalHost:80", {"Origin": "http://localhost"}),
+        ("translate.example", {"Origin": "https://translate.example"}),
+        ("translate.example:443", {"Origin": "https://translate.example"}),
+        # Behind a proxy that calls the server by another name.
+        ("127.0.0.1:8000", {"Origin": "https://t.example", "Sec-Fetch-Site": "same-origin"}),
+        ("127.0.0.1:8000", {"Origin": "https://t.example", "X-Forwarded-Host": "t.example"}),
+    ],
+)
+def test_the_own_page_and_programs_are_answered(client, host, headers):
+    answer = client.post("/translate", json={"lines": ["a"]}, headers={"Host": host, **headers})
+    assert answer.status_code == 200
+    assert client.get("/", headers={"Host": host, **headers}).status_code == 200
 
 
 def test_large_requests_are_refused_before_they_are_read(client):
