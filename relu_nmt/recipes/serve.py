@@ -8,6 +8,8 @@ from relu_nmt.recipes.serve_settings import LOOPBACK
 from relu_nmt.recipes.serve_settings import ServeSettings as Settings
 from relu_nmt.recipes.translation import length_note, load_translator
 
+SPARE_CONNECTIONS = 256
+
 
 def run(settings: Settings, *, progress: bool = True) -> None:
     """Serve until a signal comes; requests that have begun are answered before the end.
@@ -48,16 +50,19 @@ def run(settings: Settings, *, progress: bool = True) -> None:
             _tell(length_note(windows.max_doc_tokens, translator.max_doc_tokens))
             pair = f"{translator.task.source_lang}-{translator.task.target_lang}"
             _tell(f"{pair} at http://{_shown(listener)}/ (Ctrl-C stops it)")
-        seconds = {"head_seconds": server.request_seconds}
+        # Connections that send nothing, or look at metrics, have room beside those that wait.
+        attributes = {
+            "seconds": server.request_seconds,
+            "most_connections": server.max_waiting + SPARE_CONNECTIONS,
+        }
         config = uvicorn.Config(
             app,
-            http=type("Protocol", (ImpatientProtocol,), seconds),
+            http=type("Protocol", (ImpatientProtocol,), attributes),
+            ws="none",
             log_level="warning",
             access_log=False,  # what people translate is theirs
             server_header=False,
-            # Connections that send nothing, or look at metrics, have room beside those that wait.
-            limit_concurrency=server.max_waiting + 64,
-            timeout_graceful_shutdown=round(server.request_seconds) + 1,
+            timeout_graceful_shutdown=round(2 * server.request_seconds) + 1,
         )
         uvicorn.Server(config).run(sockets=[listener])
 

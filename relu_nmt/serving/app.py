@@ -23,16 +23,30 @@ import relu_nmt
 from relu_nmt.decoding.config import DocumentGenerationConfig, WindowConfig
 from relu_nmt.errors import OutOfMemoryError, ReluNmtError
 from relu_nmt.serving import schema
-from relu_nmt.serving.batcher import Batcher, Closed, RequestGone, Ticket
-from relu_nmt.serving.limits import AllowHosts, CountAnswers, LimitBody, Metrics
+from relu_nmt.serving.batcher import Batcher, Busy, Closed, RequestGone, Ticket
+from relu_nmt.serving.limits import (
+    CheckHeaders,
+    CountAnswers,
+    LimitBody,
+    Message,
+    Metrics,
+    Receive,
+    Send,
+)
 from relu_nmt.serving.service import BATCH_TOKENS, Constraints, TooLarge, TranslationService
 from relu_nmt.translator import Translator
 
 PAGE = files("relu_nmt.serving") / "templates" / "translate.html"
 PATHS = ("/", "/translate", "/attention", "/model", "/health", "/metrics", "/openapi.json")
 RETRY_SECONDS = "1"
+WRITTEN_BYTES = 65_536
+"""Part of an answer that is handed to the connection at once."""
+MOST_UNREAD_BYTES = 2**25
+"""All answers that clients have not read yet."""
 REASONS = {
-    413: "Too many bytes or tokens.",
+    403: "A page of another origin asks.",
+    413: "Too many bytes, tokens or weights.",
+    415: "The Content-Type is not application/json.",
     422: "Not what the description says, or nothing that this model can do.",
     429: "As many requests wait as the server holds; Retry-After tells when to come back.",
     503: "The server is stopping, or its memory does not suffice for this text.",
@@ -64,6 +78,53 @@ class ServerLimits:
     allowed_hosts: Sequence[str] = ()
 
 
+class _UnreadAnswers:
+    """The answers that clients have not read yet; the oldest give way when there are too many."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[asyncio.Future[None], int] = {}
+
+    async def add(self, sending: asyncio.Future[None], size: int) -> None:
+        """Wait until an answer of so many bytes is sent, or has given way."""
+        self._sizes[sending] = size
+        for oldest in list(self._sizes)[:-1]:
+            if sum(self._sizes.values()) <= MOST_UNREAD_BYTES:
+                break
+            oldest.cancel()
+            del self._sizes[oldest]
+        try:
+            await asyncio.wait({sending})
+        finally:
+            sending.cancel()
+            self._sizes.pop(sending, None)
+
+
+class _Answer(Response):
+    """JSON that is handed to the connection in parts, each when the client has read the last.
+
+    Args:
+        body: the JSON.
+        unread: where it counts until the client has read it.
+    """
+
+    def __init__(self, body: bytes, unread: _UnreadAnswers) -> None:
+        super().__init__(body, media_type="application/json")
+        self._unread = unread
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Send it."""
+        sending = asyncio.ensure_future(self._send(send))
+        await self._unread.add(sending, len(self.body))
+
+    async def _send(self, send: Send) -> None:
+        head = {"status": self.status_code, "headers": self.raw_headers}
+        await send({"type": "http.response.start", **head})
+        for first in range(0, len(self.body), WRITTEN_BYTES):
+            part = self.body[first : first + WRITTEN_BYTES]
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body"})
+
+
 class _Desk:
     """Takes requests, hands each to a thread, and gives up those that take too long."""
 
@@ -72,23 +133,23 @@ class _Desk:
         self._limits = limits
         self._metrics = metrics
         self._pool = ThreadPoolExecutor(limits.max_waiting, "request")
+        self._unread = _UnreadAnswers()
         self.num_waiting = 0
 
     @property
     def is_open(self) -> bool:
         return self._batcher.works
 
-    async def answer(self, request: Request, work: Callable[[Ticket], Any]) -> Response:
-        """Return what ``work`` returns as JSON; it is called in a thread, with the ticket."""
+    async def answer(self, request: Request, work: Callable[[Ticket], bytes]) -> Response:
+        """Return the JSON that ``work`` returns; it is called in a thread, with the ticket."""
         if not self.is_open:
             raise HTTPException(503, "the server is stopping", {"Retry-After": RETRY_SECONDS})
         if self.num_waiting >= self._limits.max_waiting:
             text = f"{self.num_waiting} requests are waiting; come back later"
             raise HTTPException(429, text, {"Retry-After": RETRY_SECONDS})
         ticket = Ticket()
-        loop = asyncio.get_running_loop()
         self._count(1)
-        done = loop.run_in_executor(self._pool, lambda: _json(work(ticket)))
+        done = asyncio.get_running_loop().run_in_executor(self._pool, work, ticket)
         done.add_done_callback(lambda _: self._count(-1))
         # The body has been read: what comes next is that the client leaves.
         left = asyncio.ensure_future(request.receive())
@@ -98,7 +159,7 @@ class _Desk:
                 waits, timeout=self._limits.seconds, return_when=asyncio.FIRST_COMPLETED
             )
             if done.done():
-                return Response(done.result(), media_type="application/json")
+                return _Answer(done.result(), self._unread)
         finally:
             ticket.give_up()
             left.cancel()
@@ -145,7 +206,9 @@ def make_app(
         metrics.count_batch,
     )
     desk = _Desk(batcher, limits, metrics)
-    service = TranslationService(translator, config, windows, limits.max_tokens, batcher)
+    # Large answers leave an eighth of the places to other requests.
+    max_large = max(1, limits.max_waiting - max(1, limits.max_waiting // 8))
+    service = TranslationService(translator, config, windows, limits.max_tokens, max_large, batcher)
     try:  # settings that do not fit are told now, and not to the first who asks
         service.translate(["."], None, Ticket())
     except BaseException:
@@ -167,8 +230,7 @@ def make_app(
     )
     _add_routes(app, desk, service, limits, metrics)
     _add_errors(app)
-    if limits.allowed_hosts:  # a page elsewhere could call this one by a name of its own
-        app.add_middleware(AllowHosts, names=limits.allowed_hosts)
+    app.add_middleware(CheckHeaders, names=limits.allowed_hosts)
     app.add_middleware(LimitBody, max_bytes=limits.max_bytes, seconds=limits.seconds)
     app.add_middleware(CountAnswers, metrics=metrics, paths=frozenset(PATHS))
     return app
@@ -201,23 +263,25 @@ def _add_routes(
         """Translate a document, a translation for each of its lines."""
         return await desk.answer(
             request,
-            lambda ticket: service.translate(
-                asked.lines,
-                asked.max_doc_tokens,
-                ticket,
-                Constraints(asked.prefixes, asked.forced, asked.ordered, asked.banned),
+            lambda ticket: _json(
+                service.translate(
+                    asked.lines,
+                    asked.max_doc_tokens,
+                    ticket,
+                    Constraints(asked.prefixes, asked.forced, asked.ordered, asked.banned),
+                )
             ),
         )
 
     @app.post("/attention", response_model=schema.AttentionAnswer, responses=PROBLEMS)
     async def show_attention(asked: schema.AttentionRequest, request: Request) -> Response:
         """Tell what each token attends to, in every layer and head of a slot."""
-
-        def work(ticket: Ticket) -> dict[str, Any]:
-            found = service.attention(asked.lines, asked.translation, asked.slot, ticket)
-            return found.as_values(asked.line)
-
-        return await desk.answer(request, work)
+        return await desk.answer(
+            request,
+            lambda ticket: service.attention(
+                asked.lines, asked.translation, asked.slot, asked.line, ticket
+            ),
+        )
 
     @app.get("/health", response_model=schema.Health, responses={503: {"model": schema.Health}})
     async def tell_health() -> JSONResponse:
@@ -261,7 +325,7 @@ def _add_errors(app: FastAPI) -> None:
             return problem(422, f"the body is no JSON: {first['ctx']['error']}")
         place = ".".join(str(part) for part in first["loc"] if part != "body")
         if not place:
-            return problem(422, "expected an object, and Content-Type: application/json")
+            return problem(422, "expected an object")
         return problem(422, f"{place}: {first['msg']}")
 
     @app.exception_handler(StarletteHTTPException)
@@ -281,6 +345,11 @@ def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(RequestGone)
     async def gone(_: Request, __: RequestGone) -> JSONResponse:
         return problem(504, "given up")
+
+    @app.exception_handler(Busy)
+    async def busy(_: Request, __: Busy) -> JSONResponse:
+        text = "many large answers are asked for; come back later, or ask for a line"
+        return problem(429, text, {"Retry-After": RETRY_SECONDS})
 
     @app.exception_handler(Closed)
     async def closed(_: Request, __: Closed) -> JSONResponse:

@@ -3,9 +3,9 @@
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from relu_nmt.decoding.translations import SourceSentence, Translation
@@ -22,6 +22,10 @@ class Closed(Exception):
     """The server is stopping."""
 
 
+class Busy(Exception):
+    """Too many requests wait for the same thing."""
+
+
 class Ticket:
     """One request; it can be given up from another thread, and then asks the model no more."""
 
@@ -36,6 +40,15 @@ class Ticket:
             self.gone = True
             _fail(self._waiting, RequestGone())
 
+    def check(self) -> None:
+        """See that somebody waits for the answer.
+
+        Raises:
+            RequestGone: nobody does.
+        """
+        if self.gone:
+            raise RequestGone
+
     def wait(self, future: "Future[ResultT]") -> ResultT:
         """Return the result.
 
@@ -47,6 +60,53 @@ class Ticket:
             if self.gone:
                 _fail(future, RequestGone())
         return future.result()
+
+
+class Turns:
+    """Lets one request at a time go on, in the order in which they come.
+
+    Args:
+        most: requests that have or await their turn; a further one is refused.
+
+    Example:
+        >>> turns = Turns(most=1)
+        >>> with turns.turn(Ticket()):
+        ...     print("alone")
+        alone
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._queue: deque[Future[None]] = deque()
+        self._is_taken = False
+
+    @contextmanager
+    def turn(self, ticket: Ticket) -> Iterator[None]:
+        """Wait until it is the request's turn, and end the turn with the block.
+
+        Raises:
+            Busy: too many requests await theirs.
+            RequestGone: the request is given up.
+        """
+        future: Future[None] = Future()
+        with self._lock:
+            waiting = [own for own in self._queue if not own.done()]
+            if len(waiting) + self._is_taken >= self._most:
+                raise Busy
+            self._queue = deque([*waiting, future])
+        self._call_next()
+        ticket.wait(future)
+        try:
+            yield
+        finally:
+            self._is_taken = False
+            self._call_next()
+
+    def _call_next(self) -> None:
+        with self._lock:
+            while self._queue and not self._is_taken:
+                self._is_taken = _finish(self._queue.popleft(), None)
 
 
 class _Order:
@@ -228,16 +288,15 @@ class Batcher:
             order.take_in(index, translations)
 
 
-def _finish(future: "Future[Any] | None", result: Any) -> None:
-    """Set the result, unless another thread has given the request up."""
-    _settle(future, lambda own: own.set_result(result))
+def _finish(future: "Future[Any]", result: Any) -> bool:
+    """Set the result, unless another thread has given the request up; tell whether it is set."""
+    with suppress(InvalidStateError):
+        future.set_result(result)
+        return True
+    return False
 
 
 def _fail(future: "Future[Any] | None", error: BaseException) -> None:
-    _settle(future, lambda own: own.set_exception(error))
-
-
-def _settle(future: "Future[Any] | None", how: Callable[["Future[Any]"], object]) -> None:
     if future is not None:
         with suppress(InvalidStateError):
-            how(future)
+            future.set_exception(error)

@@ -1,10 +1,11 @@
-"""What stands before the application: the size of requests, and counts of all answers."""
+"""Checks of requests before the application reads them, and counts of all answers."""
 
 import asyncio
 import json
 import re
 import time
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,8 @@ App = Callable[[Message, Receive, Send], Awaitable[None]]
 SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 _HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^:\[\]]+))(?::\d+)?")
 """An IPv6 address in brackets or any other name, and the port."""
+PORTS = {"http": ":80", "https": ":443"}
+"""Those that go without saying."""
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
@@ -85,12 +88,13 @@ class CountAnswers:
 
 
 @dataclass(frozen=True)
-class AllowHosts:
-    """Refuses requests that call the server by a name that is not its own.
+class CheckHeaders:
+    """Refuses requests that a page of another origin could make a browser send.
 
     Args:
         app: what answers the others.
-        names: hosts, without port; an IPv6 address without brackets.
+        names: hosts by which the server may be called, without port; an IPv6 address without
+            brackets. Without names it may be called by any.
     """
 
     app: App
@@ -98,15 +102,48 @@ class AllowHosts:
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        if scope["type"] == "http" and not self._is_own(dict(scope["headers"]).get(b"host", b"")):
-            text = "the Host header is not a name of this server; --allowed-hosts says what is"
-            await answer(send, 400, text)
+        if scope["type"] == "http" and (problem := self._problem(scope)) is not None:
+            await answer(send, *problem)
             return
         await self.app(scope, receive, send)
 
-    def _is_own(self, header: bytes) -> bool:
-        found = _HOST.fullmatch(header.decode("latin-1").lower())
+    def _problem(self, scope: Message) -> tuple[int, str] | None:
+        """Return status and message for a request that is refused."""
+        headers: dict[str, list[str]] = defaultdict(list)
+        for name, value in scope["headers"]:
+            headers[name.decode("latin-1").lower()].append(value.decode("latin-1").lower())
+        if self.names and not self._is_name(headers["host"]):
+            text = "the Host header is not a name of this server; --allowed-hosts says what is"
+            return 400, text
+        if headers["origin"] and not _is_own_page(headers):
+            return 403, (
+                "the Origin header is not this server's: a page of another origin may not call it; "
+                "a proxy passes the Host header on"
+            )
+        types = [value.partition(";")[0].strip() for value in headers["content-type"]]
+        if scope["method"] == "POST" and types != ["application/json"]:
+            return 415, "expected Content-Type: application/json"
+        return None
+
+    def _is_name(self, hosts: Sequence[str]) -> bool:
+        found = _HOST.fullmatch(hosts[-1] if hosts else "")
         return found is not None and (found[1] or found[2]) in {own.lower() for own in self.names}
+
+
+def _is_own_page(headers: Mapping[str, list[str]]) -> bool:
+    """Return whether a browser sends a request for a page of this server.
+
+    Pages can set neither of the headers that are read here. A proxy may have changed the host;
+    then the browser's own word counts, or the name that the proxy passes on.
+    """
+    if headers["sec-fetch-site"] == ["same-origin"]:
+        return True
+    scheme, _, place = headers["origin"][-1].partition("://")
+    if scheme not in PORTS or len(headers["origin"]) > 1:
+        return False
+    called = [*headers["host"], *(h.partition(",")[0] for h in headers["x-forwarded-host"])]
+    port = PORTS[scheme]
+    return place.removesuffix(port) in {own.strip().removesuffix(port) for own in called}
 
 
 @dataclass(frozen=True)
@@ -133,6 +170,8 @@ class LimitBody:
         except asyncio.TimeoutError:
             await answer(send, 408, f"the request did not come within {self.seconds:g} seconds")
             return
+        except ConnectionAbortedError:
+            return
         if body is None:
             text = f"more than {self.max_bytes:,} bytes; send less text at a time"
             await answer(send, 413, text)
@@ -141,16 +180,22 @@ class LimitBody:
         await self.app(scope, lambda: _replayed(first, receive), send)
 
     async def _read(self, receive: Receive) -> bytes | None:
-        """Return the body; None if it is too long."""
+        """Return the body; None if it is too long.
+
+        Raises:
+            ConnectionAbortedError: the client has left.
+        """
         parts, size = [], 0
         while True:
             message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ConnectionAbortedError
             part = message.get("body", b"")
             parts.append(part)
             size += len(part)
             if size > self.max_bytes:
                 return None
-            if message["type"] != "http.request" or not message.get("more_body"):
+            if not message.get("more_body"):
                 return b"".join(parts)
 
 

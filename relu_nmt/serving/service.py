@@ -1,7 +1,9 @@
 """What the server does with the text of a request: limits, documents, attention."""
 
+import json
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,13 +21,14 @@ from relu_nmt.decoding.document_search import (
 )
 from relu_nmt.decoding.translations import SourceSentence, Translation
 from relu_nmt.errors import ConfigError, ReluNmtError
-from relu_nmt.serving.batcher import Batcher, RequestGone, Ticket
-from relu_nmt.serving.spans import Span, token_spans
+from relu_nmt.serving.batcher import Batcher, Ticket, Turns
+from relu_nmt.serving.shown_attention import DECIMALS, Side, weights_json
 from relu_nmt.translator import Translator
 
 MOST_NUMBERS = 2**21
-"""Weights in one answer: some 10 MB of JSON."""
-DECIMALS = 4
+"""Weights in one answer: some 15 MB of JSON."""
+LARGE_NUMBERS = 2**17
+"""Weights of an answer above which such answers are made one at a time."""
 BATCH_TOKENS = 2048
 """Source tokens of a batch where ``--max-tokens`` does not say it: a second or two on a CPU."""
 
@@ -64,26 +67,6 @@ class Constraints:
 NO_CONSTRAINTS = Constraints()
 
 
-@dataclass(frozen=True)
-class ShownToken:
-    """A token and where it stands.
-
-    Args:
-        text: as the model reads it.
-        line: number of its line, from 0; None for the end symbol.
-        span: its characters in this line.
-    """
-
-    text: str
-    line: int | None
-    span: Span
-
-    def as_values(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        begin, end = self.span
-        return {"text": self.text, "line": self.line, "begin": begin, "end": end}
-
-
 class TranslationService:
     """Answers requests with one translator; its methods may be called from many threads.
 
@@ -92,6 +75,7 @@ class TranslationService:
         config: settings of the search, the same for all requests.
         windows: how documents are divided where a request does not say it.
         max_tokens: most source tokens of a request.
+        max_large: most requests for large answers at a time, of which one is made.
         batcher: runs what needs the model.
     """
 
@@ -101,6 +85,7 @@ class TranslationService:
         config: DocumentGenerationConfig,
         windows: WindowConfig,
         max_tokens: int,
+        max_large: int,
         batcher: Batcher,
     ) -> None:
         self._translator = translator
@@ -108,6 +93,7 @@ class TranslationService:
         self._windows = windows
         self._max_tokens = max_tokens
         self._batcher = batcher
+        self._large_answers = Turns(max_large)
         self._text_lock = threading.Lock()  # tokenisers are not made for several threads
 
     def describe(self) -> dict[str, Any]:
@@ -185,19 +171,28 @@ class TranslationService:
         }
 
     def attention(
-        self, lines: Sequence[str], translation: Sequence[str], slot: str, ticket: Ticket
-    ) -> "SlotAttention":
+        self,
+        lines: Sequence[str],
+        translation: Sequence[str],
+        slot: str,
+        line: int | None,
+        ticket: Ticket,
+    ) -> bytes:
         """Return the weights of a slot for lines that are translated at once, and a translation.
 
         Args:
             lines: of one group.
             translation: any translation, line by line or as one line.
             slot: ``encoder``, ``decoder`` or ``cross``.
+            line: give the rows of the tokens of this line only.
             ticket: the request's.
 
+        Returns:
+            JSON.
+
         Raises:
-            TooLarge: too many tokens.
-            ConfigError: nothing to show in this slot.
+            TooLarge: too many tokens or weights.
+            ConfigError: nothing to show in this slot, or no such line.
         """
         sources = self._encode(lines, ticket, self._translator.sources.sentence)
         targets = self._encode(translation, ticket, self._encoded_target, is_source=False)
@@ -210,23 +205,52 @@ class TranslationService:
                 f"the translation has {len(target.ids):,} tokens, but the model writes "
                 f"{ensemble.max_positions:,}"
             )
-        keys, queries = (self._shown(lines, sources), self._shown(translation, targets))
-        if slot == "encoder":
-            queries = keys
-        elif slot == "decoder":
-            keys = [queries[-1], *queries[:-1]]  # what each token is predicted from
+        by_side = {
+            "source": Side(lines, sources, self._translator.task.source_text),
+            "target": Side(translation, targets, self._translator.task.target_text),
+        }
+        of_queries = by_side["source" if slot == "encoder" else "target"]
+        of_keys = by_side["target" if slot == "decoder" else "source"]
+        rows = of_queries.rows(line)
+        size = self._checked_size(slot, of_queries, len(rows), of_keys)
+        queries, keys = of_queries.tokens(ticket), of_keys.tokens(ticket)
+        if slot == "decoder":
+            keys = [keys[-1], *keys[:-1]]  # what each token is predicted from
+        with self._large_answers.turn(ticket) if size > LARGE_NUMBERS else nullcontext():
+            weights = self._batcher.run(
+                lambda: slot_weights(ensemble, slot, source.ids, target.ids)[:, :, rows], ticket
+            )
+            head = {
+                "queries": [queries[i].as_values() for i in rows],
+                "keys": [token.as_values() for token in keys],
+            }
+            begin = json.dumps(head, ensure_ascii=False).removesuffix("}")
+            return b"".join(
+                [f'{begin}, "weights": '.encode(), *weights_json(weights, ticket), b"}"]
+            )
+
+    def _checked_size(self, slot: str, of_queries: Side, num_rows: int, of_keys: Side) -> int:
+        """Return how many weights an answer has.
+
+        Raises:
+            TooLarge: too many.
+        """
         model = self._translator.models[0]
-        num_heads = attention_of(model, slot, 0).num_heads
         layers = (model.encoder if slot == "encoder" else model.decoder).layers
-        if len(layers) * num_heads * len(queries) * len(keys) > MOST_WEIGHTS:
+        num_heads = len(layers) * attention_of(model, slot, 0).num_heads
+        num_queries, num_keys = of_queries.num_tokens, of_keys.num_tokens
+        if num_heads * num_queries * num_keys > MOST_WEIGHTS:
             raise TooLarge(
-                f"{len(queries):,} and {len(keys):,} tokens are too many to show the attention of "
+                f"{num_queries:,} and {num_keys:,} tokens are too many to show the attention of "
                 "all layers; ask for fewer lines"
             )
-        weights = self._batcher.run(
-            lambda: slot_weights(ensemble, slot, source.ids, target.ids), ticket
-        )
-        return SlotAttention(queries, keys, weights)
+        size = num_heads * num_rows * num_keys
+        if size > MOST_NUMBERS:
+            raise TooLarge(
+                f"{size:,} weights are more than the {MOST_NUMBERS:,} of an answer; ask for a "
+                "line, or for fewer"
+            )
+        return size
 
     def _encode_constrained(
         self, lines: Sequence[str], constraints: Constraints, ticket: Ticket
@@ -255,8 +279,7 @@ class TranslationService:
         """Return lines as the model reads them, while they are not too many."""
         found, tokens = [], 0
         for number, line in enumerate(lines, 1):
-            if ticket.gone:
-                raise RequestGone
+            ticket.check()
             with self._text_lock:
                 found.append(encode(line))
             if is_source:
@@ -287,55 +310,6 @@ class TranslationService:
     def _decode(self, tokens: Sequence[str]) -> str:
         with self._text_lock:
             return self._translator.task.target_text.decode(tokens)
-
-    @staticmethod
-    def _shown(lines: Sequence[str], sentences: Sequence[SourceSentence]) -> list[ShownToken]:
-        shown = [
-            ShownToken(token, number, span)
-            for number, (line, own) in enumerate(zip(lines, sentences, strict=True))
-            for token, span in zip(own.tokens, token_spans(line, own.tokens), strict=True)
-        ]
-        return [*shown, ShownToken("</s>", None, Span(0, 0))]
-
-
-@dataclass(frozen=True)
-class SlotAttention:
-    """The weights of all layers and heads of a slot.
-
-    Args:
-        queries: tokens of the rows.
-        keys: tokens of the columns.
-        weights: [L, H, Nq, Nk].
-    """
-
-    queries: list[ShownToken]
-    keys: list[ShownToken]
-    weights: np.ndarray
-
-    def as_values(self, line: int | None) -> dict[str, Any]:
-        """Return it as JSON values.
-
-        Args:
-            line: give the rows of the tokens of this line only.
-
-        Raises:
-            ConfigError: no such line.
-            TooLarge: too many numbers.
-        """
-        rows = [i for i, token in enumerate(self.queries) if line is None or token.line == line]
-        if not rows:
-            raise ConfigError(f"line {line}: no token stands there; lines count from 0")
-        weights = self.weights[:, :, rows]
-        if weights.size > MOST_NUMBERS:
-            raise TooLarge(
-                f"{weights.size:,} weights are more than the {MOST_NUMBERS:,} of an answer; ask "
-                "for a line, or for fewer"
-            )
-        return {
-            "queries": [self.queries[i].as_values() for i in rows],
-            "keys": [token.as_values() for token in self.keys],
-            "weights": np.round(weights.astype(np.float64), DECIMALS).tolist(),
-        }
 
 
 def _groups(found: TranslatedDocuments) -> list[dict[str, Any]]:

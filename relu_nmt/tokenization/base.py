@@ -68,6 +68,10 @@ class Tokenizer(ABC):
         """Return words of :meth:`split` as they stand between usual spaces."""
         return list(words)
 
+    def written(self, text: str) -> list[str]:
+        """Return each character of a raw sentence as it stands in its words."""
+        return list(text)
+
 
 class LearningText(Protocol):
     """The training text that a subword model is learnt on, tokenised, as it needs it."""
@@ -143,6 +147,13 @@ class SubwordModel(ABC):
     @abstractmethod
     def join(self, pieces: Sequence[str]) -> list[str]:
         """Return the words of which :meth:`split` made ``pieces``."""
+
+    def letters(self, pieces: Sequence[str]) -> list[str | None]:
+        """Return the part of the words that each piece is, without marks.
+
+        A piece without such a part, like the second byte of a character, has None.
+        """
+        return list(pieces)
 
     def to_state(self) -> dict[str, Any]:
         """Return the model with its name, as JSON values: what a checkpoint stores."""

@@ -72,6 +72,17 @@ class MosesTokenizer(Tokenizer):
         """Return the sentence with the usual spacing."""
         return self._detokenizer.detokenize(list(words)) if words else ""
 
+    def written(self, text: str) -> list[str]:
+        """Return each character, or the escape for it."""
+        written = [self._tokenizer.escape_xml(character) for character in text]
+        if self.aggressive:
+            hyphen, _ = self._tokenizer.AGGRESSIVE_HYPHEN_SPLIT
+            # Moses leaves control characters out before it looks for hyphens between letters.
+            kept = [place for place, own in enumerate(text) if own >= " " or own.isspace()]
+            for match in hyphen.finditer("".join(text[place] for place in kept)):
+                written[kept[match.end() - 1]] = "@-@"
+        return written
+
 
 class AggressiveMosesTokenizer(MosesTokenizer):
     """Moses with ``-a``, as usual for WMT14."""

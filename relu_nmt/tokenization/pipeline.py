@@ -177,6 +177,23 @@ class TextPipeline:
         last = [] if self.sentence_separator is None else [self.sentence_separator]
         return [*first, *tokens, *last]
 
+    def written(self, raw: str) -> list[str]:
+        """Return each character of a raw sentence as :meth:`letters` has it, but for its case."""
+        words = self._tokenizer.written(raw)
+        return ["".join(filter(None, self.subword.letters(list(word)))) for word in words]
+
+    def letters(self, tokens: Sequence[str]) -> list[str | None]:
+        """Return the part of the words that each token of :meth:`encode` is.
+
+        Symbols have none, and are empty; see also :meth:`SubwordModel.letters`.
+        """
+        if not tokens:
+            return []
+        begin = int(self.first_symbol is not None)
+        end = len(tokens) - int(self.sentence_separator is not None)
+        last = [""] * (len(tokens) - end)
+        return [*[""] * begin, *self.subword.letters(tokens[begin:end]), *last]
+
     def join_words(self, tokens: Sequence[str]) -> list[str]:
         """Return the tokenised words that the tokens are pieces of, without symbols around them."""
         return [word for part in self.sentences(tokens) for word in self.subword.join(part)]

@@ -115,6 +115,25 @@ class SentencePiece(SubwordModel):
         text = processor.decode_pieces(known)
         return _ESCAPED.sub(lambda found: found[1] or SPACE_MARK, text).split()
 
+    def letters(self, pieces: Sequence[str]) -> list[str | None]:
+        """Return the pieces without ``▁``; the first byte of a character stands for all of it."""
+        found: list[str | None] = []
+        content, begin = b"", 0
+        for piece in pieces:
+            if not self._processor.is_byte(self._processor.piece_to_id(piece)):
+                text = _ESCAPED.sub(
+                    lambda found: found[1] or SPACE_MARK, piece.replace(SPACE_MARK, "")
+                )
+                found.append(text)
+                continue
+            byte = int(piece[3:5], 16)
+            if byte & 0xC0 != 0x80:
+                content, begin = b"", len(found)
+            content += bytes([byte])
+            found.append(None)
+            found[begin] = content.decode("utf-8", "ignore")
+        return found
+
     @classmethod
     def learn(cls, text: LearningText, size: int, seed: int) -> bytes:
         """Learn a unigram model of at most ``size`` pieces; the characters stay as they are.

@@ -99,6 +99,10 @@ class SubwordNmt(SubwordModel):
         """Return the words."""
         return (" ".join(pieces) + " ").replace(f"{SEPARATOR} ", "").split()
 
+    def letters(self, pieces: Sequence[str]) -> list[str | None]:
+        """Return the pieces without ``@@`` at the end."""
+        return [piece.removesuffix(SEPARATOR) or piece for piece in pieces]
+
     @classmethod
     def learn(cls, text: LearningText, size: int, seed: int) -> bytes:
         """Learn ``size`` merges, fewer if no pair of symbols occurs twice; nothing is random."""

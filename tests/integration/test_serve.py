@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 
 import pytest
 
@@ -60,6 +61,16 @@ class Server:
         self.process.wait()
         self.process.stderr.close()
 
+    def connect(self, timeout=60, receive_buffer=None):
+        """Return an open connection."""
+        connection = socket.socket()
+        if receive_buffer is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        connection.settimeout(timeout)
+        host, port = re.search(r"//(.+):(\d+)/", self.url).groups()
+        connection.connect((host, int(port)))
+        return connection
+
     def ask(self, path, body=None):
         """Return status and JSON (or text) of an answer."""
         data = None if body is None else json.dumps(body).encode()
@@ -77,6 +88,13 @@ class Server:
 def server(checkpoint):
     with Server(checkpoint) as server:
         yield server
+
+
+def raw_request(path, body):
+    """Return the bytes of a request."""
+    data = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n"
+    return f"{head}Content-Type: application/json\r\n\r\n".encode() + data
 
 
 def weights_of(words, tokens, weights):
@@ -180,12 +198,8 @@ def test_under_load_everyone_is_answered(checkpoint):
 
 @pytest.mark.slow
 def test_a_client_that_leaves_frees_its_place(server):
-    host, port = re.search(r"//(.+):(\d+)/", server.url).groups()
-    body = json.dumps({"lines": ["ein Haus ist klein ."] * 250}).encode()
-    head = f"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
-    head += "Content-Type: application/json\r\n\r\n"
-    with socket.create_connection((host, int(port))) as connection:
-        connection.sendall(head.encode() + body)
+    with server.connect() as connection:
+        connection.sendall(raw_request("/translate", {"lines": ["ein Haus ist klein ."] * 250}))
         while not server.ask("health")[1]["waiting"]:
             time.sleep(0.01)
     end = time.monotonic() + 60
@@ -197,13 +211,51 @@ def test_a_client_that_leaves_frees_its_place(server):
 @pytest.mark.parametrize("begun", [b"", b"GET /health HT", b"GET /health HTTP/1.1\r\nHost: "])
 def test_a_head_that_does_not_come_ends_the_connection(checkpoint, begun):
     with Server(checkpoint, "--request-seconds", "1") as server:
-        host, port = re.search(r"//(.+):(\d+)/", server.url).groups()
         for before in (b"", b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"):
-            with socket.create_connection((host, int(port)), timeout=20) as connection:
+            with server.connect(timeout=20) as connection:
                 connection.sendall(before)
                 connection.sendall(begun)
                 answers = b"".join(iter(lambda: connection.recv(9999), b""))  # until it is closed
             assert answers.count(b"200 OK") == bool(before)
+
+
+@pytest.mark.slow
+def test_clients_that_do_not_read_their_answer_keep_nobody_out(checkpoint):
+    asked = raw_request("/attention", {"lines": ["ein " * 400], "translation": ["the " * 400]})
+    limits = ("--max-waiting", "4", "--request-seconds", "3")
+    with Server(checkpoint, *limits) as server, ExitStack() as connections:
+        unread = []
+        for _ in range(40):
+            connection = connections.enter_context(server.connect(receive_buffer=2048))
+            connection.sendall(asked)
+            if connection.recv(12, socket.MSG_WAITALL) == b"HTTP/1.1 200":
+                unread.append(connection)
+            assert server.ask("health")[0] == 200
+        assert len(unread) > 20  # the others had no answer in time, on a busy machine
+        time.sleep(6)
+        assert server.ask("translate", {"lines": ["ein Haus"]})[0] == 200
+        for connection in unread:
+            answer = read_to_the_end(connection)
+            [length] = re.findall(rb"content-length: (\d+)", answer)
+            assert len(answer) < int(length)  # the rest is not sent any more
+
+
+def read_to_the_end(connection):
+    """Return what comes until the server ends the connection, politely or not."""
+    parts = []
+    with suppress(ConnectionError):
+        parts.extend(iter(lambda: connection.recv(2**16), b""))
+    return b"".join(parts)
+
+
+def test_connections_that_send_nothing_keep_nobody_out(checkpoint):
+    with Server(checkpoint, "--max-waiting", "4") as server, ExitStack() as connections:
+        silent = [connections.enter_context(server.connect()) for _ in range(300)]
+        assert server.ask("health")[0] == 200
+        assert server.ask("translate", {"lines": ["ein Haus"]})[0] == 200
+        assert read_to_the_end(silent[0]) == b""  # the oldest give way: 260 may be open
+        silent[-1].sendall(raw_request("/translate", {"lines": ["ein Haus"]}))
+        assert silent[-1].recv(12, socket.MSG_WAITALL) == b"HTTP/1.1 200"
 
 
 @pytest.mark.slow

@@ -12,10 +12,12 @@ from relu_nmt.translator import Translator
 WORDS = "ein das Haus ist gross . Garten klein a the house is big garden small"
 
 
-def make_translator(separated=True, attention="reluformer", num_models=1, **settings):
+def make_translator(
+    separated=True, attention="reluformer", num_models=1, tokenizer="moses", **settings
+):
     """Return a translator of untrained models that end sentences soon."""
     words = Dictionary(WORDS.split())
-    pipelines = TextPipeline("de", tokenizer="moses"), TextPipeline("en", tokenizer="moses")
+    pipelines = TextPipeline("de", tokenizer), TextPipeline("en", tokenizer)
     task = TranslationTask(*pipelines, words, words)
     if separated:
         task = task.with_sentence_separator()

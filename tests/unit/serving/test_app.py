@@ -19,12 +19,16 @@ from schemathesis import GenerationMode
 
 from relu_nmt.decoding.config import DocumentGenerationConfig, WindowConfig
 from relu_nmt.errors import ConfigError, OutOfMemoryError
+from relu_nmt.serving import app as app_module
+from relu_nmt.serving import service
 from relu_nmt.serving.app import ServerLimits, make_app
 from relu_nmt.serving.limits import LimitBody
+from relu_nmt.serving.shown_attention import weights_json
 from tests.unit.serving.served_models import make_translator
 
 LINES = ["ein Haus", "", "das Haus ist gross . klein", "Garten", "ein Xaver . 🙂"]
 SEARCH = {"beam": 2, "max_len_b": 6}
+HOST, JSON = (b"host", b"127.0.0.1:8000"), (b"content-type", b"application/json")
 
 
 def client_of(translator=None, search=SEARCH, **limits):
@@ -240,10 +244,111 @@ def test_a_whole_number_may_have_a_point(client):
     assert answer.status_code == 200
 
 
-def test_json_must_be_said_to_be_json(client):
-    answer = client.post("/translate", content=b'{"lines": ["a"]}')
-    assert answer.status_code == 422
-    assert "Content-Type" in answer.json()["error"]
+def post_scope(path, *headers):
+    scope = {"type": "http", "method": "POST", "path": path, "raw_path": path.encode()}
+    scope |= {"query_string": b"", "root_path": "", "scheme": "http", "http_version": "1.1"}
+    scope |= {"server": ("127.0.0.1", 8000), "client": ("127.0.0.1", 9), "headers": list(headers)}
+    return {**scope, "asgi": {"version": "3.0"}}
+
+
+def status_of(app, *headers, path="/translate", method="POST", body=b'{"lines": ["ein Haus"]}'):
+    """Return the status for a request with these headers only, which no client has touched."""
+    sent = []
+
+    async def receive():
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message):
+        sent.append(message)
+
+    asyncio.run(app({**post_scope(path, *headers), "method": method}, receive, send))
+    assert "error" in json.loads(sent[1]["body"]) or sent[0]["status"] < 400
+    return sent[0]["status"]
+
+
+@pytest.mark.parametrize("path", ["/translate", "/attention"])
+@pytest.mark.parametrize(
+    "types",
+    [
+        [],
+        [b""],
+        [b"text/plain"],
+        [b"text/plain; application/json"],
+        [b"application/x-www-form-urlencoded"],
+        [b"multipart/form-data; boundary=x"],
+        [b"application/geo+json"],
+        [b"application/jsonx"],
+        [b"text/plain", b"application/json"],
+        [b"application/json", b"text/plain"],
+        [b"application/json, text/plain"],
+    ],
+)
+def test_json_must_be_said_to_be_json(client, types, path):
+    headers = [(b"content-type", value) for value in types]
+    assert status_of(client.app, HOST, *headers, path=path) == 415
+
+
+@pytest.mark.parametrize("kind", [b"application/json", b"Application/JSON ; charset=utf-8"])
+def test_json_may_have_parameters(kind):
+    with client_of() as client:
+        answer = client.post(
+            "/translate", content=b'{"lines": ["a"]}', headers={"Content-Type": kind}
+        )
+    assert answer.status_code == 200
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        b"http://elsewhere.example",
+        b"https://127.0.0.1.elsewhere.example:8000",
+        b"http://127.0.0.1",
+        b"http://127.0.0.1:8001",
+        b"http://localhost:8000",
+        b"null",
+        b"",
+        b"file://",
+        b"127.0.0.1:8000",
+        b"chrome-extension://127.0.0.1:8000",
+    ],
+)
+def test_a_page_of_another_origin_is_refused(client, origin):
+    for method, path in (
+        ("POST", "/translate"),
+        ("POST", "/x"),
+        ("GET", "/model"),
+        ("OPTIONS", "/"),
+    ):
+        headers = HOST, JSON, (b"origin", origin)
+        assert status_of(client.app, *headers, path=path, method=method) == 403
+        cross = (b"sec-fetch-site", b"cross-site")
+        assert status_of(client.app, *headers, cross, path=path, method=method) == 403
+
+
+def test_two_origins_are_refused(client):
+    origins = (b"origin", b"http://elsewhere.example"), (b"origin", b"http://127.0.0.1:8000")
+    assert status_of(client.app, HOST, JSON, *origins) == 403
+
+
+@pytest.mark.parametrize(
+    ("host", "headers"),
+    [
+        ("127.0.0.1:8000", {}),
+        ("127.0.0.1:8000", {"Sec-Fetch-Site": "cross-site"}),  # a link that is followed
+        ("127.0.0.1:8000", {"Origin": "http://127.0.0.1:8000"}),
+        ("[::1]:8000", {"Origin": "http://[::1]:8000"}),
+        ("LocalHost:80", {"Origin": "http://localhost"}),
+        ("translate.example", {"Origin": "https://translate.example"}),
+        ("translate.example:443", {"Origin": "https://translate.example"}),
+        # Behind a proxy that calls the server by another name.
+        ("127.0.0.1:8000", {"Origin": "https://t.example", "Sec-Fetch-Site": "same-origin"}),
+        ("127.0.0.1:8000", {"Origin": "https://t.example", "X-Forwarded-Host": "t.example"}),
+    ],
+)
+def test_the_own_page_and_programs_are_answered(client, host, headers):
+    answer = client.post("/translate", json={"lines": ["a"]}, headers={"Host": host, **headers})
+    assert answer.status_code == 200
+    assert client.get("/", headers={"Host": host, **headers}).status_code == 200
 
 
 def test_large_requests_are_refused_before_they_are_read(client):
@@ -253,6 +358,110 @@ def test_large_requests_are_refused_before_they_are_read(client):
     answer = client.post("/translate", json={"lines": ["ein Haus"] * 100})
     assert answer.status_code == 413
     assert "more than 200 tokens, at line 51 of 100" in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("word", "texts"),
+    [
+        ("T-Shirt ", {"T": "T", "@-@": "-", "Shirt": "Shirt"}),
+        ("x'", {"x": "x", "&apos;": "'"}),
+        ("&", {"&amp;": "&"}),
+        ("İ", {"İ" * 3992: "İ" * 3992}),
+    ],
+)
+def test_attention_of_a_long_line_takes_no_time(word, texts):
+    line = (word * 4000)[:3992]
+    with client_of(make_translator(tokenizer="moses-aggressive"), max_tokens=10_000) as client:
+        begin = time.perf_counter()
+        answer = client.post("/attention", json={"lines": [line], "translation": ["house"]})
+        assert time.perf_counter() - begin < 20  # it took minutes
+    assert answer.status_code == 200, answer.text
+    *tokens, separator, end = answer.json()["keys"]
+    assert [separator["text"], end["text"]] == ["<sep>", "</s>"]
+    found = [(token["text"], line[token["begin"] : token["end"]]) for token in tokens]
+    # Marks of unusual spaces, as in @&amp;, are no part of the text.
+    unmarked = {(text.strip("@_") if len(text) > 3 else text, part) for text, part in found}
+    assert unmarked == set(texts.items())
+    assert "".join(part for _, part in found) == line.replace(" ", "")
+
+
+def test_the_size_of_an_answer_is_checked_before_it_is_made(monkeypatch, client):
+    asked = {"lines": ["ein Haus " * 60], "translation": ["the house " * 60]}
+    monkeypatch.setattr(service, "slot_weights", lambda *_: pytest.fail("the model computes"))
+    monkeypatch.setattr(service, "token_spans", pytest.fail, raising=False)
+    for name, more in (("MOST_WEIGHTS", {"line": 0}), ("MOST_NUMBERS", {})):
+        with monkeypatch.context() as patch:
+            patch.setattr(service, name, 10_000)
+            answer = client.post("/attention", json={**asked, **more})
+            assert answer.status_code == 413
+            assert "ask for" in answer.json()["error"]
+
+
+def test_large_answers_are_made_one_at_a_time_and_leave_places(monkeypatch):
+    running, most, go = [], [], threading.Event()
+
+    def slow_json(*arguments):
+        running.append(1)
+        most.append(len(running))
+        assert go.wait(60)
+        running.pop()
+        return weights_json(*arguments)
+
+    monkeypatch.setattr(service, "LARGE_NUMBERS", 100)
+    monkeypatch.setattr(service, "weights_json", slow_json)
+    asked = {"lines": ["ein Haus " * 9], "translation": ["the house " * 9]}
+    with client_of(max_waiting=4) as client, ThreadPoolExecutor(3) as pool:
+        waiting = [pool.submit(client.post, "/attention", json=asked) for _ in range(3)]
+        while client.get("/health").json()["waiting"] < 3:
+            time.sleep(0.01)
+        time.sleep(0.1)
+        refused = client.post("/attention", json=asked)
+        assert refused.status_code == 429 and refused.headers["Retry-After"] == "1"
+        assert client.post("/translate", json={"lines": ["ein Haus"]}).status_code == 200
+        go.set()
+        assert {answer.result().status_code for answer in waiting} == {200}
+    assert most == [1, 1, 1]
+
+
+@pytest.mark.parametrize("num_held", [1, 2, 3])
+def test_the_oldest_unread_answer_gives_way(monkeypatch, num_held):
+    asked = {"lines": ["ein Haus " * 30], "translation": ["the house " * 30]}
+    begun, ended = [], []
+
+    async def ask(app, number):
+        """Ask and never take more than the head of the answer."""
+        body = json.dumps(asked).encode()
+        scope = post_scope("/attention", HOST, JSON)
+
+        async def receive():
+            if scope.pop("begun", True):
+                scope["begun"] = False
+                return {"type": "http.request", "body": body}
+            await asyncio.sleep(60)
+
+        async def send(message):
+            if message["type"] == "http.response.body":
+                begun.append(number)
+                await asyncio.sleep(60)
+
+        await app(scope, receive, send)
+        ended.append(number)
+
+    async def ask_all(app):
+        tasks = []
+        for number in range(4):
+            tasks.append(asyncio.ensure_future(ask(app, number)))
+            while number not in begun:
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.2)
+        for task in tasks:
+            task.cancel()
+
+    with client_of() as client:
+        size = len(client.post("/attention", json=asked).content)
+        monkeypatch.setattr(app_module, "MOST_UNREAD_BYTES", num_held * size + size // 2)
+        asyncio.run(asyncio.wait_for(ask_all(client.app), 50))
+    assert ended == list(range(4 - num_held))
 
 
 @pytest.mark.parametrize(("pause", "status"), [(0, 413), (9, 408)])

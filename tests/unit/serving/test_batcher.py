@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from relu_nmt.serving.batcher import Batcher, Closed, RequestGone, Ticket
+from relu_nmt.serving.batcher import Batcher, Busy, Closed, RequestGone, Ticket, Turns
 
 
 def sentence(name, tokens=1):
@@ -123,6 +123,35 @@ def test_functions_have_the_model_to_themselves(model, pool):
         assert threads.result(30) == "model" and first.result(30)
         with pytest.raises(ZeroDivisionError):
             batcher.run(lambda: 1 / 0, Ticket())
+
+
+def test_turns_come_one_after_the_other(pool):
+    turns, order = Turns(most=4), []
+    tickets = [Ticket() for _ in range(4)]
+
+    def work(number):
+        with turns.turn(tickets[number]):
+            order.append(number)
+
+    with turns.turn(Ticket()):
+        asked = []
+        for number in range(3):
+            asked.append(pool.submit(work, number))
+            until(lambda: len(turns._queue) == len(asked))
+        with pytest.raises(Busy), turns.turn(tickets[3]):
+            pass
+        tickets[1].give_up()
+        with pytest.raises(RequestGone):
+            asked[1].result(30)
+        last = pool.submit(work, 3)  # the place of the one that is gone
+        until(lambda: len(turns._queue) == 3)
+        assert order == []
+    assert [own.result(30) for own in (asked[0], asked[2], last)] == [None] * 3
+    assert order == [0, 2, 3]
+    with pytest.raises(ZeroDivisionError), turns.turn(Ticket()):
+        raise ZeroDivisionError
+    with turns.turn(Ticket()):  # an error ends a turn as well
+        pass
 
 
 def test_closing_finishes_the_batch_and_refuses_the_rest(model, pool):
