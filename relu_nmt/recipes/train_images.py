@@ -63,6 +63,7 @@ class ImageTraining(Training):
         augmentation, size = settings.augmentation, settings.model.image_size
         transform = ImageTransform(settings.preprocessing, size, augmentation)
         self._say_recipe()
+        self.say("losses are in bits per image")
         train_set, valid_sets = self._images()
         self._check_checkpoint(train_set)
         model = self._model(len(train_set.classes))
