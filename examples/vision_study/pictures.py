@@ -236,9 +236,9 @@ def heat_map_image(shown: Pictures) -> str:
             low, colours = (-most, "RdBu_r") if signed else (0.0, "viridis")
             drawn = axes.imshow(weights.numpy(), cmap=colours, vmin=low, vmax=most)
             axes.set_title(f"block {layer + 1}, head {head + 1}", loc="left", fontsize=9.5)
-            axes.set_xlabel("key")
-            axes.set_ylabel("query")
-            figure.colorbar(drawn, ax=axes, shrink=0.8)
+            axes.set_xlabel("key, token")
+            axes.set_ylabel("query, token")
+            figure.colorbar(drawn, ax=axes, shrink=0.8, label="weight")
 
     return draw_image(3.6 * len(shown.heat_maps), 3.2, draw)
 

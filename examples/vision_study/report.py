@@ -14,7 +14,7 @@ from studies import Study
 
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation.significance import mean_interval
-from relu_nmt.io.page import csv_text, render_page
+from relu_nmt.io.page import LEAST_SEEDS, arms, csv_text, render_page
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.sweep.figures import Line, Panel, image
 from relu_nmt.sweep.plan import shown_command
@@ -24,7 +24,7 @@ from relu_nmt.training.results import FILE_NAME, TrainingResult
 
 REPORT, RESULTS, CURVES = "report.html", "results.csv", "curves.csv"
 ACCURACY, NORMS = "accuracy.json", "norms.json"
-VALID = "valid"
+VALID, MOST = "valid", 100.0
 COLUMNS = (
     *("row", "variant", "model", "seed", "seeds", "status", "test_accuracy"),
     *("test_accuracy_interval", "gain", "gain_interval", "gain_seeds", "valid_accuracy"),
@@ -32,7 +32,7 @@ COLUMNS = (
 )
 MEANS = ("test_accuracy", "valid_accuracy", "train_loss", "images_per_second", "seconds")
 LEARNING = {
-    (TRAIN, "loss"): "training loss, bits",
+    (TRAIN, "loss"): "training loss, bits per image",
     (VALID, "accuracy"): "held-out accuracy, %",
     (TRAIN, "gnorm"): "norm of the gradient",
 }
@@ -138,7 +138,7 @@ def _course(step: Step) -> Course:
 def averages(trainings: Sequence[Trained], study: Study) -> list[Record]:
     """Return a record for each variant: means over the seeds that are done, and 95% intervals.
 
-    ``gain`` is its test accuracy less that of the baseline, over the seeds that both have.
+    ``gain`` is its test accuracy minus that of the baseline, over the seeds that both have.
     """
     done = {
         name: {
@@ -164,21 +164,27 @@ def averages(trainings: Sequence[Trained], study: Study) -> list[Record]:
             record["parameters"] = good[0]["parameters"]
             record["updates"] = max(one["updates"] for one in good)
             record["test_accuracy_interval"] = mean_interval([g["test_accuracy"] for g in good])
-        baseline = study.baselines.get(record["model"])
-        if baseline != name:
-            record |= _gain(done[name], done.get(baseline or "", {}))
+        if gains := gains_of(trainings, record, study):
+            record["gain"] = sum(gains.values()) / len(gains)
+            record["gain_interval"] = mean_interval(list(gains.values()))
+            record["gain_seeds"] = ",".join(map(str, gains))
         records.append(record)
     return records
 
 
-def _gain(own: Mapping[int, Record], other: Mapping[int, Record]) -> Record:
-    """Return the differences of two variants whose records are given by seed."""
-    seeds = sorted(own.keys() & other.keys())
-    gains = [own[seed]["test_accuracy"] - other[seed]["test_accuracy"] for seed in seeds]
-    if not gains:
+def by_seed(trainings: Sequence[Trained], name: str, column: str) -> dict[int, float]:
+    """Return a column of the trainings of a variant that are done, by seed."""
+    own = [t.record for t in trainings if t.record["variant"] == name]
+    return {one["seed"]: one[column] for one in own if one["status"] == DONE and column in one}
+
+
+def gains_of(trainings: Sequence[Trained], record: Record, study: Study) -> dict[int, float]:
+    """Return the test accuracy of a variant minus that of its baseline, of seeds that both have."""
+    names = record["variant"], study.baselines.get(record["model"], "")
+    if names[0] == names[1]:
         return {}
-    mean, shown = sum(gains) / len(gains), ",".join(map(str, seeds))
-    return {"gain": mean, "gain_interval": mean_interval(gains), "gain_seeds": shown}
+    own, other = (by_seed(trainings, name, "test_accuracy") for name in names)
+    return {seed: own[seed] - other[seed] for seed in sorted(own.keys() & other.keys())}
 
 
 def curve_panels(
@@ -203,10 +209,10 @@ def curve_panels(
     return panels
 
 
-AXIS_PANELS = {"test_accuracy": "test top-1, %", "train_loss": "training loss, bits"}
+AXIS_PANELS = {"test_accuracy": "test top-1, %", "train_loss": "training loss, bits per image"}
 
 
-def axis_panels(means: Sequence[Record], study: Study) -> list[Panel]:
+def axis_panels(means: Sequence[Record], study: Study, trainings: Sequence[Trained]) -> list[Panel]:
     """Return the plots over the study's axis, a line for what stands at no place of it."""
     places = {name: v.x for name, v in study.variants.items() if v.x is not None}
     ends = min(places.values()), max(places.values())
@@ -220,10 +226,15 @@ def axis_panels(means: Sequence[Record], study: Study) -> list[Panel]:
                 continue
             label = study.variants[name].line or name
             line = lines.setdefault(label, Line(label, styles.index(label), {}, []))
-            interval = record.get(f"{column}_interval") or 0.0
+            interval = record.get(f"{column}_interval")
+            seeds = by_seed(trainings, name, column).values()
+            few = len(seeds) < LEAST_SEEDS
+            reach = (0.0, 0.0) if few or interval is None else arms(value, interval, MOST)
             for x in (places[name],) if name in places else ends:
                 line.points[x] = value
-                line.errors = [*(line.errors or ()), interval]
+                line.errors = [*(line.errors or ()), reach]
+                if few and len(seeds) > 1:
+                    line.dots += [(x, one) for one in seeds]
         if lines:
             panels.append(Panel(title, study.axis, list(lines.values()), log_x=study.log_axis))
     return panels
@@ -260,8 +271,9 @@ def write_report(folder: Path, study: Study) -> None:
 
 def _page(study: Study, trainings: Sequence[Trained], means: Sequence[Record]) -> str:
     figures = []
-    if study.axis and (panels := axis_panels(means, study)):
+    if study.axis and (panels := axis_panels(means, study, trainings)):
         caption = f"Over {study.axis}. Means over the seeds; a level line: without {study.axis}."
+        caption += f" Bars: 95% intervals over seeds; dots: seeds, where fewer than {LEAST_SEEDS}."
         figures.append((caption, image(panels)))
     # Of a study with an axis they would be too many lines; curves.csv has them all.
     for model in () if study.axis else dict.fromkeys(t.record["model"] for t in trainings):
@@ -280,6 +292,9 @@ def _page(study: Study, trainings: Sequence[Trained], means: Sequence[Record]) -
     values = {
         "study": study,
         "means": means,
+        "LEAST_SEEDS": LEAST_SEEDS,
+        "accuracies": {name: by_seed(trainings, name, "test_accuracy") for name in study.variants},
+        "gains": {m["variant"]: gains_of(trainings, m, study) for m in means},
         "facts_of_all": [
             ("paper", study.source),
             ("test images", ", ".join(f"{count:,}" for count in sorted(tests))),

@@ -78,7 +78,7 @@ class AttentionMap:
         return json.dumps({**asdict(self), "weights": weights}, ensure_ascii=False)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Draw it as SVG: one head with its tokens, or the heads side by side.
+        """Draw it as SVG: one head, or all heads, with the sentences and the names of tokens.
 
         Colours are shares of each row's weight.
 
@@ -89,16 +89,13 @@ class AttentionMap:
             ConfigError: it ends in something else.
             DataError: the file cannot be written.
         """
-        from relu_nmt.analysis import plots  # which knows maps
+        from relu_nmt.analysis.maps import picture  # it imports this module
 
         if Path(path).suffix != ".svg":
             raise ConfigError(f"{path}: maps are drawn as SVG; give a name that ends in .svg")
-        place = AttentionPlace(self.slot, self.layer, self.head)
-        draw = plots.large_maps if self.weights.ndim == 2 else plots.head_maps
-        image = draw({str(place): plots.SentenceMap(self)})
         try:
             with safe_writer(path) as file:
-                file.write(base64.b64decode(image.partition(",")[2]))
+                file.write(base64.b64decode(picture(self).partition(",")[2]))
         except OSError as error:
             raise DataError(f"{path}: cannot write it: {error.strerror}") from error
 

@@ -1,6 +1,7 @@
 """What an analysis found, as a page that needs nothing but itself, and as CSV files beside it."""
 
 import itertools
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,8 @@ TEMPLATE = "analysis.html"
 PLACE = ("checkpoint", "slot", "sees", "layer", "head")
 MEMORY_STATISTICS = ("tokens", "size", "variance_ratio", "anisotropy", "null_fraction")
 SEEN = {ALL_KEYS: "document", OWN_SENTENCE: "own sentence"}
+USUAL_NAMES = re.compile(r"checkpoint(s|[_\d].*)|average|best|last|results|train")
+"""Of folders and files of a training."""
 SHOWN_PERCENTS = (0.5, 1.0, 1.5, 5.0, 10.0, 50.0)
 
 
@@ -97,9 +100,11 @@ class AnalysisReport:
     def series(self) -> list[plots.Series]:
         """The lines of the plots: a checkpoint, or each of the two things that its queries see."""
         found = []
+        several = any(r["sees"] == OWN_SENTENCE for model in self.models for r in model.records)
         for index, model in enumerate(self.models):
             seen = sorted({record["sees"] for record in model.records})
-            for kind, sees in enumerate(seen):
+            for number, sees in enumerate(seen):
+                kind = number if several else None
                 words = f", {SEEN[sees]}" if OWN_SENTENCE in seen else ""
                 records = [record for record in model.records if record["sees"] == sees]
                 found.append(plots.Series(f"{model.name}{words}", index, kind, records))
@@ -199,17 +204,19 @@ def distinct_names(paths: Sequence[str]) -> list[str]:
     Example:
         >>> distinct_names(["runs/relu/best.safetensors", "runs/softmax/last.safetensors"])
         ['relu', 'softmax']
-        >>> distinct_names(["relu/checkpoint_best.safetensors"])
-        ['relu/checkpoint_best']
+        >>> distinct_names(["runs/relu/checkpoints/checkpoint_best.safetensors"])
+        ['relu']
     """
     parts = [(*Path(path).absolute().parts[:-1], Path(path).stem) for path in paths]
     number = len(set(parts))
+    folders = [own[:-1] for own in parts]
+    for shorter in [_without_usual_names(own) for own in parts], folders:
+        if number > 1 and len(set(shorter)) == number:
+            parts = shorter
+            break
     if number < 2:
-        names = ["/".join(own[-2:]) for own in parts]
+        names = [_without_usual_names(own)[-1] for own in parts]
     else:
-        folders = [own[:-1] for own in parts]
-        if len(set(folders)) == number:
-            parts = folders
         while len({own[-1] for own in parts}) == 1:
             parts = [own[:-1] for own in parts]
         length = next(n for n in itertools.count(1) if len({own[-n:] for own in parts}) == number)
@@ -217,3 +224,10 @@ def distinct_names(paths: Sequence[str]) -> list[str]:
     # One file may be named twice.
     again = [names[:i].count(name) for i, name in enumerate(names)]
     return [f"{name} {n + 1}" if n else name for name, n in zip(names, again, strict=True)]
+
+
+def _without_usual_names(parts: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the parts of a path without those at its end that every training has."""
+    while len(parts) > 2 and USUAL_NAMES.fullmatch(parts[-1]):
+        parts = parts[:-1]
+    return parts

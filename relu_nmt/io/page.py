@@ -9,6 +9,7 @@ import base64
 import csv
 import io
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,8 +26,12 @@ MARKERS = "osD^vPX*"
 DASHES = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
 STYLE: Any = {"font.size": 9.5, "svg.hashsalt": "relu_nmt", "axes.edgecolor": "#8b9299"}
 IMAGE_DPI = 160
-LETTERS_PER_INCH, LEGEND_LETTERS = 14, 8
+LEGEND_LINE = 4.5
+"""Length of a line in a legend, in letters' heights: dashes show beside the marker."""
+LETTERS_PER_INCH, LEGEND_LETTERS = 14, 12
 """In a legend, and what its line and the space around take."""
+LEAST_SEEDS = 4
+"""With fewer seeds each is shown, and no interval: it would be wider than what it measures."""
 
 
 def line_style(index: int, kind: int | None = None) -> dict[str, Any]:
@@ -67,22 +72,35 @@ def common_legend(figure: "Figure", columns: int) -> None:
             legend.setdefault(name, line)
     longest = max(map(len, legend), default=0)
     fitting = int(LETTERS_PER_INCH * figure.get_figwidth() / (longest + LEGEND_LETTERS))
-    shown = {"ncols": max(1, min(columns, fitting)), "frameon": False}
+    shown = {"ncols": max(1, min(columns, fitting)), "frameon": False, "handlelength": LEGEND_LINE}
     figure.legend(legend.values(), legend.keys(), loc="outside upper left", **shown)
 
 
-def draw_image(width: float, height: float, draw: Callable[["Figure"], object]) -> str:
+def escaped(text: str) -> str:
+    """Return text for a plot, in which dollars are no formula."""
+    return text.replace("$", r"\$")
+
+
+def draw_image(
+    width: float,
+    height: float,
+    draw: Callable[["Figure"], object],
+    style: Any = None,
+) -> str:
     """Return a figure for the ``src`` of an image: SVG, in which pictures are embedded.
 
     Args:
         width: in inches.
         height: in inches.
         draw: draws into the figure.
+        style: settings of matplotlib besides STYLE.
     """
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    with mpl.rc_context(STYLE):
+    with mpl.rc_context({**STYLE, **(style or {})}), warnings.catch_warnings():
+        # A browser has letters that matplotlib's font lacks.
+        warnings.filterwarnings("ignore", "Glyph .* missing from")
         figure = Figure(figsize=(width, height), layout="constrained", dpi=IMAGE_DPI)
         draw(figure)
         file = io.BytesIO()
@@ -111,6 +129,7 @@ def render_page(place: str | Path, template: str, values: Mapping[str, Any]) -> 
         lstrip_blocks=True,
     )
     environment.filters["number"] = number
+    environment.globals |= {"spread": spread, "plus_minus": plus_minus}
     return environment.get_template(template).render(values)
 
 
@@ -135,6 +154,48 @@ def number(value: float | None, decimals: int = 2, signed: bool = False) -> str:
     if not float(text.replace(",", "")):
         text = text.lstrip("+-")
     return text.replace("-", "\u2212")
+
+
+def spread(
+    values: Sequence[float], interval: float | None, signed: bool = False, most: float = math.inf
+) -> str:
+    """Return in words how values of several seeds spread; empty for one seed.
+
+    Args:
+        values: a score of each seed; below LEAST_SEEDS these are listed.
+        interval: half the width of the interval of their mean.
+        signed: for differences, which may be below 0.
+        most: the largest value that there can be.
+
+    Example:
+        >>> spread([24.56, 31.24], 42.4)
+        'seeds 24.56, 31.24'
+        >>> spread([1.0, 2.0, 3.0, 4.0], 2.05), spread([0.0, 0.0, 0.0, 4.0], 3.18)
+        ('± 2.05 seeds', '0.00 to 4.18 seeds')
+    """
+    if len(values) < 2:
+        return ""
+    if len(values) < LEAST_SEEDS or interval is None:
+        return f"seeds {', '.join(number(value, signed=signed) for value in values)}"
+    return f"{plus_minus(sum(values) / len(values), interval, signed, most)} seeds"
+
+
+def plus_minus(mean: float, interval: float, signed: bool = False, most: float = math.inf) -> str:
+    """Return an interval in words; both ends if one is cut off at 0 or ``most``.
+
+    Example:
+        >>> plus_minus(5.0, 1.5), plus_minus(1.0, 1.5), plus_minus(1.0, 1.5, signed=True)
+        ('± 1.50', '0.00 to 2.50', '± 1.50')
+    """
+    below, above = arms(mean, interval, most)
+    if signed or below == above == interval:
+        return f"± {number(interval)}"
+    return f"{number(mean - below)} to {number(mean + above)}"
+
+
+def arms(mean: float, interval: float, most: float = math.inf) -> tuple[float, float]:
+    """Return how far the interval of a score reaches down and up, between 0 and ``most``."""
+    return min(interval, mean), min(interval, most - mean)
 
 
 def csv_text(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> str:

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from relu_nmt.analysis import plots
 from relu_nmt.analysis.attention import attention_of, checked_place, single_model
 from relu_nmt.analysis.branches import BranchStatistics
+from relu_nmt.analysis.maps import SentenceMap, head_maps, large_maps
 from relu_nmt.analysis.memories import MemoryStatistics
+from relu_nmt.analysis.plots import SLOT_NAMES
 from relu_nmt.analysis.report import AnalysisReport, AnalyzedModel, Example, distinct_names
 from relu_nmt.analysis.weights import Numbers, WeightStatistics
 from relu_nmt.attention.spec import SLOTS, AttentionPlace
@@ -199,32 +200,30 @@ class _Analyzer:
         """Return the maps of one sentence or group."""
         figures = []
         for text, places in self._places.items():
-            maps = {
+            found = {
                 self._names[which]: self._map(which, number, place)
                 for which, place in enumerate(places)
                 if place is not None
             }
-            if not maps:
+            if not found:
                 continue
             place = AttentionPlace.parse(text)
-            name = plots.SLOT_NAMES[place.slot]
+            name = SLOT_NAMES[place.slot]
             layer = "last layer" if place.layer == -1 else f"layer {place.layer}"
             head = "mean of the heads" if place.head is None else f"head {place.head}"
-            figures.append((f"{name}, {layer}, {head}", plots.large_maps(maps)))
+            figures.append((f"{name}, {layer}, {head}", large_maps(found)))
             if place.head is None:
-                figures.append((f"{name}, {layer}, every head", plots.head_maps(maps)))
+                figures.append((f"{name}, {layer}, every head", head_maps(found)))
         task, (source, target) = self._translators[0].task, self._pair(0, number)
         return Example(number, task.source_tokens(source), task.target_tokens(target), figures)
 
-    def _map(self, which: int, number: int, place: AttentionPlace) -> plots.SentenceMap:
+    def _map(self, which: int, number: int, place: AttentionPlace) -> SentenceMap:
         translator, (source, target) = self._translators[which], self._pair(which, number)
         words = SourceSentence(source, translator.task.source_dictionary.symbols_of(source))
         found = translator.attention_at(place, words, target)
         of_source, of_target = self._numbers(which, number) or (None, None)
         queries = of_source if place.slot == "encoder" else of_target
-        return plots.SentenceMap(
-            found, queries, of_target if place.slot == "decoder" else of_source
-        )
+        return SentenceMap(found, queries, of_target if place.slot == "decoder" else of_source)
 
 
 def _weights_at(translator: Translator, place: AttentionPlace) -> AttentionPlace | None:

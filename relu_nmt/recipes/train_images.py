@@ -69,6 +69,7 @@ class ImageTraining(Training):
         augmentation, size = settings.augmentation, settings.model.image_size
         transform = ImageTransform(settings.preprocessing, size, augmentation)
         self._say_recipe()
+        self.say("losses are in bits per image")
         train_set, valid_sets = self._images()
         damaged = self._damaged([train_set, *valid_sets.values()])
         model = self._model(len(train_set.classes))

@@ -47,7 +47,7 @@ def run(settings: Settings, *, progress: bool = True) -> TranslatedLines:
     Raises:
         ConfigError: settings that do not fit the model.
         CheckpointError: a checkpoint is missing or damaged.
-        DataError: the input cannot be read, or is not UTF-8.
+        DataError: the input cannot be read, or is not UTF-8, or pictures would replace others.
     """
     options, config = settings.lines, settings.search
     texts: list[str] = []
@@ -55,8 +55,9 @@ def run(settings: Settings, *, progress: bool = True) -> TranslatedLines:
     too_long: list[int] = []
     prefixes = None if options.prefixes is None else read_lines(options.prefixes)
     banned = [] if options.banned_terms is None else read_lines(options.banned_terms)
+    pictures: list[Path] = []
     if options.attention_pictures is not None:
-        check_writable("--attention-pictures", f"{options.attention_pictures}/0.svg")
+        _check_pictures(Path(options.attention_pictures))
     with _opened(options.input) as file:
         translator = load_translator(settings.model, settings.data)
         limit = source_limit(settings.model, translator)
@@ -76,8 +77,8 @@ def run(settings: Settings, *, progress: bool = True) -> TranslatedLines:
                         translations = [untranslated(own) for own in translations]
                 elif options.attention_pictures is not None and source.tokens:
                     tokens = translations[0].hypothesis.tokens
-                    picture = Path(options.attention_pictures, f"{number}.svg")
-                    translator.attention_at(LAST_CROSS, source, tokens).save(picture)
+                    pictures.append(Path(options.attention_pictures, f"{number}.svg"))
+                    translator.attention_at(LAST_CROSS, source, tokens).save(pictures[-1])
                 texts.append(translations[0].text)
                 if translations[0].reached_limit:
                     at_limit.append(number)
@@ -92,12 +93,29 @@ def run(settings: Settings, *, progress: bool = True) -> TranslatedLines:
                     # A line without words has one translation, but a constant number is promised.
                     print("\n".join(shown + [""] * (config.nbest - len(shown))))
         finally:  # also where someone who types lines ends it with Ctrl-C
+            if progress and pictures:
+                several = f" to {pictures[-1]}" if len(pictures) > 1 else ""
+                print(f"attention pictures: {pictures[0]}{several}", file=sys.stderr)
             if progress and too_long:
                 print(too_long_note(too_long, limit), file=sys.stderr)
             if progress and at_limit:
                 note = limit_note(len(at_limit), config)
                 print(f"{note} ({named_lines(at_limit)})", file=sys.stderr)
     return TranslatedLines(texts, at_limit, too_long)
+
+
+def _check_pictures(folder: Path) -> None:
+    """See that pictures can be written, and that none of an earlier run is in their place.
+
+    Raises:
+        DataError: one is, or the folder cannot be made.
+    """
+    earlier = sorted(path.name for path in folder.glob("*.svg") if path.stem.isdecimal())
+    if earlier:
+        raise DataError(
+            f"--attention-pictures {folder}: {earlier[0]} is there already; give another folder"
+        )
+    check_writable("--attention-pictures", f"{folder}/0.svg")
 
 
 def _translated(

@@ -237,7 +237,7 @@ class LineOptions(ProgressBarOptions, TermOptions):
     attention_pictures: str | None = option(
         None,
         "draw where the last layer's cross-attention looked while it wrote the best translation of "
-        "each line: NUMBER.svg in this folder, from 0",
+        "each line: NUMBER.svg, from 0, in this folder, which has none yet",
         metavar="DIR",
         files=Files(written=True, names=r"\d+\.svg"),
     )

@@ -15,6 +15,8 @@ WIDE_INCHES = (7.2, 3.9)
 MOST_COLUMNS = 3
 SPREAD = 0.06
 MOST_MARKERS = 20
+DOT = 6.0
+"""Size of a seed's dot, in points."""
 LEAST_SPAN = 10.0
 """Of the values of a logarithmic vertical axis, the largest over the smallest."""
 
@@ -27,13 +29,15 @@ class Line:
         label: of the legend, which has each once.
         style: number of its colour, marker and dashes.
         points: y by x; in a panel with names, x is the place of the name.
-        errors: half widths of the intervals of the points, if there are any.
+        errors: how far the interval of each point reaches below and above it, if there are any.
+        dots: x and y of single seeds, where they are too few for an interval.
     """
 
     label: str
     style: int
     points: dict[float, float]
-    errors: list[float] | None = None
+    errors: list[tuple[float, float]] | None = None
+    dots: list[tuple[float, float]] = field(default_factory=list)
 
 
 @dataclass
@@ -60,7 +64,13 @@ class Panel:
 
 
 def image(panels: Sequence[Panel]) -> str:
-    """Return the panels with one legend, for the ``src`` of an image."""
+    """Return the panels with one legend, for the ``src`` of an image.
+
+    Panels with a single place on the horizontal axis are left out; the image is empty if all are.
+    """
+    panels = [p for p in panels if len({x for line in p.lines for x in line.points}) > 1]
+    if not panels:
+        return ""
     columns = min(MOST_COLUMNS, len(panels))
     rows = -(-len(panels) // columns)
 
@@ -86,12 +96,14 @@ def _draw(axes: "Axes", panel: Panel) -> None:
         axes.errorbar(
             [x + shift for x in line.points],
             list(line.points.values()),
-            line.errors,
+            None if line.errors is None else [*zip(*line.errors, strict=True)],
             label=line.label,
             elinewidth=1.0,
             capsize=3,
             **style,
         )
+        for x, y in line.dots:
+            axes.plot(x + shift, y, ".", color=style["color"], markersize=DOT, alpha=0.6)
     if panel.log_x:
         axes.set_xscale("log", base=2 if panel.names is None else 10)
     values = [y for line in panel.lines for y in line.points.values()]

@@ -10,11 +10,12 @@ from typing import Any
 
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation.significance import DEFAULT_SAMPLES, DEFAULT_SEED
-from relu_nmt.io.page import csv_text, render_page
+from relu_nmt.io.page import LEAST_SEEDS, csv_text, render_page
 from relu_nmt.io.safe_write import write_text
+from relu_nmt.sweep.averages import Average
 from relu_nmt.sweep.plan import SweepDescription, read_description
 from relu_nmt.sweep.report_data import BAD, WORDS, ReportData, length_name, read_report
-from relu_nmt.sweep.results import ALL_SLOTS, SCORES, SLOTS, Average
+from relu_nmt.sweep.results import ALL_SLOTS, SCORES, SLOTS
 from relu_nmt.sweep.steps import DONE
 
 REPORT_NAME, CSV_NAME, CARD_NAME = "report.html", "results.csv", "card.json"
@@ -93,6 +94,7 @@ def page(data: ReportData) -> str:
         "BAD": BAD,
         "SLOTS": SLOTS,
         "ALL_SLOTS": ALL_SLOTS,
+        "LEAST_SEEDS": LEAST_SEEDS,
         "SAMPLES": DEFAULT_SAMPLES,
         "SEED": DEFAULT_SEED,
         "CSV_NAME": CSV_NAME,

@@ -5,6 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from relu_nmt.io.page import LEAST_SEEDS, arms
+from relu_nmt.sweep.averages import Average, average_cells, compare
 from relu_nmt.sweep.figures import Line, Panel, image
 from relu_nmt.sweep.plan import SweepDescription, models_in
 from relu_nmt.sweep.published import Value
@@ -12,11 +14,9 @@ from relu_nmt.sweep.results import (
     CONTRAST_COLUMNS,
     NOT_CONVERGED,
     PENDING,
-    Average,
     Cell,
     Record,
     System,
-    average_cells,
     read_cells,
 )
 from relu_nmt.sweep.steps import DIVERGED, DONE, FAILED, STARTED
@@ -31,7 +31,7 @@ WORDS = {
 }
 BAD = (NOT_CONVERGED, DIVERGED, FAILED)
 COURSE_TITLES = {
-    "train_loss": ("training loss, bits", False),
+    "train_loss": ("training loss, bits per token", False),
     "gradient_norm": ("gradient norm", True),
     "output_square": ("mean square of attention outputs", True),
     "query_norm": ("mean length of queries", False),
@@ -39,6 +39,9 @@ COURSE_TITLES = {
     "output_growth": ("exponent e of outputs, decoder: n^e", False),
 }
 """Of the plots of the course of training, and whether their vertical axis is logarithmic."""
+SIGNIFICANT, MOST_BLEU = 0.05, 100.0
+MOST_NAMED = 3
+"""Models that ended alike and are named."""
 MEMORY_TITLES = {
     "d_bleu": "d-BLEU",
     "memory_variance_ratio": "variance ratio",
@@ -97,24 +100,45 @@ class ReportData:
         return "; ".join(dict.fromkeys(str(value) for value in found if value))
 
     def best_at(self, length: int) -> Average | None:
-        """Return the average with the highest d-BLEU, if several have one."""
+        """Return the average with the highest d-BLEU, if it is better than any other.
+
+        Better is a gain on at least LEAST_SEEDS seeds, significant over documents and over seeds.
+        """
         found = [a for a in self.averages if a.length == length and "d_bleu" in a.record]
-        return max(found, key=lambda a: a.record["d_bleu"]) if len(found) > 1 else None
+        best = max(found, key=lambda a: a.record["d_bleu"], default=None)
+        others = [other for other in found if other is not best]
+        for other in others:
+            gain, seeds = compare(best, other) if best else ({}, [])
+            if len(seeds) < LEAST_SEEDS or gain["p_value"] >= SIGNIFICANT:
+                return None
+            if gain["gain"] <= gain["gain_seed_interval"]:
+                return None
+        return best if others else None
 
     def statuses(self) -> dict[str, int]:
         """Return how many evaluations there are by status."""
         counts = Counter(cell.status for cell in self.cells)
         return {word: counts[status] for status, word in WORDS.items() if counts[status]}
 
-    def went_wrong(self) -> dict[str, Cell]:
-        """Return the models, or models at a length, that came to grief."""
+    def went_wrong(self) -> list[tuple[str, Cell]]:
+        """Return the models, or models at a length, that came to grief: together if in one way."""
         found: dict[str, Cell] = {}
         for cell in self.cells:
             if cell.status in BAD:
                 trained = not cell.record["note"] or "evaluate_command" in cell.record
                 name = f"{cell.model} at {cell.length}" if trained else str(cell.model)
                 found.setdefault(name, cell)
-        return found
+        alike: dict[tuple[str, str], list[str]] = {}
+        for name, cell in found.items():
+            alike.setdefault((cell.status, cell.record["note"]), []).append(name)
+        return [
+            (
+                "; ".join(names[:MOST_NAMED])
+                + (f"; {more:,} more" if (more := len(names) - MOST_NAMED) > 0 else ""),
+                found[names[0]],
+            )
+            for names in alike.values()
+        ]
 
     def commands(self) -> dict[str, list[str]]:
         """Return the commands by model."""
@@ -188,18 +212,21 @@ class ReportData:
         lines = []
         for number, system in enumerate(self.systems):
             means = {
-                float(place): average.record
+                float(place): average
                 for place, average in enumerate(self.row(system))
                 if average is not None and column in average.record
             }
             if not means:
                 continue
-            # Over seeds or, with one seed, over documents; only d-BLEU has them.
-            names = (f"{column}_seed_interval", f"{column}_document_interval")
-            intervals = [one.get(names[0], one.get(names[1])) for one in means.values()]
-            errors = [interval or 0.0 for interval in intervals] if any(intervals) else None
-            points = {place: record[column] / scale for place, record in means.items()}
-            lines.append(Line(self.label(system), number, points, errors))
+            points = {place: own.record[column] / scale for place, own in means.items()}
+            errors = [_error(own, column) for own in means.values()]
+            line = Line(
+                self.label(system), number, points, errors if any(map(any, errors)) else None
+            )
+            for place, own in means.items():
+                if 1 < len(values := own.values(column)) < LEAST_SEEDS:
+                    line.dots += [(place, value / scale) for value in values]
+            lines.append(line)
         return lines
 
     def course_figure(self) -> str:
@@ -212,9 +239,8 @@ class ReportData:
                 for number, system in enumerate(self.systems)
                 if courses.get(system, {}).get(name)
             ]
-            if lines:
-                panels.append(Panel(title, "updates", lines, log_y=log_y))
-        return image(panels) if panels else ""
+            panels.append(Panel(title, "updates", lines, log_y=log_y))
+        return image(panels)
 
     def memories(self) -> dict[str, list[Record]]:
         """Return the records that have statistics of memories, by network, smallest first."""
@@ -236,7 +262,7 @@ class ReportData:
                     points = {one["memory_size"]: one[column] for one in records if column in one}
                     if points:
                         lines.append(Line(name, number, points))
-                panels.append(Panel(title, "size of the memory", lines, log_x=True))
+                panels.append(Panel(title, "size of the memory, keys", lines, log_x=True))
             figures.append(image(panels))
         sizes = sorted({one["memory_size"] for records in memories.values() for one in records})
         panels = []
@@ -251,10 +277,9 @@ class ReportData:
                 if sums:
                     size = record["memory_size"]
                     lines.append(Line(f"size {size:g}", sizes.index(size), sums))
-            if lines:
-                title = f"{name}: share of the sum"
-                panels.append(Panel(title, "largest p %", lines, log_x=True, from_zero=True))
-        return [*figures, image(panels)] if panels else figures
+            title = f"{name}: share of the sum"
+            panels.append(Panel(title, "largest p %", lines, log_x=True, from_zero=True))
+        return [source for source in (*figures, image(panels)) if source]
 
     def percents(self) -> list[str]:
         """Return the p of the sums of the largest p percent of the weights of memories."""
@@ -285,6 +310,18 @@ class ReportData:
                 row.append((places[0] if places else None, title, table.value(name, column)))
             rows.append((name, row))
         return rows
+
+
+def _error(average: Average, column: str) -> tuple[float, float]:
+    """Return how far an interval reaches down and up; only d-BLEU has one.
+
+    It is over seeds, over documents of one seed, and none of seeds too few for one.
+    """
+    seeds, record = len(average.values(column)), average.record
+    interval = record.get(f"{column}_{'document' if seeds == 1 else 'seed'}_interval")
+    if interval is None or 1 < seeds < LEAST_SEEDS:
+        return 0.0, 0.0
+    return arms(record[column], interval, MOST_BLEU)
 
 
 def _lowest(bucket: str) -> float:

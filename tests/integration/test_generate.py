@@ -400,8 +400,17 @@ def test_interactive_forces_the_terms_behind_the_tabs(folder, flags):
 def test_interactive_draws_where_attention_looked(folder, tmp_path):
     model = ["--path", folder / "checkpoint1.safetensors", *SHORT]
     flags = ["--attention-pictures", tmp_path / "maps"]
-    run("interactive", *model, *flags, stdin="Das Haus\n\nein Hund")
-    assert sorted(path.name for path in (tmp_path / "maps").iterdir()) == ["0.svg", "2.svg"]
+    done = run("interactive", *model, *flags, stdin="Das Haus\n\nein Hund")
+    names = ["0.svg", "2.svg"]
+    assert sorted(path.name for path in (tmp_path / "maps").iterdir()) == names
+    assert f"attention pictures: {tmp_path}/maps/0.svg to {tmp_path}/maps/2.svg\n" in done.stderr
+    picture = (tmp_path / "maps/0.svg").read_text("utf-8")
+    for text in ("source: das haus", "target: ", "source (key)", "target (query)"):
+        assert text in picture
+    again = run("interactive", *model, *flags, stdin="ein Hund", check=False)
+    assert (again.returncode, again.stdout, again.stderr.count("\n")) == (2, "", 1)
+    assert f"--attention-pictures {tmp_path}/maps: 0.svg is there already" in again.stderr
+    assert (tmp_path / "maps/0.svg").read_text("utf-8") == picture
 
 
 def test_interactive_tells_which_outputs_were_cut(folder):

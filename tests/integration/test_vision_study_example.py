@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import statistics
 from pathlib import Path
 
 import pytest
@@ -212,10 +213,15 @@ def test_the_report_has_means_intervals_and_gains(example, tmp_path):
     assert means["XCiT SimA"]["status"] == "1 started, 1 done"
     assert means["XCiT SimA"]["gain"] == ""  # its baseline is not there
     page = (tmp_path / "report.html").read_text("utf-8")
-    assert re.search(r'<th scope="row">SimA</th>\s*<td>85.00<small>± 6.57</small></td>', page)
-    assert "<td>+3.00<small>± 2.48</small></td>" in page
+    # Three seeds are shown, as an interval of so few is wider than what it measures.
+    shown = "85.00<small>seeds 83.00, 84.00, 88.00</small>"
+    assert re.search(rf'<th scope="row">SimA</th>\s*<td>{shown}</td>', page)
+    assert "<td>+3.00<small>seeds +3.00, +2.00, +4.00</small></td>" in page
+    assert "±" not in page and "less the baseline" not in page
+    assert "training loss, bits per image" in page
     assert "−0.50" in page and "1 diverged" in page and "abacus" in page
-    assert page.count("<img") == 3  # ViT: learning and attention; XCiT: learning
+    # Learning of ViT and of XCiT; attention has been measured once, which makes no curve.
+    assert page.count("<img") == page.count("<figure>") == 2
     curves = list(csv.DictReader((tmp_path / "curves.csv").open()))
     entropies = [
         (row["training"], float(row["value"]))
@@ -250,15 +256,36 @@ def test_plots_over_the_axis_have_a_line_for_each_map(example, tmp_path):
     make_training(tmp_path, "relu / L^0", 1, 50.0)
     make_training(tmp_path, "gelu / L^1.5", 1, 10.0, DIVERGED)
     study = example.studies.STUDIES["alpha"]
-    means = example.report.averages(example.report.read_trainings(tmp_path, study), study)
-    accuracy, _ = example.report.axis_panels(means, study)
+    trainings = example.report.read_trainings(tmp_path, study)
+    means = example.report.averages(trainings, study)
+    accuracy, _ = example.report.axis_panels(means, study, trainings)
     softmax, relu = accuracy.lines
     assert (softmax.label, softmax.points) == ("softmax qk-norm", {0.0: 62.0, 2.0: 62.0})
     assert (relu.label, relu.points) == ("relu", {0.0: 50.0, 1.0: 63.5})
-    assert relu.errors == pytest.approx([0.0, mean_interval([61.0, 66.0])])
+    assert relu.errors == [(0, 0), (0, 0)]
+    assert relu.dots == [(1.0, 61.0), (1.0, 66.0)]
+    assert sorted(softmax.dots) == [(0, 60), (0, 64), (2, 60), (2, 64)]
     example.report.write_report(tmp_path, study)
     page = (tmp_path / "report.html").read_text("utf-8")
     assert page.count("<img") == 1 and "Over alpha" in page
+
+
+def test_intervals_are_of_four_seeds_and_end_at_100_percent(example, tmp_path):
+    scores = [80.0, 99.0, 99.0, 99.0]
+    for seed, accuracy in enumerate(scores, 1):
+        make_training(tmp_path, "relu / L^1", seed, accuracy)
+        make_training(tmp_path, "relu / L^0", seed, 50.0)
+    study = example.studies.STUDIES["alpha"]
+    trainings = example.report.read_trainings(tmp_path, study)
+    means = example.report.averages(trainings, study)
+    accuracy, _ = example.report.axis_panels(means, study, trainings)
+    # By Student's t: 3.182 of 3 degrees of freedom.
+    interval = 3.182 * statistics.stdev(scores) / 2
+    assert accuracy.lines[0].errors[1] == pytest.approx((interval, 100 - 94.25))
+    assert not accuracy.lines[0].dots
+    example.report.write_report(tmp_path, study)
+    page = (tmp_path / "report.html").read_text("utf-8")
+    assert f"94.25<small>{94.25 - interval:.2f} to 100.00 seeds</small>" in page
 
 
 def test_the_divisors_are_those_of_the_names(example, images):

@@ -191,6 +191,7 @@ def test_validation_sets_held_out_and_named(squares, tmp_path, capsys):
     flags = f"{TINY} --max-update 1 --no-save --valid-fraction 0.25"
     _, lines = run(squares / "train", f"{flags} --valid-data {tmp_path}/test.zip", capsys)
     messages = "\n".join(values(lines, "message"))
+    assert "losses are in bits per image" in messages
     assert "train: 90 images of 3 classes" in messages
     assert "valid: 30 images of 3 classes" in messages
     assert "test: 30 images of 3 classes" in messages

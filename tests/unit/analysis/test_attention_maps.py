@@ -1,10 +1,12 @@
+import html
 import json
+import re
 
 import numpy as np
 import pytest
 import torch
 
-from relu_nmt.analysis.attention import attention_weights
+from relu_nmt.analysis.attention import AttentionMap, attention_weights
 from relu_nmt.attention import attentions
 from relu_nmt.attention.base import Attention, Capabilities, Need
 from relu_nmt.attention.masks import Visibility
@@ -167,3 +169,63 @@ def test_a_map_is_drawn(tmp_path):
         one.save(tmp_path / "one.png")
     with pytest.raises(DataError, match="cannot write it"):
         one.save(tmp_path / "none" / "one.svg")
+
+
+def drawn(tmp_path, *shape, slot="cross", words=()):
+    """Return the texts of a picture of made weights [Nq, Nk] or [H, Nq, Nk], and the tokens."""
+    sizes = zip("qk", shape[-2:], strict=True)
+    queries, keys = ([*(f"{side}{n}" for n in range(1, size)), "</s>"] for side, size in sizes)
+    keys[: len(words)] = words
+    weights = np.random.default_rng(0).random(shape)
+    head = None if len(shape) == 3 else 0
+    AttentionMap(slot, 1, head, queries, keys, weights).save(tmp_path / "a.svg")
+    text = (tmp_path / "a.svg").read_text("utf-8")
+    texts = re.findall(r"<(?:text|tspan)[^>]*>([^<]+)</", text)
+    return [html.unescape(own) for own in texts], queries, keys
+
+
+@pytest.mark.parametrize("shape", [(35, 28), (60, 60), (8, 35, 28), (2, 60, 3)])
+def test_up_to_60_tokens_all_are_named(tmp_path, shape):
+    texts, queries, keys = drawn(tmp_path, *shape)
+    assert set(queries) | set(keys) <= set(texts)
+    heads = shape[0] if len(shape) == 3 else 1
+    assert texts.count(keys[0]) == heads  # below every map
+    assert texts.count("source (key)") == heads and "target (query)" in texts
+
+
+def test_of_more_tokens_some_are_named_with_their_numbers(tmp_path):
+    texts, queries, keys = drawn(tmp_path, 61, 300)
+    numbered = [text for text in texts if re.fullmatch(r"\d+ [qk]\d+", text)]
+    for side, tokens in (("q", queries), ("k", keys)):
+        own = [text.split(" ") for text in numbered if side in text]
+        assert 20 <= len(own) <= 60
+        assert all(tokens[int(number) - 1] == word for number, word in own)
+    assert not set(texts) & {*queries, *keys}
+    assert "source (key): number and token" in texts
+
+
+def test_a_picture_has_its_place_and_sentences(tmp_path):
+    words = ["\u2581Das", "\u2581Ha", "us", "\u2581kostet", "\u2581$5", "\u2581&", "\u2581$6"]
+    texts, _, keys = drawn(tmp_path, 3, 8, words=words)
+    assert set(keys) <= set(texts)
+    titles = ["cross-attention, layer 1, head 0", "source: Das Haus kostet $5 & $6"]
+    assert {*titles, "target: q1 q2"} <= set(texts)
+    texts, *_ = drawn(tmp_path, 2, 4, 4, slot="encoder", words=["Ha@@", "us", "."])
+    assert {"encoder self-attention, layer 1, every head", "source: Haus ."} <= set(texts)
+    assert "source (query)" in texts and "source (key)" in texts
+    texts, *_ = drawn(tmp_path, 2, 2, slot="decoder")
+    assert "target to come (query)" in texts and "target so far (key)" in texts
+    assert "target: q1" in texts
+
+
+def test_letters_that_the_font_lacks_stay_text(tmp_path, recwarn):
+    texts, *_ = drawn(tmp_path, 2, 4, words=["\u4f60\u597d", "\u4e16\u754c"])
+    assert {"\u4f60\u597d", "\u4e16\u754c"} < set(texts)
+    assert not recwarn.list
+
+
+def test_long_sentences_and_words_are_cut(tmp_path):
+    texts, *_ = drawn(tmp_path, 400, 400, words=["x" * 99])
+    assert max(map(len, texts)) < 120
+    assert f"1 {'x' * 17}\u2026" in texts
+    assert [text[-1] for text in texts].count("\u2026") >= 2

@@ -93,40 +93,59 @@ def find(rows, kind, attention, length, seed=""):
     return row
 
 
+def scores(rows, attention, length, column="d_bleu"):
+    """Return the scores of the seeds that have one."""
+    wanted = {"row": "cell", "attention": attention, "length": str(length)}
+    found = [row[column] for row in rows if wanted.items() <= row.items()]
+    return [shown(score) for score in found if score]
+
+
+def gains(rows, attention, length):
+    """Return by how much each seed is better than that of softmax, where both have a score."""
+    pairs = [
+        [find(rows, "cell", name, length, seed)["d_bleu"] for name in (attention, "softmax")]
+        for seed in (1, 2, 3)
+    ]
+    found = [float(own) - float(base) for own, base in pairs if own and base]
+    return ", ".join(shown(gain, signed=True) for gain in found)
+
+
 def test_the_main_table_has_the_numbers_of_the_csv(made):
     page, rows = made
     header, *table = Tables(page).tables[0]
-    assert header == ["attention, L =", "128", "256", "512"]
+    assert header == ["attention, L in tokens", "128", "256", "512"]
     assert [row[0] for row in table] == [
         "softmax",
         "reluformer",
         "sparsemax",
-        "reluformer less softmax",
-        "sparsemax less softmax",
+        "reluformer − softmax",
+        "sparsemax − softmax",
     ]
     compared = 0
     for name, *cells in table:
         attention = name.split(" ")[0]
         for length, cell in zip((128, 256, 512), cells, strict=True):
             row = find(rows, "mean", attention, length)
-            if "less" in name:
+            if "−" in name:
                 if cell == "–":
                     assert not row["gain"]
                     continue
                 expected = shown(row["gain"], signed=True)
-                expected += f"|± {shown(row['gain_seed_interval'])} seeds"
+                expected += f"|seeds {gains(rows, attention, length)}"
                 expected += f"|± {shown(row['gain_document_interval'])} documents"
             elif cell == "diverged":
                 assert (row["d_bleu"], row["seeds_diverged"]) == ("", "3")
                 continue
             else:
-                expected = f"{shown(row['d_bleu'])}|± {shown(row['d_bleu_seed_interval'])} seeds"
+                expected = (
+                    f"{shown(row['d_bleu'])}|seeds {', '.join(scores(rows, attention, length))}"
+                )
                 expected += f"|± {shown(row['d_bleu_document_interval'])} documents"
             assert cell.startswith(expected)
             compared += 1
     assert compared == 7 + 4
     assert table[0][3].endswith("|1 of 3 failed")
-    assert table[3][3].endswith("|seeds 1,2")
+    assert table[3][3].endswith("|of seeds 1,2")
 
 
 def test_every_model_has_its_row(made):
@@ -143,7 +162,7 @@ def test_every_model_has_its_row(made):
 def test_the_other_tables_have_the_numbers_of_the_csv(made):
     page, rows = made
     tables = Tables(page)
-    for attention, length, *cells in tables.with_title("encoder|entropy"):
+    for attention, length, *cells in tables.with_title("encoder|entropy, nats"):
         row = find(rows, "mean", attention, length)
         assert cells[0] == shown(row["encoder_entropy"])
         assert cells[7] == shown(100 * float(row["cross_zero_fraction"]), 1) + "%"
@@ -158,7 +177,9 @@ def test_the_other_tables_have_the_numbers_of_the_csv(made):
             speeds = [float(one[f"{column}_tokens_per_second"]) for one in (row, baseline)]
             assert cell == shown(speeds[0] / speeds[1])
             assert (cell == "1.00") == (attention == "softmax" or column == "decode")
-    header = next(t[0] for t in tables.tables if t[0][:2] == ["attention", "L"] and "-" in t[0][2])
+    header = next(
+        t[0] for t in tables.tables if t[0][:2] == ["attention", "L, tokens"] and "-" in t[0][2]
+    )
     buckets = [title.split("|")[0] for title in header[2:]]
     for attention, length, *cells in tables.with_title(buckets[0], buckets[1]):
         row = find(rows, "mean", attention, length)
@@ -184,7 +205,7 @@ def test_the_tables_of_positions_have_the_numbers_of_the_csv(made):
                 sentences = row[f"sentences[{kind} {bucket}]"]
                 score = row.get(f"s_bleu[{kind} {bucket}]", "")
                 if sentences == "0.0":
-                    assert (cell.strip(), score) == ("none there", "")
+                    assert (cell.strip(), score) == ("–", "")
                     empty += 1
                 else:
                     assert cell.strip() == f"{shown(score)}|{shown(sentences, 0)} sentences"
@@ -227,7 +248,9 @@ def test_what_went_wrong_is_told_and_escaped(made):
     assert "<out of memory>" not in page
     table = Tables(page).with_title("what went wrong")
     assert ["softmax length 512 seed 3", "failed", "RuntimeError: <out of memory> & more"] in table
-    assert len(table) == 1 + 6
+    # What ended alike is told once: sparsemax at two lengths with three seeds.
+    names = [f"sparsemax length 256 seed {seed}" for seed in (1, 2, 3)]
+    assert [row[0] for row in table[1:]] == ["; ".join([*names, "3 more"])]
 
 
 def test_the_page_needs_nothing_but_itself(made):
@@ -267,7 +290,7 @@ def test_measured_and_published_stand_in_two_tables(tmp_path):
     with open(tmp_path / "results.csv", encoding="utf-8", newline="") as file:
         records = list(csv.DictReader(file))
     long, short = (find(records, "mean", "softmax", length) for length in (256, 128))
-    bleu = f"{shown(long['d_bleu'])}|± {shown(long['d_bleu_seed_interval'])} seeds"
+    bleu = f"{shown(long['d_bleu'])}|seeds {', '.join(scores(records, 'softmax', 256))}"
     assert measured[1] == ["softmax", bleu, shown(short["attention_entropy"]), "–"]
     assert measured[2] == ["theirs", "–", "–", "–"]
     assert "<title>Table 9</title>" in page
@@ -366,7 +389,7 @@ def test_mixtures_have_one_model_for_all_lengths(tmp_path):
     )
     page = page_of(tmp_path, description)
     tables = Tables(page)
-    assert tables.tables[0][0] == ["attention, evaluated at", "sentences", "128"]
+    assert tables.tables[0][0] == ["attention, evaluated at tokens", "sentences", "128"]
     assert "6 evaluations of 3 models: 6 done." in page
     lengths = [row[:2] for row in tables.with_title("limit L")]
     assert lengths == [
@@ -401,7 +424,7 @@ def test_documents_of_a_bucket_are_counted_where_there_are_results(tmp_path):
     [header] = (
         header
         for header, *_ in Tables(page).tables
-        if "L" in header[1:2] and "documents" in header[2]
+        if "L, tokens" in header[1:2] and "documents" in header[2]
     )
     assert not [title for title in header if "\u2013 documents" in title]
 
@@ -432,6 +455,84 @@ def test_a_bleu_below_one_does_not_converge(tmp_path):
     path.with_suffix(".results.json").write_text(json.dumps(results))
     page = page_of(tmp_path, description)
     assert Tables(page).tables[0][1] == ["softmax", "not converged"]
+
+
+def set_bleu(folder, name, *by_seed):
+    """Replace the d-BLEU of a model at 128 tokens, and what the resamples are drawn from."""
+    for seed, score in enumerate(by_seed, 1):
+        path = folder / "models" / f"{name}-L128-seed{seed}" / "evaluate-128.results.json"
+        results = json.loads(path.read_text())
+        results["d_bleu"]["score"] = score
+        path.write_text(json.dumps(results))
+
+
+def test_where_nothing_has_converged_a_sentence_says_so(tmp_path):
+    description = make_sweep(tmp_path, lengths=(128, 256), seeds=(1, 2), trouble=False)
+    for path in (tmp_path / "models").glob("*/evaluate-*.results.json"):
+        results = json.loads(path.read_text())
+        path.write_text(json.dumps({**results, "d_bleu": {"score": 0.3, "signature": "x"}}))
+    for path in (tmp_path / "models").glob("*/checkpoints/results.json"):
+        results = json.loads(path.read_text())
+        path.write_text(json.dumps({**results, "train": results["train"][:1]}))
+    page = page_of(tmp_path, description)
+    assert "No model has a d-BLEU yet that could be compared: 12 not converged." in page
+    assert "Other scores" not in page
+    assert "<img" not in page  # a course of one update is no curve
+    assert not re.search(r"<h2>[^<]*</h2>\s*(<p class=.note|<h2)", page)
+    assert page.count("d-BLEU below 1</td>") == 1
+
+
+def test_a_length_alone_makes_no_chart(tmp_path):
+    """Of two lengths only one has results."""
+    description = make_sweep(tmp_path, lengths=(128, 256), seeds=(1,), trouble=False)
+    for path in (tmp_path / "models").glob("*/evaluate-256.*"):
+        path.unlink()
+    page = page_of(tmp_path, description)
+    captions = re.findall("<figcaption>(.*?)</figcaption>", page)
+    assert [caption.split(".")[0] for caption in captions] == [
+        "Over updates, models of the first seed"
+    ]
+
+
+@pytest.mark.parametrize("seeds", [(1, 2), (1, 2, 3)])
+def test_few_seeds_are_dots_without_interval_and_bold(tmp_path, seeds):
+    description = make_sweep(tmp_path, lengths=(128, 256), seeds=seeds, trouble=False)
+    data = read_report(tmp_path, description)
+    lines = data._lines_over_lengths("d_bleu", 1.0)
+    for line, system in zip(lines, data.systems, strict=True):
+        own = [c for c in data.cells if c.system == system]
+        places = {128: 0, 256: 1}
+        assert line.errors is None
+        assert line.dots == [(places[c.length], c.record["d_bleu"]) for c in own]
+    page = page_of(tmp_path, description)
+    assert 'class="best"' not in page and "± 0" not in page
+    assert not re.search(r"± [\d.]+ seeds", page)
+
+
+def test_bold_needs_four_seeds_and_significance(tmp_path):
+    description = make_sweep(tmp_path, lengths=(128,), seeds=(1, 2, 3, 4), trouble=False)
+    page = page_of(tmp_path, description)
+    # reluformer has 2 % more of the words right than softmax, in each of four seeds.
+    [best] = re.findall(r'class="best">([\d.]+)<', page)
+    found = {row[0]: row[1].split("|")[0] for row in Tables(page).tables[0][1:]}
+    assert found["reluformer"] == best
+    # Of seeds that are as often worse as better, nothing follows, though documents agree.
+    for name, scores_of in (("reluformer", (90, 50, 90, 52)), ("softmax", (70, 71, 70, 71))):
+        set_bleu(tmp_path, name, *scores_of)
+    assert 'class="best"' not in page_of(tmp_path, description)
+
+
+def test_no_interval_of_a_score_reaches_below_0(tmp_path):
+    description = make_sweep(tmp_path, lengths=(128, 256), seeds=(1, 2, 3, 4), trouble=False)
+    by_seed = (1.5, 1.5, 1.5, 21.5)
+    set_bleu(tmp_path, "softmax", *by_seed)
+    # By Student's t: 3.182 of 3 degrees of freedom.
+    high = 6.5 + 3.182 * statistics.stdev(by_seed) / 2
+    table = Tables(page_of(tmp_path, description)).tables[0]
+    assert table[1][1].startswith(f"6.50|0.00 to {high:.2f} seeds|")
+    [line, *_] = read_report(tmp_path, description)._lines_over_lengths("d_bleu", 1.0)
+    assert line.errors[0] == pytest.approx((6.5, high - 6.5))
+    assert not line.dots
 
 
 def test_a_model_that_is_weak_at_one_length_has_converged(tmp_path):
