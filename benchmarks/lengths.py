@@ -41,11 +41,12 @@ from relu_nmt.attention import attentions
 from relu_nmt.attention.backends import set_attention_backend
 from relu_nmt.attention.spec import AttentionRegularizerConfig, AttentionSpec
 from relu_nmt.data.batches import TranslationBatch, collate
-from relu_nmt.engine import native
+from relu_nmt.engine import FastDecoder, native
 from relu_nmt.io.safe_write import replacing
 from relu_nmt.models.config import TransformerConfig
 from relu_nmt.models.encoder_decoder import EncoderDecoder
 from relu_nmt.models.objective import TranslationObjective
+from relu_nmt.models.step_decoder import SearchStep
 
 PAD, EOS, SEPARATOR, VOCAB = 1, 2, 4, 4000
 SHORTEST, LONGEST = 5, 45
@@ -145,14 +146,12 @@ def make_run(arguments: argparse.Namespace, case: Case) -> tuple[Callable[[], No
 
     @torch.inference_mode()
     def decode() -> None:
-        model.eval()
+        decoder = FastDecoder(model.eval())
         with autocast:
-            state = model.start(model.encode(batch.src_tokens))
+            state = decoder.start(batch.src_tokens)
             for step, tokens in enumerate(batch.prev_output_tokens.T):
                 beams = tokens[:, None].expand(-1, BEAMS if step else 1)
-                model.step(beams, state)
-                if step == 0:
-                    state.spread(BEAMS)
+                decoder.step([SearchStep(beams, state)])
 
     has_sums = attentions.get(AttentionSpec.parse(case.attention).name).capabilities.non_negative
     weight = 0.1 if has_sums and not case.attention.startswith("softmax") else 0.0

@@ -88,6 +88,8 @@ def test_the_same_text_gives_byte_identical_data(folder, make, tmp_path):
         if file.name == "manifest.json":
             made, old = (json.loads(f.read_bytes()) for f in (tmp_path / file.name, file))
             assert made["files"] == old["files"]
+            for text in made["text"].values():  # Moses leaves the words of this text as they were
+                assert text.pop("tokenizer_version") in (1, 2)
             assert made["text"] == old["text"]
             assert made["splits"] == old["splits"]
         else:

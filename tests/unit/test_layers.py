@@ -36,7 +36,7 @@ MAY_IMPORT = {
     | {"evaluation", "source_encoder", "translator_state"},
     "translator_state": BASE
     | {"attention", "loading", "engine", "corpus", "models", "training", "user_modules"},
-    "serving": BASE | {"attention", "translator", "analysis", "decoding", "data"},
+    "serving": BASE | {"attention", "translator", "analysis", "decoding", "data", "tokenization"},
     "user_modules": {"errors"},
     "sweep": BASE | {"attention", "data", "evaluation", "training", "user_modules"},
     "vision": BASE | {"dropout", "objective", "attention", "modules", "data", "optim", "training"},

@@ -159,7 +159,10 @@ def test_checkpoints_and_ensembles(tmp_path):
     ("changes", "told"),
     [
         ({"language": "fr"}, "source language is fr, but in FIRST it is de"),
-        ({"tokenizer": "none"}, "source tokeniser is none, but in FIRST it is moses"),
+        (
+            {"tokenizer": "none", "tokenizer_version": None},
+            "source tokeniser is none, but in FIRST it is moses",
+        ),
         ({"lowercase": True}, "source lower-casing is on, but in FIRST it is off"),
         ({"first_symbol": "the"}, "source first symbol is the, but in FIRST it is none"),
         ({"sentence_separator": "."}, "source sentence separator is ., but in FIRST it is none"),
