@@ -9,7 +9,13 @@ from relu_nmt.vision.config import PreprocessingConfig, check_sides, sides_optio
 
 EVALUATION_BATCH = 128
 JOINED_BLOCKS = 4
-_checkpoint = option(REQUIRED, "checkpoint", metavar="CKPT", positional=True)
+_checkpoint = option(
+    REQUIRED,
+    "checkpoint: the first word, unless --path names it",
+    metavar="CKPT",
+    positional=True,
+    flags=("--path",),
+)
 
 
 @settings
@@ -40,7 +46,9 @@ class EvaluationOptions(ReadingOptions):
         "images, as relu-nmt-vision-train takes them, one or more; where train lies beside other "
         "sets, the others are taken",
         several=True,
-        metavar="PATH",
+        metavar="DATA",
+        positional=True,
+        flags=("--data",),
     )
     image_size: tuple[str, ...] = option(
         (),
@@ -126,7 +134,12 @@ class ClassifyImagesSettings:
 
     path: str = _checkpoint
     images: tuple[str, ...] = option(
-        REQUIRED, "image files", metavar="PHOTO", positional=True, several=True
+        REQUIRED,
+        "image files",
+        metavar="PHOTO",
+        positional=True,
+        several=True,
+        flags=("--data",),
     )
     options: ClassificationOptions = group("output", ClassificationOptions)
     model: ClassifierOptions = group("model", ClassifierOptions)

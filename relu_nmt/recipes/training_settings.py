@@ -263,6 +263,7 @@ class ImageTrainingSettings(TrainingSettings):
         "images: folder, zip file, NumPy archive or parquet file",
         metavar="DATA",
         positional=True,
+        flags=("--data",),
     )
     task: ImageTaskOptions = group("images and loss", ImageTaskOptions)
     model: VisionTransformerConfig = group("model", VisionTransformerConfig)

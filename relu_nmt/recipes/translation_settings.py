@@ -203,10 +203,15 @@ class TranslateDocumentsSettings:
         refuse_references(self.search)
         if self.documents.constraints:
             self.search.check_terms()
-        if self.search.nbest > 1 or self.search.print_alignment is not None:
-            flag = "--nbest" if self.search.nbest > 1 else "--print-alignment"
+        if self.search.nbest > 1:
             raise ConfigError(
-                f"{flag}: each line has one translation here; use relu-nmt-interactive"
+                "--nbest: each line has one translation here; relu-nmt-interactive prints more, "
+                "and relu-nmt-generate more of documents"
+            )
+        if self.search.print_alignment is not None:
+            raise ConfigError(
+                "--print-alignment: only text is printed here; relu-nmt-generate prints alignments "
+                "of documents, relu-nmt-interactive --format fairseq those of lines"
             )
 
 
