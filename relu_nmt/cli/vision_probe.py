@@ -7,7 +7,7 @@ DESCRIPTION = """\
 Judge the features of a model on images of any classes, without training it:
 
   relu-nmt-vision-probe --path CKPT --train pets/train --test pets/test --method knn
-  relu-nmt-vision-probe --path CKPT --train pets/train --test pets/test --method ridge --results r.json
+  relu-nmt-vision-probe --path CKPT --train pets/train --test pets/test --method ridge --shots 5
   relu-nmt-vision-probe --path CKPT --train pets/train --test pets/test --method linear --epochs 100
   relu-nmt-vision-probe --path CKPT --train {pets,cars}/train --test {pets,cars}/test --method ridge
 
