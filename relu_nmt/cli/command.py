@@ -3,6 +3,7 @@
 import argparse
 import importlib
 import os
+import pkgutil
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -10,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-import relu_nmt
+import relu_nmt.cli
 from relu_nmt.cli.fairseq_flags import ELSEWHERE, NEAREST
 from relu_nmt.config import add_settings, read_settings
 from relu_nmt.errors import ConfigError, ReluNmtError, is_out_of_memory
@@ -24,6 +25,8 @@ KERNEL_CACHE = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
 the first of them. Each is for one shape, and batches of text rarely have the same twice: oneDNN's
 own 1,024 make up a third of the memory of a small training."""
 
+MOST_NAMED = 3
+"""Commands that a refusal names."""
 USER_ERROR = 2
 INTERRUPTED = 130
 READER_LEFT = 141
@@ -43,9 +46,28 @@ class Parser(argparse.ArgumentParser):
         unknown = re.findall(r"(?<!\S)--[^\s=]+", words)
         for flag in unknown:
             if instead := NEAREST.get(flag) or ELSEWHERE.get(flag):
+                number = re.search(rf"{flag}[ =](\d[\d.]*)", words)
+                instead = re.sub(r"\bN\b", number[1], instead) if number else instead
                 raise ConfigError(f"{flag}: {instead}")
+        for flag in unknown:
+            if commands := _commands_with(flag):
+                raise ConfigError(f"{flag}: it is a flag of {' and '.join(commands[:MOST_NAMED])}")
         hint = close_names(unknown[0], self._option_string_actions) if unknown else ""
         raise ConfigError(f"{message}; {hint}" if hint else f"{message}; see --help")
+
+
+def _commands_with(flag: str) -> list[str]:
+    """Return the names of the commands that have a flag."""
+    modules = (
+        importlib.import_module(f"relu_nmt.cli.{module.name}")
+        for module in pkgutil.iter_modules(relu_nmt.cli.__path__)
+    )
+    commands = [vars(module).get("main") for module in modules]
+    return [
+        command.prog
+        for command in commands
+        if isinstance(command, RecipeCommand) and flag in command.parser()._option_string_actions
+    ]
 
 
 def make_parser(prog: str, description: str, user_modules: bool = False) -> argparse.ArgumentParser:

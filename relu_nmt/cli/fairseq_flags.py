@@ -84,8 +84,10 @@ NEAREST = {
     "--quant-noise-pq-block-size": _QUANTISED,
     "--quant-noise-scalar": _QUANTISED,
     "--offload-activations": "--checkpoint-activations saves memory",
-    "--upsample-primary": "--extra-data and --corpus-weights join folders with weights; splits "
-    "train, train1, train2... of one folder are joined as they are",
+    "--upsample-primary": "splits train, train1, train2... of one folder are joined as they are; "
+    "preprocess what is to count more into a folder DATA of its own, the rest into OTHER, and type "
+    "relu-nmt-train DATA --extra-data OTHER --corpus-weights N,1",
+    "--tagged": "--tag-extra-data of relu-nmt-train begins the sources of --extra-data with a tag",
     "--lm-path": "no language model is mixed in; several models with --path a:b are an ensemble",
     "--lm-weight": "no language model is mixed in; leave it out",
     "--iter-decode-max-iter": _LEFT_TO_RIGHT,
@@ -182,7 +184,7 @@ NEAREST = {
     "--sacrebleu-char-level": "--sacrebleu-tokenizer char is the same",
     "--output-format": "there is one format of data; leave it out",
 }
-"""What to say of a flag instead of guessing at its spelling."""
+"""What to say of a flag instead of guessing at its spelling; N stands for the number typed."""
 
 ELSEWHERE = {
     "--constraints": "relu-nmt-interactive and relu-nmt-translate-document force terms",
@@ -209,6 +211,11 @@ ELSEWHERE = {
     "--sacrebleu-tokenizer": _SCORES,
     "--sacrebleu-lowercase": _SCORES,
     "--tokenizer": "relu-nmt-preprocess --tokenizer chooses it, --eval-bleu-detok undoes it",
+    "--attention-pictures": "relu-nmt-interactive draws those of lines; those of documents: "
+    "relu-nmt-analyze DATA --path CKPT --max-doc-tokens 128 --examples 0 --output report.html",
+    "--print-alignment": "relu-nmt-generate and relu-nmt-interactive --format fairseq have it",
+    "--max-doc-tokens": "each line is translated on its own here; "
+    "relu-nmt-translate-document joins the lines of a document",
     "--format": "relu-nmt-interactive --format json prints translations and scores as JSON",
 }
 """The same of flags that only some commands have, for those that have not."""

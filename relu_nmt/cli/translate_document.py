@@ -8,7 +8,8 @@ Translate raw text of whole documents, a sentence or paragraph a line, blank lin
 
   relu-nmt-translate-document talk.de --path checkpoints/checkpoint_best.safetensors > talk.en
 
-Consecutive lines of a document are translated together, as many as --max-doc-tokens allows; a
+Consecutive lines of a document are translated together, as many as --max-doc-tokens allows, by
+default as many as in the training of the model; relu-nmt-generate goes by the same rule. A
 longer line is translated alone and whole. With a model trained with --sentence-separator every
 line gives one line, and blank lines stay where they are. Where a translation reaches the longest
 output or, with --free-sentence-count, has not as many sentences as lines went in, these lines are

@@ -6,7 +6,7 @@ from relu_nmt.recipes.image_settings import ClassifyImagesSettings
 DESCRIPTION = """\
 Classify pictures of any size:
 
-  relu-nmt-vision-classify checkpoints/checkpoint_best.safetensors photo.jpg another.png
+  relu-nmt-vision-classify photo.jpg another.png --path checkpoints/checkpoint_best.safetensors
 
 A line for each: its name and the likeliest classes with their probabilities, separated by tabs.
 """

@@ -6,7 +6,7 @@ from relu_nmt.recipes.image_settings import EvaluateImagesSettings
 DESCRIPTION = """\
 Evaluate an image classifier on folders of images, at its own size and others:
 
-  relu-nmt-vision-evaluate checkpoints/checkpoint_best.safetensors --data images/test.zip \\
+  relu-nmt-vision-evaluate images/test.zip --path checkpoints/checkpoint_best.safetensors \\
       --image-size 224,288,384 --results accuracy.json
 
 Accuracies are in percent.

@@ -6,10 +6,10 @@ from relu_nmt.recipes.image_settings import ProbeImagesSettings
 DESCRIPTION = """\
 Judge the features of a model on images of any classes, without training it:
 
-  relu-nmt-vision-probe CKPT --train pets/train --test pets/test --method knn
-  relu-nmt-vision-probe CKPT --train pets/train --test pets/test --method ridge --results ridge.json
-  relu-nmt-vision-probe CKPT --train pets/train --test pets/test --method linear --epochs 100
-  relu-nmt-vision-probe CKPT --train {pets,cars}/train --test {pets,cars}/test --method ridge
+  relu-nmt-vision-probe --path CKPT --train pets/train --test pets/test --method knn
+  relu-nmt-vision-probe --path CKPT --train pets/train --test pets/test --method ridge --shots 5
+  relu-nmt-vision-probe --path CKPT --train pets/train --test pets/test --method linear --epochs 100
+  relu-nmt-vision-probe --path CKPT --train {pets,cars}/train --test {pets,cars}/test --method ridge
 
 Accuracies are in percent; those of ridge are the mean over choices of 10 images of each class. Of
 several data sets the mean is told, too.

@@ -4,6 +4,7 @@ What is given goes before a file, a file before presets, presets before the defa
 """
 
 import dataclasses
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from typing import Any, TypeVar
@@ -114,20 +115,36 @@ def idle_options(
     Args:
         config_class: their class; options of its groups count.
         values: of all options, by name.
-        given: fields that were given in so many words, even if with their default.
+        given: fields that the user typed. Their default counts too, unless it is off or the
+            option that it needs was typed with its default as well.
     """
     options = all_options(config_class)
     for name, entry in options.items():
         value = values[name]
-        is_given = name in given and value is not None and value is not False
-        if value == entry.default and not is_given:
+        is_default = value == entry.default
+        if is_default and (name not in given or is_off(value)):
             continue
         for needed, *allowed in entry.conditions:
             if needed in options and values[needed] is None:
                 needed = options[needed].otherwise or needed
             if needed in options and not _is_met(options[needed], values[needed], allowed):
-                yield entry, _need_text(entry, value, options[needed], values[needed], allowed)
+                current, is_typed = values[needed], needed in given
+                if not (is_default and is_typed and current == options[needed].default):
+                    yield (
+                        entry,
+                        _need_text(entry, value, options[needed], current, allowed, is_typed),
+                    )
                 break
+
+
+def is_off(value: Any) -> bool:
+    """Return whether a value leaves something off: nothing, or a number up to 0.
+
+    Example:
+        >>> is_off(-1), is_off(False), is_off(""), is_off(0.5)
+        (True, True, True, False)
+    """
+    return value <= 0 if isinstance(value, (int, float)) else not value
 
 
 def _is_met(needed: Option, value: Any, allowed: Sequence[Any]) -> bool:
@@ -135,11 +152,15 @@ def _is_met(needed: Option, value: Any, allowed: Sequence[Any]) -> bool:
         return True  # the user's own may read anything
     if allowed:
         return value in allowed
-    return value > 0 if isinstance(value, (int, float)) else bool(value)
+    return not is_off(value)
 
 
-def _need_text(entry: Option, value: Any, needed: Option, current: Any, allowed: list[Any]) -> str:
+def _need_text(
+    entry: Option, value: Any, needed: Option, current: Any, allowed: list[Any], is_typed: bool
+) -> str:
     text = f"{entry.with_value(value)} does nothing "
+    if is_typed and needed.kind is not bool and not allowed:
+        return text + f"with {needed.with_value(current)}; change that, or leave one of them out"
     if not allowed or allowed == [True]:
         return text + f"without {needed.label}; give both, or leave it out"
     if allowed in ([False], [None]):
@@ -263,7 +284,27 @@ def merged(
             values[entry.name] = entry.default
         elif not entry.no_effect:
             raise ConfigError(text)
-    return _built(config_class, values)
+    try:
+        return _built(config_class, values)
+    except ConfigError as error:
+        typed = {*given, *(base or {})}
+        raise ConfigError(f"{error}{_preset_note(config_class, values, typed, error)}") from error
+
+
+def _preset_note(
+    config_class: type, values: Mapping[str, Any], typed: Collection[str], error: ConfigError
+) -> str:
+    """Return which flags in a message nobody typed, and the preset that set each of them."""
+    options, named = all_options(config_class), re.findall(r"--[\w-]+", str(error))
+    notes = [
+        f"{options[name].with_value(values[name])} is the default of {entry.with_value(preset)}"
+        for entry in options.values()
+        if entry.presets is not None and (preset := values[entry.name]) in entry.presets
+        for name in entry.presets[preset]
+        if name not in typed and options[name].label in named and values[name] is not None
+        if values[name] == entry.presets[preset][name]
+    ]
+    return f" ({'; '.join(notes)})" if notes else ""
 
 
 def all_values(

@@ -34,6 +34,8 @@ from relu_nmt.registry import Registry
 
 ConfigT = TypeVar("ConfigT")
 MOST_SHOWN_CHOICES = 6
+BY_FLAG = "by flag: "
+"""Before the name of an argument that was typed with its flag, in a parsed namespace."""
 
 
 def add_settings(parser: argparse.ArgumentParser, config_class: type) -> None:
@@ -72,6 +74,10 @@ def _add_flags(
         if entry.positional:
             count = "*" if entry.several else "?"
             parser.add_argument(entry.name, nargs=count, metavar=entry.metavar, **common)
+            if entry.flags:
+                common |= {"dest": BY_FLAG + entry.name, "metavar": entry.metavar}
+                common["help"] = f"the same as the word {entry.metavar}"
+                group.add_argument(*entry.flags, nargs="+" if entry.several else None, **common)
         elif entry.kind is bool:
             is_negative = entry.name.startswith("no_")
             action: Any = "store_true" if is_negative else argparse.BooleanOptionalAction
@@ -129,7 +135,7 @@ def read_settings(config_class: type[ConfigT], namespace: argparse.Namespace) ->
         ConfigError: a missing, unknown or wrong value, or a flag that does nothing.
     """
     options = all_options(config_class)
-    given = {name: value for name, value in vars(namespace).items() if name in options}
+    given = _given(options, vars(namespace))
     base = {}
     if namespace.config is not None:
         base = read_settings_file(config_class, namespace.config)
@@ -145,6 +151,29 @@ def read_settings(config_class: type[ConfigT], namespace: argparse.Namespace) ->
         print(to_yaml(config), end="")
         raise SystemExit(0)
     return config
+
+
+def _given(options: Mapping[str, Option], typed: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was typed, by the names of the options.
+
+    An argument that its flag names takes no word: a word for it is the first of the last argument.
+
+    Raises:
+        ConfigError: a word has no argument to belong to, or one has both words and its flag.
+    """
+    given = {name: value for name, value in typed.items() if name in options}
+    rest = next((name for name, entry in options.items() if entry.positional and entry.several), "")
+    for name, entry in options.items():
+        if (value := typed.get(BY_FLAG + name)) is None:
+            continue
+        if (word := given.pop(name, None)) is not None:
+            if rest in ("", name):
+                raise ConfigError(
+                    f"{shown(word)}: {entry.flags[0]} {shown(value)} is given too; leave one out"
+                )
+            given[rest] = [word, *given.get(rest, ())]
+        given[name] = value
+    return given
 
 
 def _note_no_effect(config: Any, given: Mapping[str, Any]) -> None:

@@ -65,7 +65,7 @@ class Option:
         no_effect: why the flag, known to fairseq, does nothing here, or does nothing where its
             needs are not met; typing it prints a note and is no error. A function may return it.
         files: those that it names, if it is a path.
-        positional: an argument of the command instead of a flag.
+        positional: an argument of the command instead of a flag; ``flags`` name it too.
         several: the flag takes the elements of a sequence as words, not with commas.
         otherwise: the field whose value counts where this is None.
         name: of the field; this and what follows is told by the class.

@@ -244,6 +244,11 @@ class Split:
         path = Path(f"{self.stem}.documents")
         return read_documents(path, len(self)) if path.exists() else None
 
+    @property
+    def has_documents(self) -> bool:
+        """Whether there are boundaries of documents."""
+        return Path(f"{self.stem}.documents").exists()
+
     def require_documents(self, purpose: str, length: int) -> np.ndarray:
         """Return the sentences of each document, int64 [documents].
 

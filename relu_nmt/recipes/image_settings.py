@@ -11,7 +11,14 @@ from relu_nmt.vision.data_config import IMAGES
 
 EVALUATION_BATCH = 128
 JOINED_BLOCKS = 4
-_checkpoint = option(REQUIRED, "checkpoint", metavar="CKPT", positional=True, files=READ)
+_checkpoint = option(
+    REQUIRED,
+    "checkpoint: the first word, unless --path names it",
+    metavar="CKPT",
+    positional=True,
+    flags=("--path",),
+    files=READ,
+)
 
 
 @settings
@@ -45,7 +52,9 @@ class EvaluationOptions(ReadingOptions):
         "images, as relu-nmt-vision-train takes them, one or more; where train lies beside other "
         "sets, the others are taken",
         several=True,
-        metavar="PATH",
+        metavar="DATA",
+        positional=True,
+        flags=("--data",),
         files=IMAGES,
     )
     image_size: tuple[str, ...] = option(
@@ -132,7 +141,13 @@ class ClassifyImagesSettings:
 
     path: str = _checkpoint
     images: tuple[str, ...] = option(
-        REQUIRED, "image files", metavar="PHOTO", positional=True, several=True, files=READ
+        REQUIRED,
+        "image files",
+        metavar="PHOTO",
+        positional=True,
+        several=True,
+        flags=("--data",),
+        files=READ,
     )
     options: ClassificationOptions = group("output", ClassificationOptions)
     model: ClassifierOptions = group("model", ClassifierOptions)

@@ -5,11 +5,12 @@ import json
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from relu_nmt.errors import DataError
+from relu_nmt.errors import CheckpointError, DataError
 from relu_nmt.io.progress_bar import progress_bar
 from relu_nmt.recipes.image_settings import ClassifierOptions
 from relu_nmt.recipes.output_files import write_file
@@ -35,7 +36,13 @@ def load_classifier(
     device = "cuda" if torch.cuda.is_available() and not options.cpu else "cpu"
     dtype = autocast_dtype(options, torch.device(device))
     backend = options.attention_backend
-    return ImageClassifier.from_checkpoint(path, device, dtype, backend, image_size)
+    try:
+        return ImageClassifier.from_checkpoint(path, device, dtype, backend, image_size)
+    except CheckpointError as error:
+        if Path(path).suffix == ".safetensors":
+            raise
+        hint = "the first word is the checkpoint, unless --path CKPT names it"
+        raise CheckpointError(f"{error}; {hint}") from error
 
 
 def evaluation_sets(paths: tuple[str, ...]) -> dict[str, ImageSet]:

@@ -47,7 +47,7 @@ def run(settings: Settings, *, progress: bool = True) -> None:
         )
         app = make_app(translator, settings.search, windows, limits)
         if progress:
-            _tell(length_note(windows.max_doc_tokens, translator.max_doc_tokens))
+            _tell(length_note(settings.documents.max_doc_tokens, translator.max_doc_tokens))
             pair = f"{translator.task.source_lang}-{translator.task.target_lang}"
             _tell(f"{pair} at http://{_shown(listener)}/ (Ctrl-C stops it)")
         # Connections that send nothing, or look at metrics, have room beside those that wait.

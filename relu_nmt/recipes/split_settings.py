@@ -4,6 +4,7 @@ from pathlib import Path
 
 from relu_nmt.attention.spec import AttentionPlace
 from relu_nmt.config import REQUIRED, group, like, option, settings, to_dict
+from relu_nmt.config.fields import options_of
 from relu_nmt.config.files import WRITTEN, Files
 from relu_nmt.config.shared import ProgressBarOptions, SubsetOptions
 from relu_nmt.data.data_folder import DATA_FILES
@@ -14,11 +15,10 @@ from relu_nmt.decoding.config import (
     DocumentGenerationConfig,
     GenerationConfig,
     SearchOptions,
-    WindowConfig,
 )
 from relu_nmt.errors import ConfigError
 from relu_nmt.evaluation.bleu import ScoringConfig
-from relu_nmt.recipes.translation_settings import ModelOptions
+from relu_nmt.recipes.translation_settings import ModelOptions, WindowOptions
 
 PRINTED = ("quiet", False)
 """What options of the lines of a translation need: that there are some."""
@@ -65,7 +65,7 @@ class SplitOptions(SubsetOptions, ProgressBarOptions):
 
 
 @settings
-class SplitDocumentOptions:
+class SplitDocumentOptions(WindowOptions):
     """How documents of a data folder are translated, and where the results go.
 
     Raises:
@@ -78,22 +78,21 @@ class SplitDocumentOptions:
         None,
         "translate documents: join their consecutive sentences as in training, up to N tokens, "
         f"</s> included ({SINGLE_SENTENCES}: single sentences; a longer sentence is kept whole), "
-        "and score d-BLEU; lines are printed for each group. The longest output is then by "
-        "default 1.5 * (source tokens) + 50",
+        "and score d-BLEU; lines are printed for each group. By default the longest that the model "
+        "was trained on, where the folder has boundaries of documents; otherwise single sentences. "
+        "The longest output of documents is by default 1.5 * (source tokens) + 50",
     )
-    window_overlap: int = like(WindowConfig, "window_overlap", 0, needs="max_doc_tokens")
     count_source_only: bool = option(
         False,
         "count only source tokens for --max-doc-tokens, as where there is no reference; by "
         "default a sentence counts as the longer of its two sides, as in training",
-        needs="max_doc_tokens",
     )
     output: str | None = option(
         None,
         "write the documents as text: a line for each sentence, or, where a group's translation "
         "has not as many sentences as its source (--free-sentence-count, or a model without "
         "separators), a line for the group",
-        needs="max_doc_tokens",
+        metavar="FILE",
         files=WRITTEN,
     )
     output_separator: str = option(
@@ -105,19 +104,25 @@ class SplitDocumentOptions:
     )
     results: str | None = option(
         None,
-        "write speed, mismatches, scores and lengths to FILE as JSON",
-        needs="max_doc_tokens",
+        "write speed, mismatches, scores and lengths of documents to FILE as JSON",
+        metavar="FILE",
         files=WRITTEN,
     )
 
-    def check(self) -> None:
-        """Compare the overlap with the limit."""
-        _ = self.windows
+    def check_sentences(self) -> None:
+        """See that nothing is asked for that only documents have.
 
-    @property
-    def windows(self) -> WindowConfig:
-        """What is translated at once: single sentences unless documents are wanted."""
-        return WindowConfig(self.max_doc_tokens or SINGLE_SENTENCES, self.window_overlap)
+        Raises:
+            ConfigError: something is.
+        """
+        for name in ("window_overlap", "count_source_only", "output", "results"):
+            if value := getattr(self, name):
+                flag = options_of(type(self))[name].with_value(value)
+                raise ConfigError(
+                    f"{flag} does nothing without --max-doc-tokens, as the model was trained on "
+                    "single sentences or the data has no boundaries of documents; give both, or "
+                    "leave it out"
+                )
 
 
 @settings
@@ -200,8 +205,9 @@ class TranslateSplitSettings:
 
     def check(self) -> None:
         """Compare the groups with each other."""
-        config, attention = self.generation, self.attention
-        if attention.print_attention is not None and config.print_alignment is not None:
+        attention = self.attention
+        _ = self.search.of_kind(documents=self.documents.max_doc_tokens is not None)
+        if attention.print_attention is not None and self.search.print_alignment is not None:
             raise ConfigError(
                 "--print-attention and --print-alignment both print A- lines; give one"
             )
@@ -215,8 +221,3 @@ class TranslateSplitSettings:
                     f"{flag}: not with --window-overlap, where the context's translation is left "
                     "out"
                 )
-
-    @property
-    def generation(self) -> GenerationConfig:
-        """The settings of the search."""
-        return self.search.of_kind(documents=self.documents.max_doc_tokens is not None)

@@ -175,7 +175,7 @@ def _checked_evaluation(config: SweepConfig, plan: SweepPlan) -> TranslateSplitS
         TranslateSplitSettings, "in --generate-flags", config.generate_flags, GENERATE_OWN_FLAGS
     )
     [generate] = _settings_of(plan.steps()[1:2], TranslateSplitSettings, "relu-nmt-generate")
-    if generate.generation.score_reference:
+    if generate.search.score_reference:
         raise ConfigError(
             "--score-reference in --generate-flags: translations are scored; leave it out"
         )

@@ -276,6 +276,7 @@ class ImageTrainingSettings(TrainingSettings):
         "images: folder, zip file, NumPy archive or parquet file",
         metavar="DATA",
         positional=True,
+        flags=("--data",),
         files=IMAGES,
     )
     task: ImageTaskOptions = group("images and loss", ImageTaskOptions)

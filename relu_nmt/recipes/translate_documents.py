@@ -65,9 +65,10 @@ def run(settings: Settings, *, progress: bool = True) -> TextTranslation:
     banned = [] if options.banned_terms is None else read_lines(options.banned_terms)
     translator = load_translator(settings.model)
     windows = options.windows(translator.max_doc_tokens)
-    notes = [length_note(windows.max_doc_tokens, translator.max_doc_tokens)]
-    if progress:
-        _tell(notes)
+    note = length_note(options.max_doc_tokens, translator.max_doc_tokens)
+    is_longer = windows.max_doc_tokens > translator.max_doc_tokens
+    if progress and is_longer:  # a warning does not wait for the translations
+        _tell([note])
     split = None
     if options.split_sentences:
         split = sentence_splitter(translator.task.source_lang)
@@ -97,6 +98,7 @@ def run(settings: Settings, *, progress: bool = True) -> TextTranslation:
     join = partial(_joined, language=translator.task.target_lang)
     text = _with_blank_lines(lines, map(join, found, paragraphs))
     report = [
+        note,
         _report(sources, found, windows, int(plan.groups().over_long.sum())),
         too_long_note(too_long, limit),
         _undivided_note(found),
@@ -105,8 +107,8 @@ def run(settings: Settings, *, progress: bool = True) -> TextTranslation:
     ]
     if progress:
         print("".join(f"{line}\n" for line in text), end="")
-        _tell(report)
-    return TextTranslation(text, found, [note for note in notes + report if note])
+        _tell(report[is_longer:])
+    return TextTranslation(text, found, [one for one in report if one])
 
 
 def _read(path: str, options: TextDocumentOptions) -> tuple[list[str], list[str], list[list[str]]]:

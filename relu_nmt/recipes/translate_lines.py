@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from relu_nmt.attention.spec import AttentionPlace
+from relu_nmt.data.groups import SINGLE_SENTENCES
 from relu_nmt.decoding.translations import (
     SourceLimit,
     SourceSentence,
@@ -84,14 +85,16 @@ def run(settings: Settings, *, progress: bool = True) -> TranslatedLines:
                     at_limit.append(number)
                 if not progress:
                     continue
+                if number == 0:
+                    _tell_length(translator.max_doc_tokens)
                 if options.format == "json":
                     print(formatted.json(number, line, source, translations))
                 elif options.format == "fairseq":
                     print("\n".join(formatted.of_line(number, source, translations)))
+                elif config.nbest == 1:
+                    print(texts[-1])
                 else:
-                    shown = [translation.text for translation in translations]
-                    # A line without words has one translation, but a constant number is promised.
-                    print("\n".join(shown + [""] * (config.nbest - len(shown))))
+                    print("\n".join(formatted.nbest(number, translations, config.nbest)))
         finally:  # also where someone who types lines ends it with Ctrl-C
             if progress and pictures:
                 several = f" to {pictures[-1]}" if len(pictures) > 1 else ""
@@ -116,6 +119,16 @@ def _check_pictures(folder: Path) -> None:
             f"--attention-pictures {folder}: {earlier[0]} is there already; give another folder"
         )
     check_writable("--attention-pictures", f"{folder}/0.svg")
+
+
+def _tell_length(trained: int) -> None:
+    """Tell that lines are not joined, to a model that was trained on more."""
+    if trained != SINGLE_SENTENCES:
+        print(
+            "NOTE: each line is translated on its own, but the model was trained on up to "
+            f"{trained} tokens; relu-nmt-translate-document joins the lines of a document",
+            file=sys.stderr,
+        )
 
 
 def _translated(

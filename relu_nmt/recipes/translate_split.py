@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from relu_nmt.data.groups import DOCUMENT_TAG, describe_lengths, lengths_in_words
+from relu_nmt.data.groups import DOCUMENT_TAG, SINGLE_SENTENCES, describe_lengths, lengths_in_words
 from relu_nmt.data.split import Split, longer_side
 from relu_nmt.decoding.document_search import SourceDocuments, TranslatedDocuments, WindowPlan
 from relu_nmt.decoding.translations import Line, SourceSentence
@@ -166,14 +166,14 @@ class _SplitTranslator:
         self._translator = translator
         self._task = translator.task
         self._settings = settings
-        self._config = settings.generation
-        self._windows = settings.documents.windows
         self._attention = attention
         self._limit = source_limit(settings.model, translator)
         self._out = output
         joined = settings.model.post_process is not None
-        self._lines = LineFormat(self._task, joined, self._config.print_alignment is not None)
+        self._lines = LineFormat(self._task, joined, settings.search.print_alignment is not None)
         self._split = self._task.load_split(settings.split.gen_subset)
+        self._note = self._choose_length()
+        self._config = settings.search.of_kind(documents=self._has_documents)
         before, num_shards = None, settings.split.num_shards
         if num_shards > 1:
             before, self._split = self._split.cut(settings.split.shard_id, num_shards)
@@ -181,7 +181,6 @@ class _SplitTranslator:
         if self._split.target is not None and not self._config.score_reference:
             # What is wrong with the references or the metric is not told after hours.
             self._scorer = SplitScorer(self._task, self._split, settings.score)
-        self._has_documents = settings.documents.max_doc_tokens is not None
         if self._has_documents:
             length = self._windows.max_doc_tokens
             self._counts = self._split.require_documents("--max-doc-tokens", length)
@@ -193,6 +192,22 @@ class _SplitTranslator:
         self._first = 0 if before is None else self._num_windows(before)
         for flag in ("output", "results"):
             check_writable(f"--{flag}", getattr(settings.documents, flag))
+
+    def _choose_length(self) -> str:
+        """Decide how much is translated at once, and return what to say of it.
+
+        Raises:
+            ConfigError: sentences are translated, but something is for documents only.
+        """
+        options, trained = self._settings.documents, self._translator.max_doc_tokens
+        asked, is_divided = options.max_doc_tokens, self._split.has_documents
+        self._has_documents = asked is not None or (is_divided and trained != SINGLE_SENTENCES)
+        if not self._has_documents:
+            options.check_sentences()
+        self._windows = options.windows(trained, has_documents=self._has_documents, repair=False)
+        if asked is None and trained == SINGLE_SENTENCES and not is_divided:
+            return ""  # sentences of a model of sentences
+        return length_note(asked, trained, is_divided)
 
     def _sizes_of(self, split: Split) -> np.ndarray:
         """Return what each sentence counts towards the limit of a window, int [N]."""
@@ -338,8 +353,7 @@ class _SplitTranslator:
         split, found = self._split, self._found
         if self._has_documents:
             self._print(over_long)
-            trained = self._translator.max_doc_tokens
-            self._print(length_note(self._windows.max_doc_tokens, trained))
+        self._print(self._note)
         self._print("NOTE: hypothesis and token scores are output in base 2")
         if found.lengths is not None:
             self._print(f"{split.name}: {lengths_in_words(found.lengths)}")

@@ -109,7 +109,7 @@ class LineFormat:
         by_position = translation.hypothesis.positional_scores / math.log(2)
         lines = [
             f"H-{number}\t{score}\t{self._shown(translation.tokens, self._task.target_text)}",
-            f"D-{number}\t{score}\t{translation.text}",
+            self._text(number, translation),
             f"P-{number}\t{' '.join(f'{value:.4f}' for value in by_position)}",
         ]
         alignment = translation.hypothesis.alignment
@@ -118,6 +118,11 @@ class LineFormat:
             pairs = " ".join(f"{source}-{i}" for i, source in enumerate(alignment[:-1]))
             lines.append(f"A-{number}\t{pairs}")
         return lines
+
+    def nbest(self, number: int, translations: Sequence[Translation], count: int) -> list[str]:
+        """Return ``count`` ``D-`` lines; those that a line without words lacks are empty."""
+        lines = [self._text(number, own) for own in translations]
+        return lines + [f"D-{number}\t{-math.inf}\t"] * (count - len(lines))
 
     def json(
         self, number: int, line: str, source: SourceSentence, translations: Sequence[Translation]
@@ -144,7 +149,11 @@ class LineFormat:
                 entry["alignment"] = own.hypothesis.alignment[:-1].tolist()
             found.append(entry)
         whole = {"id": number, "source": line, "source_tokens": source.tokens}
+        whole["score_unit"] = "nats"
         return json.dumps({**whole, "translations": found}, ensure_ascii=False)
+
+    def _text(self, number: int, translation: Translation) -> str:
+        return f"D-{number}\t{translation.score / math.log(2)}\t{translation.text}"
 
     def _source(self, number: int, tokens: list[str]) -> str:
         return f"S-{number}\t{self._shown(tokens, self._task.source_text)}"
@@ -211,17 +220,33 @@ def named_lines(numbers: Sequence[int]) -> str:
     return f"{'line' if len(numbers) == 1 else 'lines'} {shown}"
 
 
-def length_note(limit: int, trained: int) -> str:
-    """Return the line that tells that groups are longer than in training; empty if not.
+def length_note(asked: int | None, trained: int, has_documents: bool = True) -> str:
+    """Return the line that tells how much is translated at once, and why.
 
     Args:
-        limit: ``--max-doc-tokens``.
-        trained: the longest groups that the model learnt from.
+        asked: ``--max-doc-tokens``; None if it was not given.
+        trained: the longest groups that the model learnt from, in tokens.
+        has_documents: the text has boundaries of documents.
+
+    Example:
+        >>> length_note(None, 128)
+        'NOTE: sentences are joined up to 128 tokens, as in training; --max-doc-tokens changes it'
     """
-    if limit <= trained:
-        return ""
     known = "single sentences" if trained == SINGLE_SENTENCES else f"up to {trained} tokens"
-    return f"NOTE: --max-doc-tokens {limit}, but the model was trained on {known}"
+    if asked is not None and asked > trained:
+        return f"NOTE: --max-doc-tokens {asked}, but the model was trained on {known}"
+    limit = asked or (trained if has_documents else SINGLE_SENTENCES)
+    done = f"sentences are joined up to {limit} tokens"
+    if limit == SINGLE_SENTENCES:
+        done = "single sentences are translated"
+    if asked is not None:
+        return f"NOTE: {done} (--max-doc-tokens {asked}); the model was trained on {known}"
+    if limit < trained:
+        return (
+            f"NOTE: {done}, as the data has no boundaries of documents; the model was trained on "
+            f"{known}"
+        )
+    return f"NOTE: {done}, as in training; --max-doc-tokens changes it"
 
 
 def share(number: int, total: int) -> str:

@@ -126,13 +126,21 @@ class WindowOptions:
         if self.max_doc_tokens is not None:
             self.windows(self.max_doc_tokens)
 
-    def windows(self, longest: int) -> WindowConfig:
-        """Return what is translated at once by a model that learnt from groups up to ``longest``.
+    def windows(
+        self, trained: int, *, has_documents: bool = True, repair: bool = True
+    ) -> WindowConfig:
+        """Return what is translated at once: ``--max-doc-tokens``, or as much as in training.
+
+        Args:
+            trained: the longest groups that the model learnt from, in tokens.
+            has_documents: the text has boundaries of documents; without, single sentences.
+            repair: as in :class:`WindowConfig`.
 
         Raises:
             ConfigError: an overlap of single sentences.
         """
-        return WindowConfig(self.max_doc_tokens or longest, self.window_overlap, repair=True)
+        limit = self.max_doc_tokens or (trained if has_documents else SINGLE_SENTENCES)
+        return WindowConfig(limit, self.window_overlap, repair)
 
 
 @settings
@@ -209,10 +217,15 @@ class TranslateDocumentsSettings:
         refuse_references(self.search)
         if self.documents.constraints:
             self.search.check_terms()
-        if self.search.nbest > 1 or self.search.print_alignment is not None:
-            flag = "--nbest" if self.search.nbest > 1 else "--print-alignment"
+        if self.search.nbest > 1:
             raise ConfigError(
-                f"{flag}: each line has one translation here; use relu-nmt-interactive"
+                "--nbest: each line has one translation here; relu-nmt-interactive prints more, "
+                "and relu-nmt-generate more of documents"
+            )
+        if self.search.print_alignment is not None:
+            raise ConfigError(
+                "--print-alignment: only text is printed here; relu-nmt-generate prints alignments "
+                "of documents, relu-nmt-interactive --format fairseq those of lines"
             )
 
 
@@ -230,8 +243,9 @@ class LineOptions(ProgressBarOptions, TermOptions):
     )
     format: str = option(
         "text",
-        "text: translations only; fairseq: S-, H-, D- and P- lines with scores; json: one object a "
-        "line with all translations, tokens, scores (nats) and, if asked for, alignments",
+        "text: translations only, with --nbest D- lines (number, score, text); fairseq: S-, H-, D- "
+        "and P- lines, whose scores are in base 2; json: one object a line with all translations, "
+        "tokens, scores in nats and, if asked for, alignments",
         choices=("text", "fairseq", "json"),
     )
     attention_pictures: str | None = option(

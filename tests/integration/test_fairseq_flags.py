@@ -254,6 +254,11 @@ def test_what_is_refused_is_no_flag_of_ours():
         ("interactive", "--quiet", "--quiet: relu-nmt-generate has it"),
         ("interactive", "--strange 1 --results-path out", "--results-path: relu-nmt-generate"),
         ("generate", "--print-step", "--print-step: models write from left to right"),
+        ("preprocess", "--tagged", "--tagged: --tag-extra-data of relu-nmt-train"),
+        ("interactive", "--attention-stats f", "--attention-stats: it is a flag of relu-nmt-gen"),
+        ("interactive", "--mixup 1", "--mixup: it is a flag of relu-nmt-vision-train"),
+        ("interactive", "--max-doc-tokens 9", "--max-doc-tokens: each line is translated on its"),
+        ("generate", "--attention-pictures d", "--attention-pictures: relu-nmt-interactive draws"),
     ],
 )
 def test_a_flag_of_another_command_is_told_whose_it_is(command, words, told):
@@ -290,3 +295,55 @@ def test_help_shows_no_flag_that_is_refused(command, hidden, capsys):
     assert all(flag not in shown for flag in hidden)
     every = {"--nbest", "--print-alignment", "--score-reference", "--prefix-size"}
     assert all(flag in shown for flag in every - {*hidden, "--prefix-size"})
+
+
+def test_refusals_give_the_line_to_type():
+    for words in ("--upsample-primary 16 --fp16", "--fp16 --upsample-primary=16"):
+        done = run_here("train", "data", *words.split(), check=False)
+        assert "relu-nmt-train DATA --extra-data OTHER --corpus-weights 16,1" in done.stderr
+    words = ["text", "--path", "x", "--print-alignment"]
+    told = run_here("translate_document", *words, check=False).stderr
+    assert "relu-nmt-generate prints alignments" in told and "one translation" not in told
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--keep-interval-updates -1 --save-interval-updates 0",
+        "--keep-interval-updates -1",
+        "--no-save --keep-last-epochs -1 --keep-best-checkpoints -1",
+        "--disable-validation --patience -1",
+    ],
+)
+def test_fairseqs_defaults_are_accepted_where_they_do_nothing(flags, tmp_path):
+    flags = ["--max-tokens", 9, "--save-dir", tmp_path, *flags.split()]
+    told = run_here("train", "nowhere", *flags, check=False).stderr
+    assert "does nothing" not in told and "nowhere" in told
+
+
+def test_what_the_needed_flag_was_typed_with_is_told():
+    flags = ["--keep-interval-updates", 3, "--save-interval-updates", 0]
+    told = run_here("train", "data", "--max-tokens", 9, *flags, check=False).stderr
+    assert "--keep-interval-updates 3 does nothing with --save-interval-updates 0" in told
+    assert "give both" not in told
+
+
+@pytest.mark.parametrize(
+    ("flags", "note"),
+    [
+        (
+            "--arch transformer_align --decoder-layers 2",
+            "--alignment-layer 4: the decoder's layers are 0 to 1 "
+            "(--alignment-layer 4 is the default of --arch transformer_align)",
+        ),
+        (
+            "--arch transformer_tiny --encoder-attention-heads 3",
+            "--encoder-attention-heads 3 "
+            "(--encoder-embed-dim 64 is the default of --arch transformer_tiny)",
+        ),
+        ("--alignment-layer 9 --decoder-layers 2", "the decoder's layers are 0 to 1\n"),
+    ],
+)
+def test_a_flag_that_the_shape_has_set_is_told_to_be_its_default(flags, note):
+    told = run_here("train", "data", "--max-tokens", 9, *flags.split(), check=False).stderr
+    assert note in told

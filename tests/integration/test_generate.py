@@ -312,7 +312,14 @@ def test_interactive_gives_one_line_for_each_line(folder):
     flags = ["--input", folder / "input.de", "--buffer-size", 2, "--nbest", 2]
     twice = run("interactive", folder / "raw-bin", *model, *flags).stdout.split("\n")
     assert len(twice) == 11
-    assert twice[0:10:2] == lines[:5]
+    # fairseq's D- lines: number, score in base 2, text; padded, so that there are two a line.
+    shown = [line.split("\t") for line in twice[:10]]
+    assert [name for name, _, _ in shown] == [f"D-{number}" for number in range(5) for _ in "ab"]
+    assert [text for _, _, text in shown[::2]] == lines[:5]
+    best = translator.translate_nbest(text.split("\n"), nbest=2, max_len_b=8)
+    expected = [own.score / 0.6931471805599453 for own in (best[0][0], best[0][1], best[2][0])]
+    scores = [float(shown[i][1]) for i in (0, 1, 4)]
+    assert scores == pytest.approx(expected, abs=1e-5)
 
     (folder / "input.de.gz").write_bytes(gzip.compress(text.encode()))
     flags[1] = folder / "input.de.gz"
@@ -331,6 +338,7 @@ def test_interactive_gives_json(folder):
         json.loads(line)
         for line in run("interactive", *model, *flags, stdin=text).stdout.splitlines()
     ]
+    assert {one["score_unit"] for one in found} == {"nats"}
     assert [(one["id"], one["source"]) for one in found] == list(enumerate(text.split("\n")))
     translator = Translator.from_checkpoint(folder / "checkpoint1.safetensors", device="cpu")
     expected = translator.translate_nbest(text.split("\n"), nbest=2, max_len_b=8)

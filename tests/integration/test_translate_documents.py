@@ -15,7 +15,7 @@ import pytest
 import sacrebleu
 import torch
 
-from relu_nmt.cli import generate, score, translate_document
+from relu_nmt.cli import generate, interactive, score, translate_document
 from relu_nmt.config import to_dict
 from relu_nmt.corpus.preprocess_config import PreprocessConfig
 from relu_nmt.corpus.translation import TranslationTask
@@ -331,6 +331,54 @@ def test_other_ways_to_count_and_to_print(folder, capsys):
     assert "d-BLEU" in (folder / "lines/generate-test.txt").read_text()
 
 
+@pytest.mark.parametrize(
+    ("model", "data", "flags", "score", "note"),
+    [
+        ("sep", "data", "", "d-BLEU", "joined up to 24 tokens, as in training; --max-doc-tokens"),
+        ("sep", "data", "--max-doc-tokens 1", "d-BLEU", "single sentences are translated (--max"),
+        ("sep", "data", "--max-doc-tokens 9", "d-BLEU", "up to 9 tokens (--max-doc-tokens 9)"),
+        ("sep", "flat", "", "BLEU =", "the data has no boundaries of documents"),
+        ("sentences", "data", "", "BLEU =", "single sentences are translated, as in training"),
+        ("sentences", "flat", "", "BLEU =", None),
+    ],
+)
+def test_one_rule_says_how_much_is_translated_at_once(
+    folder, capsys, copying, model, data, flags, score, note
+):
+    path = ["--path", folder / f"{model}.safetensors", "--cpu", *flags.split()]
+    run(generate, folder / data, *path)
+    out = capsys.readouterr().out
+    assert f"beam=5: {score}" in out
+    assert [line for line in out.splitlines() if "training" in line or "trained" in line] == [
+        line for line in out.splitlines() if note and note in line
+    ]
+    if data == "flat":
+        return
+    run(translate_document, folder / "test.de", *path)
+    assert note in capsys.readouterr().err
+
+
+def test_what_documents_have_is_there_by_default(folder, capsys, copying):
+    path = ["--path", folder / "sep.safetensors", "--cpu", *SHORT]
+    written = ["--output", folder / "default", "--results", folder / "default.json"]
+    run(generate, folder / "data", *path, *written)
+    results = json.loads((folder / "default.json").read_text())
+    assert results["max_doc_tokens"] == 24
+    documents = (folder / "test.de").read_text().replace("3", "4")
+    assert (folder / "default").read_text() == documents
+
+
+def test_lines_that_are_not_joined_are_told(folder, capsys, copying):
+    (folder / "two").write_text("1\n2\n")
+    path = ["--input", folder / "two", "--cpu", "--path"]
+    run(interactive, *path, folder / "sep.safetensors")
+    out, err = capsys.readouterr()
+    assert out == "1\n2\n" and err.count("each line is translated on its own") == 1
+    assert "up to 24 tokens; relu-nmt-translate-document" in err
+    run(interactive, *path, folder / "sentences.safetensors")
+    assert capsys.readouterr().err == ""
+
+
 TEXTS = {
     "usual": "1 2 3\n4 5\n\n6\n7 8 9 0 1\n",
     "blank lines anywhere": "\n\n1 2\n \n\n3\n4\n\n\n",
@@ -443,7 +491,7 @@ def test_models_without_separators_give_a_line_for_each_group(folder, capsys, co
     assert "1 of 2 (50.00%) groups of several lines became one line each" in err
     out, err = translate(folder, capsys, text, "--max-doc-tokens", 1, model="joined")
     assert out == text.replace("3", "4")
-    assert "NOTE" not in err
+    assert "became one line" not in err
 
 
 def test_the_default_length_is_that_of_training(folder, capsys, copying):
@@ -499,8 +547,8 @@ def test_mistakes_are_one_line_and_exit_2(folder, capsys, arguments, message):
     [
         ("flat", "--max-doc-tokens 9", "test.de-en.documents: no such file"),
         ("data", "--max-doc-tokens 0", "--max-doc-tokens 0: expected 1 or more"),
-        ("data", "--window-overlap 1", "--window-overlap 1 does nothing without --max-doc"),
-        ("data", "--output x", "--output x does nothing without --max-doc-tokens"),
+        ("flat", "--window-overlap 1", "--window-overlap 1 does nothing without --max-doc"),
+        ("flat", "--output x", "--output x does nothing without --max-doc-tokens"),
         ("data", "--max-doc-tokens 9 --output {folder}/data", "is a folder"),
         ("data", "--attention-stats /dev/null", "is no plain file"),
         ("data", "--max-doc-tokens 9 --results {folder}/test.de/x", "cannot write it"),

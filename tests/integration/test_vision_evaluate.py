@@ -164,6 +164,23 @@ def test_classify_prints_the_likeliest_classes(trained):
         assert sum(each["classes"].values()) == pytest.approx(1, abs=1e-5)
 
 
+def test_data_and_checkpoint_are_words_or_flags_in_every_command(trained):
+    photo, data, model = trained / "images/test/red/0001.png", trained / "images/val", "--path"
+    for command, images in (("vision_classify", photo), ("vision_evaluate", data)):
+        file = checkpoint(trained)
+        forms = [(file, images), (images, model, file), (model, file, images)]
+        forms += [(file, "--data", images), (model, file, "--data", images)]
+        found = {run_here(command, *words, "--cpu").stdout for words in forms}
+        assert len(found) == 1
+        twice = run_here(command, model, file, images, "--data", images, check=False)
+        assert "--data" in twice.stderr and "is given too; leave one out" in twice.stderr
+    sets = ["--train", data, "--test", data, "--method", "knn", "--cpu"]
+    results = [run_here("vision_probe", *words, *sets).stdout for words in ([file], [model, file])]
+    assert results[0] == results[1]
+    swapped = run_here("vision_classify", photo, file, check=False)
+    assert "the first word is the checkpoint, unless --path CKPT names it" in swapped.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

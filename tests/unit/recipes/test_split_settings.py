@@ -35,17 +35,18 @@ def test_a_separator_without_a_file_is_refused():
     "given",
     [{"window_overlap": 1}, {"count_source_only": True}, {"output": "a"}, {"results": "a"}],
 )
-def test_what_is_for_documents_needs_a_limit(given):
+def test_what_is_for_documents_does_nothing_for_sentences(given):
     flag = "--" + next(iter(given)).replace("_", "-")
     with pytest.raises(ConfigError, match=f"{flag}.* does nothing without --max-doc-tokens"):
-        split_settings(**given)
+        split_settings(**given).documents.check_sentences()
+    split_settings().documents.check_sentences()
 
 
 def test_the_longest_output_depends_on_what_is_translated():
-    sentences, documents = split_settings().generation, split_settings(max_doc_tokens=9).generation
+    sentences, documents = map(split_settings().search.of_kind, (False, True))
     assert (sentences.max_len_a, sentences.max_len_b) == (0, 200)
     assert (documents.max_len_a, documents.max_len_b) == (1.5, 50)
-    given = split_settings(max_doc_tokens=9, max_len_b=7, beam=2).generation
+    given = split_settings(max_len_b=7, beam=2).search.of_kind(documents=True)
     assert (given.max_len_a, given.max_len_b, given.beam) == (1.5, 7, 2)
     with pytest.raises(ConfigError, match="--min-len 9 is more than --max-len-b 8"):
         split_settings(min_len=9, max_len_b=8)
