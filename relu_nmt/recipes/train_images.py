@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from relu_nmt.config import flag_of, shown, to_dict
@@ -18,7 +19,7 @@ from relu_nmt.training.results import TrainingResult
 from relu_nmt.training.trainer import Trainer
 from relu_nmt.vision.base import VisionModel, build_vision_model
 from relu_nmt.vision.batches import ImageBatches, ImageTransform
-from relu_nmt.vision.config import VisionScheduleConfig, VisionTrainerConfig
+from relu_nmt.vision.config import VisionScheduleConfig, VisionTrainerConfig, shown_sides
 from relu_nmt.vision.data_config import RECIPES
 from relu_nmt.vision.images import (
     ImageSet,
@@ -34,6 +35,11 @@ from relu_nmt.vision.vision_transformer import ImageObjective
 
 OTHER_RATES = ("warmup_init_lr", "min_lr", "end_learning_rate")
 """What ``--lr-batch-size`` scales besides ``--lr``."""
+
+SAMPLED_IMAGES = 8
+"""Images whose size is read before the training."""
+ENLARGED = 2
+"""Images that become at least so many times as long are told of."""
 
 
 def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
@@ -64,6 +70,7 @@ class ImageTraining(Training):
         transform = ImageTransform(settings.preprocessing, size, augmentation)
         self._say_recipe()
         train_set, valid_sets = self._images()
+        self._say_enlarged(train_set)
         self._check_checkpoint(train_set)
         model = self._model(len(train_set.classes))
         seed = settings.trainer.run.seed
@@ -145,6 +152,19 @@ class ImageTraining(Training):
             self.say(text)
         if absent:
             self.say(f"NOTE: {what} has no images of the classes {some_of(absent)}")
+
+    def _say_enlarged(self, images: ImageSet) -> None:
+        """Tell where images have far fewer pixels than the model reads, before that costs time."""
+        chosen = np.linspace(0, len(images) - 1, min(len(images), SAMPLED_IMAGES)).astype(int)
+        longest = max(max(images.read(number).size) for number in chosen.tolist())
+        sides = self.settings.model.image_sides
+        if ENLARGED * longest <= max(sides):
+            pixels = sides[0] * sides[1] / longest**2
+            self.say(
+                f"NOTE: images of {longest} pixels a side are enlarged to {shown_sides(sides)}: "
+                f"{pixels:,.0f} times as many pixels to compute with; --image-size {longest}, with "
+                "a smaller --patch-size, keeps theirs"
+            )
 
     def _model(self, num_classes: int) -> VisionModel:
         """Return a new model; its size is printed."""

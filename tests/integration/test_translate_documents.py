@@ -643,3 +643,14 @@ def test_the_package_that_splits_is_named_if_it_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "sentencex", None)
     with pytest.raises(MissingExtraError, match=r"pip install .relu-nmt\[sentences\]"):
         sentence_splitter("de")
+
+
+def test_tabs_that_mean_nothing_are_told_before_the_translations(folder, capsys, copying):
+    (folder / "tabs").write_text("1 2\n3\t4\n5\t6\n")
+    path = ["--path", folder / "sentences.safetensors", "--cpu"]
+    for command, words in ((interactive, ["--input"]), (translate_document, [])):
+        run(command, *words, folder / "tabs", *path)
+        first = capsys.readouterr().err.splitlines()[0]
+        assert first.startswith("NOTE: lines 2, 3: what stands behind a tab is translated as text")
+        run(command, *words, folder / "tabs", *path, "--constraints")
+        assert "behind a tab" not in capsys.readouterr().err
