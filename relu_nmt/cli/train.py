@@ -10,7 +10,7 @@ Train a translation model on a data folder that relu-nmt-preprocess or fairseq-p
       --lr 5e-4 --warmup-updates 4000 --dropout 0.3 --weight-decay 1e-4 --max-tokens 4096 \\
       --eval-bleu --best-checkpoint-metric bleu --save-dir checkpoints
 
-The same command goes on where it was stopped. Several processes:
+The same command goes on where it was stopped. Losses in the log are in bits. Several processes:
 torchrun --nproc-per-node N -m relu_nmt.cli.train ... (the batch size is that of each process).
 """
 

@@ -44,6 +44,7 @@ def progress_bar(
     *,
     tells_waiting: bool = False,
     only_if_slow: bool = False,
+    say: Callable[[str], object] | None = None,
 ) -> Iterator[Callable[[int], object]]:
     """Draw a bar on a terminal, otherwise print a line every ten seconds and one at the end.
 
@@ -54,6 +55,7 @@ def progress_bar(
         tells_waiting: also tell where nothing becomes done for long, as at a very long line; by a
             thread, so not for what forks processes.
         only_if_slow: lines only, and none if all is done before the first is due.
+        say: prints these lines; by default they go to standard error.
 
     Returns:
         Gives a function that adds a number to what is done, up to the total.
@@ -74,7 +76,11 @@ def progress_bar(
         if bar is None and not is_hidden:
             share, seconds = done / max(1, total), time.monotonic() - started
             size = f"{total:,} {unit}" if unit != "B" else f"{total / 1e6:,.1f} MB"
-            print(f"{label}: {share:.0%} of {size}, {seconds:.1f} s", file=sys.stderr, flush=True)
+            text = f"{label}: {share:.0%} of {size}, {seconds:.1f} s"
+            if say is None:
+                print(text, file=sys.stderr, flush=True)
+            else:
+                say(text)
 
     def advance(number: int) -> None:
         nonlocal done

@@ -58,6 +58,7 @@ class TextFile:
         path: the file.
         num_bytes: size of the text, which is larger than that of a compressed file.
         num_lines: its lines.
+        num_blank: those of them without words.
         sha256: checksum of the text.
         chunks: the file in pieces of whole lines, in order.
     """
@@ -65,6 +66,7 @@ class TextFile:
     path: str
     num_bytes: int = 0
     num_lines: int = 0
+    num_blank: int = 0
     sha256: str = ""
     chunks: list[Chunk] = field(default_factory=list)
 
@@ -267,7 +269,9 @@ def scan_text(path: str, chunk_bytes: int = CHUNK_BYTES) -> TextFile:
             digest.update(data)
             start, first_line = result.num_bytes, result.num_lines + 1
             result.num_bytes += len(data)
-            result.num_lines += len(decode_lines(data, path, first_line))
+            lines = decode_lines(data, path, first_line)
+            result.num_lines += len(lines)
+            result.num_blank += sum(not line.strip() for line in lines)
             result.chunks.append(Chunk(path, start, result.num_bytes, first_line))
     result.sha256 = digest.hexdigest()
     return result

@@ -217,6 +217,11 @@ class _Builder:
                 texts = [inputs[split, language] for language in config.languages]
                 counts = {text.path: text.num_lines for text in texts}
                 check_parallel(counts, "lines")
+                if blank := min(text.num_blank for text in texts):
+                    self.say(
+                        f"NOTE: {texts[0].path}: {blank:,} blank lines become sentences without "
+                        "words; if they stand between documents, give --document-separator blank"
+                    )
         return inputs
 
     def _scan_alignments(self) -> dict[str, TextFile]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from relu_nmt.config import flag_of, shown, to_dict
@@ -21,7 +22,7 @@ from relu_nmt.training.results import TrainingResult
 from relu_nmt.training.trainer import Trainer
 from relu_nmt.vision.base import VisionModel, build_vision_model
 from relu_nmt.vision.batches import ImageBatches, ImageTransform
-from relu_nmt.vision.config import VisionScheduleConfig, VisionTrainerConfig
+from relu_nmt.vision.config import VisionScheduleConfig, VisionTrainerConfig, shown_sides
 from relu_nmt.vision.data_config import RECIPES
 from relu_nmt.vision.image_files import composed
 from relu_nmt.vision.images import (
@@ -40,6 +41,11 @@ from relu_nmt.vision.vision_transformer import ImageObjective
 
 OTHER_RATES = ("warmup_init_lr", "min_lr", "end_learning_rate")
 """What ``--lr-batch-size`` scales besides ``--lr``."""
+
+SAMPLED_IMAGES = 8
+"""Images whose size is read before the training."""
+ENLARGED = 2
+"""Images that become at least so many times as long are told of."""
 
 
 def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
@@ -72,6 +78,7 @@ class ImageTraining(Training):
         self.say("losses are in bits per image")
         train_set, valid_sets = self._images()
         damaged = self._damaged([train_set, *valid_sets.values()])
+        self._say_enlarged(train_set)
         model = self._model(len(train_set.classes))
         seed = settings.trainer.run.seed
         train = ImageBatches(train_set, transform, options.batch_size, seed, augmentation, damaged)
@@ -154,6 +161,22 @@ class ImageTraining(Training):
             self.say(text)
         if absent:
             self.say(f"NOTE: {what} has no images of the classes {some_of(absent)}")
+
+    def _say_enlarged(self, images: ImageSet) -> None:
+        """Tell where images have far fewer pixels than the model reads, before that costs time."""
+        chosen = np.linspace(0, len(images) - 1, min(len(images), SAMPLED_IMAGES)).astype(int)
+        try:
+            longest = max(max(images.read(number).size) for number in chosen.tolist())
+        except DataError:  # a damaged one is told where it matters
+            return
+        sides = self.settings.model.image_sides
+        if ENLARGED * longest <= max(sides):
+            pixels = sides[0] * sides[1] / longest**2
+            self.say(
+                f"NOTE: images of {longest} pixels a side are enlarged to {shown_sides(sides)}: "
+                f"{pixels:,.0f} times as many pixels to compute with; --image-size {longest}, with "
+                "a smaller --patch-size, keeps theirs"
+            )
 
     def _model(self, num_classes: int) -> VisionModel:
         """Return a new model; its size is printed."""

@@ -23,6 +23,7 @@ from relu_nmt.recipes.translation import (
     load_translator,
     share,
     source_limit,
+    tab_note,
     too_long_note,
     without_terms,
 )
@@ -67,8 +68,9 @@ def run(settings: Settings, *, progress: bool = True) -> TextTranslation:
     windows = options.windows(translator.max_doc_tokens)
     note = length_note(options.max_doc_tokens, translator.max_doc_tokens)
     is_longer = windows.max_doc_tokens > translator.max_doc_tokens
-    if progress and is_longer:  # a warning does not wait for the translations
-        _tell([note])
+    tabs = tab_note(lines, options.constraints)
+    if progress:  # warnings do not wait for the translations
+        _tell([note * is_longer, tabs])
     split = None
     if options.split_sentences:
         split = sentence_splitter(translator.task.source_lang)
@@ -87,9 +89,8 @@ def run(settings: Settings, *, progress: bool = True) -> TextTranslation:
     too_long = _too_long(sources, limit, places, paragraphs)
     sources = sources.limited(limit)
     plan = WindowPlan(sources.sizes, sources.counts, windows)
-    hidden = options.no_progress_bar or not progress
     with (
-        hidden_progress(hidden),
+        hidden_progress(options.no_progress_bar or not progress),
         progress_bar("translate", len(plan.windows), "groups", tells_waiting=True) as advance,
     ):
         found = translator.translate_in_windows(
@@ -108,7 +109,7 @@ def run(settings: Settings, *, progress: bool = True) -> TextTranslation:
     if progress:
         print("".join(f"{line}\n" for line in text), end="")
         _tell(report[is_longer:])
-    return TextTranslation(text, found, [one for one in report if one])
+    return TextTranslation(text, found, [one for one in [tabs, *report] if one])
 
 
 def _read(path: str, options: TextDocumentOptions) -> tuple[list[str], list[str], list[list[str]]]:

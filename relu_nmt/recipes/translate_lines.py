@@ -9,6 +9,7 @@ from pathlib import Path
 
 from relu_nmt.attention.spec import AttentionPlace
 from relu_nmt.data.groups import SINGLE_SENTENCES
+from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.decoding.translations import (
     SourceLimit,
     SourceSentence,
@@ -26,6 +27,7 @@ from relu_nmt.recipes.translation import (
     load_translator,
     named_lines,
     source_limit,
+    tab_note,
     too_long_note,
     without_terms,
 )
@@ -87,24 +89,30 @@ def run(settings: Settings, *, progress: bool = True) -> TranslatedLines:
                     continue
                 if number == 0:
                     _tell_length(translator.max_doc_tokens)
+                shown = [texts[-1]]
                 if options.format == "json":
-                    print(formatted.json(number, line, source, translations))
+                    shown = [formatted.json(number, line, source, translations)]
                 elif options.format == "fairseq":
-                    print("\n".join(formatted.of_line(number, source, translations)))
-                elif config.nbest == 1:
-                    print(texts[-1])
-                else:
-                    print("\n".join(formatted.nbest(number, translations, config.nbest)))
+                    shown = formatted.of_line(number, source, translations)
+                elif config.nbest > 1:
+                    shown = formatted.nbest(number, translations, config.nbest)
+                print("\n".join(shown))
         finally:  # also where someone who types lines ends it with Ctrl-C
             if progress and pictures:
                 several = f" to {pictures[-1]}" if len(pictures) > 1 else ""
                 print(f"attention pictures: {pictures[0]}{several}", file=sys.stderr)
-            if progress and too_long:
-                print(too_long_note(too_long, limit), file=sys.stderr)
-            if progress and at_limit:
-                note = limit_note(len(at_limit), config)
-                print(f"{note} ({named_lines(at_limit)})", file=sys.stderr)
+            if progress:
+                _tell_ends(too_long_note(too_long, limit), at_limit, config)
     return TranslatedLines(texts, at_limit, too_long)
+
+
+def _tell_ends(too_long: str, at_limit: list[int], config: GenerationConfig) -> None:
+    """Tell which lines are too long, and which translations may be cut off."""
+    if too_long:
+        print(too_long, file=sys.stderr)
+    if at_limit:
+        note = limit_note(len(at_limit), config)
+        print(f"{note} ({named_lines(at_limit)})", file=sys.stderr)
 
 
 def _check_pictures(folder: Path) -> None:
@@ -146,8 +154,12 @@ def _translated(
         DataError: there are not as many prefixes as lines, or one cannot be forced.
     """
     options, done, never = settings.lines, 0, translator.sources.banned_ids(banned)
+    has_tabs = False
     for lines in read_buffers(file, options.input, options.buffer_size):
         own = _prefixes_of(prefixes, done, len(lines), options.prefixes)
+        if progress and not has_tabs and (note := tab_note(lines, options.constraints, done)):
+            has_tabs = True  # told once
+            print(note, file=sys.stderr)
         lines, terms = without_terms(lines, options.constraints)
         is_ordered = options.constraints != "unordered"
         numbers = range(done + 1, done + 1 + len(lines))

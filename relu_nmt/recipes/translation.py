@@ -170,6 +170,23 @@ def without_terms(lines: list[str], constraints: str | None) -> tuple[list[str],
     return [line for line, *_ in fields], [terms for _, *terms in fields]
 
 
+def tab_note(lines: Sequence[str], constraints: str | None, first: int = 0) -> str:
+    """Return the line that tells of tabs that are translated as text; empty if there are none.
+
+    Args:
+        lines: of the input.
+        constraints: ``--constraints``.
+        first: number of the first one, from 0.
+    """
+    numbers = [number for number, line in enumerate(lines, first) if "\t" in line.strip()]
+    if constraints is not None or not numbers:
+        return ""
+    return (
+        f"NOTE: {named_lines(numbers)}: what stands behind a tab is translated as text; "
+        "--constraints makes it terms that the translation must have"
+    )
+
+
 def limit_note(number: int, config: GenerationConfig) -> str:
     """Return the line that tells how many translations were cut off; empty if none."""
     if not number:

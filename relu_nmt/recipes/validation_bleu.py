@@ -13,6 +13,7 @@ from relu_nmt.decoding.translations import Line, SourceSentence
 from relu_nmt.evaluation.bleu import Score, ScoringConfig
 from relu_nmt.evaluation.document_scores import cut_by_counts, join_lines
 from relu_nmt.evaluation.split_score import SplitScorer
+from relu_nmt.io.progress_bar import progress_bar
 from relu_nmt.recipes.training_settings import EvalBleuOptions
 from relu_nmt.training.distributed import ProcessGroup
 
@@ -138,7 +139,13 @@ class ValidationBleu:
         joined = [self._split.joined(self._groups.sentences(number))[0] for number in numbers]
         longest = self._longest
         read = [ids if longest is None or len(ids) <= longest else ids[-1:] for ids in joined]
-        found = (generator or self._generator).translate([SourceSentence(ids) for ids in read])
+        sources = [SourceSentence(ids) for ids in read]
+        unit = "groups" if self._of_documents else "sentences"
+        label = f"BLEU: translate {self._split.name}"
+        with progress_bar(
+            label, len(read), unit, tells_waiting=True, only_if_slow=True, say=self._say
+        ) as advance:
+            found = (generator or self._generator).translate(sources, 0, advance)
         return [self._task.target_dictionary.symbols_of(best.tokens) for best, *_ in found]
 
     def _print_samples(self, texts: Sequence[str]) -> None:

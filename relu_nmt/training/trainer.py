@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from relu_nmt.errors import ConfigError, DataError, TrainingError
+from relu_nmt.io.progress_bar import progress_bar
 from relu_nmt.training.batches import Batch, Share, TrainingData, load_ahead
 from relu_nmt.training.checkpoint_manager import CheckpointFolder
 from relu_nmt.training.config import TrainerConfig
@@ -206,12 +207,17 @@ class Trainer:
         """Find the mistakes that would otherwise show after hours."""
         if self._process.is_first:
             self._folder.check(self.result.parameters, self.config.ema.store_ema)
-        if self.config.run.preflight:
-            self._preflight()
-        if not self._data.valid or self.config.validation.disable_validation:
-            return
-        subset, source = next(iter(self._data.valid.items()))
-        names = list(self.parts.validate(source, largest_only=True))
+        validates = bool(self._data.valid) and not self.config.validation.disable_validation
+        with progress_bar(
+            "preflight", 2, "steps", tells_waiting=True, only_if_slow=True, say=self.log.say
+        ) as advance:
+            if self.config.run.preflight:
+                self._preflight()
+            advance(1)
+            if not validates:
+                return
+            subset, source = next(iter(self._data.valid.items()))
+            names = list(self.parts.validate(source, largest_only=True))
         if (scorer := self._data.scorers.get(subset)) is not None:
             names += scorer.metric_names
             with self.parts.evaluating(), whole_weights(self.parts.objective):

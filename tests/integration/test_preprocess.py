@@ -609,3 +609,20 @@ def test_one_text_given_several_times_is_split_in_other_pieces_each_time(corpus)
     usual = [contents(corpus / f"usual-shards/shard{i}") for i in range(2)]
     name = "train.de-en.de.bin"
     assert usual[0][name] == usual[1][name] != found[0][name]
+
+
+def test_blank_lines_that_become_sentences_are_told_before_anything_is_made(tmp_path, capsys):
+    for language, text in (("de", "eins\n\nzwei\n \ndrei\n"), ("en", "one\n\ntwo\n\nthree\n")):
+        (tmp_path / f"train.{language}").write_text(text)
+        (tmp_path / f"valid.{language}").write_text("eins\n")
+    texts = ["--trainpref", str(tmp_path / "train"), "--validpref", str(tmp_path / "valid")]
+    words = ["--source-lang", "de", "--target-lang", "en", *texts]
+    words += ["--destdir", str(tmp_path / "data")]
+    assert main(words) == 0
+    first, *others = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"NOTE: {tmp_path / 'train.de'}: 2 blank lines become sentences")
+    assert "--document-separator blank" in first
+    assert not any("NOTE" in line for line in others)
+    words[words.index(str(tmp_path / "data"))] = str(tmp_path / "documents")
+    assert main([*words, "--document-separator", "blank"]) == 0
+    assert "NOTE" not in capsys.readouterr().out

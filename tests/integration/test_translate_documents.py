@@ -650,3 +650,14 @@ def test_sentences_of_a_chinese_paragraph_are_joined_without_spaces():
     lines = ["我来。", "你好。", "好！"]
     assert translate_documents._joined(lines, paragraphs, "zh") == ["我来。你好。", "好！"]
     assert translate_documents._joined(["Ja.", "Gut.", ""], paragraphs, "de") == ["Ja. Gut.", ""]
+
+
+def test_tabs_that_mean_nothing_are_told_before_the_translations(folder, capsys, copying):
+    (folder / "tabs").write_text("1 2\n3\t4\n5\t6\n")
+    path = ["--path", folder / "sentences.safetensors", "--cpu"]
+    for command, words in ((interactive, ["--input"]), (translate_document, [])):
+        run(command, *words, folder / "tabs", *path)
+        first = capsys.readouterr().err.splitlines()[0]
+        assert first.startswith("NOTE: lines 2, 3: what stands behind a tab is translated as text")
+        run(command, *words, folder / "tabs", *path, "--constraints")
+        assert "behind a tab" not in capsys.readouterr().err

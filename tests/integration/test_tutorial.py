@@ -21,8 +21,8 @@ pytestmark = pytest.mark.slow
 
 
 def masked(line):
-    """Replace what differs from training to training: numbers."""
-    return re.sub(r"\d+(\.\d+)?", "N", line.strip())
+    """Replace what differs from training to training: numbers, and the sign of a difference."""
+    return re.sub(r"((?<= )[+-])?\d+(\.\d+)?", "N", line.strip())
 
 
 def is_printed(shown, lines):

@@ -404,3 +404,23 @@ def test_help_is_quick():
     assert time.monotonic() - started < 5  # well below 1 s, but machines that test are busy
     assert "--patch-size" in done.stdout
     assert not re.search(r"\| +torch$", done.stderr, re.MULTILINE)
+
+
+def test_images_that_are_enlarged_are_told_before_the_training(squares, tmp_path, capsys):
+    for size, told in ((24, True), (20, False)):
+        flags = f"{TINY} --image-size {size} --max-update 1 --save-dir {tmp_path / str(size)}"
+        _, lines = run(squares, flags, capsys)
+        said = [line["message"] for line in lines if "message" in line]
+        notes = [text for text in said if text.startswith("NOTE: images")]
+        assert bool(notes) == told
+        if told:
+            longest = max(max(picture.size) for picture in pictures(squares / "train"))
+            assert f"images of {longest} pixels a side are enlarged to 24x24" in notes[0]
+            assert f"{24**2 / longest**2:.0f} times as many pixels" in notes[0]
+            assert said.index(notes[0]) < len(said) - 1
+
+
+def pictures(folder):
+    from PIL import Image
+
+    return [Image.open(path) for path in folder.rglob("*.png")]

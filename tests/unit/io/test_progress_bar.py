@@ -47,3 +47,12 @@ def test_hidden_progress_tells_no_waiting(capsys, monkeypatch):
     ):
         time.sleep(0.1)
     assert capsys.readouterr().err == ""
+
+
+def test_a_log_prints_the_lines_that_are_its_own(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
+    said = []
+    with progress.progress_bar("preflight", 2, "steps", only_if_slow=True, say=said.append) as one:
+        one(1)
+    assert [line.split(",")[0] for line in said][:1] == ["preflight: 50% of 2 steps"]
+    assert capsys.readouterr().err == ""
