@@ -76,6 +76,10 @@ def test_the_results_of_a_training(tmp_path):
 
 def test_what_is_drawn_is_there(tmp_path):
     course = read_course(written_log(tmp_path, "json"), "own")
+    [losses] = course_panels([course])  # a single point gives no curve
+    assert ("valid", "bleu") not in losses and ("train", "loss") in losses
+    for points in course.curves.values():
+        points[200] = 1.0
     losses, telemetry = course_panels([course])
     assert ("valid", "nll_loss") in losses and ("train", "attention_norm") in losses
     assert ("valid", "bleu") in losses and ("train", "gnorm") not in losses
