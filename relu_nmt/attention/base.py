@@ -84,7 +84,7 @@ class Need:
 
     @property
     def rows(self) -> bool:
-        """Whether any statistics of the rows are asked for."""
+        """Return whether any statistics of the rows are asked for."""
         return self.statistics or self.telemetry
 
 
@@ -183,9 +183,9 @@ class Attention(nn.Module):
     """The ways to compute it, by name, see :mod:`relu_nmt.attention.backends`; none where
     its code is the only one, which answers to ``reference``."""
     shares_queries_and_keys: ClassVar[bool] = False
-    """Whether keys are the queries: made by one projection, with one gain of ``qk_norm``."""
+    """True if keys are the queries: made by one projection, with one gain of ``qk_norm``."""
     exact: ClassVar[bool] = False
-    """Whether it gets float32 or float64 even under autocast: half precision would underflow."""
+    """True if it gets float32 or float64 even under autocast: half precision would underflow."""
 
     def __init__(self, config: Any, num_heads: int, head_dim: int, dropout: float) -> None:
         super().__init__()

@@ -19,7 +19,7 @@ from relu_nmt.attention.bias import biased
 
 
 def _needs_blocks(problem: AttentionProblem) -> bool:
-    """Whether the matrix is large and something has to be done with it beside the output."""
+    """Return whether the matrix is large and something has to be done with it beside the output."""
     return rows.is_large(problem) and (problem.need.rows or problem.bias is not None)
 
 

@@ -48,7 +48,7 @@ class PointwiseAttention(Attention):
 
     capabilities = Capabilities(scores=True)
     centered = False
-    """Whether each score loses the mean of its row, over what is visible, before the bias."""
+    """True if each score loses the mean of its row, over what is visible, before the bias."""
     backends: ClassVar[Mapping[str, Backend]] = {
         "triton": Backend(triton.pointwise, triton.supports, prefers_triton, require_triton),
         "blockwise": Backend(blockwise.pointwise, blockwise.supports, many_pairs),

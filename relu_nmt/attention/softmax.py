@@ -35,12 +35,12 @@ def fused(problem: AttentionProblem) -> AttentionOutput:
 
 
 def fused_supports(problem: AttentionProblem) -> bool:
-    """Whether only outputs are asked for; a bias would have to be made as a whole matrix."""
+    """Return whether only outputs are asked for; a bias would have to be made as a whole matrix."""
     return problem.bias is None and not (problem.need.rows or problem.need.weights)
 
 
 def fused_is_faster(problem: AttentionProblem) -> bool:
-    """Whether it is worth its overhead."""
+    """Return whether it is worth its overhead."""
     q = problem.q
     is_half_on_cpu = q.is_cpu and q.dtype.itemsize == 2
     return not is_half_on_cpu or problem.k.size(2) >= CPU_HALF_FUSED_LENGTH

@@ -162,5 +162,5 @@ class AttentionRegularizerConfig:
 
     @property
     def active(self) -> bool:
-        """Whether any term has a weight."""
+        """Return whether any term has a weight."""
         return self.attention_norm_weight > 0 or self.attention_entropy_weight > 0

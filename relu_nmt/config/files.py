@@ -61,7 +61,7 @@ class PathValue:
 
     @property
     def is_folder(self) -> bool:
-        """Whether the path stands for files in it."""
+        """Return whether the path stands for files in it."""
         return bool(self.files.names) and not os.path.isfile(self.path)
 
     @cached_property

@@ -176,7 +176,7 @@ class PairSide(TextFile):
 
     @property
     def is_compressed(self) -> bool:
-        """Whether the file has to be read from its beginning."""
+        """Return whether the file has to be read from its beginning."""
         return True
 
     def blocks(self) -> Iterator[list[Pair]]:

@@ -296,7 +296,7 @@ class PreprocessConfig(ClusterOptions):
 
     @property
     def learns_subwords(self) -> bool:
-        """Whether a subword model is to be learnt."""
+        """Return whether a subword model is to be learnt."""
         return self.subword != "none" and self.subword_model is None
 
     def splits(self) -> dict[str, str]:

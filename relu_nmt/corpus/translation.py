@@ -74,7 +74,7 @@ class TranslationTask:
 
     @property
     def joined_dictionary(self) -> bool:
-        """Whether both sides share one dictionary, as shared embeddings need."""
+        """Return whether both sides share one dictionary, as shared embeddings need."""
         return self.source_dictionary == self.target_dictionary
 
     @classmethod
@@ -167,7 +167,7 @@ class TranslationTask:
 
     @property
     def has_sentence_separator(self) -> bool:
-        """Whether ``<sep>`` ends each sentence."""
+        """Return whether ``<sep>`` ends each sentence."""
         return self.target_text.sentence_separator is not None
 
     @property

@@ -91,7 +91,7 @@ class DocumentConfig:
 
     @property
     def active(self) -> bool:
-        """Whether documents are wanted at all."""
+        """Return whether documents are wanted at all."""
         return self.max_doc_tokens is not None or bool(self.doc_mixture)
 
     @property

@@ -246,7 +246,7 @@ class Split:
 
     @property
     def has_documents(self) -> bool:
-        """Whether there are boundaries of documents."""
+        """Return whether there are boundaries of documents."""
         return Path(f"{self.stem}.documents").exists()
 
     def require_documents(self, purpose: str, length: int) -> np.ndarray:

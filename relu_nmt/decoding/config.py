@@ -194,7 +194,7 @@ class SearchOptions(BatchSizeOptions):
 
     @property
     def wants_alignment(self) -> bool:
-        """Whether hypotheses need their alignment."""
+        """Return whether hypotheses need their alignment."""
         return self.print_alignment is not None or self.replace_unk is not None
 
 

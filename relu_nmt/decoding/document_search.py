@@ -209,7 +209,7 @@ class WindowTranslation:
 
     @property
     def reached_limit(self) -> bool:
-        """Whether the translation was ended at the longest output and may be cut off."""
+        """Return whether the translation was ended at the longest output and may be cut off."""
         return self.translations[0].reached_limit
 
 

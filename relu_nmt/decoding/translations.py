@@ -58,7 +58,7 @@ class Translation:
 
     @property
     def reached_limit(self) -> bool:
-        """Whether it was ended at the longest output and may be cut off."""
+        """Return whether it was ended at the longest output and may be cut off."""
         return self.hypothesis.reached_limit
 
 

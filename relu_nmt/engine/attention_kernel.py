@@ -250,7 +250,7 @@ def put_rows(x: Tensor, rows: Tensor, to: Tensor) -> None:
 
 
 def takes(x: Tensor) -> bool:
-    """Whether :func:`take_entries` copies what is like keys or values x."""
+    """Return whether :func:`take_entries` copies what is like keys or values x."""
     return native.is_wanted() and _is_readable(x)
 
 

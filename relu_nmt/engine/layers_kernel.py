@@ -174,7 +174,7 @@ class _Constant:
 
     @property
     def is_moved(self) -> bool:
-        """Whether the norms are elsewhere now, as in memory that processes share."""
+        """Return whether the norms are elsewhere now, as in memory that processes share."""
         return self.norm.data_ptr() != self.address
 
     @classmethod
@@ -263,13 +263,13 @@ def _has_kernel(attention: Attention) -> bool:
 
 
 def _is_plain(attention: Attention) -> bool:
-    """Whether nobody looks at the attention, or wants another way to compute it."""
+    """Return whether nobody looks at the attention, or wants another way to compute it."""
     looked_at = attention._forward_pre_hooks or attention._forward_hooks
     return not looked_at and attention.backend in ("auto", "native")
 
 
 def _sees_all(step: LayerStep) -> bool:
-    """Whether attention is all to the own tree, and to the whole source."""
+    """Return whether attention is all to the own tree, and to the whole source."""
     own, memory = step.visibility, step.memory_visibility
     keys, values = step.cache.source
     return (

@@ -41,12 +41,12 @@ class PanelLinear(nn.Module, ABC):
 
     @property
     def has_kernel(self) -> bool:
-        """Whether there is a kernel that maps rows of this width."""
+        """Return whether there is a kernel that maps rows of this width."""
         return native.has_kernel(self.kernel)
 
     @property
     def is_current(self) -> bool:
-        """Whether the copies are still those of the weight and bias."""
+        """Return whether the copies are still those of the weight and bias."""
         return True
 
     @property
@@ -148,7 +148,7 @@ class PackedLinear(PanelLinear, nn.Linear):
         return numbers if bias is None else (*numbers, bias.data_ptr(), bias._version)
 
     def _serves(self, dtype: torch.dtype) -> bool:
-        """Whether the copy is one for these numbers, of a weight that has not changed."""
+        """Return whether the copy is one for these numbers, of a weight that has not changed."""
         wanted = dtype == self.dtype and not torch.is_grad_enabled()
         return wanted and self.weight.is_cpu and self.is_current
 

@@ -72,7 +72,7 @@ class TextFile:
 
     @property
     def is_compressed(self) -> bool:
-        """Whether the file has to be read from its beginning."""
+        """Return whether the file has to be read from its beginning."""
         return Path(self.path).suffix in DECOMPRESSORS
 
     def readable_chunks(self) -> Iterator[Chunk]:

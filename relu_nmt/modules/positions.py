@@ -60,7 +60,7 @@ class PositionScheme(nn.Module):
     """
 
     needs_scores: bool = False
-    """Whether it has ``rotation`` or ``bias``, which only mechanisms with scores can use."""
+    """True if it has ``rotation`` or ``bias``, which only mechanisms with scores can use."""
     max_positions: int | None = None
 
     def __init__(self, config: PositionConfig) -> None:

@@ -178,7 +178,7 @@ class DocumentOptions:
 
     @property
     def has_documents(self) -> bool:
-        """Whether document boundaries are known."""
+        """Return whether document boundaries are known."""
         return self.documents is not None or self.document_separator != "none"
 
 

@@ -177,7 +177,7 @@ class Batcher:
 
     @property
     def works(self) -> bool:
-        """Whether it takes requests and its thread is alive."""
+        """Return whether it takes requests and its thread is alive."""
         return not self._closed and self._thread.is_alive()
 
     def search(self, sources: Sequence[SourceSentence], ticket: Ticket) -> list[list[Translation]]:

@@ -26,7 +26,7 @@ class ImpatientProtocol(H11Protocol):
 
     @property
     def is_silent(self) -> bool:
-        """Whether the client is the one who has something to do: send a request, or read."""
+        """Return whether the client is the one who has something to do: send a request, or read."""
         return not self._has_request or self.cycle.more_body or "answer" in self._timers
 
     @property

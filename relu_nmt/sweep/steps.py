@@ -74,7 +74,7 @@ class Step:
 
     @property
     def is_training(self) -> bool:
-        """Whether it trains the model."""
+        """Return whether it trains the model."""
         return self.length is None
 
     def path(self, ending: str) -> Path:

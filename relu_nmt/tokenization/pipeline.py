@@ -143,7 +143,7 @@ class TextPipeline:
 
     @property
     def keeps_text(self) -> bool:
-        """Whether tokens are simply what stands between spaces: the text comes prepared."""
+        """Return whether tokens are simply what stands between spaces: the text comes prepared."""
         is_whole = isinstance(self.subword, WholeWords)
         return self.tokenizer == "none" and not self.lowercase and is_whole
 

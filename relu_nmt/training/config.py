@@ -137,7 +137,7 @@ class ValidationConfig:
 
     @property
     def maximize(self) -> bool:
-        """Whether more of the best metric is better."""
+        """Return whether more of the best metric is better."""
         if self.maximize_best_checkpoint_metric is not None:
             return self.maximize_best_checkpoint_metric
         return self.best_checkpoint_metric in MAXIMIZED_METRICS

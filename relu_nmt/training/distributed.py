@@ -50,7 +50,7 @@ class ProcessGroup:
 
     @property
     def is_first(self) -> bool:
-        """Whether this process writes files and logs."""
+        """Return whether this process writes files and logs."""
         return self.rank == 0
 
     def sum(self, values: Tensor) -> Tensor:

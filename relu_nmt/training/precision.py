@@ -18,11 +18,11 @@ class Formats(Protocol):
 
     @property
     def fp16(self) -> bool:
-        """Whether it is float16."""
+        """Return whether it is float16."""
 
     @property
     def bf16(self) -> bool:
-        """Whether it is bfloat16."""
+        """Return whether it is bfloat16."""
 
 
 def autocast_dtype(asked: Formats, device: torch.device) -> torch.dtype | None:

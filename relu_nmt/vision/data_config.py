@@ -73,7 +73,7 @@ class AugmentationConfig:
 
     @property
     def changes_images(self) -> bool:
-        """Whether single images are changed."""
+        """Return whether single images are changed."""
         return bool(self.rand_augment or self.color_jitter or self.random_erasing)
 
 

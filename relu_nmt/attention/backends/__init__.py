@@ -108,7 +108,7 @@ def set_attention_backend(model: nn.Module, name: str) -> None:
 
 
 def many_pairs(problem: Any) -> bool:
-    """Whether a matrix of weights is so large that blocks are faster."""
+    """Return whether a matrix of weights is so large that blocks are faster."""
     num_queries, num_keys = problem.q.size(2), problem.k.size(2)
     if problem.q.is_cpu:
         return min(num_queries, num_keys) >= CPU_LEAST_LENGTH
@@ -116,7 +116,7 @@ def many_pairs(problem: Any) -> bool:
 
 
 def prefers_triton(problem: Any) -> bool:
-    """Whether Triton's kernels are the fastest for a problem."""
+    """Return whether Triton's kernels are the fastest for a problem."""
     return problem.q.is_cuda and many_pairs(problem)
 
 

@@ -53,7 +53,7 @@ def pointwise(problem: PointwiseProblem) -> PointwiseResult:
 
 
 def supports(problem: PointwiseProblem) -> bool:
-    """Whether it can solve a problem: it has no weights to return and knows no trees.
+    """Return whether it can solve a problem: it has no weights to return and knows no trees.
 
     The queries of trees of hypotheses are few, so that blocks would gain nothing.
     """

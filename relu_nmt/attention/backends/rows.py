@@ -71,12 +71,12 @@ def solve(problem: AttentionProblem) -> AttentionOutput:
 
 
 def supports_blocks(problem: AttentionProblem) -> bool:
-    """Whether blocks can solve it: they have no matrix of weights to return."""
+    """Return whether blocks can solve it: they have no matrix of weights to return."""
     return not problem.need.weights
 
 
 def is_large(problem: AttentionProblem) -> bool:
-    """Whether its matrix of weights is more than a block."""
+    """Return whether its matrix of weights is more than a block."""
     return _num_weights(problem) > BLOCK_WEIGHTS
 
 
