@@ -44,10 +44,8 @@ class Visibility:
 
     ancestry: Tensor | None = None
     """[B, Nq, Nk] bool in a :class:`TreeVisibility`; else hidden is what is padding or later."""
-    sentences: "SentenceView | None" = None
-    """What is visible of a token's own sentence, if some attention stays inside sentences."""
     rows: "SentenceView | None" = None
-    """In the visibility of such an attention, where the sentences are."""
+    """The sentences, in the visibility of attention that stays inside sentences."""
     share: float = 1.0
     """Of an attention that is computed in parts, the share of the real query rows that is here."""
 

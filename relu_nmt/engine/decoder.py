@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from relu_nmt.engine import native
 from relu_nmt.engine.layers_kernel import LayersKernel
 from relu_nmt.engine.rows import ComputedBeams, FastCache, LayerStep, step_layer
-from relu_nmt.models.decoder_state import DecoderState
 from relu_nmt.models.encoder_decoder import EncoderDecoder
-from relu_nmt.models.step_decoder import SearchState, SearchStep, StepScores
+from relu_nmt.models.step_decoder import ListedState, SearchState, SearchStep, StepScores
 
 MOST_COMPUTED = 0.95
 """Compute all beams unless at most this fraction of them goes on."""
@@ -48,18 +47,10 @@ class FastScores(StepScores):
 
 
 @dataclass(frozen=True)
-class _State:
-    """A search's decoder state, its shortlist, and the projection to the listed symbols."""
+class _State(ListedState):
+    """The same with the projection to the listed symbols."""
 
-    decoder: DecoderState
-    shortlist: Tensor | None
     project: Callable[[Tensor], Tensor]
-
-    def reorder(self, parents: Tensor) -> None:
-        self.decoder.reorder(parents)
-
-    def keep(self, sentences: Tensor) -> None:
-        self.decoder.keep(sentences)
 
 
 class FastDecoder:

@@ -96,9 +96,17 @@ class AlignedCache(LayerCache):
 
 
 class _Gated(MultiheadAttention):
-    """The gate that joins attention inside sentences with attention to the whole document."""
+    """The gate that joins attention inside sentences with attention to the whole document.
 
-    gate: DocumentGate | None
+    Args:
+        embed_dim: D.
+        attention: the mechanism.
+        gated: have a gate; without one, attention stays inside sentences.
+    """
+
+    def __init__(self, embed_dim: int, attention: Attention, gated: bool) -> None:
+        super().__init__(embed_dim, attention)
+        self.gate = DocumentGate(embed_dim) if gated else None
 
     def finish(self, values: Tensor, x: Tensor) -> Tensor:
         """Return the output [B, Nq, D]; see :meth:`MultiheadAttention.finish`.
@@ -129,17 +137,7 @@ class _Gated(MultiheadAttention):
 
 
 class AlignedSelfAttention(_Gated, SelfAttention):
-    """Self-attention inside sentences.
-
-    Args:
-        embed_dim: D.
-        attention: the mechanism.
-        gated: join it with attention to the whole document.
-    """
-
-    def __init__(self, embed_dim: int, attention: Attention, gated: bool) -> None:
-        super().__init__(embed_dim, attention)
-        self.gate = DocumentGate(embed_dim) if gated else None
+    """Self-attention inside sentences."""
 
     def values(  # type: ignore[override]
         self,
@@ -179,17 +177,7 @@ class AlignedSelfAttention(_Gated, SelfAttention):
 
 
 class AlignedCrossAttention(_Gated, CrossAttention):
-    """Attention of each target sentence to the source sentence of its number.
-
-    Args:
-        embed_dim: D.
-        attention: the mechanism.
-        gated: join it with attention to the whole source.
-    """
-
-    def __init__(self, embed_dim: int, attention: Attention, gated: bool) -> None:
-        super().__init__(embed_dim, attention)
-        self.gate = DocumentGate(embed_dim) if gated else None
+    """Attention of each target sentence to the source sentence of its number."""
 
     def remember(self, memory: Tensor, rows: SentenceRows) -> AlignedCache:
         """Return a cache with the keys and values of a memory [B, S, D] of these sentences."""

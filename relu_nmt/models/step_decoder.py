@@ -129,17 +129,19 @@ class StepDecoder(Protocol):
         ...
 
 
-@dataclass
-class _State:
+@dataclass(frozen=True)
+class ListedState:
     """A search's decoder state and its shortlist."""
 
     decoder: DecoderState
     shortlist: Tensor | None
 
     def reorder(self, parents: Tensor) -> None:
+        """See :meth:`SearchState.reorder`."""
         self.decoder.reorder(parents)
 
     def keep(self, sentences: Tensor) -> None:
+        """See :meth:`SearchState.keep`."""
         self.decoder.keep(sentences)
 
 
@@ -169,7 +171,7 @@ class PlainDecoder:
     ) -> SearchState:
         """See :meth:`StepDecoder.start`."""
         encoder_out = self.model.encode(src_tokens)
-        return _State(self.model.decoder.start(encoder_out, num_groups), shortlist)
+        return ListedState(self.model.decoder.start(encoder_out, num_groups), shortlist)
 
     def step(
         self, steps: Sequence[SearchStep], temperature: float = 1.0, want_weights: bool = False
@@ -179,7 +181,7 @@ class PlainDecoder:
 
     def _step(self, step: SearchStep, temperature: float, want_weights: bool) -> StepScores:
         decoder, state = self.model.decoder, step.state
-        assert isinstance(state, _State), "it was made by start"
+        assert isinstance(state, ListedState), "it was made by start"
         few = state.shortlist
         tokens = step.tokens if few is None else few[step.tokens]
         # Beams of one tree are queries of one attention: x is [R, k, D].
