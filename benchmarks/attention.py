@@ -107,7 +107,15 @@ def peak_bytes(run: Callable[[], None], device: str) -> int:
 
 
 def measure_memory(cell: Cell) -> int | None:
-    """Return the peak bytes of a cell, in a process of its own; ``None`` if memory ran out."""
+    """Return the peak bytes of a cell; ``None`` if memory ran out.
+
+    A CPU's figure comes from a process of its own. A GPU's allocator counts from any moment.
+    """
+    if cell.device == "cuda":
+        try:
+            return own_peak(cell)
+        except RuntimeError:
+            return None
     code = (
         "import json, sys; sys.path.insert(0, sys.argv[2]); import attention; "
         "print(attention.own_peak(attention.Cell(**json.loads(sys.argv[1]))))"
@@ -121,7 +129,7 @@ def measure_memory(cell: Cell) -> int | None:
 
 
 def own_peak(cell: Cell) -> int:
-    """Return the peak bytes of a cell; to be called once in a process."""
+    """Return the peak bytes of a cell; on a CPU to be called once in a process."""
     # A short run first, so that libraries are loaded and their buffers exist.
     make_run(Cell(**{**vars(cell), "length": WARM_UP_TOKENS}))()
     return peak_bytes(make_run(cell), cell.device)

@@ -70,17 +70,16 @@ if [ -n "$DRY_RUN" ]; then
     DEVICES=2
 else
     tests=()
-    attention=(--device cuda --dtypes bf16 fp32 --lengths 2048 4096 8192 16384
+    attention=(--device cuda --dtypes bf16 fp32 --lengths 2048 8192 16384
         --backends triton blockwise sdpa)
-    lengths=(--device cuda --dtype bf16 --shape 6,512,8 --tokens 16384
-        --lengths 512 2048 8192 16384 --backends triton fused)
+    lengths=(--device cuda --dtype bf16 --shape 6,512,8 --tokens 16384 --what training
+        --lengths 2048 16384 --backends triton fused --checkpointing off --rounds 1)
     steps=(plain compiled graph)
-    run=(--device cuda --lengths 512 1024 --max-tokens 16384)
+    run=(--device cuda --lengths 512 --max-tokens 16384 --batch-sizes 64 --rounds 1 --model-updates 500)
 fi
 [ -z "${TEXT:-}" ] || run+=(--text "$TEXT")
 [ "$DEVICES" -lt 2 ] || run+=(--processes 2)
 
-part "GPU tests" "$PYTHON" -m pytest -m gpu -p no:cacheprovider "${tests[@]}" tests
 part "Attention" "$PYTHON" benchmarks/attention.py "${attention[@]}"
 part "Attention, causal" "$PYTHON" benchmarks/attention.py "${attention[@]}" --causal
 part "Attention with the regulariser" \
@@ -89,6 +88,8 @@ part "Models by length" "$PYTHON" benchmarks/lengths.py "${lengths[@]}" --steps 
     --csv "$FOLDER/lengths.csv" --plot "$FOLDER/lengths.png"
 part "Training and decoding" "$PYTHON" benchmarks/run.py "${run[@]}" --peers \
     --only training sentences documents --folder "$FOLDER/run" --output "$FOLDER/run.md"
+
+part "GPU tests" "$PYTHON" -m pytest -m gpu -p no:cacheprovider "${tests[@]}" tests
 
 echo "wrote $PAGE"
 exit $FAILED

@@ -52,6 +52,8 @@ PAD, EOS, SEPARATOR, VOCAB = 1, 2, 4, 4000
 SHORTEST, LONGEST = 5, 45
 BEAMS, DECODED_SHARE = 4, 4
 WAVES = "sinusoidal"
+WARM_UP_RUNS = {"plain": 1, "compiled": 3, "graph": 1}
+"""torch.compile compiles once more when the gradients exist."""
 WARM_UP_LENGTH = 64
 """Of one document, lest the memory of what comes then hide below its peak."""
 RECORDED_AFTER = 3
@@ -142,7 +144,12 @@ def make_run(arguments: argparse.Namespace, case: Case) -> tuple[Callable[[], No
     model, device = make_model(arguments, case), torch.device(arguments.device)
     share = 1 if case.what == "training" else DECODED_SHARE
     batch = collate(documents(case.length, arguments.tokens // share), [0]).to(device)
-    autocast = torch.autocast(device.type, torch.bfloat16, enabled=arguments.dtype == "bf16")
+    autocast = torch.autocast(
+        device.type,
+        torch.bfloat16,
+        enabled=arguments.dtype == "bf16",
+        cache_enabled=case.step != "graph",  # a recording must not read casts made before it
+    )
 
     @torch.inference_mode()
     def decode() -> None:
@@ -209,7 +216,7 @@ def measure(arguments: argparse.Namespace, case: Case) -> Figures:
             torch.cuda.reset_peak_memory_stats()
         run, tokens = make_run(arguments, case)
         seconds = []
-        for _ in range(2):  # the first one warms up
+        for _ in range(WARM_UP_RUNS[case.step] + 1):
             started = time.perf_counter()
             run()
             if on_gpu:
@@ -241,9 +248,11 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
         training = what == "training"
         for backend, recompute, step in itertools.product(
             [name for name in chosen if name == "auto" or name in backends],
-            (False, True) if training else (False,),
+            arguments.checkpointing if training else (False,),
             arguments.steps if training else ("plain",),
         ):
+            if recompute and step == "compiled":
+                continue  # torch.compile takes no checkpoint with hooks
             yield Case(what, length, attention, backend, recompute, documents_by, step, positions)
 
 
@@ -392,6 +401,14 @@ def parse_arguments() -> argparse.Namespace:
     add("--document-attention", nargs="+", choices=("full", "aligned"), default=["full"])
     add("--positions", nargs="+", default=[WAVES], help="as of relu-nmt-train")
     add("--steps", nargs="+", choices=("plain", "compiled", "graph"), default=["plain"])
+    add(
+        "--checkpointing",
+        type=lambda word: {"off": False, "on": True}[word],
+        nargs="+",
+        default=[False, True],
+        metavar="{off,on}",
+        help="activations are made again in the backward pass",
+    )
     add("--shape", default="3,256,4", help="layers a side, width, heads")
     add("--global-layers", type=int, default=2, help="of aligned document attention")
     add("--tokens", type=int, default=8192, help="of a batch to train on")

@@ -69,7 +69,9 @@ class TranslationObjective(RegularizedObjective):
             features = self.model(batch.src_tokens, batch.prev_output_tokens)
         targets = batch.tgt_tokens
         assert targets is not None, "batches to train on have targets"
-        real = (targets != self.model.decoder.pad_index).flatten().nonzero().squeeze(1)
+        is_real = (targets != self.model.decoder.pad_index).flatten()
+        # The count is known, so the CPU need not wait for the GPU to find it.
+        real = torch.nonzero_static(is_real, size=batch.num_tokens).squeeze(1)
         features = features.flatten(0, 1).index_select(0, real)
         targets = targets.flatten().index_select(0, real)
         projection = self.model.output_projection

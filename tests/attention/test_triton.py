@@ -22,11 +22,11 @@ needs_triton = pytest.mark.skipif(
 )
 
 
-def run_cases(**settings):
+def run_cases(*flags, **settings):
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     environment |= {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **settings}
     ran = subprocess.run(
-        [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", str(CASES)],
+        [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", *flags, str(CASES)],
         env=environment,
         capture_output=True,
         text=True,
@@ -46,7 +46,8 @@ def test_kernels_in_the_interpreter():
 @needs_triton
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 def test_kernels_on_the_device():
-    run_cases()
+    # Compiling takes most of the time, so processes share it.
+    run_cases(*(["-n", "auto"] if find_spec("xdist") else []))
 
 
 def test_tensors_on_the_cpu_are_left_to_other_back_ends():

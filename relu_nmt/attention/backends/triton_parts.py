@@ -23,11 +23,11 @@ DROPOUT_BITS = 24
 
 @triton.jit
 def matmul(a, b, acc=None):
-    """Return a b + acc in float32, without TF32."""
+    """Return a b + acc, as exact as float32: tensor cores take three products of TF32."""
     if INTERPRETED:  # the interpreter multiplies bfloat16 as if it were integers
         a = a.to(tl.float32)
         b = b.to(tl.float32)
-    return tl.dot(a, b, acc, input_precision="ieee")
+    return tl.dot(a, b, acc, input_precision="tf32x3")
 
 
 @triton.jit

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import schemathesis
 import torch
-from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+
+schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")
+from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 from schemathesis import GenerationMode
 
