@@ -38,15 +38,15 @@ import torch
 from measuring import peak_resident
 
 from relu_nmt.attention import attentions
-from relu_nmt.attention.backends import set_attention_backend
+from relu_nmt.attention.kernels import set_attention_backend
 from relu_nmt.attention.spec import AttentionRegularizerConfig, AttentionSpec
 from relu_nmt.data.batches import TranslationBatch, collate
 from relu_nmt.engine import FastDecoder, native
 from relu_nmt.io.safe_write import replacing
-from relu_nmt.models.config import TransformerConfig
-from relu_nmt.models.encoder_decoder import EncoderDecoder
-from relu_nmt.models.objective import TranslationObjective
-from relu_nmt.models.step_decoder import SearchStep
+from relu_nmt.translation.config import TransformerConfig
+from relu_nmt.translation.encoder_decoder import EncoderDecoder
+from relu_nmt.translation.loss import TranslationObjective
+from relu_nmt.translation.step_decoder import SearchStep
 
 PAD, EOS, SEPARATOR, VOCAB = 1, 2, 4, 4000
 SHORTEST, LONGEST = 5, 45

@@ -16,9 +16,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.io.text_lines import iterate_lines, write_lines
 from relu_nmt.tokenization.pipeline import TextPipeline
+from relu_nmt.translation.task import TranslationTask
 
 WAYS = {
     "moses": ["--tokenizer", "moses", "--subword", "subword-nmt"],

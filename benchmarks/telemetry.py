@@ -18,10 +18,10 @@ import torch
 
 from relu_nmt.attention.spec import AttentionRegularizerConfig
 from relu_nmt.data.batches import TranslationBatch, collate
-from relu_nmt.models.config import TransformerConfig
-from relu_nmt.models.encoder_decoder import EncoderDecoder
-from relu_nmt.models.objective import TranslationObjective
 from relu_nmt.training.config import LoggingConfig
+from relu_nmt.translation.config import TransformerConfig
+from relu_nmt.translation.encoder_decoder import EncoderDecoder
+from relu_nmt.translation.loss import TranslationObjective
 
 VOCABULARY, PAD, EOS = 4000, 1, 2
 

@@ -116,8 +116,8 @@ def read_memory(
         PrepError: the file is damaged, or of no known format.
     """
     try:
-        from relu_nmt.corpus.pair_files import pair_format, read_pairs
         from relu_nmt.errors import ReluNmtError
+        from relu_nmt.tokenization.pair_files import pair_format, read_pairs
     except ImportError as error:
         raise PrepError("relu_nmt is not installed: 'pip install -e .' in the repository") from (
             error

@@ -1,6 +1,6 @@
 """A search led by hand: a step decoder and the state of one search."""
 
-from relu_nmt.models.step_decoder import PlainDecoder, SearchStep
+from relu_nmt.translation.step_decoder import PlainDecoder, SearchStep
 
 
 class Stepping:

@@ -28,7 +28,7 @@ from relu_nmt.cli.sweep import sweep_parser  # noqa: E402
 log = get_plugin_logger("pages")
 
 API = {
-    "Translation": ["relu_nmt.Translator", "relu_nmt.decoding.translations"],
+    "Translation": ["relu_nmt.Translator", "relu_nmt.translation.search.translations"],
     "Images": ["relu_nmt.ImageClassifier", "relu_nmt.vision.base", "relu_nmt.vision.blocks"],
     "Attention": [
         "relu_nmt.attention",
@@ -52,8 +52,8 @@ API = {
     ],
     "Settings and errors": [
         "relu_nmt.config",
-        "relu_nmt.registry",
-        "relu_nmt.user_modules",
+        "relu_nmt.config.registry",
+        "relu_nmt.config.user_modules",
         "relu_nmt.errors",
     ],
 }

@@ -11,7 +11,7 @@ from relu_nmt.attention.base import Need
 from relu_nmt.attention.records import attention_telemetry, record_attention
 from relu_nmt.config import option, settings
 from relu_nmt.errors import ConfigError, MissingExtraError
-from relu_nmt.objective import LossOutput, Metric
+from relu_nmt.modules.objective import LossOutput, Metric
 from relu_nmt.vision.base import build_vision_model, exempt_from_decay
 from relu_nmt.vision.config import IMAGENET_MEAN, IMAGENET_STD, VisionTransformerConfig
 from relu_nmt.vision.pyramid import FeaturePyramid

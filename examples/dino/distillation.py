@@ -16,7 +16,7 @@ from views import GLOBAL_VIEWS, ViewBatch
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.records import attention_telemetry, record_attention
 from relu_nmt.config import option, settings
-from relu_nmt.objective import LossOutput, Metric
+from relu_nmt.modules.objective import LossOutput, Metric
 from relu_nmt.training.trainer import Trainer
 from relu_nmt.vision.base import build_vision_model, exempt_from_decay, initialize
 from relu_nmt.vision.config import VisionTransformerConfig

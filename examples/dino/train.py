@@ -33,13 +33,13 @@ from relu_nmt.config import (
 from relu_nmt.config.shared import BatchSizeOptions
 from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.modules.config import arch_option
-from relu_nmt.optim.config import OptimizerConfig
 from relu_nmt.recipes.train_images import config_for_data, updates_of_epochs
 from relu_nmt.recipes.training import Training, run_training
 from relu_nmt.recipes.training_settings import ImageTrainingSettings, TrainingSettings
 from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint import read_metadata
 from relu_nmt.training.config import DistributedConfig, ValidationConfig
+from relu_nmt.training.optimization import OptimizerConfig
 from relu_nmt.training.results import TrainingResult
 from relu_nmt.training.trainer import Trainer
 from relu_nmt.vision.architectures import architectures

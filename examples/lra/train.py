@@ -24,12 +24,12 @@ from relu_nmt.cli.command import make_parser, run_command
 from relu_nmt.config import REQUIRED, add_settings, group, like, option, read_settings, settings
 from relu_nmt.config.shared import BatchSizeOptions
 from relu_nmt.errors import CheckpointError, ConfigError
-from relu_nmt.optim.config import OptimizerConfig, ScheduleConfig
 from relu_nmt.recipes.training import Training, run_training
 from relu_nmt.recipes.training_settings import TrainingSettings
 from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint import read_metadata
 from relu_nmt.training.config import CheckpointConfig, TrainerConfig, ValidationConfig
+from relu_nmt.training.optimization import OptimizerConfig, ScheduleConfig
 from relu_nmt.training.trainer import Trainer
 
 SMALL = "-small"

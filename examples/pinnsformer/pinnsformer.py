@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from relu_nmt.attention.backends import set_attention_backend
 from relu_nmt.attention.base import Attention, build_attention
+from relu_nmt.attention.kernels import set_attention_backend
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.spec import AttentionSpec
 from relu_nmt.errors import ConfigError

@@ -12,13 +12,13 @@ from typing import Any
 
 from studies import Study
 
+from relu_nmt.applications.sweep.figures import Line, Panel, image
+from relu_nmt.applications.sweep.plan import shown_command
+from relu_nmt.applications.sweep.steps import DONE, Step, StepState
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation.significance import mean_interval
 from relu_nmt.io.page import LEAST_SEEDS, arms, csv_text, render_page
 from relu_nmt.io.safe_write import write_text
-from relu_nmt.sweep.figures import Line, Panel, image
-from relu_nmt.sweep.plan import shown_command
-from relu_nmt.sweep.steps import DONE, Step, StepState
 from relu_nmt.training.course import TELEMETRY, TRAIN, Course, read_course
 from relu_nmt.training.results import FILE_NAME, TrainingResult
 

@@ -19,15 +19,15 @@ from pathlib import Path
 from report import ACCURACY, NORMS, REPORT, write_report
 from studies import STUDIES, Study
 
+from relu_nmt.applications.sweep.cluster import make_runner
+from relu_nmt.applications.sweep.environment import describe_environment, probe
+from relu_nmt.applications.sweep.plan import arguments_of, launched, tool
+from relu_nmt.applications.sweep.settings import JobsConfig
+from relu_nmt.applications.sweep.steps import Command, Step, SweepModel
 from relu_nmt.cli.command import make_parser, run_command
 from relu_nmt.config import REQUIRED, add_settings, group, option, read_settings, settings
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.recipes.training_settings import ImageTrainingSettings
-from relu_nmt.sweep.cluster import make_runner
-from relu_nmt.sweep.environment import describe_environment, probe
-from relu_nmt.sweep.plan import arguments_of, launched, tool
-from relu_nmt.sweep.settings import JobsConfig
-from relu_nmt.sweep.steps import Command, Step, SweepModel
 from relu_nmt.training.results import SIGNAL_EXIT_CODE
 
 TESTS = ("test", "val", "valid", "validation")

@@ -21,8 +21,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relu_nmt.attention.backends import set_attention_backend
+from relu_nmt.applications.sweep.environment import describe_environment
+from relu_nmt.applications.sweep.figures import Line, Panel, image
 from relu_nmt.attention.base import Attention, build_attention
+from relu_nmt.attention.kernels import set_attention_backend
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.sima import SimAAttention, SimAConfig
 from relu_nmt.attention.spec import AttentionSpec
@@ -32,8 +34,6 @@ from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.page import csv_text, render_page
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.modules.multihead import SelfAttention
-from relu_nmt.sweep.environment import describe_environment
-from relu_nmt.sweep.figures import Line, Panel, image
 
 REPORT, TABLE = "timings.html", "timings.csv"
 PLAIN, FUSED = "softmax", "softmax fused"

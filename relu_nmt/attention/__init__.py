@@ -13,7 +13,7 @@ Example:
 
 from typing import TYPE_CHECKING
 
-from relu_nmt.registry import Registry
+from relu_nmt.config.registry import Registry
 
 if TYPE_CHECKING:
     from relu_nmt.attention.base import Attention

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from relu_nmt import config as configuration
 from relu_nmt.attention import attentions
-from relu_nmt.attention.backends import Backend
 from relu_nmt.attention.bias import ScoreBias
+from relu_nmt.attention.kernels import Backend
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.spec import AttentionSpec
 from relu_nmt.config import option
@@ -180,7 +180,7 @@ class Attention(nn.Module):
     Config: ClassVar[type] = AttentionConfig
     capabilities: Capabilities = Capabilities()
     backends: ClassVar[Mapping[str, Backend]] = {}
-    """The ways to compute it, by name, see :mod:`relu_nmt.attention.backends`; none where
+    """The ways to compute it, by name, see :mod:`relu_nmt.attention.kernels`; none where
     its code is the only one, which answers to ``reference``."""
     shares_queries_and_keys: ClassVar[bool] = False
     """True if keys are the queries: made by one projection, with one gain of ``qk_norm``."""
@@ -249,7 +249,7 @@ class Attention(nn.Module):
     def weights(self, problem: AttentionProblem) -> Tensor:
         """Return the weights [B, H, Nq, Nk], float32 or wider, 0 where hidden.
 
-        :mod:`relu_nmt.attention.backends.rows` asks for them, perhaps for some of the queries.
+        :mod:`relu_nmt.attention.kernels.rows` asks for them, perhaps for some of the queries.
         """
         raise TypeError(f"{type(self).__name__} must define weights")
 

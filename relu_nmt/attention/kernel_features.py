@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from relu_nmt.attention.backends import rows
 from relu_nmt.attention.base import Attention, AttentionOutput, AttentionProblem
+from relu_nmt.attention.kernels import rows
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.token_axis import without_padding
 

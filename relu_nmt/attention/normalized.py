@@ -7,7 +7,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from relu_nmt.attention.backends import Backend, choose_backend, rows
 from relu_nmt.attention.base import (
     Attention,
     AttentionOutput,
@@ -16,6 +15,7 @@ from relu_nmt.attention.base import (
     without_autocast,
 )
 from relu_nmt.attention.bias import biased
+from relu_nmt.attention.kernels import Backend, choose_backend, rows
 
 
 def _needs_blocks(problem: AttentionProblem) -> bool:

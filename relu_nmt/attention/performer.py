@@ -10,9 +10,9 @@ from relu_nmt.attention import attentions
 from relu_nmt.attention.base import AttentionConfig
 from relu_nmt.attention.kernel_features import FeatureAttention
 from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.recomputation import second_pass
 from relu_nmt.attention.token_axis import key_column
 from relu_nmt.config import option, settings
-from relu_nmt.recomputation import second_pass
 
 SOFTMAX_EPSILON = 1e-4
 RELU_EPSILON = 1e-3

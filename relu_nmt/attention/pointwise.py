@@ -15,7 +15,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from relu_nmt.attention import attentions
-from relu_nmt.attention.backends import (
+from relu_nmt.attention.base import (
+    Attention,
+    AttentionConfig,
+    AttentionOutput,
+    AttentionProblem,
+    Capabilities,
+)
+from relu_nmt.attention.kernels import (
     Backend,
     blockwise,
     choose_backend,
@@ -25,14 +32,7 @@ from relu_nmt.attention.backends import (
     require_triton,
     triton,
 )
-from relu_nmt.attention.backends.reference import PointwiseProblem, row_statistics
-from relu_nmt.attention.base import (
-    Attention,
-    AttentionConfig,
-    AttentionOutput,
-    AttentionProblem,
-    Capabilities,
-)
+from relu_nmt.attention.kernels.reference import PointwiseProblem, row_statistics
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.pointwise_maps import PointwiseMap, pointwise_maps
 from relu_nmt.config import option, settings

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from relu_nmt.registry import Registry
+from relu_nmt.config.registry import Registry
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def power_map(power: int) -> PointwiseMap:
 
 def _triton_functions(name: str) -> Callable[[], tuple[Any, Any]]:
     def functions() -> tuple[Any, Any]:
-        module = importlib.import_module("relu_nmt.attention.backends.triton_parts")
+        module = importlib.import_module("relu_nmt.attention.kernels.triton_parts")
         return getattr(module, name), getattr(module, f"{name}_slope")
 
     return functions

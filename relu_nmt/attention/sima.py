@@ -3,7 +3,6 @@
 from torch import Tensor
 
 from relu_nmt.attention import attentions
-from relu_nmt.attention.backends import rows
 from relu_nmt.attention.base import (
     Attention,
     AttentionConfig,
@@ -11,6 +10,7 @@ from relu_nmt.attention.base import (
     AttentionProblem,
     Capabilities,
 )
+from relu_nmt.attention.kernels import rows
 from relu_nmt.attention.token_axis import normalized_over_tokens, without_padding
 from relu_nmt.config import option, settings
 

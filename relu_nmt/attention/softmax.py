@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from relu_nmt.attention import attentions
-from relu_nmt.attention.backends import Backend
 from relu_nmt.attention.base import AttentionOutput, AttentionProblem
+from relu_nmt.attention.kernels import Backend
 from relu_nmt.attention.normalized import NormalizedAttention
 
 CPU_HALF_FUSED_LENGTH = 512

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from relu_nmt.config import checked_by, option, settings
+from relu_nmt.config.registry import Registry
 from relu_nmt.errors import ConfigError
-from relu_nmt.registry import Registry
 
 SLOTS = ("encoder", "decoder", "cross")
 """Where an encoder-decoder attends: source to source, target to target, target to source."""

@@ -1,7 +1,7 @@
 """relu-nmt-preprocess: from text files to a data folder."""
 
 from relu_nmt.cli.command import RecipeCommand
-from relu_nmt.corpus.preprocess_config import PreprocessConfig
+from relu_nmt.tokenization.preprocess_config import PreprocessConfig
 
 DESCRIPTION = """\
 Make a data folder: dictionaries, binarised text, and everything needed to start from raw text

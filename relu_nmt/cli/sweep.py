@@ -6,9 +6,9 @@ import shlex
 import sys
 from collections.abc import Sequence
 
+from relu_nmt.applications.sweep.settings import SweepSettings
 from relu_nmt.cli.command import make_parser, run_command
 from relu_nmt.config import add_settings, read_settings
-from relu_nmt.sweep.settings import SweepSettings
 
 DESCRIPTION = """\
 Does an attention translate long documents better? Train and evaluate a model for every attention,

@@ -20,8 +20,8 @@ from relu_nmt.config.fields import (
     shown,
 )
 from relu_nmt.config.files import PathValue, path_values, refuse_shared_files
+from relu_nmt.config.registry import Registry, close_names
 from relu_nmt.errors import ConfigError
-from relu_nmt.registry import Registry, close_names
 
 ClassT = TypeVar("ClassT", bound=type)
 ConfigT = TypeVar("ConfigT")

@@ -28,9 +28,9 @@ from relu_nmt.config.fields import (
     shown,
 )
 from relu_nmt.config.files import READ, Files, path_values, refuse_shared_files
+from relu_nmt.config.registry import Registry
 from relu_nmt.config.yaml_text import dump_value, parse_yaml
 from relu_nmt.errors import ConfigError
-from relu_nmt.registry import Registry
 
 ConfigT = TypeVar("ConfigT")
 MOST_SHOWN_CHOICES = 6

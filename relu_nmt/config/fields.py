@@ -17,8 +17,8 @@ from dataclasses import MISSING, dataclass
 from typing import Any
 
 from relu_nmt.config.files import Files
+from relu_nmt.config.registry import Registry, close_names
 from relu_nmt.errors import ConfigError
-from relu_nmt.registry import Registry, close_names
 
 REQUIRED: Any = MISSING
 """The default of an option that must be given."""

@@ -1,7 +1,7 @@
 """Fast decoding on CPUs: packed weights, 8-bit integers, whole layers in one call of a kernel.
 
 :func:`install` prepares a model and returns the decoder that a search talks to. Its results are
-those of :class:`relu_nmt.models.step_decoder.PlainDecoder`.
+those of :class:`relu_nmt.translation.step_decoder.PlainDecoder`.
 """
 
 import torch
@@ -10,7 +10,7 @@ from relu_nmt.engine.attention_kernel import register_backends
 from relu_nmt.engine.decoder import FastDecoder
 from relu_nmt.engine.int8 import use_int8
 from relu_nmt.engine.packed_linear import pack_linear
-from relu_nmt.models.encoder_decoder import EncoderDecoder
+from relu_nmt.translation.encoder_decoder import EncoderDecoder
 
 __all__ = ["FastDecoder", "install"]
 

@@ -9,10 +9,10 @@ import math
 import torch
 from torch import Tensor
 
-from relu_nmt.attention.backends import Backend, add_backend
-from relu_nmt.attention.backends.reference import PointwiseProblem, PointwiseResult
 from relu_nmt.attention.base import Attention, AttentionOutput, AttentionProblem
 from relu_nmt.attention.bias import ScoreBias
+from relu_nmt.attention.kernels import Backend, add_backend
+from relu_nmt.attention.kernels.reference import PointwiseProblem, PointwiseResult
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.pointwise import PointwiseAttention, ScaledPointwiseAttention
 from relu_nmt.attention.rela import RelaAttention

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from relu_nmt.engine import native
 from relu_nmt.engine.layers_kernel import LayersKernel
 from relu_nmt.engine.rows import ComputedBeams, FastCache, LayerStep, step_layer
-from relu_nmt.models.encoder_decoder import EncoderDecoder
-from relu_nmt.models.step_decoder import ListedState, SearchState, SearchStep, StepScores
+from relu_nmt.translation.encoder_decoder import EncoderDecoder
+from relu_nmt.translation.step_decoder import ListedState, SearchState, SearchStep, StepScores
 
 MOST_COMPUTED = 0.95
 """Compute all beams unless at most this fraction of them goes on."""

@@ -9,11 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from relu_nmt.corpus.translation import ESCAPED_UNK, TranslationTask
 from relu_nmt.data.groups import SINGLE_SENTENCES
 from relu_nmt.data.split import Split
-from relu_nmt.decoding.document_search import TranslatedDocuments
-from relu_nmt.decoding.translations import Line
 from relu_nmt.evaluation.bleu import COMPOUND, MetricConfig, Score, ScoringConfig
 from relu_nmt.evaluation.bleu_tokenizer import choose_tokenizer
 from relu_nmt.evaluation.buckets import DEFAULT_POSITIONS, bucket_scores, position_buckets
@@ -24,6 +21,9 @@ from relu_nmt.evaluation.document_scores import (
     join_lines,
 )
 from relu_nmt.evaluation.significance import SegmentStatistics
+from relu_nmt.translation.search.document_search import TranslatedDocuments
+from relu_nmt.translation.search.translations import Line
+from relu_nmt.translation.task import ESCAPED_UNK, TranslationTask
 
 
 class AlignedSentence(NamedTuple):

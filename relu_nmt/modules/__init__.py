@@ -6,7 +6,7 @@ names imports nothing. A file given with ``--user-module`` adds entries of its o
 
 from typing import TYPE_CHECKING
 
-from relu_nmt.registry import Registry
+from relu_nmt.config.registry import Registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from relu_nmt.attention.dropout import Dropout
 from relu_nmt.attention.spec import AttentionSpec
 from relu_nmt.config import from_flat, option, settings
-from relu_nmt.dropout import Dropout
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules import feed_forwards
 

@@ -1,6 +1,6 @@
 """Keys and values that one decoder layer keeps while it decodes step by step.
 
-:mod:`relu_nmt.models.decoder_state` explains the trees of hypotheses.
+:mod:`relu_nmt.translation.decoder_state` explains the trees of hypotheses.
 """
 
 import torch

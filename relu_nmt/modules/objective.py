@@ -1,5 +1,6 @@
-"""What every training minimises: the loss of its task plus the attention regulariser."""
+"""The training objective: the loss of a task plus the attention regulariser."""
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -10,7 +11,38 @@ from relu_nmt.attention.records import AttentionRecord, attention_telemetry, rec
 from relu_nmt.attention.regulariser import regularizer_terms
 from relu_nmt.attention.spec import AttentionRegularizerConfig
 from relu_nmt.errors import ConfigError
-from relu_nmt.objective import LossOutput, Metric
+
+
+@dataclass
+class Metric:
+    """A sum and what to divide it by, so that batches and processes can be added.
+
+    Args:
+        total: scalar, detached sum over the batch.
+        count: what the sum is divided by for reporting (tokens, sentences, 1).
+    """
+
+    total: Tensor
+    count: float
+
+
+@dataclass
+class LossOutput:
+    """The result of one forward pass.
+
+    Args:
+        loss: scalar, differentiable, **summed** over ``sample_size`` units; the trainer divides
+            by the sample size of the whole update over all accumulation steps and processes.
+        sample_size: number of units in the batch (target tokens, images).
+        metrics: sums for the log, by name; losses are in nats.
+        telemetry: scalars for TensorBoard by name (``attention/encoder.0.0/entropy``), only when
+            asked for.
+    """
+
+    loss: Tensor
+    sample_size: int
+    metrics: dict[str, Metric] = field(default_factory=dict)
+    telemetry: dict[str, float] = field(default_factory=dict)
 
 
 class RegularizedObjective(nn.Module):

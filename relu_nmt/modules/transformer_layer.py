@@ -15,16 +15,16 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from relu_nmt.attention.base import NOTHING, Attention, Need
+from relu_nmt.attention.dropout import Dropout
 from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.recomputation import second_pass
 from relu_nmt.attention.records import without_records
-from relu_nmt.dropout import Dropout
 from relu_nmt.modules import norms
 from relu_nmt.modules.config import TransformerOptions
 from relu_nmt.modules.feed_forward import build_feed_forward
 from relu_nmt.modules.layer_cache import LayerCache
 from relu_nmt.modules.multihead import CrossAttention, SelfAttention
 from relu_nmt.modules.positions import RelativePositions
-from relu_nmt.recomputation import second_pass
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ def run_layer(layer: nn.Module, inputs: tuple[Any, ...], recompute: bool) -> Ten
     """Return the layer's output; with ``recompute`` its inputs are all that backward keeps.
 
     Dropout repeats its random numbers, and modules with a state stay as they were
-    (:func:`~relu_nmt.recomputation.second_pass`). What attention records, such as the
+    (:func:`~relu_nmt.attention.recomputation.second_pass`). What attention records, such as the
     differentiable row statistics of the regulariser, is recorded in the first pass, and computed
     once more with the rest, since the second pass must ask for what the first one asked for.
 

@@ -7,17 +7,20 @@ from pathlib import Path
 
 import numpy as np
 
-from relu_nmt.analysis.attention import attention_of, checked_place, single_model
-from relu_nmt.analysis.branches import BranchStatistics
-from relu_nmt.analysis.maps import SentenceMap, head_maps, large_maps
-from relu_nmt.analysis.memories import MemoryStatistics
-from relu_nmt.analysis.plots import SLOT_NAMES
-from relu_nmt.analysis.report import AnalysisReport, AnalyzedModel, Example, distinct_names
-from relu_nmt.analysis.weights import Numbers, WeightStatistics
+from relu_nmt.applications.analysis.branches import BranchStatistics
+from relu_nmt.applications.analysis.maps import SentenceMap, head_maps, large_maps
+from relu_nmt.applications.analysis.memories import MemoryStatistics
+from relu_nmt.applications.analysis.plots import SLOT_NAMES
+from relu_nmt.applications.analysis.report import (
+    AnalysisReport,
+    AnalyzedModel,
+    Example,
+    distinct_names,
+)
+from relu_nmt.applications.analysis.weights import Numbers, WeightStatistics
 from relu_nmt.attention.spec import SLOTS, AttentionPlace
 from relu_nmt.data.groups import SINGLE_SENTENCES
 from relu_nmt.data.split import sentence_numbers
-from relu_nmt.decoding.translations import SourceSentence, check_lengths
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.progress_bar import hidden_progress, progress_bar
 from relu_nmt.recipes.analysis_settings import AnalysisSettings as Settings
@@ -26,6 +29,8 @@ from relu_nmt.recipes.translation import load_translator
 from relu_nmt.recipes.translation_settings import ModelOptions
 from relu_nmt.training.course import Course, read_course
 from relu_nmt.training.results import FILE_NAME
+from relu_nmt.translation.attention_maps import attention_of, checked_place, single_model
+from relu_nmt.translation.search.translations import SourceSentence, check_lengths
 from relu_nmt.translator import Translator
 
 AT_ONCE = 1000

@@ -5,12 +5,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from relu_nmt.analysis.attention import AttentionStatistics, checked_place, single_model
-from relu_nmt.analysis.memories import MemoryStatistics
+from relu_nmt.applications.analysis.attention import AttentionStatistics
+from relu_nmt.applications.analysis.memories import MemoryStatistics
 from relu_nmt.attention.spec import AttentionPlace
-from relu_nmt.decoding.translations import SourceSentence, Translation
 from relu_nmt.recipes.output_files import check_writable, write_file
 from relu_nmt.recipes.split_settings import AttentionOptions
+from relu_nmt.translation.attention_maps import checked_place, single_model
+from relu_nmt.translation.search.translations import SourceSentence, Translation
 from relu_nmt.translator import Translator
 
 

@@ -3,9 +3,9 @@
 from relu_nmt.config import REQUIRED, like, option, settings
 from relu_nmt.config.files import READ, WRITTEN, Files
 from relu_nmt.config.shared import LanguageOptions
-from relu_nmt.corpus.preprocess_config import PreprocessConfig
 from relu_nmt.data.data_folder import DATA_FILES
 from relu_nmt.errors import ConfigError
+from relu_nmt.tokenization.preprocess_config import PreprocessConfig
 
 MARIAN_NAMES = (
     r"model\.safetensors|pytorch_model\.bin|(tokenizer_)?config\.json|vocab\.json"

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.safe_write import remove_abandoned, replacing
-from relu_nmt.loading import load_model
 from relu_nmt.recipes.conversion_settings import ConvertSettings as Settings
 from relu_nmt.recipes.output_checkpoint import output_path
 from relu_nmt.recipes.output_files import check_writable, target_of
 from relu_nmt.training.checkpoint import load_checkpoint, read_metadata, save_checkpoint
+from relu_nmt.translation.loading import load_model
 from relu_nmt.vision.loading import TASK_NAME, ImageClassifier
 
 
@@ -35,7 +35,7 @@ def run(settings: Settings, *, progress: bool = True) -> Path:
         checkpoint.metadata.pop("training_state", None)
         save_checkpoint(target_of(output), checkpoint)
     elif settings.to == "ctranslate2":
-        from relu_nmt.conversion.ctranslate2 import save_ctranslate2
+        from relu_nmt.applications.conversion.ctranslate2 import save_ctranslate2
 
         with new_folder(output) as folder:
             save_ctranslate2(load_model(settings.checkpoint), folder)
@@ -49,7 +49,7 @@ def run(settings: Settings, *, progress: bool = True) -> Path:
 
 
 def _save_onnx(checkpoint: str, output: Path) -> None:
-    from relu_nmt.conversion.onnx import save_image_onnx, save_onnx
+    from relu_nmt.applications.conversion.onnx import save_image_onnx, save_onnx
 
     task = read_metadata(checkpoint).get("task")
     with new_folder(output) as folder:

@@ -7,18 +7,22 @@ from typing import Any
 
 from torch import Tensor
 
+from relu_nmt.applications.conversion.fairseq import (
+    read_fairseq,
+    transformer_config,
+    transformer_tensors,
+)
 from relu_nmt.config import to_dict
-from relu_nmt.conversion.fairseq import read_fairseq, transformer_config, transformer_tensors
-from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.errors import CheckpointError, ConfigError
-from relu_nmt.loading import build_model
-from relu_nmt.models.config import TransformerConfig
 from relu_nmt.recipes.conversion_settings import ImportFairseqSettings as Settings
 from relu_nmt.recipes.output_checkpoint import output_path
 from relu_nmt.recipes.output_files import target_of
 from relu_nmt.tokenization.base import load_subword
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
+from relu_nmt.translation.config import TransformerConfig
+from relu_nmt.translation.loading import build_model
+from relu_nmt.translation.task import TranslationTask
 
 
 def run(settings: Settings, *, progress: bool = True) -> Path:

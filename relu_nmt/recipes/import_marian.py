@@ -3,13 +3,13 @@
 from dataclasses import replace
 from pathlib import Path
 
-from relu_nmt.conversion.marian import MarianModel
-from relu_nmt.corpus.translation import TranslationTask
+from relu_nmt.applications.conversion.marian import MarianModel
 from relu_nmt.recipes.conversion_settings import ImportMarianSettings as Settings
 from relu_nmt.recipes.import_fairseq import save_model
 from relu_nmt.recipes.output_checkpoint import output_path
 from relu_nmt.tokenization.base import load_subword
 from relu_nmt.tokenization.pipeline import TextPipeline
+from relu_nmt.translation.task import TranslationTask
 
 
 def run(settings: Settings, *, progress: bool = True) -> Path:

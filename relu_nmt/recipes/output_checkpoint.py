@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from relu_nmt.corpus.translation import TASK_NAME
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.recipes.output_files import check_writable
 from relu_nmt.training.checkpoint import SUFFIX, read_metadata
+from relu_nmt.translation.task import TASK_NAME
 
 TRANSLATION = {"name": TASK_NAME}
 

@@ -1,9 +1,8 @@
-"""Making a data folder from text files to dictionaries, binarised data and a manifest.
+"""Make a data folder from text files: dictionaries, binarised data and a manifest.
 
-The steps: scan all files; convert raw text to tokens (:mod:`relu_nmt.corpus.text_steps`); build
-the dictionaries; binarise; write the manifest. Each finished step is noted in a journal, so that
-a run that was interrupted goes on where it was. Files appear under their names only when they are
-complete, and the manifest comes last.
+Steps: scan all files; convert raw text to tokens (:mod:`relu_nmt.tokenization.text_steps`); build
+the dictionaries; binarise; write the manifest. A journal notes each finished step, so that an
+interrupted run continues where it stopped. A file gets its name only when it is complete.
 """
 
 import hashlib
@@ -17,9 +16,6 @@ from typing import Any
 
 import relu_nmt
 from relu_nmt.config import to_dict
-from relu_nmt.corpus.pair_files import describe, pair_format, scan_pairs
-from relu_nmt.corpus.preprocess_config import PreprocessConfig as Settings
-from relu_nmt.corpus.text_steps import SideKey, TextSteps
 from relu_nmt.data.alignments import binarize_alignments
 from relu_nmt.data.binarize import Side, binarize, count_words
 from relu_nmt.data.data_folder import (
@@ -46,6 +42,9 @@ from relu_nmt.io.safe_write import remove_abandoned
 from relu_nmt.io.text_lines import TextFile, find_text, scan_text
 from relu_nmt.io.worker_pool import available_cores, ordered_map
 from relu_nmt.tokenization.base import subword_models, tokenizers
+from relu_nmt.tokenization.pair_files import describe, pair_format, scan_pairs
+from relu_nmt.tokenization.preprocess_config import PreprocessConfig as Settings
+from relu_nmt.tokenization.text_steps import SideKey, TextSteps
 
 WORK_FOLDER, JOBS_FOLDER = "preprocess.unfinished", "jobs"
 # Settings that do not change the result.

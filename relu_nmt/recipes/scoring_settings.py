@@ -7,7 +7,6 @@ from typing import Any
 from relu_nmt.config import flag_of, group, like, option, settings
 from relu_nmt.config.files import CHECKPOINTS, READ, WRITTEN, Files
 from relu_nmt.config.shared import BatchSizeOptions, PrecisionOptions
-from relu_nmt.corpus.preprocess_config import PreprocessConfig
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR
 from relu_nmt.errors import ConfigError
 from relu_nmt.evaluation.bleu import DEFAULT_TOKENIZER, METRICS, TokenizerOptions
@@ -18,6 +17,7 @@ from relu_nmt.evaluation.buckets import (
     position_buckets,
 )
 from relu_nmt.evaluation.significance import DEFAULT_SAMPLES
+from relu_nmt.tokenization.preprocess_config import PreprocessConfig
 
 COMET = "comet"
 COMET_MODEL = "Unbabel/wmt22-comet-da"

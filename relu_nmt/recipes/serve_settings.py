@@ -4,7 +4,6 @@ from typing import ClassVar
 
 from relu_nmt.config import REQUIRED, group, option, settings
 from relu_nmt.config.files import CHECKPOINTS
-from relu_nmt.decoding.config import DocumentGenerationConfig
 from relu_nmt.errors import ConfigError
 from relu_nmt.recipes.translation_settings import (
     NEED_REFERENCES,
@@ -12,6 +11,7 @@ from relu_nmt.recipes.translation_settings import (
     WindowOptions,
     refuse_references,
 )
+from relu_nmt.translation.search.config import DocumentGenerationConfig
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 

@@ -9,16 +9,16 @@ from relu_nmt.config.files import WRITTEN, Files
 from relu_nmt.config.shared import ProgressBarOptions, SubsetOptions
 from relu_nmt.data.data_folder import DATA_FILES
 from relu_nmt.data.groups import SEPARATORS, SINGLE_SENTENCES, DocumentConfig
-from relu_nmt.decoding.config import (
+from relu_nmt.errors import ConfigError
+from relu_nmt.evaluation.bleu import ScoringConfig
+from relu_nmt.recipes.translation_settings import ModelOptions, WindowOptions
+from relu_nmt.translation.search.config import (
     SEARCHED,
     CommandSearch,
     DocumentGenerationConfig,
     GenerationConfig,
     SearchOptions,
 )
-from relu_nmt.errors import ConfigError
-from relu_nmt.evaluation.bleu import ScoringConfig
-from relu_nmt.recipes.translation_settings import ModelOptions, WindowOptions
 
 PRINTED = ("quiet", False)
 """What options of the lines of a translation need: that there are some."""

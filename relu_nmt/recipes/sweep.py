@@ -7,19 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
-from relu_nmt.attention.spec import SLOTS
-from relu_nmt.config import add_settings, flag_of, read_settings
-from relu_nmt.corpus.agreement import require_same
-from relu_nmt.corpus.translation import SAME_TEXT, TranslationTask
-from relu_nmt.data.data_folder import find_pair, infer_languages, split_path
-from relu_nmt.data.groups import SINGLE_SENTENCES
-from relu_nmt.data.shards import data_folders
-from relu_nmt.errors import ConfigError, DataError
-from relu_nmt.recipes.split_settings import TranslateSplitSettings
-from relu_nmt.recipes.training_settings import TranslationTrainingSettings
-from relu_nmt.sweep.cluster import make_runner
-from relu_nmt.sweep.environment import describe_environment, probe
-from relu_nmt.sweep.plan import (
+from relu_nmt.applications.sweep.cluster import make_runner
+from relu_nmt.applications.sweep.environment import describe_environment, probe
+from relu_nmt.applications.sweep.plan import (
     SWEEP_FILE,
     SweepDescription,
     SweepPlan,
@@ -28,15 +18,25 @@ from relu_nmt.sweep.plan import (
     read_description,
     write_description,
 )
-from relu_nmt.sweep.published import read_published
-from relu_nmt.sweep.report import CARD_NAME, CSV_NAME, REPORT_NAME, write_report
-from relu_nmt.sweep.report_data import ReportData
-from relu_nmt.sweep.settings import SweepConfig
-from relu_nmt.sweep.settings import SweepSettings as Settings
-from relu_nmt.sweep.steps import DONE, Step
+from relu_nmt.applications.sweep.published import read_published
+from relu_nmt.applications.sweep.report import CARD_NAME, CSV_NAME, REPORT_NAME, write_report
+from relu_nmt.applications.sweep.report_data import ReportData
+from relu_nmt.applications.sweep.settings import SweepConfig
+from relu_nmt.applications.sweep.settings import SweepSettings as Settings
+from relu_nmt.applications.sweep.steps import DONE, Step
+from relu_nmt.attention.spec import SLOTS
+from relu_nmt.config import add_settings, flag_of, read_settings
+from relu_nmt.config.user_modules import FLAG, import_user_module
+from relu_nmt.data.data_folder import find_pair, infer_languages, split_path
+from relu_nmt.data.groups import SINGLE_SENTENCES
+from relu_nmt.data.shards import data_folders
+from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.recipes.split_settings import TranslateSplitSettings
+from relu_nmt.recipes.training_settings import TranslationTrainingSettings
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.results import SIGNAL_EXIT_CODE
-from relu_nmt.user_modules import FLAG, import_user_module
+from relu_nmt.translation.agreement import require_same
+from relu_nmt.translation.task import SAME_TEXT, TranslationTask
 
 SettingsT = TypeVar("SettingsT")
 

@@ -6,21 +6,14 @@ from pathlib import Path
 
 import torch
 
-from relu_nmt.corpus.agreement import require_same
-from relu_nmt.corpus.translation import SAME_TEXT, TranslationTask
 from relu_nmt.data.batches import Longest, TranslationBatches, least_limit, refuse_too_long
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR
 from relu_nmt.data.groups import LENGTHS_FILE, SINGLE_SENTENCES, lengths_in_words
 from relu_nmt.data.shards import ShardedBatches, data_folders
 from relu_nmt.data.split import Split
-from relu_nmt.decoding.generator import Generator
 from relu_nmt.engine import FastDecoder
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.io.safe_write import write_text
-from relu_nmt.loading import build_model, refuse_images, start_weights
-from relu_nmt.models.config import TransformerConfig
-from relu_nmt.models.encoder_decoder import EncoderDecoder
-from relu_nmt.models.objective import TranslationObjective
 from relu_nmt.recipes.training import Training, run_training
 from relu_nmt.recipes.training_settings import TranslationTrainingSettings as Settings
 from relu_nmt.recipes.training_settings import detokenizer_settings, search_settings
@@ -29,6 +22,13 @@ from relu_nmt.training.batches import Scorer, TrainingData
 from relu_nmt.training.checkpoint import read_metadata
 from relu_nmt.training.results import TrainingResult
 from relu_nmt.training.trainer import Trainer
+from relu_nmt.translation.agreement import require_same
+from relu_nmt.translation.config import TransformerConfig
+from relu_nmt.translation.encoder_decoder import EncoderDecoder
+from relu_nmt.translation.loading import build_model, refuse_images, start_weights
+from relu_nmt.translation.loss import TranslationObjective
+from relu_nmt.translation.search.generator import Generator
+from relu_nmt.translation.task import SAME_TEXT, TranslationTask
 
 APART = ("language", "dictionary", "sentence separator")
 """What a training compares apart: some differences are allowed."""

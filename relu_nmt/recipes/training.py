@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from relu_nmt.attention.backends import set_attention_backend
+from relu_nmt.attention.kernels import set_attention_backend
 from relu_nmt.config import to_dict
 from relu_nmt.config.classes import flat
 from relu_nmt.config.fields import flag_of

@@ -9,13 +9,6 @@ from pathlib import Path
 
 from relu_nmt.attention.spec import AttentionPlace
 from relu_nmt.data.groups import SINGLE_SENTENCES
-from relu_nmt.decoding.config import GenerationConfig
-from relu_nmt.decoding.translations import (
-    SourceLimit,
-    SourceSentence,
-    TranslatedLines,
-    Translation,
-)
 from relu_nmt.errors import DataError
 from relu_nmt.io.progress_bar import hidden_progress, progress_bar
 from relu_nmt.io.standard_streams import standard_input
@@ -32,6 +25,13 @@ from relu_nmt.recipes.translation import (
     without_terms,
 )
 from relu_nmt.recipes.translation_settings import TranslateLinesSettings as Settings
+from relu_nmt.translation.search.config import GenerationConfig
+from relu_nmt.translation.search.translations import (
+    SourceLimit,
+    SourceSentence,
+    TranslatedLines,
+    Translation,
+)
 from relu_nmt.translator import Translator
 
 READ_BYTES = 1 << 16

@@ -17,8 +17,6 @@ import numpy as np
 
 from relu_nmt.data.groups import DOCUMENT_TAG, SINGLE_SENTENCES, describe_lengths, lengths_in_words
 from relu_nmt.data.split import Split, longer_side
-from relu_nmt.decoding.document_search import SourceDocuments, TranslatedDocuments, WindowPlan
-from relu_nmt.decoding.translations import Line, SourceSentence
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation.bleu import Score
 from relu_nmt.evaluation.significance import SegmentStatistics
@@ -37,6 +35,12 @@ from relu_nmt.recipes.translation import (
     source_limit,
 )
 from relu_nmt.training.results import peak_gpu_bytes, peak_resident_bytes
+from relu_nmt.translation.search.document_search import (
+    SourceDocuments,
+    TranslatedDocuments,
+    WindowPlan,
+)
+from relu_nmt.translation.search.translations import Line, SourceSentence
 from relu_nmt.translator import Translator
 
 DOCUMENT_SCORES = ("d_bleu", "s_bleu", "group_bleu", "chrf")

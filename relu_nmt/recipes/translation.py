@@ -6,19 +6,19 @@ from collections.abc import Sequence
 
 import torch
 
-from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.batches import least_limit
 from relu_nmt.data.data_folder import pair_name
 from relu_nmt.data.groups import SINGLE_SENTENCES
 from relu_nmt.data.shards import data_folders
-from relu_nmt.decoding.config import GenerationConfig
-from relu_nmt.decoding.shortlist import Shortlist
-from relu_nmt.decoding.translations import SourceLimit, SourceSentence, Translation
 from relu_nmt.errors import ConfigError
 from relu_nmt.recipes.translation_settings import ModelOptions, model_overrides
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.training.distributed import keep_freed_memory
 from relu_nmt.training.precision import autocast_dtype
+from relu_nmt.translation.search.config import GenerationConfig
+from relu_nmt.translation.search.shortlist import Shortlist
+from relu_nmt.translation.search.translations import SourceLimit, SourceSentence, Translation
+from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator
 
 MOST_NAMED = 10

@@ -15,13 +15,13 @@ from relu_nmt.config.shared import (
 )
 from relu_nmt.data.data_folder import DATA_FILES
 from relu_nmt.data.groups import SINGLE_SENTENCES, DocumentConfig
-from relu_nmt.decoding.config import (
+from relu_nmt.errors import ConfigError
+from relu_nmt.translation.search.config import (
     CommandDocumentSearch,
     CommandSearch,
     GenerationConfig,
     WindowConfig,
 )
-from relu_nmt.errors import ConfigError
 
 NEED_REFERENCES = ("score_reference", "prefix_size")
 

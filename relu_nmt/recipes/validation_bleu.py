@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.batches import TranslationBatches
-from relu_nmt.decoding.generator import Generator
-from relu_nmt.decoding.translations import Line, SourceSentence
 from relu_nmt.evaluation.bleu import Score, ScoringConfig
 from relu_nmt.evaluation.document_scores import cut_by_counts, join_lines
 from relu_nmt.evaluation.split_score import SplitScorer
 from relu_nmt.io.progress_bar import progress_bar
 from relu_nmt.recipes.training_settings import EvalBleuOptions
 from relu_nmt.training.distributed import ProcessGroup
+from relu_nmt.translation.search.generator import Generator
+from relu_nmt.translation.search.translations import Line, SourceSentence
+from relu_nmt.translation.task import TranslationTask
 
 SAMPLES = 3
 CHECKED_SENTENCES = 2

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
+from relu_nmt.config.registry import Registry
 from relu_nmt.errors import ConfigError, DataError
-from relu_nmt.registry import Registry
 
 
 class Tokenizer(ABC):

@@ -7,7 +7,7 @@ from relu_nmt.config import group, option, settings
 from relu_nmt.config.files import READ, WRITTEN, Files
 from relu_nmt.config.shared import PrecisionOptions, ProgressBarOptions, SeedOptions
 from relu_nmt.errors import ConfigError
-from relu_nmt.optim.config import OptimizerConfig, ScheduleConfig
+from relu_nmt.training.optimization import OptimizerConfig, ScheduleConfig
 from relu_nmt.training.results import FILE_NAME, LAST
 
 LOG_FORMATS = ("tqdm", "json", "simple", "none")

@@ -12,17 +12,17 @@ import torch
 from torch import Tensor, nn
 
 from relu_nmt.errors import CheckpointError
-from relu_nmt.objective import LossOutput
-from relu_nmt.optim.config import SCHEDULES
-from relu_nmt.optim.optimizers import build_optimizer
-from relu_nmt.optim.schedules import Schedule
+from relu_nmt.modules.objective import LossOutput
 from relu_nmt.training.batches import Batch, BatchSource, Scorer, load_ahead
 from relu_nmt.training.checkpoint import Checkpoint, check_fit, load_checkpoint, load_weights
 from relu_nmt.training.config import CheckpointConfig, EmaConfig, TrainerConfig
 from relu_nmt.training.distributed import ProcessGroup
 from relu_nmt.training.log import Meters, add_metrics, metric_averages
+from relu_nmt.training.optimization import SCHEDULES
+from relu_nmt.training.optimizers import build_optimizer
 from relu_nmt.training.precision import Precision
 from relu_nmt.training.preflight import telling_shape
+from relu_nmt.training.schedules import Schedule
 from relu_nmt.training.sharding import (
     give_back,
     is_sharded,

@@ -49,7 +49,7 @@ class Trainer:
     Example:
         >>> import torch
         >>> from types import SimpleNamespace
-        >>> from relu_nmt.objective import LossOutput
+        >>> from relu_nmt.modules.objective import LossOutput
         >>> from relu_nmt.training.batches import TrainingData
         >>> from relu_nmt.training.config import CheckpointConfig, LoggingConfig, RunConfig
         >>> class Batches:

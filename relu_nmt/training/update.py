@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from relu_nmt.errors import TrainingError
-from relu_nmt.objective import LossOutput
+from relu_nmt.modules.objective import LossOutput
 from relu_nmt.training.batches import Batch
 from relu_nmt.training.distributed import ProcessGroup
 from relu_nmt.training.log import Meters, add_metrics

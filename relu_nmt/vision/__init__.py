@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from relu_nmt.registry import Registry
+from relu_nmt.config.registry import Registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from relu_nmt.attention import attentions
+from relu_nmt.attention.dropout import Dropout
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.dropout import Dropout
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.multihead import MultiheadAttention
 from relu_nmt.modules.transformer_layer import run_layer

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relu_nmt.attention.backends import set_attention_backend
+from relu_nmt.attention.kernels import set_attention_backend
 from relu_nmt.config import from_dict, to_dict
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, load_weights

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from relu_nmt.attention.bias import ScoreBias
+from relu_nmt.attention.dropout import Dropout
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.dropout import Dropout
 from relu_nmt.modules.multihead import MultiheadAttention
 from relu_nmt.modules.transformer_layer import run_layer
 from relu_nmt.vision import vision_models

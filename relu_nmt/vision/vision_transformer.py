@@ -7,15 +7,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from relu_nmt.attention.dropout import Dropout
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.spec import AttentionRegularizerConfig
-from relu_nmt.dropout import Dropout
 from relu_nmt.modules import norms
 from relu_nmt.modules.feed_forward import FeedForward
 from relu_nmt.modules.multihead import SelfAttention
-from relu_nmt.modules.objective import RegularizedObjective
+from relu_nmt.modules.objective import LossOutput, Metric, RegularizedObjective
 from relu_nmt.modules.transformer_layer import run_layer
-from relu_nmt.objective import LossOutput, Metric
 from relu_nmt.vision import vision_blocks, vision_models
 from relu_nmt.vision.base import (
     NORM_EPS,

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from relu_nmt.attention.base import build_attention
+from relu_nmt.attention.dropout import Dropout
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.spec import AttentionSpec
-from relu_nmt.dropout import Dropout
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules import norms
 from relu_nmt.modules.feed_forward import build_feed_forward

@@ -6,7 +6,8 @@ from typing import ClassVar
 import pytest
 import torch
 
-from relu_nmt.attention.backends import (
+from relu_nmt.attention.base import AttentionConfig, Need
+from relu_nmt.attention.kernels import (
     Backend,
     blockwise,
     choose_backend,
@@ -14,7 +15,6 @@ from relu_nmt.attention.backends import (
     rows,
     set_attention_backend,
 )
-from relu_nmt.attention.base import AttentionConfig, Need
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.pointwise_maps import pointwise_maps
 from relu_nmt.attention.softmax import SoftmaxAttention

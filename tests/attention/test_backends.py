@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from relu_nmt.attention import naive
-from relu_nmt.attention.backends import blocks, blockwise, reference, rows
-from relu_nmt.attention.backends.reference import PointwiseProblem
 from relu_nmt.attention.base import Need
+from relu_nmt.attention.kernels import blocks, blockwise, reference, rows
+from relu_nmt.attention.kernels.reference import PointwiseProblem
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.pointwise_maps import pointwise_maps, power_map
 from relu_nmt.errors import ConfigError

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 import torch
 
-from relu_nmt.attention.backends import blocks, blockwise, reference
 from relu_nmt.attention.base import Need
+from relu_nmt.attention.kernels import blocks, blockwise, reference
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.pointwise_maps import pointwise_maps
 from relu_nmt.errors import ConfigError

@@ -7,8 +7,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from relu_nmt.attention.backends import blocks, blockwise, rows
 from relu_nmt.attention.base import Need, build_attention
+from relu_nmt.attention.kernels import blocks, blockwise, rows
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.spec import AttentionSpec
 from tests.attention.helpers import can, make_bias, num_queries, random_qkv, with_length

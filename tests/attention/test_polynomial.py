@@ -10,8 +10,8 @@ from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.spec import AttentionRegularizerConfig
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.objective import RegularizedObjective
-from relu_nmt.optim.config import OptimizerConfig
-from relu_nmt.optim.optimizers import build_optimizer
+from relu_nmt.training.optimization import OptimizerConfig
+from relu_nmt.training.optimizers import build_optimizer
 from tests.attention.helpers import fitted_slope, make_attention, random_qkv
 
 ALL = Need(statistics=True, telemetry=True, weights=True)

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from relu_nmt.attention import attentions
-from relu_nmt.attention.backends import blocks, rows
 from relu_nmt.attention.base import Need, build_attention
+from relu_nmt.attention.kernels import blocks, rows
 from relu_nmt.attention.masks import TreeVisibility, Visibility
 from relu_nmt.attention.spec import AttentionSpec
 from relu_nmt.errors import ConfigError

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from relu_nmt.attention.backends import triton as backend
-from relu_nmt.attention.backends.reference import PointwiseProblem
-from relu_nmt.attention.backends.triton_blocks import Blocks, candidates, choose
 from relu_nmt.attention.base import Need
+from relu_nmt.attention.kernels import triton as backend
+from relu_nmt.attention.kernels.reference import PointwiseProblem
+from relu_nmt.attention.kernels.triton_blocks import Blocks, candidates, choose
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.pointwise_maps import pointwise_maps
 

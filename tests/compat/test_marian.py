@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from relu_nmt.decoding.config import GenerationConfig
+from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translator import Translator
 from tests.commands import run_here
 

@@ -12,16 +12,16 @@ import pytest
 import torch
 from torch import nn
 
-from relu_nmt.analysis.memories import MemoryStatistics
-from relu_nmt.analysis.report import distinct_names
-from relu_nmt.analysis.weights import PERCENTS, STATISTICS
+from relu_nmt.applications.analysis.memories import MemoryStatistics
+from relu_nmt.applications.analysis.report import distinct_names
+from relu_nmt.applications.analysis.weights import PERCENTS, STATISTICS
 from relu_nmt.config import to_dict
-from relu_nmt.corpus.translation import TranslationTask
-from relu_nmt.loading import build_model
-from relu_nmt.models.config import TransformerConfig
 from relu_nmt.modules import feed_forwards
 from relu_nmt.recipes import analyze, preprocess
 from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
+from relu_nmt.translation.config import TransformerConfig
+from relu_nmt.translation.loading import build_model
+from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator
 from tests.commands import run_here
 

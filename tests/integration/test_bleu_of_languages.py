@@ -6,12 +6,12 @@ import random
 import pytest
 import sacrebleu
 
+from relu_nmt.applications.sweep.plan import SweepPlan
+from relu_nmt.applications.sweep.settings import SweepSettings
 from relu_nmt.cli import generate, score, train
-from relu_nmt.corpus.preprocess_config import PreprocessConfig
 from relu_nmt.recipes import preprocess
 from relu_nmt.recipes.scoring_settings import ScoreSettings
-from relu_nmt.sweep.plan import SweepPlan
-from relu_nmt.sweep.settings import SweepSettings
+from relu_nmt.tokenization.preprocess_config import PreprocessConfig
 
 DIGITS = "零一二三四五六七八九"
 TRAIN = "--arch reluformer_tiny --cpu --warmup-updates 20 --lr 3e-3 --max-tokens 400 --dropout 0 "

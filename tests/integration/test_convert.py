@@ -12,12 +12,12 @@ import torch
 from relu_nmt.attention import attentions
 from relu_nmt.attention.spec import AttentionSpec
 from relu_nmt.data.batches import collate
-from relu_nmt.decoding.config import GenerationConfig
-from relu_nmt.decoding.translations import SourceSentence
 from relu_nmt.errors import CheckpointError
-from relu_nmt.loading import LoadedModel, build_model, load_model
-from relu_nmt.models.config import TransformerConfig
 from relu_nmt.training.checkpoint import load_checkpoint
+from relu_nmt.translation.config import TransformerConfig
+from relu_nmt.translation.loading import LoadedModel, build_model, load_model
+from relu_nmt.translation.search.config import GenerationConfig
+from relu_nmt.translation.search.translations import SourceSentence
 from relu_nmt.translator import Translator
 from relu_nmt.vision.loading import ImageClassifier
 from tests.commands import run_here
@@ -78,7 +78,7 @@ def test_ctranslate2_computes_the_same(name, tmp_path):
 @pytest.mark.parametrize("chosen", [{}, {"alignment_layer": 0, "alignment_heads": 1}])
 def test_ctranslate2_aligns_the_same(chosen, tmp_path):
     ctranslate2 = pytest.importorskip("ctranslate2")
-    from relu_nmt.conversion.ctranslate2 import save_ctranslate2
+    from relu_nmt.applications.conversion.ctranslate2 import save_ctranslate2
 
     path = CHECKPOINTS / "softmax.safetensors"
     (tmp_path / "out").mkdir()
@@ -171,7 +171,7 @@ def small_model(**settings):
 
 
 def compare_at_all_lengths(model, task, folder):
-    from relu_nmt.conversion.onnx import save_onnx
+    from relu_nmt.applications.conversion.onnx import save_onnx
 
     save_onnx(LoadedModel(model, task), folder)
     # Where the model itself may go other ways, longer than a chunk and of one token.
@@ -215,7 +215,7 @@ def test_every_attention_is_compared():
 
 def test_an_attention_of_ones_own_is_not_compared(tmp_path, monkeypatch):
     pytest.importorskip("onnxscript")
-    from relu_nmt.conversion.onnx import save_onnx
+    from relu_nmt.applications.conversion.onnx import save_onnx
 
     monkeypatch.setattr(attentions, "is_built_in", lambda name: name != "soft")
     task = Translator.from_checkpoint(CHECKPOINTS / "softmax.safetensors", "cpu").task
@@ -245,7 +245,7 @@ def test_what_no_graph_can_be_is_told(tmp_path):
         encoder_layers=1, decoder_layers=1, document_attention="aligned", global_layers=1
     )
     loaded = LoadedModel(build_model(config, task), task)
-    from relu_nmt.conversion.onnx import save_onnx
+    from relu_nmt.applications.conversion.onnx import save_onnx
 
     with pytest.raises(CheckpointError, match="--document-attention aligned"):
         save_onnx(loaded, tmp_path)

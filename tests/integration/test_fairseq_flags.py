@@ -8,8 +8,8 @@ import pytest
 
 from relu_nmt.cli.fairseq_flags import NEAREST
 from relu_nmt.config.fields import all_options
-from relu_nmt.corpus.preprocess_config import PreprocessConfig
 from relu_nmt.recipes import preprocess
+from relu_nmt.tokenization.preprocess_config import PreprocessConfig
 from tests.commands import run_here
 
 NAMES = ("train", "train1", "valid", "test")

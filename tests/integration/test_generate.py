@@ -13,15 +13,15 @@ import warnings
 import pytest
 import torch
 
-from relu_nmt.analysis.memories import memory_statistics
+from relu_nmt.applications.analysis.memories import memory_statistics
 from relu_nmt.config import to_dict
-from relu_nmt.corpus.preprocess_config import PreprocessConfig
-from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.evaluation.bleu import MetricConfig
-from relu_nmt.loading import build_model
-from relu_nmt.models.config import TransformerConfig
 from relu_nmt.recipes import preprocess, translate_documents, translate_lines, translate_split
+from relu_nmt.tokenization.preprocess_config import PreprocessConfig
 from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from relu_nmt.translation.config import TransformerConfig
+from relu_nmt.translation.loading import build_model
+from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator
 from tests.commands import run_here as run
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from relu_nmt.corpus.preprocess_config import PreprocessConfig
 from relu_nmt.recipes import preprocess
+from relu_nmt.tokenization.preprocess_config import PreprocessConfig
 from tests.commands import run_here
 
 FILES = Path(__file__).parents[1] / "compat/files/checkpoints"

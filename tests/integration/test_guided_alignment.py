@@ -7,9 +7,9 @@ import shutil
 import pytest
 import torch
 
-from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.recipes.training_settings import TranslationTrainingSettings as Settings
 from relu_nmt.training.checkpoint import load_checkpoint
+from relu_nmt.translation.task import TranslationTask
 from tests.commands import run_here
 
 GUIDED = "--criterion label_smoothed_cross_entropy_with_alignment --load-alignments"

@@ -9,11 +9,11 @@ import warnings
 
 import pytest
 
-from relu_nmt.corpus.preprocess_config import PreprocessConfig
-from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.indexed_dataset import IndexedDataset
 from relu_nmt.errors import DataError
 from relu_nmt.recipes import preprocess
+from relu_nmt.tokenization.preprocess_config import PreprocessConfig
+from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator
 from tests.commands import run_here
 from tests.integration.test_generate import save_model

@@ -3,12 +3,12 @@
 import pytest
 
 from relu_nmt.config import to_dict
-from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.loading import build_model
-from relu_nmt.models.config import TransformerConfig
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
+from relu_nmt.translation.config import TransformerConfig
+from relu_nmt.translation.loading import build_model
+from relu_nmt.translation.task import TranslationTask
 from tests.commands import run_here
 
 MOST = 9

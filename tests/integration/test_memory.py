@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from relu_nmt.config.shared import BatchLimits
-from relu_nmt.corpus.preprocess_config import PreprocessConfig
 from relu_nmt.data.batches import TranslationBatches
 from relu_nmt.data.indexed_dataset import IndexedDataset
 from relu_nmt.data.split import Split
-from relu_nmt.models.encoder_decoder import EncoderDecoder
 from relu_nmt.recipes import preprocess
+from relu_nmt.tokenization.preprocess_config import PreprocessConfig
+from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from tests.commands import run_here
 
 
@@ -80,7 +80,7 @@ def test_the_largest_batch_comes_first(data, tmp_path, shapes, limits):
 
 
 def test_validation_and_its_translations_are_tried_on_the_longest(data, tmp_path, monkeypatch):
-    from relu_nmt.decoding.generator import Generator
+    from relu_nmt.translation.search.generator import Generator
 
     sources, translate = [], Generator.translate
 

@@ -12,14 +12,14 @@ from collections import Counter
 import pytest
 
 from relu_nmt.cli.preprocess import main
-from relu_nmt.corpus import text_steps
-from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data import alignments as alignments_module
 from relu_nmt.data import binarize as binarize_module
 from relu_nmt.data.alignments import AlignmentDataset
 from relu_nmt.io import text_lines
 from relu_nmt.io.cluster import Cluster
 from relu_nmt.recipes import preprocess as recipe
+from relu_nmt.tokenization import text_steps
+from relu_nmt.translation.task import TranslationTask
 
 GERMAN = ["null", "eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun"]
 GIVEN = ("de", "en")

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from relu_nmt.cli.preprocess import main
-from relu_nmt.corpus import pair_files
-from relu_nmt.corpus.translation import TranslationTask
+from relu_nmt.tokenization import pair_files
+from relu_nmt.translation.task import TranslationTask
 from tests.integration.test_preprocess import contents, sentences_of, write_corpus
 
 TEXT_STEPS = ["--tokenizer", "moses", "--subword", "subword-nmt", "--subword-size", "20"]

@@ -14,13 +14,13 @@ import torch
 
 from relu_nmt.cli.score import main
 from relu_nmt.config import to_dict
-from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.evaluation.bleu import MetricConfig
-from relu_nmt.loading import build_model
-from relu_nmt.models.config import TransformerConfig
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
+from relu_nmt.translation.config import TransformerConfig
+from relu_nmt.translation.loading import build_model
+from relu_nmt.translation.task import TranslationTask
 
 REFERENCES = [["A dog barks .", "It is big ."], ["We go home .", "Yes , we do .", "Now ."]]
 SENTENCES = [["A dog barks .", "it is big ."], ["We go home now .", "Yes we do .", "Now ."]]

@@ -20,7 +20,7 @@ from relu_nmt.config import to_dict
 from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
 from tests.chromium import PROGRAM, Chromium
 from tests.commands import run_here
-from tests.unit.serving.served_models import make_translator
+from tests.unit.applications.serving.served_models import make_translator
 
 SEARCH = ("--beam", "1", "--max-len-a", "0", "--max-len-b", "6")
 

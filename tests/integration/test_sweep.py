@@ -12,14 +12,14 @@ import time
 
 import pytest
 
+from relu_nmt.applications.sweep import environment
+from relu_nmt.applications.sweep.plan import SweepPlan
+from relu_nmt.applications.sweep.runner import StepRunner
+from relu_nmt.applications.sweep.steps import StepState
 from relu_nmt.cli import score, sweep
-from relu_nmt.corpus.preprocess_config import PreprocessConfig
 from relu_nmt.recipes import preprocess
 from relu_nmt.recipes.sweep import SweepResult
-from relu_nmt.sweep import environment
-from relu_nmt.sweep.plan import SweepPlan
-from relu_nmt.sweep.runner import StepRunner
-from relu_nmt.sweep.steps import StepState
+from relu_nmt.tokenization.preprocess_config import PreprocessConfig
 
 TRAIN = "--arch transformer_tiny --cpu --max-tokens 64 --warmup-updates 4 --sentence-separator"
 GENERATE = "--beam 2 --max-len-b 8 --max-len-a 0.5 --cpu"

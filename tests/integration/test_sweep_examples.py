@@ -10,12 +10,12 @@ from pathlib import Path
 import europarl_documents
 import pytest
 
+from relu_nmt.applications.sweep.plan import SweepPlan
+from relu_nmt.applications.sweep.published import read_published
+from relu_nmt.applications.sweep.settings import SweepSettings
 from relu_nmt.cli import analyze, sweep
 from relu_nmt.cli.command import make_parser
 from relu_nmt.config import add_settings, read_settings
-from relu_nmt.sweep.plan import SweepPlan
-from relu_nmt.sweep.published import read_published
-from relu_nmt.sweep.settings import SweepSettings
 from tests.integration.test_sweep import make_data
 
 ROOT = Path(__file__).parents[2]

@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from relu_nmt.cli import train
-from relu_nmt.corpus.preprocess_config import PreprocessConfig
 from relu_nmt.recipes import preprocess
+from relu_nmt.tokenization.preprocess_config import PreprocessConfig
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.translator import Translator
 

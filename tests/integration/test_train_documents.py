@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from relu_nmt.cli import generate, train, translate_document
-from relu_nmt.corpus.preprocess_config import PreprocessConfig
-from relu_nmt.corpus.translation import TranslationTask
-from relu_nmt.decoding.generator import Generator
-from relu_nmt.loading import build_model, load_model, start_weights
 from relu_nmt.recipes import preprocess
+from relu_nmt.tokenization.preprocess_config import PreprocessConfig
 from relu_nmt.training.checkpoint import load_checkpoint, load_weights
+from relu_nmt.translation.loading import build_model, load_model, start_weights
+from relu_nmt.translation.search.generator import Generator
+from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator
 
 QUICK = "--arch reluformer_tiny --cpu --warmup-updates 20 --log-format json --log-interval 1"

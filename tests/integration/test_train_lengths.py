@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from relu_nmt.corpus.preprocess_config import PreprocessConfig
 from relu_nmt.recipes import preprocess
+from relu_nmt.tokenization.preprocess_config import PreprocessConfig
 from tests.commands import run_here
 
 LONG = {"source": 17, "target": 23}

@@ -17,18 +17,18 @@ import torch
 
 from relu_nmt.cli import generate, interactive, score, translate_document
 from relu_nmt.config import to_dict
-from relu_nmt.corpus.preprocess_config import PreprocessConfig
-from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.groups import DocumentConfig
-from relu_nmt.decoding.hypotheses import Hypothesis
-from relu_nmt.decoding.translations import Translation
 from relu_nmt.errors import MissingExtraError
 from relu_nmt.evaluation.significance import SegmentStatistics
-from relu_nmt.loading import build_model
-from relu_nmt.models.config import TransformerConfig
 from relu_nmt.recipes import preprocess, translate_documents
+from relu_nmt.tokenization.preprocess_config import PreprocessConfig
 from relu_nmt.tokenization.sentences import sentence_splitter
 from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
+from relu_nmt.translation.config import TransformerConfig
+from relu_nmt.translation.loading import build_model
+from relu_nmt.translation.search.hypotheses import Hypothesis
+from relu_nmt.translation.search.translations import Translation
+from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator
 
 NUM_DOCUMENTS = 5

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from relu_nmt.applications.sweep.plan import arguments_of
+from relu_nmt.applications.sweep.steps import DIVERGED, DONE, STARTED, Step, StepState, SweepModel
 from relu_nmt.attention.base import Need, build_attention
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.records import record_attention
@@ -20,8 +22,6 @@ from relu_nmt.config.classes import flat
 from relu_nmt.evaluation.significance import mean_interval
 from relu_nmt.recipes.train_images import config_for_data
 from relu_nmt.recipes.training_settings import ImageTrainingSettings
-from relu_nmt.sweep.plan import arguments_of
-from relu_nmt.sweep.steps import DIVERGED, DONE, STARTED, Step, StepState, SweepModel
 from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
 from relu_nmt.training.results import TrainingResult, entry
 from relu_nmt.vision.base import build_vision_model
@@ -406,7 +406,7 @@ def test_checkpoints_without_a_training_state_are_not_measured(example, tmp_path
 
 
 def test_it_trains_evaluates_and_goes_on(example, images, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("relu_nmt.sweep.runner.POLL_SECONDS", 0.02)
+    monkeypatch.setattr("relu_nmt.applications.sweep.runner.POLL_SECONDS", 0.02)
     words = ["comparison", str(images), "--updates", "10", "--save-dir", str(tmp_path)]
     words += ["--jobs", "2", "--variants", "relu/L", "XCiT SimA", "--", *TINY.split()]
     assert example.run.main(words) == 0, capsys.readouterr()

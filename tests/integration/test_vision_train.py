@@ -16,12 +16,12 @@ from safetensors.torch import load_file
 
 from relu_nmt.cli import vision_train
 from relu_nmt.errors import CheckpointError
-from relu_nmt.loading import load_model
-from relu_nmt.optim.schedules import CosineSchedule
 from relu_nmt.recipes.train_images import config_for_data, with_cosine_period
 from relu_nmt.recipes.training_settings import ImageTrainingSettings
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.training.config import RunConfig, TrainerConfig
+from relu_nmt.training.schedules import CosineSchedule
+from relu_nmt.translation.loading import load_model
 from relu_nmt.vision.config import VisionScheduleConfig
 from relu_nmt.vision.data_config import RECIPES
 from relu_nmt.vision.images import open_images

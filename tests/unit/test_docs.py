@@ -8,8 +8,8 @@ import torch
 
 from docs import draw_layers
 from relu_nmt.attention import attentions
-from relu_nmt.attention.backends import CPU_LEAST_LENGTH, GPU_LEAST_PAIRS
 from relu_nmt.attention.base import build_attention
+from relu_nmt.attention.kernels import CPU_LEAST_LENGTH, GPU_LEAST_PAIRS
 from relu_nmt.attention.softmax import CPU_HALF_FUSED_LENGTH
 from relu_nmt.attention.spec import AttentionSpec
 from relu_nmt.config import from_flat

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from relu_nmt.applications.sweep.settings import SweepSettings
 from relu_nmt.config import REQUIRED, from_flat
 from relu_nmt.config.fields import Option, all_options
 from relu_nmt.config.files import READ, Files
 from relu_nmt.data.data_folder import DATA_FILES
 from relu_nmt.errors import ConfigError
 from relu_nmt.recipes.split_settings import TranslateSplitSettings
-from relu_nmt.sweep.settings import SweepSettings
 
 CLI = Path(__file__).parents[2] / "relu_nmt/cli"
 COMMANDS = {

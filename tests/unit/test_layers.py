@@ -8,43 +8,27 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "relu_nmt"
-BASE = {"errors", "registry", "config", "io"}
+BASE = {"errors", "config", "io"}
+CORE = {"attention", "modules", "data", "tokenization", "training", "translation", "evaluation"}
 MAY_IMPORT = {
     "errors": set(),
     "io": {"errors"},
-    "registry": {"errors"},
-    "config": {"errors", "registry"},
-    "dropout": set(),
-    "recomputation": set(),
-    "objective": set(),
-    "attention": BASE | {"dropout", "recomputation"},
-    "modules": BASE | {"dropout", "recomputation", "objective", "attention"},
-    "models": BASE | {"dropout", "objective", "attention", "modules", "data"},
+    "config": {"errors"},
+    # The core: what a reader of the papers reads.
+    "attention": BASE,
+    "modules": BASE | {"attention"},
     "data": BASE,
     "tokenization": BASE | {"data"},
-    "corpus": BASE | {"data", "tokenization"},
-    "optim": BASE,
-    "training": BASE | {"objective", "optim"},
-    "decoding": BASE | {"models", "attention", "data"},
-    "engine": BASE | {"models", "modules", "attention"},
-    "evaluation": BASE | {"corpus", "decoding", "data"},
-    "analysis": BASE | {"attention", "modules", "models", "decoding", "data", "training"},
-    "loading": BASE | {"attention", "modules", "models", "corpus", "training", "data"},
-    "source_encoder": BASE | {"corpus", "decoding", "data"},
-    "translator": BASE
-    | {"attention", "loading", "analysis", "decoding", "engine", "corpus", "models", "data"}
-    | {"evaluation", "source_encoder", "translator_state"},
-    "translator_state": BASE
-    | {"attention", "loading", "engine", "corpus", "models", "training", "user_modules"},
-    "serving": BASE | {"attention", "translator", "analysis", "decoding", "data", "tokenization"},
-    "user_modules": {"errors"},
-    "sweep": BASE | {"attention", "data", "evaluation", "training", "user_modules"},
-    "vision": BASE | {"dropout", "objective", "attention", "modules", "data", "optim", "training"},
-    "conversion": BASE | {"attention", "modules", "models", "data", "loading", "vision"},
-    "recipes": BASE
-    | {"attention", "modules", "models", "data", "tokenization", "corpus", "optim", "training"}
-    | {"decoding", "engine", "evaluation", "analysis", "loading", "translator", "sweep", "vision"}
-    | {"user_modules", "serving", "conversion"},
+    "training": BASE | {"modules"},
+    "translation": BASE | {"attention", "modules", "data", "tokenization", "training"},
+    "evaluation": BASE | {"translation", "data"},
+    "vision": BASE | {"attention", "modules", "data", "training"},
+    # The engine: fast decoding on CPUs.
+    "engine": BASE | {"attention", "modules", "translation"},
+    "translator": BASE | CORE | {"engine"},
+    # The applications: programs built on both.
+    "applications": BASE | CORE | {"vision", "translator"},
+    "recipes": BASE | CORE | {"vision", "engine", "translator", "applications"},
     "__init__": {"translator", "vision"},
 }
 

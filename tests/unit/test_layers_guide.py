@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from relu_nmt.models.config import TransformerConfig
-from relu_nmt.models.encoder_decoder import EncoderDecoder
 from relu_nmt.modules import feed_forwards, norms, position_schemes
+from relu_nmt.translation.config import TransformerConfig
+from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.vision import vision_blocks
 from relu_nmt.vision.config import VisionTransformerConfig
 from relu_nmt.vision.vision_transformer import VisionTransformer

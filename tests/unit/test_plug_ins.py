@@ -5,9 +5,9 @@ import torch
 
 from relu_nmt.cli.command import make_parser, run_command
 from relu_nmt.config import add_settings, from_dict, read_settings, to_dict
-from relu_nmt.models.config import TransformerConfig
-from relu_nmt.models.encoder_decoder import EncoderDecoder
 from relu_nmt.modules import feed_forwards, norms, position_schemes
+from relu_nmt.translation.config import TransformerConfig
+from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.vision import vision_blocks, vision_models
 from relu_nmt.vision.base import build_vision_model
 from relu_nmt.vision.config import VisionTransformerConfig

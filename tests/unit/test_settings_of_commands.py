@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from relu_nmt import config as c
-from relu_nmt.decoding.config import GenerationConfig
 from relu_nmt.errors import ConfigError
-from relu_nmt.models.config import TransformerConfig
 from relu_nmt.recipes.training_settings import ImageTrainingSettings, TranslationTrainingSettings
+from relu_nmt.translation.config import TransformerConfig
+from relu_nmt.translation.search.config import GenerationConfig
 
 TRAIN = {"data": "data-bin", "max_tokens": 100}
 

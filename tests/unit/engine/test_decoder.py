@@ -8,14 +8,14 @@ import torch
 
 from relu_nmt.attention import attentions
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.decoding.config import GenerationConfig
-from relu_nmt.decoding.generator import Generator
-from relu_nmt.decoding.shortlist import Shortlist
-from relu_nmt.decoding.translations import SourceSentence
 from relu_nmt.engine import FastDecoder, install
-from relu_nmt.models.config import TransformerConfig
-from relu_nmt.models.encoder_decoder import EncoderDecoder
-from relu_nmt.models.step_decoder import PlainDecoder, StepScores
+from relu_nmt.translation.config import TransformerConfig
+from relu_nmt.translation.encoder_decoder import EncoderDecoder
+from relu_nmt.translation.search.config import GenerationConfig
+from relu_nmt.translation.search.generator import Generator
+from relu_nmt.translation.search.shortlist import Shortlist
+from relu_nmt.translation.search.translations import SourceSentence
+from relu_nmt.translation.step_decoder import PlainDecoder, StepScores
 
 VOCAB, SEPARATOR = 60, 5
 SYMBOLS = Dictionary([f"w{i}" for i in range(VOCAB - 4)])

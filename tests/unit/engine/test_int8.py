@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from torch import nn
 
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.decoding.config import GenerationConfig
-from relu_nmt.decoding.generator import Generator
 from relu_nmt.engine import FastDecoder, int8, native
 from relu_nmt.engine.int8 import Int8Linear, has_fast_int8, use_int8
 from relu_nmt.errors import ConfigError
-from relu_nmt.models.config import TransformerConfig
-from relu_nmt.models.encoder_decoder import EncoderDecoder
+from relu_nmt.translation.config import TransformerConfig
+from relu_nmt.translation.encoder_decoder import EncoderDecoder
+from relu_nmt.translation.search.config import GenerationConfig
+from relu_nmt.translation.search.generator import Generator
 
 needs_int8 = pytest.mark.skipif(
     not has_fast_int8(), reason="needs AVX512-VNNI, or AVX2 and the kernels"

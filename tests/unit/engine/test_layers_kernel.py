@@ -8,14 +8,14 @@ import torch
 
 from relu_nmt.data.batches import pad_rows
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.decoding.config import GenerationConfig
-from relu_nmt.decoding.generator import Generator
-from relu_nmt.decoding.translations import SourceSentence
 from relu_nmt.engine import FastDecoder, install, native
 from relu_nmt.engine.int8 import has_fast_int8
 from relu_nmt.engine.packed_linear import can_pack
-from relu_nmt.models.config import TransformerConfig
-from relu_nmt.models.encoder_decoder import EncoderDecoder
+from relu_nmt.translation.config import TransformerConfig
+from relu_nmt.translation.encoder_decoder import EncoderDecoder
+from relu_nmt.translation.search.config import GenerationConfig
+from relu_nmt.translation.search.generator import Generator
+from relu_nmt.translation.search.translations import SourceSentence
 from tests.stepping import Stepping
 
 VOCAB = 150

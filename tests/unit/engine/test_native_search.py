@@ -5,12 +5,12 @@ import torch
 
 from relu_nmt.data.batches import pad_rows
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.decoding.config import GenerationConfig
-from relu_nmt.decoding.generator import Generator
 from relu_nmt.engine import native as kernels
-from relu_nmt.models.config import TransformerConfig
-from relu_nmt.models.encoder_decoder import EncoderDecoder
-from relu_nmt.models.step_decoder import PlainDecoder
+from relu_nmt.translation.config import TransformerConfig
+from relu_nmt.translation.encoder_decoder import EncoderDecoder
+from relu_nmt.translation.search.config import GenerationConfig
+from relu_nmt.translation.search.generator import Generator
+from relu_nmt.translation.step_decoder import PlainDecoder
 
 VOCAB = 150
 SYMBOLS = Dictionary([f"w{i}" for i in range(VOCAB - 4)])

@@ -5,7 +5,6 @@ import sacrebleu
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relu_nmt.corpus.text_steps import document_sizes
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation.bleu import MetricConfig
 from relu_nmt.evaluation.document_scores import (
@@ -16,6 +15,7 @@ from relu_nmt.evaluation.document_scores import (
     split_at_separators,
     split_sentences,
 )
+from relu_nmt.tokenization.text_steps import document_sizes
 
 WORDS = st.sampled_from(["a", "dog", "is", "Here,", "is.", "it", "it's"])
 SENTENCES = st.lists(WORDS, max_size=6).map(" ".join)

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 import sacrebleu
 
-from relu_nmt.corpus.preprocess_config import PreprocessConfig
-from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.groups import write_documents
-from relu_nmt.decoding.document_search import Window, WindowTranslation
-from relu_nmt.decoding.translations import Line, Translation
 from relu_nmt.evaluation.bleu import MetricConfig, ScoringConfig
 from relu_nmt.evaluation.split_score import AlignedSentence, SplitScorer, aligned_sentences
 from relu_nmt.recipes import preprocess
+from relu_nmt.tokenization.preprocess_config import PreprocessConfig
+from relu_nmt.translation.search.document_search import Window, WindowTranslation
+from relu_nmt.translation.search.translations import Line, Translation
+from relu_nmt.translation.task import TranslationTask
 
 REFERENCES = ["A dog isn't here, is it?", "The xylophone is big.", "A house is here."]
 COUNTS = np.array([2, 1])

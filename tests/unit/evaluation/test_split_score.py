@@ -1,14 +1,14 @@
 import numpy as np
 import pytest
 
-from relu_nmt.corpus.preprocess_config import PreprocessConfig
-from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.decoding.translations import Line
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation.bleu import MetricConfig, ScoringConfig
 from relu_nmt.evaluation.split_score import SplitScorer
 from relu_nmt.recipes import preprocess
+from relu_nmt.tokenization.preprocess_config import PreprocessConfig
+from relu_nmt.translation.search.translations import Line
+from relu_nmt.translation.task import TranslationTask
 
 REFERENCES = ["A dog isn't here, is it?", "The xylophone is big.", "A house is here."]
 WORDS = ["a dog isn &apos;t here , is it ?", "the xylophone is big .", "a house is here ."]

@@ -7,9 +7,9 @@ import torch
 
 from relu_nmt.config import from_dict, to_dict
 from relu_nmt.errors import ConfigError
-from relu_nmt.models.config import TransformerConfig
 from relu_nmt.modules import feed_forwards
 from relu_nmt.modules.feed_forward import build_feed_forward
+from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.vision.config import VisionTransformerConfig
 from relu_nmt.vision.vision_transformer import VisionTransformer
 

@@ -3,12 +3,12 @@ import torch
 from torch import nn
 
 from relu_nmt.attention.base import build_attention
+from relu_nmt.attention.dropout import dropout
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.spec import AttentionSpec
-from relu_nmt.dropout import dropout
-from relu_nmt.models.config import TransformerConfig
-from relu_nmt.models.encoder_decoder import EncoderDecoder
 from relu_nmt.modules.multihead import CrossAttention, SelfAttention
+from relu_nmt.translation.config import TransformerConfig
+from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from tests.stepping import Stepping
 
 

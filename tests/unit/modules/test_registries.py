@@ -8,9 +8,9 @@ import torch
 from relu_nmt.attention import attentions
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.errors import ConfigError
-from relu_nmt.models.config import TransformerConfig
-from relu_nmt.models.encoder_decoder import EncoderDecoder
 from relu_nmt.modules import feed_forwards, norms, position_schemes
+from relu_nmt.translation.config import TransformerConfig
+from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from tests.stepping import Stepping, log_probs
 
 PAD, EOS, VOCAB = 1, 2, 20

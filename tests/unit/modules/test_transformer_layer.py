@@ -8,12 +8,12 @@ from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.records import record_attention
 from relu_nmt.attention.spec import AttentionRegularizerConfig, AttentionSpec
 from relu_nmt.data.batches import collate
-from relu_nmt.models.config import TransformerConfig
-from relu_nmt.models.encoder_decoder import EncoderDecoder
-from relu_nmt.models.objective import TranslationObjective
 from relu_nmt.modules.config import TransformerOptions
 from relu_nmt.modules.multihead import CrossAttention, SelfAttention
 from relu_nmt.modules.transformer_layer import LayerConfig, Residual, TransformerLayer
+from relu_nmt.translation.config import TransformerConfig
+from relu_nmt.translation.encoder_decoder import EncoderDecoder
+from relu_nmt.translation.loss import TranslationObjective
 from relu_nmt.vision import vision_blocks
 from relu_nmt.vision.batches import ImageBatch
 from relu_nmt.vision.config import VisionTransformerConfig

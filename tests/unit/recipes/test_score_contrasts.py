@@ -4,11 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from relu_nmt.corpus.translation import TranslationTask
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import ConfigError, DataError
-from relu_nmt.models.config import TransformerConfig
-from relu_nmt.models.encoder_decoder import EncoderDecoder
 from relu_nmt.recipes.score_contrasts import (
     Contrast,
     accuracies,
@@ -16,6 +13,9 @@ from relu_nmt.recipes.score_contrasts import (
     read_contrasts,
 )
 from relu_nmt.tokenization.pipeline import TextPipeline
+from relu_nmt.translation.config import TransformerConfig
+from relu_nmt.translation.encoder_decoder import EncoderDecoder
+from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator
 
 WORDS = Dictionary(

@@ -5,11 +5,11 @@ import shutil
 import pytest
 
 from relu_nmt.config import from_flat
-from relu_nmt.corpus.preprocess_config import PreprocessConfig
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io import safe_write
 from relu_nmt.recipes import preprocess, shortlist
 from relu_nmt.recipes.shortlist_settings import ShortlistSettings
+from relu_nmt.tokenization.preprocess_config import PreprocessConfig
 
 
 @pytest.fixture(scope="module")

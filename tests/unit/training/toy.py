@@ -7,8 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from relu_nmt.objective import LossOutput, Metric
-from relu_nmt.optim.config import OptimizerConfig, ScheduleConfig
+from relu_nmt.modules.objective import LossOutput, Metric
 from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.config import (
     CheckpointConfig,
@@ -20,6 +19,7 @@ from relu_nmt.training.config import (
     ValidationConfig,
 )
 from relu_nmt.training.distributed import ProcessGroup
+from relu_nmt.training.optimization import OptimizerConfig, ScheduleConfig
 from relu_nmt.training.trainer import Trainer
 
 

@@ -1,0 +1,1 @@
+"""Programs built on the toolkit: a server, a sweep, analysis, converters."""

@@ -1,0 +1,256 @@
+"""Maps of attention weights: a row for each query and a column for each key, named by tokens."""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from relu_nmt.applications.analysis.plots import SLOT_NAMES
+from relu_nmt.data.dictionary import EOS
+from relu_nmt.io.page import COLOURS, draw_image, escaped
+from relu_nmt.translation.attention_maps import AttentionMap
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+AXES = {
+    "encoder": ("source (query)", "source (key)"),
+    "decoder": ("target to come (query)", "target so far (key)"),
+    "cross": ("target (query)", "source (key)"),
+}
+"""Names of the vertical and of the horizontal axis, by slot."""
+MOST_LABELS = 60
+"""Tokens of a side that all get a label; of more, some do, each with its number."""
+FEW_LARGE, FEW_SMALL = 48, 28
+"""Labels of a side with more tokens, of a large map and of one of many."""
+STEP, LETTER = 0.115, 0.058
+"""In inches: from label to label, and a letter of one."""
+LEAST_SIDE, LEAST_WIDTH, LEAST_HEIGHT, WIDEST = 1.5, 4.5, 2.8, 12.6
+"""In inches: of a map, and of the whole figure."""
+LABEL_SIZE, NAME_SIZE = 6.8, 8.5
+"""In points."""
+MOST_LETTERS = 18
+"""Of a label."""
+LETTERS_PER_INCH, MOST_TITLE_LINES = 13, 4
+MOST_LINES = 12
+"""Ends of sentences that still get a line each."""
+MAP_COLOURS, SENTENCES = "Blues", COLOURS[1]
+SPACE = "\u2581"
+"""Begins a word of SentencePiece."""
+# Text stays text: a browser has letters of all scripts.
+STYLE = {"svg.fonttype": "none"}
+
+
+@dataclass(frozen=True)
+class SentenceMap:
+    """A map of one sentence or of several joined.
+
+    Args:
+        map: the weights and their labels.
+        query_sentences: [Nq] the number of the sentence of each query; None if there is but one.
+        key_sentences: [Nk] the same of the keys.
+    """
+
+    map: AttentionMap
+    query_sentences: np.ndarray | None = None
+    key_sentences: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class _Panel:
+    """A map of a figure.
+
+    Args:
+        title: stands above it.
+        shares: [Nq, Nk].
+        shown: the names of its tokens.
+    """
+
+    title: str
+    shares: np.ndarray
+    shown: SentenceMap
+
+
+def normalized(weights: np.ndarray) -> np.ndarray:
+    """Return the shares of each row; signed weights count by size, null rows stay 0."""
+    sizes = np.abs(weights.astype(np.float64))
+    total = sizes.sum(-1, keepdims=True)
+    return np.divide(sizes, total, out=np.zeros_like(sizes), where=total > 0)
+
+
+def large_maps(maps: Mapping[str, SentenceMap], title: Sequence[str] = ()) -> str:
+    """Return maps of checkpoints side by side, of one head or of the mean of the weights of all.
+
+    Args:
+        maps: of one place and one example, by checkpoint.
+        title: paragraphs above the maps.
+
+    Reference: ReLUFormer, Figure 5.
+    """
+    panels = []
+    for name, own in maps.items():
+        weights = own.map.weights
+        panels.append(
+            _Panel(name, normalized(weights if weights.ndim == 2 else weights.mean(0)), own)
+        )
+    return _figure([panels], FEW_LARGE, title)
+
+
+def head_maps(maps: Mapping[str, SentenceMap], title: Sequence[str] = ()) -> str:
+    """Return maps of all heads, those of each checkpoint together; see :func:`large_maps`."""
+    groups = []
+    for name, own in maps.items():
+        # Of several checkpoints the first head has the name, in a line that is free to its right.
+        above = [f"{name}\n" if head == 0 else "\n" for head in range(len(own.map.weights))]
+        groups.append(
+            [
+                _Panel(f"{line if len(maps) > 1 else ''}head {head}", normalized(one), own)
+                for head, (line, one) in enumerate(zip(above, own.map.weights, strict=True))
+            ]
+        )
+    return _figure(groups, FEW_SMALL, title)
+
+
+def picture(shown: AttentionMap) -> str:
+    """Return a map of one head, or the maps of all, under the name of the place and the sentences.
+
+    Example:
+        >>> import numpy as np
+        >>> one = AttentionMap("cross", 1, 0, ["It", "</s>"], ["▁E", "s", "</s>"], np.ones((2, 3)))
+        >>> picture(one).partition(",")[0]
+        'data:image/svg+xml;base64'
+    """
+    heads = "every head" if shown.head is None else f"head {shown.head}"
+    title = [f"{SLOT_NAMES[shown.slot]}, layer {shown.layer}, {heads}"]
+    sides = {"source": shown.keys, "target": shown.queries}
+    for side in {"encoder": ("source",), "decoder": ("target",)}.get(shown.slot, sides):
+        tokens = [token for token in sides[side] if token != EOS]
+        text = " ".join(tokens)
+        if SPACE in text:
+            text = "".join(tokens).replace(SPACE, " ")
+        title.append(f"{side}: {text.replace('@@ ', '').strip()}")
+    draw = head_maps if shown.head is None else large_maps
+    return draw({"": SentenceMap(shown)}, title)
+
+
+def _figure(groups: Sequence[Sequence[_Panel]], few: int, title: Sequence[str]) -> str:
+    """Return maps in rows, each group from a new row on, for the ``src`` of an image.
+
+    Args:
+        groups: the maps.
+        few: labels of a side that has too many tokens to name them all.
+        title: paragraphs above the maps.
+    """
+    maps = [panel.shown.map for group in groups for panel in group]
+    height = max(_side(own.queries, few) for own in maps)
+    width = max(_side(own.keys, few) for own in maps)
+    left, below = (
+        0.35 + LETTER * max(len(label) for tokens in side for label in _ticks(tokens, few)[1])
+        for side in ([own.queries for own in maps], [own.keys for own in maps])
+    )
+    width += 0.15 if all(own.queries == maps[0].queries for own in maps) else left
+    most = max(map(len, groups))
+    # As few rows as fit the page, each as long as the others.
+    columns = -(-most // -(-most // max(1, int((WIDEST - left) / width))))
+    rows = [group[i : i + columns] for group in groups for i in range(0, len(group), columns)]
+    inches = max(left + columns * width + 0.8, LEAST_WIDTH)
+    wrapper = textwrap.TextWrapper(
+        int(LETTERS_PER_INCH * inches), max_lines=MOST_TITLE_LINES, placeholder=" …"
+    )
+    lines = [line for text in title for line in wrapper.wrap(text)]
+
+    def draw(figure: "Figure") -> None:
+        if lines:
+            text = escaped("\n".join(lines))
+            figure.suptitle(text, x=0.01, ha="left", fontsize=NAME_SIZE)
+        grid = figure.subplots(len(rows), columns, squeeze=False)
+        strongest = _strongest([panel.shares for group in groups for panel in group])
+        for row, places in zip(rows, grid, strict=True):
+            for axes in places[len(row) :]:
+                axes.set_visible(False)
+            before = None
+            for axes, panel in zip(places, row, strict=False):
+                image = _draw_map(axes, panel.shares, strongest)
+                axes.set_title(escaped(panel.title), loc="left", fontsize=NAME_SIZE)
+                _label(axes, panel.shown.map, few, panel.shown.map.queries != before)
+                _divide(axes, panel.shown, 0.5)
+                before = panel.shown.map.queries
+        _add_scale(figure, image, grid, strongest)
+
+    above = 0.45 if len(groups) > 1 else 0.3
+    tall = len(rows) * (height + below + above) + 0.16 * len(lines)
+    return draw_image(inches, max(tall, LEAST_HEIGHT), draw, STYLE)
+
+
+def _side(tokens: Sequence[str], few: int) -> float:
+    """Return the inches of a side with these tokens."""
+    return max(LEAST_SIDE, STEP * (len(tokens) if len(tokens) <= MOST_LABELS else few))
+
+
+def _ticks(tokens: Sequence[str], few: int) -> tuple[Sequence[int], list[str]]:
+    """Return which tokens get a label, and the labels: if not all do, with numbers from 1."""
+    names = [t if len(t) <= MOST_LETTERS else f"{t[: MOST_LETTERS - 1]}…" for t in tokens]
+    if len(tokens) <= MOST_LABELS:
+        return range(len(tokens)), names
+    places = range(0, len(tokens), -(-len(tokens) // few))
+    return places, [f"{place + 1} {names[place]}" for place in places]
+
+
+def _label(axes: "Axes", shown: AttentionMap, few: int, with_queries: bool) -> None:
+    """Name the axes and their tokens; queries only where the map to the left has others."""
+    sides = (axes.yaxis, shown.queries), (axes.xaxis, shown.keys)
+    for (axis, tokens), name in zip(sides, AXES[shown.slot], strict=True):
+        places, labels = _ticks(tokens, few)
+        if axis is axes.yaxis and not with_queries:
+            labels, name = [""] * len(labels), ""
+        elif len(labels) < len(tokens):
+            name += ": number and token"
+        axis.set_ticks(places, [escaped(label) for label in labels])
+        axis.set_tick_params(length=2, pad=2, labelsize=LABEL_SIZE)
+        axis.set_label_text(name, fontsize=NAME_SIZE)
+    axes.tick_params(axis="x", rotation=90)
+
+
+def _strongest(shares: Sequence[np.ndarray]) -> float:
+    """Return the share of the darkest colour: few rows have a larger one."""
+    largest = np.concatenate([one.max(-1) for one in shares])
+    return float(np.clip(np.quantile(largest, 0.9), 0.02, 1.0))
+
+
+def _draw_map(axes: "Axes", shares: np.ndarray, most: float) -> Any:
+    from matplotlib.colors import PowerNorm
+
+    axes.spines[:].set_linewidth(0.5)
+    # Of small shares more can be seen by their square roots.
+    norm = PowerNorm(0.5, vmin=0.0, vmax=most, clip=True)
+    return axes.imshow(shares, cmap=MAP_COLOURS, norm=norm, aspect="auto", interpolation="none")
+
+
+def _add_scale(figure: "Figure", image: Any, panels: Any, most: float) -> None:
+    """Draw which colour stands for which share."""
+    beyond = "max" if most < 1 else "neither"
+    shrink = min(0.8, 2.6 / figure.get_figheight())
+    bar = figure.colorbar(image, ax=panels, shrink=shrink, pad=0.01, extend=beyond, aspect=25)
+    bar.outline.set_visible(False)
+    bar.set_label("share of the row's weight", fontsize=8)
+    ticks = [most * step**2 / 16 for step in range(5)]  # evenly spaced by their square roots
+    bar.set_ticks(ticks, labels=[f"{share:.2g}" for share in ticks])
+    bar.ax.tick_params(labelsize=7.5)
+
+
+def _divide(axes: "Axes", shown: SentenceMap, width: float) -> None:
+    """Mark where sentences end, by lines if these do not hide what is between them."""
+    sides = (
+        (axes.yaxis, shown.query_sentences, axes.axhline),
+        (axes.xaxis, shown.key_sentences, axes.axvline),
+    )
+    for axis, numbers, line in sides:
+        ends = [] if numbers is None else list(np.flatnonzero(np.diff(numbers)) + 0.5)
+        axis.set_ticks(ends, minor=True)
+        for end in ends if len(ends) <= MOST_LINES else []:
+            line(end, color=SENTENCES, linewidth=width, alpha=0.5)
+    only: Any = {"top": True, "right": True, "bottom": False, "left": False}
+    axes.tick_params(which="minor", length=3, color=SENTENCES, width=0.7, **only)

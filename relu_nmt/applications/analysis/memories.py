@@ -1,0 +1,241 @@
+"""Feed-forward networks as memories of keys and values: statistics over many sentences."""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+import torch.nn.functional as F
+from torch import Tensor
+
+from relu_nmt.applications.analysis.branches import VARIANCE_RATIO, BranchVariances
+from relu_nmt.attention.base import NULL_SUM
+from relu_nmt.errors import ConfigError
+from relu_nmt.modules.feed_forward import FeedForward
+from relu_nmt.modules.transformer_layer import TransformerLayer
+from relu_nmt.translation.attention_maps import input_batches, single_model
+from relu_nmt.translation.encoder_decoder import EncoderDecoder
+from relu_nmt.translation.search.ensemble import Ensemble
+from relu_nmt.translation.step_decoder import PlainDecoder
+
+PERCENTS = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
+MOST_WEIGHTS = 2**22
+"""Weights of memories that are sorted at a time: 32 MB in float64."""
+DEFINITIONS = {
+    "weights": "of the memory, what the activation gives: one for each of `size` keys; no dropout, "
+    "real tokens only, targets are read in one pass",
+    "variance_ratio": VARIANCE_RATIO,
+    "anisotropy": "mean cosine between two values (rows of V), zero rows skipped",
+    "null_fraction": "share of the tokens whose weights sum to 1e-6 or less",
+    "top_sums": "p: sum of the largest ceil(p size / 100) weights of a token divided by the sum of "
+    "all; mean over tokens without null rows",
+    "sides": "means over the layers of a side",
+    "overall": "means over all layers",
+}
+
+
+class MemoryStatistics:
+    """Accumulates statistics of the memories of a model over pairs of sentences.
+
+    Only sums are kept, so that its memory does not grow with the number of sentences. Weights
+    that may be negative (GELU, gates) are no shares of a sum: such networks have neither
+    ``null_fraction`` nor ``top_sums``.
+
+    Args:
+        ensemble: a single model; its number format is used.
+        percents: p of the sums of the largest p percent of a token's weights.
+
+    Raises:
+        ConfigError: several models, feed-forward networks of another kind than
+            :class:`relu_nmt.modules.feed_forward.FeedForward`, or impossible percents.
+
+    Reference: ReLUFormer, section 3, Eq. 4 and Figures 2 and 3.
+    """
+
+    def __init__(self, ensemble: Ensemble, percents: Sequence[float] = PERCENTS) -> None:
+        if not all(0 < percent <= 100 for percent in percents):
+            raise ConfigError(f"percents: {percents}: expected above 0 to 100")
+        self._ensemble = ensemble
+        self._model = single_model(ensemble)
+        self._num_sentences = 0
+        self._sums: dict[str, list[_LayerSums]] = {
+            side: [_LayerSums(layer, percents) for layer in stack.layers]
+            for side, stack in (("encoder", self._model.encoder), ("decoder", self._model.decoder))
+        }
+
+    def add(self, sources: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> None:
+        """Take in sentences with their translations.
+
+        Args:
+            sources: token numbers, ending in the end symbol.
+            targets: token numbers, ending in the end symbol.
+        """
+        size = max(sums.size for layers in self._sums.values() for sums in layers)
+        for _, *inputs in input_batches(sources, targets, self._ensemble, lambda n: size * n):
+            self.add_batch(*inputs)
+
+    def add_batch(self, src_tokens: Tensor, prev_output_tokens: Tensor) -> None:
+        """Take in src_tokens [B, S] and prev_output_tokens [B, T], int64, right-padded."""
+        tokens = {"encoder": src_tokens, "decoder": prev_output_tokens}
+        pad_index = self._model.decoder.pad_index
+        with self._ensemble.evaluating(), ExitStack() as hooks:
+            for side, layers in self._sums.items():
+                for sums in layers:
+                    hooks.enter_context(sums.watching(tokens[side] != pad_index))
+            self._model(src_tokens, prev_output_tokens)
+        self._num_sentences += len(src_tokens)
+
+    def report(self) -> dict[str, Any]:
+        """Return everything as plain values that JSON can hold; ``modules`` has each layer.
+
+        A mean of nothing, and a ratio to a variance of 0, is None.
+        """
+        found = {
+            side: [sums.report() for sums in layers] if self._num_sentences else []
+            for side, layers in self._sums.items()
+        }
+        modules = {f"{s}.{i}": part for s, parts in found.items() for i, part in enumerate(parts)}
+        return {
+            "definitions": DEFINITIONS,
+            "sentences": self._num_sentences,
+            "feed_forward": self._model.config.feed_forward,
+            "overall": _mean_of(list(modules.values())),
+            "sides": {side: _mean_of(parts) for side, parts in found.items() if parts},
+            "modules": modules,
+        }
+
+
+def memory_statistics(
+    model: EncoderDecoder,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    percents: Sequence[float] = PERCENTS,
+) -> dict[str, Any]:
+    """Return the statistics of the memories of a model; see :class:`MemoryStatistics`.
+
+    Args:
+        model: on the device of the batches.
+        batches: sources [B, S], and targets shifted right [B, T], int64, right-padded.
+        percents: p of the sums of the largest p percent of a token's weights.
+
+    Raises:
+        ConfigError: feed-forward networks of another kind, or impossible percents.
+
+    Example:
+        >>> import torch
+        >>> from relu_nmt.translation.config import TransformerConfig
+        >>> config = TransformerConfig(encoder_layers=1, decoder_layers=1, feed_forward="softmax")
+        >>> batch = torch.tensor([[4, 5, 2]]), torch.tensor([[2, 6]])
+        >>> report = memory_statistics(EncoderDecoder(config, 10, 12, pad_index=1), [batch])
+        >>> round(report["overall"]["top_sums"]["100"], 6)
+        1.0
+    """
+    statistics = MemoryStatistics(Ensemble([PlainDecoder(model)]), percents)
+    for batch in batches:
+        statistics.add_batch(*batch)
+    return statistics.report()
+
+
+def anisotropy(values: Tensor) -> float | None:
+    """Return the mean cosine between two different rows of V [F, D]; None if there are none.
+
+    It is between -1 / (F - 1) and 1, and near 0 for random rows. Rows of zeros are skipped.
+
+    Reference: ReLUFormer, Eq. 4.
+
+    Example:
+        >>> import torch
+        >>> anisotropy(torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 0.0]]))
+        1.0
+    """
+    rows = values.double()
+    rows = F.normalize(rows[rows.any(-1)], dim=-1, eps=0.0)
+    number = len(rows)
+    if number < 2:
+        return None
+    return (float(rows.sum(0).square().sum()) - number) / (number * (number - 1))
+
+
+class _LayerSums:
+    """The sums over tokens of one feed-forward network.
+
+    Args:
+        layer: it is in.
+        percents: see :class:`MemoryStatistics`.
+    """
+
+    def __init__(self, layer: TransformerLayer, percents: Sequence[float]) -> None:
+        network = layer.feed_forward
+        if not isinstance(network, FeedForward):
+            raise ConfigError(
+                f"no statistics of memories: the feed-forward network {type(network).__name__} is "
+                "no subclass of FeedForward"
+            )
+        self._network, self._variances = network, BranchVariances(layer, "feed_forward")
+        self.size = network.outer.in_features
+        self._percents = percents
+        self._counts = [math.ceil(percent * self.size / 100) for percent in percents]
+        self._num_tokens, self._num_summed, self._is_signed = 0, 0, False
+        self._top_sums = np.zeros(len(percents))
+
+    @contextmanager
+    def watching(self, real: Tensor) -> Iterator[None]:
+        """Add up what a pass inside the block does; real [B, N] bool, True = no padding."""
+        inner = self._network.outer
+        handle = inner.register_forward_pre_hook(lambda _, args: self._rank(args[0][real]))
+        try:
+            with self._variances.watching(real):
+                yield
+        finally:
+            handle.remove()
+
+    def _rank(self, weights: Tensor) -> None:
+        """Add the sums of the largest of the weights [R, F]."""
+        self._num_tokens += len(weights)
+        for part in weights.split(max(1, MOST_WEIGHTS // self.size)):
+            self._is_signed = self._is_signed or bool((part < 0).any())
+            if self._is_signed:
+                return
+            ranked = part.sort(-1, descending=True).values.double().cumsum(-1)
+            ranked = ranked[ranked[:, -1] > NULL_SUM]
+            self._num_summed += len(ranked)
+            shares = ranked[:, [count - 1 for count in self._counts]] / ranked[:, -1:]
+            self._top_sums += shares.sum(0).cpu().numpy()
+
+    def report(self) -> dict[str, Any]:
+        """Return the statistics as values of JSON."""
+        part: dict[str, Any] = {
+            "tokens": self._num_tokens,
+            "size": self.size,
+            "variance_ratio": self._variances.ratio,
+            "anisotropy": anisotropy(self._network.outer.weight.detach().T),
+        }
+        if self._is_signed:
+            return part
+        means = (self._top_sums / max(1, self._num_summed)).tolist()
+        return part | {
+            "null_fraction": 1 - self._num_summed / max(1, self._num_tokens),
+            "top_sums": {
+                str(percent): mean if self._num_summed else None
+                for percent, mean in zip(self._percents, means, strict=True)
+            },
+        }
+
+
+def _mean_of(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the means over layers of what all of them have."""
+    means: dict[str, Any] = {}
+    for name in ("variance_ratio", "anisotropy", "null_fraction"):
+        if parts and all(name in part for part in parts):
+            means[name] = _mean([part[name] for part in parts])
+    if parts and all("top_sums" in part for part in parts):
+        means["top_sums"] = {
+            percent: _mean([part["top_sums"][percent] for part in parts])
+            for percent in parts[0]["top_sums"]
+        }
+    return means
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

@@ -1,0 +1,236 @@
+"""The plots of an analysis, each for the ``src`` of an image."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from relu_nmt.attention.spec import SLOTS
+from relu_nmt.io.page import common_legend, draw_image, line_style, plain_axes
+from relu_nmt.training.course import TELEMETRY, TRAIN, Course
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SLOT_NAMES = {
+    "encoder": "encoder self-attention",
+    "decoder": "decoder self-attention",
+    "cross": "cross-attention",
+}
+PANEL = 3.5, 2.9
+"""Of a plot, in inches."""
+FIGURE_4_END = 1.5
+LEVEL = 1e-6
+"""Shares of a line that differ by less."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """A line of the plots.
+
+    Args:
+        name: in the legend.
+        index: of its checkpoint.
+        kind: which line of the checkpoint; None if each checkpoint has one.
+        records: see :meth:`relu_nmt.applications.analysis.weights.WeightStatistics.records`.
+    """
+
+    name: str
+    index: int
+    kind: int | None
+    records: Sequence[Mapping[str, Any]]
+
+    @property
+    def style(self) -> dict[str, Any]:
+        """How it is drawn."""
+        return line_style(self.index, self.kind)
+
+
+def by_layer(series: Sequence[Series], statistic: str, title: str, scale: float = 1.0) -> str:
+    """Return a statistic against the layer, a panel for each slot: means, and a dot a head.
+
+    The image is empty if no slot has it in two layers.
+
+    Args:
+        series: what is drawn.
+        statistic: its name.
+        title: of the vertical axis.
+        scale: by which values are multiplied.
+    """
+    places = {
+        (record["slot"], record["layer"])
+        for one in series
+        for record in one.records
+        if statistic in record and record["layer"] != "mean"
+    }
+    slots = [slot for slot in SLOTS if any(slot == place[0] for place in places)]
+    if not any(layer > 0 for _, layer in places):
+        return ""
+
+    def draw(figure: "Figure") -> None:
+        panels = figure.subplots(1, len(slots), squeeze=False, sharey=True)[0]
+        for axes, slot in zip(panels, slots, strict=True):
+            layers: set[int] = set()
+            for index, one in enumerate(series):
+                known = [r for r in one.records if r["slot"] == slot and statistic in r]
+                of_layers = [r for r in known if r["layer"] != "mean"]
+                shift = 0.1 * (index - (len(series) - 1) / 2)
+                heads = [r for r in of_layers if r["head"] != "mean"]
+                axes.scatter(
+                    [r["layer"] + shift for r in heads],
+                    [r[statistic] * scale for r in heads],
+                    s=9,
+                    color=one.style["color"],
+                    alpha=0.45,
+                    linewidths=0,
+                )
+                means = [r for r in of_layers if r["head"] == "mean"]
+                layers |= {r["layer"] for r in means}
+                axes.plot(
+                    [r["layer"] + shift for r in means],
+                    [r[statistic] * scale for r in means],
+                    label=one.name,
+                    **one.style,
+                )
+            plain_axes(axes, SLOT_NAMES[slot])
+            axes.set_xticks(sorted(layers))
+            axes.set_xlabel("layer")
+        panels[0].set_ylabel(title)
+        panels[0].set_ylim(bottom=min(0.0, panels[0].get_ylim()[0]))
+        common_legend(figure, 4)
+
+    return draw_image(PANEL[0] * max(2, len(slots)), PANEL[1] + 0.3, draw)
+
+
+def by_rank(series: Sequence[Series]) -> str:
+    """Return the sums of the largest shares and the share at each rank, for p up to 1.5 %.
+
+    The image is empty if all lines are level: rows are so short that this is always one key.
+
+    Reference: ReLUFormer, Figure 4.
+    """
+    sums = [
+        [v for p, v in record["top_sum"].items() if p <= FIGURE_4_END]
+        for one in series
+        for record in one.records
+        if record["layer"] == "mean" and record["top_sum"]
+    ]
+    if all(max(own) - min(own) < LEVEL for own in sums):
+        return ""
+
+    def draw(figure: "Figure") -> None:
+        panels = figure.subplots(2, len(SLOTS), sharex=True, sharey="row")
+        for column, slot in enumerate(SLOTS):
+            for row, statistic in enumerate(("top_sum", "share_at_rank")):
+                axes = panels[row, column]
+                for one in series:
+                    whole = [r for r in one.records if r["slot"] == slot and r["layer"] == "mean"]
+                    for record in whole:
+                        points = {p: v for p, v in record[statistic].items() if p <= FIGURE_4_END}
+                        shares = [100 * share for share in points.values()]
+                        axes.plot(list(points), shares, label=one.name, **one.style)
+                plain_axes(axes, SLOT_NAMES[slot] if row == 0 else "")
+        for axes in panels[1]:
+            axes.set_xlabel("largest p % of the visible keys")
+        for axes, title in zip(
+            panels[:, 0], ("their sum, %", "the smallest of them, %"), strict=True
+        ):
+            axes.set_ylabel(title)
+            axes.set_ylim(bottom=0)
+        common_legend(figure, 4)
+
+    return draw_image(PANEL[0] * len(SLOTS), 2 * PANEL[1], draw)
+
+
+def of_memories(reports: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the sums of the largest weights of the feed-forward memories, by side.
+
+    Args:
+        reports: of :meth:`MemoryStatistics.report`, by the name of the line.
+    """
+
+    def draw(figure: "Figure") -> None:
+        panels = figure.subplots(1, 2, sharey=True)
+        for axes, side in zip(panels, ("encoder", "decoder"), strict=True):
+            for index, (name, report) in enumerate(reports.items()):
+                sums = report["sides"][side].get("top_sums", {})
+                points = {float(p): 100 * share for p, share in sums.items() if share is not None}
+                if points:
+                    axes.plot(list(points), list(points.values()), label=name, **line_style(index))
+            plain_axes(axes, side)
+            axes.set_xscale("log")
+            axes.set_xticks([0.1, 1, 10, 100], ["0.1", "1", "10", "100"])
+            axes.set_xlabel("largest p % of a token's weights")
+        panels[0].set_ylabel("their share of the sum, %")
+        panels[0].set_ylim(0, 104)
+        common_legend(figure, 4)
+
+    return draw_image(1.3 * PANEL[0] * 2, PANEL[1] + 0.3, draw)
+
+
+def of_courses(courses: Sequence[Course], panels: Mapping[tuple[str, str], str]) -> str:
+    """Return curves against the number of updates.
+
+    Args:
+        courses: a line each, in every panel that it has values for.
+        panels: title of each by split and metric.
+    """
+    columns = min(3, len(panels))
+    rows = -(-len(panels) // columns)
+
+    def draw(figure: "Figure") -> None:
+        every = figure.subplots(rows, columns, squeeze=False, sharex=True).flat
+        for axes in list(every)[len(panels) :]:
+            axes.set_visible(False)
+        for axes, (key, title) in zip(figure.axes, panels.items(), strict=False):
+            for index, course in enumerate(courses):
+                points = sorted(course.curves.get(key, {}).items())
+                if points:
+                    few = len(points) <= 12
+                    style = {**line_style(index), "markersize": 4 if few else 0}
+                    axes.plot(*zip(*points, strict=True), label=course.name, **style)
+            plain_axes(axes, title)
+            if key[0] == TELEMETRY:
+                axes.set_ylim(bottom=0)
+            axes.xaxis.set_tick_params(labelbottom=True)
+            axes.set_xlabel("updates")
+        common_legend(figure, 4)
+
+    return draw_image(PANEL[0] * max(2, columns), PANEL[1] * rows + 0.3, draw)
+
+
+def course_panels(courses: Sequence[Course]) -> list[dict[tuple[str, str], str]]:
+    """Return which metrics are drawn, of losses and scores and of the telemetry.
+
+    A metric that no training has twice gives no curve.
+    """
+    curves = [curve for course in courses for curve in course.curves.items()]
+    known = list(dict.fromkeys(key for key, points in curves if len(points) > 1))
+    # Translation models have a loss without smoothing besides; others count no tokens.
+    bits = "bits per token" if (TRAIN, "nll_loss") in dict(curves) else "bits per example"
+    splits = list(dict.fromkeys(s for s, _ in known if s not in (TRAIN, TELEMETRY)))
+    losses = {
+        (TRAIN, "loss"): f"training loss, {bits}",
+        (TRAIN, "nll_loss"): "training NLL, bits per token",
+        **{(split, "loss"): f"loss on {split}, {bits}" for split in splits},
+        **{(split, "nll_loss"): f"NLL on {split}, bits per token" for split in splits},
+        (TRAIN, "attention_norm"): "attention_norm: mean |ln S|",
+        (TRAIN, "attention_entropy"): "attention_entropy: excess, nats",
+        **{
+            (split, name): f"{title} on {split}"
+            for split in splits
+            for name, title in (("accuracy", "accuracy, %,"), ("bleu", "BLEU"))
+        },
+        (TRAIN, "gnorm"): "norm of the gradient",
+    }
+    telemetry = {
+        (TELEMETRY, f"{slot} {statistic}"): f"{title}, {slot}"
+        for statistic, title in (
+            ("entropy", "entropy, nats"),
+            ("sum", "row sum"),
+            ("zero_fraction", "share of zeros"),
+            ("null_fraction", "share of null rows"),
+        )
+        for slot in SLOTS
+    }
+    found = [{key: each[key] for key in each if key in known} for each in (losses, telemetry)]
+    return [each for each in found if each]

@@ -1,0 +1,390 @@
+"""Statistics of attention weights by slot, layer and head, over many sentences.
+
+They need the matrix of weights, which is made for one mechanism of one batch at a time. Training
+logs others, which need no matrix: :mod:`relu_nmt.applications.analysis.attention`.
+"""
+
+import html
+import itertools
+import math
+import unicodedata
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from relu_nmt.attention.base import NULL_SUM, Attention, Need
+from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.records import AttentionRecord, record_attention
+from relu_nmt.attention.spec import SLOTS
+from relu_nmt.data.batches import pad_rows
+from relu_nmt.data.dictionary import EOS, SENTENCE_SEPARATOR, SPECIAL_SYMBOLS, Dictionary
+from relu_nmt.translation.attention_maps import input_batches, single_model
+from relu_nmt.translation.search.ensemble import Ensemble
+
+PERCENTS = (*(step / 10 for step in range(1, 16)), 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0)
+"""Figure 4 of the paper ends at 1.5."""
+MOST_WEIGHTS = 2**21
+"""Weights that are looked at together: 16 MB in float64, of which there are about ten copies."""
+COPIES = 8
+"""How many matrices of weights there are at a time where a mechanism makes them."""
+NUM_FREQUENT = 50
+SUBWORD_MARKS = ("@@", "\u2581")
+KINDS = ("punctuation", "frequent", "ends")
+ALL_KEYS, OWN_SENTENCE = "all", "sentence"
+DEFINITIONS = {
+    "sees": "all: every key that padding and causality leave; sentence: those of its own sentence "
+    "(--document-attention aligned, whose upper layers have both)",
+    "rows": "real query rows; targets are read in one pass, weights are those before dropout",
+    "sum": "S, the sum of the weights s of a row",
+    "abs_log_sum": "|ln S|, of rows with weight",
+    "zero_fraction": "share of the visible keys whose weight is exactly zero",
+    "null_fraction": "share of the rows whose absolute weights sum to 1e-6 or less; all others are "
+    "rows with weight",
+    "largest_share": "the largest share of a row with weight; a share is s / S, or |s| / sum of "
+    "|s| where weights may be negative, which then have no entropy",
+    "entropy": "H in nats, of the shares of a row; 0 in a null row",
+    "entropy_with_weight": "H in nats, mean over rows with weight",
+    "entropy_bits": "H in base 2; 0 in a null row",
+    "relative_entropy": "H / ln n, of rows with weight and n > 1 visible keys",
+    "raw_entropy": "- sum of s ln s, of the weights as they are",
+    "exp_entropy": "exp of the mean H: effective number of keys",
+    "mean_exp_entropy": "mean of exp(H), of rows with weight",
+    "nonzero_keys": "number of keys whose weight is not zero",
+    "mean_log_n": "ln n, the largest H",
+    "mean_of_heads_entropy": "H in nats, of the mean of the weights over the heads",
+    "distance": "distance in tokens from query to key, mean by share; in cross-attention from the "
+    "diagonal, i Nk / Nq; of rows with weight",
+    "punctuation": "share on keys that are punctuation; of rows with weight",
+    "frequent": f"share on the {NUM_FREQUENT} most frequent words of the dictionary that are no "
+    "punctuation, most of them function words; of rows with weight",
+    "ends": "share on </s> and <sep>; of rows with weight",
+    "outside": "share on keys of other sentences than the query's own; of rows with weight",
+    "top_sum": "share of the largest ceil(p n / 100) weights of a row with weight",
+    "share_at_rank": "the smallest of these shares",
+}
+STATISTICS = tuple(DEFINITIONS)[2:-2]
+Place = tuple[str, str, int]
+"""Slot, what is seen, and layer."""
+Numbers = tuple[np.ndarray, np.ndarray]
+"""The number of the sentence of each token, of source and target."""
+Table = tuple[Tensor, Tensor]
+"""Values of rows [B, H or 1, q], and which of them count."""
+
+
+class WeightStatistics:
+    """Accumulates statistics of a model's attention weights over pairs of sentences or of groups.
+
+    Only sums are kept. Attentions that have no matrix of weights are left out.
+
+    Args:
+        ensemble: a single model; its number format is used.
+        dictionaries: of source and target, which tell punctuation and frequent words.
+
+    Attributes:
+        without_weights: slots whose attention has no weights.
+
+    Raises:
+        ConfigError: several models.
+
+    Example:
+        >>> from relu_nmt.translation.config import TransformerConfig
+        >>> from relu_nmt.translation.encoder_decoder import EncoderDecoder
+        >>> from relu_nmt.translation.step_decoder import PlainDecoder
+        >>> words = Dictionary(["ein", "Haus"])
+        >>> config = TransformerConfig(encoder_layers=1, decoder_layers=1)
+        >>> model = EncoderDecoder(config, len(words), len(words), words.pad_index)
+        >>> statistics = WeightStatistics(Ensemble([PlainDecoder(model)]), (words, words))
+        >>> statistics.add([np.array([4, 5, 2])], [np.array([5, 2])])
+        >>> mean = statistics.records()[-1]
+        >>> mean["slot"], mean["rows"], round(mean["sum"], 6)
+        ('cross', 2, 1.0)
+
+    Reference: ReLUFormer, Tables 3 and 5, Figures 4 and 5.
+    """
+
+    def __init__(self, ensemble: Ensemble, dictionaries: tuple[Dictionary, Dictionary]) -> None:
+        self._ensemble, self._model = ensemble, single_model(ensemble)
+        attentions = [one for one in self._model.modules() if isinstance(one, Attention)]
+        self._able = [one for one in attentions if one.capabilities.weights]
+        slots = {one.slot for one in self._able}
+        self.without_weights = tuple(slot for slot in SLOTS if slot not in slots)
+        self._kinds = [kinds_of(dictionary).to(ensemble.device) for dictionary in dictionaries]
+        self._sums: dict[Place, _Sums] = {}
+
+    def add(
+        self,
+        sources: Sequence[np.ndarray],
+        targets: Sequence[np.ndarray],
+        numbers: Sequence[Numbers] | None = None,
+        advance: Callable[[int], object] = lambda count: None,
+    ) -> None:
+        """Take in sentences, or groups of them, with their translations.
+
+        Args:
+            sources: token ids, ending in the end symbol.
+            targets: token ids, ending in the end symbol.
+            numbers: of the sentences of their tokens; None: each is a sentence, and nothing is
+                outside of it.
+            advance: called with the number of those that have been taken in.
+        """
+        heads = max((one.num_heads for one in self._able), default=1)
+        batches = input_batches(sources, targets, self._ensemble, lambda n: COPIES * heads * n * n)
+        for batch, *inputs in batches:
+            kinds = [own[tokens] for own, tokens in zip(self._kinds, inputs, strict=True)]
+            sentences: Sequence[Tensor | None] = [None, None]
+            if numbers is not None:
+                of_sides = zip(*(numbers[i] for i in batch), strict=True)
+                sentences = [pad_rows(side, 0).to(self._ensemble.device) for side in of_sides]
+            source, target = zip(sentences, kinds, strict=True)
+            slots = {"encoder": (source, source), "decoder": (target, target)}
+            slots["cross"] = (target, source)
+            with self._ensemble.evaluating(), ExitStack() as stack:
+                for one in self._able:
+                    take = partial(self._take, one, *slots[one.slot])
+                    stack.enter_context(record_attention(one, Need(weights=True), take))
+                self._model(*inputs)
+            advance(len(batch))
+
+    def _take(
+        self,
+        attention: Attention,
+        queries: tuple[Tensor | None, Tensor],
+        keys: tuple[Tensor | None, Tensor],
+        record: AttentionRecord,
+    ) -> None:
+        """Take in the weights of one mechanism.
+
+        Args:
+            attention: the mechanism.
+            queries: of the tokens that ask, their sentences [B, Nq] and kinds [B, Nq, 3].
+            keys: of those that are asked, likewise.
+            record: what it did.
+        """
+        weights, visibility, view = record.weights, record.visibility, record.visibility.rows
+        assert weights is not None, f"{attention.name} has weights, but returned none"
+        (asking, _), (asked, kinds) = queries, keys
+        if view is not None:
+            kinds = view.paired(view.keys.take(kinds))
+        if view is not None and asking is not None and asked is not None:
+            asking = view.queries.take(asking[..., None])[..., 0]
+            asked = view.paired(view.keys.take(asked[..., None]))[..., 0]
+        place = record.slot, ALL_KEYS if view is None else OWN_SENTENCE, record.layer
+        sums = self._sums.setdefault(place, _Sums())
+        batch, heads, num_queries, num_keys = weights.shape
+        counts = visibility.positive_counts[:, 0].expand(batch, num_queries)
+        real = visibility.real_rows(batch)[:, 0] > 0
+        expected = _expected_keys(visibility, counts, real, record.slot == "cross")
+        size = max(1, MOST_WEIGHTS // max(1, batch * heads * num_keys))
+        for start in range(0, num_queries, size):
+            rows = slice(start, start + size)
+            distances = (visibility.key_positions()[:, None] - expected[:, rows, None]).abs()
+            others = None
+            if asking is not None and asked is not None:
+                others = asking[:, rows, None] != asked[:, None]
+            block = _Rows(weights[:, :, rows], counts[:, rows], real[:, rows])
+            sums.add(block.sums())
+            if attention.capabilities.non_negative:
+                sums.add(block.entropies())
+            sums.add(block.places(distances, others, kinds))
+            sums.add(block.ranks())
+        sums.rows += int(real.sum())
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return means as flat records: of each head, of layers over heads, of slots over layers.
+
+        ``head``, and ``layer``, are then ``mean``. What signed weights do not have, and means of
+        no rows, are absent. ``top_sum`` and ``share_at_rank`` are by percent.
+        """
+        found: list[dict[str, Any]] = []
+        places = sorted(self._sums, key=lambda place: (SLOTS.index(place[0]), *place[1:]))
+        for (slot, sees), of_slot in itertools.groupby(places, lambda place: place[:2]):
+            layers: list[dict[str, Any]] = []
+            for place in of_slot:
+                where = {"slot": slot, "sees": sees, "layer": place[2]}
+                rows, heads = self._sums[place].rows, self._sums[place].means()
+                whole = {"head": "mean", "rows": rows, **_mean_of(heads)}
+                for head, means in enumerate(heads):
+                    means.pop("mean_of_heads_entropy", None)
+                    found.append({**where, "head": head, "rows": rows, **means})
+                layers.append(whole)
+                found.append({**where, **whole})
+            where = {"slot": slot, "sees": sees, "layer": "mean", "head": "mean"}
+            found.append({**where, **_mean_of(layers), "rows": sum(one["rows"] for one in layers)})
+        return found
+
+
+class _Sums:
+    """Sums over rows, by statistic and head.
+
+    Attributes:
+        rows: number of query rows.
+    """
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._totals: dict[str, np.ndarray] = {}
+        self._counts: dict[str, np.ndarray] = {}
+
+    def add(self, tables: dict[str, Table]) -> None:
+        """Add the rows of tables that count."""
+        for name, (table, counted) in tables.items():
+            counted = counted.expand_as(table)
+            # Not by multiplication with 0: padded rows may hold anything.
+            total = table.masked_fill(~counted, 0.0).sum((0, 2)).cpu().numpy()
+            self._totals[name] = self._totals.get(name, 0.0) + total
+            self._counts[name] = self._counts.get(name, 0) + counted.sum((0, 2)).cpu().numpy()
+
+    def means(self) -> list[dict[str, Any]]:
+        """Return the means of each head; what is of all heads together stands with the first."""
+        heads: list[dict[str, Any]] = [{} for _ in self._totals["sum"]]
+        for name, totals in self._totals.items():
+            for head, total, count in zip(heads, totals, self._counts[name], strict=False):
+                if count:
+                    head[name] = float(total / count)
+        return [_gathered(head) for head in heads]
+
+
+class _Rows:
+    """Rows of weights, and tables of what they are like.
+
+    Args:
+        weights: [B, H, q, Nk].
+        counts: [B, q], visible keys, at least 1.
+        real: [B, q] bool, False = padding.
+    """
+
+    def __init__(self, weights: Tensor, counts: Tensor, real: Tensor) -> None:
+        self._weights, self._counts = weights.double(), counts[:, None].double()
+        sizes = self._weights.abs()
+        total = sizes.sum(-1)
+        self._real = real[:, None]
+        self._full = self._real & (total > NULL_SUM)
+        self._shares = sizes / total.clamp_min(NULL_SUM)[..., None]
+
+    def sums(self) -> dict[str, Table]:
+        """Return what there is of any weights."""
+        total, nonzero = self._weights.sum(-1), (self._weights != 0).sum(-1).double()
+        every = torch.ones_like(total)
+        return {
+            "sum": (total, self._real),
+            "abs_log_sum": (total.abs().log().abs(), self._full & (total.abs() > NULL_SUM)),
+            "zero_fraction": (1 - nonzero / self._counts, self._real),
+            "null_fraction": (every - self._full.double(), self._real),
+            "largest_share": (self._shares.amax(-1), self._full),
+            "nonzero_keys": (nonzero, self._real),
+            "mean_log_n": (self._counts.log() * every, self._real),
+        }
+
+    def entropies(self) -> dict[str, Table]:
+        """Return the entropies; of non-negative weights."""
+        own = torch.where(self._full, _entropy(self._shares), 0.0)
+        averaged = self._weights.mean(1, keepdim=True)
+        total = averaged.sum(-1, keepdim=True)
+        of_mean = _entropy(averaged / total.clamp_min(NULL_SUM))
+        log_counts = self._counts.log()
+        return {
+            "entropy": (own, self._real),
+            "entropy_with_weight": (own, self._full),
+            "relative_entropy": (own / log_counts.clamp_min(0.5), self._full & (log_counts > 0)),
+            "raw_entropy": (_entropy(self._weights), self._real),
+            "mean_exp_entropy": (own.exp(), self._full),
+            "mean_of_heads_entropy": (of_mean, self._real & (total[..., 0] > NULL_SUM)),
+        }
+
+    def places(self, distances: Tensor, others: Tensor | None, kinds: Tensor) -> dict[str, Table]:
+        """Return where the weight lies.
+
+        Args:
+            distances: [B or 1, q, Nk] from query to key.
+            others: [B, q, Nk] bool, True = the key is in another sentence.
+            kinds: [B, Nk, 3].
+        """
+        tables = {"distance": (self._shares * distances[:, None]).sum(-1)}
+        tables |= zip(KINDS, (self._shares @ kinds[:, None]).unbind(-1), strict=True)
+        if others is not None:
+            tables["outside"] = (self._shares * others[:, None]).sum(-1)
+        return {name: (table, self._full) for name, table in tables.items()}
+
+    def ranks(self) -> dict[str, Table]:
+        """Return the top sums and the shares at their ranks."""
+        # On a CPU NumPy sorts ten times as fast as PyTorch.
+        ranked = torch.from_numpy(np.sort(self._shares.cpu().numpy())).flip(-1)
+        counts, counted = self._counts.cpu(), self._full.cpu()
+        sums, tables = ranked.cumsum(-1), {}
+        for percent in PERCENTS:
+            # Floats must not lift 3 % of 100 above 3.
+            rank = (percent * counts / 100 - 1e-9).ceil().long()
+            place = rank[..., None].expand(*ranked.shape[:3], 1) - 1
+            for name, values in (("top_sum", sums), ("share_at_rank", ranked)):
+                tables[f"{name} {percent:g}"] = values.gather(-1, place)[..., 0], counted
+        return tables
+
+
+def kinds_of(dictionary: Dictionary) -> Tensor:
+    """Return for each symbol whether it is of each of the ``KINDS``, float64 [V, 3]."""
+    kinds = torch.zeros(len(dictionary), len(KINDS), dtype=torch.float64)
+    left = NUM_FREQUENT
+    for index in range(len(dictionary)):
+        symbol = dictionary[index]
+        if symbol in (EOS, SENTENCE_SEPARATOR):
+            kinds[index, KINDS.index("ends")] = 1
+        elif is_punctuation(symbol):
+            kinds[index, KINDS.index("punctuation")] = 1
+        elif left and symbol not in SPECIAL_SYMBOLS:
+            kinds[index, KINDS.index("frequent")] = 1
+            left -= 1
+    return kinds
+
+
+def is_punctuation(symbol: str) -> bool:
+    """Say whether a symbol is punctuation only; marks of subwords, and escapes of Moses, are not.
+
+    Example:
+        >>> [is_punctuation(symbol) for symbol in (",", "&quot;", "\u2581...", "a.", "</s>")]
+        [True, True, True, False, False]
+    """
+    text = html.unescape(symbol)
+    for mark in SUBWORD_MARKS:
+        text = text.replace(mark, "")
+    return bool(text) and all(unicodedata.category(character)[0] == "P" for character in text)
+
+
+def _expected_keys(visibility: Visibility, counts: Tensor, real: Tensor, cross: bool) -> Tensor:
+    """Return [B, Nq]: the position of each query among the keys, in cross-attention by length."""
+    places = visibility.query_positions().double()
+    return places * counts / real.sum(1, keepdim=True).clamp_min(1) if cross else places
+
+
+def _entropy(shares: Tensor) -> Tensor:
+    return -torch.xlogy(shares, shares).sum(-1)
+
+
+def _gathered(means: dict[str, Any]) -> dict[str, Any]:
+    """Return means in the order of their definitions, those of ranks by percent, with H's kin."""
+    ranks: dict[str, dict[float, float]] = {"top_sum": {}, "share_at_rank": {}}
+    for name, values in ranks.items():
+        for percent in PERCENTS:
+            if f"{name} {percent:g}" in means:
+                values[percent] = means[f"{name} {percent:g}"]
+    if "entropy" in means:
+        means["exp_entropy"] = math.exp(means["entropy"])
+        means["entropy_bits"] = means["entropy"] / math.log(2)
+    return {name: means[name] for name in STATISTICS if name in means} | ranks
+
+
+def _mean_of(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Return the means over heads or layers, of those that have a statistic."""
+    values: dict[str, list[float]] = {}
+    for part in parts:
+        for name in STATISTICS:
+            if name in part:
+                values.setdefault(name, []).append(part[name])
+        for name in ("top_sum", "share_at_rank"):
+            for percent, value in part[name].items():
+                values.setdefault(f"{name} {percent:g}", []).append(value)
+    return _gathered({name: sum(each) / len(each) for name, each in values.items()})

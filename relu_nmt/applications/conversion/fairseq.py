@@ -1,0 +1,247 @@
+"""Transformers that fairseq trained, under our names.
+
+A checkpoint of fairseq is a pickle. It is read by PyTorch's unpickler for weights alone, which
+makes tensors, plain containers and, here, ``argparse.Namespace``; whatever else of fairseq,
+OmegaConf or NumPy lies in it (meters, scores) is replaced by an empty object, and anything foreign
+refused. So nothing that a file names is imported or called.
+"""
+
+import argparse
+import os
+import re
+import warnings
+import zipfile
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from relu_nmt.config import from_dict
+from relu_nmt.errors import CheckpointError, ConfigError
+from relu_nmt.translation.config import TransformerConfig
+
+IGNORED_MODULES = ("fairseq", "numpy", "omegaconf")
+OLD_METERS = tuple(f"fairseq.meters.{kind}Meter" for kind in ("Average", "Time", "Stopwatch"))
+"""In files of PyTorch before 1.6, whose contents cannot be listed without reading them."""
+FIRST = 2
+"""fairseq's positions begin behind the padding index, 1."""
+SAME_SETTINGS = (
+    *(
+        f"{side}_{name}"
+        for side in ("encoder", "decoder")
+        for name in (
+            *("embed_dim", "ffn_embed_dim", "layers", "attention_heads", "normalize_before"),
+            "layerdrop",
+        )
+    ),
+    *("dropout", "attention_dropout", "activation_dropout", "layernorm_embedding"),
+    *("share_decoder_input_output_embed", "share_all_embeddings", "no_scale_embedding"),
+    *("alignment_layer", "alignment_heads"),
+)
+FEED_FORWARDS = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_fast": "gelu-tanh",
+    "gelu_accurate": "gelu-tanh",
+    "swish": "silu",
+}
+"""Ours, by fairseq's ``--activation-fn``."""
+REFUSED_SETTINGS = (
+    *("adaptive_softmax_cutoff", "adaptive_input", "cross_self_attention", "no_cross_attention"),
+    *("encoder_layers_to_keep", "decoder_layers_to_keep", "no_decoder_final_norm", "base_layers"),
+)
+"""Those that make another model if they are set."""
+PARTS = {
+    "self_attn_layer_norm": "self_attention_residual.norm",
+    "encoder_attn_layer_norm": "cross_attention_residual.norm",
+    "final_layer_norm": "feed_forward_residual.norm",
+    "self_attn": "self_attention",
+    "encoder_attn": "cross_attention",
+    "fc1": "feed_forward.inner",
+    "fc2": "feed_forward.outer",
+}
+_NUMBERED_NORM = re.compile(r"((?:en|de)coder\.layers\.\d+)\.layer_norms\.(\d)\.")
+_NORMS = {
+    "encoder": ("self_attn_layer_norm", "final_layer_norm"),
+    "decoder": ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
+}
+_LAYER = re.compile(r"((?:en|de)coder\.layers\.\d+)\.(\w+?)\.(.+)")
+_UNUSED = re.compile(r".*\.(version|embed_positions\.(_float_tensor|weights))")
+
+
+class _Ignored:
+    """Stands for an object that is not looked at."""
+
+    def __init__(self, *parts: object) -> None:
+        pass
+
+    def __setstate__(self, state: object) -> None:
+        pass
+
+
+def read_fairseq(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return the settings of model and task by name, and the weights, of a checkpoint.
+
+    Args:
+        path: a file that fairseq wrote, of any version.
+
+    Raises:
+        CheckpointError: it is missing or damaged, no checkpoint of fairseq, or names what no
+            checkpoint of fairseq needs.
+    """
+    allowed: list[Any] = [argparse.Namespace, *((_Ignored, name) for name in OLD_METERS)]
+    try:
+        with open(path, "rb"):
+            pass
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot read it: {error.strerror}") from error
+    try:
+        if zipfile.is_zipfile(path):
+            for name in torch.serialization.get_unsafe_globals_in_checkpoint(path):
+                if name.partition(".")[0] in IGNORED_MODULES:
+                    allowed.append((_Ignored, name))
+        with torch.serialization.safe_globals(allowed), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # PyTorch's, of pickles of other protocols
+            found = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # of damaged files the unpickler raises whatever comes
+        text = str(error)
+        refused = re.search(r"GLOBAL ([\w.]+)", text)
+        reason = (
+            f"it names {refused[1]}, which no model needs" if refused else "damaged or no pickle"
+        )
+        raise CheckpointError(
+            f"{path}: not read ({reason}); expected a checkpoint of fairseq"
+        ) from (error)
+    tensors = found.get("model") if isinstance(found, dict) else None
+    if not isinstance(tensors, dict) or not all(
+        isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in tensors.items()
+    ):
+        raise CheckpointError(f"{path}: no model in it; expected a checkpoint of fairseq")
+    return _settings(found, path), tensors
+
+
+def _settings(found: Mapping[str, Any], path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the settings: ``args`` until fairseq 0.9, later ``cfg`` with parts."""
+    parts = [found.get("args")]
+    if isinstance(config := found.get("cfg"), dict):
+        parts += [config.get("task"), config.get("model")]
+    known = [vars(p) if isinstance(p, argparse.Namespace) else p for p in parts]
+    settings = {
+        name: value for part in known if isinstance(part, dict) for name, value in part.items()
+    }
+    if "encoder_attention_heads" not in settings:
+        raise CheckpointError(f"{path}: the settings of no transformer of fairseq in it")
+    return settings
+
+
+def transformer_config(
+    theirs: Mapping[str, Any], path: str | os.PathLike[str]
+) -> TransformerConfig:
+    """Return our settings of a transformer.
+
+    Args:
+        theirs: fairseq's.
+        path: where they are from, for messages.
+
+    Raises:
+        CheckpointError: there is no such model here.
+    """
+    for name in REFUSED_SETTINGS:
+        if theirs.get(name):
+            flag = f"--{name.replace('_', '-')}"
+            raise CheckpointError(f"{path}: trained with {flag}, which no model here has")
+    function = str(theirs.get("activation_fn", "relu"))
+    if function not in FEED_FORWARDS:
+        known = ", ".join(FEED_FORWARDS)
+        raise CheckpointError(f"{path}: trained with --activation-fn {function}; known are {known}")
+    ours = {name: theirs[name] for name in SAME_SETTINGS if theirs.get(name) is not None}
+    ours["feed_forward"] = FEED_FORWARDS[function]
+    for side, which in (("encoder", "source"), ("decoder", "target")):
+        learned = theirs.get(f"{side}_learned_pos")
+        ours[f"{side}_positions"] = "learned" if learned else "sinusoidal-fairseq"
+        if theirs.get("no_token_positional_embeddings"):
+            ours[f"{side}_positions"] = "none"
+        elif learned:
+            ours[f"max_{which}_positions"] = theirs.get(f"max_{which}_positions")
+    if "relu_dropout" in theirs and "activation_dropout" not in theirs:
+        ours["activation_dropout"] = theirs["relu_dropout"]
+    try:
+        return from_dict(TransformerConfig, ours)
+    except ConfigError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+
+
+def transformer_tensors(
+    theirs: Mapping[str, Tensor], config: TransformerConfig
+) -> dict[str, Tensor]:
+    """Return the weights under our names, in float32; a name that is not known stays.
+
+    Args:
+        theirs: fairseq's, of any version.
+        config: our settings of the model.
+    """
+    tensors = {n: t.float() for n, t in theirs.items() if not _UNUSED.fullmatch(n)}
+    tensors = {_NUMBERED_NORM.sub(_named_norm, name): t for name, t in tensors.items()}
+    tensors = joined_projections(_separate_projections(tensors))
+    ours = {}
+    for name, tensor in tensors.items():
+        if name.endswith(".embed_positions.weight"):
+            name, tensor = name.replace("embed_positions", "embedding.positions"), tensor[FIRST:]
+        name = re.sub(r"^(\w+)\.embed_tokens\.", r"\1.embedding.tokens.", name)
+        name = re.sub(r"^(\w+)\.layernorm_embedding\.", r"\1.embedding.norm.", name)
+        name = re.sub(r"^(\w+)\.layer_norm\.", r"\1.final_norm.", name)
+        ours[our_name(name)] = tensor
+    output = ours.pop("decoder.embed_out", None)  # until fairseq 0.8
+    output = ours.pop("decoder.output_projection.weight", output)
+    if config.share_all_embeddings or config.share_decoder_input_output_embed:
+        output = ours.get("decoder.embedding.tokens.weight")
+    if output is not None:
+        ours["output_projection.weight"] = output
+    return ours
+
+
+def our_name(name: str) -> str:
+    """Return our name of a weight of a layer, as ``encoder.layers.0.fc1.bias``; others stay."""
+    return _LAYER.sub(lambda m: f"{m[1]}.{PARTS.get(m[2], m[2])}.{m[3]}", name)
+
+
+def _named_norm(match: re.Match[str]) -> str:
+    """Return the name of a norm that had a number, until fairseq 0.6."""
+    layer, number = match.groups()
+    return f"{layer}.{_NORMS[layer.partition('.')[0]][int(number)]}."
+
+
+def _separate_projections(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors with queries, keys and values apart, which were one until fairseq 0.8."""
+    found = {}
+    for name, tensor in tensors.items():
+        start, packed, kind = name.rpartition("in_proj_")
+        if not packed:
+            found[name] = tensor
+            continue
+        for part, own in zip("qkv", tensor.chunk(3), strict=True):
+            found[f"{start}{part}_proj.{kind}"] = own
+    return found
+
+
+def joined_projections(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors with queries, keys and values joined as they are here.
+
+    Args:
+        tensors: with ``self_attn.q_proj.weight``, ``encoder_attn.k_proj.bias`` and so on.
+    """
+    found = dict(tensors)
+    for name in tensors:
+        if "_attn.q_proj." not in name:
+            continue
+        parts = [name.replace(".q_proj.", f".{part}_proj.") for part in "qkv"]
+        if not all(part in found for part in parts):
+            continue
+        q, k, v = (found.pop(part) for part in parts)
+        if "self_attn" in name:
+            found[name.replace("q_proj", "qkv")] = torch.cat([q, k, v])
+        else:
+            found[name.replace("q_proj", "q")] = q
+            found[name.replace("q_proj", "kv")] = torch.cat([k, v])
+    return found

@@ -1,0 +1,221 @@
+"""Any model as graphs of ONNX, which many runtimes compute.
+
+An encoder-decoder is two graphs: ``encoder.onnx`` is run once a sentence, ``decoder.onnx`` once a
+token, over all tokens so far, since keys and values of earlier ones are not kept from step to step.
+An image classifier is one.
+"""
+
+import dataclasses
+import json
+import logging
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from relu_nmt.attention import attentions
+from relu_nmt.attention.base import Attention
+from relu_nmt.attention.spec import AttentionSpec
+from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.errors import CheckpointError, MissingExtraError
+from relu_nmt.translation.encoder_decoder import EncoderDecoder, EncoderOutput
+from relu_nmt.translation.loading import LoadedModel
+from relu_nmt.vision.loading import ImageClassifier
+
+try:
+    import onnxscript  # noqa: F401  # with which PyTorch writes the graphs
+except ImportError as missing:
+    raise MissingExtraError('ONNX is not installed: pip install "relu-nmt[onnx]"') from missing
+
+LONGEST = 4096
+"""Tokens of the longest source and target where positions are waves, whose table is stored."""
+
+
+class _Half(nn.Module):
+    def __init__(self, model: EncoderDecoder) -> None:
+        super().__init__()
+        self.model = model
+
+
+class _Encoder(_Half):
+    def forward(self, src_tokens: Tensor) -> Tensor:
+        """Return the states [B, S, D] of src_tokens [B, S] int64, right-padded."""
+        return self.model.encode(src_tokens).states
+
+
+class _Decoder(_Half):
+    def forward(self, prev_output_tokens: Tensor, states: Tensor, src_tokens: Tensor) -> Tensor:
+        """Return the logits [B, T, V] behind each of prev_output_tokens [B, T] int64."""
+        encoder_out = EncoderOutput(states, src_tokens != self.model.encoder.pad_index)
+        return self.model.logits(self.model.decoder(prev_output_tokens, encoder_out))
+
+
+class _Images(nn.Module):
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the logits [B, C] of images [B, 3, size, size], normalised."""
+        return self.model(images).logits
+
+
+def save_onnx(loaded: LoadedModel, folder: Path) -> None:
+    """Write a translation model: two graphs, and ``config.json`` with symbols and limits.
+
+    Args:
+        loaded: the model; ``task`` gives its dictionaries.
+        folder: where to; it must be there.
+
+    Raises:
+        CheckpointError: the model has parts that PyTorch cannot put into a graph.
+    """
+    model, task = loaded.model, loaded.task
+    if model.config.document_attention != "full":
+        raise CheckpointError(
+            f"--document-attention {model.config.document_attention}: what a token sees depends on "
+            "where sentences end, which no graph of fixed steps tells; ONNX is for full attention"
+        )
+    for slot in ("encoder", "decoder", "cross"):
+        name = AttentionSpec.parse(model.config.attention_of(slot)).name
+        if not attentions.is_built_in(name):
+            raise CheckpointError(
+                f"attention {name} ({slot}): one of your own, whose graph no test compares with "
+                "it; ONNX is for those of relu_nmt"
+            )
+    longest = {
+        "source": _prepare(model, "encoder", model.most_source_tokens),
+        "target": _prepare(model, "decoder", model.most_target_tokens),
+    }
+    batch = torch.export.Dim("batch", max=1 << 16)
+    source, target = (torch.export.Dim(k, min=1, max=n) for k, n in longest.items())
+    src_tokens = torch.tensor([[4, 3, 3, 3, 2], [3, 3, 2, 1, 1], [3, 3, 3, 2, 1]])
+    prev_output_tokens = torch.tensor([[2, 3, 3, 3], [2, 3, 3, 1], [2, 3, 1, 1]])
+    states = torch.randn(3, 5, model.config.encoder_embed_dim)
+    sources = {0: batch, 1: source}
+    _export(
+        _Encoder(model),
+        {"src_tokens": src_tokens},
+        [sources],
+        "encoder_states",
+        folder / "encoder.onnx",
+    )
+    _export(
+        _Decoder(model),
+        {
+            "prev_output_tokens": prev_output_tokens,
+            "encoder_states": states,
+            "src_tokens": src_tokens,
+        },
+        [{0: batch, 1: target}, sources, sources],
+        "logits",
+        folder / "decoder.onnx",
+    )
+    content = {
+        "source_lang": task.source_lang,
+        "target_lang": task.target_lang,
+        "longest": longest,
+        "special": {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3},
+        "source_symbols": _symbols(task.source_dictionary),
+        "target_symbols": _symbols(task.target_dictionary),
+    }
+    _write_json(folder, content)
+
+
+def save_image_onnx(classifier: ImageClassifier, folder: Path) -> None:
+    """Write an image classifier: ``model.onnx``, and ``config.json`` (classes, height, width).
+
+    Args:
+        classifier: the model.
+        folder: where to; it must be there.
+
+    Raises:
+        CheckpointError: the model has parts that PyTorch cannot put into a graph.
+    """
+    _to_reference(classifier.model)
+    height, width = classifier.transform.sides
+    images = torch.randn(2, 3, height, width)
+    batch = torch.export.Dim("batch", max=1 << 16)
+    _export(
+        _Images(classifier.model), {"images": images}, [{0: batch}], "logits", folder / "model.onnx"
+    )
+    preprocessing = dataclasses.asdict(classifier.transform.config)
+    sides = [height, width]
+    _write_json(
+        folder, {"classes": classifier.classes, "size": sides, "preprocessing": preprocessing}
+    )
+
+
+def _prepare(model: EncoderDecoder, side: str, most: int | None) -> int:
+    """Make a side fit for a graph; return the most tokens that it takes."""
+    _to_reference(model)
+    positions = getattr(model, side).embedding.positions
+    longest = min(LONGEST, most or LONGEST)
+    positions.embed(longest)  # a table that grew within the graph would stay as it is
+    return longest
+
+
+def _to_reference(model: nn.Module) -> None:
+    """Compute attention by its formula, without kernels and choices that depend on sizes."""
+    for module in model.modules():
+        if isinstance(module, Attention) and module.backends:
+            module.backend = list(module.backends)[-1]
+
+
+def _export(
+    model: nn.Module,
+    inputs: Mapping[str, Tensor],
+    shapes: Sequence[dict[int, Any]],
+    output: str,
+    path: Path,
+) -> None:
+    """Write the graph of a model.
+
+    Args:
+        model: what to compute.
+        inputs: its arguments, by the names that they get.
+        shapes: their axes that are not fixed.
+        output: the name of what it returns.
+        path: the file.
+
+    Raises:
+        CheckpointError: PyTorch cannot put it into a graph.
+        OSError: the file cannot be written.
+    """
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            model.eval()(*inputs.values())  # draws a performer's features, as no graph could
+            program = torch.onnx.export(
+                model,
+                tuple(inputs.values()),
+                dynamo=True,
+                dynamic_shapes=tuple(shapes),
+                input_names=list(inputs),
+                output_names=[output],
+                verbose=False,
+            )
+            assert program is not None, "with dynamo there is one"
+            program.save(path)
+    except OSError:
+        raise
+    except Exception as error:  # of the model's code, whatever it is
+        reason = next((line for line in str(error).splitlines() if "Error" in line), str(error))
+        raise CheckpointError(f"cannot be made a graph of ONNX: {reason.strip()[:200]}") from error
+    finally:
+        logger.setLevel(level)
+
+
+def _symbols(dictionary: Dictionary) -> list[str]:
+    return [dictionary[index] for index in range(len(dictionary))]
+
+
+def _write_json(folder: Path, content: Mapping[str, Any]) -> None:
+    text = json.dumps(content, ensure_ascii=False, indent=1)
+    (folder / "config.json").write_text(text + "\n", "utf-8")

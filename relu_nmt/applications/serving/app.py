@@ -1,0 +1,371 @@
+"""The web application: routes, limits on what waits and how long, and errors as JSON."""
+
+import asyncio
+import base64
+import hashlib
+import json
+import re
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+import torch
+from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.exceptions import HTTPException as StarletteHTTPException
+
+import relu_nmt
+from relu_nmt.applications.serving import schema
+from relu_nmt.applications.serving.batcher import Batcher, Busy, Closed, RequestGone, Ticket
+from relu_nmt.applications.serving.limits import (
+    CheckHeaders,
+    CountAnswers,
+    LimitBody,
+    Message,
+    Metrics,
+    Receive,
+    Send,
+)
+from relu_nmt.applications.serving.service import (
+    BATCH_TOKENS,
+    Constraints,
+    TooLarge,
+    TranslationService,
+)
+from relu_nmt.errors import OutOfMemoryError, ReluNmtError
+from relu_nmt.translation.search.config import DocumentGenerationConfig, WindowConfig
+from relu_nmt.translator import Translator
+
+PAGE = files("relu_nmt.applications.serving") / "templates" / "translate.html"
+PATHS = ("/", "/translate", "/attention", "/model", "/health", "/metrics", "/openapi.json")
+RETRY_SECONDS = "1"
+WRITTEN_BYTES = 65_536
+"""Part of an answer that is handed to the connection at once."""
+MOST_UNREAD_BYTES = 2**25
+"""All answers that clients have not read yet."""
+REASONS = {
+    403: "A page of another origin asks.",
+    413: "Too many bytes, tokens or weights.",
+    415: "The Content-Type is not application/json.",
+    422: "Not what the description says, or nothing that this model can do.",
+    429: "As many requests wait as the server holds; Retry-After tells when to come back.",
+    503: "The server is stopping, or its memory does not suffice for this text.",
+    504: "No answer within the time limit.",
+}
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    status: {"model": schema.Problem, "description": text} for status, text in REASONS.items()
+}
+
+
+@dataclass(frozen=True)
+class ServerLimits:
+    """How much the server takes on.
+
+    Args:
+        max_bytes: longest body of a request.
+        max_tokens: most source tokens of a request.
+        max_waiting: most requests that are not answered yet.
+        seconds: most time for one.
+        batch_wait: seconds that a batch which is not full waits for more.
+        allowed_hosts: names by which the server may be called, without port; none: by any.
+    """
+
+    max_bytes: int = 131_072
+    max_tokens: int = 4096
+    max_waiting: int = 64
+    seconds: float = 60.0
+    batch_wait: float = 0.005
+    allowed_hosts: Sequence[str] = ()
+
+
+class _UnreadAnswers:
+    """The answers that clients have not read yet; the oldest give way when there are too many."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[asyncio.Future[None], int] = {}
+
+    async def add(self, sending: asyncio.Future[None], size: int) -> None:
+        """Wait until an answer of so many bytes is sent, or has given way."""
+        self._sizes[sending] = size
+        for oldest in list(self._sizes)[:-1]:
+            if sum(self._sizes.values()) <= MOST_UNREAD_BYTES:
+                break
+            oldest.cancel()
+            del self._sizes[oldest]
+        try:
+            await asyncio.wait({sending})
+        finally:
+            sending.cancel()
+            self._sizes.pop(sending, None)
+
+
+class _Answer(Response):
+    """JSON that is handed to the connection in parts, each when the client has read the last.
+
+    Args:
+        body: the JSON.
+        unread: where it counts until the client has read it.
+    """
+
+    def __init__(self, body: bytes, unread: _UnreadAnswers) -> None:
+        super().__init__(body, media_type="application/json")
+        self._unread = unread
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Send it."""
+        sending = asyncio.ensure_future(self._send(send))
+        await self._unread.add(sending, len(self.body))
+
+    async def _send(self, send: Send) -> None:
+        head = {"status": self.status_code, "headers": self.raw_headers}
+        await send({"type": "http.response.start", **head})
+        for first in range(0, len(self.body), WRITTEN_BYTES):
+            part = self.body[first : first + WRITTEN_BYTES]
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body"})
+
+
+class _Desk:
+    """Takes requests, hands each to a thread, and gives up those that take too long."""
+
+    def __init__(self, batcher: Batcher, limits: ServerLimits, metrics: Metrics) -> None:
+        self._batcher = batcher
+        self._limits = limits
+        self._metrics = metrics
+        self._pool = ThreadPoolExecutor(limits.max_waiting, "request")
+        self._unread = _UnreadAnswers()
+        self.num_waiting = 0
+
+    @property
+    def is_open(self) -> bool:
+        return self._batcher.works
+
+    async def answer(self, request: Request, work: Callable[[Ticket], bytes]) -> Response:
+        """Return the JSON that ``work`` returns; it is called in a thread, with the ticket."""
+        if not self.is_open:
+            raise HTTPException(503, "the server is stopping", {"Retry-After": RETRY_SECONDS})
+        if self.num_waiting >= self._limits.max_waiting:
+            text = f"{self.num_waiting} requests are waiting; come back later"
+            raise HTTPException(429, text, {"Retry-After": RETRY_SECONDS})
+        ticket = Ticket()
+        self._count(1)
+        done = asyncio.get_running_loop().run_in_executor(self._pool, work, ticket)
+        done.add_done_callback(lambda _: self._count(-1))
+        # The body has been read: what comes next is that the client leaves.
+        left = asyncio.ensure_future(request.receive())
+        waits: set[asyncio.Future[Any]] = {done, left}
+        try:
+            await asyncio.wait(
+                waits, timeout=self._limits.seconds, return_when=asyncio.FIRST_COMPLETED
+            )
+            if done.done():
+                return _Answer(done.result(), self._unread)
+        finally:
+            ticket.give_up()
+            left.cancel()
+        done.add_done_callback(lambda own: own.exception())  # it is told already
+        raise HTTPException(504, f"not done within {self._limits.seconds:g} seconds")
+
+    def _count(self, change: int) -> None:
+        self.num_waiting += change
+        self._metrics.waiting.set(self.num_waiting)
+
+    def close(self) -> None:
+        self._batcher.close()
+        self._pool.shutdown()
+
+
+def _json(values: Any) -> bytes:
+    return json.dumps(values, ensure_ascii=False, allow_nan=False).encode()
+
+
+def make_app(
+    translator: Translator,
+    config: DocumentGenerationConfig | None = None,
+    windows: WindowConfig | None = None,
+    limits: ServerLimits | None = None,
+) -> FastAPI:
+    """Return an ASGI application that translates.
+
+    Args:
+        translator: has the model, which no one else may use at the same time.
+        config: settings of the search.
+        windows: how documents are divided by default; as the model was trained.
+        limits: how much it takes on.
+
+    Raises:
+        ReluNmtError: the settings do not fit the model.
+    """
+    config, limits = config or DocumentGenerationConfig(), limits or ServerLimits()
+    windows = windows or WindowConfig(translator.max_doc_tokens, repair=True)
+    metrics = Metrics()
+    batcher = Batcher(
+        lambda sources: translator.translate_sentences(sources, config),
+        config.max_tokens or BATCH_TOKENS,
+        limits.batch_wait,
+        metrics.count_batch,
+    )
+    desk = _Desk(batcher, limits, metrics)
+    # Large answers leave an eighth of the places to other requests.
+    max_large = max(1, limits.max_waiting - max(1, limits.max_waiting // 8))
+    service = TranslationService(translator, config, windows, limits.max_tokens, max_large, batcher)
+    try:  # settings that do not fit are told now, and not to the first who asks
+        service.translate(["."], None, Ticket())
+    except BaseException:
+        desk.close()
+        raise
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        await asyncio.to_thread(desk.close)
+
+    app = FastAPI(
+        title="relu_nmt",
+        description="Translation of documents, and what the model attends to.",
+        version=relu_nmt.__version__,
+        docs_url=None,  # their pages would load scripts from elsewhere
+        redoc_url=None,
+        lifespan=lifespan,
+    )
+    _add_routes(app, desk, service, limits, metrics)
+    _add_errors(app)
+    app.add_middleware(CheckHeaders, names=limits.allowed_hosts)
+    app.add_middleware(LimitBody, max_bytes=limits.max_bytes, seconds=limits.seconds)
+    app.add_middleware(CountAnswers, metrics=metrics, paths=frozenset(PATHS))
+    return app
+
+
+def _add_routes(
+    app: FastAPI,
+    desk: _Desk,
+    service: TranslationService,
+    limits: ServerLimits,
+    metrics: Metrics,
+) -> None:
+    page, headers = _page()
+    own_limits = schema.Limits(
+        bytes=limits.max_bytes, tokens=limits.max_tokens, seconds=limits.seconds
+    )
+    description = schema.ModelDescription(**service.describe(), limits=own_limits)
+
+    @app.get("/", response_class=HTMLResponse, include_in_schema=False)
+    async def show_page() -> HTMLResponse:
+        return HTMLResponse(page, headers=headers)
+
+    @app.get("/model")
+    async def describe_model() -> schema.ModelDescription:
+        """What the model translates, and what it attends with."""
+        return description
+
+    @app.post("/translate", response_model=schema.TranslationAnswer, responses=PROBLEMS)
+    async def translate(asked: schema.TranslationRequest, request: Request) -> Response:
+        """Translate a document, a translation for each of its lines."""
+        return await desk.answer(
+            request,
+            lambda ticket: _json(
+                service.translate(
+                    asked.lines,
+                    asked.max_doc_tokens,
+                    ticket,
+                    Constraints(asked.prefixes, asked.forced, asked.ordered, asked.banned),
+                )
+            ),
+        )
+
+    @app.post("/attention", response_model=schema.AttentionAnswer, responses=PROBLEMS)
+    async def show_attention(asked: schema.AttentionRequest, request: Request) -> Response:
+        """Tell what each token attends to, in every layer and head of a slot."""
+        return await desk.answer(
+            request,
+            lambda ticket: service.attention(
+                asked.lines, asked.translation, asked.slot, asked.line, ticket
+            ),
+        )
+
+    @app.get("/health", response_model=schema.Health, responses={503: {"model": schema.Health}})
+    async def tell_health() -> JSONResponse:
+        """Tell whether the server takes requests."""
+        status = "ok" if desk.is_open else "stopping"
+        values = {"status": status, "waiting": desk.num_waiting}
+        return JSONResponse(values, 200 if desk.is_open else 503)
+
+    @app.get("/metrics", response_class=PlainTextResponse)
+    async def tell_metrics() -> Response:
+        """Counts and times, as Prometheus reads them."""
+        return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+
+def _page() -> tuple[str, dict[str, str]]:
+    """Return the page, and headers that let it run its own script and call this server only."""
+    text = PAGE.read_text("utf-8")
+    rules = ["default-src 'none'", "connect-src 'self'", "img-src data:", "base-uri 'none'"]
+    rules += ["form-action 'none'", "frame-ancestors 'none'"]
+    for kind in ("script", "style"):
+        [inner] = re.findall(f"<{kind}>(.*?)</{kind}>", text, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(inner.encode()).digest()).decode()
+        rules.append(f"{kind}-src 'sha256-{digest}'")
+    return text, {
+        "Content-Security-Policy": "; ".join(rules),
+        "Referrer-Policy": "no-referrer",
+        "X-Content-Type-Options": "nosniff",
+    }
+
+
+def _add_errors(app: FastAPI) -> None:
+    """Let every error be one line of JSON."""
+
+    def problem(status: int, text: str, headers: Any = None) -> JSONResponse:
+        return JSONResponse({"error": text}, status, headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def wrong_request(_: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        if first["type"] == "json_invalid":
+            return problem(422, f"the body is no JSON: {first['ctx']['error']}")
+        place = ".".join(str(part) for part in first["loc"] if part != "body")
+        if not place:
+            return problem(422, "expected an object")
+        return problem(422, f"{place}: {first['msg']}")
+
+    @app.exception_handler(StarletteHTTPException)
+    async def refused(_: Request, error: StarletteHTTPException) -> JSONResponse:
+        # FastAPI's word for JSON that cannot be read at all.
+        status = 422 if error.status_code == 400 else error.status_code
+        return problem(status, str(error.detail), error.headers)
+
+    @app.exception_handler(TooLarge)
+    async def too_large(_: Request, error: TooLarge) -> JSONResponse:
+        return problem(413, str(error))
+
+    @app.exception_handler(ReluNmtError)
+    async def cannot(_: Request, error: ReluNmtError) -> JSONResponse:
+        return problem(422, str(error))
+
+    @app.exception_handler(RequestGone)
+    async def gone(_: Request, __: RequestGone) -> JSONResponse:
+        return problem(504, "given up")
+
+    @app.exception_handler(Busy)
+    async def busy(_: Request, __: Busy) -> JSONResponse:
+        text = "many large answers are asked for; come back later, or ask for a line"
+        return problem(429, text, {"Retry-After": RETRY_SECONDS})
+
+    @app.exception_handler(Closed)
+    async def closed(_: Request, __: Closed) -> JSONResponse:
+        return problem(503, "the server is stopping", {"Retry-After": RETRY_SECONDS})
+
+    @app.exception_handler(OutOfMemoryError)
+    @app.exception_handler(MemoryError)
+    @app.exception_handler(torch.OutOfMemoryError)
+    async def no_memory(_: Request, __: Exception) -> JSONResponse:
+        return problem(503, "not enough memory for this text; send fewer lines at a time")
+
+    @app.exception_handler(Exception)
+    async def unexpected(_: Request, __: Exception) -> JSONResponse:
+        return problem(500, "an error of the server; its log tells more")

@@ -1,0 +1,123 @@
+"""Machine, versions, and what only PyTorch knows, which is looked at in a process of its own."""
+
+import json
+import platform
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import relu_nmt
+from relu_nmt.config.user_modules import import_user_module
+from relu_nmt.errors import ConfigError, ReluNmtError
+from relu_nmt.io.worker_pool import available_cores
+
+PACKAGES = ("torch", "numpy", "sacrebleu", "sentencepiece", "subword-nmt", "matplotlib")
+
+
+def probe(attentions: Sequence[str], user_modules: Sequence[str]) -> dict[str, Any]:
+    """Return what only PyTorch knows, without importing it here: the sweep stays small.
+
+    Args:
+        attentions: names, with or without options.
+        user_modules: files that register attentions.
+
+    Returns:
+        ``gpus``: their names; ``without_weights``: the attentions that have none to measure.
+
+    Raises:
+        ConfigError: PyTorch or an attention cannot be imported, or has no such options.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", "relu_nmt.applications.sweep.environment"],
+        input=json.dumps([list(attentions), list(user_modules)]),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise ConfigError(f"--attentions {lines[-1]}")
+    return json.loads(done.stdout)
+
+
+def _look(attentions: Sequence[str], user_modules: Sequence[str]) -> dict[str, Any]:
+    import torch
+
+    from relu_nmt.attention import attentions as registry
+    from relu_nmt.attention.spec import AttentionSpec
+    from relu_nmt.config import from_flat
+
+    for path in user_modules:
+        import_user_module(path)
+    without_weights = []
+    for name in attentions:
+        spec = AttentionSpec.parse(name)
+        kind = registry.get(spec.name)
+        try:
+            from_flat(kind.Config, spec.options)
+        except ConfigError as error:
+            raise ConfigError(f"{name}: {error}") from error
+        if not kind.capabilities.weights:
+            without_weights.append(name)
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return {"gpus": gpus, "without_weights": without_weights}
+
+
+def describe_environment(gpus: Sequence[str] = ()) -> dict[str, Any]:
+    """Return versions and machine as JSON values.
+
+    Args:
+        gpus: names of the GPUs.
+    """
+    return {
+        "relu_nmt": relu_nmt.__version__,
+        "revision": _revision(),
+        "python": platform.python_version(),
+        **{name: _version(name) for name in PACKAGES},
+        "system": f"{platform.system()} {platform.machine()}",
+        "cpu": _cpu_name(),
+        "cores": available_cores(),
+        "gpus": list(gpus),
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "absent"
+
+
+def _revision() -> str:
+    """Return the commit that runs, with ``+`` if files were changed; empty outside a repository."""
+    git = ["git", "-C", str(Path(relu_nmt.__file__).parent)]
+    try:
+        commit, changes = (
+            subprocess.run([*git, *words], capture_output=True, text=True, check=True).stdout
+            for words in (["rev-parse", "--short=12", "HEAD"], ["status", "--porcelain", "."])
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return f"{commit.strip()}{'+' if changes else ''}"
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8", errors="replace").splitlines()
+    except OSError:
+        return platform.processor()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor())
+
+
+if __name__ == "__main__":
+    wanted, modules = json.load(sys.stdin)
+    try:
+        print(json.dumps(_look(wanted, modules)))
+    except ReluNmtError as error:
+        sys.exit(str(error))
+    except ImportError as error:
+        sys.exit(f"{','.join(wanted)}: {error}")

@@ -1,0 +1,360 @@
+"""What a sweep is about, and its steps: which models, evaluated where, with which commands.
+
+A sweep with a model for each length and one with models that learn several lengths at once differ
+in the trainings only; everything behind them works on steps. Several sweeps may work on one folder,
+at once or one after the other, with other attentions, lengths or seeds; the report is about all of
+them.
+"""
+
+import dataclasses
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from relu_nmt.applications.sweep.published import Published
+from relu_nmt.applications.sweep.settings import SweepSettings
+from relu_nmt.applications.sweep.steps import (
+    CONTRASTS,
+    FAILED,
+    Command,
+    Step,
+    StepState,
+    SweepModel,
+    differences,
+)
+from relu_nmt.attention.spec import ATTENTION_PRESETS, AttentionSpec
+from relu_nmt.config import from_dict
+from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.io.safe_write import write_text
+
+SWEEP_FILE, MODELS = "sweep.json", "models"
+OUTPUT_SEPARATOR = "tag"
+TOOLS, TORCHRUN = "relu_nmt.cli.", "torch.distributed.run"
+# A typed flag comes later on the command line and wins.
+TRAIN_DEFAULTS = ("--log-interval", "50")
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """All steps of a sweep.
+
+    Args:
+        settings: what is varied, and what stays.
+        without_weights: attentions of which there are no statistics.
+
+    Example:
+        >>> varied = {"lengths": (128, 512), "attentions": ("softmax",), "seeds": (1, 2)}
+        >>> plan = SweepPlan(SweepSettings.of(data="data-bin", budget="9u", **varied))
+        >>> [str(model) for model in plan.models()][:2]
+        ['softmax length 128 seed 1', 'softmax length 512 seed 1']
+        >>> len(plan.steps())
+        8
+    """
+
+    settings: SweepSettings
+    without_weights: frozenset[str] = frozenset()
+
+    @property
+    def shared_flags(self) -> tuple[str, ...]:
+        """What all models of a report have in common, as words of a command."""
+        config = self.settings.sweep
+        start = () if config.start_from is None else ("--start-from", str(Path(config.start_from)))
+        return (
+            *config.time.flags,
+            *start,
+            *("--generate-flags", shlex.join(config.generate_flags)),
+            *self._tokenizer_flags,
+            *(("--memory-stats",) if config.memory_stats else ()),
+            *config.train_flags,
+        )
+
+    @property
+    def _tokenizer_flags(self) -> tuple[str, ...]:
+        """The flag of the commands that compute BLEU; none if the language chooses."""
+        name = self.settings.sweep.sacrebleu_tokenizer
+        return () if name is None else ("--sacrebleu-tokenizer", name)
+
+    def models(self) -> list[SweepModel]:
+        """Return the models: all of a seed before those of the next one."""
+        config = self.settings.sweep
+        learnt = [config.doc_mixture] if config.doc_mixture else [(n,) for n in config.lengths]
+        return [
+            SweepModel(attention, seed, lengths, bool(config.doc_mixture))
+            for seed in config.seeds
+            for lengths in learnt
+            for attention in config.systems
+        ]
+
+    def evaluated_lengths(self, model: SweepModel) -> tuple[int, ...]:
+        """Return the document lengths that a model is evaluated at, in tokens."""
+        return self.settings.sweep.lengths if model.is_mixture else model.lengths
+
+    def steps(self) -> list[Step]:
+        """Return all steps, each model's training before its evaluations."""
+        return [step for model in self.models() for step in self.steps_of(model)]
+
+    def steps_of(self, model: SweepModel) -> list[Step]:
+        """Return the steps of a model."""
+        folder = model_folder(self.settings.sweep.save_dir, model)
+        steps = [Step(model, None, folder, self._train_commands(model, folder))]
+        for length in self.evaluated_lengths(model):
+            command = self._generate_command(Step(model, length, folder))
+            steps.append(Step(model, length, folder, (command,)))
+        if self.settings.sweep.contrastive:
+            steps.append(Step(model, CONTRASTS, folder, (self._score_command(folder),)))
+        return steps
+
+    def _train_commands(self, model: SweepModel, folder: Path) -> tuple[Command, ...]:
+        config, checkpoints = self.settings.sweep, str(folder / "checkpoints")
+        start = []
+        if config.start_from is not None:
+            sentences = SweepModel(model.attention, model.seed, (1,))
+            start = ["--finetune-from-model"]
+            start += [self._checkpoint(model_folder(config.start_from, sentences))]
+        train = tool(
+            "train",
+            self.settings.data,
+            *self._user_flags(),
+            *TRAIN_DEFAULTS,
+            *(self._tokenizer_flags if "--eval-bleu" in config.train_flags else ()),
+            *(() if config.averaged else ("--no-epoch-checkpoints",)),
+            *config.train_flags,
+            *(config.variant_flags.get(model.attention) or attention_flags(model.attention)),
+            "--doc-mixture" if model.is_mixture else "--max-doc-tokens",
+            model.trained_on,
+            *config.time.flags,
+            *start,
+            *("--seed", str(model.seed), "--save-dir", checkpoints),
+        )
+        train = launched(train, self.settings.running.training_processes)
+        if config.averaged is None:
+            return (train,)
+        average = tool(
+            "average",
+            *("--inputs", checkpoints, "--num-update-checkpoints", str(config.averaged)),
+            *("--output", self._checkpoint(folder)),
+        )
+        return (train, average)
+
+    def _generate_command(self, step: Step) -> Command:
+        config = self.settings.sweep
+        measured = step.model.attention not in self.without_weights
+        return tool(
+            "generate",
+            self.settings.data,
+            *self._user_flags(),
+            *("--path", self._checkpoint(step.folder), "--gen-subset", config.gen_subset),
+            *("--max-doc-tokens", str(step.length), "--quiet", "--no-progress-bar"),
+            *self._tokenizer_flags,
+            *config.generate_flags,
+            # With <d> lines an empty document is still a document.
+            *("--output", str(step.path(".txt")), "--output-separator", OUTPUT_SEPARATOR),
+            *("--results", str(step.path(".results.json"))),
+            *(["--attention-stats", str(step.path(".attention.json"))] if measured else []),
+            *(["--memory-stats", str(step.path(".memory.json"))] if config.memory_stats else []),
+        )
+
+    def _score_command(self, folder: Path) -> Command:
+        return tool(
+            "score",
+            *self._user_flags(),
+            *("--contrastive", str(self.settings.sweep.contrastive)),
+            *("--path", self._checkpoint(folder)),
+            *("--results", str(folder / "contrasts.results.json")),
+        )
+
+    def _checkpoint(self, folder: Path) -> str:
+        """Return the checkpoint of a model to evaluate."""
+        config = self.settings.sweep
+        name = "average" if config.averaged else f"checkpoint_{config.checkpoint}"
+        return str(folder / "checkpoints" / f"{name}.safetensors")
+
+    def _user_flags(self) -> list[str]:
+        return [word for path in self.settings.user_modules for word in ("--user-module", path)]
+
+
+def model_folder(save_dir: str | Path, model: SweepModel) -> Path:
+    """Return the folder of a model."""
+    return Path(save_dir) / MODELS / model.name
+
+
+def tool(name: str, *arguments: str) -> Command:
+    """Return the command that runs one of the toolkit's own, in this Python."""
+    return (sys.executable, "-m", f"{TOOLS}{name}", *arguments)
+
+
+def launched(command: Command, processes: int) -> Command:
+    """Return the command that runs another in so many processes together, by torchrun."""
+    if processes == 1:
+        return command
+    launcher = ("-m", TORCHRUN, "--standalone", "--nproc-per-node", str(processes))
+    return (command[0], *launcher, *command[1:])
+
+
+def shown_command(command: Sequence[str]) -> list[str]:
+    """Return a command as a user types it: ``relu-nmt-train ...``."""
+    if list(command[1:3]) == ["-m", TORCHRUN]:
+        return ["torchrun", *command[3:]]
+    if len(command) > 2 and command[1] == "-m" and command[2].startswith(TOOLS):
+        name = command[2].removeprefix(TOOLS).replace("_", "-")
+        return [f"relu-nmt-{name}", *command[3:]]
+    return list(command)
+
+
+def arguments_of(command: Sequence[str]) -> list[str]:
+    """Return the words behind the name of one of the toolkit's commands."""
+    own = next(place for place, word in enumerate(command) if word.startswith(TOOLS))
+    return list(command[own + 1 :])
+
+
+def attention_flags(attention: str) -> tuple[str, ...]:
+    """Return the flags for an attention, whatever ``--arch`` says: its preset, and its options.
+
+    Example:
+        >>> attention_flags("reluformer")
+        ('--attention-preset', 'reluformer')
+        >>> attention_flags("softmax")
+        ('--attention-preset', 'none', '--attention', 'softmax')
+    """
+    name = AttentionSpec.parse(attention).name
+    preset = name if name in ATTENTION_PRESETS else "none"
+    typed = () if attention == preset else ("--attention", attention)
+    return ("--attention-preset", preset, *typed)
+
+
+@dataclass(frozen=True)
+class SweepDescription:
+    """What a folder's sweep is about.
+
+    Args:
+        settings: of the last run.
+        environment: machine and versions of the last run.
+        attentions: and variants of all runs, in the order of the report; the first is the
+            baseline.
+        published: figures to show beside the measured ones, if there are any.
+        task: languages, dictionaries and text of the data, in words; empty in folders of earlier
+            versions.
+    """
+
+    settings: SweepSettings
+    environment: dict[str, Any]
+    attentions: tuple[str, ...] = ()
+    published: Published | None = None
+    task: dict[str, str] = dataclasses.field(default_factory=dict)
+
+
+def read_description(folder: Path) -> SweepDescription | None:
+    """Return what the folder's sweep is about; None if there is none.
+
+    Raises:
+        DataError: the file is damaged.
+    """
+    path = folder / SWEEP_FILE
+    try:
+        found = json.loads(path.read_text("utf-8"))
+        values = found["settings"]
+        typed: dict[str, Any] = {
+            name: tuple(values.pop(name)) for name in ("user_modules", "command")
+        }
+        settings = dataclasses.replace(from_dict(SweepSettings, values), **typed)
+        published = Published.of(found.get("published"))
+        names = tuple(found["attentions"])
+        task = found.get("task") or {}
+        return SweepDescription(settings, found["environment"], names, published, task)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, KeyError, ConfigError) as error:
+        raise DataError(f"{path}: cannot read it ({error}); delete it and start again") from error
+
+
+def write_description(folder: Path, description: SweepDescription) -> SweepDescription:
+    """Write what the sweep is about.
+
+    Attentions of earlier sweeps in the folder stay known, and the first of all the baseline; so do
+    published figures, until there are others.
+
+    Returns:
+        What was written.
+
+    Raises:
+        ConfigError: the folder's results are of other data, another split or other settings, so
+            that their mean would mean nothing.
+        DataError: it cannot be written.
+    """
+    earlier = read_description(folder)
+    known = () if earlier is None else earlier.attentions
+    if earlier is not None:
+        _check_same_setting(folder, earlier.settings, description.settings)
+    attentions = tuple(dict.fromkeys([*known, *description.settings.sweep.systems]))
+    published = description.published or (earlier.published if earlier else None)
+    description = dataclasses.replace(description, attentions=attentions, published=published)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(dataclasses.asdict(description), indent=1, ensure_ascii=False)
+        write_text(folder / SWEEP_FILE, text + "\n")
+    except OSError as error:
+        raise DataError(f"--save-dir {folder}: cannot be written: {error.strerror}") from error
+    return description
+
+
+def _check_same_setting(folder: Path, old: SweepSettings, new: SweepSettings) -> None:
+    """See that one report is of one setting."""
+    for flag, was, now in (
+        ("data", old.data, new.data),
+        ("gen-subset", old.sweep.gen_subset, new.sweep.gen_subset),
+        ("checkpoint", old.sweep.checkpoint, new.sweep.checkpoint),
+    ):
+        if was != now:
+            raise ConfigError(
+                f"--save-dir {folder}: its results have {flag} {was}, not {now}; choose another "
+                "--save-dir"
+            )
+    flags = [SweepPlan(settings).shared_flags for settings in (old, new)]
+    if flags[0] != flags[1] and has_results(folder):
+        was, now = differences(*flags)
+        raise ConfigError(
+            f"--save-dir {folder}: its models were made with '{was}' where there is '{now}' now, "
+            "and one report is of one setting; choose another --save-dir"
+        )
+
+
+def has_results(folder: Path) -> bool:
+    """Return whether a sweep's folder has models; a mistake that left none may be mended."""
+    return any(state.status != FAILED for state, _ in _trainings_in(folder))
+
+
+def _trainings_in(folder: Path) -> list[tuple[StepState, Path]]:
+    """Return the state of each model's training, with the model's folder."""
+    paths = sorted((folder / MODELS).glob("*/train.json"))
+    return [(state, path.parent) for path in paths if (state := StepState.read(path)) is not None]
+
+
+def models_in(
+    folder: Path, settings: SweepSettings | None = None
+) -> dict[SweepModel, tuple[int, ...]]:
+    """Return all models of a sweep's folder, with the lengths of their evaluations.
+
+    Args:
+        folder: of the sweep.
+        settings: of the last run: its models belong to the folder even if they are not there yet;
+            others are evaluated at the lengths at which that has begun, or that they learnt.
+
+    Raises:
+        DataError: a file is damaged.
+    """
+    found = {}
+    if settings is not None:
+        plan = SweepPlan(settings)
+        found = {model: plan.evaluated_lengths(model) for model in plan.models()}
+    for state, own_folder in _trainings_in(folder):
+        model = state.model
+        # Those of evaluate-128.results.json are none.
+        names = (path.stem.removeprefix("evaluate-") for path in own_folder.glob("evaluate-*.json"))
+        begun = {int(name) for name in names if name.isdigit()}
+        known = found.get(model, () if model.is_mixture else model.lengths)
+        found[model] = tuple(sorted({*known, *begun}))
+    return found

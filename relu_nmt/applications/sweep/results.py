@@ -1,0 +1,288 @@
+"""All numbers of a sweep as records, the only source of reports.
+
+There is one for each model and length, and one for their means over seeds, with confidence
+intervals and gains against the first attention.
+"""
+
+import itertools
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from relu_nmt.applications.sweep.course import Course, read_course, summary
+from relu_nmt.applications.sweep.plan import model_folder, shown_command
+from relu_nmt.applications.sweep.steps import (
+    CONTRASTS,
+    DONE,
+    FAILED,
+    STARTED,
+    Step,
+    StepState,
+    SweepModel,
+)
+from relu_nmt.data.groups import LENGTHS_FILE
+from relu_nmt.errors import DataError, ReluNmtError
+from relu_nmt.evaluation.buckets import DEFAULT_EDGES, length_buckets
+from relu_nmt.evaluation.significance import SegmentStatistics
+from relu_nmt.training.results import TrainingResult
+
+PENDING, NOT_CONVERGED = "pending", "not converged"
+LOWEST_CONVERGED_BLEU = 1.0
+"""A model below it at every length counts as one that does not converge."""
+SCORES = ("d_bleu", "s_bleu", "group_bleu", "chrf")
+# Columns, and what ``--results`` calls them.
+RESULTS = {name: name for name in ("mismatch_rate", "groups", "sentences", "tokens", "at_limit")}
+RESULTS |= {
+    f"decode_{name}": name
+    for name in ("tokens_per_second", "seconds", "memory_bytes", "gpu_memory_bytes")
+}
+SLOTS = ("encoder", "decoder", "cross")
+ALL_SLOTS = "attention"
+"""Before the names of columns that are means over all attention modules."""
+STATISTICS = {
+    "entropy": "entropy",
+    "exp_entropy": "exp_entropy",
+    "max_entropy": "mean_log_n",
+    "zero_fraction": "zero_fraction",
+    "null_fraction": "null_fraction",
+    "row_sum": "sum",
+    **{name: name for name in ("query_norm", "key_norm", "output_square")},
+}
+CONTRAST_COLUMNS = ("accuracy_context", "accuracy_alone", "chance", "contrasts")
+MEMORY_STATISTICS = ("variance_ratio", "anisotropy", "null_fraction")
+LENGTH_FIELDS = (
+    *("groups", "sentences", "over_long_sentences", "mean_tokens", "longest_tokens"),
+    "mean_sentences",
+)
+Record = dict[str, Any]
+
+
+class System(NamedTuple):
+    """What has a row in the tables: an attention, and how the models learn lengths.
+
+    ``mixture`` holds the lengths of the ``--doc-mixture``; none for a model per length.
+    """
+
+    attention: str
+    mixture: tuple[int, ...] = ()
+
+
+@dataclass
+class Cell:
+    """A model at a document length.
+
+    Args:
+        model: the model.
+        length: of the evaluation, in tokens.
+        record: its numbers and texts by column, without those that are unknown.
+        course: of the training, see :func:`relu_nmt.applications.sweep.course.read_course`.
+        statistics: of the documents, for d-BLEU; None if not evaluated.
+    """
+
+    model: SweepModel
+    length: int
+    record: Record = field(default_factory=dict)
+    course: Course = field(default_factory=dict)
+    statistics: SegmentStatistics | None = None
+
+    @property
+    def status(self) -> str:
+        """done, pending, started, failed, diverged, or not converged."""
+        return self.record["status"]
+
+    @property
+    def system(self) -> System:
+        """What it belongs to, with other lengths and seeds."""
+        return System(self.model.attention, self.model.lengths if self.model.is_mixture else ())
+
+
+def read_cells(folder: Path, models: Mapping[SweepModel, Sequence[int]]) -> list[Cell]:
+    """Return a cell for each model and length of its evaluation, done or not.
+
+    Args:
+        folder: of the sweep, with what its steps have left.
+        models: with their lengths in tokens.
+    """
+    cells = []
+    for model, lengths in models.items():
+        home = model_folder(folder, model)
+        train = Step(model, None, home)
+        state, course = train.state, read_course(train)
+        shared = {
+            "attention": model.attention,
+            "trained_on": model.trained_on,
+            "mixture": int(model.is_mixture),
+            "seed": model.seed,
+            **_training_record(train, state),
+            **_contrast_record(Step(model, CONTRASTS, home)),
+            **summary(course),
+        }
+        own = [_evaluated(Step(model, length, home), length, state, shared) for length in lengths]
+        for cell in own:
+            cell.course = course
+        # A model that translates at one length has learnt, however weak it is at another.
+        scored = [cell for cell in own if cell.status == DONE]
+        if scored and all(cell.record["d_bleu"] < LOWEST_CONVERGED_BLEU for cell in scored):
+            for cell in scored:
+                cell.record["status"] = NOT_CONVERGED
+                cell.record["note"] = f"d-BLEU below {LOWEST_CONVERGED_BLEU:g}"
+        cells += own
+    return cells
+
+
+def _evaluated(step: Step, length: int, train: StepState | None, shared: Record) -> Cell:
+    """Return the cell of an evaluation."""
+    state = step.state
+    cell = Cell(step.model, length, {**shared, "length": length})
+    status, note = PENDING, ""
+    if train is not None and train.status != DONE:
+        status, note = train.status, train.note
+    elif train is not None:
+        status, note = (STARTED, "") if state is None else (state.status, state.note)
+    if state is not None:
+        cell.record["evaluate_command"] = _shown(state)
+    if status == DONE:
+        try:
+            _add_scores(cell, step)
+        except (ReluNmtError, OSError, ValueError, KeyError, TypeError) as error:
+            status, note = FAILED, f"the results cannot be read: {error}"
+    cell.record |= {"status": status, "note": note}
+    return cell
+
+
+def _add_scores(cell: Cell, step: Step) -> None:
+    record = cell.record
+    results = json.loads(step.path(".results.json").read_text("utf-8"))
+    if not results["d_bleu"]:
+        raise ValueError("no d-BLEU; are there references?")
+    for name in SCORES:
+        if results.get(name):
+            record[name] = float(results[name]["score"])
+            record[f"{name}_signature"] = results[name]["signature"]
+    for column, name in RESULTS.items():
+        if results.get(name) is not None:
+            record[column] = results[name]
+    _add_lengths(record, "test", results.get("lengths"))
+    _add_weights(record, step.path(".attention.json"))
+    _add_memories(record, step.path(".memory.json"))
+    found = cell.statistics = SegmentStatistics.from_json(results["document_statistics"])
+    record["documents"] = len(found.counts)
+    # By the length of the reference document, the second of BLEU's counts.
+    buckets = length_buckets(found.counts[:, 1].tolist(), DEFAULT_EDGES)
+    for bucket, members in buckets.items():
+        record[f"d_bleu[{bucket}]"] = found.score(members)
+        record[f"documents[{bucket}]"] = len(members)
+    # Of results made before there were positions, nothing.
+    for title, positions in (results.get("s_bleu_by_position") or {}).items():
+        for bucket, values in positions.items():
+            record[f"sentences[{title} {bucket}]"] = values["sentences"]
+            if values["score"] is not None:
+                record[f"s_bleu[{title} {bucket}]"] = values["score"]
+
+
+def _add_weights(record: Record, path: Path) -> None:
+    """Add the statistics of the attentions; there are none of mechanisms without weights."""
+    if not path.exists():
+        return
+    found = json.loads(path.read_text("utf-8"))
+    places = {**found["slots"], ALL_SLOTS: found.get("overall", {})}
+    for (place, values), (column, name) in itertools.product(places.items(), STATISTICS.items()):
+        if name in values:
+            record[f"{place}_{column}"] = values[name]
+
+
+def _add_memories(record: Record, path: Path) -> None:
+    """Add the statistics of the feed-forward networks, if they were measured."""
+    if not path.exists():
+        return
+    found = json.loads(path.read_text("utf-8"))
+    record["feed_forward"] = found["feed_forward"]
+    sizes = {module["size"] for module in found["modules"].values()}
+    if len(sizes) == 1:
+        record["memory_size"] = sizes.pop()
+    for name in MEMORY_STATISTICS:
+        if found["overall"].get(name) is not None:
+            record[f"memory_{name}"] = found["overall"][name]
+    for percent, value in found["overall"].get("top_sums", {}).items():
+        record[f"memory_top_sum[{percent}]"] = value
+
+
+def _training_record(step: Step, state: StepState | None) -> Record:
+    """Return what is known of a training; little of one that has hardly begun."""
+    if state is None:
+        return {}
+    machine = state.environment
+    gpus, visible = machine.get("gpus"), machine.get("CUDA_VISIBLE_DEVICES") or "first"
+    versions = " ".join(str(machine.get(name, "")) for name in ("relu_nmt", "revision"))
+    record = {
+        **_results_of(step.checkpoints),
+        "train_memory_bytes": state.peak_memory or None,
+        "started": state.started,
+        "train_command": _shown(state),
+        "device": f"{gpus[0]} ({visible})" if gpus else machine.get("cpu"),
+        "threads": machine.get("OMP_NUM_THREADS"),
+        "relu_nmt": versions.strip(),
+        "torch": machine.get("torch"),
+        "python": machine.get("python"),
+    }
+    record = {name: value for name, value in record.items() if value is not None}
+    try:
+        lengths = json.loads((step.checkpoints / LENGTHS_FILE).read_text("utf-8"))
+        for part in lengths["splits"].get("train", []):
+            prefix = f"train[{part['max_doc_tokens']}]" if step.model.is_mixture else "train"
+            _add_lengths(record, prefix, part)
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    return record
+
+
+def _contrast_record(step: Step) -> Record:
+    """Return accuracies in percent by category, given the sentences before and without them."""
+    state, record = step.state, Record()
+    if state is None or state.status != DONE:
+        return record
+    for one in json.loads(step.path(".results.json").read_text("utf-8")):
+        if one.get("name") == "accuracy":
+            with_context, alone, chance, counted = (
+                f"{column}[{one['category']}]" for column in CONTRAST_COLUMNS
+            )
+            record[alone if one["context"] == "0" else with_context] = one["score"]
+            record |= {chance: one["chance"], counted: one["contrasts"]}
+    return record
+
+
+def _results_of(checkpoints: Path) -> Record:
+    try:
+        results = TrainingResult.load(checkpoints)
+    except DataError:
+        return {}
+    intervals = results.train or results.epochs
+    validations = next(iter(results.valid.values()), [])
+    return {
+        "updates": results.num_updates,
+        "train_loss": intervals[-1].get("loss") if intervals else None,
+        "valid_nll": validations[-1].get("nll_loss") if validations else None,
+        "valid_accuracy": validations[-1].get("accuracy") if validations else None,
+        "train_tokens_per_second": results.tokens_per_second,
+        "train_updates_per_second": results.updates_per_second,
+        "train_seconds": results.seconds,
+        "train_gpu_memory_bytes": results.memory.get("gpu_bytes"),
+    }
+
+
+def _shown(state: StepState) -> str:
+    return " && ".join(shlex.join(shown_command(command)) for command in state.commands)
+
+
+def _add_lengths(record: Record, prefix: str, lengths: Mapping[str, Any] | None) -> None:
+    """Add the realised lengths of a split, as ``describe_lengths`` gives them."""
+    if not lengths:
+        return
+    for name in LENGTH_FIELDS:
+        if name in lengths:
+            record[f"{prefix}_{name}"] = lengths[name]
+    for quantile, value in lengths.get("quantiles_tokens", {}).items():
+        record[f"{prefix}_{quantile}_quantile_tokens"] = value

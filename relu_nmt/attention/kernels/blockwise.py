@@ -1,0 +1,349 @@
+"""Pointwise attention by blocks of queries: memory linear in the length, in both directions.
+
+The matrix of weights exists for one block of queries at a time and is computed again in the
+backward pass. Nothing couples the keys of a row but sums, so there is no running maximum and no
+rescaling as in softmax's flash attention.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from relu_nmt.attention.dropout import dropout_factors
+from relu_nmt.attention.kernels.blocks import (
+    Block,
+    Part,
+    Workspace,
+    blocks,
+    live_keys,
+    parts,
+)
+from relu_nmt.attention.kernels.reference import (
+    PointwiseProblem,
+    PointwiseResult,
+    RowSums,
+    in_one_dtype,
+    refuse_second_derivatives,
+)
+
+KEPT_BYTES = 1 << 24
+"""Scores up to this size are kept for the backward pass on a CPU, which makes the others again: a
+seventh of all products."""
+NO_INPUT = torch.empty(0)
+
+
+def pointwise(problem: PointwiseProblem) -> PointwiseResult:
+    """Return the outputs of pointwise attention and the row sums, if asked for.
+
+    Reference: the products of FlashAttention (Dao et al. 2022, algorithms 1 and 4) without its
+    softmax; ReLUFormer Eq. 5 for the weights and Eq. 7 for the sums.
+    """
+    # The seed comes from the global generator, so that torch.manual_seed repeats everything.
+    seed = int(torch.randint(1 << 62, ())) if problem.dropout > 0 else 0
+    table = None if problem.bias is None else problem.bias.table
+    inputs = in_one_dtype(problem)
+    # Autograd keeps the inputs; those of the problem would outlive the backward pass.
+    plan = replace(problem, q=NO_INPUT, k=NO_INPUT, v=NO_INPUT)
+    values, *sums = _Blockwise.apply(*inputs, table, plan, seed)
+    return PointwiseResult(
+        values.to(problem.v.dtype), RowSums(*sums) if problem.need.rows else None
+    )
+
+
+def supports(problem: PointwiseProblem) -> bool:
+    """Return whether it can solve a problem: it has no weights to return and knows no trees.
+
+    The queries of trees of hypotheses are few, so that blocks would gain nothing.
+    """
+    return not problem.need.weights and problem.visibility.ancestry is None
+
+
+class _Blockwise(torch.autograd.Function):
+    """q, k, v and table of the bias -> values, total, weighted_logs, nonzero, largest."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        table: Tensor | None,
+        plan: PointwiseProblem,
+        seed: int,
+    ) -> tuple[Tensor | None, ...]:
+        exact = torch.promote_types(q.dtype, torch.float32)
+        values = _heads_inside(v, q.size(2))
+        rows, telemetry = plan.need.rows, plan.need.telemetry
+        wanted = (rows, rows and plan.map.non_negative, telemetry, telemetry)
+        sums = [q.new_zeros(q.shape[:3], dtype=exact) if want else None for want in wanted]
+        ctx.blocks, ctx.parts, ctx.plan = [], parts(plan.visibility, q, k), plan
+        ctx.save_for_backward(q, k, v)
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(*(x for x in sums[2:] if x is not None))
+        q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
+        row_scale = _row_scale(plan, q)
+        keeps = q.device.type == "cpu" and any(ctx.needs_input_grad)
+        room = KEPT_BYTES if keeps else 0
+        workspace = Workspace()
+        with torch.autocast(q.device.type, enabled=False):
+            for part in ctx.parts:
+                at = part.index
+                step = _Step(plan, part, q[at], k[at], v[at], row_scale[at], workspace, room)
+                for block in blocks(plan.visibility, part, seed):
+                    step.forward(block, values[at], [x if x is None else x[at] for x in sums])
+                    ctx.blocks.append(block)
+                room = step.room
+        return values, *sums
+
+    @staticmethod
+    def backward(
+        ctx: Any, grad_values: Tensor | None, *grad_sums: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        refuse_second_derivatives("blockwise")
+        q, k, v = (x.contiguous() for x in ctx.saved_tensors)
+        plan = ctx.plan
+        if grad_values is None:
+            grad_values = v.new_zeros(*q.shape[:3], v.size(3))
+        grads = [_heads_inside(x, x.size(2)) for x in (q, k, v)]
+        row_scale = _row_scale(plan, q)
+        grad_table = None
+        if ctx.needs_input_grad[3]:
+            grad_table = torch.zeros_like(plan.bias.table)
+        done = iter(ctx.blocks)
+        workspace = Workspace()
+        with torch.autocast(q.device.type, enabled=False):
+            for part in ctx.parts:
+                at = part.index
+                step = _Step(plan, part, q[at], k[at], v[at], row_scale[at], workspace)
+                step.begin_backward(
+                    grad_values[at], [x if x is None else x[at][..., None] for x in grad_sums[:2]]
+                )
+                for _ in range(-(-q.size(2) // part.block_rows)):
+                    step.backward(next(done), grads[0][at], grad_table)
+                for grad, total in zip(grads[1:], (step.grad_keys, step.grad_values), strict=True):
+                    if total is not None:
+                        grad[at][..., : part.num_keys, :] = total
+        return *grads, grad_table, None, None
+
+
+def _heads_inside(like: Tensor, length: int) -> Tensor:
+    """Return zeros [B, H, length, width] that lie as [B, length, H, width].
+
+    So the heads are joined afterwards without a copy.
+    """
+    batch, heads, _, width = like.shape
+    return like.new_zeros(batch, length, heads, width).transpose(1, 2)
+
+
+def _row_scale(plan: PointwiseProblem, q: Tensor) -> Tensor:
+    """Return c as [B, H, Nq, 1]."""
+    return plan.row_scale.expand(q.shape[:3])[..., None]
+
+
+class _Step:
+    """Computes the blocks of one part."""
+
+    def __init__(
+        self,
+        plan: PointwiseProblem,
+        part: Part,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        row_scale: Tensor,
+        workspace: Workspace,
+        room: int = 0,
+    ) -> None:
+        self.plan, self.part, self.workspace, self.room = plan, part, workspace, room
+        self.q, self.k, self.v, self.row_scale = q, k, v, row_scale
+        self.exact = torch.promote_types(q.dtype, torch.float32)
+        # Unscaled sums over many keys would overflow in float16; else the scale is cheaper on
+        # the outputs.
+        self.scale_first = v.dtype == torch.float16
+        self.bias = plan.bias
+        if plan.bias is not None and part.sample is not None:
+            self.bias = plan.bias.part(part.sample, part.heads)
+        self.skips = plan.map.rectifies and q.device.type == "cpu"
+
+    def forward(self, block: Block, values: Tensor, sums: list[Tensor | None]) -> None:
+        """Write the rows of ``block`` in outputs and sums, which are 0; find its live keys."""
+        if block.num_keys == 0:
+            return
+        z = self._scores(block)
+        if z.nbytes <= self.room:
+            block.kept = z
+            self.room -= z.nbytes
+            self.workspace.give_away("z")
+        else:
+            self.room = 0  # else a smaller block would keep the memory of a larger one
+            if self.skips:
+                block.live = live_keys(z)
+            if block.live is not None:
+                z = z.index_select(-1, block.live)
+            if z.size(-1) == 0:
+                return
+        w = self._weights(z, block)
+        for target, value in zip(sums, self._sums(w, sums), strict=True):
+            if target is not None and value is not None:
+                target[..., block.rows] = value
+        factors = self._dropout_factors(w, block)
+        if factors is not None:
+            w = w * factors
+        row_scale = self.row_scale[..., block.rows, :]
+        if self.scale_first:
+            w = w * row_scale
+        product = self.workspace.product("out", w.to(self.v.dtype), self._picked(self.v, block))
+        values[..., block.rows, :] = product if self.scale_first else product.mul_(row_scale)
+
+    def begin_backward(self, grad: Tensor, grad_sums: list[Tensor | None]) -> None:
+        """Take the gradients of outputs [..., Nq, dv] and of total and logs [..., Nq, 1]."""
+        self.grad = grad if self.scale_first else (grad * self.row_scale).to(grad.dtype)
+        self.grad = self.grad.contiguous()
+        self.grad_total, self.grad_logs = grad_sums
+        self.grad_keys: Tensor | None = None
+        self.grad_values: Tensor | None = None
+
+    def backward(self, block: Block, grad_queries: Tensor, grad_table: Tensor | None) -> None:
+        """Write the rows of ``block`` in the queries' gradient; add to the others.
+
+        Args:
+            block: the queries.
+            grad_queries: [..., Nq, d].
+            grad_table: [H, R], of the table of the bias, if it is to be had.
+        """
+        if block.num_keys == 0 or (block.live is not None and len(block.live) == 0):
+            return
+        rows, dtype = block.rows, self.v.dtype
+        k, v = self._picked(self.k, block), self._picked(self.v, block)
+        z = self._scores(block) if block.kept is None else block.kept
+        w = self._weights(z, block)
+        factors = self._dropout_factors(w, block)
+        dropped = w if factors is None else w * factors
+        if self.scale_first:
+            dropped = dropped * self.row_scale[..., rows, :]
+        grad = self.grad[..., rows, :]
+        dropped = dropped.to(dtype)
+        self.grad_values = self._added("dv", self.grad_values, dropped, grad, block)
+        dw = self.workspace.product("dw", grad, v.transpose(-1, -2))
+        if self.scale_first:
+            dw = dw.float() * self.row_scale[..., rows, :]
+        if factors is not None:
+            dw.mul_(factors)
+        # What this adds where w is 0 is finite, and the derivative of the map removes it.
+        if self.grad_total is not None:
+            dw.add_(self.grad_total[..., rows, :])
+        if self.grad_logs is not None:
+            dw.add_(self._logs(w).add_(1.0).mul_(self.grad_logs[..., rows, :]))
+        dz = self._times_derivative(dw, z, block)
+        if grad_table is not None and self.bias is not None:
+            bias = self.bias.block(rows, block.keys)
+            by_sample = dz.to(grad_table.dtype)[(None,) * (4 - dz.dim())]  # [B, H, rows, n]
+            bias.add_gradient(by_sample, grad_table[self.part.heads])
+        dz = dz.to(dtype)
+        grad_queries[..., rows, :] = self.workspace.product("dq", dz, k)
+        self.grad_keys = self._added("dk", self.grad_keys, dz, self.q[..., rows, :], block)
+
+    def _scores(self, block: Block) -> Tensor:
+        """Return z of the block's live keys; rectified and 0 where hidden, if the map rectifies."""
+        k = self._picked(self.k, block)
+        z = self.workspace.product("z", self.q[..., block.rows, :], k.transpose(-1, -2))
+        if self.bias is not None:
+            bias = self.bias.block(block.rows, block.keys).values()
+            z.add_(bias.view(bias.shape[-z.dim() :]))
+        if self.plan.map.rectifies:
+            self._hide(z.relu_(), block)
+        elif z.dtype == torch.float16:
+            z = z.float()
+        return z
+
+    def _weights(self, z: Tensor, block: Block) -> Tensor:
+        if self.plan.map.name == "relu":
+            return z
+        w = self.plan.map.value(z)
+        # After the map: softplus(0) and sigmoid(0) are not 0.
+        return w if self.plan.map.rectifies else self._hide(w, block)
+
+    def _times_derivative(self, dw: Tensor, z: Tensor, block: Block) -> Tensor:
+        """Return dw h'(z), 0 where hidden, perhaps in place of dw."""
+        if self.plan.map.name == "relu" and dw.dtype == z.dtype:
+            # dw where z > 0: one pass instead of a comparison and a product
+            return torch.ops.aten.threshold_backward.grad_input(dw, z, 0, grad_input=dw)
+        dz = dw.mul_(self.plan.map.derivative(z))
+        return dz if self.plan.map.rectifies else self._hide(dz, block)
+
+    def _hide(self, weights: Tensor, block: Block) -> Tensor:
+        """Set the entries of hidden keys to 0, in place."""
+        rows, offset = block.rows, self.plan.visibility.offset
+        if self.part.hidden is not None:
+            hidden = self.part.hidden[..., : block.num_keys]
+            if block.live is not None:
+                hidden = hidden.index_select(-1, block.live)
+            weights.masked_fill_(hidden, 0.0)
+        if offset is not None:
+            # Query i sees keys up to offset + i, so only the last columns have hidden entries.
+            first = max(0, offset + rows.start + 1)
+            if block.live is None:
+                weights[..., first:].tril_(offset + rows.start - first)
+            else:
+                last = torch.arange(rows.start, rows.stop, device=weights.device) + offset
+                weights.masked_fill_(block.live > last[:, None], 0.0)
+        return weights
+
+    def _sums(self, w: Tensor, wanted: list[Tensor | None]) -> list[Tensor | None]:
+        """Return total, weighted_logs, nonzero and largest of the rows, where wanted."""
+        total, logs, nonzero, largest = wanted
+        return [
+            None if total is None else w.sum(-1, dtype=self.exact),
+            None if logs is None else self._logs(w).mul_(w).sum(-1),
+            None if nonzero is None else (w != 0).sum(-1),
+            None if largest is None else w.abs().amax(-1),
+        ]
+
+    def _logs(self, w: Tensor) -> Tensor:
+        """Return log w, finite where w is 0."""
+        return w.to(self.exact).clamp_min(torch.finfo(self.exact).tiny).log_()
+
+    def _dropout_factors(self, w: Tensor, block: Block) -> Tensor | None:
+        if self.plan.dropout == 0:
+            return None
+        generator = torch.Generator(w.device).manual_seed(block.seed)
+        return dropout_factors(w, self.plan.dropout, generator)
+
+    def _picked(self, keys: Tensor, block: Block) -> Tensor:
+        """Return the rows [..., n, d] of keys or values that the block's queries see."""
+        if block.live is not None:
+            return keys.index_select(-2, block.live)
+        return keys[..., : block.num_keys, :]
+
+    def _added(
+        self, name: str, total: Tensor | None, weights: Tensor, x: Tensor, block: Block
+    ) -> Tensor:
+        """Return ``total``, [..., num_keys, d], with weights^T x added at the block's keys.
+
+        Args:
+            name: of the memory for the product.
+            total: the sum of the blocks before; ``None`` before the first.
+            weights: [..., rows, n].
+            x: [..., rows, d].
+            block: the block.
+        """
+        weights = weights.transpose(-1, -2)
+        is_whole = block.live is None and block.num_keys == self.part.num_keys
+        if total is None and is_whole:
+            product = self.workspace.product(name, weights, x)
+            is_last = block.rows.stop == self.q.size(-2)
+            return product if is_last else product.to(self.exact, copy=True)
+        if total is None:
+            shape = (*x.shape[:-2], self.part.num_keys, x.size(-1))
+            total = x.new_zeros(shape, dtype=self.exact)
+        if block.live is not None:
+            total.index_add_(-2, block.live, self.workspace.product(name, weights, x).to(total))
+            return total
+        seen = total[..., : block.num_keys, :]
+        if seen.dtype == x.dtype and x.dim() == 2:
+            seen.addmm_(weights, x)
+        else:
+            seen.add_(self.workspace.product(name, weights, x))
+        return total

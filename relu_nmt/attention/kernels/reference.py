@@ -1,0 +1,174 @@
+"""Pointwise attention by the definition, and the statistics of rows of any weights."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from relu_nmt.attention.base import NULL_SUM, AttentionProblem, Need, RowStatistics
+from relu_nmt.attention.bias import biased
+from relu_nmt.attention.dropout import dropout
+from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.pointwise_maps import PointwiseMap
+from relu_nmt.attention.regulariser import entropy
+from relu_nmt.errors import ConfigError
+
+
+@dataclass
+class RowSums:
+    """What one pass over the weights w of each row gives; sums, so that blocks of keys add up.
+
+    Args:
+        total: sum_j w_j, [B, H, Nq] float32, differentiable.
+        weighted_logs: sum_j w_j log w_j with 0 log 0 = 0, differentiable; ``None`` where weights
+            may be negative.
+        nonzero: number of weights other than 0; with telemetry.
+        largest: max_j |w_j|; with telemetry.
+    """
+
+    total: Tensor
+    weighted_logs: Tensor | None = None
+    nonzero: Tensor | None = None
+    largest: Tensor | None = None
+
+    @staticmethod
+    def joined(parts: "Sequence[RowSums]") -> "RowSums":
+        """Return the sums of all rows of parts that hold some rows each."""
+
+        def all_rows(name: str) -> Any:
+            found = [getattr(part, name) for part in parts]
+            return None if found[0] is None else torch.cat(found, 2)
+
+        return RowSums(*(all_rows(each.name) for each in fields(RowSums)))
+
+
+def row_sums(weights: Tensor, need: Need, non_negative: bool = True) -> RowSums:
+    """Return the sums over the last dimension of weights [B, H, Nq, Nk], 0 where masked."""
+    weights = weights.to(torch.promote_types(weights.dtype, torch.float32))
+    if not need.statistics:  # nobody differentiates them, so nothing is to be kept for that
+        weights = weights.detach()
+    sums = RowSums(weights.sum(-1))
+    if non_negative:
+        # The clamp is inside the logarithm: at an exact zero w log w has value 0 and a finite
+        # gradient, which the mechanism's own zero derivative then removes. log(0) would give NaN.
+        tiny = torch.finfo(weights.dtype).tiny
+        sums.weighted_logs = (weights * weights.clamp_min(tiny).log()).sum(-1)
+    if need.telemetry:
+        with torch.no_grad():
+            sums.nonzero = (weights != 0).sum(-1, dtype=torch.float32)
+            sums.largest = weights.abs().amax(-1)
+    return sums
+
+
+def row_statistics(
+    sums: RowSums, visibility: Visibility, row_scale: Tensor | float = 1.0
+) -> RowStatistics:
+    """Return the statistics of each row of the weights times ``row_scale``.
+
+    The entropy does not change when a row is scaled, so the scale enters the sum only.
+
+    Args:
+        sums: of the weights before scaling.
+        visibility: which keys each query may see.
+        row_scale: [B or 1, H or 1, Nq or 1], factor of each row.
+    """
+    total = sums.total * row_scale
+    statistics = RowStatistics(total, None)
+    if sums.weighted_logs is not None:
+        statistics.entropy = entropy(sums.total, sums.weighted_logs, total <= NULL_SUM)
+    if sums.nonzero is not None and sums.largest is not None:
+        with torch.no_grad():
+            statistics.zero_fraction = 1 - sums.nonzero / visibility.positive_counts
+            scale = row_scale.abs() if isinstance(row_scale, Tensor) else abs(row_scale)
+            statistics.largest = sums.largest * scale
+    return statistics
+
+
+@dataclass(slots=True)
+class PointwiseProblem(AttentionProblem):
+    """out_i = c_i sum_j h(z_ij) m_ij v_j and the row sums of h(z_ij) m_ij, z_ij = q_i k_j + b_ij.
+
+    The queries are already scaled by d^(-1/2), m is the visibility and b the bias. The c_i are
+    constants of the rows; what is learnt about the scale is multiplied afterwards.
+
+    Args:
+        map: h.
+        row_scale: c, [B or 1, 1, Nq or 1] float32, no gradient.
+        centered: z loses its row's mean over the visible keys, before the bias. Only a back end
+            that ``centers`` has to do so: for the others q and k are changed beforehand.
+        weigh: returns c(n) h(z) of z and n, for callers that ask for the weights.
+    """
+
+    map: PointwiseMap
+    row_scale: Tensor
+    centered: bool = False
+    weigh: Callable[[Tensor, Tensor], Tensor] | None = None
+
+
+@dataclass(slots=True)
+class PointwiseResult:
+    """The answer.
+
+    Args:
+        values: out, [B, H, Nq, dv], in the dtype of v.
+        sums: of the rows of h(z) m, without the scale c, if asked for.
+        weights: [B, H, Nq, Nk], c_i h(z_ij) m_ij in float32, if asked for.
+    """
+
+    values: Tensor
+    sums: RowSums | None = None
+    weights: Tensor | None = None
+
+
+def pointwise(problem: PointwiseProblem) -> PointwiseResult:
+    """Return the outputs of pointwise attention and what else is asked for."""
+    q, k, v, need = problem.q, problem.k, problem.v, problem.need
+    scores = biased(q @ k.transpose(-1, -2), problem.bias)  # [B, H, Nq, Nk]
+    weights = problem.map.value(scores)
+    if problem.visibility.hidden is not None:
+        # After the map: softplus(0) and sigmoid(0) are not 0.
+        weights = weights.masked_fill(problem.visibility.hidden, 0.0)
+    sums = row_sums(weights, need, problem.map.non_negative) if need.rows else None
+    scale = problem.row_scale[..., None]
+    if v.dtype == torch.float16:
+        # Unscaled sums over many keys would overflow.
+        values = dropout((weights * scale).to(v.dtype), problem.dropout) @ v
+    else:
+        # The scale is one factor a row, so it is cheaper on the output than on the weights.
+        values = (dropout(weights, problem.dropout).to(v.dtype) @ v * scale).to(v.dtype)
+    scaled = None
+    if need.weights:
+        assert problem.weigh is not None, "the attention gives it"
+        scaled = problem.weigh(scores, problem.visibility.positive_counts[..., None].to(scale))
+        if problem.visibility.hidden is not None:
+            scaled = scaled.masked_fill(problem.visibility.hidden, 0.0)
+    return PointwiseResult(values, sums, scaled)
+
+
+def refuse_second_derivatives(backend: str) -> None:
+    """Raise an error in a backward pass whose own gradients are wanted (``create_graph``).
+
+    ``once_differentiable`` would leave a second derivative out silently where the loss is linear
+    in the outputs.
+
+    Args:
+        backend: name of the back end that has none.
+
+    Raises:
+        ConfigError: gradients are being recorded.
+    """
+    if torch.is_grad_enabled():
+        raise ConfigError(
+            f"--attention-backend {backend} has no second derivatives; choose reference"
+        )
+
+
+def in_one_dtype(problem: PointwiseProblem) -> tuple[Tensor, Tensor, Tensor]:
+    """Return q, k and v in the dtype that the products of :func:`pointwise` have."""
+    q, k, v = problem.q, problem.k, problem.v
+    dtype = v.dtype
+    if torch.is_autocast_enabled(v.device.type) and dtype != torch.float64:
+        dtype = torch.get_autocast_dtype(v.device.type)
+    return q.to(dtype), k.to(dtype), v.to(dtype)

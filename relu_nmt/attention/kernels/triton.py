@@ -1,0 +1,358 @@
+"""Pointwise attention by Triton kernels on a GPU, forward and backward in memory O(n d).
+
+``TRITON_INTERPRET=1`` runs the kernels on the CPU, slowly, to test them.
+"""
+
+import contextlib
+import importlib.util
+import os
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from relu_nmt.attention.base import Need
+from relu_nmt.attention.bias import ScoreBias
+from relu_nmt.attention.kernels.reference import (
+    PointwiseProblem,
+    PointwiseResult,
+    RowSums,
+    in_one_dtype,
+    refuse_second_derivatives,
+)
+from relu_nmt.attention.kernels.triton_blocks import (
+    INTERPRETED,
+    LONG,
+    Blocks,
+    candidates,
+    choose,
+)
+from relu_nmt.attention.pointwise_maps import PointwiseMap
+
+MAX_WIDTH = 256
+"""The widest head whose blocks fit into the shared memory of a GPU."""
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_MIN_CAPABILITY = (8, 0)
+_MIN_PADDED = 16  # the narrowest operand of a tensor core
+_DROPOUT_LEVELS = 1 << 24  # as DROPOUT_BITS of the kernels
+
+
+def supports(problem: PointwiseProblem) -> bool:
+    """Whether the kernels can solve the problem here; the weights themselves they never have."""
+    q, k, v = problem.q, problem.k, problem.v
+    tree = problem.visibility.ancestry
+    if problem.need.weights or problem.map.kernels is None or tree is not None:
+        return False
+    learnt = problem.bias is not None and problem.bias.table.requires_grad
+    if learnt and not _any_order():  # the gradient of the table is added up in any order
+        return False
+    if q.device.type == "cuda":
+        if torch.cuda.get_device_capability(q.device) < _MIN_CAPABILITY or _interpreted():
+            return False
+    elif not _interpreted():
+        return False
+    # Last, since looking for a package takes as long as a step of a small model's decoding.
+    if "triton" not in sys.modules and importlib.util.find_spec("triton") is None:
+        return False
+    return (
+        all(x.dim() == 4 and x.dtype in _DTYPES and x.numel() > 0 for x in (q, k, v))
+        and max(q.size(3), v.size(3)) <= MAX_WIDTH
+        and not (problem.visibility.hides_later and q.size(2) > k.size(2))
+    )
+
+
+def pointwise(problem: PointwiseProblem) -> PointwiseResult:
+    """Return the outputs of pointwise attention and the sums over its rows, if asked for.
+
+    See :func:`relu_nmt.attention.kernels.reference.pointwise`; weights are not to be had.
+    """
+    visibility, need = problem.visibility, problem.need
+    mask = visibility.key_mask
+    threshold = round(problem.dropout * _DROPOUT_LEVELS)
+    task = _Task(
+        problem.map,
+        _prepared(problem.bias),
+        visibility.hides_later,
+        None if mask is None else mask.contiguous().view(torch.uint8),
+        visibility.key_bounds,
+        problem.row_scale.detach().float(),
+        # From the CPU's generator, since reading one from the GPU would wait for it.
+        int(torch.randint(1 << 31, ())) if threshold else 0,
+        threshold,
+        need,
+    )
+    table = None if task.bias is None else task.bias.table
+    out, *sums = _PointwiseAttention.apply(*in_one_dtype(problem), table, task)
+    return PointwiseResult(out.to(problem.v.dtype), RowSums(*sums) if need.rows else None)
+
+
+@dataclass(frozen=True)
+class _Task:
+    """What both directions know besides q, k, v and their gradients.
+
+    Args:
+        map: h.
+        bias: of the scores, its table [H, R] float32 and its codes int32.
+        causal: whether later keys are hidden.
+        key_mask: [B, Nk] uint8, 1 = visible.
+        key_bounds: [B, 2] int32, see :attr:`Visibility.key_bounds`.
+        scale: [B or 1, 1, Nq or 1] float32.
+        seed: of the dropout mask, the same in both directions.
+        threshold: a weight is dropped if its random number of 24 bits is below; 0 without dropout.
+        need: whether sums and telemetry of the rows are asked for.
+    """
+
+    map: PointwiseMap
+    bias: ScoreBias | None
+    causal: bool
+    key_mask: Tensor | None
+    key_bounds: Tensor | None
+    scale: Tensor
+    seed: int
+    threshold: int
+    need: Need
+
+    def arguments(
+        self,
+        inputs: tuple[Tensor, ...],
+        others: tuple[Tensor | None, ...],
+        outputs: tuple[Tensor, ...],
+    ) -> tuple[Any, ...]:
+        """Return all arguments of a kernel but the constants that it is compiled for.
+
+        Args:
+            inputs: q, k, v and perhaps the gradient of the output.
+            others: its other tensors, in its order.
+            outputs: those of them that have strides.
+        """
+        bias, scale, mask = self.bias, self.scale, self.key_mask
+        tensors: tuple[Tensor | None, ...] = (None, None, None)
+        numbers: tuple[int, ...] = (0, 0, 0, 0)
+        if bias is not None:
+            codes = bias.query_codes, bias.key_codes
+            tensors = (bias.table, *codes)
+            batches = (x.size(1) if x.size(0) > 1 else 0 for x in codes)
+            numbers = (bias.zero, bias.table.size(1), *batches)
+        return (
+            *(*inputs, scale, mask, self.key_bounds, *tensors, *others),
+            *(stride for x in (*inputs, *outputs) for stride in x.stride()[:3]),
+            scale.stride(0) if scale.size(0) > 1 else 0,
+            scale.stride(2) if scale.size(2) > 1 else 0,
+            mask.stride(0) if mask is not None and mask.size(0) > 1 else 0,
+            *numbers,
+            self.seed,
+            self.threshold,
+            _DROPOUT_LEVELS / (_DROPOUT_LEVELS - self.threshold),
+            *(inputs[0].size(1), inputs[0].size(2), inputs[1].size(2)),
+        )
+
+    def constants(self, q: Tensor, v: Tensor) -> dict[str, Any]:
+        """Return what all kernels are compiled for."""
+        assert self.map.kernels is not None, "supports() leaves such maps to others"
+        value, slope = self.map.kernels()
+        return {
+            "VALUE": value,
+            "SLOPE": slope,
+            "POWER": self.map.power,
+            "HAS_BIAS": self.bias is not None,
+            "CAUSAL": self.causal,
+            "HAS_MASK": self.key_mask is not None,
+            "DROPOUT": self.threshold > 0,
+            "WIDTH": q.size(3),
+            "VALUE_WIDTH": v.size(3),
+            "PADDED": _padded(q.size(3)),
+            "VALUE_PADDED": _padded(v.size(3)),
+        }
+
+
+class _PointwiseAttention(torch.autograd.Function):
+    """From q, k, v and the table of the bias to the outputs and the sums over the rows."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, table: Tensor | None, task: _Task
+    ) -> tuple[Tensor | None, ...]:
+        q, k, v = _rows_in_one_piece(q), _rows_in_one_piece(k), _rows_in_one_piece(v)
+        out, total, logs, nonzero, largest = _forward(q, k, v, task)
+        ctx.save_for_backward(q, k, v)
+        ctx.task = task
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(*(x for x in (nonzero, largest) if x is not None))
+        return out, total, logs, nonzero, largest
+
+    @staticmethod
+    def backward(
+        ctx: Any, do: Tensor | None, grad_total: Tensor | None, grad_logs: Tensor | None, *_: None
+    ) -> tuple[Tensor | None, ...]:
+        refuse_second_derivatives("triton")
+        q, k, v = ctx.saved_tensors
+        if do is None:  # only the sums have been used
+            do = v.new_zeros(()).expand(*q.shape[:3], v.size(3))
+        sums = [None if g is None else g.float().contiguous() for g in (grad_total, grad_logs)]
+        kernels = _Backward((q, k, v, _rows_in_one_piece(do)), sums, ctx.task)
+        return *kernels.gradients(bias_grad=ctx.needs_input_grad[3]), None
+
+
+def _forward(q: Tensor, k: Tensor, v: Tensor, task: _Task) -> tuple[Tensor | None, ...]:
+    """Return the output and the total, weighted logs, non-zeros and largest weights of the rows."""
+    from relu_nmt.attention.kernels.triton_kernels import forward_kernel
+
+    out = _empty_like_tokens(v, q.size(2))
+    rows, telemetry = task.need.rows, task.need.telemetry
+    logs = rows and task.map.non_negative
+    sums = tuple(
+        q.new_empty(q.shape[:3], dtype=torch.float32) if wanted else None
+        for wanted in (rows, logs, telemetry, telemetry)
+    )
+    arguments = task.arguments((q, k, v), (out, *sums), (out,))
+    constants = {
+        **task.constants(q, v),
+        "SUMS": rows,
+        "LOGS": logs,
+        "TELEMETRY": telemetry,
+        # Unscaled weights may exceed float16, which the sum of their products does not need.
+        "SCALE_FIRST": v.dtype == torch.float16,
+    }
+
+    def launch(blocks: Blocks) -> None:
+        _run(forward_kernel, q.size(2), blocks.rows, arguments, constants, blocks, q)
+
+    launch(_blocks("forward", launch, q, k, v, task)[0])
+    return out, *sums
+
+
+@dataclass(frozen=True)
+class _Backward:
+    """The backward kernels with their inputs, q, k, v and the gradients of outputs and sums."""
+
+    inputs: tuple[Tensor, Tensor, Tensor, Tensor]
+    grad_sums: list[Tensor | None]
+    task: _Task
+
+    def gradients(self, bias_grad: bool) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Return the gradients of q, k, v and the table of the bias.
+
+        Two passes, by rows for q and by columns for k and v, compute scores and weight gradients
+        twice. One pass computes them once and adds up the gradient of q atomically, in an order
+        that varies; it is taken where it is measured to be faster and need not repeat to the bit.
+        The pass by rows alone has the gradient of a bias.
+        """
+        q, k, v, _ = self.inputs
+        dq, dk, dv = (_empty_like_tokens(x, x.size(2)) for x in (q, k, v))
+
+        def by_rows(blocks: Blocks) -> Tensor | None:
+            return self.by_rows(blocks, dq, bias_grad)
+
+        def by_columns(blocks: Blocks) -> None:
+            self.by_columns(blocks, dk, dv, None)
+
+        def in_one(blocks: Blocks) -> Tensor:
+            sum_dq = q.new_zeros(q.shape, dtype=torch.float32)
+            self.by_columns(blocks, dk, dv, sum_dq)
+            return sum_dq
+
+        row_blocks, row_time = _blocks("rows", by_rows, q, k, v, self.task)
+        column_blocks, column_time = _blocks("columns", by_columns, q, k, v, self.task)
+        if _any_order() and row_time > 0 and not bias_grad:
+            fused_blocks, fused_time = _blocks("fused", in_one, q, k, v, self.task)
+            if fused_time < row_time + column_time:
+                return dq.copy_(in_one(fused_blocks)), dk, dv, None
+        grad_table = by_rows(row_blocks)
+        by_columns(column_blocks)
+        return dq, dk, dv, grad_table
+
+    def by_rows(self, blocks: Blocks, dq: Tensor, bias_grad: bool) -> Tensor | None:
+        """Write the gradient of q; return that of the table of the bias [H, R], if asked for."""
+        from relu_nmt.attention.kernels.triton_kernels import rows_kernel
+
+        q, bias, grad_table = self.inputs[0], self.task.bias, None
+        if bias_grad and bias is not None:
+            # One of each sample, so that fewer threads wait for the same entry.
+            grad_table = bias.table.new_zeros(q.size(0), *bias.table.shape)
+        arguments = self.task.arguments(self.inputs, (*self.grad_sums, dq, grad_table), (dq,))
+        constants = {**self._constants(varying=False), "BIAS_GRAD": bias_grad}
+        _run(rows_kernel, q.size(2), blocks.rows, arguments, constants, blocks, q)
+        return None if grad_table is None else grad_table.sum(0)
+
+    def by_columns(self, blocks: Blocks, dk: Tensor, dv: Tensor, dq: Tensor | None) -> None:
+        """Write the gradients of k and v, and add that of q to ``dq`` [B, H, Nq, d], float32."""
+        from relu_nmt.attention.kernels.triton_kernels import columns_kernel
+
+        arguments = self.task.arguments(self.inputs, (*self.grad_sums, dq, dk, dv), (dk, dv))
+        varying = self.task.scale.size(2) > 1
+        constants = {**self._constants(varying), "FUSED": dq is not None}
+        _run(columns_kernel, dk.size(2), blocks.columns, arguments, constants, blocks, dk)
+
+    def _constants(self, varying: bool) -> dict[str, Any]:
+        """Return what a kernel is compiled for; ``varying``: the scale does within its block."""
+        q, _, v, _ = self.inputs
+        has_total, has_logs = (grad is not None for grad in self.grad_sums)
+        return {
+            **self.task.constants(q, v),
+            "TOTAL_GRAD": has_total,
+            "LOGS_GRAD": has_logs,
+            "SCALE_FIRST": varying or has_total or has_logs or v.dtype == torch.float16,
+        }
+
+
+def _prepared(bias: ScoreBias | None) -> ScoreBias | None:
+    """Return the bias with everything in the dtype and layout of the kernels."""
+    if bias is None:
+        return None
+    queries, keys = (x.to(torch.int32).contiguous() for x in (bias.query_codes, bias.key_codes))
+    return ScoreBias(bias.table.float().contiguous(), queries, keys, bias.zero)
+
+
+def _blocks(
+    kernel: str, launch: Any, q: Tensor, k: Tensor, v: Tensor, task: _Task
+) -> tuple[Blocks, float]:
+    """Return the block sizes for a kernel and the milliseconds it takes, 0 if not measured."""
+    if _interpreted():
+        return Blocks(**{**vars(INTERPRETED), "skip": task.map.rectifies}), 0.0
+    width = max(_padded(q.size(3)), _padded(v.size(3)))
+    rectifies = task.map.rectifies
+    long = min(q.size(2), k.size(2)) >= LONG and not torch.cuda.is_current_stream_capturing()
+    key = (kernel, q.device, q.dtype, width, task.causal, rectifies, long, task.bias is None)
+    return choose(key, candidates(kernel, width, q.dtype, long, rectifies), launch, long)
+
+
+def _run(
+    kernel: Any,
+    length: int,
+    block: int,
+    arguments: tuple[Any, ...],
+    constants: dict[str, Any],
+    blocks: Blocks,
+    q: Tensor,
+) -> None:
+    """Launch a kernel over blocks of ``length`` and all heads of all samples."""
+    programs = -(-length // block) * q.size(0) * q.size(1)
+    sizes = {"ROWS": blocks.rows, "COLUMNS": blocks.columns, "SKIP": blocks.skip}
+    device = torch.cuda.device(q.device) if q.is_cuda else contextlib.nullcontext()
+    with device:
+        kernel[(programs,)](
+            *arguments, **constants, **sizes, num_warps=blocks.warps, num_stages=blocks.stages
+        )
+
+
+def _any_order() -> bool:
+    return not torch.are_deterministic_algorithms_enabled()
+
+
+def _interpreted() -> bool:
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def _padded(width: int) -> int:
+    return max(_MIN_PADDED, 1 << (width - 1).bit_length())
+
+
+def _rows_in_one_piece(x: Tensor) -> Tensor:
+    return x if x.stride(3) == 1 else x.contiguous()
+
+
+def _empty_like_tokens(x: Tensor, length: int) -> Tensor:
+    """Return an empty [B, H, length, d] whose heads lie side by side, so that joining is free."""
+    return x.new_empty(x.size(0), length, x.size(1), x.size(3)).transpose(1, 2)

@@ -1,1 +1,0 @@
-"""Encoder-decoder models, their configuration and `--arch` presets."""

@@ -1,0 +1,222 @@
+"""Encoder, decoder and decoding state with attention that stays inside sentences."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from relu_nmt.attention.masks import TreeVisibility, Visibility
+from relu_nmt.attention.sentences import SentenceRows, SentenceView
+from relu_nmt.data.batches import least_limit
+from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.modules.layer_cache import LayerCache
+from relu_nmt.modules.multihead import MultiheadAttention
+from relu_nmt.translation.aligned_attention import (
+    AlignedCrossAttention,
+    AlignedPositions,
+    AlignedSelfAttention,
+    AlignedVisibility,
+)
+from relu_nmt.translation.config import TransformerConfig
+from relu_nmt.translation.decoder import Decoder
+from relu_nmt.translation.decoder_state import DecoderState
+from relu_nmt.translation.encoder import Encoder, EncoderOutput
+from relu_nmt.translation.transformer_stack import TransformerStack, make_mechanism
+
+
+@dataclass
+class AlignedEncoderOutput(EncoderOutput):
+    """The source as the decoder sees it, with its sentences."""
+
+    sentences: SentenceRows
+
+
+class _AlignedStack(TransformerStack):
+    """Layers whose attention stays inside sentences.
+
+    Args:
+        config: the model's settings.
+        tokens: table of the symbols [V, D].
+        pad_index: id of the padding symbol.
+        separator: id of the symbol that ends sentences.
+    """
+
+    def __init__(
+        self, config: TransformerConfig, tokens: nn.Embedding, pad_index: int, separator: int
+    ) -> None:
+        super().__init__(config, tokens, pad_index)
+        self.separator = separator
+
+    def make_self_attention(self, embed_dim: int, layer: int) -> AlignedSelfAttention:
+        """See :meth:`TransformerStack.make_self_attention`."""
+        mechanism = make_mechanism(self.config, self.side, layer)
+        return AlignedSelfAttention(embed_dim, mechanism, self.config.is_gated(self.side, layer))
+
+    def make_cross_attention(self, embed_dim: int, layer: int) -> AlignedCrossAttention:
+        """See :meth:`TransformerStack.make_cross_attention`."""
+        mechanism = make_mechanism(self.config, "cross", layer)
+        return AlignedCrossAttention(embed_dim, mechanism, self.config.is_gated(self.side, layer))
+
+    @property
+    def most_tokens(self) -> int | None:
+        """The longest document; only attention to whole documents limits it."""
+        return _least_of_gated(self.self_attentions, self.side == "decoder")
+
+    def relative(self, visibility: AlignedVisibility) -> AlignedPositions:  # type: ignore[override]
+        """See :meth:`TransformerStack.relative`."""
+        return AlignedPositions.of(self.embedding.positions, visibility)
+
+
+class AlignedEncoder(_AlignedStack, Encoder):
+    """An encoder whose tokens see their own sentence."""
+
+    def forward(self, src_tokens: Tensor) -> AlignedEncoderOutput:
+        """Encode src_tokens [B, S], right-padded."""
+        key_mask = src_tokens != self.pad_index
+        length = src_tokens.size(1)
+        document = Visibility(length, length, key_mask=key_mask, query_mask=key_mask)
+        # A separator belongs to the sentence that it ends.
+        ends = src_tokens.eq(self.separator)
+        sentences = SentenceRows.of_tokens(ends.cumsum(1) - ends.long(), key_mask)
+        own = sentences.own(causal=False, divided=self.training)
+        x = self.embedding(src_tokens, places=sentences.positions)
+        states = self.run_layers(x, AlignedVisibility(document, own))  # type: ignore[arg-type]
+        return AlignedEncoderOutput(states, key_mask, sentences)
+
+
+class AlignedDecoder(_AlignedStack, Decoder):
+    """A decoder whose tokens see their own sentence, and the source sentence of its number.
+
+    Each decoder input belongs to the sentence of the token that it predicts.
+    """
+
+    @property
+    def most_source_tokens(self) -> int | None:
+        """See :meth:`Decoder.most_source_tokens`."""
+        return _least_of_gated(self.cross_attentions, False)
+
+    def forward(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: AlignedEncoderOutput,  # type: ignore[override]
+    ) -> Tensor:
+        """Return the states [B, T, D] of prev_output_tokens [B, T], right-padded."""
+        own, cross = self.visibilities(prev_output_tokens, encoder_out)
+        numbers = prev_output_tokens.eq(self.separator).cumsum(1)
+        sentences = SentenceRows.of_tokens(numbers, prev_output_tokens != self.pad_index)
+        inside = sentences.own(causal=True, divided=self.training)
+        across = sentences.across(encoder_out.sentences, divided=self.training)
+        x = self.embed(prev_output_tokens, places=sentences.positions)
+        return self.run_layers(
+            x,
+            AlignedVisibility(own, inside),  # type: ignore[arg-type]
+            encoder_out.states,
+            AlignedVisibility(cross, across),  # type: ignore[arg-type]
+        )
+
+    def embed(self, tokens: Tensor, start: int = 0, places: Tensor | None = None) -> Tensor:
+        """Return the embedded tokens [B, N, D]; every sentence starts with ``</s>``."""
+        tokens = tokens.masked_fill(tokens == self.separator, Dictionary.eos_index)
+        return super().embed(tokens, start, places)
+
+    def start(
+        self,
+        encoder_out: AlignedEncoderOutput,  # type: ignore[override]
+        num_groups: int = 1,
+        make_cache: Callable[[Tensor, Tensor], LayerCache] = LayerCache,
+    ) -> "AlignedState":
+        """See :meth:`Decoder.start`; the caches are those of aligned attention."""
+        states, sentences = encoder_out.states, encoder_out.sentences
+        caches = [
+            own.remember(states, sentences)
+            for own in self.cross_attentions
+            if isinstance(own, AlignedCrossAttention)
+        ]
+        return AlignedState(caches, encoder_out.key_mask, num_groups, sentences, self.separator)
+
+    def embed_step(  # type: ignore[override]
+        self, tokens: Tensor, state: DecoderState
+    ) -> tuple[Tensor, AlignedVisibility]:
+        """See :meth:`Decoder.embed_step`."""
+        assert isinstance(state, AlignedState), "it was made by start"
+        visibility = state.grow(tokens)
+        places = visibility.sentences.visibility.query_positions().reshape(-1, 1)
+        x = self.embed(tokens.reshape(-1, 1), places=places)
+        return x.view(-1, visibility.num_queries, x.size(-1)), visibility
+
+
+class AlignedState(DecoderState):
+    """A decoding state in which every entry has the number of its token's sentence.
+
+    A beam sees those of its entries that have the number of its newest one, and of the source the
+    sentence of that number.
+
+    Args:
+        caches: one cache a layer.
+        key_mask: [B, S] bool, True = real source token.
+        num_groups: groups of beams that never mix.
+        source: the sentences of the source.
+        separator: id of the target token that ends sentences.
+    """
+
+    def __init__(
+        self,
+        caches: Sequence[LayerCache],
+        key_mask: Tensor,
+        num_groups: int,
+        source: SentenceRows,
+        separator: int,
+    ) -> None:
+        super().__init__(caches, key_mask, num_groups)
+        self._source = source
+        self._separator = separator
+        self._numbers = self._ancestry[:, 0].long()  # [R, M], sentence of each entry
+        self._across: SentenceView | None = None
+
+    def grow(self, tokens: Tensor) -> AlignedVisibility:  # type: ignore[override]
+        """See :meth:`DecoderState.grow`."""
+        document = super().grow(tokens)
+        size, used = document.num_queries, self._used
+        ancestry = self._ancestry[:, :, :used]  # [R, k, M']
+        # The numbers of the new entries are still 0, so these are those of the tokens before.
+        before = (ancestry * self._numbers[:, None, :used]).amax(2)  # [R, k]
+        numbers = before + tokens.eq(self._separator).view_as(before)
+        self._numbers[:, used - size : used] = numbers
+        rows = SentenceRows.of_beams(numbers, *numbers.shape)
+        own = ancestry & (self._numbers[:, None, :used] == numbers[:, :, None])
+        begin = int(own.any(0).any(0).byte().argmax())  # no beam sees an entry before it
+        inside = SentenceView(TreeVisibility(own[:, :, begin:]), rows, rows)
+        of_beams = numbers.reshape(tokens.shape)
+        self._across = SentenceView.of_beams(of_beams, self._source, self._across)
+        return AlignedVisibility(document, inside)
+
+    @property
+    def cross_visibility(self) -> AlignedVisibility:  # type: ignore[override]
+        """See :attr:`DecoderState.cross_visibility`; from the first :meth:`grow` on."""
+        assert self._across is not None, "it depends on the newest tokens"
+        return AlignedVisibility(self._cross, self._across)
+
+    def keep(self, sentences: Tensor) -> None:
+        """See :meth:`DecoderState.keep`."""
+        super().keep(sentences)
+        self._source, self._across = self._source.select(sentences), None
+
+    def _spread(self, beam_size: int) -> None:
+        super()._spread(beam_size)
+        self._across = None
+
+    def _take(self, trees: Tensor) -> Tensor:
+        entries = super()._take(trees)
+        numbers = self._numbers.index_select(0, trees).gather(1, entries)
+        self._numbers = F.pad(numbers, (0, self._ancestry.size(2) - entries.size(1)))
+        return entries
+
+
+def _least_of_gated(attentions: Sequence[MultiheadAttention], causal: bool) -> int | None:
+    """Return the least limit of those that see whole documents."""
+    return least_limit(
+        own.attention.most_keys(causal)
+        for own in attentions
+        if getattr(own, "gate", None) is not None
+    )

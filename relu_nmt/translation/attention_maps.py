@@ -1,0 +1,218 @@
+"""The attention weights of a model for a pair of texts: any layer, slot and head."""
+
+import base64
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor, nn
+
+from relu_nmt.attention.base import Attention, Need
+from relu_nmt.attention.records import record_attention
+from relu_nmt.attention.spec import AttentionPlace
+from relu_nmt.data.batches import longest_first, pad_rows, shift_right
+from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.io.safe_write import safe_writer
+from relu_nmt.translation.encoder_decoder import EncoderDecoder
+from relu_nmt.translation.search.ensemble import Ensemble
+
+DIGITS = 4
+"""Significant digits of the weights in JSON."""
+MOST_WEIGHTS = 2**25
+"""Entries of the weights of one attention [B, H, Nq, Nk] or memory at a time: 128 MB in float32."""
+MOST_TOKENS = 2**14
+"""Tokens of a batch, padding included: what else a layer makes grows with them."""
+
+
+@dataclass(frozen=True)
+class AttentionMap:
+    """What one attention looked at while one sentence was translated.
+
+    Args:
+        slot: ``encoder``, ``decoder`` or ``cross``.
+        layer: index of the layer, from 0.
+        head: index of the head, or ``None`` for all.
+        queries: Nq labels of the rows. A row of the decoder's attentions is labelled with the
+            token that is predicted there.
+        keys: Nk labels of the columns. The decoder's self-attention reads the tokens before the
+            predicted one, the end symbol first.
+        weights: [Nq, Nk], or [H, Nq, Nk] for all heads; as the mechanism defines them, so a row
+            need not sum to 1.
+    """
+
+    slot: str
+    layer: int
+    head: int | None
+    queries: list[str]
+    keys: list[str]
+    weights: np.ndarray
+
+    def to_json(self) -> str:
+        """Return it as one line of JSON, the weights with four significant digits."""
+        rounded = np.vectorize(lambda weight: float(f"{weight:.{DIGITS}g}"), otypes=[float])
+        weights = rounded(self.weights).tolist()
+        return json.dumps({**asdict(self), "weights": weights}, ensure_ascii=False)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Draw it as SVG: one head, or all heads, with the sentences and the names of tokens.
+
+        Colours are shares of each row's weight.
+
+        Args:
+            path: ends in ``.svg``.
+
+        Raises:
+            ConfigError: it ends in something else.
+            DataError: the file cannot be written.
+        """
+        from relu_nmt.applications.analysis.maps import picture  # it imports this module
+
+        if Path(path).suffix != ".svg":
+            raise ConfigError(f"{path}: maps are drawn as SVG; give a name that ends in .svg")
+        try:
+            with safe_writer(path) as file:
+                file.write(base64.b64decode(picture(self).partition(",")[2]))
+        except OSError as error:
+            raise DataError(f"{path}: cannot write it: {error.strerror}") from error
+
+
+def attention_of(model: EncoderDecoder, slot: str, layer: int) -> Attention:
+    """Return the attention mechanism of a layer.
+
+    Raises:
+        ConfigError: there is no such layer.
+    """
+    layers = (model.encoder if slot == "encoder" else model.decoder).layers
+    if not -len(layers) <= layer < len(layers):
+        raise ConfigError(
+            f"attention {slot}.{layer}: the model's layers are {slot}.0 to {slot}.{len(layers) - 1}"
+        )
+    if slot == "cross":
+        return model.decoder.cross_attentions[layer].attention
+    return layers[layer].self_attention.attention
+
+
+def checked_place(model: EncoderDecoder, place: AttentionPlace) -> AttentionPlace:
+    """Return the place, its layer counted from 0, if its weights can be shown.
+
+    Raises:
+        ConfigError: there is no such layer or head, or the mechanism has no weights.
+    """
+    attention = attention_of(model, place.slot, place.layer)
+    if place.head is not None and not 0 <= place.head < attention.num_heads:
+        raise ConfigError(f"attention {place}: its heads are 0 to {attention.num_heads - 1}")
+    if not attention.capabilities.weights:
+        name = model.config.attention_of(place.slot)
+        raise ConfigError(f"attention {place}: {name} has no matrix of weights to show")
+    return replace(place, layer=attention.layer)
+
+
+def attention_weights(
+    ensemble: Ensemble, place: AttentionPlace, source: np.ndarray, target: np.ndarray
+) -> np.ndarray:
+    """Return the weights at a place, [Nq, Nk] of one head or [H, Nq, Nk] of all, float32.
+
+    The target is read in one pass (teacher forcing), which gives what step-by-step decoding
+    computed for it. Only this one mechanism leaves its fast path. Of a layer that attends to
+    sentences and to the whole document, the weights are the latter's.
+
+    Args:
+        ensemble: a single model.
+        place: where.
+        source: token numbers, ending in the end symbol.
+        target: token numbers, ending in the end symbol.
+
+    Raises:
+        ConfigError: several models, or nothing to show at this place.
+    """
+    place = checked_place(single_model(ensemble), place)
+    [weights] = _weights_of(ensemble, [place], source, target)
+    return weights if place.head is None else weights[place.head]
+
+
+def slot_weights(
+    ensemble: Ensemble, slot: str, source: np.ndarray, target: np.ndarray
+) -> np.ndarray:
+    """Return the weights of all layers and heads of a slot, [L, H, Nq, Nk] float32, from one pass.
+
+    See :func:`attention_weights`.
+
+    Raises:
+        ConfigError: several models, or nothing to show in this slot.
+    """
+    model = single_model(ensemble)
+    layers = (model.encoder if slot == "encoder" else model.decoder).layers
+    places = [checked_place(model, AttentionPlace(slot, layer)) for layer in range(len(layers))]
+    return np.stack(_weights_of(ensemble, places, source, target))
+
+
+def _weights_of(
+    ensemble: Ensemble, places: Sequence[AttentionPlace], source: np.ndarray, target: np.ndarray
+) -> list[np.ndarray]:
+    """Return the weights of all heads at each place, [H, Nq, Nk] float32, from one pass."""
+    model = single_model(ensemble)
+    attentions = nn.ModuleList(attention_of(model, place.slot, place.layer) for place in places)
+    src_tokens, prev_output_tokens = decoder_inputs([source], [target], ensemble)
+    with ensemble.evaluating(), record_attention(attentions, Need(weights=True)) as records:
+        model(src_tokens, prev_output_tokens)
+    last = {record.layer: record for record in records}
+    found = []
+    for place in places:
+        record = last.get(place.layer)
+        if record is None or record.weights is None:
+            raise ConfigError(f"attention {place}: its mechanism returned no weights")
+        weights, rows = record.weights, record.visibility.rows
+        weights = (weights if rows is None else rows.in_documents(weights))[0].float()
+        found.append(weights.cpu().numpy())
+    return found
+
+
+def decoder_inputs(
+    sources: Sequence[np.ndarray], targets: Sequence[np.ndarray], ensemble: Ensemble
+) -> tuple[Tensor, Tensor]:
+    """Return the sources [B, S] and the targets shifted right [B, T], int64, right-padded."""
+    pad_index, device = ensemble.models[0].decoder.pad_index, ensemble.device
+    shifted = shift_right(pad_rows(targets, pad_index), pad_index, Dictionary.eos_index)
+    return pad_rows(sources, pad_index).to(device), shifted.to(device)
+
+
+def input_batches(
+    sources: Sequence[np.ndarray],
+    targets: Sequence[np.ndarray],
+    ensemble: Ensemble,
+    weights: Callable[[int], int],
+) -> Iterator[tuple[np.ndarray, Tensor, Tensor]]:
+    """Yield which sentences are in each batch, longest first, and their :func:`decoder_inputs`.
+
+    Args:
+        sources: token ids of each sentence.
+        targets: those of their translations.
+        ensemble: what reads them.
+        weights: of a sentence of so many tokens, on its longer side, those of one module.
+    """
+    lengths = [max(len(s), len(t)) for s, t in zip(sources, targets, strict=True)]
+
+    def most(longest: int) -> int:
+        return min(MOST_WEIGHTS // weights(longest), MOST_TOKENS // longest)
+
+    for batch in longest_first(np.array(lengths, dtype=np.int64), most):
+        pairs = [sources[i] for i in batch], [targets[i] for i in batch]
+        yield batch, *decoder_inputs(*pairs, ensemble)
+
+
+def single_model(ensemble: Ensemble) -> EncoderDecoder:
+    """Return the model of an ensemble of one.
+
+    Raises:
+        ConfigError: there are several.
+    """
+    if len(ensemble.models) != 1:
+        raise ConfigError(
+            "attention and memories can be shown of one model only, and --path names "
+            f"{len(ensemble.models)}"
+        )
+    return ensemble.models[0]

@@ -1,0 +1,121 @@
+"""The decoder: causal self-attention and attention to the encoder, at once or step by step."""
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+from relu_nmt.attention.base import Attention
+from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.records import AttentionRecord
+from relu_nmt.data.batches import least_limit
+from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.modules.layer_cache import LayerCache
+from relu_nmt.modules.multihead import CrossAttention
+from relu_nmt.translation.config import TransformerConfig
+from relu_nmt.translation.decoder_state import DecoderState
+from relu_nmt.translation.encoder import EncoderOutput
+from relu_nmt.translation.transformer_stack import TransformerStack
+
+
+class Decoder(TransformerStack):
+    """Layers of causal self-attention and attention to the encoder.
+
+    :meth:`forward` computes all target positions at once (teacher forcing). Step by step,
+    :meth:`start` makes a state, and :meth:`embed_step` the input of the layers.
+    """
+
+    side = "decoder"
+
+    def __init__(self, config: TransformerConfig, tokens: nn.Embedding, pad_index: int) -> None:
+        super().__init__(config, tokens, pad_index)
+        self.start_index = Dictionary().index(config.decoder_start_symbol)
+
+    @property
+    def cross_attentions(self) -> list[CrossAttention]:
+        """The attention to the encoder of every layer."""
+        return [layer.cross_attention for layer in self.layers if layer.cross_attention is not None]
+
+    @property
+    def most_source_tokens(self) -> int | None:
+        """The longest source that the attention to the encoder takes; None for any."""
+        return self.most_source_sentence
+
+    @property
+    def most_source_sentence(self) -> int | None:
+        """The longest source sentence that the attention to the encoder takes; None for any."""
+        return least_limit(own.attention.most_keys(False) for own in self.cross_attentions)
+
+    @property
+    def aligning_attention(self) -> Attention:
+        """The attention to the encoder whose weights align tokens; by default the last one."""
+        layer = self.config.alignment_layer
+        return self.cross_attentions[-1 if layer is None else layer].attention
+
+    def alignment_weights(self, record: AttentionRecord) -> Tensor:
+        """Return the weights that align tokens, [B, Nq, Nk]: the mean over the aligning heads.
+
+        Args:
+            record: of :attr:`aligning_attention`, with weights.
+        """
+        weights = record.weights  # [B, H, Nq, Nk]
+        assert weights is not None, "weights were asked for"
+        if record.visibility.rows is not None:
+            weights = record.visibility.rows.in_documents(weights)
+        return weights[:, : self.config.alignment_heads].mean(1)
+
+    def forward(self, prev_output_tokens: Tensor, encoder_out: EncoderOutput) -> Tensor:
+        """Return the states [B, T, D] of prev_output_tokens [B, T], right-padded."""
+        own, cross = self.visibilities(prev_output_tokens, encoder_out)
+        x = self.embed(prev_output_tokens)
+        return self.run_layers(x, own, encoder_out.states, cross)
+
+    def visibilities(
+        self, prev_output_tokens: Tensor, encoder_out: EncoderOutput
+    ) -> tuple[Visibility, Visibility]:
+        """Return which target positions and which source positions each target position sees."""
+        length, memory = prev_output_tokens.size(1), encoder_out.states
+        real, key_mask = prev_output_tokens != self.pad_index, encoder_out.key_mask
+        # Padding stands on the right, where causality already hides it from real queries.
+        own = Visibility(length, length, query_mask=real, causal=True, device=real.device)
+        cross = Visibility(length, memory.size(1), key_mask=key_mask, query_mask=real)
+        return own, cross
+
+    def embed(self, tokens: Tensor, start: int = 0, places: Tensor | None = None) -> Tensor:
+        """Return the embedded tokens [B, N, D]; see :meth:`InputEmbedding.forward`.
+
+        Callers pass ``</s>`` as the first token. The model may have learnt another symbol for it.
+        """
+        if self.start_index != Dictionary.eos_index:
+            tokens = tokens.masked_fill(tokens == Dictionary.eos_index, self.start_index)
+        return self.embedding(tokens, start, places)
+
+    def start(
+        self,
+        encoder_out: EncoderOutput,
+        num_groups: int = 1,
+        make_cache: Callable[[Tensor, Tensor], LayerCache] = LayerCache,
+    ) -> DecoderState:
+        """Return the state before the first token, with one beam a sentence.
+
+        Args:
+            encoder_out: the encoded source.
+            num_groups: groups of beams that never mix.
+            make_cache: makes a layer's cache from keys and values of the source.
+        """
+        states = encoder_out.states
+        caches = [make_cache(*own.keys_values(states)) for own in self.cross_attentions]
+        return DecoderState(caches, encoder_out.key_mask, num_groups)
+
+    def embed_step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, Visibility]:
+        """Add the newest tokens to a state; return their embeddings and what they may see.
+
+        Args:
+            tokens: [B, K] int64, the newest token of each beam.
+            state: from :meth:`start`.
+
+        Returns:
+            x [R, k, D], k beams for each of R trees, and their visibility.
+        """
+        visibility = state.grow(tokens)
+        x = self.embed(tokens.reshape(-1, 1), state.length - 1)  # [B K, 1, D]
+        return x.view(-1, visibility.num_queries, x.size(-1)), visibility

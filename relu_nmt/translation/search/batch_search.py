@@ -1,0 +1,251 @@
+"""The search of one batch: what settings, sentences, prefixes, terms and shortlists make of it."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.errors import ConfigError, OutOfMemoryError, is_out_of_memory
+from relu_nmt.translation.search.beam_search import BeamSearch
+from relu_nmt.translation.search.config import GenerationConfig
+from relu_nmt.translation.search.constraints import (
+    SentenceLengths,
+    SentencesLeft,
+    TokenConstraints,
+    length_limits,
+)
+from relu_nmt.translation.search.ensemble import Ensemble
+from relu_nmt.translation.search.forced_terms import ForcedTerms, Term, TermSelector, TermTracker
+from relu_nmt.translation.search.hypotheses import Hypothesis
+from relu_nmt.translation.search.selectors import (
+    BeamSelector,
+    SamplingSelector,
+    Selector,
+    draw_uniforms,
+)
+from relu_nmt.translation.search.shortlist import Shortlist
+
+
+@dataclass(frozen=True)
+class SourceBatch:
+    """The sentences that one search translates, and what is known of their translations.
+
+    Args:
+        src_tokens: [B, S] int64, right-padded, each ending in the end symbol.
+        prefix_tokens: forced first tokens [B, P] int64, right-padded; None for none.
+        ids: what each sentence's random numbers depend on, int64 [B].
+        context_sizes: how many of the forced tokens are the translation of what comes before,
+            int64 [B].
+        forced: terms that each translation must have, [B]; none for none at all.
+        banned: token ids of the terms that each may not have, [B]; none for none at all.
+    """
+
+    src_tokens: Tensor
+    prefix_tokens: Tensor | None
+    ids: np.ndarray
+    context_sizes: np.ndarray
+    forced: Sequence[ForcedTerms] = ()
+    banned: Sequence[Sequence[Term]] = ()
+
+
+@dataclass(frozen=True)
+class RunningSearch:
+    """A search that has begun.
+
+    Args:
+        search: what goes on.
+        batch: what it translates.
+        limits: the most tokens before the end symbol, int64 [B].
+        shortlist: ids of the only symbols that may be written; None for all.
+    """
+
+    search: BeamSearch
+    batch: SourceBatch
+    limits: np.ndarray
+    shortlist: Tensor | None
+
+
+class BatchSearches:
+    """Begins the searches of batches, and tells what they have found.
+
+    Args:
+        ensemble: the models.
+        config: settings of the search.
+        symbols: the target dictionary.
+        separators: the symbol that ends each sentence of a source, and of a target, or None; a
+            translation then has as many as its source, unless ``config.free_sentence_count``.
+        shortlist: restricts the symbols of the translations; None for all. Where prefixes or terms
+            are forced, or terms banned, all are allowed.
+    """
+
+    def __init__(
+        self,
+        ensemble: Ensemble,
+        config: GenerationConfig,
+        symbols: Dictionary,
+        separators: tuple[int, int] | None,
+        shortlist: Shortlist | None,
+    ) -> None:
+        self._ensemble = ensemble
+        self._config = config
+        self._symbols = symbols
+        self._shortlist = shortlist
+        self._counted = None if config.free_sentence_count else separators
+        self._source_separator = -1 if separators is None else separators[0]
+        self._most_of_a_sentence = ensemble.max_sentence_positions
+        if separators is None or self._most_of_a_sentence == ensemble.max_positions:
+            self._most_of_a_sentence = None  # the whole is limited already
+        # The target's separator, where hypotheses are asked for it.
+        asked = self._counted or (separators if self._most_of_a_sentence is not None else None)
+        self._separator = -1 if asked is None else asked[1]
+
+    def begin(self, batch: SourceBatch) -> RunningSearch:
+        """Return a search of a batch; its sources are read.
+
+        Raises:
+            ConfigError: the settings leave a sentence no output at all, or force terms on other
+                than plain beam search.
+            OutOfMemoryError: there is not enough memory.
+        """
+        config, src_tokens, prefixes = self._config, batch.src_tokens, batch.prefix_tokens
+        lengths = (src_tokens != self._symbols.pad_index).sum(1).cpu().numpy()
+        limits = length_limits(config, lengths, self._ensemble.max_positions)
+        sentences, shortlist = None, None
+        terms = self._tracker(batch)
+        separator = self._separator
+        if self._shortlist is not None and prefixes is None and not (terms or any(batch.banned)):
+            shortlist = self._shortlist.of(src_tokens, [] if separator < 0 else [separator])
+            separator = int(torch.searchsorted(shortlist, separator))
+        sentence_lengths = None
+        if self._most_of_a_sentence is not None:
+            none_yet = torch.zeros_like(src_tokens[:, :1])
+            sentence_lengths = SentenceLengths(separator, self._most_of_a_sentence, none_yet)
+        if self._counted is not None:
+            number = (src_tokens == self._counted[0]).sum(1).clamp_min(1)
+            sentences = SentencesLeft(separator, number[:, None])
+            limits = np.maximum(limits, sentences.room(prefixes, batch.context_sizes))
+        if terms is not None:
+            limits = np.maximum(limits, self._room_for_terms(batch, sentences))
+        if sentences is not None or terms is not None:
+            self._check_room(limits)
+        constraints = TokenConstraints(
+            config,
+            self._symbols,
+            limits,
+            batch.context_sizes,
+            prefixes,
+            sentences,
+            sentence_lengths,
+            batch.banned,
+            terms,
+        )
+        with telling_of_memory(config.beam, src_tokens):
+            search = BeamSearch(
+                self._ensemble,
+                config,
+                self._symbols,
+                self._selector(batch, limits, terms),
+                src_tokens,
+                constraints,
+                shortlist,
+                self._source_separator,
+            )
+        return RunningSearch(search, batch, limits, shortlist)
+
+    def hypotheses(self, ended: RunningSearch) -> list[list[Hypothesis]]:
+        """Return what a search has found, without what was given.
+
+        Raises:
+            ConfigError: nothing for a sentence.
+        """
+        results = ended.search.results()
+        for sentence, found in zip(ended.batch.ids, results, strict=True):
+            if not found:
+                raise ConfigError(f"sentence {sentence}: no possible output; {self._reason()}")
+        if ended.shortlist is not None:
+            ids_of = ended.shortlist.cpu().numpy()
+            results = [[replace(h, tokens=ids_of[h.tokens]) for h in own] for own in results]
+        sizes, limits = ended.batch.context_sizes.tolist(), ended.limits.tolist()
+        return [
+            [replace(h.without_context(size), reached_limit=len(h.tokens) > limit) for h in own]
+            for own, size, limit in zip(results, sizes, limits, strict=True)
+        ]
+
+    def _tracker(self, batch: SourceBatch) -> TermTracker | None:
+        """Return what follows the terms of a batch, if there are any.
+
+        Raises:
+            ConfigError: they do not go with this search.
+        """
+        if not any(own.num_tokens for own in batch.forced):
+            return None
+        self._config.check_terms()
+        separator = -1 if self._counted is None else self._counted[1]
+        return TermTracker(batch.forced, batch.context_sizes, separator)
+
+    def _room_for_terms(self, batch: SourceBatch, sentences: SentencesLeft | None) -> np.ndarray:
+        """Return how long an output with all that is forced can become, int64 [B]; 0: no terms."""
+        room = np.array([own.num_tokens for own in batch.forced], dtype=np.int64)
+        has_terms = room > 0
+        if batch.prefix_tokens is not None:
+            room += (batch.prefix_tokens != self._symbols.pad_index).sum(1).cpu().numpy()
+        if sentences is not None:
+            room += sentences.number[:, 0].cpu().numpy()
+        return room * has_terms
+
+    def _check_room(self, limits: np.ndarray) -> None:
+        """See that the models can write the sentences of each source, and all that is forced."""
+        longest, positions = int(limits.max(initial=0)), self._ensemble.max_positions
+        if positions is not None and longest >= positions:
+            raise ConfigError(
+                f"{longest} tokens are needed for the sentences to translate at once, or for "
+                f"forced terms, but the model can write {positions - 1}; give a smaller "
+                "--max-doc-tokens, or fewer terms"
+            )
+
+    def _selector(
+        self, batch: SourceBatch, limits: np.ndarray, terms: TermTracker | None
+    ) -> Selector:
+        config = self._config
+        if terms is not None:
+            return TermSelector(terms)
+        if config.sampling:
+            num_steps = int(limits.max(initial=0)) + 1
+            uniforms = draw_uniforms(config.seed, batch.ids, config.beam, num_steps)
+            return SamplingSelector(
+                torch.from_numpy(uniforms).to(batch.src_tokens.device),
+                config.sampling_topk,
+                config.sampling_topp,
+            )
+        return BeamSelector(max(1, config.diverse_beam_groups), config.diverse_beam_strength)
+
+    def _reason(self) -> str:
+        if self._config.min_len > 1 or self._config.no_repeat_ngram_size:
+            return (
+                "--min-len and --no-repeat-ngram-size forbid every token; lower them, and if that "
+                "does not help, the training of the model has diverged"
+            )
+        return "the model's scores are not finite (training diverged)"
+
+
+@contextmanager
+def telling_of_memory(beam: int, *src_tokens: Tensor) -> Iterator[None]:
+    """Say what to do where these sources [B, S] are too many at once.
+
+    Raises:
+        OutOfMemoryError: they are.
+    """
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        number, longest = sum(map(len, src_tokens)), max(each.size(1) for each in src_tokens)
+        raise OutOfMemoryError(
+            f"out of memory with {number} sentences of up to {longest} tokens at once and "
+            f"--beam {beam}; a smaller --max-tokens, --batch-size or --beam needs less"
+        ) from error

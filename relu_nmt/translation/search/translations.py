@@ -1,0 +1,211 @@
+"""What a translator reads and what it gives."""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from relu_nmt.errors import DataError
+from relu_nmt.io.text_lines import read_lines
+from relu_nmt.translation.search.forced_terms import ForcedTerms, Term
+from relu_nmt.translation.search.hypotheses import Hypothesis
+
+
+@dataclass(frozen=True)
+class SourceSentence:
+    """A sentence to translate, or several of a document that are translated at once.
+
+    Args:
+        ids: token ids, ending in the end symbol.
+        tokens: the tokens with unknown words as they stood in the text, to be shown or copied.
+        reference: token ids of the translation, for forced prefixes and scoring.
+        context: token ids, without end symbol, that the translation goes on from: what the
+            first part of the source was translated to. No part of the translation.
+        prefix: token ids, without end symbol, that the translation begins with.
+        forced: terms that the translation must have; the prefix may have them, the context not.
+        banned: token ids of each term that it may not have, but in what is forced.
+    """
+
+    ids: np.ndarray
+    tokens: list[str] = field(default_factory=list)
+    reference: np.ndarray | None = None
+    context: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    prefix: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    forced: ForcedTerms = field(default_factory=ForcedTerms)
+    banned: tuple[Term, ...] = ()
+
+
+@dataclass(frozen=True)
+class Translation:
+    """One translation of a sentence.
+
+    Args:
+        text: raw text.
+        tokens: the dictionary's tokens, unknown words replaced if asked for.
+        hypothesis: token ids, scores by position, alignment.
+    """
+
+    text: str
+    tokens: list[str]
+    hypothesis: Hypothesis
+
+    @property
+    def score(self) -> float:
+        """Total log-probability (nats) over length penalty."""
+        return self.hypothesis.score
+
+    @property
+    def reached_limit(self) -> bool:
+        """Return whether it was ended at the longest output and may be cut off."""
+        return self.hypothesis.reached_limit
+
+
+class Line(NamedTuple):
+    """A line of a translated text.
+
+    Args:
+        text: raw text.
+        tokens: the same as dictionary tokens.
+    """
+
+    text: str
+    tokens: list[str]
+
+
+class TranslatedLines(list[str]):
+    """The translation of each line, a list like any other that also tells what may be cut off.
+
+    Args:
+        texts: the translations.
+        at_limit: which of them reached the longest output, or are part of a group of lines whose
+            translation did.
+        too_long: which of them are of sources that are too long, and so empty or of their begin.
+
+    Attributes:
+        at_limit: the same: numbers of the lines, from 0.
+        too_long: likewise.
+
+    Example:
+        >>> lines = TranslatedLines(["a house", "a a a a"], [1])
+        >>> lines, lines.at_limit
+        (['a house', 'a a a a'], (1,))
+    """
+
+    def __init__(
+        self, texts: Iterable[str], at_limit: Iterable[int] = (), too_long: Iterable[int] = ()
+    ) -> None:
+        super().__init__(texts)
+        self.at_limit = tuple(at_limit)
+        self.too_long = tuple(too_long)
+
+
+def as_lines(texts: Iterable[str]) -> list[str]:
+    """Return texts as a list.
+
+    Raises:
+        DataError: it is a single text, of which each letter would be one.
+    """
+    if isinstance(texts, str):
+        raise DataError(
+            f"a list of lines is wanted, not one text ({texts[:30]!r}); give [text], or "
+            "text.split('\\n') for its lines"
+        )
+    return list(texts)
+
+
+def check_lengths(sources: Sequence[SourceSentence], limit: int | None) -> None:
+    """See that a model that reads ``limit`` tokens can read all sources; None: it reads any.
+
+    Raises:
+        DataError: it cannot.
+    """
+    longest = max((len(source.ids) for source in sources), default=0)
+    if limit is not None and longest > limit:
+        raise DataError(
+            f"{longest} tokens to translate at once, but the model can read {limit}; "
+            f"give --max-doc-tokens {limit} or less, and split sentences that are longer"
+        )
+
+
+@dataclass(frozen=True)
+class SourceLimit:
+    """The longest source to translate, and what becomes of longer ones.
+
+    Args:
+        tokens: ``</s>`` included; None: any length.
+        truncate: cut longer ones, instead of leaving them without words: their translation is
+            then empty.
+        is_separated: each sentence ends in a separator and ``</s>``.
+
+    Example:
+        >>> source = SourceSentence(np.array([5, 6, 7, 2]), ["a", "b", "c"])
+        >>> SourceLimit(3, truncate=True).applied(source).tokens
+        ['a', 'b']
+    """
+
+    tokens: int | None = None
+    truncate: bool = False
+    is_separated: bool = False
+
+    def refuses(self, source: SourceSentence) -> bool:
+        """Return whether the source is too long."""
+        return self.tokens is not None and len(source.ids) > self.tokens
+
+    def applied(self, source: SourceSentence) -> SourceSentence:
+        """Return the source, or what is left of one that is too long."""
+        if self.tokens is None or not self.refuses(source):
+            return source
+        num_ends = 1 + self.is_separated
+        kept = self.tokens - num_ends if self.truncate else 0
+        if kept <= 0:  # nor is there a translation that anything could be forced in
+            return SourceSentence(source.ids[-1:], [], source.reference)
+        end = len(source.ids) - num_ends
+        ids = np.concatenate([source.ids[:kept], source.ids[end:]])
+        return replace(source, ids=ids, tokens=source.tokens[:kept] + source.tokens[end:])
+
+
+def replace_unknown_words(
+    tokens: Sequence[str],
+    source_tokens: Sequence[str],
+    alignment: np.ndarray,
+    unk: str,
+    translations: Mapping[str, str],
+) -> list[str]:
+    """Return ``tokens`` with every ``unk`` replaced by its source token or that one's translation.
+
+    Args:
+        tokens: output tokens without the end symbol.
+        source_tokens: source tokens as they were before unknown ones became one symbol.
+        alignment: source position of each output token, [T].
+        unk: the unknown word.
+        translations: source token to target token, for those that are not to be copied.
+
+    Reference: Luong et al. 2015, "Addressing the rare word problem", section 3 (with attention
+    instead of alignments learnt beforehand).
+    """
+    replaced = []
+    for token, position in zip(tokens, alignment, strict=False):
+        if token == unk and position < len(source_tokens):
+            source = source_tokens[position]
+            token = translations.get(source, source)
+        replaced.append(token)
+    return replaced
+
+
+def load_translations(path: str | os.PathLike[str]) -> dict[str, str]:
+    """Read a dictionary for :func:`replace_unknown_words`: lines ``source target``.
+
+    Raises:
+        DataError: the file cannot be read, or a line does not have two words.
+    """
+    translations = {}
+    for number, line in enumerate(read_lines(path), 1):
+        words = line.split()
+        if len(words) != 2:
+            raise DataError(
+                f"{path}:{number}: expected 'source target', found {line.strip()[:60]!r}"
+            )
+        translations[words[0]] = words[1]
+    return translations

@@ -1,0 +1,192 @@
+"""Parts that the encoder and the decoder share: the input embedding and the stack of layers."""
+
+import math
+from collections.abc import Sequence
+from typing import ClassVar, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from relu_nmt.attention import attentions
+from relu_nmt.attention.base import Attention, build_attention
+from relu_nmt.attention.dropout import Dropout
+from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.spec import AttentionSpec
+from relu_nmt.data.batches import least_limit
+from relu_nmt.errors import ConfigError
+from relu_nmt.modules import position_schemes
+from relu_nmt.modules.multihead import CrossAttention, SelfAttention
+from relu_nmt.modules.positions import (
+    PositionConfig,
+    PositionScheme,
+    RelativePositions,
+    build_positions,
+    kinds_of,
+)
+from relu_nmt.modules.transformer_layer import LayerConfig, TransformerLayer, run_layer
+from relu_nmt.translation.config import TransformerConfig
+
+
+class InputEmbedding(nn.Module):
+    """Token vectors times sqrt(D), plus position vectors; then an optional norm and dropout.
+
+    Args:
+        config: the model's settings.
+        side: ``encoder`` or ``decoder``.
+        tokens: the table [V, D], possibly shared with other parts of the model.
+
+    Raises:
+        ConfigError: the positions need scores, which the side's self-attention does not have.
+    """
+
+    def __init__(self, config: TransformerConfig, side: str, tokens: nn.Embedding) -> None:
+        super().__init__()
+        self.tokens = tokens
+        self.positions = _position_scheme(config, side)
+        self.scale = 1.0 if config.no_scale_embedding else math.sqrt(tokens.embedding_dim)
+        normed = config.layernorm_embedding
+        self.norm = _layer_config(config, side).make_norm() if normed else nn.Identity()
+        self.dropout = Dropout(config.dropout)
+
+    def forward(self, tokens: Tensor, start: int = 0, places: Tensor | None = None) -> Tensor:
+        """Return [B, N, D] of token ids [B, N].
+
+        Args:
+            tokens: the token ids.
+            start: position of the first.
+            places: [B, N] int64, the position of each, if they do not simply follow each other.
+        """
+        x = self.tokens(tokens) * self.scale
+        if places is None:
+            added = self.positions.embed(tokens.size(1), start)
+        else:
+            table = self.positions.embed(int(places.max()) + 1)
+            added = None if table is None else F.embedding(places, table)
+        return self.dropout(self.norm(x if added is None else x + added))
+
+
+class TransformerStack(nn.Module):
+    """Embedding, layers and, if pre-norm, a final norm, as encoder and decoder both have them.
+
+    Args:
+        config: the model's settings.
+        tokens: table of the symbols [V, D].
+        pad_index: id of the padding symbol.
+    """
+
+    side: ClassVar[str]
+
+    def __init__(self, config: TransformerConfig, tokens: nn.Embedding, pad_index: int) -> None:
+        super().__init__()
+        self.config = config
+        self.pad_index = pad_index
+        self.recompute = config.checkpoint_activations
+        self.layerdrop = getattr(config, f"{self.side}_layerdrop")
+        self.embedding = InputEmbedding(config, self.side, tokens)
+        parts = _layer_config(config, self.side)
+        layers = []
+        for i in range(getattr(config, f"{self.side}_layers")):
+            own, cross = self.make_self_attention(parts.embed_dim, i), None
+            if self.side == "decoder":
+                cross = self.make_cross_attention(parts.embed_dim, i)
+            layers.append(TransformerLayer(parts, own, cross))
+        self.layers = cast(Sequence[TransformerLayer], nn.ModuleList(layers))
+        self.final_norm = parts.make_norm() if parts.normalize_before else nn.Identity()
+
+    def make_self_attention(self, embed_dim: int, layer: int) -> SelfAttention:
+        """Return the self-attention of a layer, counted from 0."""
+        return SelfAttention(embed_dim, make_mechanism(self.config, self.side, layer))
+
+    def make_cross_attention(self, embed_dim: int, layer: int) -> CrossAttention:
+        """Return the attention to the encoder of a layer, counted from 0."""
+        return CrossAttention(embed_dim, make_mechanism(self.config, "cross", layer))
+
+    @property
+    def self_attentions(self) -> list[SelfAttention]:
+        """The self-attention of every layer."""
+        return [layer.self_attention for layer in self.layers]
+
+    @property
+    def most_tokens(self) -> int | None:
+        """The longest sequence that positions and self-attention take; None for any."""
+        return self.most_of_a_sentence
+
+    @property
+    def most_of_a_sentence(self) -> int | None:
+        """The longest sentence that positions and self-attention take; None for any."""
+        causal = self.side == "decoder"
+        limits = [own.attention.most_keys(causal) for own in self.self_attentions]
+        return least_limit([self.embedding.positions.max_positions, *limits])
+
+    def relative(self, visibility: Visibility) -> RelativePositions | None:
+        """Return the rotation and bias of the position scheme, for the layers of one pass."""
+        return self.embedding.positions.relative(visibility)
+
+    def run_layers(
+        self,
+        x: Tensor,
+        visibility: Visibility,
+        memory: Tensor | None = None,
+        memory_visibility: Visibility | None = None,
+    ) -> Tensor:
+        """Return the states [B, N, D] of all positions.
+
+        In training each layer may be left out of the batch (LayerDrop, Fan et al. 2020, section
+        3.1). It is computed all the same, and its output has gradients of 0: processes that share
+        a training wait for those of all layers. What a loss reads of its attention, as the
+        regulariser and guided alignment do, still counts and has gradients.
+
+        Args:
+            x: [B, N, D], the embedded tokens.
+            visibility: which positions each may see.
+            memory: [B, S, D], in a decoder the encoder's states.
+            memory_visibility: which of them each position may see.
+        """
+        relative = self.relative(visibility)
+        for layer in self.layers:
+            before, inputs = x, (x, visibility, relative, memory, memory_visibility)
+            x = run_layer(layer, inputs, self.recompute)
+            if self.training and self.layerdrop:
+                stays = torch.rand((), device=x.device) >= self.layerdrop
+                x = torch.where(stays, x, before)
+        return self.final_norm(x)
+
+
+def _layer_config(config: TransformerConfig, side: str) -> LayerConfig:
+    return LayerConfig(
+        config,
+        embed_dim=getattr(config, f"{side}_embed_dim"),
+        ffn_dim=getattr(config, f"{side}_ffn_embed_dim"),
+        normalize_before=getattr(config, f"{side}_normalize_before"),
+    )
+
+
+def make_mechanism(config: TransformerConfig, slot: str, layer: int) -> Attention:
+    """Return the attention mechanism of a slot and layer."""
+    side = "encoder" if slot == "encoder" else "decoder"
+    heads = getattr(config, f"{side}_attention_heads")
+    head_dim = getattr(config, f"{side}_embed_dim") // heads
+    spec, flag = AttentionSpec.parse(config.attention_of(slot)), config.attention_flag_of(slot)
+    return build_attention(spec, slot, layer, heads, head_dim, config.attention_dropout, flag)
+
+
+def _position_scheme(config: TransformerConfig, side: str) -> PositionScheme:
+    names, attention = config.positions_of(side), config.attention_of(side)
+    able = attentions.get(AttentionSpec.parse(attention).name).capabilities
+    if not able.scores and any(kind.needs_scores for kind in kinds_of(names)):
+        without = [n for n in position_schemes.names() if not position_schemes.get(n).needs_scores]
+        raise ConfigError(
+            f"--{side}-positions {names} acts on attention scores, which "
+            f"{config.attention_flag_of(side)} {attention} does not compute; choose "
+            f"{', '.join(without)} or another attention"
+        )
+    which = {"encoder": "source", "decoder": "target"}[side]
+    place = PositionConfig(
+        embed_dim=getattr(config, f"{side}_embed_dim"),
+        num_heads=getattr(config, f"{side}_attention_heads"),
+        causal=side == "decoder",
+        max_positions=config.max_positions_of(side),
+        flag=f"--max-{which}-positions",
+    )
+    return build_positions(names, place)

@@ -1,0 +1,5 @@
+"""Translate raw text in Python."""
+
+from relu_nmt.translator.translator import Translator
+
+__all__ = ["Translator"]

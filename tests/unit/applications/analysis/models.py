@@ -1,0 +1,30 @@
+"""Tiny models for the tests of this folder."""
+
+import numpy as np
+import torch
+
+from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.tokenization.pipeline import TextPipeline
+from relu_nmt.translation.config import TransformerConfig
+from relu_nmt.translation.encoder_decoder import EncoderDecoder
+from relu_nmt.translation.task import TranslationTask
+from relu_nmt.translator import Translator
+
+PAD, EOS = 1, 2
+SOURCE = np.array([4, 6, 5, 4, EOS])
+TARGET = np.array([5, 7, 4, EOS])
+WORDS = ["ein", "das", "Haus", "gross"]
+
+
+def make_model(attention="reluformer", **settings):
+    torch.manual_seed(0)
+    shape = {"layers": 2, "embed_dim": 16, "ffn_embed_dim": 16, "attention_heads": 2}
+    shape = {f"{side}_{k}": v for side in ("encoder", "decoder") for k, v in shape.items()}
+    config = TransformerConfig(attention=attention, **{**shape, **settings})
+    return EncoderDecoder(config, 4 + len(WORDS), 4 + len(WORDS), PAD).eval()
+
+
+def make_translator():
+    words = Dictionary(WORDS)
+    task = TranslationTask(TextPipeline("de"), TextPipeline("en"), words, words)
+    return Translator([make_model()], task, "cpu")

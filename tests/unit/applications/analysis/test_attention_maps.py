@@ -1,0 +1,231 @@
+import html
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from relu_nmt.attention import attentions
+from relu_nmt.attention.base import Attention, Capabilities, Need
+from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.records import record_attention
+from relu_nmt.attention.softmax import SoftmaxAttention
+from relu_nmt.attention.spec import AttentionPlace
+from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.translation.attention_maps import AttentionMap, attention_weights
+from relu_nmt.translation.search.ensemble import Ensemble
+from relu_nmt.translation.step_decoder import PlainDecoder
+from tests.stepping import Stepping
+from tests.unit.applications.analysis.models import SOURCE, TARGET, make_model, make_translator
+
+
+@pytest.mark.parametrize("attention", ["softmax", "reluformer"])
+def test_weights_are_those_of_step_by_step_decoding(attention):
+    model = make_model(attention)
+    source = torch.from_numpy(SOURCE)[None]
+    steps = {"decoder": [], "cross": []}
+    with torch.inference_mode():
+        search = Stepping(model, source)
+        for token in [TARGET[-1], *TARGET[:-1]]:
+            layer = model.decoder.layers[0]
+            with (
+                record_attention(layer.self_attention.attention, Need(weights=True)) as own,
+                record_attention(layer.cross_attention.attention, Need(weights=True)) as crossed,
+            ):
+                search.step(torch.tensor([[token]]))
+            steps["decoder"].append(own[0].weights[0, 1, 0])
+            steps["cross"].append(crossed[0].weights[0, 1, 0])
+    for slot, rows in steps.items():
+        weights = attention_weights(
+            Ensemble([PlainDecoder(model)]), AttentionPlace(slot, 0, 1), SOURCE, TARGET
+        )
+        for row, expected in zip(weights, rows, strict=True):
+            np.testing.assert_allclose(row[: len(expected)], expected, atol=1e-6)
+            assert not row[len(expected) :].any()
+
+
+def test_all_heads_and_the_encoder():
+    model = make_model("reluformer")
+    ensemble = Ensemble([PlainDecoder(model)])
+    every = attention_weights(ensemble, AttentionPlace("encoder", -1), SOURCE, TARGET)
+    assert every.shape == (2, len(SOURCE), len(SOURCE))
+    for head in range(2):
+        one = attention_weights(ensemble, AttentionPlace("encoder", 1, head), SOURCE, TARGET)
+        np.testing.assert_array_equal(one, every[head])
+    inputs = torch.from_numpy(SOURCE)[None], torch.tensor([[TARGET[-1], *TARGET[:-1]]])
+    with torch.no_grad(), record_attention(model, Need(weights=True)) as records:
+        model(*inputs)
+    np.testing.assert_allclose(records[1].weights[0], every, atol=1e-6)
+
+
+class WithoutWeights(SoftmaxAttention):
+    capabilities = Capabilities(weights=False)
+
+    def forward(self, q, k, v, visibility, *, bias=None, need=None):
+        if need is not None and need.weights:
+            raise ConfigError("has no weights to show")
+        output = super().forward(q, k, v, visibility)
+        output.rows = None
+        return output
+
+
+@pytest.fixture
+def without_weights():
+    attentions.register("without_weights")(WithoutWeights)
+    yield "without_weights"
+    del attentions._entries["without_weights"]
+
+
+def test_a_mechanism_without_weights_is_an_error_only_where_it_is_asked(without_weights):
+    model = make_model("softmax", encoder_attention=without_weights)
+    ensemble = Ensemble([PlainDecoder(model)])
+    message = "attention encoder.0: without_weights has no matrix of weights to show"
+    with pytest.raises(ConfigError, match=message):
+        attention_weights(ensemble, AttentionPlace("encoder", 0), SOURCE, TARGET)
+    weights = attention_weights(ensemble, AttentionPlace("cross", 0, 0), SOURCE, TARGET)
+    np.testing.assert_allclose(weights.sum(-1), 1.0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        (AttentionPlace("cross", 2), "layers are cross.0 to cross.1"),
+        (AttentionPlace("encoder", -3), "layers are encoder.0 to encoder.1"),
+        (AttentionPlace("decoder", 0, 2), "heads are 0 to 1"),
+        (AttentionPlace("decoder", 0, -1), "heads are 0 to 1"),
+    ],
+)
+def test_places_that_the_model_does_not_have(place, message):
+    with pytest.raises(ConfigError, match=message):
+        attention_weights(Ensemble([PlainDecoder(make_model())]), place, SOURCE, TARGET)
+
+
+def test_an_ensemble_is_refused():
+    model = make_model()
+    with pytest.raises(ConfigError, match="one model only"):
+        attention_weights(
+            Ensemble([PlainDecoder(model), PlainDecoder(model)]),
+            AttentionPlace("cross", 0),
+            SOURCE,
+            TARGET,
+        )
+
+
+@pytest.mark.parametrize("text", ["cross", "cross.a", "cross.1.2.3", "", "cross.1.", "self.1"])
+def test_places_that_cannot_be_read(text):
+    with pytest.raises(ConfigError, match=r"SLOT\.LAYER|choose a slot"):
+        AttentionPlace.parse(text)
+    assert str(AttentionPlace.parse("cross.-1")) == "cross.-1"
+    assert AttentionPlace.parse("decoder.3.2") == AttentionPlace("decoder", 3, 2)
+
+
+def test_a_capture_ends_with_its_block_and_keeps_what_else_was_asked():
+    attention = make_model("softmax").encoder.layers[0].self_attention.attention
+    assert isinstance(attention, Attention)
+    q, k, v = (torch.ones(1, 2, 3, 8) for _ in range(3))
+    visibility = Visibility(3, 3)
+    with record_attention(attention, Need(weights=True)) as captured:
+        output = attention(q, k, v, visibility, need=Need(statistics=True))
+        attention(q, k, v, visibility)
+    assert len(captured) == 2 and captured[1].weights.shape == (1, 2, 3, 3)
+    assert output.rows is not None
+    assert attention(q, k, v, visibility).weights is None
+
+
+def test_the_translators_maps_have_labels():
+    translator = make_translator()
+    found = translator.translate_nbest(["ein Haus"], beam=2, max_len_b=5)[0][0]
+    cross = translator.attention("ein Haus", found)
+    assert (cross.slot, cross.layer, cross.head) == ("cross", 1, None)
+    assert cross.keys == ["ein", "Haus", "</s>"]
+    symbols = translator.task.target_dictionary
+    assert cross.queries == [symbols[i] for i in found.hypothesis.tokens]
+    assert cross.weights.shape == (2, len(cross.queries), 3)
+    own = translator.attention("ein Haus", "das Haus", "decoder", 0, 1)
+    assert own.queries == ["das", "Haus", "</s>"]
+    assert own.keys == ["</s>", "das", "Haus"]
+    assert not np.triu(own.weights, 1).any()
+    encoder = translator.attention("ein Xaver", "das", "encoder", 0, 0)
+    assert encoder.queries == encoder.keys == ["ein", "Xaver", "</s>"]
+    assert translator.attention("ein").keys == ["ein", "</s>"]
+    read = json.loads(own.to_json())
+    np.testing.assert_allclose(read.pop("weights"), own.weights, rtol=1e-3)
+    assert read == {
+        **{"slot": "decoder", "layer": 0, "head": 1},
+        **{"queries": own.queries, "keys": own.keys},
+    }
+
+
+def test_a_map_is_drawn(tmp_path):
+    every = make_translator().attention("ein Haus gross", "das Haus")
+    every.save(tmp_path / "all.svg")
+    text = (tmp_path / "all.svg").read_text("utf-8")
+    assert text.count("<image") >= 2 and "</svg>" in text  # one a head
+    one = make_translator().attention("ein Haus gross", "das Haus", head=1)
+    one.save(tmp_path / "one.svg")
+    assert "</svg>" in (tmp_path / "one.svg").read_text("utf-8")
+    with pytest.raises(ConfigError, match=r"ends in \.svg"):
+        one.save(tmp_path / "one.png")
+    with pytest.raises(DataError, match="cannot write it"):
+        one.save(tmp_path / "none" / "one.svg")
+
+
+def drawn(tmp_path, *shape, slot="cross", words=()):
+    """Return the texts of a picture of made weights [Nq, Nk] or [H, Nq, Nk], and the tokens."""
+    sizes = zip("qk", shape[-2:], strict=True)
+    queries, keys = ([*(f"{side}{n}" for n in range(1, size)), "</s>"] for side, size in sizes)
+    keys[: len(words)] = words
+    weights = np.random.default_rng(0).random(shape)
+    head = None if len(shape) == 3 else 0
+    AttentionMap(slot, 1, head, queries, keys, weights).save(tmp_path / "a.svg")
+    text = (tmp_path / "a.svg").read_text("utf-8")
+    texts = re.findall(r"<(?:text|tspan)[^>]*>([^<]+)</", text)
+    return [html.unescape(own) for own in texts], queries, keys
+
+
+@pytest.mark.parametrize("shape", [(35, 28), (60, 60), (8, 35, 28), (2, 60, 3)])
+def test_up_to_60_tokens_all_are_named(tmp_path, shape):
+    texts, queries, keys = drawn(tmp_path, *shape)
+    assert set(queries) | set(keys) <= set(texts)
+    heads = shape[0] if len(shape) == 3 else 1
+    assert texts.count(keys[0]) == heads  # below every map
+    assert texts.count("source (key)") == heads and "target (query)" in texts
+
+
+def test_of_more_tokens_some_are_named_with_their_numbers(tmp_path):
+    texts, queries, keys = drawn(tmp_path, 61, 300)
+    numbered = [text for text in texts if re.fullmatch(r"\d+ [qk]\d+", text)]
+    for side, tokens in (("q", queries), ("k", keys)):
+        own = [text.split(" ") for text in numbered if side in text]
+        assert 20 <= len(own) <= 60
+        assert all(tokens[int(number) - 1] == word for number, word in own)
+    assert not set(texts) & {*queries, *keys}
+    assert "source (key): number and token" in texts
+
+
+def test_a_picture_has_its_place_and_sentences(tmp_path):
+    words = ["\u2581Das", "\u2581Ha", "us", "\u2581kostet", "\u2581$5", "\u2581&", "\u2581$6"]
+    texts, _, keys = drawn(tmp_path, 3, 8, words=words)
+    assert set(keys) <= set(texts)
+    titles = ["cross-attention, layer 1, head 0", "source: Das Haus kostet $5 & $6"]
+    assert {*titles, "target: q1 q2"} <= set(texts)
+    texts, *_ = drawn(tmp_path, 2, 4, 4, slot="encoder", words=["Ha@@", "us", "."])
+    assert {"encoder self-attention, layer 1, every head", "source: Haus ."} <= set(texts)
+    assert "source (query)" in texts and "source (key)" in texts
+    texts, *_ = drawn(tmp_path, 2, 2, slot="decoder")
+    assert "target to come (query)" in texts and "target so far (key)" in texts
+    assert "target: q1" in texts
+
+
+def test_letters_that_the_font_lacks_stay_text(tmp_path, recwarn):
+    texts, *_ = drawn(tmp_path, 2, 4, words=["\u4f60\u597d", "\u4e16\u754c"])
+    assert {"\u4f60\u597d", "\u4e16\u754c"} < set(texts)
+    assert not recwarn.list
+
+
+def test_long_sentences_and_words_are_cut(tmp_path):
+    texts, *_ = drawn(tmp_path, 400, 400, words=["x" * 99])
+    assert max(map(len, texts)) < 120
+    assert f"1 {'x' * 17}\u2026" in texts
+    assert [text[-1] for text in texts].count("\u2026") >= 2

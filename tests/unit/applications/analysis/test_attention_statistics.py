@@ -1,0 +1,145 @@
+import json
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from relu_nmt.applications.analysis import attention as analysis
+from relu_nmt.applications.analysis.attention import AttentionStatistics
+from relu_nmt.attention.spec import AttentionPlace
+from relu_nmt.errors import ConfigError
+from relu_nmt.recipes.attention_report import AttentionReport
+from relu_nmt.recipes.split_settings import AttentionOptions
+from relu_nmt.translation.attention_maps import attention_weights
+from relu_nmt.translation.search.ensemble import Ensemble
+from relu_nmt.translation.step_decoder import PlainDecoder
+from tests.unit.applications.analysis.models import EOS, make_model
+
+SLOTS = ("encoder", "decoder", "cross")
+RNG = np.random.default_rng(0)
+SOURCES = [np.append(RNG.integers(4, 8, n), EOS) for n in (3, 9, 1, 5)]
+TARGETS = [np.append(RNG.integers(4, 8, n), EOS) for n in (4, 2, 0, 7)]
+
+
+def report_of(model):
+    statistics = AttentionStatistics(Ensemble([PlainDecoder(model)]))
+    statistics.add(SOURCES[:3], TARGETS[:3])
+    statistics.add(SOURCES[3:], TARGETS[3:])
+    return statistics.report()
+
+
+def rows_of(model, slot, layer, head):
+    """Yield the weights that each query row sees, from maps of single sentences."""
+    for source, target in zip(SOURCES, TARGETS, strict=True):
+        place = AttentionPlace(slot, layer, head)
+        weights = attention_weights(Ensemble([PlainDecoder(model)]), place, source, target)
+        for i, row in enumerate(weights.astype(np.float64)):
+            yield row[: i + 1] if slot == "decoder" else row
+
+
+def entropy(row):
+    shares = [w / row.sum() for w in row if w > 0] if row.sum() > 1e-6 else []
+    return -sum(p * math.log(p) for p in shares)
+
+
+def test_memory_is_not_that_of_many_short_sentences_at_once(monkeypatch):
+    monkeypatch.setattr(analysis, "MOST_TOKENS", 12)
+    statistics, read = AttentionStatistics(Ensemble([PlainDecoder(make_model("softmax"))])), []
+    decoder_inputs = analysis.decoder_inputs
+
+    def noted(sources, targets, *rest):
+        read.append(len(sources) * max(map(len, [*sources, *targets])))
+        return decoder_inputs(sources, targets, *rest)
+
+    monkeypatch.setattr(analysis, "decoder_inputs", noted)
+    sentence = np.array([5, 6, EOS])
+    statistics.add([sentence] * 10, [sentence] * 10)
+    assert read == [12, 12, 6]
+
+
+@pytest.mark.parametrize("given", [True, False], ids=["references", "no references"])
+def test_the_attention_is_measured_when_all_is_translated(tmp_path, monkeypatch, given):
+    """So that time and memory of the translation are its own."""
+    translator = SimpleNamespace(ensemble=Ensemble([PlainDecoder(make_model("softmax"))]))
+    path = tmp_path / "stats.json"
+    calls = []
+    monkeypatch.setattr(AttentionStatistics, "add", lambda _, *lists: calls.append(lists))
+    report = AttentionReport(AttentionOptions(attention_stats=str(path)), translator, "test")
+    found = [SimpleNamespace(hypothesis=SimpleNamespace(tokens=target)) for target in TARGETS]
+    references = TARGETS[::-1] if given else [None] * len(TARGETS)
+    pairs = zip(SOURCES, references, strict=True)
+    sources = [SimpleNamespace(ids=source, reference=reference) for source, reference in pairs]
+    report.add(sources, [[one] for one in found])
+    assert not calls
+    report.write()
+    [(sources, targets)] = calls
+    assert all(map(np.array_equal, sources, SOURCES))
+    assert all(map(np.array_equal, targets, TARGETS[::-1] if given else TARGETS))
+
+
+@pytest.mark.parametrize("attention", ["softmax", "reluformer"])
+@pytest.mark.parametrize("most_weights", [1, 2**25])
+def test_means_are_those_of_the_weights_of_each_sentence(attention, most_weights, monkeypatch):
+    monkeypatch.setattr(analysis, "MOST_WEIGHTS", most_weights)  # batches of 1 or all
+    model = make_model(attention)
+    report = report_of(model)
+    assert report["sentences"] == 4
+    assert report["attention"] == dict.fromkeys(SLOTS, attention)
+    assert not report["without_weights"]
+    measures = {
+        "sum": np.sum,
+        "entropy": entropy,
+        "zero_fraction": lambda row: np.mean(row == 0),
+        "null_fraction": lambda row: row.sum() <= 1e-6,
+        "largest": np.max,
+        "mean_log_n": lambda row: math.log(len(row)),
+    }
+    for name, measure in measures.items():
+        in_slots = {slot: [] for slot in SLOTS}
+        for slot in SLOTS:
+            for layer in range(2):
+                heads = [
+                    np.mean([measure(row) for row in rows_of(model, slot, layer, head)])
+                    for head in range(2)
+                ]
+                module = report["modules"][f"{slot}.{layer}"]
+                if name != "mean_log_n":
+                    found = [head[name] for head in module["heads"]]
+                    np.testing.assert_allclose(found, heads, atol=1e-5)
+                assert module["mean"][name] == pytest.approx(np.mean(heads), abs=1e-5)
+                in_slots[slot].append(np.mean(heads))
+        for slot, means in in_slots.items():
+            assert report["slots"][slot][name] == pytest.approx(np.mean(means), abs=1e-5)
+        overall = np.mean(list(in_slots.values()))
+        assert report["overall"][name] == pytest.approx(overall, abs=1e-5)
+    overall = report["overall"]
+    assert overall["exp_entropy"] == pytest.approx(math.exp(overall["entropy"]))
+    json.dumps(report, allow_nan=False)
+
+
+def test_rows_by_number_of_visible_keys():
+    model = make_model()
+    report = report_of(model)
+    module = report["modules"]["decoder.1"]
+    buckets = module["by_visible_keys"]
+    assert {name: bucket["rows"] for name, bucket in buckets.items()} == {
+        **{"1": 4, "2-3": 2 + 2 + 2},
+        **{"4-7": 2 + 4, "8-15": 1},
+    }
+    rows = [row for head in range(2) for row in rows_of(model, "decoder", 1, head)]
+    expected = np.mean([entropy(row) for row in rows if 4 <= len(row) <= 7])
+    assert buckets["4-7"]["entropy"] == pytest.approx(expected, abs=1e-5)
+    assert module["rows"] == sum(map(len, TARGETS))
+    assert "by_visible_keys" not in report["modules"]["cross.0"]
+
+
+def test_no_sentences_at_all():
+    report = AttentionStatistics(Ensemble([PlainDecoder(make_model())])).report()
+    assert (report["sentences"], report["modules"], report["overall"]) == (0, {}, {})
+
+
+def test_an_ensemble_is_refused():
+    model = make_model()
+    with pytest.raises(ConfigError, match="one model only"):
+        AttentionStatistics(Ensemble([PlainDecoder(model), PlainDecoder(model)]))

@@ -1,0 +1,229 @@
+"""Statistics of feed-forward networks as memories, against plain loops in float64."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from relu_nmt.applications.analysis import memories
+from relu_nmt.applications.analysis.memories import (
+    PERCENTS,
+    MemoryStatistics,
+    anisotropy,
+    memory_statistics,
+)
+from relu_nmt.errors import ConfigError
+from relu_nmt.translation.search.ensemble import Ensemble
+from relu_nmt.translation.step_decoder import PlainDecoder
+from tests.unit.applications.analysis.models import EOS, PAD, make_model
+
+RNG = np.random.default_rng(0)
+SOURCES = [np.append(RNG.integers(4, 8, n), EOS) for n in (3, 9, 1, 5)]
+TARGETS = [np.append(RNG.integers(4, 8, n), EOS) for n in (4, 2, 0, 7)]
+SHIFTED = [np.append(EOS, target[:-1]) for target in TARGETS]
+
+
+def make(feed_forward, before=False, **settings):
+    sides = {f"{side}_normalize_before": before for side in ("encoder", "decoder")}
+    model = make_model("softmax", feed_forward=feed_forward, **sides, **settings).double()
+    with torch.no_grad():
+        for parameter in model.parameters():  # what starts at 0 or 1 must count, too
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return model
+
+
+def report_of(model, **settings):
+    statistics = MemoryStatistics(Ensemble([PlainDecoder(model)]), **settings)
+    statistics.add(SOURCES[:3], TARGETS[:3])
+    statistics.add(SOURCES[3:], TARGETS[3:])
+    return statistics.report()
+
+
+def batch_of(number):
+    return torch.tensor(SOURCES[number])[None], torch.tensor(SHIFTED[number])[None]
+
+
+def tokens_of(model, monkeypatch):
+    """Return what enters each residual branch and its network, each sentence read alone."""
+    found = {}
+
+    def note(residual, name):
+        def before(x, original=residual.before):
+            y = original(x)
+            found.setdefault(name, []).extend(zip(x[0], y[0], strict=True))
+            return y
+
+        monkeypatch.setattr(residual, "before", before)
+
+    for side in ("encoder", "decoder"):
+        for i, layer in enumerate(getattr(model, side).layers):
+            note(layer.feed_forward_residual, f"{side}.{i}")
+    with torch.no_grad():
+        for number in range(len(SOURCES)):
+            model(*batch_of(number))
+    monkeypatch.undo()
+    return found
+
+
+def weights_and_output(network, kind, x):
+    scores = [float(x @ key) for key in network.inner.weight]
+    if kind.startswith("softmax"):
+        exps = [math.exp(score) for score in scores]
+        weights = [each / sum(exps) for each in exps]
+    else:
+        weights = [max(s + float(b), 0) for s, b in zip(scores, network.inner.bias, strict=True)]
+    y = network.outer.bias + sum(
+        w * value for w, value in zip(weights, network.outer.weight.T, strict=True)
+    )
+    if kind.endswith("-ln"):
+        deviations = y - y.mean()
+        y = deviations / (deviations.square().mean() + 1e-5).sqrt()
+        y = y * network.norm.weight + network.norm.bias
+    return weights, y.tolist()
+
+
+def variance(values):
+    mean = sum(values) / len(values)
+    return sum((value - mean) ** 2 for value in values) / len(values)
+
+
+def cosines(values):
+    rows = [row / row.norm() for row in values if row.norm() > 0]
+    pairs = [float(a @ b) for i, a in enumerate(rows) for j, b in enumerate(rows) if i != j]
+    return sum(pairs) / len(pairs)
+
+
+@pytest.mark.parametrize("kind", ["relu", "softmax", "softmax-ln", "relu-ln"])
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("most", [1, 2**22])
+@torch.no_grad()
+def test_statistics_are_those_of_the_formulas(kind, before, most, monkeypatch):
+    monkeypatch.setattr(memories, "MOST_WEIGHTS", most)
+    model = make(kind, before)
+    if kind.startswith("relu"):  # so that some tokens have no weight at all
+        for layer in [*model.encoder.layers, *model.decoder.layers]:
+            layer.feed_forward.inner.bias.sub_(1.5 if kind == "relu" else 2.0)
+    report = report_of(model)
+    assert (report["sentences"], report["feed_forward"]) == (4, kind)
+    monkeypatch.undo()
+    means = {name: [] for name in ("variance_ratio", "anisotropy", "null_fraction")}
+    for name, tokens in tokens_of(model, monkeypatch).items():
+        side, number = name.split(".")
+        network = getattr(model, side).layers[int(number)].feed_forward
+        xs, ys, tops, null = [], [], [], 0
+        for x, read in tokens:
+            weights, y = weights_and_output(network, kind, read)
+            xs += x.tolist()
+            ys += y
+            if sum(weights) <= 1e-6:
+                null += 1
+                continue
+            ranked = sorted(weights, reverse=True)
+            counts = [math.ceil(p * 16 / 100) for p in PERCENTS]
+            tops.append([sum(ranked[:count]) / sum(weights) for count in counts])
+        module = report["modules"][name]
+        assert (module["tokens"], module["size"]) == (len(tokens), 16)
+        assert len(tokens) == sum(map(len, SOURCES if side == "encoder" else TARGETS))
+        assert module["variance_ratio"] == pytest.approx(variance(ys) / variance(xs), rel=1e-9)
+        assert module["anisotropy"] == pytest.approx(cosines(network.outer.weight.T), abs=1e-9)
+        assert module["null_fraction"] == pytest.approx(null / len(tokens))
+        assert list(module["top_sums"].values()) == pytest.approx(np.mean(tops, 0), rel=1e-9)
+        assert list(module["top_sums"]) == [str(p) for p in PERCENTS]
+        assert module["top_sums"]["100"] == pytest.approx(1)
+        for statistic, values in means.items():
+            values.append(module[statistic])
+    assert any(0 < each < 1 for each in means["null_fraction"]) == kind.startswith("relu")
+    for statistic, values in means.items():
+        assert report["overall"][statistic] == pytest.approx(np.mean(values))
+        assert report["sides"]["decoder"][statistic] == pytest.approx(np.mean(values[2:]))
+    tops = [module["top_sums"]["10"] for module in report["modules"].values()]
+    assert report["overall"]["top_sums"]["10"] == pytest.approx(np.mean(tops))
+    json.dumps(report, allow_nan=False)
+
+
+def test_the_function_takes_padded_batches():
+    model = make("softmax")
+    source, target = (
+        nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], True, PAD)
+        for rows in (SOURCES, SHIFTED)
+    )
+    one = memory_statistics(model, [(source, target)], percents=(5, 50))
+    several = memory_statistics(model, map(batch_of, range(4)), percents=(5, 50))
+    assert one["sentences"] == several["sentences"] == 4
+    for name, module in one["modules"].items():
+        other = several["modules"][name]
+        assert module.pop("top_sums") == pytest.approx(other.pop("top_sums"))
+        assert module == pytest.approx(other)
+
+
+def test_dropout_is_off_and_the_model_left_as_it_was():
+    settings = {"dropout": 0.3, "activation_dropout": 0.5}
+    model = make("softmax", **settings).train()
+    assert report_of(model) == report_of(make("softmax", **settings))
+    assert model.training and model.encoder.layers[0].feed_forward.training
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+def test_tokens_without_weights_are_no_part_of_the_sums():
+    model = make("relu")
+    network = model.encoder.layers[0].feed_forward
+    with torch.no_grad():
+        network.inner.bias.fill_(-1e9)
+        network.outer.bias.zero_()
+    module = report_of(model)["modules"]["encoder.0"]
+    assert (module["null_fraction"], module["variance_ratio"]) == (1, 0)
+    assert set(module["top_sums"].values()) == {None}
+    report = report_of(model)
+    json.dumps(report, allow_nan=False)
+    others = [part["top_sums"]["5"] for part in report["modules"].values()][1:]
+    assert report["overall"]["top_sums"]["5"] == pytest.approx(np.mean(others))
+
+
+@pytest.mark.parametrize("kind", ["gelu", "swiglu"])
+def test_signed_weights_have_no_shares(kind):
+    report = report_of(make(kind))
+    assert report["overall"].keys() == {"variance_ratio", "anisotropy"}
+    assert "top_sums" not in report["modules"]["encoder.0"]
+
+
+def test_no_sentences_at_all():
+    report = MemoryStatistics(Ensemble([PlainDecoder(make("relu"))])).report()
+    assert (report["sentences"], report["modules"], report["overall"]) == (0, {}, {})
+
+
+def test_what_is_refused():
+    model = make("relu")
+    for percents in [(0, 1), (101,)]:
+        with pytest.raises(ConfigError, match="expected above 0 to 100"):
+            memory_statistics(model, [], percents)
+    with pytest.raises(ConfigError, match="one model only"):
+        MemoryStatistics(Ensemble([PlainDecoder(model), PlainDecoder(model)]))
+    model.decoder.layers[1].feed_forward = nn.Linear(16, 16)
+    with pytest.raises(ConfigError, match="network Linear is no subclass of FeedForward"):
+        MemoryStatistics(Ensemble([PlainDecoder(model)]))
+
+
+@given(st.integers(2, 20), st.integers(1, 8), st.integers(0, 2**31))
+def test_anisotropy_is_between_its_bounds(number, width, seed):
+    values = torch.randn(number, width, generator=torch.Generator().manual_seed(seed))
+    found = anisotropy(values)
+    assert -1 / (number - 1) - 1e-9 <= found <= 1 + 1e-9
+    assert found == pytest.approx(cosines(values.double()), abs=1e-9)
+
+
+def test_anisotropy_of_known_values():
+    torch.manual_seed(0)
+    # Of random rows the mean cosine has the deviation sqrt(2 / width) / number, 9e-5 here.
+    assert abs(anisotropy(torch.randn(2000, 64))) < 5e-4
+    assert anisotropy(torch.randn(2000, 64) + 3) > 0.8
+    simplex = torch.eye(5) - 1 / 5  # the corners of a regular simplex
+    assert anisotropy(simplex) == pytest.approx(-1 / 4)
+    assert anisotropy(torch.ones(7, 3) * torch.arange(1, 8)[:, None]) == pytest.approx(1)
+    with_zeros = torch.cat([simplex, torch.zeros(9, 5)])
+    assert anisotropy(with_zeros) == pytest.approx(-1 / 4)
+    assert anisotropy(with_zeros[4:]) is None

@@ -1,0 +1,63 @@
+"""Plots of an analysis: which are drawn, with which titles and lines."""
+
+import base64
+
+import pytest
+
+from relu_nmt.applications.analysis.plots import (
+    Series,
+    by_layer,
+    by_rank,
+    course_panels,
+    of_courses,
+)
+from relu_nmt.training.course import TRAIN, Course
+
+
+def svg_of(source):
+    return base64.b64decode(source.partition(",")[2]).decode("utf-8")
+
+
+def records(layers, sums, slots=("encoder", "decoder", "cross")):
+    """Return records of two heads and their mean by layer, and of the mean of all layers."""
+    heads = (0, 1, "mean")
+    places = [(layer, head) for layer in range(layers) for head in heads] + [("mean", "mean")]
+    ranked = {"top_sum": sums, "share_at_rank": sums}
+    return [
+        {"slot": slot, "sees": "all", "layer": layer, "head": head, "entropy": 1.5, **ranked}
+        for slot in slots
+        for layer, head in places
+    ]
+
+
+def test_level_lines_of_short_rows_are_not_drawn():
+    """Of 20 keys the largest 0.5 and 1.5 % are one key, of 100 they are one and two."""
+    short = Series("short", 0, None, records(2, {0.5: 0.3, 1.5: 0.3, 10.0: 0.5}))
+    longer = Series("longer", 1, None, records(2, {0.5: 0.3, 1.5: 0.4, 10.0: 0.5}))
+    assert not by_rank([short])
+    assert "<!-- longer -->" in svg_of(by_rank([short, longer]))
+
+
+def test_a_single_layer_makes_no_chart_and_a_slot_without_weights_no_panel():
+    assert not by_layer([Series("one", 0, None, records(1, {}))], "entropy", "entropy, nats")
+    source = by_layer([Series("two", 0, None, records(2, {}, ("cross",)))], "entropy", "H, nats")
+    assert "<!-- cross-attention -->" in svg_of(source)
+    assert "<!-- encoder self-attention -->" not in svg_of(source)
+
+
+def test_a_metric_that_was_measured_once_makes_no_curve():
+    once = Course("once", {(TRAIN, "loss"): {10: 3.0}, (TRAIN, "gnorm"): {10: 1.0, 20: 0.5}})
+    assert course_panels([once]) == [{(TRAIN, "gnorm"): "norm of the gradient"}]
+    del once.curves[TRAIN, "gnorm"]
+    assert not course_panels([once])
+
+
+@pytest.mark.parametrize(
+    ("metric", "unit"), [("nll_loss", "bits per token"), ("accuracy", "bits per example")]
+)
+def test_bits_are_of_tokens_only_where_tokens_were_counted(metric, unit):
+    """Image classifiers have a loss of each image, and none without smoothing."""
+    course = Course("c", {(TRAIN, name): {10: 3.0, 20: 2.0} for name in ("loss", metric)})
+    [panels] = course_panels([course])
+    assert panels[TRAIN, "loss"] == f"training loss, {unit}"
+    assert f"<!-- training loss, {unit} -->" in svg_of(of_courses([course], panels))

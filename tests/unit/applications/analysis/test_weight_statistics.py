@@ -1,0 +1,272 @@
+"""Statistics of the weights, against plain loops over the weights of single sentences."""
+
+import math
+import weakref
+from collections import defaultdict
+
+import numpy as np
+import pytest
+import torch
+
+from relu_nmt.applications.analysis import weights as analysis
+from relu_nmt.applications.analysis.weights import PERCENTS, STATISTICS, WeightStatistics
+from relu_nmt.attention.base import Need
+from relu_nmt.attention.records import record_attention
+from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.data.split import sentence_numbers
+from relu_nmt.errors import ConfigError
+from relu_nmt.translation.config import TransformerConfig
+from relu_nmt.translation.encoder_decoder import EncoderDecoder
+from relu_nmt.translation.search.ensemble import Ensemble
+from relu_nmt.translation.step_decoder import PlainDecoder
+from tests.unit.applications.analysis.models import EOS, PAD, make_model
+
+SEP = 8
+WORDS = Dictionary([",", "das", "Haus", "gross", "<sep>"])
+RNG = np.random.default_rng(0)
+SIZES = [([4, 3], [5, 2]), ([6], [3]), ([2, 9, 3], [3, 4, 6]), ([1], [1])]
+SLOTS = ("encoder", "decoder", "cross")
+
+
+def joined(sizes, separated):
+    """Return made-up sentences, each with its end symbol counted, as one row of token ids."""
+    rows = []
+    for size in sizes:
+        words = RNG.integers(4, 8, size - 1)
+        rows.append(np.append(words[1:], SEP) if separated and size > 1 else words)
+    return np.append(np.concatenate(rows), EOS)
+
+
+def pairs_of(separated):
+    sources = [joined(source, separated) for source, _ in SIZES]
+    targets = [joined(target, separated) for _, target in SIZES]
+    numbers = [
+        tuple(sentence_numbers(np.array(sizes), separated) for sizes in both) for both in SIZES
+    ]
+    return sources, targets, numbers
+
+
+def statistics_of(model, pairs):
+    sources, targets, numbers = pairs
+    statistics = WeightStatistics(Ensemble([PlainDecoder(model)]), (WORDS, WORDS))
+    statistics.add(sources[:3], targets[:3], numbers[:3])
+    statistics.add(sources[3:], targets[3:], numbers[3:])
+    return statistics.records()
+
+
+def shares_of(row):
+    total = sum(abs(w) for w in row)
+    return [abs(w) / total for w in row] if total > 1e-6 else []
+
+
+def entropy(shares):
+    return -sum(p * math.log(p) for p in shares if p > 0)
+
+
+def expected(model, pairs, positive=True):
+    """Return lists of the values of rows by (slot, what is seen, layer), head and statistic."""
+    found = defaultdict(lambda: defaultdict(list))
+    for source, target, (of_source, of_target) in zip(*pairs, strict=True):
+        inputs = torch.from_numpy(source)[None], torch.from_numpy(np.append(EOS, target[:-1]))[None]
+        with torch.no_grad(), record_attention(model, Need(weights=True)) as records:
+            model(*inputs)
+        for record in records:
+            view = record.visibility.rows
+            weights = record.weights if view is None else view.in_documents(record.weights)
+            queries = of_source if record.slot == "encoder" else of_target
+            keys = of_target if record.slot == "decoder" else of_source
+            tokens = inputs[record.slot == "decoder"][0].tolist()
+            sees = "all" if view is None else "sentence"
+            for head, table in enumerate(weights[0].double().numpy()):
+                for i, row in enumerate(table):
+                    seen = [j for j in range(len(row)) if record.slot != "decoder" or j <= i]
+                    if sees == "sentence":  # the last one has what is left
+                        seen = [j for j in seen if keys[j] == min(queries[i], max(keys))]
+                    others = [i2 for i2, n in enumerate(queries) if n == queries[i]]
+                    place = others.index(i) if sees == "sentence" else i
+                    number = len(others) if sees == "sentence" else len(queries)
+                    values = row_values(
+                        [row[j] for j in seen],
+                        [tokens[j] for j in seen],
+                        [keys[j] != queries[i] for j in seen],
+                        place * len(seen) / number if record.slot == "cross" else place,
+                        positive,
+                    )
+                    for name, value in values.items():
+                        found[record.slot, sees, record.layer, head][name].append(value)
+    return found
+
+
+def row_values(row, tokens, outside, place, positive):
+    """Return what the definitions say of one row over the keys that it sees."""
+    shares, n = shares_of(row), len(row)
+    values = {
+        "sum": sum(row),
+        "zero_fraction": sum(w == 0 for w in row) / n,
+        "null_fraction": float(not shares),
+        "nonzero_keys": sum(w != 0 for w in row),
+        "mean_log_n": math.log(n),
+    }
+    if positive:
+        values["entropy"] = entropy(shares)
+        values["raw_entropy"] = -sum(w * math.log(w) for w in row if w > 0)
+    if not shares:
+        return values
+    if abs(sum(row)) > 1e-6:
+        values["abs_log_sum"] = abs(math.log(abs(sum(row))))
+    if positive:
+        values["entropy_with_weight"] = entropy(shares)
+        values["mean_exp_entropy"] = math.exp(entropy(shares))
+        if n > 1:
+            values["relative_entropy"] = entropy(shares) / math.log(n)
+    kinds = {"punctuation": {4}, "frequent": {5, 6, 7}, "ends": {EOS, SEP}}
+    values |= {
+        name: sum(p for p, token in zip(shares, tokens, strict=True) if token in kind)
+        for name, kind in kinds.items()
+    }
+    values["outside"] = sum(p for p, other in zip(shares, outside, strict=True) if other)
+    values["distance"] = sum(p * abs(j - place) for j, p in enumerate(shares))
+    ranked = sorted(shares, reverse=True)
+    values["largest_share"] = ranked[0]
+    for percent in PERCENTS:
+        rank = math.ceil(round(percent * n / 100, 6))
+        values[f"top_sum {percent}"] = sum(ranked[:rank])
+        values[f"share_at_rank {percent}"] = ranked[rank - 1]
+    return values
+
+
+def flat(record):
+    values = {name: record[name] for name in STATISTICS if name in record}
+    for name in ("top_sum", "share_at_rank"):
+        values |= {f"{name} {percent}": value for percent, value in record[name].items()}
+    for derived in ("entropy_bits", "exp_entropy", "mean_of_heads_entropy"):
+        values.pop(derived, None)
+    return values
+
+
+def check(records, rows):
+    heads = [record for record in records if record["head"] != "mean"]
+    assert len(heads) == len(rows)
+    for record in heads:
+        place = record["slot"], record["sees"], record["layer"], record["head"]
+        means = {name: np.mean(values) for name, values in rows[place].items()}
+        assert flat(record) == pytest.approx(means, abs=1e-9), place
+        assert record["rows"] == len(rows[place]["sum"])
+
+
+@pytest.mark.parametrize("attention", ["softmax", "reluformer", "polynomial:power=3"])
+@pytest.mark.parametrize("most", [1, 60, 2**21])
+def test_means_are_those_of_the_weights_of_each_sentence(attention, most, monkeypatch):
+    monkeypatch.setattr(analysis, "MOST_WEIGHTS", most)  # a row at a time, some, or all
+    model, pairs = make_model(attention).double(), pairs_of(separated=False)
+    records = statistics_of(model, pairs)
+    positive = not attention.startswith("polynomial")
+    check(records, expected(model, pairs, positive))
+    assert all(("entropy" in record) == positive for record in records)
+
+
+@pytest.mark.parametrize("attention", ["softmax", "reluformer"])
+def test_attention_to_the_own_sentence_and_to_the_document_are_told_apart(attention):
+    torch.manual_seed(0)
+    shape = {"layers": 2, "embed_dim": 16, "ffn_embed_dim": 16, "attention_heads": 2}
+    shape = {f"{side}_{k}": v for side in ("encoder", "decoder") for k, v in shape.items()}
+    document = {"document_attention": "aligned", "global_layers": 1}
+    config = TransformerConfig(attention=attention, **shape, **document)
+    model = EncoderDecoder(config, len(WORDS), len(WORDS), PAD, (SEP, SEP)).eval().double()
+    pairs = pairs_of(separated=True)
+    # Without its separator the empty last one would be no sentence of its own.
+    pairs = tuple(part[:3] for part in pairs)
+    records = WeightStatistics(Ensemble([PlainDecoder(model)]), (WORDS, WORDS))
+    records.add(*pairs)
+    found = records.records()
+    check(found, expected(model, pairs))
+    assert {(r["sees"], r["layer"]) for r in found if r["layer"] != "mean"} == {
+        *[("sentence", 0), ("sentence", 1)],
+        ("all", 1),
+    }
+    inside = [record["outside"] for record in found if record["sees"] == "sentence"]
+    assert not any(inside)
+
+
+def test_means_over_heads_and_layers_and_what_follows_from_the_entropy():
+    model, pairs = make_model("reluformer"), pairs_of(separated=False)
+    records = statistics_of(model, pairs)
+    places = {(r["slot"], r["layer"], r["head"]): r for r in records}
+    for slot in SLOTS:
+        for name in ("sum", "entropy", "distance"):
+            layers = [places[slot, layer, "mean"][name] for layer in range(2)]
+            heads = [places[slot, 1, head][name] for head in range(2)]
+            assert layers[1] == pytest.approx(np.mean(heads))
+            assert places[slot, "mean", "mean"][name] == pytest.approx(np.mean(layers))
+    for record in records:
+        assert record["exp_entropy"] == pytest.approx(math.exp(record["entropy"]))
+        assert record["entropy_bits"] == pytest.approx(record["entropy"] / math.log(2))
+        assert record["top_sum"][100] == pytest.approx(1)
+
+
+def test_the_entropy_of_the_mean_of_heads():
+    model, pairs = make_model("reluformer"), pairs_of(separated=False)
+    found = {(r["slot"], r["layer"], r["head"]): r for r in statistics_of(model, pairs)}
+    values = []
+    for source, target in zip(*pairs[:2], strict=True):
+        inputs = torch.from_numpy(source)[None], torch.from_numpy(np.append(EOS, target[:-1]))[None]
+        with torch.no_grad(), record_attention(model, Need(weights=True)) as records:
+            model(*inputs)
+        rows = records[0].weights[0].double().mean(0).tolist()
+        values += [entropy(shares_of(row)) for row in rows if shares_of(row)]
+    assert found["encoder", 0, "mean"]["mean_of_heads_entropy"] == pytest.approx(np.mean(values))
+    assert "mean_of_heads_entropy" not in found["encoder", 0, 0]
+
+
+def test_the_weights_of_one_mechanism_are_gone_when_those_of_the_next_come(monkeypatch):
+    """Not kept until the model has passed: they would be those of all its layers."""
+    earlier, take = [], WeightStatistics._take
+
+    def noting(self, attention, queries, keys, record):
+        assert not any(weights() is not None for weights in earlier)
+        take(self, attention, queries, keys, record)
+        earlier.append(weakref.ref(record.weights))
+
+    monkeypatch.setattr(WeightStatistics, "_take", noting)
+    sources, targets, _ = pairs_of(separated=False)
+    statistics = WeightStatistics(Ensemble([PlainDecoder(make_model("softmax"))]), (WORDS, WORDS))
+    statistics.add(sources, targets)
+    assert len(earlier) == 6
+
+
+def test_records_go_to_whom_takes_them():
+    model, taken = make_model("softmax"), []
+    inputs = torch.tensor([[4, 5, EOS]]), torch.tensor([[EOS, 5]])
+    with torch.no_grad(), record_attention(model, Need(weights=True), taken.append) as records:
+        model(*inputs)
+    assert not records and len(taken) == 6
+
+
+def test_a_mechanism_without_weights_is_left_out():
+    slots = {"encoder_attention": "nystromformer", "cross_attention": "linformer"}
+    statistics = WeightStatistics(
+        Ensemble([PlainDecoder(make_model("softmax", **slots))]), (WORDS, WORDS)
+    )
+    assert statistics.without_weights == ("encoder", "cross")
+    sources, targets, _ = pairs_of(separated=False)
+    statistics.add(sources, targets)
+    records = statistics.records()
+    assert {record["slot"] for record in records} == {"decoder"}
+    assert not any("outside" in record for record in records)
+
+
+@pytest.mark.parametrize("attention", ["linear", "sima", "entmax15", "rela", "efficient"])
+def test_every_kind_of_weights_is_measured(attention):
+    encoder_only = attention in ("sima", "efficient")
+    model = make_model("softmax" if encoder_only else attention, encoder_attention=attention)
+    pairs = pairs_of(separated=False)
+    positive = attention != "sima"
+    rows = expected(model.double(), pairs, positive)
+    found = [one for one in statistics_of(model, pairs) if one["slot"] == "encoder"]
+    check(found, {place: own for place, own in rows.items() if place[0] == "encoder"})
+
+
+def test_an_ensemble_is_refused():
+    model = make_model()
+    with pytest.raises(ConfigError, match="one model only"):
+        WeightStatistics(Ensemble([PlainDecoder(model), PlainDecoder(model)]), (WORDS, WORDS))

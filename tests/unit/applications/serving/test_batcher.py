@@ -1,0 +1,170 @@
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import pytest
+
+from relu_nmt.applications.serving.batcher import Batcher, Busy, Closed, RequestGone, Ticket, Turns
+
+
+def sentence(name, tokens=1):
+    return SimpleNamespace(name=name, ids=[0] * tokens)
+
+
+class Model:
+    """Notes its batches; the first waits until it is let go, so that others gather meanwhile."""
+
+    def __init__(self):
+        self.batches = []
+        self.started, self.go = threading.Event(), threading.Event()
+
+    def __call__(self, sources):
+        self.batches.append([source.name for source in sources])
+        self.started.set()
+        assert self.go.wait(30)
+        if any(source.name == "bad" for source in sources):
+            raise ValueError("a bad sentence")
+        return [[source.name.upper()] for source in sources]
+
+
+@pytest.fixture
+def model():
+    return Model()
+
+
+@pytest.fixture
+def pool():
+    with ThreadPoolExecutor(8) as pool:
+        yield pool
+
+
+def until(condition):
+    while not condition():
+        time.sleep(0.001)
+
+
+def hold(batcher, model, pool):
+    """Occupy the model with one sentence."""
+    first = pool.submit(batcher.search, [sentence("first")], Ticket())
+    assert model.started.wait(30)
+    return first
+
+
+def submit(batcher, pool, *requests):
+    """Ask, one after the other."""
+    found = []
+    for sources in requests:
+        found.append(pool.submit(batcher.search, sources, Ticket()))
+        until(lambda: len(batcher._orders) == len(found))
+    return found
+
+
+def test_requests_take_turns_in_batches_that_are_full(model, pool):
+    with Batcher(model, max_tokens=4) as batcher:
+        hold(batcher, model, pool)
+        long = [sentence(f"long{i}") for i in range(5)]
+        asked = submit(batcher, pool, long, [sentence("short")], [sentence("big", 9)])
+        model.go.set()
+        results = [own.result(30) for own in asked]
+    assert results[0] == [[f"LONG{i}"] for i in range(5)]
+    assert results[1:] == [[["SHORT"]], [["BIG"]]]
+    # Those behind a long request do not wait until all of it is done, and a sentence that is
+    # longer than a batch is one of its own.
+    assert model.batches[1:3] == [["long0", "short"], ["big"]]
+    assert sorted(name for batch in model.batches[3:] for name in batch) == [
+        f"long{i}" for i in range(1, 5)
+    ]
+    assert all(len(batch) <= 4 for batch in model.batches)
+
+
+def test_a_batch_waits_for_others(model, pool):
+    model.go.set()
+    with Batcher(model, max_tokens=2, wait=30) as batcher:
+        one = pool.submit(batcher.search, [sentence("one")], Ticket())
+        two = pool.submit(batcher.search, [sentence("two")], Ticket())
+        assert one.result(10), two.result(10)
+    assert sorted(model.batches[0]) == ["one", "two"]
+
+
+def test_nobody_fails_for_another_ones_text(model, pool):
+    with Batcher(model, max_tokens=9) as batcher:
+        hold(batcher, model, pool)
+        asked = submit(batcher, pool, [sentence("good")], [sentence("bad")], [sentence("fine")])
+        model.go.set()
+        assert [asked[0].result(30), asked[2].result(30)] == [[["GOOD"]], [["FINE"]]]
+        with pytest.raises(ValueError, match="a bad sentence"):
+            asked[1].result(30)
+        assert batcher.works
+
+
+def test_who_gives_up_is_answered_at_once_and_costs_nothing_more(model, pool):
+    with Batcher(model, max_tokens=9) as batcher:
+        hold(batcher, model, pool)
+        ticket = Ticket()
+        asked = pool.submit(batcher.search, [sentence("gone")], ticket)
+        until(lambda: batcher._orders)
+        ticket.give_up()
+        with pytest.raises(RequestGone):
+            asked.result(30)
+        with pytest.raises(RequestGone):
+            batcher.search([sentence("later")], ticket)
+        model.go.set()
+        assert batcher.search([sentence("next")], Ticket()) == [["NEXT"]]
+    assert model.batches == [["first"], ["next"]]
+
+
+def test_functions_have_the_model_to_themselves(model, pool):
+    with Batcher(model, max_tokens=9) as batcher:
+        first = hold(batcher, model, pool)
+        threads = pool.submit(batcher.run, lambda: threading.current_thread().name, Ticket())
+        assert not threads.done()
+        model.go.set()
+        assert threads.result(30) == "model" and first.result(30)
+        with pytest.raises(ZeroDivisionError):
+            batcher.run(lambda: 1 / 0, Ticket())
+
+
+def test_turns_come_one_after_the_other(pool):
+    turns, order = Turns(most=4), []
+    tickets = [Ticket() for _ in range(4)]
+
+    def work(number):
+        with turns.turn(tickets[number]):
+            order.append(number)
+
+    with turns.turn(Ticket()):
+        asked = []
+        for number in range(3):
+            asked.append(pool.submit(work, number))
+            until(lambda: len(turns._queue) == len(asked))
+        with pytest.raises(Busy), turns.turn(tickets[3]):
+            pass
+        tickets[1].give_up()
+        with pytest.raises(RequestGone):
+            asked[1].result(30)
+        last = pool.submit(work, 3)  # the place of the one that is gone
+        until(lambda: len(turns._queue) == 3)
+        assert order == []
+    assert [own.result(30) for own in (asked[0], asked[2], last)] == [None] * 3
+    assert order == [0, 2, 3]
+    with pytest.raises(ZeroDivisionError), turns.turn(Ticket()):
+        raise ZeroDivisionError
+    with turns.turn(Ticket()):  # an error ends a turn as well
+        pass
+
+
+def test_closing_finishes_the_batch_and_refuses_the_rest(model, pool):
+    batcher = Batcher(model, max_tokens=1)
+    first = hold(batcher, model, pool)
+    [waiting] = submit(batcher, pool, [sentence("waiting")])
+    closing = pool.submit(batcher.close)
+    until(lambda: not batcher.works)
+    model.go.set()
+    closing.result(30)
+    assert first.result(30) == [["FIRST"]]
+    with pytest.raises(Closed):
+        waiting.result(30)
+    with pytest.raises(Closed):
+        batcher.search([sentence("late")], Ticket())
+    assert batcher.search([], Ticket()) == []

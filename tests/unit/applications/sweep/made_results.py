@@ -1,0 +1,195 @@
+"""A sweep's folder with made-up results, without any training."""
+
+import dataclasses
+import json
+import random
+
+from relu_nmt.applications.sweep.environment import describe_environment
+from relu_nmt.applications.sweep.plan import SweepDescription, SweepPlan, write_description
+from relu_nmt.applications.sweep.results import SLOTS
+from relu_nmt.applications.sweep.settings import SweepSettings
+from relu_nmt.applications.sweep.steps import DIVERGED, DONE, FAILED, StepState
+from relu_nmt.training.results import TrainingResult, entry
+
+# Share of the words that a made-up translation has right, by attention.
+SKILL = {"softmax": 0.86, "reluformer": 0.88, "sparsemax": 0.84}
+SLOWNESS = {"softmax": 1.0, "reluformer": 0.97, "sparsemax": 1.7}
+
+
+def make_references(documents=14, seed=1):
+    """Return the sentences of each document, and all of them."""
+    rng = random.Random(seed)
+    counts = [rng.randint(2, 24) for _ in range(documents)]
+    return counts, [
+        " ".join(f"w{rng.randint(0, 400)}" for _ in range(12)) for _ in range(sum(counts))
+    ]
+
+
+def make_sweep(folder, *, lengths=(128, 256, 512), seeds=(1, 2, 3), mixture=(), trouble=True):
+    """Write the folder of a sweep; return its description.
+
+    With trouble, sparsemax has diverged from 256 on and a softmax crashed.
+    """
+    counts, lines = make_references()
+    settings = SweepSettings.of(
+        data=str(folder / "data"),
+        lengths=lengths,
+        attentions=tuple(SKILL),
+        seeds=seeds,
+        budget="4000u",
+        doc_mixture=mixture,
+        train_flags="--max-tokens 4096 --arch transformer_tiny",
+        save_dir=str(folder),
+    )
+    typed = ("data", "--budget", "4000u", "--", "--max-tokens", "4096")
+    settings = dataclasses.replace(settings, command=typed)
+    plan = SweepPlan(settings)
+    description = SweepDescription(settings, describe_environment())
+    for model in plan.models():
+        train, *evaluations = plan.steps_of(model)
+        train.checkpoints.mkdir(parents=True)
+        bad = trouble and _trouble(model)
+        environment = {"cpu": "Some CPU", "OMP_NUM_THREADS": "1", "torch": "2.13.0"}
+        status, note = bad or (DONE, "")
+        shared = {"model": model, "started": "2026-11-21", "environment": environment}
+        StepState(
+            status, train.commands, note=note, seconds=900.0, peak_memory=7 * 10**8, **shared
+        ).write(train)
+        _write_results(train, model)
+        _write_lengths(train, model)
+        if bad:
+            continue
+        for step in evaluations:
+            StepState(DONE, step.commands, **shared).write(step)
+            _write_evaluation(step, counts, lines)
+    return write_description(folder, description)
+
+
+def _trouble(model):
+    if model.attention == "sparsemax" and max(model.lengths) > 128:
+        return DIVERGED, "relu-nmt-train: error: update 812 (epoch 2): loss became not finite"
+    if (model.attention, model.seed, model.lengths) == ("softmax", 3, (512,)):
+        return FAILED, "RuntimeError: <out of memory> & more"
+    return None
+
+
+def _write_results(step, model):
+    speed = 3000 / SLOWNESS[model.attention] / (1 + max(model.lengths) / 2048)
+    results = TrainingResult(step.checkpoints, ended="done", num_updates=4000, seconds=1012.5)
+    for number, loss, wps in ((50, 7.1, speed / 2), (100, 6.0, speed)):
+        stats = {
+            "loss": loss,
+            "gnorm": 125 / number,
+            "wps": wps,
+            "ups": wps / 9,
+            "train_wall": 450 / wps,
+        }
+        results.train.append(entry(1, {"num_updates": number, **stats}))
+    valid = {"num_updates": 4000, "loss": 5.5, "nll_loss": 4.321}
+    results.valid["valid"] = [entry(1, valid)]
+    results.write()
+
+
+def lengths_of(limit, documents, sentences):
+    return {
+        "max_doc_tokens": limit,
+        "documents": documents,
+        "sentences": sentences,
+        "groups": sentences * 20 // limit,
+        "over_long_sentences": 3,
+        "over_long_kept": False,
+        "mean_tokens": 0.8 * limit,
+        "quantiles_tokens": {"0.1": 0.3 * limit, "0.5": 0.8 * limit, "0.9": 0.99 * limit},
+        "longest_tokens": limit,
+        "mean_sentences": limit / 25,
+    }
+
+
+def _write_lengths(step, model):
+    parts = [lengths_of(limit, 5000, 90_000) for limit in model.lengths]
+    content = {"splits": {"train": parts, "valid": parts[:1]}}
+    (step.checkpoints / "document_lengths.json").write_text(json.dumps(content))
+
+
+def _write_evaluation(step, counts, lines):
+    model, length = step.model, step.length
+    rng = random.Random(f"{model.attention} {model.seed} {length}")
+    skill = SKILL[model.attention] + rng.uniform(-0.01, 0.01)
+    skill += 0.02 * (length > 128) * (model.attention == "reluformer")
+    rest = iter(lines)
+    documents = []
+    for count in counts:
+        words = [next(rest).split() for _ in range(count)]
+        wrong = [[w if rng.random() < skill else "wrong" for w in line] for line in words]
+        documents.append("<d>\n" + "\n".join(" ".join(line) for line in wrong) + "\n")
+    step.path(".txt").write_text("".join(documents))
+    results = make_scores(step.path(".txt"), counts, lines, length)
+    step.path(".results.json").write_text(json.dumps(results))
+    slots = {
+        slot: {
+            "entropy": 1.4 + 0.3 * number + length / 1000,
+            "zero_fraction": 0.0 if model.attention == "softmax" else 0.9 + 0.02 * number,
+            "mean_log_n": 4.0,
+            "null_fraction": 0.01,
+            "sum": 0.98,
+        }
+        for number, slot in enumerate(SLOTS)
+    }
+    overall = {name: value / 2 for name, value in slots["cross"].items()}
+    report = {"slots": slots, "overall": overall}
+    step.path(".attention.json").write_text(json.dumps(report))
+
+
+def make_scores(path, counts, lines, length):
+    from relu_nmt.evaluation import document_scores as docs
+    from relu_nmt.evaluation.bleu import MetricConfig
+    from relu_nmt.evaluation.significance import SegmentStatistics
+
+    references = docs.cut_by_counts(lines, counts, "lines")
+    hypotheses = docs.split_at_separators(path.read_text().split("\n")[:-1], "tag")
+    score = docs.document_score(MetricConfig(), hypotheses, [references])
+    of_sentences = docs.align_sentences(hypotheses, [references]).score(MetricConfig())
+    joined = docs.join_lines(hypotheses), [docs.join_lines(references)]
+    return {
+        "document_statistics": SegmentStatistics.of(MetricConfig(), *joined).to_json(),
+        "sentences": len(lines),
+        "groups": 200,
+        "tokens": 20_000,
+        "seconds": 31.25,
+        "tokens_per_second": 640.0 * 256 / (128 + length),
+        "mismatches": 3,
+        "mismatch_rate": 0.015,
+        "d_bleu": {"score": score.value, "signature": score.signature},
+        "s_bleu": {"score": of_sentences.value, "signature": of_sentences.signature},
+        "group_bleu": {"score": score.value - 1, "signature": score.signature},
+        "at_limit": 2,
+        "memory_bytes": 4 * 10**8,
+        "chrf": {"score": score.value + 9, "signature": "nrefs:1|case:mixed|eff:yes|nc:6|nw:0"},
+        "s_bleu_by_position": _by_position(hypotheses, references, length),
+        "lengths": {**lengths_of(length, len(counts), len(lines)), "over_long_kept": True},
+    }
+
+
+def _by_position(hypotheses, references, length):
+    """Return scores by position in the document, and in groups of a number of sentences."""
+    from sacrebleu import corpus_bleu
+
+    buckets = {"1": (1, 1), "2-4": (2, 4), "5-9": (5, 9), "10-19": (10, 19), ">19": (20, 99)}
+    found = {}
+    for name, size in (("position", 99), ("group position", max(1, length // 32))):
+        found[name] = {}
+        for bucket, (low, high) in buckets.items():
+            own, others = (
+                [
+                    line
+                    for lines in documents
+                    for place, line in enumerate(lines)
+                    if low <= place % size + 1 <= high
+                ]
+                for documents in (hypotheses, references)
+            )
+            score = corpus_bleu(own, [others]).score if own else None
+            signature = "nrefs:1" if own else None
+            values = {"sentences": len(own), "score": score, "signature": signature}
+            found[name][bucket] = values
+    return found

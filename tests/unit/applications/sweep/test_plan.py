@@ -1,0 +1,194 @@
+"""Which models a sweep trains, and with which commands."""
+
+import pytest
+
+from relu_nmt.applications.sweep.plan import SweepPlan, arguments_of, attention_flags, shown_command
+from relu_nmt.applications.sweep.settings import SweepSettings
+from relu_nmt.cli.command import make_parser
+from relu_nmt.config import add_settings, read_settings
+from relu_nmt.recipes.training_settings import TranslationTrainingSettings
+
+
+def make_plan(train_flags=(), **values):
+    values = {
+        "lengths": (128, 512),
+        "attentions": ("softmax", "reluformer"),
+        "seeds": (1, 2),
+        "budget": "10u",
+        "save_dir": "out",
+        **values,
+    }
+    return SweepPlan(SweepSettings.of(data="data", train_flags=tuple(train_flags), **values))
+
+
+def after(command, flag):
+    return command[command.index(flag) + 1]
+
+
+def test_a_model_for_each_attention_length_and_seed():
+    plan = make_plan()
+    models = plan.models()
+    assert len(models) == len(set(models)) == 8
+    assert {t.seed for t in models[:4]} == {1}
+    assert len({t.name for t in models}) == 8
+    assert [step.path(".log").name for step in plan.steps_of(models[1])] == [
+        "train.log",
+        "evaluate-128.log",
+    ]
+
+
+def test_a_mixture_is_one_model_evaluated_at_every_length():
+    plan = make_plan(doc_mixture=(1, 128), lengths=(1, 128, 512))
+    assert [str(t) for t in plan.models()][:2] == [
+        "softmax mixture 1,128 seed 1",
+        "reluformer mixture 1,128 seed 1",
+    ]
+    train, *evaluations = plan.steps_of(plan.models()[0])
+    assert after(train.commands[0], "--doc-mixture") == "1,128"
+    assert "--max-doc-tokens" not in train.commands[0]
+    assert [after(step.commands[0], "--max-doc-tokens") for step in evaluations] == [
+        "1",
+        "128",
+        "512",
+    ]
+    assert len({step.folder for step in (train, *evaluations)}) == 1
+
+
+def test_each_model_starts_from_the_sentence_model_of_its_attention_and_seed():
+    sentences = make_plan(lengths=(1,), save_dir="sentences")
+    made = {evaluate.checkpoint_of("--path") for evaluate in sentences.steps()} - {None}
+    plan = make_plan(doc_mixture=(1, 128), start_from="sentences/")
+    starts = {
+        model: plan.steps_of(model)[0].checkpoint_of("--finetune-from-model")
+        for model in plan.models()
+    }
+    assert set(starts.values()) == made
+    for model, start in starts.items():
+        assert f"/{model.attention}-L1-seed{model.seed}/" in str(start)
+    assert {step.checkpoint_of("--finetune-from-model") for step in sentences.steps()} == {None}
+    # A slash at the end is no other setting.
+    other = make_plan(doc_mixture=(1, 128), start_from="sentences")
+    assert plan.shared_flags == other.shared_flags
+
+
+def test_the_commands_of_a_model():
+    flags = ["--max-tokens", "4096", "-a", "transformer_tiny", "--log-interval", "7"]
+    plan = make_plan(flags, generate_flags=("--beam", "4"))
+    train, evaluate = plan.steps_of(plan.models()[0])
+    command = train.commands[0]
+    assert shown_command(command)[:2] == ["relu-nmt-train", "data"]
+    assert after(command, "-a") == "transformer_tiny"
+    assert "--arch" not in command
+    assert after(command, "--attention") == "softmax"
+    assert after(command, "--max-update") == "10"
+    # What the user types comes later and wins over the sweep's own defaults.
+    assert command.index("50") < command.index("7")
+    generate = evaluate.commands[0]
+    folder = "out/models/softmax-L128-seed1"
+    assert after(generate, "--path") == f"{folder}/checkpoints/checkpoint_best.safetensors"
+    assert after(generate, "--output") == f"{folder}/evaluate-128.txt"
+    assert after(generate, "--beam") == "4"
+    assert "--attention-stats" in generate
+
+
+def test_contrasts_are_a_step_of_each_model():
+    plan = make_plan(doc_mixture=(1, 128), contrastive="test.contrasts.jsonl")
+    for model in plan.models():
+        _, evaluate, _, contrasts = plan.steps_of(model)
+        assert str(contrasts) == f"contrasts of {model}"
+        assert not contrasts.is_training
+        [command] = contrasts.commands
+        assert shown_command(command)[0] == "relu-nmt-score"
+        assert after(command, "--contrastive") == "test.contrasts.jsonl"
+        assert contrasts.checkpoint_of("--path") == evaluate.checkpoint_of("--path")
+        assert after(command, "--results") == str(contrasts.path(".results.json"))
+
+
+def test_attentions_without_weights_are_not_measured():
+    settings = make_plan(attentions=("performer",)).settings
+    assert "--attention-stats" in SweepPlan(settings).steps()[1].commands[0]
+    plan = SweepPlan(settings, without_weights=frozenset({"performer"}))
+    assert "--attention-stats" not in plan.steps()[1].commands[0]
+
+
+def test_several_processes_train_a_model_by_torchrun():
+    plan = make_plan(training_processes=4, checkpoint="average:2")
+    train, evaluate = plan.steps_of(plan.models()[0])
+    launched, average = train.commands
+    [alone] = make_plan().steps()[0].commands
+    shown = ["torchrun", "--standalone", "--nproc-per-node", "4", "-m", "relu_nmt.cli.train"]
+    assert shown_command(launched)[:7] == [*shown, "data"]
+    assert arguments_of(launched)[:3] == arguments_of(alone)[:3]
+    assert shown_command(average)[0] == "relu-nmt-average"
+    assert shown_command(evaluate.commands[0])[0] == "relu-nmt-generate"
+
+
+def test_memories_are_measured_on_demand_and_then_in_every_model_of_a_report():
+    plain, measured = make_plan(), make_plan(memory_stats=True)
+    assert "--memory-stats" not in plain.steps()[1].commands[0]
+    path = after(measured.steps()[1].commands[0], "--memory-stats")
+    assert path == "out/models/softmax-L128-seed1/evaluate-128.memory.json"
+    assert plain.shared_flags != measured.shared_flags
+
+
+def test_averaged_checkpoints_are_a_second_command_of_the_training():
+    plan = make_plan(checkpoint="average:10")
+    train, evaluate = plan.steps_of(plan.models()[0])
+    _, average = train.commands
+    assert shown_command(average)[0] == "relu-nmt-average"
+    assert after(average, "--num-update-checkpoints") == "10"
+    assert after(average, "--output") == after(evaluate.commands[0], "--path")
+    assert "--no-epoch-checkpoints" not in train.commands[0]
+
+
+@pytest.mark.parametrize(
+    ("attention", "expected"),
+    [
+        ("softmax", ("--attention-preset", "none", "--attention", "softmax")),
+        ("reluformer", ("--attention-preset", "reluformer")),
+        ("reluformer_paper", ("--attention-preset", "reluformer_paper")),
+        (
+            "reluformer:gamma=3",
+            ("--attention-preset", "reluformer", "--attention", "reluformer:gamma=3"),
+        ),
+    ],
+)
+@pytest.mark.parametrize("arch", ["transformer_tiny", "reluformer_tiny"])
+def test_only_reluformers_get_gamma_and_regulariser_of_the_preset(arch, attention, expected):
+    assert attention_flags(attention) == expected
+    flags = ["--arch", arch, "--max-tokens", "512"]
+    command = make_plan(flags, attentions=(attention,)).steps()[0].commands[0]
+    parser = make_parser("relu-nmt-train", "", user_modules=True)
+    add_settings(parser, TranslationTrainingSettings)
+    arguments = parser.parse_args(command[3:])
+    settings = read_settings(TranslationTrainingSettings, arguments)
+    presets = ("reluformer", "reluformer_paper")
+    own = "reluformer:gamma=8" if attention in presets else attention
+    assert settings.model.attention == own
+    everywhere = attention in ("softmax", "reluformer_paper")
+    assert settings.model.cross_attention == (None if everywhere else "softmax")
+    assert settings.model.encoder_embed_dim == 64
+    assert settings.regularizer.attention_norm_weight == (0.0 if attention == "softmax" else 0.1)
+
+
+def test_variants_are_compared_after_the_attentions_with_flags_of_their_own():
+    variants = ("wide: --attention relu:x=1 --lr '1e-3'", "pre: --encoder-normalize-before")
+    plan = make_plan(("--lr", "5e-4"), variants=variants, seeds=(1,), lengths=(1,))
+    assert [model.name for model in plan.models()] == [
+        "softmax-L1-seed1",
+        "reluformer-L1-seed1",
+        "wide-L1-seed1",
+        "pre-L1-seed1",
+    ]
+    wide, pre = (plan.steps_of(model)[0].commands[0] for model in plan.models()[2:])
+    begin = wide.index("--lr")
+    assert wide[begin : begin + 6] == ("--lr", "5e-4", "--attention", "relu:x=1", "--lr", "1e-3")
+    assert "--encoder-normalize-before" in pre
+    assert "--attention" not in pre
+
+
+def test_folder_names_are_plain():
+    plan = make_plan(attentions=("reluformer:gamma=2,learnable=true", "pointwise:h=relu"))
+    names = {model.name for model in plan.models()}
+    assert "reluformer-gamma=2-learnable=true-L128-seed1" in names
+    assert not any(set(name) & set(":/, ") for name in names)

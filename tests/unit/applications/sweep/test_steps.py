@@ -1,0 +1,122 @@
+"""What is kept of a step, and what may change before it is run again."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from relu_nmt.applications.sweep.steps import (
+    DONE,
+    FAILED,
+    STARTED,
+    Step,
+    StepState,
+    SweepModel,
+    check_same_commands,
+)
+from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.io.file_lock import acquire_lock
+
+OLD = ("python", "-m", "relu_nmt.cli.train", "data", "--max-update", "4000", "--seed", "1")
+MODEL = SweepModel("softmax", 1, (128,))
+TRAIN, EVALUATE = "train", "evaluate"
+NEW = ("python", "-m", "relu_nmt.cli.train", "data", "--max-update", "8000", "--seed", "1")
+
+
+def make_step(folder, kind=TRAIN, command=NEW):
+    length = None if kind == TRAIN else 128
+    return Step(MODEL, length, Path(folder), (command,))
+
+
+def test_a_state_survives_its_file(tmp_path):
+    step = make_step(tmp_path)
+    assert step.state is None
+    state = StepState(DONE, step.commands, MODEL, "note", "2026", 1.5, 7, 0, {"torch": "2.13"})
+    state.write(step)
+    assert step.state == state
+    assert [path.name for path in tmp_path.iterdir()] == ["train.json"]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"status": "done"}', '{"commands": 1}'])
+def test_a_damaged_state(tmp_path, text):
+    (tmp_path / "train.json").write_text(text)
+    with pytest.raises(DataError, match=r"train\.json: damaged .*; delete it to run the step"):
+        _ = make_step(tmp_path).state
+
+
+def test_a_state_that_cannot_be_read_is_not_to_be_deleted(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match=r"train\.json: cannot be read: Not a directory$"):
+        _ = make_step(tmp_path / "file").state
+
+
+@pytest.mark.parametrize("status", [DONE, STARTED])
+@pytest.mark.parametrize("kind", [TRAIN, EVALUATE])
+def test_another_command_is_an_error_that_names_the_difference(tmp_path, status, kind):
+    with pytest.raises(ConfigError, match="'--max-update 4000' where there is '--max-update 8000'"):
+        check_same_commands(make_step(tmp_path, kind), StepState(status, (OLD,), MODEL))
+
+
+@pytest.mark.parametrize(("kind", "advice"), [(TRAIN, ""), (EVALUATE, "/evaluate-128.json")])
+def test_to_evaluate_anew_nobody_has_to_delete_the_model(tmp_path, kind, advice):
+    with pytest.raises(ConfigError, match=f"or delete {tmp_path}{advice} to run it anew$"):
+        check_same_commands(make_step(tmp_path, kind), StepState(DONE, (OLD,), MODEL))
+
+
+def test_an_added_flag_is_named(tmp_path):
+    with pytest.raises(ConfigError, match="it has 'nothing' where there is '--bf16'"):
+        check_same_commands(
+            make_step(tmp_path, command=(*OLD, "--bf16")), StepState(DONE, (OLD,), MODEL)
+        )
+
+
+def test_another_python_is_the_same_command(tmp_path):
+    other = ("/other/python", *NEW[1:])
+    check_same_commands(make_step(tmp_path), StepState(DONE, (other,), MODEL))
+
+
+def test_a_failed_step_may_change_unless_it_left_a_checkpoint(tmp_path):
+    step, failed = make_step(tmp_path), StepState(FAILED, (OLD,), MODEL)
+    check_same_commands(step, failed)
+    step.checkpoints.mkdir()
+    (step.checkpoints / "checkpoint_last.safetensors").touch()
+    with pytest.raises(ConfigError, match=f"delete {tmp_path}"):
+        check_same_commands(step, failed)
+    check_same_commands(dataclasses.replace(step, length=1), failed)
+
+
+def test_a_command_keeps_the_lock_when_its_sweep_is_gone(tmp_path):
+    path = tmp_path / "a.lock"
+    first = acquire_lock(path)
+    assert acquire_lock(path) is None
+    command = [sys.executable, "-c", "input()"]
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[first])
+    os.close(first)
+    assert acquire_lock(path) is None
+    child.communicate(b"\n")
+    again = acquire_lock(path)
+    assert again is not None
+    os.close(again)
+
+
+def test_the_folder_is_made_or_its_lack_reported(tmp_path):
+    os.close(acquire_lock(tmp_path / "new/a.lock"))
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match=r"/file: cannot be made"):
+        acquire_lock(tmp_path / "file/a.lock")
+
+
+@pytest.mark.parametrize(
+    ("lengths", "is_mixture", "name", "words"),
+    [
+        ((128,), False, "relu-L-L128-seed2", "relu/L length 128 seed 2"),
+        ((1, 128), True, "relu-L-mix1+128-seed2", "relu/L mixture 1,128 seed 2"),
+        ((), False, "relu-L-seed2", "relu/L seed 2"),
+    ],
+)
+def test_the_name_of_a_model_tells_its_lengths_if_there_are_any(lengths, is_mixture, name, words):
+    model = SweepModel("relu/L", 2, lengths, is_mixture)
+    assert (model.name, str(model)) == (name, words)

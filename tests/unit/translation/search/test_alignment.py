@@ -1,0 +1,72 @@
+import numpy as np
+import pytest
+import torch
+from toy_models import EOS, ToyModel
+
+from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.errors import DataError
+from relu_nmt.translation.search.config import GenerationConfig
+from relu_nmt.translation.search.generator import Generator
+from relu_nmt.translation.search.translations import load_translations, replace_unknown_words
+
+
+def test_each_token_is_aligned_by_the_step_that_chose_it():
+    # The toy model looks at source position (previous token modulo padded length); positions of
+    # the end symbol and of padding do not count, and then the first position is the strongest.
+    source = torch.tensor([[4, 5, 6, 4, 2, 1, 1], [6, 5, 2, 1, 1, 1, 1]])
+    settings = {"beam": 4, "nbest": 4, "print_alignment": "hard", "max_len_b": 9}
+    found = Generator([ToyModel(seed=2)], GenerationConfig(**settings), Dictionary()).generate(
+        source
+    )
+    for row, hypotheses in zip(source, found, strict=True):
+        words = int((row >= 4).sum())
+        for h in hypotheses:
+            previous = np.array([EOS, *h.tokens[:-1]])
+            expected = [p % 7 if p % 7 < words else 0 for p in previous]
+            assert h.alignment.tolist() == expected
+
+
+@pytest.mark.parametrize("free_sentence_count", [False, True])
+def test_no_token_is_aligned_to_the_end_of_a_sentence(free_sentence_count):
+    separator, source = 4, [5, 6, 4, 5, 4, 2, 1]
+    config = GenerationConfig(
+        beam=4,
+        nbest=4,
+        print_alignment="hard",
+        max_len_b=9,
+        free_sentence_count=free_sentence_count,
+    )
+    generator = Generator(
+        [ToyModel(seed=2)], config, Dictionary(), separators=(separator, separator)
+    )
+    [found] = generator.generate(torch.tensor([source]))
+    positions = np.concatenate([h.alignment for h in found])
+    assert {source[position] for position in positions} <= {5, 6}
+
+
+def test_unknown_words_are_copied_or_translated(tmp_path):
+    (tmp_path / "lexicon").write_text("Haus house\nHund dog\n", encoding="utf-8")
+    translations = load_translations(tmp_path / "lexicon")
+    replaced = replace_unknown_words(
+        ["a", "<unk>", "<unk>"],
+        ["ein", "Haus", "Xaver"],
+        np.array([0, 1, 2, 0]),
+        "<unk>",
+        translations,
+    )
+    assert replaced == ["a", "house", "Xaver"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"Haus house\nHund\n", r"lexicon:2: expected 'source target', found 'Hund'"),
+        (b"Haus house\n\xff dog\n", r"lexicon:2: not UTF-8 \(byte 0xff\)"),
+        (None, "lexicon: cannot read the text: No such file or directory$"),
+    ],
+)
+def test_a_lexicon_that_cannot_be_read_is_told_with_its_line(tmp_path, content, message):
+    if content is not None:
+        (tmp_path / "lexicon").write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        load_translations(tmp_path / "lexicon")

@@ -1,0 +1,538 @@
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from toy_models import EOS, UNK, ToyModel, ToyState, all_outputs, decoder_of, log_prob_of
+
+from relu_nmt.data.batches import pad_rows
+from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.engine import FastDecoder
+from relu_nmt.errors import ConfigError
+from relu_nmt.translation.config import TransformerConfig
+from relu_nmt.translation.encoder_decoder import EncoderDecoder
+from relu_nmt.translation.search import generator as generator_module
+from relu_nmt.translation.search.config import GenerationConfig
+from relu_nmt.translation.search.ensemble import Ensemble
+from relu_nmt.translation.search.generator import Generator
+from relu_nmt.translation.search.reference_scores import score_references
+from relu_nmt.translation.search.translations import SourceSentence
+from relu_nmt.translation.step_decoder import StepScores
+
+SOURCES = [torch.tensor([4, 5, 6, 2]), torch.tensor([6, 2]), torch.tensor([5, 5, 2])]
+
+
+def generate(models, sources, **settings):
+    models = models if isinstance(models, list) else [models]
+    generator = Generator(
+        [decoder_of(m) for m in models], GenerationConfig(**settings), Dictionary()
+    )
+    return generator.generate(pad_rows([s.numpy() for s in sources], Dictionary.pad_index))
+
+
+def random_sources(count, seed, vocab_size=7):
+    rng = np.random.default_rng(seed)
+    return [
+        torch.from_numpy(np.append(rng.integers(4, vocab_size, rng.integers(1, 9)), EOS))
+        for _ in range(count)
+    ]
+
+
+def real_model(attention, seed=0, vocab_size=40, **settings):
+    torch.manual_seed(seed)
+    config = TransformerConfig(
+        attention=attention,
+        encoder_layers=2,
+        decoder_layers=2,
+        encoder_embed_dim=16,
+        decoder_embed_dim=16,
+        encoder_ffn_embed_dim=32,
+        decoder_ffn_embed_dim=32,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        **settings,
+    )
+    model = EncoderDecoder(config, vocab_size, vocab_size, Dictionary.pad_index)
+    with torch.no_grad():  # an untrained model never ends; a trained one does
+        model.output_projection.weight[EOS] += 0.3 * torch.randn(16)
+    return model
+
+
+def same(found, expected, exact_scores=False):
+    assert [h.tokens.tolist() for h in found] == [h.tokens.tolist() for h in expected]
+    tolerance = 0 if exact_scores else 1e-5
+    for a, b in zip(found, expected, strict=True):
+        assert a.score == pytest.approx(b.score, abs=tolerance)
+        np.testing.assert_allclose(a.positional_scores, b.positional_scores, atol=2e-5)
+
+
+@pytest.mark.parametrize("stop_rule", ["ahead", "full", "exact"])
+@pytest.mark.parametrize("lenpen", [0.0, 0.6, 1.0, 1.7, -0.5])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_large_beam_is_exhaustive_search(seed, lenpen, stop_rule):
+    model, limit, vocab_size = ToyModel(vocab_size=6, seed=seed), 4, 6
+    outputs = list(all_outputs(vocab_size, limit))
+    settings = {"lenpen": lenpen, "max_len_b": limit, "stop_rule": stop_rule}
+    found = generate(model, SOURCES, beam=len(outputs), nbest=10, **settings)
+    for source, hypotheses in zip(SOURCES, found, strict=True):
+        scores = {
+            tuple(output): log_prob_of(model, source, output).sum().item() / len(output) ** lenpen
+            for output in outputs
+        }
+        best = sorted(scores, key=scores.get, reverse=True)[:10]
+        assert [tuple(h.tokens) for h in hypotheses] == best
+        for hypothesis, output in zip(hypotheses, best, strict=True):
+            assert hypothesis.score == pytest.approx(scores[output], abs=1e-5)
+
+
+@pytest.mark.parametrize("lenpen", [0.0, 1.0])
+def test_the_exact_stop_rule_loses_nothing_that_the_beam_held(lenpen):
+    # With the rule "exact", the best score equals that of a search that never stops early.
+    for seed in range(20):
+        model = ToyModel(seed=seed)
+        shared = {"beam": 3, "lenpen": lenpen, "max_len_b": 8}
+        exact = generate(model, SOURCES, stop_rule="exact", **shared)
+        # All three finished hypotheses are wanted: nothing can be dropped before the third.
+        slow = generate(model, SOURCES, stop_rule="exact", nbest=3, **shared)
+        for [best], ranked in zip(exact, slow, strict=True):
+            assert best.tokens.tolist() == ranked[0].tokens.tolist()
+
+
+def test_stop_rules_are_ordered_by_how_much_they_search():
+    better = {"ahead": 0, "exact": 0}
+    for seed in range(30):
+        model = ToyModel(seed=seed, sharpness=1.0)
+        found = {
+            rule: generate(model, SOURCES, beam=2, lenpen=1.5, max_len_b=12, stop_rule=rule)
+            for rule in ("full", "ahead", "exact")
+        }
+        for i in range(len(SOURCES)):
+            full, ahead, exact = (found[rule][i][0].score for rule in ("full", "ahead", "exact"))
+            assert full <= ahead + 1e-6
+            assert ahead <= exact + 1e-6
+            better["ahead"] += ahead > full + 1e-6
+            better["exact"] += exact > ahead + 1e-6
+    assert all(better.values()), "the example is too easy to tell the rules apart"
+
+
+def test_greedy_is_beam_1():
+    for seed in range(10):
+        model = ToyModel(seed=seed)
+        greedy = generate(model, SOURCES, beam=1, max_len_b=9)
+        for source, [found] in zip(SOURCES, greedy, strict=True):
+            tokens = []
+            while not tokens or tokens[-1] != EOS:
+                previous = torch.tensor([[EOS, *tokens]])
+                logits = model.logits(model(source[None], previous))[0, -1]
+                logits[[Dictionary.bos_index, Dictionary.pad_index]] = -math.inf
+                if not tokens:
+                    logits[EOS] = -math.inf  # --min-len 1
+                tokens.append(EOS if len(tokens) == 9 else int(logits.argmax()))
+            assert found.tokens.tolist() == tokens
+
+
+@pytest.mark.parametrize("attention", ["softmax", "reluformer"])
+@pytest.mark.parametrize("pre_norm", [False, True])
+def test_reported_scores_equal_rescoring_by_the_full_forward_pass(attention, pre_norm):
+    model = real_model(
+        attention, encoder_normalize_before=pre_norm, decoder_normalize_before=pre_norm
+    )
+    sources = random_sources(12, seed=1, vocab_size=40)
+    settings = {"beam": 4, "nbest": 4, "lenpen": 0.7, "max_len_b": 12}
+    found = generate(model, sources, **settings)
+    config = GenerationConfig(lenpen=0.7, score_reference=True)
+    src_tokens = pad_rows([s.numpy() for s in sources], Dictionary.pad_index)
+    lengths = set()
+    for rank in range(4):
+        targets = pad_rows([h[rank].tokens for h in found], Dictionary.pad_index)
+        rescored = score_references(
+            Ensemble([decoder_of(model)]), config, Dictionary(), src_tokens, targets
+        )
+        for hypotheses, [reference] in zip(found, rescored, strict=True):
+            same([hypotheses[rank]], [reference])
+            lengths.add(len(reference.tokens))
+    assert len(lengths) > 1, "all outputs have one length: the test says nothing about padding"
+
+
+@pytest.mark.parametrize("attention", ["softmax", "reluformer"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"beam": 4},
+        {"beam": 1},
+        {"beam": 4, "min_len": 36, "max_len_a": 6.0},  # longer than the room of new caches
+        {"beam": 3, "stop_rule": "exact", "lenpen": 0.5},
+        {"beam": 4, "no_repeat_ngram_size": 2, "print_alignment": "hard"},
+        {"beam": 4, "diverse_beam_groups": 2},
+        {"beam": 5, "beam_threshold": 0.7},
+        {"beam": 4, "diverse_beam_groups": 2, "beam_threshold": 0.5},
+        {"beam": 3, "sampling": True},
+        {"beam": 3, "sampling": True, "sampling_topk": 5},
+        {"beam": 3, "sampling": True, "sampling_topp": 0.8, "temperature": 0.7},
+    ],
+)
+def test_a_sentence_is_translated_alike_in_any_company(attention, settings, monkeypatch):
+    model = real_model(attention)
+    sources = random_sources(16, seed=2, vocab_size=40)
+    settings = {"nbest": settings["beam"], "max_len_a": 1.0, "max_len_b": 5, **settings}
+    generator = Generator([decoder_of(model)], GenerationConfig(**settings), Dictionary())
+
+    def run(numbers):
+        batch = pad_rows([sources[i].numpy() for i in numbers], Dictionary.pad_index)
+        return generator.generate(batch, sentence_ids=numbers)
+
+    alone = [run([i])[0] for i in range(len(sources))]
+    rng = np.random.default_rng(0)
+    for _ in range(4):
+        numbers = rng.permutation(len(sources))[: rng.integers(2, len(sources))]
+        for i, together in zip(numbers, run(numbers), strict=True):
+            same(together, alone[i])
+            if together[0].alignment is not None:
+                for a, b in zip(together, alone[i], strict=True):
+                    np.testing.assert_array_equal(a.alignment, b.alignment)
+    assert len({len(h[0].tokens) for h in alone}) > 2
+
+    monkeypatch.setattr(generator_module, "MOST_LEFT", 0.7)
+    steps, take = [], generator.ensemble.step
+    monkeypatch.setattr(
+        generator.ensemble, "step", lambda *given: steps.append(len(given[0])) or take(*given)
+    )
+    generator.config = replace(generator.config, batch_size=3)
+    given = [SourceSentence(source.numpy()) for source in sources]
+    for together, own in zip(generator.translate(given), alone, strict=True):
+        same(together, own)
+    assert max(steps) > 1, "no search began beside another"
+
+
+def search_slowly(model, source, beam, threshold, limit):
+    """Return the hypotheses of a beam search with a threshold, by the full forward pass."""
+    going_on, ended = [((), 0.0)], []
+    for step in range(limit + 1):
+        found = []
+        for words, total in going_on:
+            allowed = [EOS] if step == limit else [EOS, *range(UNK, 7)] if step else range(UNK, 7)
+            for token in allowed:
+                gain = log_prob_of(model, source, [*words, token])[-1].item()
+                found.append(((*words, token), total + gain))
+        found.sort(key=lambda each: -each[1])
+        found = [each for each in found if each[1] >= found[0][1] - threshold]
+        ended += [each for each in found[:beam] if each[0][-1] == EOS]
+        going_on = [each for each in found[: 2 * beam] if each[0][-1] != EOS][:beam]
+        if len(ended) >= beam:
+            break
+    return sorted(ended, key=lambda each: -each[1] / len(each[0]))
+
+
+@pytest.mark.parametrize("beam", [2, 3, 5])
+@pytest.mark.parametrize("threshold", [0.2, 1.0, 3.0])
+def test_the_threshold_gives_up_what_is_far_behind(beam, threshold):
+    fewer = 0
+    for seed in range(8):
+        model = ToyModel(seed=seed, sharpness=1.0)
+        settings = {"beam": beam, "nbest": beam, "max_len_b": 6, "stop_rule": "full"}
+        found = generate(model, SOURCES, beam_threshold=threshold, **settings)
+        whole = generate(model, SOURCES, **settings)
+        for source, hypotheses, of_all in zip(SOURCES, found, whole, strict=True):
+            expected = search_slowly(model, source, beam, threshold, limit=6)[:beam]
+            assert [tuple(h.tokens) for h in hypotheses] == [words for words, _ in expected]
+            for hypothesis, (words, total) in zip(hypotheses, expected, strict=True):
+                assert hypothesis.score == pytest.approx(total / len(words), abs=1e-5)
+            fewer += len(hypotheses) < len(of_all)
+    assert fewer or threshold > 1
+
+
+def test_what_the_threshold_gives_up_is_not_computed():
+    model, rows = real_model("softmax"), []
+    model.output_projection.register_forward_hook(lambda _, x, __: rows.append(x[0].size(1)))
+    sources = random_sources(16, seed=2, vocab_size=40)
+    settings = {"beam": 5, "max_len_b": 10, "min_len": 10}
+    generate(FastDecoder(model), sources, **settings)
+    all_of_them = sum(rows)
+    rows.clear()
+    generate(FastDecoder(model), sources, beam_threshold=0.3, **settings)
+    assert len(rows) == 11
+    assert sum(rows) < 0.7 * all_of_them
+
+
+def test_hypotheses_are_sorted_distinct_and_add_up():
+    for hypotheses in generate(ToyModel(seed=3), SOURCES, beam=5, nbest=5, lenpen=0.8, max_len_b=7):
+        scores = [h.score for h in hypotheses]
+        assert scores == sorted(scores, reverse=True)
+        assert len({tuple(h.tokens) for h in hypotheses}) == len(hypotheses) == 5
+        for h in hypotheses:
+            assert h.tokens[-1] == EOS
+            assert EOS not in h.tokens[:-1]
+            total = h.positional_scores.sum()
+            assert h.score == pytest.approx(total / len(h.tokens) ** 0.8, abs=1e-5)
+
+
+def test_length_limits_are_those_of_the_own_source():
+    sources = [torch.tensor([4] * 2 + [2]), torch.tensor([4] * 9 + [2])]
+    model = ToyModel(seed=1)
+    model.out[:, EOS] = 0
+    model.out[:, 4] = 9 * torch.sign(model.out[:, 4])
+    for batch in (sources, sources[:1]):
+        [shortest] = generate(model, batch, max_len_a=0.5, max_len_b=1, stop_rule="exact")[0]
+        # 0.5 * 3 + 1 = 2.5 tokens, rounded down, and the end symbol
+        assert len(shortest.tokens) <= 3
+
+
+def test_min_len_and_max_len():
+    for hypotheses in generate(
+        ToyModel(seed=5), SOURCES, min_len=4, max_len_b=6, beam=4, nbest=4, stop_rule="exact"
+    ):
+        assert {len(h.tokens) for h in hypotheses} <= {5, 6, 7}
+    for hypotheses in generate(ToyModel(seed=5), SOURCES, min_len=4, max_len_b=4):
+        assert len(hypotheses[0].tokens) == 5
+    with pytest.raises(ConfigError, match="--min-len 4"):
+        GenerationConfig(min_len=4, max_len_b=3)
+    # 0.5 times the source is less than --min-len for a short source, which is allowed anyway
+    for hypotheses in generate(ToyModel(seed=5), SOURCES, min_len=4, max_len_a=0.5, max_len_b=0):
+        assert len(hypotheses[0].tokens) == 5
+
+
+def test_min_len_0_allows_the_empty_output():
+    model = ToyModel(seed=0)
+    model.out[:, EOS] = 0
+    model.out[:, [4, 5, 6, 3]] = 0
+    model.out[:, EOS] = 50 * model._next(model._begin(SOURCES[0][None]), torch.tensor([EOS]))[0]
+    [found] = generate(model, SOURCES[:1], min_len=0)[0]
+    assert found.tokens.tolist() == [EOS]
+
+
+def test_unkpen_lowers_and_raises_the_number_of_unknown_words():
+    def unknown(**settings):
+        found = generate(ToyModel(seed=4), random_sources(20, 5), max_len_b=8, **settings)
+        return sum(int((h[0].tokens == UNK).sum()) for h in found)
+
+    assert unknown(unkpen=20) == 0
+    assert unknown(unkpen=-20) > unknown() > 0
+
+
+def test_unkpen_is_part_of_the_score():
+    plain = generate(ToyModel(seed=4), SOURCES, beam=1, max_len_b=4)
+    rich = generate(ToyModel(seed=4), SOURCES, beam=1, max_len_b=4, unkpen=1e-3)
+    for [a], [b] in zip(plain, rich, strict=True):
+        assert a.tokens.tolist() == b.tokens.tolist()
+        count = int((a.tokens == UNK).sum())
+        assert b.score == pytest.approx(a.score - 1e-3 * count / len(a.tokens), abs=1e-5)
+
+
+def test_unnormalized_compares_totals():
+    for [found] in generate(ToyModel(seed=6), SOURCES, unnormalized=True, max_len_b=7):
+        assert found.score == pytest.approx(found.positional_scores.sum(), abs=1e-5)
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_prefix_is_forced_and_scored(beam):
+    model = ToyModel(seed=7)
+    prefixes = torch.tensor([[5, 6, 4], [6, 1, 1], [4, 2, 1]])  # one ends after its first word
+    generator = Generator(
+        [model], GenerationConfig(beam=beam, nbest=beam, max_len_b=6), Dictionary()
+    )
+    found = generator.generate(pad_rows([s.numpy() for s in SOURCES], 1), prefixes)
+    for source, hypotheses, prefix in zip(SOURCES, found, prefixes, strict=True):
+        wanted = prefix[prefix != Dictionary.pad_index]
+        for h in hypotheses:
+            assert h.tokens[: len(wanted)].tolist() == wanted.tolist()
+            np.testing.assert_allclose(
+                h.positional_scores, log_prob_of(model, source, h.tokens), atol=1e-5
+            )
+    assert found[2][0].tokens.tolist() == [4, EOS]
+    assert len(found[2]) == 1
+    assert len(found[0]) == beam
+
+
+@pytest.mark.parametrize(("unkpen", "taken"), [(0.5, 0.5), (math.inf, 0.0)])
+def test_an_unknown_word_can_be_forced_whatever_its_penalty(unkpen, taken):
+    model, config = ToyModel(seed=4), GenerationConfig(unkpen=unkpen, nbest=5, max_len_b=6)
+    source, prefix = SOURCES[0], [5, UNK]
+    [found] = Generator([decoder_of(model)], config, Dictionary()).generate(
+        source[None], torch.tensor([prefix])
+    )
+    for h in found:
+        assert h.tokens[:2].tolist() == prefix
+        expected = log_prob_of(model, source, h.tokens).numpy() - taken * (h.tokens == UNK)
+        np.testing.assert_allclose(h.positional_scores, expected, atol=1e-5)
+        assert unkpen < math.inf or UNK not in h.tokens[2:]
+
+
+class Behind(ToyModel):
+    """Goes on from tokens that it has written already."""
+
+    def __init__(self, context, **settings):
+        super().__init__(**settings)
+        self.context = context
+
+    def start(self, src_tokens, num_groups=1, shortlist=None):
+        state = super().start(src_tokens, num_groups, shortlist)
+        for token in [EOS, *self.context][: len(self.context)]:
+            super().advance(torch.full((len(src_tokens), 1), token), state)
+        state.first = self.context[-1] if self.context else EOS
+        return state
+
+    def advance(self, tokens, state, temperature=1.0, want_weights=False):
+        if state.first is not None:
+            tokens, state.first = torch.full_like(tokens, state.first), None
+        return super().advance(tokens, state, temperature, want_weights)
+
+
+@pytest.mark.parametrize("stop_rule", ["ahead", "full", "exact"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"beam": 1},
+        {"beam": 4, "lenpen": 0.0},
+        {"beam": 3, "lenpen": 1.7, "min_len": 3},
+        {"beam": 3, "lenpen": -0.5},
+        {"beam": 5, "lenpen_form": "gnmt", "unkpen": 0.3},
+        {"beam": 4, "diverse_beam_groups": 2},
+        {"beam": 4, "print_alignment": "hard"},
+    ],
+)
+def test_behind_a_context_hypotheses_are_those_of_a_model_that_has_written_it(settings, stop_rule):
+    settings = {"nbest": settings["beam"], "stop_rule": stop_rule, **settings}
+    contexts = [[5, 6, 4, 4, UNK, 6, 5, 5], [], [4]]
+    for seed in range(3):
+        generator = Generator(
+            [ToyModel(seed=seed)], GenerationConfig(max_len_b=14, **settings), Dictionary()
+        )
+        found = generator.generate(
+            pad_rows([s.numpy() for s in SOURCES], Dictionary.pad_index),
+            pad_rows([np.array(c, dtype=np.int64) for c in contexts], Dictionary.pad_index),
+            context_sizes=np.array([len(c) for c in contexts]),
+        )
+        for source, context, hypotheses in zip(SOURCES, contexts, found, strict=True):
+            model = Behind(context, seed=seed)
+            [expected] = generate(model, [source], max_len_b=14 - len(context), **settings)
+            same(hypotheses, expected)
+            if "print_alignment" in settings:
+                assert len(hypotheses[0].alignment) == len(hypotheses[0].tokens)
+
+
+class TwoOutputs(ToyModel):
+    """Writes 4 so many times, then 5 five times or 6 eight times; who strays writes anything."""
+
+    def __init__(self, size):
+        super().__init__(vocab_size=12)
+        self.size = size
+
+    def start(self, src_tokens, num_groups=1, shortlist=None):
+        return ToyState(torch.zeros(len(src_tokens), 1, 0, dtype=torch.int64), src_tokens)
+
+    def advance(self, tokens, state, temperature=1.0, want_weights=False):
+        memory = state.memory.expand(-1, tokens.size(1), -1)
+        state.memory = torch.cat([memory, tokens[:, :, None]], dim=2)
+        rows = [[self.after(beam[1:]) for beam in beams] for beams in state.memory.tolist()]
+        return StepScores(torch.tensor(rows).log_softmax(-1))
+
+    def after(self, written):
+        new = written[self.size :]
+        if len(written) < self.size:
+            likely = {4: -0.1}
+        elif not new:
+            likely = {5: -1.0, 6: -8.4 / 9}
+        elif new == [5] * min(5, len(new)):
+            likely = {5 if len(new) < 5 else EOS: -1.0}
+        elif new == [6] * min(8, len(new)):
+            likely = {6 if len(new) < 8 else EOS: -8.4 / 9}
+        else:
+            likely = {EOS: -2.0}
+        rest = math.log((1 - sum(map(math.exp, likely.values()))) / 5)
+        return [likely.get(token, rest if token > 6 else -1e4) for token in range(12)]
+
+
+@pytest.mark.parametrize("size", [0, 1, 3, 200])
+def test_a_long_context_does_not_favour_short_outputs(size):
+    config = GenerationConfig(beam=4, nbest=2, max_len_b=220)
+    generator = Generator([TwoOutputs(size)], config, Dictionary())
+    source, context = torch.tensor([[4, EOS]]), torch.full((1, size), 4)
+    [[best, second]] = generator.generate(source, context, None, np.array([size]))
+    assert best.tokens.tolist() == [6] * 8 + [EOS]
+    assert best.score == pytest.approx(-8.4 / 9, abs=1e-4)
+    assert second.tokens.tolist() == [5] * 5 + [EOS]
+    assert second.score == pytest.approx(-1, abs=1e-4)
+    # fairseq's --prefix-size counts what is forced; then the shorter one is better.
+    [[counted, _]] = generator.generate(source, context)
+    assert counted.tokens[-2] == (6 if size < 2 else 5)
+
+
+@pytest.mark.parametrize("settings", [{"beam": 1}, {"beam": 3}, {"beam": 2, "sampling": True}])
+def test_a_prefix_beyond_the_longest_output_is_cut_there(settings):
+    config = GenerationConfig(max_len_b=3, **settings)
+    generator = Generator([ToyModel(seed=6)], config, Dictionary())
+    [[best]] = generator.generate(SOURCES[0][None], torch.tensor([[6, 5, 4, 6, EOS]]))
+    assert best.tokens.tolist() == [6, 5, 4, EOS]
+
+
+def test_a_sentence_without_any_possible_output_is_an_error():
+    with pytest.raises(ConfigError, match="sentence 0: no possible output"):
+        generate(ToyModel(), SOURCES, no_repeat_ngram_size=1, min_len=5, max_len_b=9)
+    broken = ToyModel()
+    broken.out[:] = math.nan
+    with pytest.raises(ConfigError, match="not finite"):
+        generate(broken, SOURCES, max_len_b=9)
+
+
+def test_generation_leaves_the_training_mode_as_it_was():
+    model = real_model("softmax").train()
+    generate(model, SOURCES, max_len_b=3)
+    assert model.training
+    model.eval()
+    generate(model, SOURCES, max_len_b=3)
+    assert not model.training
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"decoder_positions": "learned", "max_target_positions": 6},
+        {"decoder_attention": "cosformer:horizon=6"},
+    ],
+)
+def test_the_longest_target_of_the_model_limits_the_output(changes):
+    model = real_model("softmax", **changes)
+    with torch.no_grad():
+        model.output_projection.weight[EOS] = 0
+    found = generate(model, SOURCES, beam=2, nbest=2)
+    assert max(len(h.tokens) for hypotheses in found for h in hypotheses) <= 6
+    with pytest.raises(ConfigError, match="can write 5 tokens"):
+        generate(model, SOURCES, min_len=6)
+
+
+class TimedModel(ToyModel):
+    """What may come next depends on the step alone; sources of 5 may end at any step."""
+
+    def _begin(self, src_tokens):
+        return torch.stack([src_tokens[:, 0] == 5, torch.full((len(src_tokens),), -1)], 1)
+
+    def _next(self, memory, tokens):
+        return memory + torch.tensor([0, 1])
+
+    def logits(self, features):
+        rows = [self._row(*row) for row in features.flatten(0, 1).tolist()]
+        return torch.tensor(rows).log().unflatten(0, features.shape[:2])
+
+    @staticmethod
+    def _row(ends_anywhere, step):
+        if ends_anywhere:
+            end, words = 0.01, (0.97, 0.01, 0.01)
+        elif step == 1:  # two short hypotheses end
+            end, words = 0.4, (0.35, 0.2, 0.05)
+        elif step < 15:  # what goes on falls behind them
+            end, words = 0.0, (0.34, 0.33, 0.33)
+        else:  # and overtakes them
+            end, words = float(step >= 30), (0.98, 0.01, 0.01)
+        row = [0.0] * 7
+        row[EOS], row[4:] = end, words
+        return row
+
+
+def test_the_end_of_a_search_does_not_depend_on_what_ends_in_other_sentences():
+    sources = [torch.tensor([4, EOS]), torch.tensor([5, EOS])]
+    settings = {"beam": 2, "max_len_a": 0.0, "max_len_b": 40}
+    [alone] = generate(TimedModel(), sources[:1], **settings)
+    together, _ = generate(TimedModel(), sources, **settings)
+    same(together, alone)
+    assert len(alone[0].tokens) == 2  # what went on fell behind before it could have won

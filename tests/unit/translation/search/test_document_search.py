@@ -1,0 +1,304 @@
+"""Documents through a made search that translates token by token, faithfully or with faults."""
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from relu_nmt.data.split import sentence_slices
+from relu_nmt.errors import ConfigError
+from relu_nmt.evaluation.bleu import MetricConfig
+from relu_nmt.evaluation.document_scores import document_score, join_lines
+from relu_nmt.tokenization.pipeline import TextPipeline
+from relu_nmt.translation.search.config import GenerationConfig, WindowConfig
+from relu_nmt.translation.search.document_search import DocumentSearch, SourceDocuments
+from relu_nmt.translation.search.hypotheses import Hypothesis
+from relu_nmt.translation.search.translations import SourceSentence, Translation
+
+EOS, SOURCE_SEPARATOR, TARGET_SEPARATOR = 2, 4, 5
+ROOM = GenerationConfig(max_len_a=10.0, max_len_b=100)
+
+# The words of each sentence; a sentence may have none.
+DOCUMENTS = st.lists(
+    st.lists(st.lists(st.integers(10, 30), max_size=5), max_size=6), min_size=1, max_size=4
+)
+
+
+def name(token):
+    return "<sep>" if token == TARGET_SEPARATOR else f"w{token}"
+
+
+def decode(tokens):
+    return " ".join(token for token in tokens if token != "<sep>")
+
+
+def source_documents(documents, separated=True):
+    sentences = []
+    for words in itertools.chain.from_iterable(documents):
+        end = [SOURCE_SEPARATOR, EOS] if separated and words else [EOS]
+        sentences.append(SourceSentence(np.array([*words, *end]), list(map(str, words))))
+    return SourceDocuments(
+        sentences,
+        np.array([len(own) for own in documents], dtype=np.int64),
+        np.array([len(sentence.ids) for sentence in sentences], dtype=np.int64),
+        (SOURCE_SEPARATOR, TARGET_SEPARATOR) if separated else None,
+    )
+
+
+class WordByWord:
+    """Adds 100 to every word; what was asked is kept.
+
+    Args:
+        fault: changes the separators of what follows the context: takes its tokens, returns others.
+        limit: translations of more tokens end there, as at the longest output.
+    """
+
+    def __init__(self, fault=None, limit=None):
+        self.asked = []
+        self.fault = fault or (lambda tokens: tokens)
+        self.limit = limit
+
+    def __call__(self, sources):
+        self.asked.append(sources)
+        return [[self.translate(source)] for source in sources]
+
+    def translate(self, source):
+        words = [
+            TARGET_SEPARATOR if token == SOURCE_SEPARATOR else token + 100
+            for token in source.ids[:-1].tolist()
+        ]
+        rest = self.fault(words[len(source.context) :])
+        reached = self.limit is not None and len(rest) > self.limit
+        tokens = np.array([*rest[: self.limit], EOS])
+        scores = -np.ones(len(tokens), dtype=np.float32)
+        hypothesis = Hypothesis(tokens, -1.0, scores, reached_limit=reached)
+        names = [name(token) for token in tokens[:-1]]
+        return Translation(decode(names), names, hypothesis)
+
+
+def translate(documents, search, separated=True, config=ROOM, **windows):
+    own = source_documents(documents, separated)
+    return DocumentSearch(own, WindowConfig(**windows), config, None, decode).run(search)
+
+
+def texts_of(found, documents):
+    assert len(found) == len(documents)
+    assert list(found) == [[line.text for line in lines] for lines in found.lines]
+    return list(found)
+
+
+def expected(documents):
+    return [[" ".join(f"w{word + 100}" for word in words) for words in own] for own in documents]
+
+
+@given(DOCUMENTS, st.integers(2, 40), st.integers(0, 3))
+def test_every_line_has_its_own_translation_whatever_the_windows(documents, limit, overlap):
+    search = WordByWord()
+    found = translate(documents, search, max_doc_tokens=limit, window_overlap=overlap)
+    assert texts_of(found, documents) == expected(documents)
+    assert found.num_mismatched == found.num_repeated == found.num_at_limit == 0
+    assert len(found.windows) == found.num_groups
+    for source in itertools.chain.from_iterable(search.asked):
+        assert len(source.ids) <= limit or (source.ids == SOURCE_SEPARATOR).sum() == 1
+        # The context is the translation of what the source begins with.
+        whole = search.translate(SourceSentence(source.ids, source.tokens)).hypothesis.tokens
+        np.testing.assert_array_equal(source.context, whole[: len(source.context)])
+
+
+def fault_of(seed):
+    """Drop or double separators, differently each time."""
+    rng = random.Random(seed)
+
+    def fault(tokens):
+        kept = []
+        for token in tokens:
+            copies = rng.choice([0, 1, 1, 1, 2]) if token == TARGET_SEPARATOR else 1
+            kept += [token] * copies
+        return kept
+
+    return fault
+
+
+@given(DOCUMENTS, st.integers(1, 40), st.integers(0, 3), st.integers(0, 1000))
+def test_repaired_every_line_has_one_line_whatever_the_separators(documents, limit, overlap, seed):
+    overlap = overlap if limit > 1 else 0
+    search = WordByWord(fault_of(seed))
+    settings = {"max_doc_tokens": limit, "window_overlap": overlap, "repair": True}
+    found = translate(documents, search, **settings)
+    texts = texts_of(found, documents)
+    assert list(map(len, texts)) == list(map(len, documents))
+    # No word is lost or moved to another document, whatever was asked again.
+    assert [" ".join(filter(None, own)).split() for own in texts] == [
+        " ".join(own).split() for own in expected(documents)
+    ]
+    empty = [[not words for words in own] for own in documents]
+    assert all(
+        not line
+        for own, lines in zip(empty, texts, strict=True)
+        for no_words, line in zip(own, lines, strict=True)
+        if no_words
+    )
+
+
+@given(DOCUMENTS, st.integers(1, 40), st.integers(0, 1000))
+def test_unrepaired_a_mismatched_group_is_one_line(documents, limit, seed):
+    search = WordByWord(fault_of(seed))
+    found = translate(documents, search, max_doc_tokens=limit)
+    assert found.num_mismatched == sum(not own.divided for own in found.windows)
+    assert len(search.asked) <= 1
+    assert found.num_repeated == 0
+    for own in found.windows:
+        assert len(own.lines) == (own.window.num_new if own.divided else 1)
+    joined = [" ".join(filter(None, own)) for own in texts_of(found, documents)]
+    assert joined == [" ".join(filter(None, own)) for own in expected(documents)]
+
+
+def test_d_bleu_of_the_same_translations_does_not_depend_on_the_groups():
+    rng = random.Random(1)
+    documents = [
+        [rng.choices(range(10, 20), k=rng.randint(0, 9)) for _ in range(rng.randint(1, 9))]
+        for _ in range(6)
+    ]
+    references = [[text.replace("w113", "other") for text in own] for own in expected(documents)]
+    scores = set()
+    for limit in (1, 4, 9, 20, 33, 1000):
+        for separated in (True, False):
+            for seed in (0, 1):
+                search = WordByWord(fault_of(seed) if separated else None)
+                if separated:
+                    found = translate(documents, search, max_doc_tokens=limit)
+                else:
+                    found = translate(documents, search, separated=False, max_doc_tokens=limit)
+                texts = texts_of(found, documents)
+                scores.add(str(document_score(MetricConfig(), texts, [references])))
+    assert len(scores) == 1
+
+
+MOSES = TextPipeline("en", tokenizer="moses", sentence_separator="<sep>")
+QUOTED = ["dogs", "house", "&quot;", "&apos;", "&apos;s", ",", ".", "<sep>"]
+"""Translations of the words 10 to 17; the last is one separator too many."""
+
+
+def quote(sources):
+    """Translate word by word into text whose quotes may be left open."""
+    found = []
+    for source in sources:
+        words = source.ids[:-1].tolist()
+        names = ["<sep>" if word == SOURCE_SEPARATOR else QUOTED[word - 10] for word in words]
+        ids = [TARGET_SEPARATOR if own == "<sep>" else 100 for own in names]
+        hypothesis = Hypothesis(np.array([*ids, EOS]), -1.0, -np.ones(len(ids) + 1))
+        found.append([Translation(MOSES.decode(names), names, hypothesis)])
+    return found
+
+
+SENTENCES_WITH_QUOTES = st.lists(st.integers(10, 17), max_size=8)
+
+
+@given(st.lists(st.lists(SENTENCES_WITH_QUOTES, min_size=1, max_size=6), min_size=1, max_size=3))
+@example([[[10, 12, 11], [11, 12, 10], [13, 10, 17, 12, 13, 11]]])
+@example([[[12, 10, 16], [17, 12, 11, 12, 10], [12, 10, 12, 10, 12]]])
+def test_open_quotes_do_not_run_on_from_sentence_to_sentence(documents):
+    own = source_documents(documents)
+    texts, alone = set(), []
+    for limit in (1, 9, 17, 1000):
+        search = DocumentSearch(own, WindowConfig(limit), ROOM, None, MOSES.decode)
+        found = texts_of(search.run(quote), documents)
+        alone = alone or found
+        texts.add(tuple(join_lines(found)))
+    assert len(texts) == 1
+    reference = [[" ".join(line.split()[:3]) for line in lines] for lines in alone]
+    scores = {document_score(MetricConfig(), [[t] for t in own], [reference]) for own in texts}
+    assert len(scores) == 1
+
+
+def test_mismatched_groups_are_asked_again_in_halves():
+    documents = [[[11], [12], [13], [14]]]
+    calls = []
+
+    def lose_separators_of_four(tokens):
+        calls.append(len(tokens))
+        return [t for t in tokens if t != TARGET_SEPARATOR] if len(tokens) > 4 else tokens
+
+    search = WordByWord(lose_separators_of_four)
+    found = translate(documents, search, max_doc_tokens=50, repair=True)
+    assert calls == [8, 4, 4]
+    assert [len(batch) for batch in search.asked] == [1, 2]  # both halves in one batch
+    assert (found.num_groups, found.num_mismatched, found.num_repeated) == (1, 1, 1)
+    assert texts_of(found, documents) == expected(documents)
+
+
+def test_groups_that_reach_the_longest_output_are_asked_again_in_halves():
+    documents = [[[11, 12], [13, 14]]]
+    search = WordByWord(limit=5)
+    found = translate(documents, search, max_doc_tokens=50, repair=True)
+    assert texts_of(found, documents) == expected(documents)
+    assert (found.num_mismatched, found.num_repeated, found.num_at_limit) == (0, 1, 0)
+    cut = translate(documents, WordByWord(limit=5), max_doc_tokens=50)
+    assert cut.num_at_limit == 1
+    alone = translate([[[11, 12, 13]]], WordByWord(limit=2), max_doc_tokens=50, repair=True)
+    assert (alone.num_at_limit, alone.num_repeated) == (1, 0)
+
+
+def test_windows_wait_for_those_before_in_their_document_only():
+    documents = [[[11], [12], [13]], [[21]], [[], [31], [32]]]
+    search = WordByWord()
+    found = translate(documents, search, max_doc_tokens=5, window_overlap=1)
+    assert texts_of(found, documents) == expected(documents)
+    assert [[s.tokens for s in batch] for batch in search.asked] == [
+        [["11", "12"], ["21"], ["31", "32"]],
+        [["12", "13"]],
+    ]
+    assert search.asked[1][0].context.tolist() == [112, TARGET_SEPARATOR]
+    last = found.windows[1]
+    assert [line.text for line in last.lines] == ["w113"]
+    assert last.translations[0].text == "w113"
+    assert last.translations[0].hypothesis.tokens.tolist() == [113, TARGET_SEPARATOR, EOS]
+
+
+def test_context_without_a_translation_of_its_own_is_not_given():
+    documents = [[[11], [12], [13], [14], [15]]]
+    no_separators = WordByWord(lambda tokens: [t for t in tokens if t != TARGET_SEPARATOR])
+    found = translate(documents, no_separators, max_doc_tokens=7, window_overlap=2)
+    asked = [source.tokens for batch in no_separators.asked for source in batch]
+    # The first three are one text, so that nothing is known of 12 and 13; 14 was told alone.
+    assert asked == [["11", "12", "13"], ["14"], ["14", "15"]]
+    assert found.num_mismatched == 1
+
+
+def test_context_leaves_the_new_sentences_their_share_of_the_output():
+    documents = [[[11], [12], [13]]]
+    tight = GenerationConfig(max_len_a=0.0, max_len_b=2)  # no room for a context of 2 and more
+    search = WordByWord()
+    translate(documents, search, max_doc_tokens=5, window_overlap=1, config=tight)
+    assert [s.tokens for batch in search.asked for s in batch] == [["11", "12"], ["13"]]
+
+
+def test_references_are_those_of_the_new_sentences():
+    own = source_documents([[[11], [12], [13]]])
+    sentences = [
+        SourceSentence(s.ids, s.tokens, np.array([50 + i, TARGET_SEPARATOR, EOS]))
+        for i, s in enumerate(own.sentences)
+    ]
+    own = SourceDocuments(sentences, own.counts, own.sizes, own.separators)
+    search = DocumentSearch(own, WindowConfig(5, 1), ROOM, None, decode)
+    first, second = search.run(WordByWord()).windows
+    assert first.source.reference.tolist() == [50, TARGET_SEPARATOR, 51, TARGET_SEPARATOR, EOS]
+    assert second.source.reference.tolist() == [52, TARGET_SEPARATOR, EOS]
+    assert second.source.tokens == ["12", "13"]
+
+
+def test_an_overlap_needs_separators():
+    with pytest.raises(ConfigError, match=r"--window-overlap 1: .*--sentence-separator"):
+        translate([[[11]]], WordByWord(), separated=False, max_doc_tokens=9, window_overlap=1)
+
+
+@given(st.lists(st.sampled_from([7, 8, TARGET_SEPARATOR]), max_size=8))
+def test_slices_are_what_stands_between_separators(tokens):
+    text = "".join("|" if t == TARGET_SEPARATOR else str(t) for t in tokens)
+    parts = text.split("|")
+    parts = parts if parts[-1] else parts[:-1]
+    slices = sentence_slices(np.array(tokens, dtype=np.int64), TARGET_SEPARATOR)
+    assert ["".join(map(str, tokens[own])) for own in slices] == parts

@@ -1,0 +1,88 @@
+import numpy as np
+import pytest
+import torch
+from toy_models import EOS, ToyModel
+
+from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.engine import native
+from relu_nmt.engine.decoder import log_softmax
+from relu_nmt.errors import ConfigError
+from relu_nmt.translation.search.config import GenerationConfig
+from relu_nmt.translation.search.ensemble import Ensemble
+from relu_nmt.translation.search.generator import Generator
+from relu_nmt.translation.search.reference_scores import score_references
+
+SOURCE = torch.tensor([[4, 5, 6, 2], [6, 2, 1, 1]])
+
+
+def generate(models, **settings):
+    config = GenerationConfig(**{"beam": 3, "nbest": 3, "max_len_b": 8, **settings})
+    return Generator(models, config, Dictionary()).generate(SOURCE)
+
+
+@pytest.mark.parametrize("settings", [{}, {"temperature": 0.7}, {"sampling": True}])
+def test_equal_models_are_one_model(settings):
+    alone = generate([ToyModel(seed=3)], **settings)
+    three = generate([ToyModel(seed=3) for _ in range(3)], **settings)
+    for a, b in zip(alone, three, strict=True):
+        for one, other in zip(a, b, strict=True):
+            assert one.tokens.tolist() == other.tokens.tolist()
+            np.testing.assert_allclose(one.positional_scores, other.positional_scores, atol=1e-5)
+
+
+def test_probabilities_are_averaged():
+    models = [ToyModel(seed=seed) for seed in (1, 2)]
+    for source, found in zip(SOURCE, generate(models), strict=True):
+        source = source[source != Dictionary.pad_index]
+        for h in found:
+            tokens = torch.from_numpy(h.tokens)
+            previous = torch.cat([torch.tensor([EOS]), tokens[:-1]])[None]
+            probs = torch.stack(
+                [m.logits(m(source[None], previous))[0].softmax(-1) for m in models]
+            ).mean(0)
+            expected = probs.gather(1, tokens[:, None])[:, 0].log()
+            np.testing.assert_allclose(h.positional_scores, expected, atol=1e-5)
+
+
+def test_alignments_are_averaged_and_ensembles_score_references():
+    models = [ToyModel(seed=seed) for seed in (1, 2)]
+    found = generate(models, print_alignment="hard", nbest=1)
+    assert all(len(h.alignment) == len(h.tokens) for [h] in found)
+    ensemble, config = Ensemble(models), GenerationConfig(score_reference=True)
+    for row, [h] in zip(SOURCE, found, strict=True):
+        source, target = row[row != 1][None], torch.from_numpy(h.tokens)[None]
+        [[scored]] = score_references(ensemble, config, Dictionary(), source, target)
+        assert scored.score == pytest.approx(h.score, abs=1e-5)
+
+
+def test_no_model_is_an_error():
+    with pytest.raises(ConfigError, match="no model"):
+        Ensemble([])
+
+
+@pytest.mark.skipif(native.library() is None, reason="needs the kernels")
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("symbols", [1, 15, 64, 100, 1000])
+def test_log_probabilities_of_the_kernel_are_those_of_float64(symbols):
+    torch.manual_seed(1)
+    logits = 4 * torch.randn(2, 5, symbols)
+    logits[0, 1, : symbols // 2] = -torch.inf
+    found = log_softmax(logits.clone(), 1.0)
+    torch.testing.assert_close(found, logits.double().log_softmax(-1).float())
+    for bad in (torch.nan, torch.inf):
+        spoilt = logits.clone()
+        spoilt[1, 2, -1] = bad
+        found = log_softmax(spoilt, 1.0)
+        assert found[1, 2].isnan().all() and found.isnan().sum() == symbols
+
+
+@pytest.mark.skipif(native.library() is None, reason="needs the kernels")
+@pytest.mark.usefixtures("one_thread")
+def test_the_exponentials_of_the_kernel_are_those_of_float64():
+    """The log of the sum tells how much the 63 other symbols of a row have added to 1."""
+    behind = torch.cat([torch.linspace(0, 120, 5001), torch.tensor([87.6, 87.8, 88.1, torch.inf])])
+    logits = torch.full((1, len(behind), 64), -torch.inf)  # vectors are computed from 64 symbols on
+    logits[0, :, 0] = 0
+    logits[0, :, 1:] = -behind[:, None]
+    found = -log_softmax(logits.clone(), 1.0)[0, :, 0]
+    torch.testing.assert_close(found, (63 * (-behind.double()).exp()).log1p().float())

@@ -1,0 +1,325 @@
+"""Terms that translations must have, whatever the search."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from toy_models import EOS, ToyModel, all_outputs, log_prob_of
+
+from relu_nmt.data.batches import pad_rows
+from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.errors import ConfigError
+from relu_nmt.translation.search.config import GenerationConfig
+from relu_nmt.translation.search.forced_terms import ForcedTerms
+from relu_nmt.translation.search.generator import Generator
+from relu_nmt.translation.search.translations import SourceSentence
+
+PAD, SEPARATOR = Dictionary.pad_index, 4
+WORDS = st.integers(4, 6)
+TERMS = st.lists(st.lists(WORDS, min_size=1, max_size=3).map(tuple), max_size=4).map(tuple)
+FORCED = st.builds(ForcedTerms, TERMS, st.booleans())
+
+
+def has_terms(tokens, forced):
+    """Tell by trying all places whether the terms occur and do not overlap."""
+    tokens = tuple(tokens)
+    orders = [forced.terms] if forced.ordered else set(itertools.permutations(forced.terms))
+    return any(_follow(tokens, order) for order in orders)
+
+
+def _follow(tokens, terms):
+    # The first place of each term leaves most to those behind it.
+    begin = 0
+    for term in terms:
+        places = range(begin, len(tokens) - len(term) + 1)
+        found = next((i for i in places if tokens[i : i + len(term)] == term), None)
+        if found is None:
+            return False
+        begin = found + len(term)
+    return True
+
+
+@given(st.lists(WORDS, max_size=9), FORCED)
+@settings(deadline=None)
+def test_progress_knows_whether_terms_occur(tokens, forced):
+    progress = forced.begin()
+    for token in tokens:
+        missing = progress.missing
+        assert progress.advance(token).missing >= missing - 1
+        progress = progress.advance(token)
+    assert (progress.missing == 0) == has_terms(tokens, forced)
+
+
+@given(st.lists(WORDS, max_size=5), FORCED)
+@settings(deadline=None, max_examples=50)
+def test_missing_is_the_fewest_tokens_to_write(tokens, forced):
+    progress = forced.begin()
+    for token in tokens:
+        progress = progress.advance(token)
+    number = next(
+        n
+        for n in range(sum(map(len, forced.terms)) + 1)
+        if n > 5
+        or any(
+            has_terms([*tokens, *more], forced) for more in itertools.product(range(4, 7), repeat=n)
+        )
+    )
+    assert progress.missing == number or number > 5
+
+
+@st.composite
+def searches(draw):
+    beam = draw(st.sampled_from([1, 2, 5]))
+    return {
+        "beam": beam,
+        "nbest": draw(st.integers(1, beam)),
+        "stop_rule": draw(st.sampled_from(["ahead", "full", "exact"])),
+        "lenpen": draw(st.sampled_from([0.0, 1.0, -1.0])),
+        "max_len_b": draw(st.integers(1, 9)),
+        "min_len": draw(st.integers(0, 1)),
+        "no_repeat_ngram_size": draw(st.integers(0, 2)),
+        "unkpen": draw(st.sampled_from([0.0, float("inf")])),
+    }
+
+
+SOURCES = st.lists(
+    st.tuples(st.lists(WORDS, min_size=1, max_size=4), FORCED), min_size=1, max_size=4
+)
+
+
+NO_TERMS = ForcedTerms()
+
+
+def source_of(words, forced=NO_TERMS, **more):
+    return SourceSentence(np.array([*words, EOS]), [], forced=forced, **more)
+
+
+@settings(max_examples=200, deadline=None)
+@given(SOURCES, searches(), st.integers(0, 99), st.integers(1, 2), st.booleans())
+def test_terms_are_in_every_hypothesis(sources, search, seed, num_models, bans):
+    models = [ToyModel(seed=seed + i, sharpness=3.0) for i in range(num_models)]
+    config, banned = GenerationConfig(**search), ((5,), (4, 6)) if bans else ()
+    sources = [source_of(*source, banned=banned) for source in sources]
+    generator = Generator(models, config, Dictionary())
+    found = generator.translate(sources)
+    for source, hypotheses in zip(sources, found, strict=True):
+        assert hypotheses
+        outputs = [own.tokens.tolist() for own in hypotheses]
+        assert len(set(map(tuple, outputs))) == len(outputs)
+        needed = sum(map(len, source.forced.terms))
+        for own, output in zip(hypotheses, outputs, strict=True):
+            assert output[-1] == EOS and EOS not in output[:-1]
+            assert has_terms(output, source.forced)
+            assert len(output) - 1 <= max(search["max_len_b"], needed)
+            # The scores are the models' own.
+            each = torch.stack(
+                [log_prob_of(m, torch.from_numpy(source.ids), output) for m in models]
+            )
+            expected = each.logsumexp(0) - np.log(num_models)
+            assert np.allclose(own.positional_scores, expected, atol=1e-4)
+            total = float(expected.sum()) / len(output) ** search["lenpen"]
+            assert own.score == pytest.approx(total, rel=1e-5, abs=1e-4)
+        # The same in other company.
+        [alone] = generator.translate([source])
+        assert [own.tokens.tolist() for own in alone] == outputs
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_the_best_of_all_outputs_with_the_terms_is_found(ordered):
+    differs = 0
+    for seed, terms in itertools.product(range(3), [((5,), (4,)), ((6, 4), (4, 5)), ((4,), (4,))]):
+        model, forced = ToyModel(seed=seed), ForcedTerms(terms, ordered)
+        config = GenerationConfig(beam=300, nbest=3, max_len_b=4, stop_rule="exact", lenpen=0.5)
+        source = source_of([5, 4, 6], forced)
+        [found] = Generator([model], config, Dictionary()).translate([source])
+        outputs = list(all_outputs(7, 4))
+        ids = torch.from_numpy(source.ids)
+        scored = {
+            tuple(o): float(log_prob_of(model, ids, o).sum()) / len(o) ** 0.5 for o in outputs
+        }
+        by_score = sorted(scored, key=scored.get, reverse=True)
+        best = [output for output in by_score if has_terms(output, forced)][:3]
+        assert [tuple(own.tokens.tolist()) for own in found] == best
+        differs += best[0] != by_score[0]
+    assert differs > 3
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 99), searches(), FORCED)
+def test_sentences_without_terms_are_translated_as_before(seed, search, forced):
+    models = [ToyModel(seed=seed)]
+    generator = Generator(models, GenerationConfig(**search), Dictionary())
+    sources = [source_of([4, 5]), source_of([6], forced), source_of([5, 5, 6])]
+    free = generator.translate([source_of(own.ids[:-1]) for own in sources])
+    found = generator.translate(sources)
+    for i in (0, 2):
+        assert [own.tokens.tolist() for own in found[i]] == [own.tokens.tolist() for own in free[i]]
+        assert [own.score for own in found[i]] == [own.score for own in free[i]]
+
+
+def test_terms_that_the_best_translation_has_change_nothing():
+    kept = 0
+    for seed in range(12):
+        generator = Generator(
+            [ToyModel(seed=seed)], GenerationConfig(beam=5, max_len_b=8), Dictionary()
+        )
+        [[free]] = generator.translate([source_of([4, 5])])
+        words = free.tokens[:-1].tolist()
+        forced = ForcedTerms((tuple(words[:2]), tuple(words[2:])) if len(words) > 2 else ())
+        [[found]] = generator.translate([source_of([4, 5], forced)])
+        assert found.score >= free.score - 1e-6
+        kept += found.tokens.tolist() == free.tokens.tolist() and bool(forced.terms)
+    assert kept > 3
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 99), FORCED, st.lists(WORDS, max_size=6), st.data())
+def test_a_prefix_may_have_the_terms_but_not_a_context(seed, forced, prefix, data):
+    num_context = data.draw(st.integers(0, len(prefix)))
+    context, own = np.array(prefix[:num_context], int), np.array(prefix[num_context:], int)
+    config = GenerationConfig(beam=3, nbest=3, max_len_b=5)
+    source = source_of([4, 5], forced, context=context, prefix=own)
+    [found] = Generator([ToyModel(seed=seed)], config, Dictionary()).translate([source])
+    for hypothesis in found:
+        tokens = hypothesis.tokens.tolist()
+        if forced.terms:  # else there may be no room
+            assert tokens[: len(own)] == own.tolist()
+        assert has_terms(tokens, forced)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 99), FORCED, st.integers(1, 3), st.integers(1, 9))
+def test_terms_and_the_number_of_sentences(seed, forced, number, max_len_b):
+    terms = tuple(t for t in forced.terms if SEPARATOR not in t)
+    forced = ForcedTerms(terms, forced.ordered)
+    source = source_of([5, SEPARATOR] * number, forced)
+    config = GenerationConfig(beam=3, max_len_b=max_len_b)
+    generator = Generator(
+        [ToyModel(seed=seed)], config, Dictionary(), separators=(SEPARATOR, SEPARATOR)
+    )
+    [[found]] = generator.translate([source])
+    tokens = found.tokens.tolist()
+    assert tokens.count(SEPARATOR) == number and tokens[-2:] == [SEPARATOR, EOS]
+    assert has_terms(tokens, forced)
+
+
+def sentences_of(tokens):
+    """Return the words of each sentence of an output, and what stands behind the last."""
+    words, *rest = [list(own) for own in np.split(tokens, np.flatnonzero(tokens == SEPARATOR))]
+    return [words, *(own[1:] for own in rest)]
+
+
+def is_obeyed(words, prefix, forced):
+    return words[: len(prefix)] == list(prefix) and has_terms(words, forced)
+
+
+OTHER_WORDS = st.integers(5, 7)
+OTHER_TERMS = st.lists(st.lists(OTHER_WORDS, min_size=1, max_size=2).map(tuple), max_size=3).map(
+    tuple
+)
+SENTENCES = st.lists(
+    st.tuples(
+        st.lists(OTHER_WORDS, max_size=2).map(tuple),
+        st.builds(ForcedTerms, OTHER_TERMS, st.booleans()),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+def window_of(sentences, **more):
+    """Return a source of as many sentences as there are prefixes and terms."""
+    (prefix, first), *rest = sentences
+    later = tuple(replace(forced, prefix=own) for own, forced in rest)
+    words = [5, SEPARATOR] * len(sentences)
+    own = np.array(prefix, dtype=int)
+    return source_of(words, replace(first, later=later), prefix=own, **more)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(SENTENCES, min_size=1, max_size=3), searches(), st.integers(0, 99))
+def test_each_sentence_has_its_prefix_and_its_terms(windows, search, seed):
+    model, config = ToyModel(8, seed=seed, sharpness=3.0), GenerationConfig(**search)
+    sources = [window_of(sentences) for sentences in windows]
+    generator = Generator([model], config, Dictionary(), separators=(SEPARATOR, SEPARATOR))
+    found = generator.translate(sources)
+    for source, sentences, hypotheses in zip(sources, windows, found, strict=True):
+        needs = any(forced.terms or prefix for prefix, forced in sentences)
+        for hypothesis in hypotheses:
+            *outputs, end = sentences_of(hypothesis.tokens)
+            assert len(outputs) == len(sentences) and end == [EOS]
+            # A prefix of the first sentence alone may lack the room, as before.
+            if needs and (source.forced.num_tokens or search["max_len_b"] > 6):
+                for words, (prefix, forced) in zip(outputs, sentences, strict=True):
+                    assert is_obeyed(words, prefix, forced)
+            expected = log_prob_of(model, torch.from_numpy(source.ids), hypothesis.tokens.tolist())
+            assert np.allclose(hypothesis.positional_scores, expected, atol=1e-4)
+        [alone] = generator.translate([source])
+        assert [h.tokens.tolist() for h in alone] == [h.tokens.tolist() for h in hypotheses]
+
+
+def test_the_best_of_all_outputs_with_terms_of_each_sentence_is_found():
+    differs = 0
+    none, other = ForcedTerms(), ForcedTerms(((5,),))
+    for seed, sentences in itertools.product(
+        range(4),
+        [[((), other), ((), none)], [((), none), ((), other)], [((6,), none), ((6,), none)]],
+    ):
+        model, source = ToyModel(seed=seed), window_of(sentences)
+        config = GenerationConfig(beam=400, max_len_b=5, stop_rule="exact", lenpen=0.5)
+        separators = (SEPARATOR, SEPARATOR)
+        [[found]] = Generator([model], config, Dictionary(), separators=separators).translate(
+            [source]
+        )
+        ids = torch.from_numpy(source.ids)
+        scored = {
+            tuple(o): float(log_prob_of(model, ids, o).sum()) / len(o) ** 0.5
+            for o in all_outputs(7, 5)
+            if o[-2:] == [SEPARATOR, EOS] and o.count(SEPARATOR) == 2
+        }
+        by_score = sorted(scored, key=scored.get, reverse=True)
+        best = next(
+            output
+            for output in by_score
+            if all(
+                is_obeyed(words, prefix, forced)
+                for words, (prefix, forced) in zip(
+                    sentences_of(np.array(output))[:2], sentences, strict=True
+                )
+            )
+        )
+        assert tuple(found.tokens.tolist()) == best
+        differs += best != by_score[0]
+    assert differs > 3
+
+
+def test_terms_go_with_plain_beam_search_alone():
+    source = source_of([4], ForcedTerms(((5,),)))
+    for other in ({"sampling": True}, {"diverse_beam_groups": 5}, {"beam_threshold": 1.0}):
+        generator = Generator([ToyModel()], GenerationConfig(**other), Dictionary())
+        flag = "--" + next(iter(other)).replace("_", "-")
+        with pytest.raises(ConfigError, match=f"{flag}: terms can be forced in plain beam search"):
+            generator.translate([source])
+
+
+def test_terms_need_room():
+    model = ToyModel()
+    model.most_target_tokens = 4
+    generator = Generator([model], GenerationConfig(max_len_b=2), Dictionary())
+    [[found]] = generator.translate([source_of([4], ForcedTerms(((5, 6, 5),)))])
+    assert found.tokens.tolist() == [5, 6, 5, EOS]
+    with pytest.raises(ConfigError, match=r"4 tokens are needed .* the model can write 3"):
+        generator.translate([source_of([4], ForcedTerms(((5, 6), (5, 6))))])
+
+
+def test_many_terms_that_overlap_are_followed_in_bounded_time():
+    terms = tuple(itertools.product([4, 5], repeat=4))
+    progress = ForcedTerms(terms, ordered=False).begin()
+    for token in np.random.default_rng(0).integers(4, 6, 200).tolist():
+        progress = progress.advance(token)
+    assert progress.missing < 64 and len(progress.ways) < 40
+    assert pad_rows([np.array(terms[0])], PAD).shape == (1, 4)

@@ -1,0 +1,103 @@
+"""A tiny recurrent model that obeys the decoding interface, and an exhaustive search for it."""
+
+import itertools
+
+import torch
+from torch import nn
+
+from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.translation.step_decoder import PlainDecoder, StepScores
+
+EOS, UNK = Dictionary.eos_index, Dictionary.unk_index
+FIRST_WORD = 4
+
+
+class ToyState:
+    """Keeps one vector for each beam, so a wrong reorder gives other probabilities."""
+
+    def __init__(self, memory, source):
+        self.memory = memory  # [B, K, D]
+        self.source = source  # [B, S]
+
+    def reorder(self, beam_index):
+        index = beam_index[:, :, None].expand(-1, -1, self.memory.size(2))
+        self.memory = self.memory.gather(1, index)
+
+    def keep(self, rows):
+        self.memory, self.source = self.memory[rows], self.source[rows]
+
+
+class ToyModel(nn.Module):
+    """A model and its step decoder: the next token depends on the source and all tokens so far."""
+
+    prunes = False
+
+    def __init__(self, vocab_size=7, seed=0, dim=6, sharpness=2.0):
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        self.most_source_tokens = self.most_target_tokens = None
+        self.most_source_sentence = self.most_target_sentence = None
+        self.words = torch.randn(vocab_size, dim, generator=generator)
+        self.mix = torch.randn(dim, dim, generator=generator) / dim**0.5
+        self.out = sharpness * torch.randn(dim, vocab_size, generator=generator)
+
+    def encode(self, src_tokens):
+        return src_tokens
+
+    def _begin(self, src_tokens):
+        real = (src_tokens != Dictionary.pad_index)[:, :, None]
+        return (self.words[src_tokens % len(self.words)] * real).sum(1)  # [B, D]
+
+    def _next(self, memory, tokens):
+        return torch.tanh(memory @ self.mix + self.words[tokens])
+
+    @property
+    def model(self):
+        return self
+
+    def start(self, src_tokens, num_groups=1, shortlist=None):
+        return ToyState(self._begin(src_tokens)[:, None], src_tokens)
+
+    def step(self, steps, temperature=1.0, want_weights=False):
+        return [self.advance(s.tokens, s.state, temperature, want_weights) for s in steps]
+
+    def advance(self, tokens, state, temperature=1.0, want_weights=False):
+        memory = state.memory.expand(-1, tokens.size(1), -1)  # beams are equal at first
+        state.memory = self._next(memory, tokens)
+        weights = None
+        if want_weights:  # each token looks at the source position "token number modulo length"
+            length = state.source.size(1)
+            weights = nn.functional.one_hot(tokens % length, length).float()
+        return StepScores((self.logits(state.memory) / temperature).log_softmax(-1), weights)
+
+    def logits(self, features):
+        return features @ self.out
+
+    def forward(self, src_tokens, prev_output_tokens):
+        memory, features = self._begin(src_tokens), []
+        for tokens in prev_output_tokens.unbind(1):
+            memory = self._next(memory, tokens)
+            features.append(memory)
+        return torch.stack(features, 1)
+
+
+def log_prob_of(model, source, tokens):
+    """Return the log-probabilities of all tokens by teacher forcing."""
+    tokens = torch.as_tensor(tokens)
+    previous = torch.cat([torch.tensor([EOS]), tokens[:-1]])
+    features = model(source[None], previous[None])
+    log_probs = model.logits(features)[0].log_softmax(-1)
+    return log_probs.gather(1, tokens[:, None])[:, 0]
+
+
+def all_outputs(vocab_size, limit, shortest=1):
+    """Yield every output of ``shortest`` to ``limit`` words, each ending in the end symbol."""
+    words = range(UNK, vocab_size)
+    for length in range(shortest, limit + 1):
+        for output in itertools.product(words, repeat=length):
+            yield [*output, EOS]
+
+
+def decoder_of(model):
+    """Return the step decoder of a transformer; toys and step decoders are theirs."""
+    return model if hasattr(model, "prunes") else PlainDecoder(model)

@@ -1,0 +1,508 @@
+"""Aligned document attention: sentences in the lower layers, the document too in the upper."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from relu_nmt.attention import attentions, sentences
+from relu_nmt.attention.base import Attention, Need
+from relu_nmt.attention.records import attention_sums, record_attention
+from relu_nmt.attention.spec import AttentionRegularizerConfig
+from relu_nmt.data.batches import collate
+from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.engine import FastDecoder
+from relu_nmt.errors import ConfigError
+from relu_nmt.modules import position_schemes
+from relu_nmt.modules.document_gate import DocumentGate
+from relu_nmt.modules.positions import sinusoids
+from relu_nmt.translation.attention_maps import AttentionPlace, attention_weights
+from relu_nmt.translation.config import TransformerConfig
+from relu_nmt.translation.encoder_decoder import EncoderDecoder
+from relu_nmt.translation.loss import TranslationObjective
+from relu_nmt.translation.search.config import GenerationConfig
+from relu_nmt.translation.search.ensemble import Ensemble
+from relu_nmt.translation.search.generator import Generator
+from relu_nmt.translation.step_decoder import PlainDecoder
+from tests.stepping import Stepping, log_probs
+
+PAD, EOS, SEP, TSEP, VOCAB = 1, 2, 3, 4, 20  # separators differ, as in two dictionaries
+SHAPE = {"embed_dim": 16, "ffn_embed_dim": 24, "layers": 2, "attention_heads": 2}
+SIDES = {f"{side}_{k}": v for side in ("encoder", "decoder") for k, v in SHAPE.items()}
+SLOTS = {"encoder": "weights", "decoder": "causal", "cross": "cross"}
+MECHANISMS = [
+    *(pytest.param({"attention": name}, id=name) for name in attentions.names()),
+    *(
+        pytest.param({"attention": "reluformer", "positions": name}, id=f"reluformer-{name}")
+        for name in [*position_schemes.names(), "sinusoidal+t5"]
+    ),
+    pytest.param(
+        {
+            "attention": "softmax",
+            "encoder_normalize_before": True,
+            "decoder_normalize_before": True,
+        },
+        id="pre-norm",
+    ),
+    pytest.param({"attention": "pointwise:gate=silu"}, id="pointwise-gate"),
+]
+SOURCE = [[5, 6, 7, SEP, 8, 9, SEP, 10, SEP, EOS], [11, 12, SEP, 13, 14, 15, SEP, EOS], [9, EOS]]
+TARGET = [[EOS, 5, 6, TSEP, 7, TSEP, 8, 9, 10, TSEP], [EOS, 11, TSEP, 12, 13, TSEP], [EOS, 9, 9, 9]]
+
+
+def settings(choices, **more):
+    """Give the mechanism to every slot that can have it, and softmax to the others."""
+    found = {**choices, **more}
+    name = found["attention"]
+    able = attentions.get(name.partition(":")[0]).capabilities
+    for slot, capability in (("decoder", "causal"), ("cross", "cross")):
+        if not getattr(able, capability):
+            found[f"{slot}_attention"] = "softmax"
+    return {"dropout": 0.0, **SIDES, **found}
+
+
+def make_model(choices, aligned=True, **more):
+    torch.manual_seed(0)
+    kind = {"document_attention": "aligned", **more} if aligned else {}
+    config = TransformerConfig(**settings(choices, **kind))
+    model = EncoderDecoder(config, VOCAB, VOCAB, PAD, (SEP, TSEP)).double().eval()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            # what starts at 0 or 1 must count, too; what both kinds have is to be the same
+            seed = sum(map(ord, name.replace("gate.", "g.")))
+            generator.manual_seed(seed)
+            noise = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
+            parameter.add_(0.2 * noise)
+    return model
+
+
+def padded(rows):
+    longest = max(map(len, rows))
+    return torch.tensor([row + [PAD] * (longest - len(row)) for row in rows])
+
+
+def cut(row, separator, read=False):
+    """Return the sentences of a row; what is read begins with the separator that ends another."""
+    parts = [[]]
+    for token in row:
+        if read and token == separator:
+            parts.append([])
+        parts[-1].append(token)
+        if not read and token == separator:
+            parts.append([])
+    return [part for part in parts if part]
+
+
+@pytest.mark.parametrize("choices", MECHANISMS)
+@pytest.mark.parametrize("global_layers", [0, 1, 2])
+def test_one_sentence_is_translated_as_by_a_sentence_model(choices, global_layers):
+    full = make_model(choices, aligned=False)
+    model = make_model(choices, global_layers=global_layers)
+    fitting = {k: v for k, v in model.state_dict().items() if k in full.state_dict()}
+    full.load_state_dict(fitting)
+    source, target = padded([[5, 6, 7, EOS], [8, EOS]]), padded([[EOS, 5, 6], [EOS, 7]])
+    real = target != PAD
+    torch.testing.assert_close(model(source, target)[real], full(source, target)[real])
+
+
+@pytest.mark.parametrize("choices", MECHANISMS)
+def test_lower_layers_are_a_sentence_model(choices):
+    """Whole documents give what their sentences give alone, encoder and decoder."""
+    full, model = make_model(choices, aligned=False), make_model(choices, global_layers=0)
+    features = model(padded(SOURCE), padded(TARGET))
+    states = model.encode(padded(SOURCE)).states
+    for row, (source, target) in enumerate(zip(SOURCE, TARGET, strict=True)):
+        begin = 0
+        for part in cut(source, SEP):
+            alone = full.encode(torch.tensor([part])).states[0]
+            torch.testing.assert_close(states[row, begin : begin + len(part)], alone)
+            begin += len(part)
+        begin = 0
+        for part, read in zip(cut(source, SEP), cut(target, TSEP, read=True), strict=False):
+            # Each is read as the first is, from </s> on.
+            alone = full(torch.tensor([part]), torch.tensor([[EOS, *read[1:]]]))[0]
+            torch.testing.assert_close(features[row, begin : begin + len(read)], alone)
+            begin += len(read)
+
+
+@pytest.mark.parametrize("global_layers", [0, 1])
+def test_only_upper_layers_read_other_sentences(global_layers):
+    model = make_model({"attention": "reluformer"}, global_layers=global_layers)
+    source, target = torch.tensor(SOURCE[:1]), torch.tensor(TARGET[:1])
+    changed = source.clone()
+    changed[0, 4] = 15  # in the second sentence
+    before, after = model.encode(source).states, model.encode(changed).states
+    assert torch.equal(before[0, [0, 1, 2, 3, 7, 8]], after[0, [0, 1, 2, 3, 7, 8]]) == (
+        global_layers == 0
+    )
+    unlike = (model(source, target) - model(changed, target)).abs().amax(2)[0] > 0
+    assert unlike[3:5].all()  # the second target sentence
+    assert unlike[[0, 1, 2, 5, 6, 7]].any() == (global_layers > 0)
+
+
+@pytest.mark.parametrize("choices", MECHANISMS)
+@pytest.mark.parametrize("global_layers", [0, 1, 2])
+def test_steps_equal_the_full_pass_for_every_beam(choices, global_layers):
+    """Beams have their separators at different places, and more of them than the source."""
+    model = make_model(choices, global_layers=global_layers)
+    source, steps = padded(SOURCE), 7
+    generator = torch.Generator().manual_seed(3)
+    beams = torch.randint(5, VOCAB, (3, 4, steps + 1), generator=generator)
+    beams[torch.rand(beams.shape, generator=generator) < 0.4] = TSEP
+    beams[:, :, 0] = EOS
+    search = Stepping(model, source, num_groups=2)
+    search.step(beams[:, :1, 0])
+    order = torch.tensor([1, 1, 3, 2])  # within the groups
+    kept = torch.arange(3)
+    for t in range(1, steps):
+        found = search.step(beams[:, :, t]).log_probs
+        rows = source.repeat_interleave(4, 0), beams[:, :, : t + 1].flatten(0, 1)
+        full = log_probs(model, *rows)[:, -1].view_as(found)
+        torch.testing.assert_close(found, full, rtol=1e-6, atol=1e-6)
+        search.reorder(order.expand(len(kept), -1))
+        beams = torch.cat([beams[:, order, : t + 1], beams[:, :, t + 1 :]], 2)
+        if t == 3:
+            kept = torch.tensor([0, 2])
+            search.keep(kept)
+            source, beams = source[kept], beams[kept]
+    assert len((beams == TSEP).sum(2).unique()) > 2
+
+
+@pytest.mark.parametrize("choices", MECHANISMS)
+def test_greedy_steps_equal_the_full_pass(choices):
+    model = make_model(choices, global_layers=1)
+    source, target = padded(SOURCE[:2]), torch.tensor([row[:6] for row in TARGET[:2]])
+    full, search = log_probs(model, source, target), Stepping(model, source)
+    for t in range(6):
+        found = search.step(target[:, t : t + 1]).log_probs[:, 0]
+        torch.testing.assert_close(found, full[:, t], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("choices", MECHANISMS)
+@pytest.mark.parametrize("aligned", [False, True])
+def test_searches_that_go_on_together_take_the_steps_of_each(choices, aligned):
+    """They have other numbers of sentences, of beams and of tokens so far."""
+    model = make_model(choices, aligned, **({"global_layers": 1} if aligned else {}))
+    decoder, generator = FastDecoder(model), torch.Generator().manual_seed(3)
+
+    def begin(rows, num_beams, steps):
+        beams = torch.randint(4, VOCAB, (len(rows), num_beams, 9), generator=generator)
+        beams[:, :, 0] = EOS
+        search = Stepping(decoder, padded(rows))
+        search.step(beams[:, :1, 0])
+        for t in range(1, steps):
+            search.step(beams[:, :, t])
+        return beams[:, :, steps:], search
+
+    searches = [(SOURCE[:2], 4, 5), (SOURCE[2:], 1, 3), (SOURCE, 2, 1)]
+    beams, apart = map(list, zip(*(begin(*search) for search in searches), strict=True))
+    generator.manual_seed(3)
+    _, together = zip(*(begin(*search) for search in searches), strict=True)
+    for t in range(4):
+        newest = [own[:, :, t] for own in beams]
+        steps = [own.next(tokens) for own, tokens in zip(together, newest, strict=True)]
+        for tokens, own, output in zip(newest, apart, decoder.step(steps), strict=True):
+            torch.testing.assert_close(output.log_probs, own.step(tokens).log_probs)
+        if t == 1:
+            for states in (apart, together):
+                states[0].reorder(torch.tensor([[1, 0, 0, 3], [2, 2, 1, 0]]))
+                states[2].keep(torch.tensor([0, 2]))
+            beams[2] = beams[2][[0, 2]]
+
+
+@pytest.mark.parametrize("choices", MECHANISMS)
+@pytest.mark.parametrize("aligned", [False, True])
+def test_computed_beams_are_as_they_would_be_among_all(choices, aligned):
+    model = make_model(choices, aligned, **({"global_layers": 1} if aligned else {}))
+    generator = torch.Generator().manual_seed(3)
+    tokens = torch.randint(4, VOCAB, (len(SOURCE), 4, 7), generator=generator)
+    some, every = Stepping(FastDecoder(model), padded(SOURCE)), Stepping(model, padded(SOURCE))
+    for search in (some, every):
+        search.step(torch.full((len(SOURCE), 1), EOS))
+    computed = 0
+    for t in range(7):
+        live = torch.rand(tokens.shape[:2], generator=generator) < 0.4
+        live[:, t % 4] = True
+        rows = live.flatten().nonzero().squeeze(1)
+        found = some.step(tokens[:, :, t], rows)
+        expected = every.step(tokens[:, :, t]).log_probs
+        assert found.log_probs.shape[:2] == (1, len(found.rows))
+        computed += len(found.rows)
+        torch.testing.assert_close(found.of_all(*live.shape).log_probs[live], expected[live])
+        # No hypothesis goes on from one that is not computed.
+        parents = torch.where(live, torch.arange(4), t % 4)
+        for search in (some, every):
+            search.reorder(parents)
+    assert computed < 0.8 * tokens.numel()
+
+
+@pytest.mark.parametrize("global_layers", [0, 1])
+def test_searches_that_go_on_together_align_as_each_does(global_layers):
+    model = make_model({"attention": "softmax"}, global_layers=global_layers)
+    sources, tokens = (SOURCE[:1], SOURCE[1:]), [torch.full((n, 1), EOS) for n in (1, 2)]
+    decoder = FastDecoder(model)
+    together = [Stepping(decoder, padded(own)) for own in sources]
+    steps = [search.next(own) for search, own in zip(together, tokens, strict=True)]
+    outputs = decoder.step(steps, want_weights=True)
+    for own, source, output in zip(tokens, sources, outputs, strict=True):
+        alone = Stepping(model, padded(source)).step(own, want_weights=True)
+        torch.testing.assert_close(output.weights, alone.weights)
+
+
+def heads(x):
+    return x.unflatten(-1, (2, -1)).transpose(1, 2)
+
+
+def dense(module, x, memory, visible, numbers=None):
+    """Softmax attention by a mask; with numbers, which are those of queries and keys, to all."""
+    queries, keys = x, memory
+    if numbers is not None:
+        queries, keys = (
+            states
+            + (sinusoids(places.flatten(), 16).view_as(states) - sinusoids(places.new_zeros(1), 16))
+            * module.gate.number_gain
+            for states, places in ((x, numbers[0]), (memory, numbers[1]))
+        )
+    if hasattr(module, "qkv"):
+        (q, _, _), (_, k, _) = module.qkv(queries).chunk(3, -1), module.qkv(keys).chunk(3, -1)
+        v = module.qkv(memory).chunk(3, -1)[2]
+    else:
+        q, k, v = (
+            module.q(queries),
+            module.kv(keys).chunk(2, -1)[0],
+            module.kv(memory).chunk(2, -1)[1],
+        )
+    scores = heads(q) @ heads(k).transpose(-1, -2) / math.sqrt(8)
+    weights = scores.masked_fill(~visible[:, None], -math.inf).softmax(-1)
+    return (weights @ heads(v)).transpose(1, 2).flatten(2)
+
+
+def by_masks(module, x, memory, local, whole, numbers):
+    inside = dense(module, x, memory, local)
+    if module.gate is not None:
+        outside = dense(module, x, memory, whole, numbers)
+        gate = module.gate
+        share = (torch.cat([inside, outside], -1) @ gate.weight.T + gate.bias).sigmoid()
+        inside = share * inside + (1 - share) * outside
+    return module.out_proj(inside)
+
+
+def embedded(stack, tokens, numbers):
+    places = torch.tensor(
+        [[sum(1 for m in row[:i] if m == n) for i, n in enumerate(row)] for row in numbers.tolist()]
+    )
+    x = stack.embedding.tokens(tokens.masked_fill(tokens == TSEP, EOS)) * 4
+    return x + sinusoids(torch.arange(20), 16).double()[places]
+
+
+@pytest.mark.parametrize("global_layers", [0, 1, 2])
+def test_gathered_sentences_equal_masks_over_the_document(global_layers):
+    model = make_model({"attention": "softmax"}, global_layers=global_layers)
+    surplus = [*TARGET[1], 14, TSEP, 15, 5]  # which sees the last source sentence
+    source, target = padded(SOURCE[:2]), padded([TARGET[0], surplus])
+    ends = (source == SEP).long()
+    own, theirs = (target == TSEP).cumsum(1), ends.cumsum(1) - ends
+    real = (source != PAD)[:, None]
+    x, numbers = embedded(model.encoder, source, theirs), (theirs, theirs)
+    same = theirs[:, :, None] == theirs[:, None]
+    # Padding may see anything: nothing reads it.
+    eye = torch.eye(source.size(1), dtype=torch.bool)
+    for layer in model.encoder.layers:
+        module, residual = layer.self_attention, layer.self_attention_residual
+        x = residual.norm(x + by_masks(module, x, x, same & real | eye, real | eye, numbers))
+        x = layer.feed_forward_residual.norm(x + layer.feed_forward(x))
+    memory, read = x, embedded(model.decoder, target, own)
+    past = torch.ones(target.size(1), target.size(1), dtype=torch.bool).tril()[None]
+    last = theirs.masked_fill(source == PAD, 0).amax(1, keepdim=True)
+    alike = own[:, :, None] == own[:, None]
+    across = (own.minimum(last)[:, :, None] == theirs[:, None]) & real
+    for layer in model.decoder.layers:
+        module, residual = layer.self_attention, layer.self_attention_residual
+        read = residual.norm(read + by_masks(module, read, read, alike & past, past, (own, own)))
+        module, residual = layer.cross_attention, layer.cross_attention_residual
+        y = by_masks(module, read, memory, across, real.expand_as(across), (own, theirs))
+        read = residual.norm(read + y)
+        read = layer.feed_forward_residual.norm(read + layer.feed_forward(read))
+    kept = target != PAD
+    torch.testing.assert_close(model(source, target)[kept], read[kept], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("global_layers", [0, 1])
+def test_weights_are_shown_in_the_document(global_layers):
+    model = make_model({"attention": "softmax"}, global_layers=global_layers)
+    source, target = np.array(SOURCE[0]), np.array([*TARGET[0][1:], EOS])
+    maps = {
+        slot: attention_weights(
+            Ensemble([PlainDecoder(model)]), AttentionPlace(slot, 1, 0), source, target
+        )
+        for slot in ("encoder", "decoder", "cross")
+    }
+    theirs, own = np.array([0, 0, 0, 0, 1, 1, 1, 2, 2, 3]), np.array([0, 0, 0, 1, 1, 2, 2, 2, 2, 3])
+    numbers = {"encoder": (theirs, theirs), "decoder": (own, own), "cross": (own, theirs)}
+    for slot, weights in maps.items():
+        queries, keys = numbers[slot]
+        np.testing.assert_allclose(weights.sum(1), 1, rtol=1e-6)
+        outside = weights[queries[:, None] != keys]
+        assert outside.any() == (global_layers > 0)
+    search = Stepping(model, torch.tensor(SOURCE[:1]))
+    for t, token in enumerate(TARGET[0]):
+        weights = search.step(torch.tensor([[token]]), want_weights=True).weights[0, 0]
+        assert (weights[own[t] == torch.from_numpy(theirs)].sum() - 1).abs() < 1e-6
+
+
+def test_statistics_count_the_keys_that_are_seen():
+    model = make_model({"attention": "softmax"}, global_layers=1)
+    with record_attention(model.encoder, Need(telemetry=True)) as records:
+        model.encode(padded(SOURCE[:2]))
+    counts = [4, 3, 2, 1, 3, 4, 1]  # of the sentences of both
+    local = sum(n * math.log(n) for n in counts)
+    whole = 10 * math.log(10) + 8 * math.log(8)
+    lower, upper = attention_sums(records)
+    assert len(records) == 3 and (lower.rows, upper.rows) == (18, 36)
+    assert lower.log_counts == pytest.approx(local)
+    assert upper.log_counts == pytest.approx(local + whole)
+
+
+def test_the_regulariser_reads_both_attentions():
+    model = make_model({"attention": "reluformer"}, global_layers=1).train()
+    objective = TranslationObjective(
+        model, 0.1, AttentionRegularizerConfig(attention_norm_weight=1.0)
+    )
+    pairs = [(np.array(s), np.array([*t[1:], EOS])) for s, t in zip(SOURCE, TARGET, strict=True)]
+    output = objective(collate(pairs, range(3)), telemetry=True)
+    output.loss.backward()
+    unused = {n for n, p in model.named_parameters() if p.grad is None or not p.grad.any()}
+    # Scores of all keys move together with a bias of keys, and ReLU's rows have a scale.
+    assert unused == set() and "attention/cross.1.0/sum" in output.telemetry
+
+
+@pytest.mark.parametrize("choices", MECHANISMS)
+def test_sentences_in_parts_give_the_same_loss_and_gradients(choices, monkeypatch):
+    """In training sentences of like lengths are computed together; here as few as one by one."""
+    model = make_model(choices, global_layers=1)
+    modules = [module for module in model.modules() if isinstance(module, Attention)]
+    able = all(module.capabilities.non_negative for module in modules)
+    weights = (0.5, 0.5, 0.1) if able else ()
+    regularizer = AttentionRegularizerConfig(*weights)
+    objective = TranslationObjective(model, 0.1, regularizer).train()
+    pairs = [(np.array(s), np.array([*t[1:], EOS])) for s, t in zip(SOURCE, TARGET, strict=True)]
+    found = []
+    for short in (64, 1):
+        monkeypatch.setattr(sentences, "SHORT", short)
+        objective.zero_grad()
+        with record_attention(model, Need(telemetry=True)) as records:
+            output = objective(collate(pairs, range(3)))
+        output.loss.backward()
+        grads = [parameter.grad for parameter in model.parameters()]
+        found.append((output.loss, {n: m.total for n, m in output.metrics.items()}, grads))
+        shares = sum(record.visibility.share for record in records)
+        assert shares == pytest.approx(9)  # of 6 modules, 3 of them with both attentions
+        assert (len(records) > 9) == (short == 1)
+    torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
+def test_documents_may_be_longer_than_any_sentence(positions):
+    choices = {"attention": "reluformer", "positions": positions}
+    limits = {f"max_{side}_positions": 6 for side in ("source", "target")}
+    limits = limits if positions == "learned" else {}
+    model = make_model(choices, global_layers=1, **limits)
+    assert model.most_source_tokens is None and model.most_target_tokens is None
+    most = limits.get("max_source_positions")
+    assert (model.most_source_sentence, model.most_target_sentence) == (most, most)
+    source = torch.tensor([[5, 6, 7, 8, SEP] * 200 + [EOS]])
+    assert model.encode(source).states.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {"attention": "softmax", "positions": "learned"},
+        {"attention": "softmax", "decoder_attention": "cosformer:horizon=6"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("free", [False, True], ids=["counted", "free"])
+@pytest.mark.parametrize("more", [{}, {"sampling": True}, {"beam_threshold": 4.0}], ids=str)
+def test_a_search_ends_each_sentence_before_it_is_too_long_for_the_model(choices, free, more):
+    limits = {f"max_{side}_positions": 6 for side in ("source", "target")}
+    limits = limits if "positions" in choices else {}
+    model = make_model(choices, global_layers=0, **limits).float()
+    with torch.no_grad():  # it would write words for ever
+        model.output_projection.weight[[EOS, TSEP]] -= 20 * model.output_projection.weight.mean()
+    assert model.most_target_sentence == 6
+    config = GenerationConfig(beam=3, max_len_a=0, max_len_b=30, free_sentence_count=free, **more)
+    symbols = Dictionary([f"w{i}" for i in range(VOCAB - 4)])
+    generator = Generator([PlainDecoder(model)], config, symbols, separators=(SEP, TSEP))
+    longest = []
+    for source, found in zip(SOURCE[:2], generator.generate(padded(SOURCE[:2])), strict=True):
+        tokens = found[0].tokens.tolist()
+        if not free:
+            assert tokens.count(TSEP) == source.count(SEP)
+        ends = [i for i, token in enumerate(tokens) if token in (TSEP, EOS)]
+        longest += np.diff([-1, *ends]).tolist()
+    assert max(longest) <= 6 and (max(longest) == 6 or config.sampling)
+
+
+def test_limits_of_a_mechanism_are_those_of_sentences_in_the_lower_layers():
+    choices = {"attention": "linformer:length=8", "decoder_attention": "cosformer:horizon=9"}
+    for layers, most in ((0, (None, None)), (1, (8, 9))):
+        model = EncoderDecoder(
+            TransformerConfig(
+                **SIDES, **choices, document_attention="aligned", global_layers=layers
+            ),
+            VOCAB,
+            VOCAB,
+            PAD,
+            (SEP, TSEP),
+        )
+        assert (model.most_source_tokens, model.most_target_tokens) == most
+        if layers == 0:  # 15 tokens in sentences of 5
+            search = Stepping(model, torch.tensor(SOURCE[:1]))
+            for t, token in enumerate([EOS, *[5, 6, 7, 8, TSEP] * 3]):
+                search.step(torch.full((1, 4 if t else 1), token))
+
+
+def test_activations_may_be_computed_again():
+    gradients = []
+    for again in (False, True):
+        model = make_model({"attention": "reluformer"}, checkpoint_activations=again).train()
+        model(padded(SOURCE), padded(TARGET)).square().sum().backward()
+        gradients.append([p.grad for p in model.parameters()])
+    torch.testing.assert_close(gradients[0], gradients[1])
+
+
+def test_gradients_of_the_gate():
+    gate = DocumentGate(3).double()
+    local, whole = torch.randn(2, 1, 4, 3, dtype=torch.float64, requires_grad=True)
+
+    def joined(weight, bias, local, whole):
+        parameters = {"weight": weight, "bias": bias}
+        return torch.func.functional_call(gate, parameters, (local, whole))
+
+    weight = torch.randn(3, 6, dtype=torch.float64, requires_grad=True)
+    bias = torch.randn(3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(joined, (weight, bias, local, whole))
+    assert torch.equal(joined(weight, bias, local, local), local)
+    with torch.no_grad():
+        gate.number_gain.copy_(torch.tensor([1.0, 2.0, 0.0]))
+    vectors = gate.numbers(torch.tensor([0, 1, 5]))
+    assert vectors[0].eq(0).all()
+    torch.testing.assert_close(vectors[2, 1], 2 * torch.tensor(5e-4).sin().double())
+
+
+@pytest.mark.parametrize(
+    ("choices", "separators", "message"),
+    [
+        ({}, None, "--document-attention aligned needs --sentence-separator"),
+        ({"global_layers": 3}, (SEP, TSEP), "--global-layers 3 is more than --encoder-layers 2"),
+        ({"document_attention": "full", "global_layers": 1}, None, "--global-layers"),
+    ],
+)
+def test_settings_that_contradict_each_other(choices, separators, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        config = TransformerConfig(**{**SIDES, "document_attention": "aligned", **choices})
+        EncoderDecoder(config, VOCAB, VOCAB, PAD, separators)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,132 @@
+"""Step-by-step decoding, whatever becomes of the beams, against the full forward pass."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from relu_nmt.attention import attentions
+from relu_nmt.translation import decoder_state
+from relu_nmt.translation.config import TransformerConfig
+from relu_nmt.translation.encoder_decoder import EncoderDecoder
+from tests.stepping import Stepping, log_probs
+
+PAD, EOS, VOCAB = 1, 2, 20
+SOURCES = torch.tensor([[5, 6, 7, 8, 2], [9, 10, 2, PAD, PAD], [4, 5, 6, 2, PAD]])
+CAUSAL = [name for name in attentions.names() if attentions.get(name).capabilities.causal]
+
+
+def model(decoder_attention):
+    torch.manual_seed(0)
+    config = TransformerConfig(
+        decoder_attention=decoder_attention,
+        encoder_layers=1,
+        decoder_layers=2,
+        encoder_embed_dim=8,
+        decoder_embed_dim=8,
+        encoder_ffn_embed_dim=8,
+        decoder_ffn_embed_dim=8,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+    )
+    return EncoderDecoder(config, VOCAB, VOCAB, PAD).double().eval()
+
+
+class Checked:
+    """A decoder state, beside the hypotheses that it stands for."""
+
+    def __init__(self, m, beam_size, num_groups=1, seed=0):
+        self.model = m
+        self.beam_size, self.num_groups = beam_size, num_groups
+        self.generator = torch.Generator().manual_seed(seed)
+        self.sources = SOURCES
+        self.search = Stepping(m, SOURCES, num_groups)
+        self.tokens = torch.full((len(SOURCES), 1, 1), EOS)  # [B, K, t]
+        self.step(check=True)
+        self.tokens = self.tokens.expand(-1, beam_size, -1)
+        self.add()
+
+    def add(self):
+        shape = (len(self.sources), self.beam_size, 1)
+        newest = torch.randint(4, VOCAB, shape, generator=self.generator)
+        self.tokens = torch.cat([self.tokens, newest], 2)
+
+    def step(self, check):
+        found = self.search.step(self.tokens[:, :, -1]).log_probs
+        if check:
+            batch, beam_size, length = self.tokens.shape
+            sources = self.sources.repeat_interleave(beam_size, 0)
+            expected = log_probs(self.model, sources, self.tokens.reshape(-1, length))[:, -1]
+            expected = expected.view(batch, beam_size, VOCAB)
+            torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+    def reorder(self):
+        size = self.beam_size // self.num_groups
+        shape = (len(self.sources), self.num_groups, size)
+        own = torch.randint(size, shape, generator=self.generator)
+        parents = (own + size * torch.arange(self.num_groups)[:, None]).flatten(1)
+        self.search.reorder(parents)
+        self.tokens = self.tokens.gather(1, parents[:, :, None].expand_as(self.tokens))
+        self.add()
+
+    def drop(self, sentence):
+        rows = [i for i in range(len(self.sources)) if i != sentence % len(self.sources)]
+        if rows:
+            rows = torch.tensor(rows)
+            self.search.keep(rows)
+            self.sources, self.tokens = self.sources[rows], self.tokens[rows]
+
+
+@pytest.mark.parametrize("groups", [(4, 1), (4, 2), (3, 3), (1, 1)])
+@pytest.mark.parametrize("name", CAUSAL)
+@torch.inference_mode()
+def test_steps_equal_the_full_pass_beyond_the_room_of_the_caches(name, groups):
+    checked = Checked(model(name), *groups)
+    for i in range(2 * decoder_state.MOST_STEPS + 8):
+        checked.step(check=i % 5 == 0 or i % decoder_state.MOST_STEPS < 3)
+        if i in (9, 40):
+            checked.drop(i)
+        checked.reorder()
+    checked.step(check=True)
+
+
+@pytest.mark.parametrize("name", ["reluformer", "softmax", "cosformer", "performer"])
+@settings(max_examples=12)
+@given(
+    beams=st.sampled_from([(1, 1), (2, 1), (5, 1), (4, 2)]),
+    room=st.integers(1, 5),
+    seed=st.integers(0, 1000),
+    events=st.lists(st.one_of(st.none(), st.integers(0, 2)), max_size=12),
+)
+def test_any_order_of_beams_and_of_leaving_sentences(name, beams, room, seed, events):
+    with pytest.MonkeyPatch.context() as patch, torch.inference_mode():
+        patch.setattr(decoder_state, "MOST_STEPS", room)
+        checked = Checked(model(name), *beams, seed=seed)
+        for leaving in events:
+            checked.step(check=True)
+            if leaving is not None:
+                checked.drop(leaving)
+            checked.reorder()
+        checked.step(check=True)
+
+
+@torch.inference_mode()
+def test_what_all_beams_share_is_stored_once():
+    m, length, beam_size = model("reluformer"), 200, 5
+    search, seen = Stepping(m, SOURCES), []
+    search.step(torch.full((3, 1), EOS))
+    for i in range(length):
+        search.step(torch.randint(4, VOCAB, (3, beam_size)))
+        search.reorder(torch.full((3, beam_size), i % beam_size))
+        seen.append(max(cache.target[0].size(2) for cache in search.state.decoder.caches))
+    unshared = beam_size * decoder_state.MOST_STEPS
+    assert max(seen) <= length + 2 * unshared < beam_size * length
+
+
+@torch.inference_mode()
+def test_keys_of_the_source_exist_once_a_sentence():
+    m = model("softmax")
+    search = Stepping(m, SOURCES)
+    search.step(torch.full((3, 5), EOS))
+    search.keep(torch.tensor([0, 2]))
+    assert all(cache.source[0].shape == (2, 2, 5, 4) for cache in search.state.decoder.caches)

@@ -1,0 +1,278 @@
+import json
+
+import numpy as np
+import pytest
+
+from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.data.indexed_dataset import IndexedDatasetWriter
+from relu_nmt.errors import CheckpointError, ConfigError, DataError
+from relu_nmt.recipes import preprocess as recipe
+from relu_nmt.tokenization.pipeline import TextPipeline
+from relu_nmt.tokenization.preprocess_config import PreprocessConfig
+from relu_nmt.translation.task import TranslationTask
+
+GERMAN = ["Das Haus ist groß.", "Ein Boot, ein Hausboot!", "", "Das ist ein Haus."] * 4
+ENGLISH = ["The house is big.", "A boat, a house boat!", "", "It's a house."] * 4
+
+
+def preprocess(folder, **settings):
+    for name in ("train", "valid"):
+        (folder / f"{name}.de").write_text("\n".join(GERMAN) + "\n", encoding="utf-8")
+        (folder / f"{name}.en").write_text("\n".join(ENGLISH) + "\n", encoding="utf-8")
+    defaults = {
+        "source_lang": "de",
+        "target_lang": "en",
+        "trainpref": str(folder / "train"),
+        "validpref": str(folder / "valid"),
+        "destdir": str(folder / "data"),
+        "workers": 1,
+    }
+    recipe.run(PreprocessConfig(**(defaults | settings)), progress=False)
+    return folder / "data"
+
+
+def fairseq_folder(folder):
+    """A folder as fairseq-preprocess leaves it: no manifest, no raw text."""
+    words = Dictionary.from_counts({"ein": 2, "Haus@@": 2, "boot": 2, ".": 2, "&apos;s": 1})
+    for language in ("de", "en"):
+        words.save(folder / f"dict.{language}.txt")
+        with IndexedDatasetWriter(folder / f"valid.de-en.{language}", np.uint16) as writer:
+            ids = words.encode(["ein", "Haus@@", "boot", "&apos;s", "."])
+            writer.add(ids, np.array([len(ids)]))
+    return folder
+
+
+@pytest.fixture
+def raw_folder(tmp_path):
+    return preprocess(
+        tmp_path, tokenizer="moses", subword="subword-nmt", subword_size=20, joined_dictionary=True
+    )
+
+
+def test_from_raw_to_raw(raw_folder):
+    task = TranslationTask.from_data_folder(raw_folder)
+    assert (task.source_lang, task.target_lang) == ("de", "en")
+    assert task.joined_dictionary
+    valid = task.load_split("valid")
+    for i, (german, english) in enumerate(zip(GERMAN, ENGLISH, strict=True)):
+        source, target = valid.pair(i)
+        assert task.encode_source(german).tolist() == source.tolist()
+        assert task.encode_target(english).tolist() == target.tolist()
+        assert task.decode_target(target) == english
+    assert valid.raw_source == GERMAN
+    assert valid.raw_target == task.references(valid) == ENGLISH
+    assert task.load_split("train").raw_source is None
+
+
+def test_tokens_as_strings(tmp_path):
+    task = TranslationTask.from_data_folder(preprocess(tmp_path, tokenizer="moses"))
+    ids = task.encode_target("It's a cat.")
+    assert task.target_tokens(ids) == "It &apos;s a <unk> ."
+    assert task.target_tokens(ids, unk="?") == "It &apos;s a ? ."
+    assert task.decode_target(ids, unk="?") == "It's a?."
+    assert task.source_tokens(task.encode_source("Das Boot.")) == "Das Boot ."
+
+
+def test_other_direction(raw_folder):
+    task = TranslationTask.from_data_folder(raw_folder, "en", "de")
+    assert task.load_split("valid").pair(0)[0].tolist() == task.encode_source(ENGLISH[0]).tolist()
+    assert task.references(task.load_split("valid")) == GERMAN
+    assert TranslationTask.from_data_folder(raw_folder, source_lang="en").target_lang == "de"
+
+
+def test_state_is_self_contained(raw_folder):
+    task = TranslationTask.from_data_folder(raw_folder)
+    again = TranslationTask.from_state(json.loads(json.dumps(task.to_state())))
+    assert again.source_dictionary == task.source_dictionary
+    assert again.encode_source("Ein Boot.").tolist() == task.encode_source("Ein Boot.").tolist()
+    assert again.decode_target(task.encode_target("A boat.")) == "A boat."
+    with pytest.raises(DataError, match="comes from a checkpoint and has no data folder"):
+        again.load_split("valid")
+
+
+def test_state_with_two_dictionaries(tmp_path):
+    task = TranslationTask.from_data_folder(preprocess(tmp_path))
+    assert not task.joined_dictionary
+    again = TranslationTask.from_state(task.to_state())
+    assert again.source_dictionary == task.source_dictionary
+    assert again.target_dictionary == task.target_dictionary
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"source_text": None},
+        {"source_text": {"language": "de"}},
+        {"source_dictionary": "word"},
+        {"target_dictionary": 5},
+        {"target_text": {"language": "de", "tokenizer": "?", "lowercase": 0, "subword": {}}},
+    ],
+)
+def test_damaged_state(tmp_path, change):
+    state = TranslationTask.from_data_folder(preprocess(tmp_path)).to_state() | change
+    with pytest.raises(CheckpointError, match="description of its task is damaged"):
+        TranslationTask.from_state(state)
+
+
+def test_folder_made_by_fairseq(tmp_path):
+    task = TranslationTask.from_data_folder(fairseq_folder(tmp_path))
+    ids = task.load_split("valid").pair(0)[1]
+    assert task.decode_target(ids) == "ein Haus@@ boot &apos;s ."
+    assert task.load_split("valid").raw_target is None
+    undone = task.with_post_processing("@@ ", "moses")
+    assert undone.decode_target(ids) == "ein Hausboot's."
+    assert undone.references(undone.load_split("valid")) == ["ein Hausboot's."]
+    assert undone.encode_source("ein Haus@@ boot").tolist() == (
+        task.encode_source("ein Haus@@ boot").tolist()
+    )
+
+
+def test_references_of_prepared_text_are_undone_too(tmp_path):
+    (tmp_path / "raw").mkdir()
+    for language in ("de", "en"):
+        for name in ("train", "valid"):
+            (tmp_path / f"{name}.{language}").write_text("ein unseen@@ boot .\n" * 2)
+    data = build(tmp_path)
+    task = TranslationTask.from_data_folder(data).with_post_processing("@@ ", "moses")
+    assert task.references(task.load_split("valid")) == ["ein unseenboot."] * 2
+
+
+def build(folder):
+    config = PreprocessConfig(
+        source_lang="de",
+        target_lang="en",
+        trainpref=str(folder / "train"),
+        validpref=str(folder / "valid"),
+        destdir=str(folder / "data"),
+        workers=1,
+    )
+    recipe.run(config, progress=False)
+    return folder / "data"
+
+
+def test_post_processing_of_data_segmented_here(raw_folder):
+    with pytest.raises(ConfigError, match="undone anyway"):
+        TranslationTask.from_data_folder(raw_folder).with_post_processing("@@ ")
+
+
+def test_at_folder_compares_dictionaries(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    here, there = preprocess(tmp_path / "a"), preprocess(tmp_path / "b", thresholdtgt=5)
+    task = TranslationTask.from_state(TranslationTask.from_data_folder(here).to_state())
+    assert len(task.at_folder(here).load_split("valid")) == len(GERMAN)
+    with pytest.raises(DataError, match=r"dict.en.txt: not the dictionary of the checkpoint.*tgt"):
+        task.at_folder(there)
+
+
+def test_source_only_folder(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    task = TranslationTask.from_data_folder(preprocess(tmp_path / "a"))
+    source_only = preprocess(
+        tmp_path / "b",
+        only_source=True,
+        trainpref=None,
+        srcdict=str(tmp_path / "a" / "data" / "dict.de.txt"),
+    )
+    valid = task.at_folder(source_only).load_split("valid")
+    assert valid.target is None
+    assert len(valid) == len(GERMAN)
+    with pytest.raises(DataError, match="source-only data has no references"):
+        task.references(valid)
+    with pytest.raises(DataError, match="holds source text only, in de; run relu-nmt-preprocess"):
+        TranslationTask.from_data_folder(source_only)
+
+
+def test_documents(tmp_path):
+    task = TranslationTask.from_data_folder(preprocess(tmp_path))
+    assert task.load_split("train").documents is None
+    (tmp_path / "b").mkdir()
+    data = preprocess(tmp_path / "b", document_separator="blank")
+    task = TranslationTask.from_data_folder(data)
+    assert task.load_split("train").documents.tolist() == [2, 3, 3, 3, 1]
+    assert len(task.load_split("train")) == 12
+
+
+def test_missing_split(raw_folder):
+    with pytest.raises(DataError, match=r"no split 'test'; the folder holds: train, valid"):
+        TranslationTask.from_data_folder(raw_folder).load_split("test")
+
+
+def test_foreign_language(raw_folder):
+    with pytest.raises(DataError, match="holds de-en, not the language fr"):
+        TranslationTask.from_data_folder(raw_folder, source_lang="fr")
+
+
+def test_changed_subword_model(raw_folder):
+    path = raw_folder / "subword.codes"
+    path.write_text(path.read_text().swapcase())
+    with pytest.raises(DataError, match=r"subword.codes: changed since it was made"):
+        TranslationTask.from_data_folder(raw_folder)
+
+
+def test_raw_text_of_another_length(raw_folder):
+    manifest = json.loads((raw_folder / "manifest.json").read_text())
+    path = raw_folder / "valid.de-en.en.raw"
+    path.write_text("one line\n")
+    manifest["files"][path.name]["bytes"] = path.stat().st_size
+    (raw_folder / "manifest.json").write_text(json.dumps(manifest))
+    split = TranslationTask.from_data_folder(raw_folder).load_split("valid")
+    with pytest.raises(DataError, match="1 lines, but the split has 16 sentences"):
+        _ = split.raw_target
+
+
+def test_dictionary_without_words(tmp_path):
+    fairseq_folder(tmp_path)
+    (tmp_path / "dict.en.txt").write_text("madeupword0000 0\n")
+    with pytest.raises(DataError, match=r"dict.en.txt: no words in it"):
+        TranslationTask.from_data_folder(tmp_path)
+
+
+def test_no_torch_needed():
+    import subprocess
+    import sys
+
+    code = (
+        "import sys, relu_nmt.translation.task, relu_nmt.recipes.preprocess; "
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_public_example_of_the_class():
+    words = Dictionary(["ein", "Haus"])
+    task = TranslationTask(TextPipeline("de"), TextPipeline("en"), words, words)
+    assert task.decode_target(task.encode_source("ein Haus")) == "ein Haus"
+
+
+def test_separators_on_an_existing_folder(raw_folder):
+    plain = TranslationTask.from_data_folder(raw_folder)
+    task = plain.with_sentence_separator()
+    assert task.joined_dictionary
+    assert task.has_sentence_separator
+    assert not plain.has_sentence_separator
+    number = task.source_dictionary.index("<sep>")
+    before, after = plain.load_split("valid"), task.load_split("valid")
+    assert after.source_sizes.tolist() == (before.source_sizes + 1).tolist()
+    for i, english in enumerate(ENGLISH):
+        source = after.pair(i)[0].tolist()
+        assert source == [*before.pair(i)[0][:-1].tolist(), number, 2]
+        assert task.decode_target(after.pair(i)[1]) == english
+    assert task.encode_source(GERMAN[0]).tolist() == after.pair(0)[0].tolist()
+    assert task.references(task.load_split("valid")) == ENGLISH
+    # A checkpoint keeps it, and finds the folder's dictionary to be its own.
+    again = TranslationTask.from_state(json.loads(json.dumps(task.to_state())))
+    assert again.has_sentence_separator
+    assert again.at_folder(raw_folder).load_split("valid").pair(1)[1].tolist() == (
+        after.pair(1)[1].tolist()
+    )
+
+
+def test_separators_cannot_be_told_from_a_word_of_the_text(tmp_path):
+    for language in ("de", "en"):
+        for name in ("train", "valid"):
+            (tmp_path / f"{name}.{language}").write_text("a <sep> b\n")
+    task = TranslationTask.from_data_folder(build(tmp_path))
+    with pytest.raises(DataError, match=r"dict.de.txt: '<sep>' is a word of the text.*replace"):
+        task.with_sentence_separator()

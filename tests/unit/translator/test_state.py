@@ -1,0 +1,199 @@
+"""Translators in spawned processes, and copies of them, translate token for token the same."""
+
+import copy
+import multiprocessing
+import pickle
+import subprocess
+import sys
+import threading
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+
+import pytest
+import torch
+
+from relu_nmt.config import to_dict
+from relu_nmt.config.user_modules import import_user_module
+from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.errors import ConfigError
+from relu_nmt.tokenization.pipeline import JoinedPieces, TextPipeline
+from relu_nmt.tokenization.subword_nmt import SubwordNmt
+from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
+from relu_nmt.translation.config import TransformerConfig
+from relu_nmt.translation.loading import build_model, load_model
+from relu_nmt.translation.search.shortlist import Shortlist
+from relu_nmt.translation.task import TranslationTask
+from relu_nmt.translator import Translator
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*reached the longest output")
+
+LINES = ["Das Haus ist gross.", "", "ein Hund, ein Haus", "Haus"]
+TOKENS = "das haus ist gro@@ ss . ein hund , house dog is big a the"
+WORDS = Dictionary(TOKENS.split())
+KINDS = ("loaded", "int8", "bfloat16", "ensemble", "shortlist", "made")
+
+
+def found_by(translator):
+    """Return tokens, texts and scores, and whether layers are stepped through in one call."""
+    best = translator.translate_nbest(LINES, nbest=2, beam=3, max_len_b=7)
+    quick = [decoder.layers_kernel is not None for decoder in translator.decoders]
+    return [[(t.text, t.tokens, t.score) for t in own] for own in best], quick
+
+
+def make_task():
+    pieces = SubwordNmt(b"#version: 0.2\ng r\ngr o\ns s</w>\n")
+    source = TextPipeline("de", tokenizer="moses", lowercase=True, subword=pieces)
+    target = TextPipeline("en", tokenizer="moses", subword=pieces)
+    return TranslationTask(source, target, WORDS, WORDS)
+
+
+def save(path, seed, attention="softmax"):
+    torch.manual_seed(seed)
+    shape = {"layers": 2, "embed_dim": 64, "ffn_embed_dim": 64, "attention_heads": 2}
+    shape = {f"{side}_{k}": v for side in ("encoder", "decoder") for k, v in shape.items()}
+    config = TransformerConfig(attention=attention, share_all_embeddings=True, **shape)
+    task = make_task()
+    metadata = {"model_config": to_dict(config), "task": task.to_state()}
+    save_checkpoint(path, Checkpoint(build_model(config, task).state_dict(), metadata))
+    return path
+
+
+@pytest.fixture(scope="module")
+def translators(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("translators")
+    first, second = (save(folder / f"{seed}.safetensors", seed) for seed in (1, 2))
+    loaded = load_model(first)
+    found = {
+        "loaded": Translator.from_checkpoint(first, "cpu"),
+        "int8": Translator.from_checkpoint(first, "cpu", torch.int8),
+        "bfloat16": Translator.from_checkpoint(first, "cpu", torch.bfloat16),
+        "ensemble": Translator.from_checkpoint([first, second], "cpu"),
+        "shortlist": Translator.from_checkpoint(first, "cpu", attention_backend="reference"),
+        "made": Translator([loaded.model], loaded.task, "cpu", max_doc_tokens=9),
+    }
+    candidates = torch.zeros(len(WORDS), 1, dtype=torch.int64)
+    found["shortlist"].shortlist = Shortlist(torch.tensor([5, 9]), candidates, len(WORDS))
+    found["made"].task = found["made"].task.with_post_processing(None, "none")
+    return found
+
+
+@pytest.fixture(scope="module")
+def pool():
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, spawn, torch.set_num_threads, (1,)) as pool:
+        yield pool
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_spawned_process_translates_the_same(translators, pool, kind):
+    translator = translators[kind]
+    expected = found_by(translator)
+    assert pool.submit(found_by, translator).result(timeout=120) == expected
+    # PyTorch moved the weights to shared memory, away from the addresses that kernels know.
+    assert found_by(translator) == expected
+    modules = [module for model in translator.models for module in model.modules()]
+    assert not any(weight.is_shared() for m in modules for weight in m.parameters(recurse=False))
+    assert all(module.is_current for module in modules if hasattr(module, "is_current"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_a_copy_translates_the_same_and_shares_nothing(translators, kind, copied):
+    translator, state = translators[kind], torch.get_rng_state()
+    expected, twin = found_by(translator), copied(translator)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert found_by(twin) == expected
+    assert (twin.max_doc_tokens, twin.device) == (translator.max_doc_tokens, translator.device)
+    assert twin.task.describe() == translator.task.describe()
+    with torch.no_grad():
+        for weight in (w for model in twin.models for w in model.parameters()):
+            weight.zero_()
+    assert found_by(translator) == expected
+
+
+def test_each_thread_may_have_a_copy(translators):
+    expected, found = found_by(translators["loaded"]), []
+    twins = [copy.deepcopy(translators["loaded"]) for _ in range(3)]
+    threads = [
+        threading.Thread(target=lambda own=own: found.extend(found_by(own) for _ in range(5)))
+        for own in twins
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 15 and all(each == expected for each in found)
+
+
+def test_prepared_text_and_its_folder_go_with_it(translators, tmp_path):
+    translator = copy.deepcopy(translators["loaded"])
+    text = replace(translator.task.target_text, subword=JoinedPieces("@@ "))
+    translator.task = replace(translator.task, target_text=text, folder=tmp_path)
+    twin = pickle.loads(pickle.dumps(translator))
+    assert twin.task.folder == tmp_path and found_by(twin) == found_by(translator)
+
+
+def test_weights_that_move_to_shared_memory_are_found_there(tmp_path):
+    translator = Translator.from_checkpoint(save(tmp_path / "x.safetensors", 1), "cpu", torch.int8)
+    expected = found_by(translator)
+    for model in translator.models:
+        model.share_memory()
+    taken = [torch.full((64,), 7.0) for _ in range(1000)]  # what was freed
+    assert found_by(translator) == expected and len(taken) == 1000
+    for decoder in translator.decoders:
+        assert decoder.layers_kernel is None or not decoder.layers_kernel._constant.is_moved
+
+
+def test_hooks_are_no_plain_values(tmp_path):
+    translator = Translator.from_checkpoint(save(tmp_path / "x.safetensors", 1), "cpu")
+    translator.models[0].encoder.register_forward_hook(lambda *call: None)
+    told = "a translator with hooks cannot be pickled or copied, and there are some on 'encoder'"
+    for copied in (copy.deepcopy, pickle.dumps):
+        with pytest.raises(ConfigError, match=told) as error:
+            copied(translator)
+        assert "Translator.from_checkpoint" in str(error.value)
+
+
+OWN = """from relu_nmt.attention import attentions
+from relu_nmt.attention.softmax import SoftmaxAttention
+
+@attentions.register({name!r})
+class {name}(SoftmaxAttention):
+    pass
+"""
+
+
+def test_a_class_of_a_users_file_is_told(tmp_path):
+    (tmp_path / "mine.py").write_text(OWN.format(name="MineByFile"))
+    import_user_module(str(tmp_path / "mine.py"))
+    path = save(tmp_path / "x.safetensors", 1, "MineByFile")
+    with pytest.raises(
+        ConfigError, match="with MineByFile cannot be pickled or copied: it is from"
+    ):
+        pickle.dumps(Translator.from_checkpoint(path, "cpu"))
+
+
+def test_a_class_of_a_package_is_imported_there(tmp_path, monkeypatch):
+    (tmp_path / "own_package.py").write_text(OWN.format(name="MineByImport"))
+    monkeypatch.syspath_prepend(tmp_path)
+    __import__("own_package")
+    translator = Translator.from_checkpoint(
+        save(tmp_path / "x.safetensors", 1, "MineByImport"), "cpu"
+    )
+    (tmp_path / "pickled").write_bytes(pickle.dumps(translator))
+    code = (
+        f"import pickle, sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        f"translator = pickle.load(open({str(tmp_path / 'pickled')!r}, 'rb'))\n"
+        f"print(translator.translate({LINES!r}, beam=3, max_len_b=7))"
+    )
+    words = [sys.executable, "-W", "ignore", "-c", code]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == repr(list(translator.translate(LINES, beam=3, max_len_b=7)))

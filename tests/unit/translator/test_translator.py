@@ -1,0 +1,588 @@
+import itertools
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from relu_nmt.config import to_dict
+from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.engine.packed_linear import PackedLinear, can_pack
+from relu_nmt.errors import CheckpointError, ConfigError, DataError
+from relu_nmt.tokenization.pipeline import JoinedPieces, TextPipeline
+from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
+from relu_nmt.translation.config import TransformerConfig
+from relu_nmt.translation.loading import build_model, load_model
+from relu_nmt.translation.search.config import (
+    DocumentGenerationConfig,
+    GenerationConfig,
+    WindowConfig,
+)
+from relu_nmt.translation.search.document_search import Window
+from relu_nmt.translation.search.hypotheses import Hypothesis
+from relu_nmt.translation.search.translations import SourceLimit, Translation
+from relu_nmt.translation.task import TranslationTask
+from relu_nmt.translator import Translator
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*reached the longest output")
+
+SHORT = {"beam": 3, "max_len_b": 6}
+LINES = ["ein Haus", "", "das Haus ist gross .", "   ", "ein Xaver", "Haus\tHaus", "gross"]
+
+
+def make_task(words="ein das Haus ist gross . house dog is big a the"):
+    words = Dictionary(words.split())
+    return TranslationTask(
+        TextPipeline("de", tokenizer="moses"), TextPipeline("en", tokenizer="moses"), words, words
+    )
+
+
+def make_model(task, seed=0, **settings):
+    torch.manual_seed(seed)
+    config = TransformerConfig(
+        attention="reluformer",
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_embed_dim=16,
+        decoder_embed_dim=16,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        **settings,
+    )
+    return build_model(config, task).eval()
+
+
+def save(path, task, seed=0):
+    model = make_model(task, seed)
+    metadata = {"model_config": to_dict(model.config), "task": task.to_state()}
+    save_checkpoint(path, Checkpoint(model.state_dict(), metadata))
+    return path
+
+
+@pytest.fixture
+def translator():
+    task = make_task()
+    return Translator([make_model(task)], task, "cpu")
+
+
+def test_no_sentence_has_a_tokenizer_made_for_it(translator, monkeypatch):
+    def made(*args):
+        raise AssertionError("to make one takes longer than to split a sentence")
+
+    monkeypatch.setattr(TextPipeline, "__post_init__", made)
+    prefixes = ["house" if line.strip() else "" for line in LINES]
+    assert len(translator.translate(LINES, prefixes=prefixes, **SHORT)) == len(LINES)
+
+
+def test_n_lines_in_n_lines_out_and_blank_lines_stay_blank(translator):
+    found = translator.translate(LINES, **SHORT)
+    assert len(found) == len(LINES)
+    assert found[1] == found[3] == ""
+    assert all(found[i] and "\n" not in found[i] for i in (0, 2, 4, 5, 6))
+    assert translator.translate([], **SHORT) == []
+
+
+def test_what_was_cut_at_the_longest_output_is_told(translator):
+    with pytest.warns(
+        UserWarning, match=r"4 of 5 translations reached the longest output \(1 token\) and"
+    ):
+        found = translator.translate(["ein Haus", "", "das", "Haus", "gross"], beam=2, max_len_b=1)
+    assert found.at_limit == (0, 2, 3, 4)
+    assert found == list(found)
+    with pytest.warns(UserWarning, match="1 of 1 translations reached"):
+        ((best,),) = translator.translate_nbest(["das"], beam=2, max_len_b=1)
+    assert best.reached_limit
+    with pytest.warns(UserWarning, match="1 of 2 translations reached"):
+        lines = translator.translate_document(["", "das"], beam=2, max_len_a=0, max_len_b=1)
+    assert lines.at_limit == (1,)
+
+
+def test_nothing_is_told_where_nothing_was_cut(translator, recwarn):
+    assert translator.translate(["", " "], max_len_b=1).at_limit == ()
+    assert not recwarn
+
+
+def test_lines_do_not_depend_on_each_other(translator):
+    together = translator.translate(LINES, **SHORT)
+    assert [translator.translate([line], **SHORT)[0] for line in LINES] == together
+    assert translator.translate(LINES, batch_size=2, **SHORT) == together
+    assert translator.translate(LINES[::-1], **SHORT) == together[::-1]
+
+
+def test_nbest_gives_scores_and_tokens(translator):
+    found = translator.translate_nbest(LINES[:1], nbest=3, **SHORT)[0]
+    assert len(found) == 3
+    assert [t.score for t in found] == sorted((t.score for t in found), reverse=True)
+    assert found[0].text == translator.translate(LINES[:1], GenerationConfig(**SHORT))[0]
+    assert found[0].tokens == translator.task.target_dictionary.symbols_of(
+        found[0].hypothesis.tokens
+    )
+
+
+def test_unknown_source_words_are_copied(translator):
+    task = translator.task
+    with torch.no_grad():
+        projection = translator.models[0].output_projection.weight
+        # Make the unknown word by far the likeliest of all.
+        features = translator.models[0](
+            torch.from_numpy(task.encode_source("ein Xaver"))[None], torch.tensor([[2]])
+        )
+        projection[Dictionary.unk_index] = 20 * features[0, 0]
+    unknown = translator.translate_nbest(["ein Xaver"], **SHORT)[0][0]
+    assert "<unk>" in unknown.tokens
+    copied = translator.translate_nbest(["ein Xaver"], replace_unk="", **SHORT)[0][0]
+    assert "<unk>" not in copied.tokens
+    for token, copy, position in zip(
+        unknown.tokens, copied.tokens, copied.hypothesis.alignment, strict=False
+    ):
+        assert copy == (["ein", "Xaver"][position] if token == "<unk>" else token)
+
+
+def test_checkpoints_and_ensembles(tmp_path):
+    task = make_task()
+    one, two = save(tmp_path / "1.safetensors", task), save(tmp_path / "2.safetensors", task, 1)
+    alone = Translator.from_checkpoint(one, device="cpu").translate(LINES, **SHORT)
+    assert Translator.from_checkpoint([one, one], "cpu").translate(LINES, **SHORT) == alone
+    pair = Translator.from_checkpoint(f"{one}:{two}", device="cpu")
+    assert len(pair.models) == 2
+    scores = [t[0].score for t in pair.translate_nbest(LINES, **SHORT)]
+    other = Translator.from_checkpoint([two, one], "cpu").translate_nbest(LINES, **SHORT)
+    np.testing.assert_allclose(scores, [t[0].score for t in other], atol=1e-5)
+
+    foreign = save(tmp_path / "3.safetensors", make_task("ein Haus"))
+    with pytest.raises(
+        CheckpointError, match=r"3\.safetensors: the source dictionary is 6 symbols"
+    ):
+        Translator.from_checkpoint([one, foreign])
+    with pytest.raises(CheckpointError, match="no such checkpoint"):
+        Translator.from_checkpoint(tmp_path / "nothing.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"language": "fr"}, "source language is fr, but in FIRST it is de"),
+        (
+            {"tokenizer": "none", "tokenizer_version": None},
+            "source tokeniser is none, but in FIRST it is moses",
+        ),
+        ({"lowercase": True}, "source lower-casing is on, but in FIRST it is off"),
+        ({"first_symbol": "the"}, "source first symbol is the, but in FIRST it is none"),
+        ({"sentence_separator": "."}, "source sentence separator is ., but in FIRST it is none"),
+        ({"detokenizer": "none"}, "source detokeniser is none, but in FIRST it is moses"),
+        (
+            {"subword": JoinedPieces("@@ ")},
+            "source joining of pieces is '@@ ', but in FIRST it is none",
+        ),
+    ],
+)
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_an_ensemble_reads_and_writes_one_text(tmp_path, changes, told, side):
+    task = make_task()
+    own = replace(getattr(task, f"{side}_text"), **changes)
+    first = save(tmp_path / "1.safetensors", task)
+    second = save(tmp_path / "2.safetensors", replace(task, **{f"{side}_text": own}))
+    own_language = {"source": "de", "target": "en"}[side]
+    told = told.replace("source", side).replace("FIRST", str(first))
+    told = told.replace("it is de", f"it is {own_language}")
+    with pytest.raises(
+        CheckpointError, match=re.escape(f"{second}: the {told}; an ensemble needs")
+    ):
+        Translator.from_checkpoint([first, second], "cpu")
+    assert len(Translator.from_checkpoint([first, first], "cpu").models) == 2
+
+
+@pytest.mark.skipif(not can_pack(), reason="needs x86 and oneDNN")
+def test_models_that_are_loaded_have_packed_weights_and_translate_as_before(tmp_path):
+    path = save(tmp_path / "1.safetensors", make_task())
+    loaded, plain = Translator.from_checkpoint(path, "cpu"), load_model(path)
+    expected = Translator([plain.model], plain.task, "cpu").translate_nbest(LINES, **SHORT)
+    found = loaded.translate_nbest(LINES, **SHORT)
+    assert type(loaded.models[0].output_projection) is PackedLinear
+    assert [t[0].text for t in found] == [t[0].text for t in expected]
+    np.testing.assert_allclose(
+        [t[0].score for t in found], [t[0].score for t in expected], atol=1e-5
+    )
+
+
+def test_bfloat16_is_near_float32(translator):
+    task = translator.task
+    half = Translator(translator.models, task, "cpu", torch.bfloat16)
+    full_scores = [t[0].score for t in translator.translate_nbest(LINES, **SHORT)]
+    half_scores = [t[0].score for t in half.translate_nbest(LINES, **SHORT)]
+    np.testing.assert_allclose(half_scores, full_scores, atol=0.05)
+    assert half_scores != full_scores
+
+
+def test_wrong_settings_are_refused(translator):
+    with pytest.raises(ConfigError, match="unknown option 'beams': did you mean beam"):
+        translator.translate(["a"], beams=3)
+    with pytest.raises(ConfigError, match=r"--stop-rule fulll: .*did you mean full\?"):
+        translator.translate(["a"], stop_rule="fulll")
+    with pytest.raises(ConfigError, match="not both"):
+        translator.translate(["a"], GenerationConfig(), beam=3)
+    for setting in ({"score_reference": True}, {"prefix_size": 1}):
+        with pytest.raises(ConfigError, match="needs references"):
+            translator.translate(["a"], **setting)
+
+
+def test_a_source_too_long_for_learned_positions_is_an_error():
+    task = make_task()
+    model = make_model(task, encoder_positions="learned", max_source_positions=4)
+    translator = Translator([model], task, "cpu")
+    assert translator.max_source_positions == 4
+    with pytest.raises(DataError, match="--max-source-positions 4"):
+        translator.translate(["ein Haus ist gross ."], **SHORT)
+
+
+def test_a_line_too_long_is_told_before_any_is_translated(monkeypatch):
+    task = make_task().with_sentence_separator()
+    model = make_model(task, encoder_positions="learned", max_source_positions=6)
+    translator = Translator([model], task, "cpu")
+    monkeypatch.setattr(translator, "translate_sentences", None)
+    with pytest.raises(DataError, match="the model can read 6"):
+        lines = ["Haus"] * 9 + ["das Haus ist gross und ein Haus"]
+        translator.translate_document(lines, max_doc_tokens=6, window_overlap=1)
+
+
+DOCUMENTS = [["ein Haus", "", "das Haus ist gross .", "Haus"], [], ["gross"], ["ist ein Haus"] * 4]
+
+
+@pytest.fixture
+def separated():
+    task = make_task().with_sentence_separator()
+    return Translator([make_model(task)], task, "cpu", max_doc_tokens=30)
+
+
+def shorten_sentences(translator):
+    """Let an untrained model end sentences sooner than by chance."""
+    bonus = torch.zeros(len(translator.task.target_dictionary))
+    bonus[translator.task.separators[1]] = 3.0
+    for model in translator.models:
+        model.output_projection.register_forward_hook(lambda *call: call[-1] + bonus)
+
+
+@pytest.mark.filterwarnings("ignore:.*reached the longest output")
+@pytest.mark.parametrize(
+    "search",
+    [
+        {"beam": 3},
+        {"beam": 1},
+        {"beam": 2, "sampling": True},
+        {"beam": 4, "diverse_beam_groups": 2},
+        {"beam": 2, "no_repeat_ngram_size": 1},
+        {"beam": 2, "min_len": 9, "stop_rule": "exact"},
+        {"beam": 2, "max_len_a": 0.0, "max_len_b": 1},
+    ],
+)
+@pytest.mark.parametrize("num_models", [1, 2])
+def test_each_line_of_a_document_has_a_sentence_of_its_own(search, num_models):
+    task = make_task().with_sentence_separator()
+    models = [make_model(task, seed) for seed in range(num_models)]
+    separated = Translator(models, task, "cpu")
+    documents = [["ein Haus", "das", "", "Haus gross ."], ["gross ."], [], ["das Haus"] * 5]
+    for limit, overlap in ((1, 0), (9, 0), (9, 2), (60, 0)):
+        windows = {"max_doc_tokens": limit, "window_overlap": overlap}
+        found = separated.translate_documents(documents, **windows, **search)
+        assert list(map(len, found)) == list(map(len, documents))
+        assert found.num_mismatched == found.num_undivided == 0
+        for own in found.windows:
+            for translation in own.translations:
+                count = sum(bool(lines.strip()) for lines in lines_of(own.window, documents))
+                assert translation.tokens.count("<sep>") == count
+
+
+def lines_of(window, documents):
+    lines = [line for own in documents for line in own]
+    return lines[window.first : window.end]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"max_doc_tokens": 1}, {"max_doc_tokens": 9}, {"max_doc_tokens": 9, "window_overlap": 2}],
+)
+def test_documents_give_a_line_for_each_line(separated, settings):
+    found = separated.translate_documents(DOCUMENTS, **settings, beam=2, max_len_b=6)
+    assert list(map(len, found)) == list(map(len, DOCUMENTS))
+    assert found[0][1] == ""
+    alone = [separated.translate_document(d, **settings, beam=2, max_len_b=6) for d in DOCUMENTS]
+    assert alone == found
+    assert separated.translate_documents([], **settings) == []
+
+
+def test_single_lines_of_documents_are_translated_as_sentences(separated):
+    lines = separated.translate(LINES, beam=2, max_len_a=1.5, max_len_b=50)
+    assert separated.translate_documents([LINES], max_doc_tokens=1, beam=2) == [lines]
+
+
+def test_without_separators_a_group_gives_a_line(translator, monkeypatch):
+    lines = ["ein Haus", "das Haus", "gross"]
+    assert translator.max_doc_tokens == 1
+    assert translator.translate_document(lines, beam=2) == translator.translate(
+        lines, beam=2, max_len_a=1.5, max_len_b=50
+    )
+    copy = [Translation("all of it", ["all"], Hypothesis(np.array([4, 2]), -1.0, -np.ones(2)))]
+    monkeypatch.setattr(
+        translator, "translate_sentences", lambda sources, *_: [copy for _ in sources]
+    )
+    assert translator.translate_document(lines, max_doc_tokens=20) == ["all of it"]
+    with pytest.raises(ConfigError, match=r"--window-overlap 1: .*--sentence-separator"):
+        translator.translate_document(lines, max_doc_tokens=20, window_overlap=1)
+
+
+def test_an_overlap_forces_what_the_context_was_translated_to(separated, monkeypatch):
+    asked = []
+    search = separated.translate_sentences
+
+    def note(sources, *arguments):
+        found = search(sources, *arguments)
+        asked.append([(source, best) for source, (best, *_) in zip(sources, found, strict=True)])
+        return found
+
+    monkeypatch.setattr(separated, "translate_sentences", note)
+    shorten_sentences(separated)
+    # A limit that only ever leaves room for one new sentence and one of context.
+    lines = ["ein Haus", "das Haus", "Haus gross", "gross ."]
+    found = separated.translate_document(lines, max_doc_tokens=8, window_overlap=1, max_len_b=20)
+    assert len(found) == len(lines)
+    overlapping = [pair for batch in asked for pair in batch if len(pair[0].context)]
+    assert overlapping
+    for source, best in overlapping:
+        assert len(source.context) + len(best.hypothesis.tokens) <= 1.5 * len(source.ids) + 20 + 1
+        # The model's own probabilities of the new text, behind the context.
+        whole = np.concatenate([source.context, best.hypothesis.tokens])
+        pair = replace(source, reference=whole, context=np.zeros(0, dtype=np.int64))
+        [[scored]] = search([pair], GenerationConfig(score_reference=True))
+        expected = scored.hypothesis.positional_scores[len(source.context) :]
+        np.testing.assert_allclose(best.hypothesis.positional_scores, expected, atol=1e-4)
+        assert best.score == pytest.approx(expected.mean(), abs=1e-4)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_behind_a_context_the_best_new_text_comes_first(seed):
+    task = make_task().with_sentence_separator()
+    separated = Translator([make_model(task, seed)], task, "cpu")
+    shorten_sentences(separated)
+    documents = separated.sources.documents([["ein Haus", "das Haus", "Haus gross", "gross ."]])
+    config = DocumentGenerationConfig(beam=6, nbest=6, max_len_b=20)
+    found = separated.translate_in_windows(documents, WindowConfig(8, 1, repair=True), config)
+    assert any(own.window.context < own.window.first for own in found.windows)
+    for own in found.windows:
+        scores = [translation.score for translation in own.translations]
+        assert scores == sorted(scores, reverse=True)
+        for translation in own.translations:
+            mean = translation.hypothesis.positional_scores.mean()
+            assert translation.score == pytest.approx(mean, abs=1e-5)
+
+
+def test_one_text_is_not_a_list_of_lines(separated):
+    text = "ein Haus"
+    for translate in (
+        separated.translate,
+        separated.translate_nbest,
+        separated.translate_document,
+        separated.translate_documents,
+    ):
+        with pytest.raises(DataError, match=r"\[text\]"):
+            translate(text)
+    with pytest.raises(DataError, match=r"\[text\]"):
+        separated.translate_documents([text])
+
+
+def test_each_window_of_a_document_draws_its_own_samples(separated):
+    lines = ["ein Haus"] * 4
+    settings = {"sampling": True, "beam": 1, "max_len_b": 9, "max_doc_tokens": 4}
+    separated.models[0].output_projection.weight.data.zero_()  # only the numbers drawn decide
+    found = separated.translate_document(lines, window_overlap=1, **settings)
+    assert len(set(found)) == len(lines)
+    assert found == separated.translate_document(lines, window_overlap=1, **settings)
+
+
+def test_a_separator_in_the_text_is_an_unknown_word():
+    words = Dictionary(["ein", "Haus"])
+    task = TranslationTask(TextPipeline("de"), TextPipeline("en"), words, words)
+    task = task.with_sentence_separator()
+    translator = Translator([make_model(task)], task, "cpu")
+    separator, unknown = task.separators[0], Dictionary.unk_index
+    ids = translator.sources.sentence("ein <sep> Haus <sep>").ids.tolist()
+    assert ids[1] == ids[3] == unknown
+    assert ids[4:] == [separator, Dictionary.eos_index]
+
+
+def test_tokens_stand_where_their_ids_do_behind_a_cut_sentence(separated):
+    limit = SourceLimit(4, truncate=True, is_separated=True)
+    documents = separated.sources.documents([["das Haus ist gross .", "ein Haus"]]).limited(limit)
+    source = documents.joined(Window(0, 0, 0, 2))
+    assert source.tokens == ["das", "Haus", "<sep>", "ein", "Haus", "<sep>"]
+    assert separated.task.source_dictionary.encode(source.tokens).tolist() == source.ids.tolist()
+
+
+def test_the_longest_output_is_told(translator):
+    for length, sure in ((1, True), (60, False)):
+        (best,) = translator.translate_nbest(["ein Haus ist gross ."], beam=3, max_len_b=length)[0]
+        assert best.reached_limit == (len(best.hypothesis.tokens) > length)
+        assert best.reached_limit or not sure
+    assert not translator.translate_nbest([""], max_len_b=1)[0][0].reached_limit
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (None, 1),
+        ({"max_doc_tokens": 64}, 64),
+        ({"max_doc_tokens": 512, "doc_mixture": [1, 256, 128]}, 256),
+    ],
+)
+def test_the_length_of_the_groups_comes_from_the_training(tmp_path, settings, expected):
+    task = make_task()
+    model = make_model(task)
+    metadata = {"model_config": to_dict(model.config), "task": task.to_state()}
+    if settings is not None:
+        metadata["args"] = {"documents": settings}
+    path = tmp_path / "model.safetensors"
+    save_checkpoint(path, Checkpoint(model.state_dict(), metadata))
+    assert Translator.from_checkpoint(path, "cpu").max_doc_tokens == expected
+
+
+def test_damaged_settings_of_documents_name_the_file(tmp_path):
+    task = make_task()
+    model = make_model(task)
+    for damaged in (7, {"max_doc_tokens": "x"}, {"other": 1}):
+        metadata = {"model_config": to_dict(model.config), "task": task.to_state()}
+        metadata["args"] = {"documents": damaged}
+        path = tmp_path / "model.safetensors"
+        save_checkpoint(path, Checkpoint(model.state_dict(), metadata))
+        with pytest.raises(CheckpointError, match=r"model.safetensors: its settings of documents"):
+            Translator.from_checkpoint(path, "cpu")
+
+
+def test_translations_begin_and_avoid_as_they_are_told(translator):
+    lines, prefixes = ["ein Haus", "das Haus", ""], ["The big dog".lower(), "", ""]
+    found = translator.translate(lines, prefixes=prefixes, **SHORT)
+    assert found[0].startswith("the big dog")
+    assert found[1:] == translator.translate(lines, **SHORT)[1:]
+    words = found[1].split()
+    banned = [" ".join(words[:2]), "no such word"]
+    other = translator.translate_nbest(lines, banned=banned, nbest=3, **SHORT)
+    assert not any(banned[0] in one.text for one in other[1])
+    # What is forced may be what is banned elsewhere.
+    both = translator.translate(["ein Haus"], prefixes=["the big"], banned=["the"], **SHORT)
+    assert both[0].startswith("the big") and "the" not in both[0].split()[2:]
+
+
+def test_prefixes_are_as_many_as_lines(translator):
+    with pytest.raises(DataError, match="1 prefixes, but 2 lines"):
+        translator.translate(["ein", "das"], prefixes=["a"])
+    with pytest.raises(DataError, match="1 lists of forced terms, but 2 lines"):
+        translator.translate(["ein", "das"], forced=[["a"]])
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_translations_have_the_terms_they_are_told(translator, ordered):
+    lines = ["ein Haus", "", "das Haus", "das"]
+    forced = [["a big dog", "the ."], [" "], [], ["big", " ", "big"]]
+    found = translator.translate(lines, forced=forced, ordered=ordered, **SHORT)
+    assert "a big dog" in found[0] and "the." in found[0]
+    assert ordered <= (found[0].index("a big dog") < found[0].index("the."))
+    assert found[1] == "" and found[2] == translator.translate(lines, **SHORT)[2]
+    assert found[3].split().count("big") >= 2
+    # What is forced may be what is banned elsewhere.
+    [[best]] = translator.translate_nbest(
+        ["das"], forced=[["big dog"]], banned=["dog"], ordered=ordered, **SHORT
+    )
+    assert "big dog" in best.text and best.text.split().count("dog") == 1
+
+
+@pytest.mark.parametrize("term", ["a Xaver", "</s>"])
+def test_terms_that_the_model_cannot_write_are_refused(translator, term):
+    with pytest.raises(DataError, match=f"the term '{term}' cannot be forced: the model has no"):
+        translator.translate(["das"], forced=[["a", term]])
+    with pytest.raises(DataError, match="a list of lines is wanted, not one text"):
+        translator.translate(["das"], forced=["dog"])
+    with pytest.raises(DataError, match=f"line 2: the prefix '{term}' cannot be forced: the m"):
+        translator.translate(["das", "ein"], prefixes=["", term])
+
+
+@pytest.mark.parametrize("asked", [{"forced": [[], ["", "dog"]]}, {"prefixes": ["", "dog"]}])
+def test_nothing_is_forced_in_a_blank_line(translator, asked):
+    with pytest.raises(DataError, match="'dog' cannot be forced: the line is blank"):
+        translator.translate(["das", " "], **asked)
+
+
+@pytest.mark.parametrize("wrong", [None, 1, b"das", ["das"], "das \ud800"])
+def test_what_is_no_text_is_told(translator, wrong):
+    given = [{"lines": ["das", wrong]}, {"lines": ["das"], "banned": [wrong]}]
+    given += [{"lines": ["das"], "prefixes": [wrong]}, {"lines": ["das"], "forced": [["a", wrong]]}]
+    for settings in given:
+        with pytest.raises(DataError, match=r"a text is wanted, not|is no text that"):
+            translator.translate(**settings, **SHORT)
+
+
+@pytest.mark.parametrize("device", ["nowhere", "cuda:99"])
+def test_a_device_that_is_not_there_is_told(translator, device):
+    with pytest.raises(ConfigError, match=f"device {device}: "):
+        Translator(translator.models, translator.task, device)
+
+
+WANTED = [["big dog"], [], ["the", "the"], ["dog"]]
+BEGINNINGS = ["", "", "a house", "the"]
+
+
+@pytest.mark.filterwarnings("ignore:.*reached the longest output")
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("num_models", [1, 2])
+@pytest.mark.parametrize(("limit", "overlap"), [(1, 0), (9, 0), (12, 2), (60, 0)])
+def test_each_line_of_a_document_has_its_prefix_and_its_terms(num_models, limit, overlap, ordered):
+    task = make_task().with_sentence_separator()
+    models = [make_model(task, seed) for seed in range(num_models)]
+    separated = Translator(models, task, "cpu")
+    shorten_sentences(separated)
+    asked = {"max_doc_tokens": limit, "window_overlap": overlap, "beam": 4}
+    free = separated.translate_documents(DOCUMENTS, **asked)
+    documents = [DOCUMENTS[0], [], ["gross"], DOCUMENTS[3]]
+    forced = [WANTED, [], [[]], [["the big"]] * 4]
+    prefixes = [BEGINNINGS, [], [""], [""] * 4]
+    found = separated.translate_documents(
+        documents, **asked, prefixes=prefixes, forced=forced, ordered=ordered, banned=["is", "a ."]
+    )
+    assert list(map(len, found)) == [4, 0, 1, 4] and found[0][1] == ""
+    assert found.num_mismatched == found.num_undivided == 0
+    lines = [line for own in found for line in own]
+    terms, beginnings = (list(itertools.chain.from_iterable(own)) for own in (forced, prefixes))
+    for line, own, beginning in zip(lines, terms, beginnings, strict=True):
+        assert line.startswith(beginning)
+        assert all(line.split().count(word) >= own.count(word) for word in own if " " not in word)
+        assert all(term in line for term in own)
+    written = " ".join(token for own in found.lines for line in own for token in line.tokens)
+    assert "is" not in written.split() and "a ." not in written
+    assert any(lines != others for lines, others in zip(found, free, strict=True))
+
+
+def test_what_is_forced_in_one_line_changes_no_other_document(separated):
+    forced = [WANTED, [], [[]], [[]] * 4]
+    asked = {"max_doc_tokens": 20, "beam": 3, "max_len_b": 6}
+    found = separated.translate_documents(DOCUMENTS, forced=forced, **asked)
+    free = separated.translate_documents(DOCUMENTS, **asked)
+    assert found[1:] == free[1:] and found[0] != free[0]
+
+
+def test_what_is_forced_in_documents_needs_a_place(separated, translator):
+    documents, forced = [["ein", "", "das"]], [[["dog"], [], []]]
+    for other, settings, reason in (
+        (translator, {}, "was trained without --sentence-separator"),
+        (separated, {"free_sentence_count": True}, r"any number of them \(--free-sentence-count"),
+    ):
+        with pytest.raises(ConfigError, match=reason):
+            other.translate_documents(documents, max_doc_tokens=9, forced=forced, **settings)
+        with pytest.raises(ConfigError, match=r"line by line \(--max-doc-tokens 1\)"):
+            prefixes = [["", "", "dog"]]
+            other.translate_documents(documents, 9, prefixes=prefixes, **settings)
+        found = other.translate_documents(documents, 1, forced=forced, max_len_b=5, **settings)
+        assert "dog" in found[0][0]
+    with pytest.raises(DataError, match="'dog' cannot be forced: the line is blank"):
+        separated.translate_documents(documents, forced=[[[], ["dog"], []]])
+    with pytest.raises(DataError, match="a list for each document"):
+        separated.translate_documents(documents, forced=[])
+    with pytest.raises(DataError, match="2 prefixes, but 3 lines"):
+        separated.translate_documents(documents, prefixes=[["a", "a"]])
