@@ -69,8 +69,6 @@ class AttentionMap:
             ConfigError: it ends in something else.
             DataError: the file cannot be written.
         """
-        from relu_nmt.applications.analysis.maps import picture  # it imports this module
-
         if Path(path).suffix != ".svg":
             raise ConfigError(f"{path}: maps are drawn as SVG; give a name that ends in .svg")
         try:
