@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 
 from relu_nmt.applications.analysis.branches import BranchStatistics
-from relu_nmt.applications.analysis.maps import SentenceMap, head_maps, large_maps
 from relu_nmt.applications.analysis.memories import MemoryStatistics
 from relu_nmt.applications.analysis.plots import SLOT_NAMES
 from relu_nmt.applications.analysis.report import (
@@ -30,6 +29,7 @@ from relu_nmt.recipes.translation_settings import ModelOptions
 from relu_nmt.training.course import Course, read_course
 from relu_nmt.training.results import FILE_NAME
 from relu_nmt.translation.attention_maps import attention_of, checked_place, single_model
+from relu_nmt.translation.attention_pictures import SentenceMap, head_maps, large_maps
 from relu_nmt.translation.search.translations import SourceSentence, check_lengths
 from relu_nmt.translator import Translator
 

@@ -69,6 +69,8 @@ class AttentionMap:
             ConfigError: it ends in something else.
             DataError: the file cannot be written.
         """
+        from relu_nmt.translation.attention_pictures import picture  # it imports this module
+
         if Path(path).suffix != ".svg":
             raise ConfigError(f"{path}: maps are drawn as SVG; give a name that ends in .svg")
         try:
