@@ -9,7 +9,6 @@ import numpy as np
 
 from relu_nmt.applications.analysis.branches import BranchStatistics
 from relu_nmt.applications.analysis.memories import MemoryStatistics
-from relu_nmt.applications.analysis.plots import SLOT_NAMES
 from relu_nmt.applications.analysis.report import (
     AnalysisReport,
     AnalyzedModel,
@@ -28,7 +27,12 @@ from relu_nmt.recipes.translation import load_translator
 from relu_nmt.recipes.translation_settings import ModelOptions
 from relu_nmt.training.course import Course, read_course
 from relu_nmt.training.results import FILE_NAME
-from relu_nmt.translation.attention_maps import attention_of, checked_place, single_model
+from relu_nmt.translation.attention_maps import (
+    SLOT_NAMES,
+    attention_of,
+    checked_place,
+    single_model,
+)
 from relu_nmt.translation.attention_pictures import SentenceMap, head_maps, large_maps
 from relu_nmt.translation.search.translations import SourceSentence, check_lengths
 from relu_nmt.translator import Translator

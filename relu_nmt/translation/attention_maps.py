@@ -20,6 +20,11 @@ from relu_nmt.io.safe_write import safe_writer
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.search.ensemble import Ensemble
 
+SLOT_NAMES = {
+    "encoder": "encoder self-attention",
+    "decoder": "decoder self-attention",
+    "cross": "cross-attention",
+}
 DIGITS = 4
 """Significant digits of the weights in JSON."""
 MOST_WEIGHTS = 2**25

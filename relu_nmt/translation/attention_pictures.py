@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from relu_nmt.applications.analysis.plots import SLOT_NAMES
 from relu_nmt.data.dictionary import EOS
 from relu_nmt.io.page import COLOURS, draw_image, escaped
-from relu_nmt.translation.attention_maps import AttentionMap
+from relu_nmt.translation.attention_maps import SLOT_NAMES, AttentionMap
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,15 +7,11 @@ from typing import TYPE_CHECKING, Any
 from relu_nmt.attention.spec import SLOTS
 from relu_nmt.io.page import common_legend, draw_image, line_style, plain_axes
 from relu_nmt.training.course import TELEMETRY, TRAIN, Course
+from relu_nmt.translation.attention_maps import SLOT_NAMES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SLOT_NAMES = {
-    "encoder": "encoder self-attention",
-    "decoder": "decoder self-attention",
-    "cross": "cross-attention",
-}
 PANEL = 3.5, 2.9
 """Of a plot, in inches."""
 FIGURE_4_END = 1.5

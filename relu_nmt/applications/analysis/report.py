@@ -21,6 +21,7 @@ from relu_nmt.applications.analysis.weights import (
 from relu_nmt.attention.spec import SLOTS
 from relu_nmt.io.page import csv_text, render_page
 from relu_nmt.training.course import Course
+from relu_nmt.translation.attention_maps import SLOT_NAMES
 
 TEMPLATE = "analysis.html"
 PLACE = ("checkpoint", "slot", "sees", "layer", "head")
@@ -60,8 +61,7 @@ class AnalyzedModel:
     def remarks(self) -> list[str]:
         """What the page cannot tell of it."""
         found = [
-            f"{plots.SLOT_NAMES[slot]} ({self.attention[slot]}) has no matrix of weights; it is "
-            "left out"
+            f"{SLOT_NAMES[slot]} ({self.attention[slot]}) has no matrix of weights; it is left out"
             for slot in self.without_weights
         ]
         if self.memories is None:

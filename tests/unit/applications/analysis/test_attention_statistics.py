@@ -5,12 +5,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from relu_nmt.applications.analysis import attention as analysis
 from relu_nmt.applications.analysis.attention import AttentionStatistics
 from relu_nmt.attention.spec import AttentionPlace
 from relu_nmt.errors import ConfigError
 from relu_nmt.recipes.attention_report import AttentionReport
 from relu_nmt.recipes.split_settings import AttentionOptions
+from relu_nmt.translation import attention_maps
 from relu_nmt.translation.attention_maps import attention_weights
 from relu_nmt.translation.search.ensemble import Ensemble
 from relu_nmt.translation.step_decoder import PlainDecoder
@@ -44,15 +44,15 @@ def entropy(row):
 
 
 def test_memory_is_not_that_of_many_short_sentences_at_once(monkeypatch):
-    monkeypatch.setattr(analysis, "MOST_TOKENS", 12)
+    monkeypatch.setattr(attention_maps, "MOST_TOKENS", 12)
     statistics, read = AttentionStatistics(Ensemble([PlainDecoder(make_model("softmax"))])), []
-    decoder_inputs = analysis.decoder_inputs
+    decoder_inputs = attention_maps.decoder_inputs
 
     def noted(sources, targets, *rest):
         read.append(len(sources) * max(map(len, [*sources, *targets])))
         return decoder_inputs(sources, targets, *rest)
 
-    monkeypatch.setattr(analysis, "decoder_inputs", noted)
+    monkeypatch.setattr(attention_maps, "decoder_inputs", noted)
     sentence = np.array([5, 6, EOS])
     statistics.add([sentence] * 10, [sentence] * 10)
     assert read == [12, 12, 6]
@@ -81,7 +81,7 @@ def test_the_attention_is_measured_when_all_is_translated(tmp_path, monkeypatch,
 @pytest.mark.parametrize("attention", ["softmax", "reluformer"])
 @pytest.mark.parametrize("most_weights", [1, 2**25])
 def test_means_are_those_of_the_weights_of_each_sentence(attention, most_weights, monkeypatch):
-    monkeypatch.setattr(analysis, "MOST_WEIGHTS", most_weights)  # batches of 1 or all
+    monkeypatch.setattr(attention_maps, "MOST_WEIGHTS", most_weights)  # batches of 1 or all
     model = make_model(attention)
     report = report_of(model)
     assert report["sentences"] == 4
