@@ -43,10 +43,10 @@ def test_what_is_for_documents_does_nothing_for_sentences(given):
 
 
 def test_the_longest_output_depends_on_what_is_translated():
-    sentences, documents = map(split_settings().search.of_kind, (False, True))
+    sentences, documents = map(split_settings().search.resolved, (False, True))
     assert (sentences.max_len_a, sentences.max_len_b) == (0, 200)
     assert (documents.max_len_a, documents.max_len_b) == (1.5, 50)
-    given = split_settings(max_len_b=7, beam=2).search.of_kind(documents=True)
+    given = split_settings(max_len_b=7, beam=2).search.resolved(documents=True)
     assert (given.max_len_a, given.max_len_b, given.beam) == (1.5, 7, 2)
     with pytest.raises(ConfigError, match="--min-len 9 is more than --max-len-b 8"):
         split_settings(min_len=9, max_len_b=8)

@@ -16,7 +16,7 @@ from relu_nmt.translation.search import generator as generator_module
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.ensemble import Ensemble
 from relu_nmt.translation.search.generator import Generator
-from relu_nmt.translation.search.reference_scores import score_references
+from relu_nmt.translation.search.scoring import build_scorer, score_references
 from relu_nmt.translation.search.translations import SourceSentence
 from relu_nmt.translation.step_decoder import StepScores
 
@@ -147,7 +147,7 @@ def test_reported_scores_equal_rescoring_by_the_full_forward_pass(attention, pre
     for rank in range(4):
         targets = pad_rows([h[rank].tokens for h in found], Dictionary.pad_index)
         rescored = score_references(
-            Ensemble([decoder_of(model)]), config, Dictionary(), src_tokens, targets
+            Ensemble([decoder_of(model)]), build_scorer(config), Dictionary(), src_tokens, targets
         )
         for hypotheses, [reference] in zip(found, rescored, strict=True):
             same([hypotheses[rank]], [reference])
@@ -286,7 +286,7 @@ def test_min_len_and_max_len():
     for hypotheses in generate(ToyModel(seed=5), SOURCES, min_len=4, max_len_b=4):
         assert len(hypotheses[0].tokens) == 5
     with pytest.raises(ConfigError, match="--min-len 4"):
-        GenerationConfig(min_len=4, max_len_b=3)
+        GenerationConfig(min_len=4, max_len_b=3).resolved()
     # 0.5 times the source is less than --min-len for a short source, which is allowed anyway
     for hypotheses in generate(ToyModel(seed=5), SOURCES, min_len=4, max_len_a=0.5, max_len_b=0):
         assert len(hypotheses[0].tokens) == 5
