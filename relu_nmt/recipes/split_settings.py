@@ -169,6 +169,7 @@ class TranslateSplitSettings:
             raise ConfigError(
                 "--print-attention and --print-alignment both print A- lines; give one"
             )
+        # Statistics and weights need the whole translation of a window.
         for flag, given in (
             ("--attention-stats", attention.attention_stats),
             ("--memory-stats", attention.memory_stats),

@@ -126,6 +126,7 @@ class ValidationBleu:
             largest: also translate the longest batch, to about as many tokens; an untrained model
                 would go on to the limit.
         """
+        # First a small batch, then the one that needs most memory.
         numbers, config = self._by_length(), self._generator.config
         self._translate(numbers[:CHECKED_SENTENCES])
         if largest:
@@ -137,6 +138,7 @@ class ValidationBleu:
         self, numbers: Sequence[int], generator: Generator | None = None
     ) -> list[list[str]]:
         """Return the best translation of each sentence or group, as dictionary tokens."""
+        # Join each group; a source that is too long keeps its end symbol only.
         joined = [self._split.joined(self._groups.sentences(number))[0] for number in numbers]
         longest = self._longest
         read = [ids if longest is None or len(ids) <= longest else ids[-1:] for ids in joined]
@@ -156,6 +158,7 @@ class ValidationBleu:
         if self._of_documents:
             cut = cut_by_counts(references, self._groups.count, self._split.name)
             references = join_lines(cut, self._task.target_lang)
+        # Spread the samples over the split.
         step = max(1, len(texts) // self._num_samples)
         for number in range(0, len(texts), step)[: self._num_samples]:
             self._say(f"example hypothesis: {texts[number]}")

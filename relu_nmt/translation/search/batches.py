@@ -47,6 +47,7 @@ def plan_batches(
         device_type: ``cpu`` or ``cuda``.
         workers: processes that share the batches.
     """
+    # Without given sizes, limit the logits of a step, and leave batches for all workers.
     max_tokens, batch_size = config.max_tokens, config.batch_size
     if max_tokens is None and batch_size is None:
         max_tokens = DEFAULT_MAX_TOKENS
@@ -63,6 +64,7 @@ def plan_batches(
             number = workers * -(-number // workers)
             batch_size = -(-len(lengths) // number)
 
+    # Cut the sentences, longest first, into batches that both limits allow.
     def most(longest: int) -> int:
         fitting = len(lengths) if batch_size is None else batch_size
         return fitting if max_tokens is None else min(fitting, max_tokens // longest)
@@ -72,6 +74,7 @@ def plan_batches(
 
 def deal_batches(batches: Sequence[np.ndarray], workers: int) -> list[Sequence[np.ndarray]]:
     """Return tasks of several batches that one worker translates together, of similar work."""
+    # Blocks of batches, longest first; worker w gets every workers-th batch of a block.
     rounds = -(-len(batches) // (workers * MOST_BATCHES))
     size = workers * -(-len(batches) // (workers * rounds))
     blocks = [batches[first : first + size] for first in range(0, len(batches), size)]

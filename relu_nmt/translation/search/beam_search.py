@@ -110,6 +110,7 @@ class BeamSearch:
         self._group_size = config.beam // selector.num_groups
         limits, device = constraints.limits, src_tokens.device
         self._last_step = int(limits.max(initial=0))
+        # Encode the sources, and begin with one hypothesis in each group of beams.
         self._batch = _Batch(
             sentences=np.arange(len(limits)),
             open=np.ones(len(limits), dtype=bool),
@@ -241,6 +242,7 @@ class BeamSearch:
         attention: Tensor | None,
     ) -> None:
         """Store the hypotheses that end now; only candidates within the beam count."""
+        # Ended candidates among the first k of each group, [B, G, k].
         size = self._group_size
         totals = candidates.totals.masked_fill(~ends, -torch.inf)[:, :, :size]
         if candidates.parents is None:
@@ -272,6 +274,7 @@ class BeamSearch:
         """
         num_groups, rule = self._selector.num_groups, self._config.stop_rule
         wanted = self._config.nbest if num_groups == 1 else self._group_size
+        # A group is done when no hypothesis is open, or none can beat the worst one wanted.
         best_open = live.totals.unflatten(1, (num_groups, -1)).amax(2)  # [B, G]
         to_beat = batch.finished.scores[:, :, wanted - 1]  # [B, G]
         done = best_open == -torch.inf

@@ -207,12 +207,14 @@ class GenerationConfig(BatchSizeOptions):
             raise ConfigError(
                 f"--beam-threshold {self.beam_threshold:g} does nothing with --beam 1; leave it out"
             )
+        # Groups of diverse beam search have equally many beams.
         groups = self.diverse_beam_groups
         if groups > 0 and (self.beam % groups or self.sampling):
             raise ConfigError(
                 f"--diverse-beam-groups {groups}: --beam {self.beam} must be a multiple of it, "
                 "and --sampling off"
             )
+        # With a = 0 the longest output does not grow with the source.
         if self.max_len_a == 0 and self.max_len_b is not None and self.max_len_b < self.min_len:
             raise ConfigError(
                 f"--min-len {self.min_len} is more than --max-len-b {self.max_len_b} allows"

@@ -43,6 +43,7 @@ class TokenConstraints:
         banned: Sequence[Sequence[Term]] = (),
         terms: TermTracker | None = None,
     ) -> None:
+        # Banned terms of several tokens and n-grams need the tokens written so far.
         self._banned = [tuple(own) for own in banned]
         self._terms = terms
         self._keeps_history = bool(config.no_repeat_ngram_size) or any(
@@ -147,6 +148,7 @@ class TokenConstraints:
     def _forbid_the_end(self, log_probs: Tensor, step: int) -> None:
         """Forbid the end symbol, and the separator before it, where a hypothesis is too short."""
         shortest = self.context_sizes + self._config.min_len
+        # The end symbol now, or the last separator, after which it would be forced.
         too_short = _column(step < shortest, log_probs)
         log_probs[:, :, self._symbols.eos_index].masked_fill_(too_short, -torch.inf)
         if self._sentences is not None:
@@ -171,6 +173,7 @@ class TokenConstraints:
 
         Separators are forced where the limit leaves room for nothing else.
         """
+        # End after the last sentence, not before; force separators where nothing else fits.
         number, eos = sentences.number, self._symbols.eos_index
         log_probs[:, :, eos].masked_fill_(number > 0, -torch.inf)
         if step >= self._first_end:
@@ -187,6 +190,7 @@ class TokenConstraints:
             return None
         tokens = self._prefixes[:, step]
         rows = (tokens != self._symbols.pad_index).nonzero()[:, 0]
+        # Forbid all tokens of these rows except the forced one.
         values = torch.full_like(log_probs[rows], -torch.inf)
         index = tokens[rows, None, None].expand(-1, log_probs.size(1), 1)
         # A forced token of the context costs nothing.
@@ -203,6 +207,7 @@ class TokenConstraints:
             self._lengths.advance(parents, tokens)
         if self._terms is not None:
             self._terms.advance(parents, tokens)
+        # Append the tokens to the history, [B, K, t + 1].
         if not self._keeps_history:
             return
         newest = tokens[:, :, None]

@@ -61,6 +61,7 @@ class SourceDocuments:
 
     def joined(self, window: Window) -> SourceSentence:
         """Return a window as one sentence, with prefixes and terms of its new sentences."""
+        # Join source, tokens and references; sentences without words are left out.
         read = [self.sentences[i] for i in self.with_words(window.context, window.end)]
         new = [self.sentences[i].reference for i in range(window.first, window.end)]
         references = [reference for reference in new if reference is not None]
@@ -70,6 +71,7 @@ class SourceDocuments:
         reference = join_sentences(references) if references else None
         if not written:
             return SourceSentence(ids, tokens, reference)
+        # Prefix and terms of the first new sentence, then those of the later ones.
         first, *rest = written
         later = tuple(replace(own.forced, prefix=tuple(own.prefix.tolist())) for own in rest)
         return SourceSentence(
@@ -131,6 +133,7 @@ class TranslatedDocuments(list[TranslatedLines]):
         num_repeated: int,
     ) -> None:
         self.lines: list[list[Line]] = [[] for _ in range(num_documents)]
+        # Append the lines of each window, and note those of windows that reached the limit.
         at_limit: list[list[int]] = [[] for _ in range(num_documents)]
         for own in windows:
             lines = self.lines[own.window.document]
@@ -197,6 +200,7 @@ class DocumentSearch:
     def run(self, search: Search) -> TranslatedDocuments:
         """Translate all documents; ``search`` gets all windows that are ready at a time."""
         documents = self._documents
+        # Queue the windows of each document.
         waiting: dict[int, deque[Window]] = {}
         for window in self.plan.windows:
             waiting.setdefault(window.document, deque()).append(window)
@@ -219,6 +223,7 @@ class DocumentSearch:
                     later.extendleft(reversed(window.halves()))
                 else:
                     done.append(result)
+        # Halves were translated later than their neighbours.
         done.sort(key=lambda result: result.window.first)
         return TranslatedDocuments(
             done, len(documents.counts), len(planned), num_mismatched, num_repeated
@@ -239,6 +244,7 @@ class DocumentSearch:
         documents = self._documents
         if not self._windows.window_overlap:
             return window, documents.joined(window)
+        # Shorten the context until its translation is known and short enough.
         window = self.plan.with_context(window)
         if not documents.with_words(window.first, window.end):
             window = replace(window, context=window.first)
@@ -249,6 +255,7 @@ class DocumentSearch:
     def _context(self, window: Window) -> np.ndarray | None:
         """Return the translation of the context; None if it is unknown or too long."""
         documents = self._documents
+        # All its sentences must have been translated.
         numbers = documents.with_words(window.context, window.first)
         if not self._kept.keys() >= set(numbers):
             return None

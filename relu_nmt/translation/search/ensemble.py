@@ -118,6 +118,7 @@ class Ensemble:
         Returns:
             for each search the scores, averaged over the models.
         """
+        # Each model advances all searches with its own states.
         outputs = []
         for number, decoder in enumerate(self.decoders):
             own = []
@@ -131,6 +132,7 @@ class Ensemble:
         first = scores[0]
         if len(scores) == 1:
             return first
+        # Average probabilities, and the aligning attention of models that have it.
         weights = [each.weights for each in scores if each.weights is not None]
         return replace(
             first,

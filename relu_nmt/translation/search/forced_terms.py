@@ -89,6 +89,7 @@ class Progress:
     @cached_property
     def missing_here(self) -> int:
         """The fewest tokens that complete the terms of the current sentence."""
+        # Terms in the prefix count as written.
         read = replace(self, prefix=())
         for token in self.prefix:
             read = read.advance(token)
@@ -102,6 +103,7 @@ class Progress:
     @cached_property
     def after(self) -> dict[int, "Progress"]:
         """The progress after each token that the prefix or a term needs next."""
+        # A prefix leaves one choice.
         if self.prefix:
             first = self.prefix[0]
             read = replace(self, prefix=()).advance(first)
@@ -135,6 +137,7 @@ def _missing(way: Way) -> int:
 
 def _best(ways: Sequence[Way]) -> tuple[Way, ...]:
     """Return the ways, the best first, without ways that another beats in every term."""
+    # Compare each way with the free ways: those in the middle of no term.
     unique = sorted(dict.fromkeys(ways), key=lambda way: (_missing(way), way))
     needs = [Counter(left) for left, _ in unique]
     free = [i for i, (_, rest) in enumerate(unique) if not rest]

@@ -77,6 +77,7 @@ class Generator:
                 "--free-sentence-count: the model was trained without --sentence-separator, so "
                 "that sentences are not counted anyway; leave it out"
             )
+        # Settings that still depend on the use are those of single sentences.
         config = config.resolved()
         self.ensemble = Ensemble(decoders, config.temperature, dtype)
         self.config = config
@@ -234,6 +235,7 @@ class Generator:
                     search.advance(output)
 
     def _source_batch(self, sources: Sequence[SourceSentence], ids: np.ndarray) -> SourceBatch:
+        # Forced first tokens: context, prefix, then --prefix-size tokens of the reference.
         given = [
             np.concatenate([source.context, source.prefix, target[: self.config.prefix_size]])
             for source, target in zip(sources, _references(sources), strict=True)

@@ -131,6 +131,7 @@ class SearchHistory:
         alignment: Tensor | None,
     ) -> None:
         """Record one step of the live sentences [B]; see :class:`_Step`."""
+        # Sentences without a row have left the batch or are done.
         row_of = np.full(self._num_sentences, -1, dtype=np.int64)
         row_of[sentences] = np.arange(len(sentences))
         self._steps.append(_Step(row_of, parents, tokens, totals, alignment))
@@ -175,6 +176,7 @@ class SearchHistory:
 
     def take(self, sentences: np.ndarray, rows: Tensor, finished: "FinishedHypotheses") -> None:
         """Store the best finished hypotheses of the sentences [M] in the given rows [M]."""
+        # Sort the finished hypotheses of all groups together, [M, G * k].
         scores, best = finished.scores[rows].flatten(1).sort(dim=1, descending=True, stable=True)
         best = best[:, : self._config.nbest]
         totals = finished.totals[rows].flatten(1).gather(1, best)
@@ -240,6 +242,7 @@ class FinishedHypotheses:
             parents: beams from which they end, [B, G, M].
             scores: [B, G, M].
         """
+        # Merge with the best so far, [B, G, k + M], and keep k.
         real = totals > -torch.inf
         self.count += real.sum(2)
         scores = torch.cat([self.scores, scores.masked_fill(~real, -torch.inf)], dim=2)

@@ -65,6 +65,7 @@ class SentencesLeft:
             prefixes: forced first tokens [B, P] int64.
             context_sizes: tokens of the context among them, whose sentences count too, int64 [B].
         """
+        # All separators, and the tokens of the context that are none.
         needed = self.number[:, 0].cpu().numpy() + context_sizes
         if prefixes is None:
             return needed

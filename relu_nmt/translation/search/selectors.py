@@ -65,6 +65,7 @@ class BeamSelector:
         if self.num_groups == 1:
             sums, parents, tokens = scores.best_continuations(totals, 2 * totals.size(1))
             return Candidates(sums[:, None], tokens[:, None], parents[:, None])
+        # Extend one group after the other.
         log_probs = scores.of_all(*totals.shape).log_probs.expand(-1, totals.size(1), -1)
         batch, beam_size, vocab_size = log_probs.shape
         size = beam_size // self.num_groups
@@ -151,6 +152,7 @@ class SamplingSelector:
     def select(self, scores: StepScores, totals: Tensor, step: int) -> Candidates:
         """Return one candidate for each beam, after the scores of a step and totals [B, K]."""
         log_probs = scores.of_all(*totals.shape).log_probs.expand(-1, totals.size(1), -1)
+        # Draw from the likeliest tokens only, or from all.
         if self._topk > 0 or self._topp > 0:
             tokens = self._draw_from_likeliest(log_probs, step)
         else:
@@ -221,6 +223,7 @@ def _further(
         log_probs: [K, V].
         totals: [K].
     """
+    # Pairs of a beam and its next token.
     best = log_probs.argmax(1).tolist()
     pairs = [
         (beam, token)
@@ -236,6 +239,7 @@ def _shared_out(
     beams: Sequence[Progress], sums: dict[tuple[int, int], float]
 ) -> list[tuple[float, int, int]]:
     """Return total, token and parent of the possible candidates, in the order of their rank."""
+    # Rank candidates among those that miss equally many tokens of the terms.
     by_missing: dict[int, list[tuple[float, int, int]]] = defaultdict(list)
     for (parent, token), total in sums.items():
         if total > -torch.inf:

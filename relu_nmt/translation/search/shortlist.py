@@ -53,9 +53,11 @@ class Shortlist:
             src_tokens: [B, S] int64.
             needed: ids that the list must also have.
         """
+        # Special, common and needed symbols, and the candidates of all source tokens.
         always = torch.tensor([*range(NUM_SPECIAL), *needed])
         own = self.candidates[src_tokens.cpu().flatten()].flatten()
         listed = torch.cat([always, self.common, own]).unique()
+        # Fill up with the most frequent other symbols.
         more = -len(listed) % MULTIPLE
         others = torch.ones(self.num_symbols, dtype=torch.bool).index_fill_(0, listed, False)
         added = others.nonzero()[:more, 0]
@@ -150,6 +152,7 @@ class Shortlist:
         lines = read_lines(path)
         if not lines:
             raise DataError(f"{path}: the shortlist is empty; run relu-nmt-shortlist again")
+        # The first line has the common symbols, and perhaps the languages at its end.
         common, *rows = [line.split(" ") for line in lines]
         named = common[-1].removeprefix(PAIR_MARK)
         if pair is not None and common[-1] == PAIR_MARK + named and named != pair:
@@ -157,6 +160,7 @@ class Shortlist:
                 f"{path}: the shortlist is for {named}, but the model translates {pair}; run "
                 f"relu-nmt-shortlist with --source-lang and --target-lang of the model"
             )
+        # Each further line is a source symbol and its candidates.
         found: dict[int, list[int]] = {}
         for number, (first, *own) in enumerate(rows, start=2):
             for symbol, dictionary in ((first, source), *((each, target) for each in own)):
@@ -171,6 +175,7 @@ class Shortlist:
                     "relu-nmt-shortlist wrote"
                 )
             found[source.index(first)] = [target.index(each) for each in own]
+        # Pad the lists to one length.
         candidates = torch.zeros(len(source), max(map(len, found.values()), default=0)).long()
         for i, ids in found.items():
             candidates[i, : len(ids)] = torch.tensor(ids)

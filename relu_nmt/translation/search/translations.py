@@ -153,6 +153,7 @@ class SourceLimit:
         """Return the source, cut or emptied if it is too long."""
         if self.tokens is None or not self.refuses(source):
             return source
+        # Keep the end symbol, and the separator before it.
         num_ends = 1 + self.is_separated
         kept = self.tokens - num_ends if self.truncate else 0
         if kept <= 0:  # drop forced terms too: the translation is empty

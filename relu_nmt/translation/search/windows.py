@@ -65,6 +65,7 @@ class WindowPlan:
     def __init__(self, sizes: np.ndarray, documents: np.ndarray, config: WindowConfig) -> None:
         self._limit = config.max_doc_tokens
         self._overlap = config.window_overlap
+        # First sentence of each document, and the tokens before each sentence.
         self._begins = np.append(0, np.cumsum(documents)).tolist()
         self._totals = np.append(0, np.cumsum(sizes.astype(np.int64) - 1)).tolist()
         self.windows = list(self._plan())

@@ -172,7 +172,7 @@ def test_reported_scores_equal_rescoring_by_the_full_forward_pass(attention, pre
         {"beam": 3, "sampling": True, "sampling_topp": 0.8, "temperature": 0.7},
     ],
 )
-def test_a_sentence_is_translated_alike_in_any_company(attention, settings, monkeypatch):
+def test_a_translation_does_not_depend_on_the_other_sentences(attention, settings, monkeypatch):
     model = real_model(attention)
     sources = random_sources(16, seed=2, vocab_size=40)
     settings = {"nbest": settings["beam"], "max_len_a": 1.0, "max_len_b": 5, **settings}
@@ -226,7 +226,7 @@ def search_slowly(model, source, beam, threshold, limit):
 
 @pytest.mark.parametrize("beam", [2, 3, 5])
 @pytest.mark.parametrize("threshold", [0.2, 1.0, 3.0])
-def test_the_threshold_gives_up_what_is_far_behind(beam, threshold):
+def test_the_threshold_drops_hypotheses_far_behind(beam, threshold):
     fewer = 0
     for seed in range(8):
         model = ToyModel(seed=seed, sharpness=1.0)
@@ -242,7 +242,7 @@ def test_the_threshold_gives_up_what_is_far_behind(beam, threshold):
     assert fewer or threshold > 1
 
 
-def test_what_the_threshold_gives_up_is_not_computed():
+def test_dropped_hypotheses_are_not_computed():
     model, rows = real_model("softmax"), []
     model.output_projection.register_forward_hook(lambda _, x, __: rows.append(x[0].size(1)))
     sources = random_sources(16, seed=2, vocab_size=40)
@@ -267,7 +267,7 @@ def test_hypotheses_are_sorted_distinct_and_add_up():
             assert h.score == pytest.approx(total / len(h.tokens) ** 0.8, abs=1e-5)
 
 
-def test_length_limits_are_those_of_the_own_source():
+def test_the_length_limit_depends_on_the_own_source_only():
     sources = [torch.tensor([4] * 2 + [2]), torch.tensor([4] * 9 + [2])]
     model = ToyModel(seed=1)
     model.out[:, EOS] = 0
@@ -391,7 +391,7 @@ class Behind(ToyModel):
         {"beam": 4, "print_alignment": "hard"},
     ],
 )
-def test_behind_a_context_hypotheses_are_those_of_a_model_that_has_written_it(settings, stop_rule):
+def test_a_context_gives_the_hypotheses_of_a_model_that_wrote_it(settings, stop_rule):
     settings = {"nbest": settings["beam"], "stop_rule": stop_rule, **settings}
     contexts = [[5, 6, 4, 4, UNK, 6, 5, 5], [], [4]]
     for seed in range(3):
@@ -529,7 +529,7 @@ class TimedModel(ToyModel):
         return row
 
 
-def test_the_end_of_a_search_does_not_depend_on_what_ends_in_other_sentences():
+def test_the_end_of_a_search_does_not_depend_on_other_sentences():
     sources = [torch.tensor([4, EOS]), torch.tensor([5, EOS])]
     settings = {"beam": 2, "max_len_a": 0.0, "max_len_b": 40}
     [alone] = generate(TimedModel(), sources[:1], **settings)

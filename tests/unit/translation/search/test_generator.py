@@ -27,7 +27,7 @@ def test_workers_are_as_many_as_there_would_be_threads(monkeypatch):
     assert used == [3, 2]
 
 
-def test_results_come_in_the_order_of_the_sources_whatever_the_batches():
+def test_results_have_the_order_of_the_sources_in_any_batches():
     rng = np.random.default_rng(1)
     sources = [np.append(rng.integers(4, 7, rng.integers(0, 9)), EOS) for _ in range(40)]
     results, counts = {}, []
