@@ -70,7 +70,10 @@ class WordByWord:
             TARGET_SEPARATOR if token == SOURCE_SEPARATOR else token + 100
             for token in source.ids[:-1].tolist()
         ]
-        rest = self.fault(words[len(source.context) :])
+        # The sentences of the context end in as many separators, wherever they were cut.
+        ends = [0, *(i + 1 for i, word in enumerate(words) if word == TARGET_SEPARATOR)]
+        num_context = int((source.context == TARGET_SEPARATOR).sum())
+        rest = self.fault(words[ends[num_context] :])
         reached = self.limit is not None and len(rest) > self.limit
         tokens = np.array([*rest[: self.limit], EOS])
         scores = -np.ones(len(tokens), dtype=np.float32)
