@@ -160,11 +160,10 @@ class BeamSearch:
             tokens = live.tokens.masked_fill(live.totals == -torch.inf, idle)
             live = replace(live, tokens=tokens)
         # Record the step.
-        parents = self._same_beams(live.tokens) if live.parents is None else live.parents
         aligned = None
         if config.wants_alignment and weights is not None:
-            aligned = _strongest(weights, batch.is_word).expand(parents.shape)
-        self._history.append(batch.sentences, parents, live.tokens, live.totals, aligned)
+            aligned = _strongest(weights, batch.is_word).expand(live.tokens.shape)
+        self._history.append(batch.sentences, live, aligned)
         if any_ends:
             self._finish(batch, candidates, ends, step, attention)
             self._has_ended = True
@@ -246,7 +245,8 @@ class BeamSearch:
         size = self._group_size
         totals = candidates.totals.masked_fill(~ends, -torch.inf)[:, :, :size]
         if candidates.parents is None:
-            parents = self._same_beams(totals.flatten(1)).view_as(totals)
+            parents = torch.arange(self._config.beam, device=totals.device).view(-1, size)
+            parents = parents.expand_as(totals)
         else:
             parents = candidates.parents[:, :, :size]
         attention = of_beams(attention, parents.flatten(1))
@@ -289,10 +289,6 @@ class BeamSearch:
             scores = self._scores(batch, live.totals, step + 2, live.attention)
             done |= full & (scores.unflatten(1, (num_groups, -1)).amax(2) <= to_beat)
         return done.all(1)
-
-    @staticmethod
-    def _same_beams(like: Tensor) -> Tensor:
-        return torch.arange(like.size(1), device=like.device).expand(like.shape)
 
 
 def _strongest(weights: Tensor, is_word: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Open and finished hypotheses, and the back-pointers from which they are read."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -85,25 +85,6 @@ def of_beams(attention: Tensor | None, parents: Tensor | None) -> Tensor | None:
     return attention.gather(1, parents[:, :, None].expand(-1, -1, attention.size(2)))
 
 
-@dataclass(frozen=True)
-class _Step:
-    """Tokens and parents of all beams at one step; beams are numbered within a sentence.
-
-    Args:
-        row_of: row of each sentence of the batch at this step, int64 [N]; -1 if it is done.
-        parents: beam that each beam continues, [B, K].
-        tokens: newest token of each beam, [B, K].
-        totals: log-probability of each beam with this token, [B, K].
-        alignment: source position that each **parent** beam attended to, [B, K].
-    """
-
-    row_of: np.ndarray
-    parents: Tensor
-    tokens: Tensor
-    totals: Tensor
-    alignment: Tensor | None
-
-
 class SearchHistory:
     """Back-pointers of all steps, so that no step has to copy the hypotheses so far.
 
@@ -116,25 +97,24 @@ class SearchHistory:
     """
 
     def __init__(self, num_sentences: int, config: GenerationConfig, eos_index: int) -> None:
-        self._steps: list[_Step] = []
+        # Of each step: row of each sentence [N], -1 if it is done; hypotheses; alignment [B, K].
+        self._steps: list[tuple[np.ndarray, LiveHypotheses, Tensor | None]] = []
         self._num_sentences = num_sentences
         self._config = config
         self._eos_index = eos_index
         self._ended: list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]] = []
 
-    def append(
-        self,
-        sentences: np.ndarray,
-        parents: Tensor,
-        tokens: Tensor,
-        totals: Tensor,
-        alignment: Tensor | None,
-    ) -> None:
-        """Record one step of the live sentences [B]; see :class:`_Step`."""
-        # Sentences without a row have left the batch or are done.
+    def append(self, sentences: np.ndarray, live: LiveHypotheses, alignment: Tensor | None) -> None:
+        """Record one step.
+
+        Args:
+            sentences: number of the sentence of each row, [B].
+            live: hypotheses with the tokens of this step.
+            alignment: source position that each **parent** beam attended to, [B, K].
+        """
         row_of = np.full(self._num_sentences, -1, dtype=np.int64)
         row_of[sentences] = np.arange(len(sentences))
-        self._steps.append(_Step(row_of, parents, tokens, totals, alignment))
+        self._steps.append((row_of, replace(live, attention=None), alignment))
 
     def _trace(
         self, sentences: np.ndarray, steps: np.ndarray, beams: np.ndarray
@@ -154,24 +134,24 @@ class SearchHistory:
         longest = int(steps.max(initial=0))
         tokens = np.zeros((len(steps), longest), dtype=np.int64)
         totals = np.zeros((len(steps), longest), dtype=np.float32)
-        aligned = self._steps[0].alignment is not None
+        aligned = self._steps[0][2] is not None
         alignment = np.zeros((len(steps), longest + 1), dtype=np.int64) if aligned else None
         beams = beams.copy()
         for t in range(longest, -1, -1):
             # Read the token of each hypothesis that is longer than t, and go to its parent.
-            record = self._steps[t]
+            row_of, live, positions = self._steps[t]
             inside = steps > t
-            rows = record.row_of[sentences[inside]]
-            chosen = beams[inside]
+            rows, chosen = row_of[sentences[inside]], beams[inside]
             if inside.any():
-                tokens[inside, t] = _numpy(record.tokens)[rows, chosen]
-                totals[inside, t] = _numpy(record.totals)[rows, chosen]
-                beams[inside] = _numpy(record.parents)[rows, chosen]
+                tokens[inside, t] = _numpy(live.tokens)[rows, chosen]
+                totals[inside, t] = _numpy(live.totals)[rows, chosen]
+                if live.parents is not None:
+                    beams[inside] = _numpy(live.parents)[rows, chosen]
             # The parent beam attended while it chose the token, or the end symbol.
-            if alignment is not None and record.alignment is not None:
+            if alignment is not None and positions is not None:
                 reached = steps >= t
-                rows = record.row_of[sentences[reached]]
-                alignment[reached, t] = _numpy(record.alignment)[rows, beams[reached]]
+                rows = row_of[sentences[reached]]
+                alignment[reached, t] = _numpy(positions)[rows, beams[reached]]
         return tokens, totals, alignment
 
     def take(self, sentences: np.ndarray, rows: Tensor, finished: "FinishedHypotheses") -> None:
