@@ -23,6 +23,7 @@ from relu_nmt.translation.search.scoring import (
 )
 from relu_nmt.translation.search.translations import SourceSentence
 
+SIDES = ("encoder", "decoder")
 SOURCE = torch.tensor([[4, 5, 6, 4, 2, 1, 1], [6, 5, 2, 1, 1, 1, 1]])
 
 
@@ -132,21 +133,27 @@ def test_coverage_with_weight_0_finds_the_same_as_the_length_penalty():
 
 
 @pytest.mark.parametrize("make", [decoder_of, FastDecoder])
-def test_a_hypothesis_has_the_same_coverage_as_reference(make):
+@pytest.mark.parametrize("kind", [{}, {"document_attention": "aligned", "global_layers": 1}])
+def test_a_hypothesis_has_the_same_coverage_as_reference(make, kind):
     torch.manual_seed(1)
-    sizes = {"encoder_layers": 1, "decoder_layers": 2, "encoder_embed_dim": 16}
-    shape = TransformerConfig.of(**sizes, decoder_embed_dim=16, dropout=0.0)
-    model = EncoderDecoder(shape, 12, 12, pad_index=1).eval()
-    settings = {"scorer": "coverage:beta=0.5", "lenpen": 0.7}
-    search = GenerationConfig(beam=4, nbest=4, max_len_b=8, **settings)
-    decoders, symbols = [make(model)], Dictionary()
-    hypotheses = Generator(decoders, search, symbols).generate(SOURCE)
-    scoring = Generator(decoders, GenerationConfig(score_reference=True, **settings), symbols)
-    for row, own in zip(SOURCE, hypotheses, strict=True):
-        ids = row[row != 1].numpy()
-        given = [SourceSentence(ids, reference=h.tokens) for h in own]
-        rescored = [float(best.score) for [best] in scoring.translate(given)]
-        np.testing.assert_allclose(rescored, [h.score for h in own], rtol=1e-4)
+    sizes = {
+        f"{side}_{name}": n for side in SIDES for name, n in (("layers", 2), ("embed_dim", 16))
+    }
+    separators = (7, 8)
+    shape = TransformerConfig.of(**sizes, dropout=0.0, **kind)
+    decoders = [make(EncoderDecoder(shape, 12, 12, 1, separators).eval())]
+
+    def generator(**settings):
+        config = GenerationConfig(scorer="coverage:beta=0.5", lenpen=0.7, **settings)
+        return Generator(decoders, config, Dictionary(), separators=separators)
+
+    sources = [[4, 5, 7, 6, 4, 7, 2], [6, 7, 2]]
+    ids = [np.array(source) for source in sources]
+    found = generator(beam=4, nbest=4, max_len_b=8).translate([SourceSentence(own) for own in ids])
+    for own, hypotheses in zip(ids, found, strict=True):
+        given = [SourceSentence(own, reference=h.tokens) for h in hypotheses]
+        rescored = [best.score for [best] in generator(score_reference=True).translate(given)]
+        np.testing.assert_allclose(rescored, [h.score for h in hypotheses], rtol=1e-4)
 
 
 def test_a_scorer_without_a_bound_searches_to_the_end_only_with_the_exact_rule():
