@@ -6,8 +6,8 @@ from relu_nmt.config.files import READ, WRITTEN
 from relu_nmt.config.shared import PrecisionOptions, ProgressBarOptions
 from relu_nmt.errors import ConfigError
 from relu_nmt.training.config import RunConfig
-from relu_nmt.vision.config import PreprocessingConfig, check_sides, sides_option
-from relu_nmt.vision.data_config import IMAGES
+from relu_nmt.vision.config import check_sides, sides_option
+from relu_nmt.vision.training_config import IMAGES, PreprocessingConfig
 
 EVALUATION_BATCH = 128
 JOINED_BLOCKS = 4

@@ -20,10 +20,9 @@ from relu_nmt.training.checkpoint import Checkpoint, read_metadata
 from relu_nmt.training.config import RunConfig, TrainerConfig
 from relu_nmt.training.results import TrainingResult
 from relu_nmt.training.trainer import Trainer
-from relu_nmt.vision.base import VisionModel, build_vision_model
+from relu_nmt.vision.base import ImageObjective, VisionModel, build_vision_model
 from relu_nmt.vision.batches import ImageBatches, ImageTransform
-from relu_nmt.vision.config import VisionScheduleConfig, VisionTrainerConfig, shown_sides
-from relu_nmt.vision.data_config import RECIPES
+from relu_nmt.vision.config import shown_sides
 from relu_nmt.vision.image_files import composed
 from relu_nmt.vision.images import (
     SKIP_FLAG,
@@ -37,7 +36,7 @@ from relu_nmt.vision.images import (
 )
 from relu_nmt.vision.loading import classes_of, describe_task, start_weights
 from relu_nmt.vision.timm_weights import load_timm_weights
-from relu_nmt.vision.vision_transformer import ImageObjective
+from relu_nmt.vision.training_config import RECIPES, VisionScheduleConfig, VisionTrainerConfig
 
 OTHER_RATES = ("warmup_init_lr", "min_lr", "end_learning_rate")
 """What ``--lr-batch-size`` scales besides ``--lr``."""

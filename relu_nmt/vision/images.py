@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from relu_nmt.errors import DataError
-from relu_nmt.vision.data_config import IMAGE_SUFFIXES
 from relu_nmt.vision.image_files import (
     FileTree,
     ImageStore,
@@ -26,6 +25,7 @@ from relu_nmt.vision.image_tables import (
     read_arrays,
     read_tables,
 )
+from relu_nmt.vision.training_config import IMAGE_SUFFIXES
 
 if TYPE_CHECKING:
     from PIL.Image import Image

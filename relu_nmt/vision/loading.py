@@ -18,12 +18,13 @@ from relu_nmt.vision.base import (
     VisionOutput,
     build_vision_model,
     grid_of,
-    resized,
+    resize_positions,
 )
 from relu_nmt.vision.batches import ImageTransform
-from relu_nmt.vision.config import CROSS_ENTROPY, PreprocessingConfig, VisionTransformerConfig
+from relu_nmt.vision.config import VisionTransformerConfig
 from relu_nmt.vision.image_files import composed, read_image, to_rgb
 from relu_nmt.vision.swin import fit_position_biases
+from relu_nmt.vision.training_config import CROSS_ENTROPY, PreprocessingConfig
 from relu_nmt.vision.vision_transformer import VisionTransformer
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def start_weights(
     grids = [grid_of(each.image_sides, each.patch_sides) for each in (config, model.config)]
     if "positions" in start and isinstance(model, VisionTransformer) and grids[0] != grids[1]:
         tokens, patches = start["positions"].tensor_split([-grids[0].num_patches])
-        start["positions"] = torch.cat([tokens, resized(patches, *grids)])
+        start["positions"] = torch.cat([tokens, resize_positions(patches, *grids)])
         notes.append(
             f"positions of {config.shown_size} pixels are interpolated to those of "
             f"{model.config.shown_size}"

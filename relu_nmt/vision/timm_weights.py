@@ -14,7 +14,7 @@ from torch import Tensor
 
 from relu_nmt.errors import CheckpointError
 from relu_nmt.training.checkpoint import load_weights
-from relu_nmt.vision.base import Grid, VisionModel, resized
+from relu_nmt.vision.base import Grid, VisionModel, resize_positions
 from relu_nmt.vision.swin import fit_position_biases
 from relu_nmt.vision.vision_transformer import VisionTransformer
 
@@ -223,4 +223,4 @@ def _positions_for(model: VisionTransformer, positions: Tensor) -> tuple[Tensor,
     own, patches = positions[:others], positions[others:]
     old, new = (f"{height} x {width}" for height, width in (grid, model.grid))
     note = f"its positions of {old} patches are interpolated to {new}"
-    return torch.cat([own, resized(patches, grid, model.grid)]), [note]
+    return torch.cat([own, resize_positions(patches, grid, model.grid)]), [note]

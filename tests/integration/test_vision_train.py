@@ -22,10 +22,9 @@ from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.training.config import RunConfig, TrainerConfig
 from relu_nmt.training.schedules import CosineSchedule
 from relu_nmt.translation.loading import load_model
-from relu_nmt.vision.config import VisionScheduleConfig
-from relu_nmt.vision.data_config import RECIPES
 from relu_nmt.vision.images import open_images
 from relu_nmt.vision.loading import ImageClassifier
+from relu_nmt.vision.training_config import RECIPES, VisionScheduleConfig
 from tests.unit.vision.made_images import make_squares, write_table, zip_folder
 
 ROOT = Path(__file__).parents[2]

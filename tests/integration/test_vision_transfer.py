@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from relu_nmt.training.checkpoint import load_checkpoint
-from relu_nmt.vision.base import Grid, resized
+from relu_nmt.vision.base import Grid, resize_positions
 from relu_nmt.vision.images import open_images
 from relu_nmt.vision.loading import ImageClassifier
 from relu_nmt.vision.probes import choose_shots, neighbour_scores, ridge_scores
@@ -220,5 +220,5 @@ def test_the_same_classes_keep_their_head_and_another_size_its_positions(trained
     before, after = stored(trained), stored(tmp_path / "run")
     torch.testing.assert_close(after["head.weight"], before["head.weight"], rtol=0, atol=1e-7)
     old = before["positions"]
-    expected = torch.cat([old[:1], resized(old[1:], Grid(3, 3), Grid(6, 5))])
+    expected = torch.cat([old[:1], resize_positions(old[1:], Grid(3, 3), Grid(6, 5))])
     torch.testing.assert_close(after["positions"], expected, rtol=0, atol=1e-7)

@@ -6,8 +6,7 @@ from PIL import Image
 
 from relu_nmt.vision.augmentation import FORMS, Augmentation, operations
 from relu_nmt.vision.batches import ImageTransform, sample_generator
-from relu_nmt.vision.config import PreprocessingConfig
-from relu_nmt.vision.data_config import AugmentationConfig
+from relu_nmt.vision.training_config import AugmentationConfig, PreprocessingConfig
 
 GREY = (0.5, 0.5, 0.5)
 FILL = (128, 128, 128)

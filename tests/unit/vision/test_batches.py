@@ -3,8 +3,8 @@ import pytest
 import torch
 
 from relu_nmt.vision.batches import ImageBatches, ImageTransform
-from relu_nmt.vision.config import PreprocessingConfig
 from relu_nmt.vision.images import open_images
+from relu_nmt.vision.training_config import PreprocessingConfig
 from tests.unit.vision.made_images import make_squares, zip_folder
 
 

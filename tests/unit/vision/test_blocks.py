@@ -10,9 +10,8 @@ from relu_nmt.attention.base import Need
 from relu_nmt.attention.records import record_attention
 from relu_nmt.errors import ConfigError
 from relu_nmt.vision import vision_blocks
-from relu_nmt.vision.architectures import architectures
 from relu_nmt.vision.base import Grid
-from relu_nmt.vision.config import VisionTransformerConfig
+from relu_nmt.vision.config import VisionTransformerConfig, architectures
 from relu_nmt.vision.vision_transformer import VisionTransformer
 
 SMALL = {"image_size": 8, "patch_size": 4, "embed_dim": 16, "layers": 3, "heads": 2}

@@ -166,7 +166,7 @@ def test_sima_normalises_queries_and_keys_over_their_own_tokens():
 
 @pytest.mark.parametrize("name", sorted(UNFIT["cvt"]))
 def test_an_attention_that_wants_as_many_keys_as_queries_is_refused(name):
-    with pytest.raises(ConfigError, match=f"--attention {name}: it wants as many keys .* softmax"):
+    with pytest.raises(ConfigError, match=f"--attention {name}: it needs as many keys .* softmax"):
         small_model(attention=name)
 
 

@@ -7,7 +7,7 @@ from PIL import Image
 from relu_nmt.errors import ConfigError
 from relu_nmt.recipes.training_settings import ImageTrainingSettings
 from relu_nmt.vision.batches import ImageTransform, sample_generator
-from relu_nmt.vision.config import PreprocessingConfig
+from relu_nmt.vision.training_config import PreprocessingConfig
 
 PLAIN = {"pixel_mean": (0.0, 0.0, 0.0), "pixel_std": (1.0, 1.0, 1.0), "flip": False}
 

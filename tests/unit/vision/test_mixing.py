@@ -5,12 +5,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from relu_nmt.vision.batches import ImageBatches, ImageTransform, sample_generator
-from relu_nmt.vision.config import PreprocessingConfig
-from relu_nmt.vision.data_config import AugmentationConfig
+from relu_nmt.vision.augmentation import mix_images
+from relu_nmt.vision.base import cross_entropy, sigmoid_cross_entropy
+from relu_nmt.vision.batches import ImageBatch, ImageBatches, ImageTransform, sample_generator
 from relu_nmt.vision.images import open_images
-from relu_nmt.vision.mixing import ImageBatch, mixed
-from relu_nmt.vision.vision_transformer import cross_entropy, sigmoid_cross_entropy
+from relu_nmt.vision.training_config import AugmentationConfig, PreprocessingConfig
 from tests.unit.vision.made_images import make_squares
 
 
@@ -22,7 +21,7 @@ def batch(size=5, seed=0):
 
 def mixes(mixup, cutmix, count=400):
     b = batch()
-    return b, [mixed(b, mixup, cutmix, sample_generator(0, 1, i)) for i in range(count)]
+    return b, [mix_images(b, mixup, cutmix, sample_generator(0, 1, i)) for i in range(count)]
 
 
 def is_cutmix(found, b):
@@ -61,7 +60,7 @@ def test_cutmix_keeps_as_many_pixels_as_its_share_says():
 def test_with_both_each_has_half_of_the_batches_and_bits_follow_from_the_generator():
     b, found = mixes(0.8, 1.0)
     assert 150 < sum(is_cutmix(one, b) for one in found) < 250
-    again = mixed(b, 0.8, 1.0, sample_generator(0, 1, 7))
+    again = mix_images(b, 0.8, 1.0, sample_generator(0, 1, 7))
     assert torch.equal(again.images, found[7].images) and again.share == found[7].share
     moved = again.to("meta")
     assert moved.images.is_meta and moved.other_labels.is_meta and moved.share == again.share

@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F
 
 from relu_nmt.attention.spec import AttentionRegularizerConfig
-from relu_nmt.vision.mixing import ImageBatch
-from relu_nmt.vision.vision_transformer import ImageObjective
+from relu_nmt.vision.base import ImageObjective
+from relu_nmt.vision.batches import ImageBatch
 from tests.unit.training.toy import Toy
 from tests.unit.vision.families import PAIRS, pair_model, pictures
 

@@ -7,10 +7,9 @@ import pytest
 import torch
 from PIL import Image
 
-from relu_nmt.vision.architectures import architectures
 from relu_nmt.vision.base import VisionOutput, build_vision_model
 from relu_nmt.vision.batches import ImageTransform, SqueezingTransform
-from relu_nmt.vision.config import PreprocessingConfig, VisionTransformerConfig
+from relu_nmt.vision.config import VisionTransformerConfig, architectures
 from relu_nmt.vision.probes import (
     choose_shots,
     joined_features,
@@ -18,6 +17,7 @@ from relu_nmt.vision.probes import (
     percent_right,
     ridge_scores,
 )
+from relu_nmt.vision.training_config import PreprocessingConfig
 
 
 def clusters(count, classes=4, dim=6, seed=0):

@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from relu_nmt.errors import ConfigError
-from relu_nmt.vision.architectures import architectures
 from relu_nmt.vision.base import build_vision_model
-from relu_nmt.vision.config import VisionTransformerConfig
+from relu_nmt.vision.config import VisionTransformerConfig, architectures
 from relu_nmt.vision.pyramid import FeaturePyramid
 
 ALIKE = {"image_size": 32, "embed_dim": 16, "heads": 2, "layers": 3}

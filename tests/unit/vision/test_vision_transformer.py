@@ -10,11 +10,10 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import TransformerOptions
 from relu_nmt.modules.transformer_layer import DropPath
 from relu_nmt.recipes.training_settings import ImageTrainingSettings
-from relu_nmt.vision.architectures import architectures
-from relu_nmt.vision.base import Grid, build_vision_model, resized
-from relu_nmt.vision.blocks import PatchEmbedding
-from relu_nmt.vision.config import ImageTaskOptions, VisionTransformerConfig
-from relu_nmt.vision.vision_transformer import VisionTransformer
+from relu_nmt.vision.base import Grid, build_vision_model, resize_positions
+from relu_nmt.vision.config import VisionTransformerConfig, architectures
+from relu_nmt.vision.training_config import ImageTaskOptions
+from relu_nmt.vision.vision_transformer import PatchEmbedding, VisionTransformer
 
 QK_NORM = {"attention": "pointwise:h=relu"}
 LARGER = {**QK_NORM, "num_classes": 21_843}
@@ -121,7 +120,7 @@ def test_images_of_any_size_have_positions_between_the_learned_ones(block, pooli
 def test_positions_of_fewer_patches_are_means():
     """With antialiasing a checkerboard averages out."""
     board = torch.tensor([[1.0, -1.0] * 4, [-1.0, 1.0] * 4] * 4).flatten()[:, None]
-    small = resized(board, Grid(8, 8), Grid(2, 2))
+    small = resize_positions(board, Grid(8, 8), Grid(2, 2))
     assert small.abs().max() < 0.2
 
 
