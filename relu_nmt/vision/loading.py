@@ -1,4 +1,4 @@
-"""What a checkpoint tells about an image classifier, and the classifier made from it."""
+"""The image classifier of a checkpoint, and the metadata and weights that checkpoints store."""
 
 import itertools
 import os
@@ -37,7 +37,7 @@ BATCH_SIZE = 32
 def describe_task(
     classes: Sequence[str], preprocessing: PreprocessingConfig, criterion: str = CROSS_ENTROPY
 ) -> dict[str, Any]:
-    """Return what a checkpoint stores of the data and the loss, as JSON can hold it."""
+    """Return the metadata of data and loss that a checkpoint stores as JSON."""
     return {
         "name": TASK_NAME,
         "classes": list(classes),
@@ -47,10 +47,10 @@ def describe_task(
 
 
 def classes_of(metadata: Mapping[str, Any], path: str | os.PathLike[str]) -> tuple[str, ...]:
-    """Return the classes that a checkpoint tells apart.
+    """Return the classes of the checkpoint at ``path`` with these metadata.
 
     Raises:
-        CheckpointError: it is not one of an image classifier.
+        CheckpointError: it is not the checkpoint of an image classifier.
     """
     task = metadata.get("task")
     if not isinstance(task, dict) or task.get("name") != TASK_NAME:
@@ -61,24 +61,26 @@ def classes_of(metadata: Mapping[str, Any], path: str | os.PathLike[str]) -> tup
 def start_weights(
     model: VisionModel, checkpoint: Checkpoint, classes: Sequence[str]
 ) -> tuple[Mapping[str, Tensor], list[str]]:
-    """Return the weights of another image classifier as a start of this one.
+    """Return the weights of another image classifier as initial weights of this one.
 
-    A head for other classes starts anew, and learned positions of another image size, or
-    position biases of other windows, are interpolated.
+    If the classes differ, the head keeps its new weights. Learned positions of another image size
+    and position biases of other windows are interpolated.
 
     Args:
-        model: as it was made.
+        model: the new model.
         checkpoint: of the other model.
-        classes: that this one is to tell apart.
+        classes: of the new model.
 
     Returns:
-        the weights, and in words what is not the other model's.
+        the weights, and notes on the changes for the log.
     """
     own, start, notes = model.state_dict(), dict(checkpoint.model_tensors), []
+    # Keep the new head for other classes.
     others = checkpoint.metadata["task"]["classes"]
     if [composed(name) for name in classes] != [composed(name) for name in others]:
         start |= {name: own[name] for name in own if name.startswith("head.")}
         notes.append(f"the head for {len(classes):,} other classes starts anew")
+    # Fit the positions to the new image size.
     config = from_dict(VisionTransformerConfig, checkpoint.metadata["model_config"])
     grids = [grid_of(each.image_sides, each.patch_sides) for each in (config, model.config)]
     if "positions" in start and isinstance(model, VisionTransformer) and grids[0] != grids[1]:
@@ -97,11 +99,11 @@ class ImageClassifier:
     Args:
         model: the model; it is put into evaluation mode.
         classes: names of its C classes.
-        transform: makes what the model reads of a picture.
-        device: where to compute; a GPU if there is one by default.
+        transform: maps a picture to the input of the model.
+        device: a GPU by default, if there is one.
         dtype: ``torch.float16`` or ``torch.bfloat16`` to compute in; float32 by default.
-        criterion: the loss of the training; with ``sigmoid_cross_entropy`` each class has a
-            probability of its own, and they need not sum to 1.
+        criterion: the loss of the training; with ``sigmoid_cross_entropy`` each class has an
+            independent probability, so they need not sum to 1.
 
     Example:
         >>> from PIL import Image
@@ -144,17 +146,18 @@ class ImageClassifier:
 
         Args:
             path: the file.
-            device: where to compute; a GPU if there is one by default.
-            dtype: what to compute in; float32 by default.
-            attention_backend: the name of one that every attention of the model has, or ``auto``.
-            image_size: pixels a side to bring pictures to, or height and width, if others than
-                in training.
+            device: a GPU by default, if there is one.
+            dtype: to compute in; float32 by default.
+            attention_backend: ``auto``, or a back end that every attention of the model has.
+            image_size: pixels a side of the model's input, or height and width; by default as in
+                training.
 
         Raises:
             CheckpointError: the file is missing or damaged, or its weights do not fit its settings.
-            ConfigError: no such back end.
+            ConfigError: the back end is unknown.
             MissingExtraError: the back end is not installed.
         """
+        # Build the model from its settings, and load the weights.
         checkpoint = load_checkpoint(path)
         classes = classes_of(checkpoint.metadata, path)
         try:
@@ -162,15 +165,15 @@ class ImageClassifier:
             task = checkpoint.metadata["task"]
             preprocessing = from_dict(PreprocessingConfig, task["preprocessing"])
             model = build_vision_model(config, len(classes))
-        except ConfigError as error:  # such as an attention that a file of the user's registers
+        except ConfigError as error:  # such as an attention that only a user's file registers
             raise CheckpointError(f"{path}: {error}") from error
         load_weights(model, checkpoint.model_tensors, path)
         set_attention_backend(model, attention_backend)
-        # Other sizes keep the share of a side that the model's own size has.
+        # At another size, keep the same share of a side of each picture.
         transform = ImageTransform(preprocessing, config.image_size)
         if image_size is not None:
             transform = transform.with_size(image_size)
-        criterion = task.get("criterion", CROSS_ENTROPY)  # which older ones do not name
+        criterion = task.get("criterion", CROSS_ENTROPY)  # older checkpoints do not have it
         return cls(model, classes, transform, device, dtype, criterion)
 
     def classify(
@@ -183,11 +186,11 @@ class ImageClassifier:
         """Return the probabilities of classes for each picture, the likeliest class first.
 
         Args:
-            images: files, or pictures of Pillow.
-            top_k: only so many classes; all by default.
-            batch_size: pictures to read and classify at once.
-            damaged: takes the error of each picture that cannot be read, whose result is then
-                empty. Without, the first one is raised.
+            images: files, or images of Pillow.
+            top_k: number of classes to return; all by default.
+            batch_size: pictures to classify at once.
+            damaged: called with the error of each picture that cannot be read, whose result is
+                empty. By default the first error is raised.
 
         Raises:
             DataError: a file is missing or no image, or an image has pixels of 32 bits.
@@ -205,9 +208,11 @@ class ImageClassifier:
         image: "Image | str | os.PathLike[str]",
         damaged: Callable[[DataError], object] | None,
     ) -> np.ndarray | None:
-        """Return the pixels of a picture; None if it cannot be read and ``damaged`` takes that."""
+        """Return the pixels of a picture; None if ``damaged`` was called with its error."""
         try:
-            return self.transform.evaluation(_opened(image))
+            if isinstance(image, str | os.PathLike):
+                return self.transform.evaluation(read_image(image))
+            return self.transform.evaluation(to_rgb(image, "image"))
         except DataError as error:
             if damaged is None:
                 raise
@@ -228,18 +233,6 @@ class ImageClassifier:
 
     @torch.inference_mode()
     def outputs(self, images: Tensor, blocks: Collection[int] = ()) -> VisionOutput:
-        """Return what the model makes of images [B, 3, Y, X], normalised.
-
-        Args:
-            images: the images.
-            blocks: indices of the blocks whose features are returned too.
-
-        Raises:
-            ConfigError: the device cannot compute in this format of numbers.
-        """
+        """Return the model's output for normalised images [B, 3, Y, X], as its ``forward``."""
         with torch.autocast(self.device.type, self.dtype, enabled=self.dtype is not None):
             return self.model(images.to(self.device, non_blocking=True), blocks)
-
-
-def _opened(image: "Image | str | os.PathLike[str]") -> "Image":
-    return read_image(image) if isinstance(image, str | os.PathLike) else to_rgb(image, "image")

@@ -1,4 +1,4 @@
-"""What frozen features are worth: nearest neighbours, ridge regression from a few examples."""
+"""Probes of frozen features: nearest neighbours, and ridge regression from a few examples."""
 
 from collections.abc import Sequence
 
@@ -22,16 +22,16 @@ def neighbour_scores(
     neighbours: int = 20,
     temperature: float = 0.07,
 ) -> Tensor:
-    """Return scores [M, C]: sums of exp(cosine / temperature) over the nearest that are of a class.
+    """Return scores [M, C]: each nearest neighbour votes exp(cosine / temperature) for its class.
 
-    All are divided by the vote of the very nearest, so that no temperature is too small.
+    Votes are divided by that of the nearest neighbour, so no temperature is too small.
 
     Args:
         train: features [N, D].
-        labels: their classes, [N] int64.
+        labels: classes [N] int64 of ``train``.
         test: features [M, D].
         num_classes: C.
-        neighbours: how many of the nearest vote; all if there are fewer.
+        neighbours: number of voters; at most N.
         temperature: of the votes.
 
     Reference: Wu et al. 2018, "Unsupervised feature learning via non-parametric instance
@@ -47,7 +47,7 @@ def neighbour_scores(
     count = min(neighbours, len(train))
     found = []
     for queries in test.split(QUERIES_AT_ONCE):
-        best = (queries @ train.T).topk(count)
+        best = (queries @ train.T).topk(count)  # cosines, [queries, count]
         scores = torch.zeros(len(queries), num_classes, device=test.device)
         votes = ((best.values - best.values[:, :1]) / temperature).exp()
         found.append(scores.scatter_add_(1, labels[best.indices], votes))
@@ -55,14 +55,14 @@ def neighbour_scores(
 
 
 def joined_features(output: VisionOutput) -> Tensor:
-    """Return [B, ...] the features of all blocks that were asked for, side by side.
+    """Return the features of all requested blocks side by side, [B, blocks * D].
 
-    Of a block with a class token it is that, otherwise the mean of the patches, each token
-    normalised to mean 0 and variance 1 over its channels.
+    The features of a block are its class token, or the mean of the patches if it has none. Each
+    token is first normalised to mean 0 and variance 1 over its channels.
 
-    Reference: Koohpayegani and Pirsiavash 2024, "SimA", section 4.4, of XCiT's last four blocks,
-    the two of class attention and the two before; Caron et al. 2021 (DINO), of ViT's last four.
-    Deviation: the papers' final norm has gains, which the probe's weights make up for.
+    Reference: Koohpayegani and Pirsiavash 2024, "SimA", section 4.4: XCiT's last four blocks, two
+    of them class attention; Caron et al. 2021 (DINO): ViT's last four. Deviation: the papers'
+    final norm has gains, which the probe's weights can learn.
     """
     found = []
     for index in sorted(output.intermediate.keys() | output.class_tokens.keys()):
@@ -73,13 +73,13 @@ def joined_features(output: VisionOutput) -> Tensor:
 
 
 def choose_shots(labels: np.ndarray, num_classes: int, shots: int, seed: int) -> np.ndarray:
-    """Return the numbers of ``shots`` images of each class, or of all where there are fewer.
+    """Draw ``shots`` images of each class, or all of a smaller class; return their indices.
 
     Args:
         labels: [N] int64.
         num_classes: C.
         shots: images of a class.
-        seed: of the order in which they are chosen.
+        seed: of the choice.
     """
     generator = np.random.default_rng(seed)
     return np.concatenate(
@@ -92,15 +92,15 @@ def ridge_scores(
 ) -> Tensor:
     """Return scores [M, C] of a linear classifier, (X^T X + l2 I)^-1 X^T Y in closed form.
 
-    X are the shots' features less their mean, divided by their standard deviation (+ 1e-5), with
-    a constant 100 behind them; Y is 1 at the class and -1 elsewhere. It computes in float64.
+    X holds the shots' features minus their mean, divided by their standard deviation (+ 1e-5),
+    and a last column of 100; Y is 1 at the class and -1 elsewhere. It computes in float64.
 
     Args:
         shots: features [N, D].
-        labels: their classes, [N] int64.
+        labels: classes [N] int64 of ``shots``.
         test: features [M, D].
         num_classes: C.
-        l2: weight of the squared norm; the constant's weights count, too.
+        l2: weight of the squared norm, which includes the weights of the last column.
 
     Reference: Dosovitskiy et al. 2021, "An image is worth 16x16 words", section 4.1 (few-shot
     accuracies); constants as in Big Vision's public few-shot evaluation.
@@ -118,12 +118,12 @@ def ridge_scores(
 
 
 def percent_right(scores: Tensor, labels: Tensor, tops: Sequence[int]) -> list[float]:
-    """Return how many percent have their class among the best one, five, ...
+    """Return the top-k accuracy in percent for each k of ``tops``, at most C.
 
     Args:
         scores: [M, C].
         labels: [M] int64.
-        tops: how many of the best count; all where there are fewer classes.
+        tops: numbers of best classes to consider.
     """
     best = scores.topk(min(max(tops), scores.size(1))).indices
     right = (best == labels[:, None]).double().mean(0).cumsum(0).mul(100).tolist()

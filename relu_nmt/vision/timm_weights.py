@@ -1,4 +1,4 @@
-"""Public weights as timm stores them, read into models of this package (``--init``)."""
+"""Public weights in timm's format, loaded into models of this package (``--init``)."""
 
 import math
 import os
@@ -103,9 +103,9 @@ NAMES["cvt"] = {  # those of its authors
     "norm": "norm",
     "head": "head",
 }
-"""timm's names and ours, by family: of modules, or of parameters themselves. Each # is a number."""
+"""timm's names of modules or parameters and ours, by family. Each # stands for a number."""
 _BUFFERS = (".relative_position_index", ".attn_mask")
-"""What older files of Swin hold beside the weights."""
+"""Ends of names in older files of Swin that are not weights."""
 
 
 def load_timm_weights(model: VisionModel, path: str | os.PathLike[str]) -> list[str]:
@@ -115,15 +115,16 @@ def load_timm_weights(model: VisionModel, path: str | os.PathLike[str]) -> list[
 
     Args:
         model: of the same shape, with the attention of the public model.
-        path: file that timm or the authors made: ``.safetensors``, or one of ``torch.save``, of
-            which nothing but tensors is read.
+        path: a file of timm or the authors: ``.safetensors``, or one of ``torch.save``, from which
+            only tensors are read.
 
     Returns:
-        what was changed or left out, in words.
+        notes on the changes for the log.
 
     Raises:
         CheckpointError: the file is missing, damaged or of another model.
     """
+    # Read the file, and rename its tensors.
     family = model.config.family
     if family not in NAMES:
         raise CheckpointError(f"--init {path}: works for {', '.join(NAMES)}, not for {family}")
@@ -137,14 +138,16 @@ def load_timm_weights(model: VisionModel, path: str | os.PathLike[str]) -> list[
             f"{path}: holds no weights of timm's {family}; a checkpoint of relu_nmt is what "
             "--finetune-from-model takes"
         )
+    # Fit positions, position biases and shapes to those of the model.
     if isinstance(model, VisionTransformer) and "positions" in found:
         found["positions"], changed = _positions_for(model, found["positions"][0])
         notes += changed
     notes += fit_position_biases(found, own)
     for name, tensor in found.items():
-        # Convolutions that are linear maps here, and axes of length 1.
+        # Some convolutions are linear maps here, and some axes have length 1.
         if name in own and tensor.dim() > own[name].dim() and tensor.numel() == own[name].numel():
             found[name] = tensor.reshape(own[name].shape)
+    # Keep the new head for other classes.
     theirs, ours = (len(weights.get("head.bias", ())) for weights in (found, own))
     if theirs != ours:
         notes.append(f"its head of {theirs:,} classes is left out; that of {ours:,} starts anew")
@@ -157,7 +160,7 @@ def _read(path: Path) -> dict[str, Tensor]:
     """Return the tensors of a file by name.
 
     Raises:
-        CheckpointError: it is missing or damaged, or holds something else.
+        CheckpointError: the file is missing or damaged, or holds something else.
     """
     try:
         if path.suffix == ".safetensors":
@@ -168,7 +171,7 @@ def _read(path: Path) -> dict[str, Tensor]:
     except (OSError, SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError) as error:
         [reason, *_] = str(error).splitlines() or [type(error).__name__]
         raise CheckpointError(f"--init {path}: cannot be read as weights ({reason})") from error
-    for key in ("model", "state_dict"):  # how some authors wrap them
+    for key in ("model", "state_dict"):  # some authors wrap the weights
         if isinstance(found, dict) and isinstance(found.get(key), dict):
             found = found[key]
     if not isinstance(found, dict) or not all(isinstance(t, Tensor) for t in found.values()):
@@ -177,7 +180,7 @@ def _read(path: Path) -> dict[str, Tensor]:
 
 
 def _joined(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors with separate queries, keys and values as one matrix."""
+    """Return the tensors with separate q, k and v joined to one matrix."""
     found = dict(tensors)
     for name in tensors:
         if ".attn.q." in name:
@@ -187,9 +190,9 @@ def _joined(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _merged_last(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights of a Swin with the merging of patches at the end of a stage.
+    """Return the weights of a Swin with patch merging at the end of a stage.
 
-    It is there in the files of its authors; newer ones of timm have it at the next stage's start.
+    The files of its authors have it there; newer files of timm at the start of the next stage.
     """
     found = {name: t for name, t in tensors.items() if not name.endswith(_BUFFERS)}
     if any(name.startswith("layers.0.downsample.") for name in found):
@@ -202,7 +205,7 @@ def _merged_last(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _renamed(name: str, names: Mapping[str, str]) -> str:
-    """Return our name of a tensor; one that is not in the table stays."""
+    """Return our name of a tensor; a name without an entry in the table stays."""
     for theirs, ours in names.items():
         pattern = re.escape(theirs).replace(r"\#", r"(\d+)") + r"(\.[a-z_]+)?"
         if match := re.fullmatch(pattern, name):
@@ -214,7 +217,7 @@ def _renamed(name: str, names: Mapping[str, str]) -> str:
 
 
 def _positions_for(model: VisionTransformer, positions: Tensor) -> tuple[Tensor, list[str]]:
-    """Return positions [N', D] of a square grid as those of the model's own, [N, D], and notes."""
+    """Return positions [N', D] of a square grid, interpolated to the model's [N, D], and notes."""
     others = model.num_tokens - model.grid.num_patches
     side = math.isqrt(max(0, len(positions) - others))
     grid = Grid(side, side)
