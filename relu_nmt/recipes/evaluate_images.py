@@ -34,18 +34,18 @@ TOP = 5
 
 @dataclass(frozen=True)
 class Accuracy:
-    """How often a classifier is right on a set of images.
+    """The accuracy of a classifier on a set of images.
 
     Args:
         set: name of the set.
         data: folder or file of its images.
-        image_size: height and width that the model read, in pixels.
+        image_size: height and width of the model's input, in pixels.
         images: number of images.
-        top1: percent whose class has the highest score.
-        top5: percent whose class is among the five with the highest scores; None if there are no
-            more than five.
-        seconds: time that it took.
-        damaged: images that could not be decoded and are not counted.
+        top1: percent of images whose class has the highest score.
+        top5: percent whose class has one of the five highest scores; None with five classes or
+            fewer.
+        seconds: time of the evaluation.
+        damaged: number of images that could not be decoded and are not counted.
     """
 
     set: str
@@ -66,10 +66,10 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """All that was found.
+    """The accuracies of each set at each size.
 
     Args:
-        accuracies: of each set, at each size.
+        accuracies: in the order of the evaluation.
         absent: classes of ``--classes`` that the model does not have.
     """
 
@@ -82,10 +82,10 @@ class Candidates:
     """The classes to choose among.
 
     Args:
-        names: of all that are asked for.
-        outputs: int64 [K], the model's outputs for those that it has.
-        absent: those that it does not have.
-        origin: who names them, for messages.
+        names: of all classes, those that the model has first.
+        outputs: int64 [K], indices of the model's outputs for the classes that it has.
+        absent: classes that the model does not have.
+        origin: source of the names, for messages.
     """
 
     names: tuple[str, ...]
@@ -97,25 +97,26 @@ class Candidates:
     def among(
         cls, classes: Sequence[str], checkpoint: str, file: str | None, known: Collection[str]
     ) -> "Candidates":
-        """Return the classes that a file names, or all.
+        """Return the classes in a file, or all classes of the model.
 
         Args:
-            classes: the model's.
-            checkpoint: its path.
-            file: a class a line; what follows a space is a remark, unless the model or the images
-                have a class of the whole name.
+            classes: of the model.
+            checkpoint: path of the model.
+            file: a class a line; text after a space is a remark, unless the whole line is a class
+                of the model or the images.
             known: the classes of the images.
 
         Raises:
-            DataError: the file cannot be read, or names none of the model's classes.
+            DataError: the file cannot be read, or has none of the model's classes.
         """
         number = {composed(name): index for index, name in enumerate(classes)}
         if file is None:
             return cls(tuple(classes), torch.arange(len(classes)), (), checkpoint)
+        # Read the file, and cut off remarks.
         lines = [composed(line.strip()) for line in read_lines(file)]
         whole = {*number, *known}
         found = [line if line in whole else line.split()[0] for line in lines if line]
-        # Those that the model has come first, in the order of its outputs that are read.
+        # Put the classes of the model first, in the order of ``outputs``.
         present = [name for name in dict.fromkeys(found) if name in number]
         absent = [name for name in dict.fromkeys(found) if name not in number]
         if not present:
@@ -128,7 +129,7 @@ def run(settings: Settings, *, progress: bool = True) -> EvaluationResult:
     """Evaluate a classifier.
 
     Args:
-        settings: the checkpoint, the images and how to evaluate.
+        settings: the checkpoint, the images and the evaluation.
         progress: print the results on standard output, and progress bars on standard error.
 
     Raises:
@@ -137,6 +138,7 @@ def run(settings: Settings, *, progress: bool = True) -> EvaluationResult:
         DataError: images are missing, damaged or of other classes; a file cannot be read or
             written.
     """
+    # Open the images.
     options = settings.options
     check_writable("--results", options.results)
     sets = evaluation_sets(options.data)
@@ -144,6 +146,7 @@ def run(settings: Settings, *, progress: bool = True) -> EvaluationResult:
     found: list[Accuracy] = []
     if progress:
         say_left_out(sets.values())
+    # Evaluate at each size, on each set.
     with hidden_progress(not progress):
         for size in options.image_sides:
             classifier = load_classifier(settings.path, settings.model, size)
@@ -155,6 +158,7 @@ def run(settings: Settings, *, progress: bool = True) -> EvaluationResult:
                 found.append(accuracy(name, images, classifier, candidates.outputs, options))
                 if progress:
                     print(found[-1], flush=True)
+    # Write the results.
     result = EvaluationResult(tuple(found), candidates.absent)
     if options.results is not None:
         values = {"settings": to_dict(settings, stored_only=True), **dataclasses.asdict(result)}
@@ -170,27 +174,27 @@ def accuracy(
     outputs: torch.Tensor,
     options: EvaluationOptions,
 ) -> Accuracy:
-    """Return how often the classifier is right on one set.
+    """Return the accuracy of the classifier on one set.
 
     Args:
         name: of the set.
-        images: whose labels count the ``outputs``; another label is never right.
+        images: with labels that are indices into ``outputs``; a label from K on is never right.
         classifier: the model.
-        outputs: int64 [K], which of its outputs to choose among.
-        options: how to read the images.
+        outputs: int64 [K], indices of the outputs to choose among.
+        options: batch size, workers and crop.
 
     Raises:
-        DataError: an image is damaged and not to be left out, or all of them are.
+        DataError: all images are damaged, or one is and damaged images are not skipped.
     """
     started = time.monotonic()
     transform = classifier.transform.with_eval_ratio(options.eval_crop_ratio)
     damaged = damaged_images(options.skip_damaged_images)
     batches = ImageBatches(images, transform, options.batch_size, damaged=damaged)
     count = min(TOP, len(outputs))
-    right = np.zeros(count, dtype=np.int64)  # by the place of the right class, from the best
+    right = np.zeros(count, dtype=np.int64)  # number of images whose class has rank 1, 2, ...
     for batch in loaded(batches, name, options.num_workers):
         logits = classifier.outputs(batch.images).logits.cpu()
-        best = logits[:, outputs].topk(count).indices
+        best = logits[:, outputs].topk(count).indices  # [B, count]
         right += (best == batch.labels[:, None]).sum(0).numpy()
     whole = len(images) - (len(damaged) if damaged is not None else 0)
     if not whole:

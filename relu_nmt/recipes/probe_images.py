@@ -1,4 +1,4 @@
-"""Judge the frozen features of an image model: k-NN, few-shot ridge regression, linear probe."""
+"""Probe the frozen features of an image model: k-NN, few-shot ridge regression, linear probe."""
 
 import dataclasses
 import math
@@ -41,17 +41,17 @@ TOP = 5
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """How well frozen features tell the classes of a data set apart.
+    """The accuracy of a probe of frozen features on a data set.
 
     Args:
-        test: the path of the images that are judged.
+        test: path of the test images.
         method: ``knn``, ``ridge`` or ``linear``.
         classes: number of classes.
-        train_images: images of ``--train``, of which ridge regression uses a few.
-        test_images: images of ``--test``.
-        top1: percent of the test images whose class has the highest score; a mean over the seeds.
-        top5: percent whose class is among the five with the highest scores, likewise; None if
-            there are no more than five.
+        train_images: number of images of ``--train``; ridge regression uses only some.
+        test_images: number of images of ``--test``.
+        top1: percent of test images whose class has the highest score; a mean over the seeds.
+        top5: percent whose class has one of the five highest scores, likewise; None with five
+            classes or fewer.
         by_seed: top-1 of each seed of ridge regression.
     """
 
@@ -73,7 +73,7 @@ class ProbeResult:
 
 
 def run(settings: Settings, *, progress: bool = True) -> list[ProbeResult]:
-    """Judge the features of a checkpoint on each data set.
+    """Probe the features of a checkpoint on each data set.
 
     Args:
         settings: the checkpoint, the images and the method.
@@ -85,19 +85,22 @@ def run(settings: Settings, *, progress: bool = True) -> list[ProbeResult]:
         DataError: images are missing, damaged or of other classes; the results cannot be written.
         TrainingError: the linear classifier diverges.
     """
+    # Open the images.
     options = settings.options
     check_writable("--results", options.results)
     sets = [_data_set(*paths) for paths in zip(options.train, options.test, strict=True)]
     if progress:
         say_left_out(images for pair in sets for images in pair)
+    # Probe one data set after the other.
     with hidden_progress(not progress):
         classifier = load_classifier(settings.path, settings.model, options.image_size)
         results = []
         for path, (train, test) in zip(options.test, sets, strict=True):
-            results.append(_judged(path, classifier, train, test, options))
+            results.append(_probe(path, classifier, train, test, options))
             if progress:
                 _say_few(train, options)
                 print(results[-1], flush=True)
+    # Average the accuracies, and write the results.
     mean = float(np.mean([result.top1 for result in results]))
     if progress and len(results) > 1:
         print(f"mean of {len(results)} data sets: top-1 {mean:.2f}")
@@ -109,7 +112,7 @@ def run(settings: Settings, *, progress: bool = True) -> list[ProbeResult]:
 
 
 def _say_few(train: ImageSet, options: ProbeOptions) -> None:
-    """Print how many classes have fewer images than ``--shots`` asks for."""
+    """Print the number of classes with fewer images than ``--shots``."""
     few = int((np.bincount(train.labels, minlength=len(train.classes)) < options.shots).sum())
     if options.method == "ridge" and few:
         print(
@@ -119,13 +122,24 @@ def _say_few(train: ImageSet, options: ProbeOptions) -> None:
 
 
 def _data_set(train_path: str, test_path: str) -> tuple[ImageSet, ImageSet]:
+    """Return the training set and the test set: the only set of its path, or the one besides train.
+
+    Raises:
+        DataError: the test path holds several such sets.
+    """
     train, *_ = open_images(train_path).values()
-    return train, with_classes_of(_test_set(test_path), train.classes, train_path)
+    first, *others = open_images(test_path).values()
+    if len(others) > 1:
+        names = ", ".join(images.name for images in (first, *others))
+        raise DataError(f"--test {test_path}: holds {names}; give the path of one")
+    test = others[0] if others else first
+    return train, with_classes_of(test, train.classes, train_path)
 
 
-def _judged(
+def _probe(
     path: str, classifier: ImageClassifier, train: ImageSet, test: ImageSet, options: ProbeOptions
 ) -> ProbeResult:
+    """Run the chosen method on one data set."""
     method = {"knn": _knn, "ridge": _ridge, "linear": _linear}[options.method]
     accuracies = method(classifier, train, test, options)
     top1, top5 = np.mean(accuracies, axis=0).tolist()
@@ -135,24 +149,11 @@ def _judged(
     return ProbeResult(path, options.method, *counts, top1, top5, by_seed)
 
 
-def _test_set(path: str) -> ImageSet:
-    """Return the set of a path, or the one beside train.
-
-    Raises:
-        DataError: there are several.
-    """
-    first, *others = open_images(path).values()
-    if len(others) > 1:
-        names = ", ".join(images.name for images in (first, *others))
-        raise DataError(f"--test {path}: holds {names}; give the path of one")
-    return others[0] if others else first
-
-
 def features_of_batch(classifier: ImageClassifier, images: Tensor, kind: str) -> Tensor:
     """Return features [B, D], float32, on the classifier's device.
 
     Args:
-        classifier: has the model.
+        classifier: the model.
         images: [B, 3, Y, X], normalised.
         kind: ``last`` or ``joined``, see :class:`ProbeOptions`.
     """
@@ -173,17 +174,17 @@ def features_of(
     """Return features [N, D], float32, and classes [N] of images, on the classifier's device.
 
     Args:
-        classifier: has the model.
+        classifier: the model.
         images: the images.
-        transform: brings them to the model's size.
-        label: what to call them in the progress bar.
-        options: how to read them, and which features.
+        transform: maps them to the model's input.
+        label: of the progress bar.
+        options: kind of features, batch size and workers.
 
     Returns:
-        also the ids of the N images, which may lack damaged ones.
+        features and classes, and the indices of these N images, which exclude damaged ones.
 
     Raises:
-        DataError: an image is damaged and not to be left out, or all of them are.
+        DataError: all images are damaged, or one is and damaged images are not skipped.
     """
     size = options.batch_size or (LINEAR_BATCH if options.method == "linear" else EVALUATION_BATCH)
     damaged = damaged_images(options.skip_damaged_images)
@@ -201,6 +202,7 @@ def features_of(
 def _knn(
     classifier: ImageClassifier, train: ImageSet, test: ImageSet, options: ProbeOptions
 ) -> list[list[float]]:
+    """Return the accuracies of nearest neighbours."""
     transform = classifier.transform.with_eval_ratio(options.eval_crop_ratio)
     (known, labels, _), (queries, right, _) = (
         features_of(classifier, images, transform, name, options)
@@ -215,8 +217,9 @@ def _knn(
 def _ridge(
     classifier: ImageClassifier, train: ImageSet, test: ImageSet, options: ProbeOptions
 ) -> list[list[float]]:
-    """Return the accuracies of each seed; of the training images only those chosen are read."""
+    """Return the accuracies of ridge regression for each seed."""
     num_classes = len(train.classes)
+    # Choose the images of each seed, and compute the features of these only.
     chosen = [
         choose_shots(train.labels, num_classes, options.shots, seed) for seed in options.seeds
     ]
@@ -229,11 +232,12 @@ def _ridge(
         features_of(classifier, images, transform, name, options)
         for name, images in (("train", train.subset(used, "train")), ("test", test))
     )
+    # Solve for each seed, without its damaged images.
     row_of = {int(used[number]): row for row, number in enumerate(ids)}
     found = []
     for numbers in chosen:
-        places = [row_of.get(number, -1) for number in numbers.tolist()]
-        rows = torch.tensor([row for row in places if row >= 0], device=known.device)
+        whole = [row_of[number] for number in numbers.tolist() if number in row_of]
+        rows = torch.tensor(whole, device=known.device)
         scores = ridge_scores(known[rows], labels[rows], queries, num_classes, options.l2)
         found.append(percent_right(scores, right, (1, TOP)))
     return found
@@ -245,7 +249,7 @@ def _linear(
     """Train a linear classifier on random crops, mirrored or not; return its accuracies.
 
     Raises:
-        TrainingError: it diverges.
+        TrainingError: the training diverges.
 
     Reference: Caron et al. 2021 (DINO), section 4.1: SGD with momentum .9 and without decay.
     """
@@ -253,6 +257,7 @@ def _linear(
     transform = classifier.transform.with_eval_ratio(options.eval_crop_ratio)
     damaged = damaged_images(options.skip_damaged_images)
     batches = ImageBatches(train, transform, size, options.seed, damaged=damaged)
+    # Make the classifier; a blank image gives the width of the features.
     torch.manual_seed(options.seed)
     blank = torch.zeros(1, 3, *transform.sides)
     width = features_of_batch(classifier, blank, options.features).size(1)
@@ -261,19 +266,21 @@ def _linear(
     nn.init.zeros_(head.bias)
     head.to(classifier.device)
     optimizer = torch.optim.SGD(head.parameters(), options.lr, momentum=MOMENTUM)
+    # Train it with a learning rate that falls to 0 as a cosine.
     done, total = 0, options.epochs * batches.num_batches
     for epoch in range(1, options.epochs + 1):
         label = f"epoch {epoch} of {options.epochs}"
         for batch in loaded(batches, label, options.num_workers, epoch):
             for group in optimizer.param_groups:
                 group["lr"] = options.lr * 0.5 * (1 + math.cos(math.pi * done / total))
-            # A copy, for what was computed without gradients cannot enter a graph.
+            # Copy the features: tensors of inference mode cannot enter a graph.
             features = features_of_batch(classifier, batch.images, options.features).clone()
             loss = F.cross_entropy(head(features), batch.labels.to(classifier.device))
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             done += 1
+    # Test it.
     queries, right, _ = features_of(classifier, test, transform, "test", options)
     with torch.no_grad():
         scores = head(queries.clone())
