@@ -93,11 +93,7 @@ class EvaluationOptions(ProgressBarOptions):
 
 @settings
 class EvaluateImagesSettings:
-    """All settings of ``relu-nmt-vision-evaluate``.
-
-    Raises:
-        ConfigError: a value out of range.
-    """
+    """All settings of ``relu-nmt-vision-evaluate``."""
 
     path: str = _checkpoint
     options: EvaluationOptions = group("evaluation", EvaluationOptions)
@@ -106,11 +102,7 @@ class EvaluateImagesSettings:
 
 @settings
 class ClassificationOptions:
-    """The output of the classification, and the size of its input.
-
-    Raises:
-        ConfigError: an image size has more than two sides.
-    """
+    """The output of the classification, and the size of its input."""
 
     top_k: int = option(5, "number of classes to print for each picture", least=1, metavar="N")
     json: bool = option(False, "print JSON")
@@ -127,11 +119,7 @@ class ClassificationOptions:
 
 @settings
 class ClassifyImagesSettings:
-    """All settings of ``relu-nmt-vision-classify``.
-
-    Raises:
-        ConfigError: a value out of range.
-    """
+    """All settings of ``relu-nmt-vision-classify``."""
 
     path: str = _checkpoint
     images: tuple[str, ...] = option(
@@ -152,11 +140,7 @@ KNN, RIDGE, LINEAR = ("method", "knn"), ("method", "ridge"), ("method", "linear"
 
 @settings
 class ProbeOptions(ProgressBarOptions):
-    """The method that probes frozen features, and the images.
-
-    Raises:
-        ConfigError: a value out of range.
-    """
+    """The method that probes frozen features, and the images."""
 
     train: tuple[str, ...] = option(
         REQUIRED,
@@ -225,11 +209,7 @@ class ProbeOptions(ProgressBarOptions):
 
 @settings
 class ProbeImagesSettings:
-    """All settings of ``relu-nmt-vision-probe``.
-
-    Raises:
-        ConfigError: a value out of range.
-    """
+    """All settings of ``relu-nmt-vision-probe``."""
 
     path: str = _checkpoint
     options: ProbeOptions = group("probe", ProbeOptions)

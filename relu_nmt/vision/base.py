@@ -170,14 +170,7 @@ def resize_positions(positions: Tensor, old: Grid, new: Grid) -> Tensor:
 def pre_norm(
     config: VisionTransformerConfig, embed_dim: int, drop_path: float, norm_eps: float = NORM_EPS
 ) -> LayerConfig:
-    """Return the settings of the sublayers of a pre-norm block.
-
-    Args:
-        config: the model's settings.
-        embed_dim: width of the block.
-        drop_path: probability that an image skips a sublayer.
-        norm_eps: added to the variance in the norms.
-    """
+    """Return the settings of the sublayers of a pre-norm block of width ``embed_dim``."""
     return LayerConfig(
         config,
         embed_dim,
@@ -229,7 +222,7 @@ class ImageObjective(RegularizedObjective):
     Args:
         model: the model.
         label_smoothing: probability mass taken from the right class.
-        regularizer: of the attention.
+        regularizer: weights of the terms on the attention.
         criterion: ``cross_entropy`` of one distribution over the classes, or
             ``sigmoid_cross_entropy``, the sum over C independent distributions.
     """

@@ -99,6 +99,8 @@ class ImageTransform:
         config: crops, mirroring and normalisation.
         size: height and width of the result, in pixels, or one number for a square.
         augmentation: further changes in training.
+        squeeze: ignore the aspect ratio in evaluation: squeeze the whole picture to the shape of
+            the result, then take the middle.
 
     Example:
         >>> from PIL import Image
@@ -112,8 +114,10 @@ class ImageTransform:
         config: PreprocessingConfig,
         size: int | Sequence[int],
         augmentation: AugmentationConfig | None = None,
+        squeeze: bool = False,
     ) -> None:
         self.config = config
+        self._squeeze = squeeze
         self.sides = (size, size) if isinstance(size, int) else (size[0], size[-1])
         self._aspect = self.sides[1] / self.sides[0]
         self._augmentation = None
@@ -125,11 +129,12 @@ class ImageTransform:
         self._scale = 1 / (255 * std)
         self._shift = mean / std
 
-    def with_eval_ratio(self, ratio: float | None) -> "ImageTransform":
-        """Return a transform that keeps this share of a side in validation; None: no change."""
+    def with_eval_ratio(self, ratio: float | None, squeeze: bool = False) -> "ImageTransform":
+        """Return a transform that keeps this share of a side in evaluation; None: no change."""
         if ratio is None:
             return self
-        return ImageTransform(replace(self.config, eval_crop_ratio=ratio), self.sides)
+        config = replace(self.config, eval_crop_ratio=ratio)
+        return ImageTransform(config, self.sides, squeeze=squeeze)
 
     def with_size(self, size: int | Sequence[int]) -> "ImageTransform":
         """Return a transform to another size, with the same share of a side in validation."""
@@ -162,7 +167,11 @@ class ImageTransform:
 
     def evaluation(self, image: "Image") -> np.ndarray:
         """Return the middle of an image, float32 [3, height, width]."""
-        return self._normalise(self._centre_crop(image, self._eval_ratio))
+        if not self._squeeze:
+            return self._normalise(self._centre_crop(image, self._eval_ratio))
+        lost, (width, height) = (1 - self._eval_ratio) / 2, image.size
+        box = (lost * width, lost * height, (1 - lost) * width, (1 - lost) * height)
+        return self._normalise(self._resize(image, box))
 
     def _normalise(self, pixels: np.ndarray) -> np.ndarray:
         return (pixels * self._scale - self._shift).transpose(2, 0, 1)
@@ -181,20 +190,6 @@ class ImageTransform:
 
     def _resize(self, image: "Image", box: Box) -> np.ndarray:
         return np.asarray(resized_part(image, box, self.sides))
-
-
-class SqueezingTransform(ImageTransform):
-    """A transform that ignores the aspect ratio of pictures in evaluation.
-
-    It squeezes the whole picture to the shape of the result, then takes the middle.
-    """
-
-    def evaluation(self, image: "Image") -> np.ndarray:
-        """Return the middle of a squeezed image, float32 [3, height, width]."""
-        lost = (1 - self._eval_ratio) / 2
-        width, height = image.size
-        box = (lost * width, lost * height, (1 - lost) * width, (1 - lost) * height)
-        return self._normalise(self._resize(image, box))
 
 
 @dataclass(frozen=True)

@@ -45,11 +45,6 @@ class ConvolutionalAttention(MultiheadAttention):
     straight to the linear maps. Scores are divided by the square root of the width D, not of the
     width of a head.
 
-    Args:
-        config: the model's settings.
-        stage: number of the stage, from 0.
-        layer: number of the block in the model, from 0.
-
     Raises:
         ConfigError: the attention needs as many keys as queries.
 
@@ -105,11 +100,7 @@ def depth_wise(dim: int, stride: int) -> nn.Sequential:
 
 
 class ConvolutionalEmbedding(nn.Module):
-    """A strided convolution, and a norm of the resulting tokens.
-
-    Args:
-        config: the model's settings.
-        stage: number of the stage after it, from 0.
+    """A strided convolution, and a norm of the tokens; the stage with index ``stage`` follows.
 
     Reference: Wu et al. 2021, "CvT", section 3.1.
     """
@@ -134,13 +125,6 @@ class ConvolutionalTransformer(VisionModel):
     The last stage has a class token in front of its patches. Stochastic depth acts only there, at
     a rate that grows with the block. The convolutions pad the image, so it may have any size of 3
     pixels or more.
-
-    Args:
-        config: shape and attention.
-        num_classes: C.
-
-    Raises:
-        ConfigError: the attention cannot work with these settings.
 
     Example:
         >>> config = VisionTransformerConfig.of(

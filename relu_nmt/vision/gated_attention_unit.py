@@ -90,10 +90,6 @@ class GatedBlock(nn.Module):
     Their queries and keys have the paper's width of 128, whatever the number of heads. Inside,
     they are half as wide as the feed-forward network that they replace.
 
-    Args:
-        config: the model's settings.
-        index: number of the block, from 0.
-
     Raises:
         ConfigError: the attention is not an ungated ``pointwise``, or there are settings of a
             feed-forward network.

@@ -148,11 +148,6 @@ class WindowAttention(SelfAttention):
     A mechanism without scores has no bias: then only the windows and the merging of patches
     depend on the position of a patch.
 
-    Args:
-        config: the model's settings.
-        stage: number of the stage, from 0.
-        layer: number of the block in the model, from 0.
-
     Reference: Liu et al. 2021, "Swin Transformer", Eq. 4.
     """
 
@@ -243,9 +238,7 @@ def stage_norm(config: VisionTransformerConfig, dim: int) -> nn.Module:
 class PatchMerging(nn.Module):
     """A linear map of each 2 x 2 neighbouring patches; odd sides are padded with zeros.
 
-    Args:
-        config: the model's settings.
-        stage: number of the stage before, from 0.
+    It follows the stage with index ``stage``.
 
     Reference: Liu et al. 2021, "Swin Transformer", section 3.1.
     """
@@ -275,13 +268,6 @@ class SwinTransformer(VisionModel):
     Images of any size are padded to whole patches with zeros, the mean colour; padding inside
     windows is no key. n of a query is the number of patches in its window, or in its region of a
     shifted window.
-
-    Args:
-        config: shape and attention.
-        num_classes: C.
-
-    Raises:
-        ConfigError: the attention cannot work with these settings.
 
     Example:
         >>> config = VisionTransformerConfig.of(

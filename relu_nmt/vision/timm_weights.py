@@ -18,29 +18,52 @@ from relu_nmt.vision.base import Grid, VisionModel, resize_positions
 from relu_nmt.vision.swin import fit_position_biases
 from relu_nmt.vision.vision_transformer import VisionTransformer
 
-_LAYER = "blocks.#.layer"
-_IN_STAGES = {
+
+def _below(theirs: str, ours: str, names: Mapping[str, str]) -> dict[str, str]:
+    """Return the names of parts of a block with its own names in front."""
+    return {f"{theirs}.{their}": f"{ours}.{our}" for their, our in names.items()}
+
+
+_BLOCK = {
     "norm1": "attention_residual.norm",
     "attn.proj": "attention.out_proj",
     "norm2": "feed_forward_residual.norm",
     "mlp.fc1": "feed_forward.inner",
     "mlp.fc2": "feed_forward.outer",
 }
+_JOINT_BLOCK = {**_BLOCK, "attn.qkv": "attention.qkv"}
+_XCIT_BLOCK = {
+    **_JOINT_BLOCK,
+    "gamma1": "attention_residual.gain",
+    "gamma2": "feed_forward_residual.gain",
+}
+_LAYER = {
+    "norm1": "self_attention_residual.norm",
+    "attn.qkv": "self_attention.qkv",
+    "attn.proj": "self_attention.out_proj",
+    "ls1.gamma": "self_attention_residual.gain",
+    "norm2": "feed_forward_residual.norm",
+    "mlp.fc1": "feed_forward.inner",
+    "mlp.fc2": "feed_forward.outer",
+    "ls2.gamma": "feed_forward_residual.gain",
+}
+_CVT_PROJECTIONS = {
+    theirs.format(part): ours.format(part)
+    for part in "qkv"
+    for theirs, ours in (
+        ("proj_{}", "{}"),
+        ("conv_proj_{}.conv", "{}_convolution.0"),
+        ("conv_proj_{}.bn", "{}_convolution.1"),
+    )
+}
+_CLASSIFIER = {"norm": "norm", "head": "head"}
 NAMES = {
     "vit": {
         "cls_token": "class_token",
         "pos_embed": "positions",
         "patch_embed.proj": "patches.projection",
-        "blocks.#.norm1": f"{_LAYER}.self_attention_residual.norm",
-        "blocks.#.attn.qkv": f"{_LAYER}.self_attention.qkv",
-        "blocks.#.attn.proj": f"{_LAYER}.self_attention.out_proj",
-        "blocks.#.ls1.gamma": f"{_LAYER}.self_attention_residual.gain",
-        "blocks.#.norm2": f"{_LAYER}.feed_forward_residual.norm",
-        "blocks.#.mlp.fc1": f"{_LAYER}.feed_forward.inner",
-        "blocks.#.mlp.fc2": f"{_LAYER}.feed_forward.outer",
-        "blocks.#.ls2.gamma": f"{_LAYER}.feed_forward_residual.gain",
-        "norm": "norm",
-        "head": "head",
+        **_below("blocks.#", "blocks.#.layer", _LAYER),
+        **_CLASSIFIER,
     },
     "xcit": {
         "cls_token": "class_token",
@@ -48,60 +71,34 @@ NAMES = {
         "pos_embeder.token_projection": "positions",  # in the files of XCiT's authors
         **{f"patch_embed.proj.{2 * i}.0": f"stem.layers.{3 * i}" for i in range(4)},
         **{f"patch_embed.proj.{2 * i}.1": f"stem.layers.{3 * i + 1}" for i in range(4)},
-        "blocks.#.norm1": "blocks.#.attention_residual.norm",
+        **_below("blocks.#", "blocks.#", _XCIT_BLOCK),
         "blocks.#.attn.temperature": "blocks.#.attention.attention.temperature",
-        "blocks.#.attn.qkv": "blocks.#.attention.qkv",
-        "blocks.#.attn.proj": "blocks.#.attention.out_proj",
-        "blocks.#.gamma1": "blocks.#.attention_residual.gain",
         "blocks.#.norm3": "blocks.#.local_residual.norm",
         "blocks.#.local_mp.conv1": "blocks.#.local.first",
         "blocks.#.local_mp.bn": "blocks.#.local.norm",
         "blocks.#.local_mp.conv2": "blocks.#.local.second",
         "blocks.#.gamma3": "blocks.#.local_residual.gain",
-        "blocks.#.norm2": "blocks.#.feed_forward_residual.norm",
-        "blocks.#.mlp.fc1": "blocks.#.feed_forward.inner",
-        "blocks.#.mlp.fc2": "blocks.#.feed_forward.outer",
-        "blocks.#.gamma2": "blocks.#.feed_forward_residual.gain",
-        "cls_attn_blocks.#.norm1": "class_blocks.#.attention_residual.norm",
-        "cls_attn_blocks.#.attn.qkv": "class_blocks.#.attention.qkv",
-        "cls_attn_blocks.#.attn.proj": "class_blocks.#.attention.out_proj",
-        "cls_attn_blocks.#.gamma1": "class_blocks.#.attention_residual.gain",
-        "cls_attn_blocks.#.norm2": "class_blocks.#.feed_forward_residual.norm",
-        "cls_attn_blocks.#.mlp.fc1": "class_blocks.#.feed_forward.inner",
-        "cls_attn_blocks.#.mlp.fc2": "class_blocks.#.feed_forward.outer",
-        "cls_attn_blocks.#.gamma2": "class_blocks.#.feed_forward_residual.gain",
-        "norm": "norm",
-        "head": "head",
+        **_below("cls_attn_blocks.#", "class_blocks.#", _XCIT_BLOCK),
+        **_CLASSIFIER,
     },
-}
-NAMES["swin"] = {
-    "patch_embed.proj": "patches.projection",
-    "patch_embed.norm": "patches_norm",
-    "layers.#.downsample.norm": "mergings.#.norm",
-    "layers.#.downsample.reduction": "mergings.#.reduction",
-    "layers.#.blocks.#.attn.relative_position_bias_table": "stages.#.#.attention.position_bias",
-    **{f"layers.#.blocks.#.{theirs}": f"stages.#.#.{ours}" for theirs, ours in _IN_STAGES.items()},
-    "layers.#.blocks.#.attn.qkv": "stages.#.#.attention.qkv",
-    "norm": "norm",
-    "head": "head",
-    "head.fc": "head",
-}
-NAMES["cvt"] = {  # those of its authors
-    "stage#.patch_embed.proj": "embeddings.#.convolution",
-    "stage#.patch_embed.norm": "embeddings.#.norm",
-    "stage#.cls_token": "class_token",
-    **{f"stage#.blocks.#.{theirs}": f"stages.#.#.{ours}" for theirs, ours in _IN_STAGES.items()},
-    **{
-        f"stage#.blocks.#.attn.{theirs.format(part)}": f"stages.#.#.attention.{ours.format(part)}"
-        for part in "qkv"
-        for theirs, ours in (
-            ("proj_{}", "{}"),
-            ("conv_proj_{}.conv", "{}_convolution.0"),
-            ("conv_proj_{}.bn", "{}_convolution.1"),
-        )
+    "swin": {
+        "patch_embed.proj": "patches.projection",
+        "patch_embed.norm": "patches_norm",
+        "layers.#.downsample.norm": "mergings.#.norm",
+        "layers.#.downsample.reduction": "mergings.#.reduction",
+        **_below("layers.#.blocks.#", "stages.#.#", _JOINT_BLOCK),
+        "layers.#.blocks.#.attn.relative_position_bias_table": "stages.#.#.attention.position_bias",
+        **_CLASSIFIER,
+        "head.fc": "head",
     },
-    "norm": "norm",
-    "head": "head",
+    "cvt": {  # the names of its authors
+        "stage#.patch_embed.proj": "embeddings.#.convolution",
+        "stage#.patch_embed.norm": "embeddings.#.norm",
+        "stage#.cls_token": "class_token",
+        **_below("stage#.blocks.#", "stages.#.#", _BLOCK),
+        **_below("stage#.blocks.#.attn", "stages.#.#.attention", _CVT_PROJECTIONS),
+        **_CLASSIFIER,
+    },
 }
 """timm's names of modules or parameters and ours, by family. Each # stands for a number."""
 _BUFFERS = (".relative_position_index", ".attn_mask")

@@ -34,11 +34,7 @@ _beta = partial(option, least=0, metavar="A")
 
 @settings
 class PreprocessingConfig:
-    """Crops, mirroring and normalisation of pictures.
-
-    Raises:
-        ConfigError: a value out of range.
-    """
+    """Crops, mirroring and normalisation of pictures."""
 
     train_crop: str = option(
         "auto",

@@ -75,10 +75,6 @@ class PatchEmbedding(nn.Module):
 class TransformerBlock(nn.Module):
     """y = x + attention(norm(x)), then y + FFN(norm(y)): a pre-norm transformer layer.
 
-    Args:
-        config: the model's settings.
-        index: number of the block, from 0.
-
     Reference: Dosovitskiy et al. 2021, "An image is worth 16x16 words", Eq. 2 and 3.
     """
 
@@ -100,13 +96,6 @@ class VisionTransformer(VisionModel):
     """Patches with learned positions through pre-norm blocks to a linear classifier.
 
     For images of another size the learned positions are interpolated.
-
-    Args:
-        config: shape and attention.
-        num_classes: C.
-
-    Raises:
-        ConfigError: the attention cannot work with these settings.
 
     Example:
         >>> config = VisionTransformerConfig(image_size=32, patch_size=4, layers=1)

@@ -43,12 +43,7 @@ class XCiT(VisionModel):
 
     Then blocks of class attention, in which a class token reads the patches.
 
-    Args:
-        config: shape and attention, ``xca`` in the paper.
-        num_classes: C.
-
-    Raises:
-        ConfigError: the attention or the patches cannot work with these settings.
+    The attention is ``xca`` in the paper.
 
     Example:
         >>> config = VisionTransformerConfig.of(
@@ -116,9 +111,6 @@ class XCiT(VisionModel):
 class ConvolutionalStem(nn.Module):
     """Patches by 3 x 3 convolutions with BatchNorm, each of which halves the sides.
 
-    Args:
-        config: the model's settings; the sides of a patch are powers of 2.
-
     Raises:
         ConfigError: the sides of a patch or the width cannot be halved as often as needed.
 
@@ -182,10 +174,6 @@ def fourier_positions(grid: Grid, device: torch.device) -> Tensor:
 class LocalPatchInteraction(nn.Module):
     """Two depth-wise 3 x 3 convolutions over the grid, with an activation and BatchNorm between.
 
-    Args:
-        embed_dim: D.
-        activation: ``gelu`` or ``relu``.
-
     Reference: El-Nouby et al. 2021, section 3.3; the activation precedes the BatchNorm, as in the
     public code.
     """
@@ -217,10 +205,6 @@ class XCiTBlock(nn.Module):
     """Attention, local patch interaction and feed-forward network in pre-norm residual branches.
 
     All blocks have the same rate of stochastic depth.
-
-    Args:
-        config: the model's settings.
-        index: number of the block, from 0.
     """
 
     def __init__(self, config: VisionTransformerConfig, index: int) -> None:
@@ -275,11 +259,7 @@ class ClassBlock(nn.Module):
     """Class attention and a feed-forward network for the class token.
 
     Patches are changed as in the public code: their normed states are added to them, then they are
-    normed again (not in the nano models) and doubled.
-
-    Args:
-        config: the model's settings.
-        layer: number of the block, counted after those of the patches.
+    normed again (not in the nano models) and doubled. ``layer`` counts on from the other blocks.
     """
 
     def __init__(self, config: VisionTransformerConfig, layer: int) -> None:

@@ -7,16 +7,16 @@ import pytest
 import torch
 from PIL import Image
 
-from relu_nmt.vision.base import VisionOutput, build_vision_model
-from relu_nmt.vision.batches import ImageTransform, SqueezingTransform
-from relu_nmt.vision.config import VisionTransformerConfig, architectures
-from relu_nmt.vision.probes import (
+from relu_nmt.recipes.probe_images import (
     choose_shots,
     joined_features,
     neighbour_scores,
     percent_right,
     ridge_scores,
 )
+from relu_nmt.vision.base import VisionOutput, build_vision_model
+from relu_nmt.vision.batches import ImageTransform
+from relu_nmt.vision.config import VisionTransformerConfig, architectures
 from relu_nmt.vision.training_config import PreprocessingConfig
 
 
@@ -57,7 +57,7 @@ def test_many_queries_are_taken_in_parts(monkeypatch):
     (train, labels), (test, _) = clusters(60), clusters(17, seed=1)
     tensors = torch.tensor(train), torch.tensor(labels), torch.tensor(test)
     whole = neighbour_scores(*tensors, 4)
-    monkeypatch.setattr("relu_nmt.vision.probes.QUERIES_AT_ONCE", 5)
+    monkeypatch.setattr("relu_nmt.recipes.probe_images.QUERIES_AT_ONCE", 5)
     torch.testing.assert_close(neighbour_scores(*tensors, 4), whole)
 
 
@@ -103,7 +103,7 @@ def test_a_squeezed_picture_is_the_middle_of_its_square():
     rng = np.random.default_rng(0)
     image = Image.fromarray(rng.integers(0, 256, (64, 128, 3), dtype=np.uint8))
     config = PreprocessingConfig(eval_crop_ratio=0.875, pixel_mean=(0.0,) * 3, pixel_std=(1.0,) * 3)
-    found = SqueezingTransform(config, 28).evaluation(image)
+    found = ImageTransform(config, 28, squeeze=True).evaluation(image)
     square = np.asarray(image.resize((32, 32), Image.Resampling.BICUBIC))[2:30, 2:30]
     assert np.abs(255 * found - square.transpose(2, 0, 1)).mean() < 3  # the same but for rounding
     kept = ImageTransform(config, 28).evaluation(image)
