@@ -73,6 +73,6 @@ def test_telemetry_names_every_block_and_head():
     assert objective()(batch()).telemetry == {}
 
 
-def test_signed_attention_has_no_regulariser():
+def test_the_regulariser_refuses_signed_attention():
     with pytest.raises(ConfigError, match="never negative"):
         objective(0.0, AttentionRegularizerConfig(0.1), "polynomial:power=3")
