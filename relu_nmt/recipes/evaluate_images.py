@@ -186,6 +186,7 @@ def accuracy(
     Raises:
         DataError: all images are damaged, or one is and damaged images are not skipped.
     """
+    # Count the ranks of the right classes over all images.
     started = time.monotonic()
     transform = classifier.transform.with_eval_ratio(options.eval_crop_ratio)
     damaged = damaged_images(options.skip_damaged_images)
@@ -196,6 +197,7 @@ def accuracy(
         logits = classifier.outputs(batch.images).logits.cpu()
         best = logits[:, outputs].topk(count).indices  # [B, count]
         right += (best == batch.labels[:, None]).sum(0).numpy()
+    # Damaged images do not count.
     whole = len(images) - (len(damaged) if damaged is not None else 0)
     if not whole:
         raise DataError(f"{images.store.origin}: {name}: all of its images are damaged")

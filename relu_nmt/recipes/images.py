@@ -33,12 +33,14 @@ def load_classifier(
     Raises:
         ReluNmtError: the checkpoint cannot be read, or a flag does not fit it or the device.
     """
+    # Choose device and dtype.
     device = "cuda" if torch.cuda.is_available() and not options.cpu else "cpu"
     dtype = autocast_dtype(options, torch.device(device))
     backend = options.attention_backend
     try:
         return ImageClassifier.from_checkpoint(path, device, dtype, backend, image_size)
     except CheckpointError as error:
+        # Without --path, a picture may have been taken for the checkpoint.
         if Path(path).suffix == ".safetensors":
             raise
         hint = "the first word is the checkpoint, unless --path CKPT names it"
@@ -53,6 +55,7 @@ def evaluation_sets(paths: tuple[str, ...]) -> dict[str, ImageSet]:
     """
     sets: dict[str, ImageSet] = {}
     for path in paths:
+        # A path has one set, or train and then others.
         train, *others = open_images(path).values()
         for images in others or [train]:
             sets = add_set(sets, images)
@@ -80,6 +83,7 @@ def check_images(
         num_workers: threads that decode.
         seconds: time limit.
     """
+    # Decode in several threads until the time is over.
     files = [images for images in sets if not isinstance(images.store, PixelArray)]
     end, found = time.monotonic() + seconds, list[DataError]()
 

@@ -167,6 +167,7 @@ class ImageTraining(Training):
 
     def _say_enlarged(self, images: ImageSet) -> None:
         """Warn if images have far fewer pixels than the model's input, which wastes time."""
+        # Read some images that are spread over the set.
         chosen = np.linspace(0, len(images) - 1, min(len(images), SAMPLED_IMAGES)).astype(int)
         try:
             longest = max(max(images.read(number).size) for number in chosen.tolist())
@@ -183,6 +184,7 @@ class ImageTraining(Training):
 
     def _model(self, num_classes: int) -> VisionModel:
         """Return a new model, and print its size."""
+        # Make the model with its initial weights.
         config = self.settings.model
         model = self.new_model(lambda: build_vision_model(config, num_classes))
         self.say(
@@ -190,6 +192,7 @@ class ImageTraining(Training):
             f"{model.num_tokens} tokens an image"
         )
         self.say_size(model)
+        # Load public weights, except into a training that is resumed.
         if (public := self.settings.task.init) and self.checkpoint_to_continue() is None:
             notes = load_timm_weights(model, public)
             self.say("; ".join([f"start from the weights of {public}", *notes]))
@@ -248,6 +251,7 @@ def config_for_data(
         processes: number of processes.
         say: prints the computed values.
     """
+    # Scale the rates, then convert epochs of warm-up to updates.
     schedule = config.schedule
     if schedule.lr_batch_size:
         schedule = scaled_rates(
@@ -274,11 +278,13 @@ def scaled_rates(
         images: of an update, over all processes.
         say: prints the rates.
     """
+    # Scale the rates that are set.
     factor = images / schedule.lr_batch_size
     names = ["lr", *(name for name in OTHER_RATES if getattr(schedule, name) > 0)]
     given = {name: getattr(schedule, name) for name in names}
     scaled: dict[str, Any] = {name: given[name] * factor for name in names[1:]}
     scaled["lr"] = tuple(rate * factor for rate in schedule.lr)
+    # Print them before and after as flags.
     were, are = (
         " ".join(f"{flag_of(name)} {shown(rates[name])}" for name in names)
         for rates in (given, scaled)
@@ -295,6 +301,7 @@ def with_cosine_period(config: TrainerConfig, batches: int, processes: int) -> T
 
     The arguments are those of :func:`config_for_data`.
     """
+    # The training ends at the first of its limits, in updates.
     run, schedule = config.run, config.schedule
     limits = [run.max_update] if run.max_update else []
     if run.max_epoch:

@@ -168,6 +168,7 @@ def operations(fill: tuple[int, ...]) -> Mapping[str, Callable[..., "Image"]]:
     from PIL import ImageEnhance, ImageOps
     from PIL.Image import Resampling, Transform
 
+    # Operations that Pillow does not have in this form.
     def affine(image: "Image", matrix: tuple[float, ...]) -> "Image":
         kind, between = Transform.AFFINE, Resampling.BICUBIC
         return image.transform(image.size, kind, matrix, between, fillcolor=fill)
@@ -191,6 +192,7 @@ def operations(fill: tuple[int, ...]) -> Mapping[str, Callable[..., "Image"]]:
         image.paste(fill, (left, top, int(centre[0]) + half, int(centre[1]) + half))
         return image
 
+    # All operations by name; shifts are shares of the width or height.
     return {
         "auto_contrast": ImageOps.autocontrast,
         "equalize": ImageOps.equalize,

@@ -164,7 +164,7 @@ def resize_positions(positions: Tensor, old: Grid, new: Grid) -> Tensor:
         return positions
     picture = positions.float().T.unflatten(1, old)[None]  # [1, D, height, width]
     picture = F.interpolate(picture, tuple(new), mode="bicubic", antialias=True)
-    return picture[0].flatten(1).T.to(positions.dtype)
+    return picture[0].flatten(1).T.to(positions.dtype)  # [new height * width, D]
 
 
 def pre_norm(
@@ -245,6 +245,7 @@ class ImageObjective(RegularizedObjective):
         smoothing = self.label_smoothing if self.training else 0.0
         with torch.no_grad():
             guesses = logits.argmax(1)
+        # Sum over the images.
         loss = self._criterion(logits, batch.labels, smoothing)
         correct = (guesses == batch.labels).sum()
         # Both losses are linear in the target, so a mixed target is a weighted sum of two losses.
@@ -278,6 +279,7 @@ def sigmoid_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> T
     Reference: Beyer et al. 2020, "Are we done with ImageNet?", section 4: -t log p - (1 - t)
     log(1 - p) with p = 1 / (1 + exp(-z)).
     """
+    # sum_c t_c z_c = (1 - smoothing) z_label + smoothing mean_c z_c
     own = logits.gather(1, labels[:, None]).sum()
     target = (1 - smoothing) * own + smoothing * logits.mean(1).sum()
     return F.softplus(logits).sum() - target

@@ -58,6 +58,7 @@ def random_box(
     width, height = size
     low, high = np.log(RATIO_LIMITS)
     for _ in range(CROP_TRIALS):
+        # Draw area and aspect ratio, and return a box that fits.
         area = width * height * generator.uniform(*areas)
         ratio = aspect * float(np.exp(generator.uniform(low, high)))
         w, h = (area * ratio) ** 0.5, (area / ratio) ** 0.5
@@ -125,6 +126,7 @@ class ImageTransform:
             self._augmentation = Augmentation(augmentation, config.pixel_mean)
         self._crop = config.crop_of(max(self.sides))
         self._eval_ratio = config.eval_ratio_of(max(self.sides))
+        # Normalise (x / 255 - mean) / std as x * scale - shift.
         mean, std = (np.array(v, dtype=np.float32) for v in (config.pixel_mean, config.pixel_std))
         self._scale = 1 / (255 * std)
         self._shift = mean / std
@@ -155,7 +157,7 @@ class ImageTransform:
             pixels = self._centre_crop(image, 1.0)
             if self._crop == "padded":
                 pixels = self._padded_crop(pixels, generator)
-        # Mirror, then change colours and places if that is asked for.
+        # Mirror, then augment: as a picture before the normalisation, as numbers after it.
         if self.config.flip and generator.random() < 0.5:
             pixels = pixels[:, ::-1]
         if self._augmentation is None:
@@ -169,12 +171,13 @@ class ImageTransform:
         """Return the middle of an image, float32 [3, height, width]."""
         if not self._squeeze:
             return self._normalise(self._centre_crop(image, self._eval_ratio))
+        # Crop the same share of both sides; the resize ignores the aspect ratio.
         lost, (width, height) = (1 - self._eval_ratio) / 2, image.size
         box = (lost * width, lost * height, (1 - lost) * width, (1 - lost) * height)
         return self._normalise(self._resize(image, box))
 
     def _normalise(self, pixels: np.ndarray) -> np.ndarray:
-        return (pixels * self._scale - self._shift).transpose(2, 0, 1)
+        return (pixels * self._scale - self._shift).transpose(2, 0, 1)  # [3, height, width]
 
     def _centre_crop(self, image: "Image", ratio: float) -> np.ndarray:
         """Return the middle of an image, resized; see :func:`middle_box` for ``ratio``."""
@@ -346,10 +349,12 @@ class ImageBatches:
         Raises:
             DataError: too many images in a row are damaged.
         """
+        # Validation: the image itself.
         copy, first = divmod(view, len(self.images))
         if self._seed is None:
             image = self._read(first)
             return None if image is None else (first, self._transform.evaluation(image))
+        # Training: a random view of it, or of the next undamaged image.
         for number in range(first, first + MOST_DAMAGED):
             number %= len(self.images)
             if (image := self._read(number)) is not None:

@@ -204,7 +204,9 @@ class VisionTransformerConfig(TransformerOptions):
                 f"{shown(self.stages.stage_heads)}"
             )
         if self.ffn_dim < 1:
-            raise ConfigError(f"--ffn-ratio {self.ffn_ratio:g}: leaves no inner width")
+            raise ConfigError(
+                f"--ffn-ratio {self.ffn_ratio:g}: the FFN has no inner width; enlarge it"
+            )
 
     @property
     def ffn_dim(self) -> int:

@@ -174,6 +174,7 @@ class ConvolutionalTransformer(VisionModel):
         Raises:
             ConfigError: the images are too small.
         """
+        # Each stage embeds the map [B, C, height, width] of the stage before.
         _check_size(images.shape[2:])
         image, intermediate, class_tokens, layer = images, {}, {}, 0
         for embedding, stage in zip(self.embeddings, self.stages, strict=True):
@@ -181,6 +182,7 @@ class ConvolutionalTransformer(VisionModel):
             if stage is self.stages[-1]:
                 x = torch.cat([self.class_token.expand(x.size(0), -1, -1), x], dim=1)
             x = self.dropout(x)
+            # Each token attends to all keys, a quarter of the tokens.
             for block in stage:
                 x = run_layer(block, (x, grid), self.config.checkpoint_activations)
                 if layer in blocks:
@@ -195,4 +197,4 @@ class ConvolutionalTransformer(VisionModel):
 def _check_size(sides: Sequence[int]) -> None:
     """Raise a ConfigError if images with these sides, in pixels, are too small."""
     if min(sides) < SMALLEST_IMAGE:
-        raise ConfigError(f"--image-size {shown_sides(sides)}: CvT wants {SMALLEST_IMAGE} or more")
+        raise ConfigError(f"--image-size {shown_sides(sides)}: CvT needs {SMALLEST_IMAGE} or more")

@@ -123,10 +123,12 @@ class FileTree:
         Raises:
             DataError: the path leads out of the archive, or the entry cannot be read.
         """
+        # Decode the name.
         name = entry.filename
         if not entry.flag_bits & UTF8_FLAG:  # the Finder of macOS writes UTF-8 without the flag
             with suppress(UnicodeError):
                 name = name.encode("cp437").decode()
+        # Refuse entries that are unsafe or cannot be read.
         path, size = PurePosixPath(name), entry.file_size
         leads_out = path.is_absolute() or ".." in path.parts or "\\" in name
         is_empty, is_link = not path.parts, stat.S_ISLNK(entry.external_attr >> 16)
@@ -270,13 +272,14 @@ def to_rgb(image: "Image", name: str, upright: bool = True) -> "Image":
     pillow, file_format = import_pillow(), image.format
     from PIL import ImageOps
 
+    # Convert images of 8 bits a channel.
     if upright:
         image = ImageOps.exif_transpose(image)
     if not image.mode.startswith(("I", "F")):
         if isinstance(image.info.get("transparency"), bytes):
             image = image.convert("RGBA")  # Pillow warns if it converts a palette to RGB directly
         return image.convert("RGB")
-    # Mode I holds 32 bits, except in PNG and PGM files, where it holds 16 bits.
+    # Scale 16-bit greys. Mode I holds 32 bits, except in PNG and PGM files, where it holds 16 bits.
     if image.mode == "F" or (image.mode == "I" and file_format not in ("PNG", "PPM")):
         raise DataError(
             f"{name}: 32-bit or signed pixels; expected 8 or 16 bits without sign; convert or "

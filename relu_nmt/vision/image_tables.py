@@ -217,6 +217,7 @@ def _read_part(files: Sequence[Path]) -> tuple[Any, Sequence[str]]:
     tables: list[Any] = []
     names: tuple[str, ...] = ()
     for file in files:
+        # Find the two columns by their known names.
         schema = parquet.read_schema(file)
         columns = []
         for known in (IMAGES, LABELS):
@@ -227,6 +228,7 @@ def _read_part(files: Sequence[Path]) -> tuple[Any, Sequence[str]]:
                     f"{', '.join(known)}"
                 )
             columns.append(column)
+        # Read only these, and give them the same names in all files.
         table = parquet.read_table(file, columns=columns, partitioning=None)
         names = names or _names_in(schema.metadata or {}, columns[1])
         tables.append(table.rename_columns(["image", "label"]).replace_schema_metadata())

@@ -228,6 +228,7 @@ def with_classes_of(images: ImageSet, classes: Sequence[str], origin: str) -> Im
     Raises:
         DataError: a class is missing among them.
     """
+    # Index the names in composed form and as they are.
     number = {composed(label): index for index, label in enumerate(classes)}
     number |= {label: index for index, label in enumerate(classes)}
     for label in images.classes:
@@ -236,6 +237,7 @@ def with_classes_of(images: ImageSet, classes: Sequence[str], origin: str) -> Im
                 f"{images.store.origin}: the class {spelled(label)} of {images.name} is not among "
                 f"the {len(classes)} classes of {origin}"
             )
+    # Map the labels.
     own_to_theirs = np.array([number[label] for label in images.classes], dtype=np.int64)
     labels = own_to_theirs[images.labels]
     return replace(images, labels=labels, classes=tuple(classes))
@@ -253,6 +255,7 @@ def hold_out(images: ImageSet, fraction: float) -> tuple[ImageSet, ImageSet]:
     Raises:
         DataError: a class has only one image.
     """
+    # Draw the images of each class.
     generator = np.random.Generator(np.random.PCG64(0))
     held: list[np.ndarray] = []
     for label, class_name in enumerate(images.classes):
@@ -264,6 +267,7 @@ def hold_out(images: ImageSet, fraction: float) -> tuple[ImageSet, ImageSet]:
             )
         count = min(max(1, round(fraction * len(numbers))), len(numbers) - 1)
         held.append(generator.permutation(numbers)[:count])
+    # Split the set in two, both in the original order.
     chosen = np.sort(np.concatenate(held))
     rest = np.setdiff1d(np.arange(len(images)), chosen, assume_unique=True)
     held_out = replace(images.subset(chosen, "valid"), num_ignored=0, empty=(), not_entered=())

@@ -198,6 +198,7 @@ class ImageClassifier:
         """
         remaining, results = iter(images), []
         while chunk := list(itertools.islice(remaining, batch_size)):
+            # Read a batch; damaged pictures have no view and an empty result.
             views: list[np.ndarray | None] = [self._view(image, damaged) for image in chunk]
             found = iter(self._likeliest([view for view in views if view is not None], top_k))
             results += [{} if view is None else next(found) for view in views]
@@ -223,6 +224,7 @@ class ImageClassifier:
         """Return the probabilities of the likeliest classes of each view."""
         if not views:
             return []
+        # Probabilities [B, C], of which the best are kept.
         logits = self.outputs(torch.from_numpy(np.stack(views))).logits
         shares = logits.softmax(1) if self.criterion == CROSS_ENTROPY else logits.sigmoid()
         best = shares.topk(min(top_k or len(self.classes), len(self.classes)))

@@ -60,14 +60,16 @@ class FeaturePyramid(nn.Module):
             side = config.patch_size[0]
             if len(set(config.patch_size)) > 1 or side not in STRIDES:
                 raise ConfigError(
-                    f"--patch-size {shown_sides(config.patch_size)}: a pyramid wants "
-                    "squares of 4, 8, 16 or 32 pixels"
+                    f"--patch-size {shown_sides(config.patch_size)}: a feature "
+                    "pyramid needs square patches of 4, 8, 16 or 32 pixels"
                 )
+            # Blocks of one stride: the layers change it.
             self.blocks = [max(1, config.layers * n // m) - 1 for n, m in DEPTHS]
             self.channels = [config.embed_dim] * len(STRIDES)
             self.strides = list(STRIDES)
             levels = [changed_stride(config.embed_dim, side, stride) for stride in STRIDES]
         else:
+            # Stages: the last block of each, with a norm.
             ends = [sum(config.stages.stage_layers[: i + 1]) for i in range(len(config.stage_dims))]
             self.blocks = [end - 1 for end in ends]
             self.channels = list(config.stage_dims)
@@ -116,6 +118,7 @@ def changed_stride(dim: int, old: int, new: int) -> nn.Module:
     """
     if new >= old:
         return nn.MaxPool2d(new // old) if new > old else nn.Identity()
+    # Each transposed convolution halves the stride.
     layers: list[nn.Module] = [nn.ConvTranspose2d(dim, dim, 2, 2)]
     while old // 2 > new:
         layers += [nn.BatchNorm2d(dim), nn.GELU(), nn.ConvTranspose2d(dim, dim, 2, 2)]

@@ -103,6 +103,7 @@ class Windows:
     @cached_property
     def visibility(self) -> Visibility:
         """The visible keys of each window: its tokens without the padding."""
+        # The mask [B W, N'] is True at tokens of the map; without padding none is needed.
         height, width = self.sides
         length = height * width
         mask = None
@@ -124,6 +125,7 @@ class Windows:
         Args:
             table: [H, (2 w - 1)^2], for each difference of rows and columns, query minus key.
         """
+        # Codes of the tokens: the difference of two codes is the index of their offset.
         height, width = (torch.arange(side, device=self.device) for side in self.sides)
         codes = (height[:, None] * (2 * self.size - 1) + width).flatten()[None]
         return ScoreBias(table, codes, codes, zero=2 * self.size * (self.size - 1))

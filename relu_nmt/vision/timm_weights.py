@@ -204,6 +204,7 @@ def _merged_last(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _renamed(name: str, names: Mapping[str, str]) -> str:
     """Return our name of a tensor; a name without an entry in the table stays."""
     for theirs, ours in names.items():
+        # Each # matches a number, and a leaf such as .weight may follow.
         pattern = re.escape(theirs).replace(r"\#", r"(\d+)") + r"(\.[a-z_]+)?"
         if match := re.fullmatch(pattern, name):
             *numbers, leaf = match.groups()
@@ -215,11 +216,13 @@ def _renamed(name: str, names: Mapping[str, str]) -> str:
 
 def _positions_for(model: VisionTransformer, positions: Tensor) -> tuple[Tensor, list[str]]:
     """Return positions [N', D] of a square grid, interpolated to the model's [N, D], and notes."""
+    # The grid of the public model is a square, and class tokens come first.
     others = model.num_tokens - model.grid.num_patches
     side = math.isqrt(max(0, len(positions) - others))
     grid = Grid(side, side)
     if grid.num_patches + others != len(positions) or grid == model.grid:
         return positions, []
+    # Interpolate the positions of patches, and keep those of class tokens.
     own, patches = positions[:others], positions[others:]
     old, new = (f"{height} x {width}" for height, width in (grid, model.grid))
     note = f"its positions of {old} patches are interpolated to {new}"

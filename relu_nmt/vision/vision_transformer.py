@@ -184,14 +184,17 @@ class VisionTransformer(VisionModel):
 
     def _draw_as_big_vision(self) -> None:
         """Draw the initial weights of Big Vision, and Flax's defaults where it sets none."""
+        # Positions, classifier and class token.
         nn.init.normal_(self.positions, std=self.config.embed_dim**-0.5)
         nn.init.zeros_(self.head.weight)
         if self.class_token is not None:
             nn.init.zeros_(self.class_token)
+        # Linear maps outside of the blocks: Flax's truncated normal distribution.
         for linear in (self.patches.projection, self.tanh_layer):
             if linear is not None:
                 std = linear.in_features**-0.5 / CUT_NORMAL_STD
                 nn.init.trunc_normal_(linear.weight, std=std, a=-2 * std, b=2 * std)
+        # Blocks: Xavier, with queries, keys and values as separate matrices.
         for module in self.blocks.modules():
             if isinstance(module, SelfAttention):
                 for weight in (*module.qkv.weight.chunk(module.parts), module.out_proj.weight):

@@ -180,9 +180,9 @@ def test_images_of_any_size(size):
 
 
 def test_an_image_below_3_pixels_is_an_error():
-    with pytest.raises(ConfigError, match="--image-size 2: CvT wants 3 or more"):
+    with pytest.raises(ConfigError, match="--image-size 2: CvT needs 3 or more"):
         small_model(image_size=2)
-    with pytest.raises(ConfigError, match="--image-size 5x2: CvT wants 3 or more"):
+    with pytest.raises(ConfigError, match="--image-size 5x2: CvT needs 3 or more"):
         small_model()(torch.randn(1, 3, 5, 2))
 
 

@@ -70,5 +70,7 @@ def test_the_backbone_of_xcit_small_has_the_published_parameter_count():
 @pytest.mark.parametrize("sides", [(16, 8), (2, 2), (64, 64)])
 def test_other_patch_sizes_are_refused(sides):
     model = build_vision_model(VisionTransformerConfig.of(**ALIKE, patch_size=sides), 1)
-    with pytest.raises(ConfigError, match=f"--patch-size {sides[0]}.*: a pyramid wants squares"):
+    with pytest.raises(
+        ConfigError, match=f"--patch-size {sides[0]}.*: a feature pyramid needs square"
+    ):
         FeaturePyramid(model)
