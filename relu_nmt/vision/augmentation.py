@@ -1,7 +1,7 @@
 """Random changes of training images: RandAugment, colour jitter, random erasing, mixup, cutmix.
 
 All random numbers come from the generator of an image (or batch) in its epoch, so a resumed
-training sees the same pictures. docs/images.md explains why this is not a library.
+training sees the same pictures. docs/reference/images.md explains why this is not a library.
 """
 
 from collections.abc import Callable, Mapping
