@@ -153,18 +153,20 @@ def map_of(tokens: Tensor, grid: Grid) -> Tensor:
 
 
 def resize_positions(positions: Tensor, old: Grid, new: Grid) -> Tensor:
-    """Interpolate (bicubic) learned positions [old patches, D] to [new patches, D].
+    """Interpolate learned positions of patches to another grid (bicubic).
 
     Args:
-        positions: row by row.
+        positions: [T + old patches, D]; the first T are positions of class tokens, which stay.
         old: the grid that they were learned for.
         new: the grid of the result.
     """
     if old == new:
         return positions
-    picture = positions.float().T.unflatten(1, old)[None]  # [1, D, height, width]
+    tokens, patches = positions.tensor_split([-old.num_patches])
+    picture = patches.float().T.unflatten(1, old)[None]  # [1, D, height, width]
     picture = F.interpolate(picture, tuple(new), mode="bicubic", antialias=True)
-    return picture[0].flatten(1).T.to(positions.dtype)  # [new height * width, D]
+    patches = picture[0].flatten(1).T.to(positions.dtype)  # [new patches, D]
+    return torch.cat([tokens, patches])
 
 
 def pre_norm(

@@ -51,6 +51,7 @@ def check_sides(config: Any, name: str) -> None:
         raise ConfigError(f"{options_of(type(config))[name].with_value(value)}: {SIDES}")
 
 
+_vit, _xcit, _swin = ("family", "vit"), ("family", "xcit"), ("family", "swin")
 _alike = ("family", "vit", "xcit")  # families whose blocks all have one shape
 _staged = ("family", "swin", "cvt")  # families whose blocks come in stages
 
@@ -62,15 +63,13 @@ class ViTOptions:
     big_vision: bool = option(
         False,
         "Big Vision's ViT: no position for the class token, and its initial weights",
-        needs=("family", "vit"),
+        needs=_vit,
     )
-    tanh_layer: bool = option(
-        False, "a linear map and tanh before the classifier", needs=("family", "vit")
-    )
+    tanh_layer: bool = option(False, "a linear map and tanh before the classifier", needs=_vit)
     head_bias: float = option(
         0.0,
         "initial bias of the classifier, such as -6.9 for a sigmoid loss over 1,000 classes",
-        needs=("family", "vit"),
+        needs=_vit,
         metavar="F",
     )
 
@@ -80,26 +79,24 @@ class XCiTOptions:
     """The options of XCiT alone."""
 
     local_patch_interaction: bool = option(
-        True, "convolutions over the grid of patches in every block", needs=("family", "xcit")
+        True, "convolutions over the grid of patches in every block", needs=_xcit
     )
     conv_activation: str = option(
         "gelu",
         "activation between the convolutions, those of the patches included",
         choices=("gelu", "relu"),
-        needs=("family", "xcit"),
+        needs=_xcit,
     )
     class_layers: int = depth_option(
-        2, "blocks of attention from the class token to the patches", needs=("family", "xcit")
+        2, "class layers: blocks of attention from the class token to the patches", needs=_xcit
     )
     class_attention: str = attention_option(
-        "softmax",
-        "attention of them: NAME or NAME:option=value,...",
-        needs=("family", "xcit"),
+        "softmax", "attention of the class layers: NAME or NAME:option=value,...", needs=_xcit
     )
     class_layers_norm_patches: bool = option(
         True,
-        "norm the patches, too, between the attention and the FFN of these blocks",
-        needs=("family", "xcit"),
+        "norm the patches, too, between the attention and the FFN of the class layers",
+        needs=_xcit,
     )
 
 
@@ -121,7 +118,7 @@ class StageOptions:
         metavar="N,N",
     )
     window_size: int = size_option(
-        7, "patches a side of the windows that attention stays inside", needs=("family", "swin")
+        7, "patches a side of the windows that attention stays inside", needs=_swin
     )
 
     def check(self) -> None:
@@ -153,7 +150,7 @@ class VisionTransformerConfig(TransformerOptions):
         metavar="NAME",
     )
     block: str = option(
-        "transformer", "the blocks", choices=vision_blocks, needs=("family", "vit"), metavar="NAME"
+        "transformer", "the blocks", choices=vision_blocks, needs=_vit, metavar="NAME"
     )
     image_size: tuple[int, ...] = sides_option(
         (224,), "resize images to this many pixels a side; or height and width: 192x256"
@@ -173,7 +170,7 @@ class VisionTransformerConfig(TransformerOptions):
         "class",
         "input of the classifier: class, an extra token; mean, the mean of the patches",
         choices=("class", "mean"),
-        needs=("family", "vit"),
+        needs=_vit,
     )
     drop_path: float = probability_option(
         0.0,
@@ -299,15 +296,15 @@ class Architectures(Mapping[str, dict[str, Any]]):
         return len(self._shapes)
 
 
-def _vit(embed_dim: int, layers: int, heads: int) -> dict[str, Any]:
+def _vit_shape(embed_dim: int, layers: int, heads: int) -> dict[str, Any]:
     return {"embed_dim": embed_dim, "layers": layers, "heads": heads}
 
 
 _VIT = {
-    "vit_tiny": _vit(192, 12, 3),
-    "vit_small": _vit(384, 12, 6),
-    "vit_base": _vit(768, 12, 12),
-    "vit_large": _vit(1024, 24, 16),
+    "vit_tiny": _vit_shape(192, 12, 3),
+    "vit_small": _vit_shape(384, 12, 6),
+    "vit_base": _vit_shape(768, 12, 12),
+    "vit_large": _vit_shape(1024, 24, 16),
 }
 # DeiT without its distillation token is ViT trained by another recipe, so the names are synonyms.
 _DEIT = {f"deit_{size}": _VIT[f"vit_{size}"] for size in ("tiny", "small", "base")}
@@ -330,27 +327,27 @@ _BIG_VISION_VIT = {
 }
 
 
-def _xcit(embed_dim: int, layers: int, heads: int) -> dict[str, Any]:
+def _xcit_shape(embed_dim: int, layers: int, heads: int) -> dict[str, Any]:
     return {
         "family": "xcit",
         "attention": "xca",
-        **_vit(embed_dim, layers, heads),
+        **_vit_shape(embed_dim, layers, heads),
         "layer_scale": 1.0 if layers == 12 else 1e-5,
     }
 
 
 _XCIT = {
-    "xcit_nano_12": {**_xcit(128, 12, 4), "class_layers_norm_patches": False},
-    "xcit_tiny_12": _xcit(192, 12, 4),
-    "xcit_tiny_24": _xcit(192, 24, 4),
-    "xcit_small_12": _xcit(384, 12, 8),
-    "xcit_small_24": _xcit(384, 24, 8),
-    "xcit_medium_24": _xcit(512, 24, 8),
-    "xcit_large_24": _xcit(768, 24, 16),
+    "xcit_nano_12": {**_xcit_shape(128, 12, 4), "class_layers_norm_patches": False},
+    "xcit_tiny_12": _xcit_shape(192, 12, 4),
+    "xcit_tiny_24": _xcit_shape(192, 24, 4),
+    "xcit_small_12": _xcit_shape(384, 12, 8),
+    "xcit_small_24": _xcit_shape(384, 24, 8),
+    "xcit_medium_24": _xcit_shape(512, 24, 8),
+    "xcit_large_24": _xcit_shape(768, 24, 16),
 }
 
 
-def _swin(embed_dim: int, layers: tuple[int, ...], drop_path: float) -> dict[str, Any]:
+def _swin_shape(embed_dim: int, layers: tuple[int, ...], drop_path: float) -> dict[str, Any]:
     heads = embed_dim // 32
     return {
         "family": "swin",
@@ -363,9 +360,9 @@ def _swin(embed_dim: int, layers: tuple[int, ...], drop_path: float) -> dict[str
 
 
 _SWIN = {
-    "swin_tiny": _swin(96, (2, 2, 6, 2), 0.2),
-    "swin_small": _swin(96, (2, 2, 18, 2), 0.3),
-    "swin_base": _swin(128, (2, 2, 18, 2), 0.5),
+    "swin_tiny": _swin_shape(96, (2, 2, 6, 2), 0.2),
+    "swin_small": _swin_shape(96, (2, 2, 18, 2), 0.3),
+    "swin_base": _swin_shape(128, (2, 2, 18, 2), 0.5),
 }
 _CVT = {
     "cvt_13": {

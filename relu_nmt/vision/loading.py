@@ -84,8 +84,7 @@ def start_weights(
     config = from_dict(VisionTransformerConfig, checkpoint.metadata["model_config"])
     grids = [grid_of(each.image_sides, each.patch_sides) for each in (config, model.config)]
     if "positions" in start and isinstance(model, VisionTransformer) and grids[0] != grids[1]:
-        tokens, patches = start["positions"].tensor_split([-grids[0].num_patches])
-        start["positions"] = torch.cat([tokens, resize_positions(patches, *grids)])
+        start["positions"] = resize_positions(start["positions"], *grids)
         notes.append(
             f"positions of {config.shown_size} pixels are interpolated to those of "
             f"{model.config.shown_size}"

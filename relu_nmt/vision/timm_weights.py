@@ -222,8 +222,6 @@ def _positions_for(model: VisionTransformer, positions: Tensor) -> tuple[Tensor,
     grid = Grid(side, side)
     if grid.num_patches + others != len(positions) or grid == model.grid:
         return positions, []
-    # Interpolate the positions of patches, and keep those of class tokens.
-    own, patches = positions[:others], positions[others:]
     old, new = (f"{height} x {width}" for height, width in (grid, model.grid))
     note = f"its positions of {old} patches are interpolated to {new}"
-    return torch.cat([own, resize_positions(patches, grid, model.grid)]), [note]
+    return resize_positions(positions, grid, model.grid), [note]

@@ -157,7 +157,7 @@ class VisionTransformer(VisionModel):
         """See :meth:`VisionModel.encode`."""
         # Eq. 1: z = [class token; E patch 1; E patch 2; ...] + positions.
         x, grid = self.patches(images)  # [B, height * width, D]
-        positions = self.positions_of(grid)
+        positions = resize_positions(self.positions, self.grid, grid)
         if self.class_token is not None:
             token = self.class_token.expand(x.size(0), -1, -1)
             if self.config.vit.big_vision:
@@ -174,13 +174,6 @@ class VisionTransformer(VisionModel):
                 if self.class_token is not None:
                     class_tokens[index] = x[:, 0]
         return EncodedImages(x, grid, intermediate, class_tokens)
-
-    def positions_of(self, grid: Grid) -> Tensor:
-        """Return the positions [N, D] of the tokens of an image with this grid."""
-        if grid == self.grid:
-            return self.positions
-        own, patches = self.positions.tensor_split([-self.grid.num_patches])
-        return torch.cat([own, resize_positions(patches, self.grid, grid)])
 
     def _draw_as_big_vision(self) -> None:
         """Draw the initial weights of Big Vision, and Flax's defaults where it sets none."""

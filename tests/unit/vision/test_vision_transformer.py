@@ -111,7 +111,7 @@ def test_positions_are_interpolated_for_images_of_any_size(block, pooling):
     positions = torch.arange(8.0).view(2, 4, 1).expand(2, 4, 16).flatten(0, 1)
     with torch.no_grad():
         model.positions[-8:] = positions
-    found = model.positions_of(Grid(2, 8))
+    found = resize_positions(model.positions, model.grid, Grid(2, 8))
     assert torch.equal(found[:-16], model.positions[:-8])
     row = found[-16:].view(2, 8, 16)[0, :, 0]
     torch.testing.assert_close(row[3:5], torch.tensor([1.25, 1.75]), atol=0.02, rtol=0)
@@ -164,7 +164,7 @@ def test_big_vision_has_its_initial_weights_and_no_position_of_the_class_token(p
     torch.testing.assert_close(output.logits, model.head(features))
     # Images of another size, too, have positions for their patches only.
     assert model(torch.randn(2, 3, 12, 16)).logits.isfinite().all()
-    assert model.positions_of(Grid(3, 4)).shape == (12, 64)
+    assert resize_positions(model.positions, model.grid, Grid(3, 4)).shape == (12, 64)
 
 
 def test_names_can_end_with_patch_and_image_sizes():
