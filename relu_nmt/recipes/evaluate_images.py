@@ -77,52 +77,38 @@ class EvaluationResult:
     absent: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Candidates:
-    """The classes to choose among.
+def candidates(
+    classes: Sequence[str], checkpoint: str, file: str | None, known: Collection[str]
+) -> tuple[tuple[str, ...], torch.Tensor]:
+    """Return the classes to choose among: those in a file, or all classes of the model.
 
     Args:
-        names: of all classes, those that the model has first.
-        outputs: int64 [K], indices of the model's outputs for the classes that it has.
-        absent: classes that the model does not have.
-        origin: source of the names, for messages.
+        classes: of the model.
+        checkpoint: path of the model.
+        file: a class a line; text after a space is a remark, unless the whole line is a class of
+            the model or the images.
+        known: the classes of the images.
+
+    Returns:
+        the names, those that the model has first; and int64 [K], the indices of its outputs for
+        the first K names.
+
+    Raises:
+        DataError: the file cannot be read, or has none of the model's classes.
     """
-
-    names: tuple[str, ...]
-    outputs: torch.Tensor
-    absent: tuple[str, ...]
-    origin: str
-
-    @classmethod
-    def among(
-        cls, classes: Sequence[str], checkpoint: str, file: str | None, known: Collection[str]
-    ) -> "Candidates":
-        """Return the classes in a file, or all classes of the model.
-
-        Args:
-            classes: of the model.
-            checkpoint: path of the model.
-            file: a class a line; text after a space is a remark, unless the whole line is a class
-                of the model or the images.
-            known: the classes of the images.
-
-        Raises:
-            DataError: the file cannot be read, or has none of the model's classes.
-        """
-        number = {composed(name): index for index, name in enumerate(classes)}
-        if file is None:
-            return cls(tuple(classes), torch.arange(len(classes)), (), checkpoint)
-        # Read the file, and cut off remarks.
-        lines = [composed(line.strip()) for line in read_lines(file)]
-        whole = {*number, *known}
-        found = [line if line in whole else line.split()[0] for line in lines if line]
-        # Put the classes of the model first, in the order of ``outputs``.
-        present = [name for name in dict.fromkeys(found) if name in number]
-        absent = [name for name in dict.fromkeys(found) if name not in number]
-        if not present:
-            raise DataError(f"--classes {file}: none of its lines is a class of {checkpoint}")
-        outputs = torch.tensor([number[name] for name in present])
-        return cls((*present, *absent), outputs, tuple(absent), f"--classes {file}")
+    number = {composed(name): index for index, name in enumerate(classes)}
+    if file is None:
+        return tuple(classes), torch.arange(len(classes))
+    # Read the file, and cut off remarks.
+    lines = [composed(line.strip()) for line in read_lines(file)]
+    whole = {*number, *known}
+    found = dict.fromkeys(line if line in whole else line.split()[0] for line in lines if line)
+    # Put the classes of the model first, in the order of its outputs that are returned.
+    present = [name for name in found if name in number]
+    if not present:
+        raise DataError(f"--classes {file}: none of its lines is a class of {checkpoint}")
+    outputs = torch.tensor([number[name] for name in present])
+    return (*present, *(name for name in found if name not in number)), outputs
 
 
 def run(settings: Settings, *, progress: bool = True) -> EvaluationResult:
@@ -143,6 +129,7 @@ def run(settings: Settings, *, progress: bool = True) -> EvaluationResult:
     check_writable("--results", options.results)
     sets = evaluation_sets(options.data)
     known = {name for images in sets.values() for name in images.classes}
+    origin = settings.path if options.classes is None else f"--classes {options.classes}"
     found: list[Accuracy] = []
     if progress:
         say_left_out(sets.values())
@@ -150,16 +137,20 @@ def run(settings: Settings, *, progress: bool = True) -> EvaluationResult:
     with hidden_progress(not progress):
         for size in options.image_sides:
             classifier = load_classifier(settings.path, settings.model, size)
-            candidates = Candidates.among(classifier.classes, settings.path, options.classes, known)
-            if progress and not found:
-                _say_absent(candidates.absent)
+            names, outputs = candidates(classifier.classes, settings.path, options.classes, known)
+            absent = names[len(outputs) :]
+            if progress and not found and absent:
+                print(
+                    f"the model does not have {len(absent):,} of the classes, whose images count "
+                    f"as wrong: {some_of(absent)}"
+                )
             for name, images in sets.items():
-                images = with_classes_of(images, candidates.names, candidates.origin)
-                found.append(accuracy(name, images, classifier, candidates.outputs, options))
+                images = with_classes_of(images, names, origin)
+                found.append(accuracy(name, images, classifier, outputs, options))
                 if progress:
                     print(found[-1], flush=True)
     # Write the results.
-    result = EvaluationResult(tuple(found), candidates.absent)
+    result = EvaluationResult(tuple(found), absent)
     if options.results is not None:
         values = {"settings": to_dict(settings, stored_only=True), **dataclasses.asdict(result)}
         write_results(options.results, values)
@@ -212,11 +203,3 @@ def accuracy(
         time.monotonic() - started,
         len(images) - whole,
     )
-
-
-def _say_absent(absent: Sequence[str]) -> None:
-    if absent:
-        print(
-            f"the model does not have {len(absent):,} of the classes, whose images count as "
-            f"wrong: {some_of(absent)}"
-        )

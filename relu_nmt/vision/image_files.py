@@ -250,12 +250,17 @@ def decode_image(read: Callable[[], bytes], name: str, upright: bool = True) -> 
     except DataError:
         raise
     except Exception as error:  # Pillow's decoders and zlib raise errors of many kinds
-        [reason, *_] = str(error).splitlines() or [type(error).__name__]
+        reason = first_line(error)
         if isinstance(error, pillow.UnidentifiedImageError):  # its text is a memory address
             reason = "the file is of no known image format"
         raise DataError(
             f"{name}: cannot be read as an image ({reason}); repair or remove it"
         ) from error
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message, or the error's name if it has none."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def to_rgb(image: "Image", name: str, upright: bool = True) -> "Image":

@@ -18,6 +18,7 @@ from relu_nmt.vision.image_files import (
     composed,
     composed_names,
     decode_image,
+    first_line,
     import_pillow,
 )
 
@@ -134,8 +135,9 @@ def _read_arrays(source: Path, parts: Sequence[str]) -> tuple[dict[str, Rows], S
         with np.load(source, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
     except Exception as error:  # NumPy's and zlib's errors are of many kinds
-        [reason, *_] = str(error).splitlines() or [type(error).__name__]
-        raise DataError(f"{source}: cannot be read as a NumPy archive ({reason})") from error
+        raise DataError(
+            f"{source}: cannot be read as a NumPy archive ({first_line(error)})"
+        ) from error
     for name, array in arrays.items():
         # NumPy returns the bytes of an entry that is no array.
         if not isinstance(array, np.ndarray) or (name == "classes" and array.ndim != 1):
@@ -202,8 +204,9 @@ def _read_tables(source: Path, parts: Sequence[str]) -> tuple[dict[str, Rows], S
             table, part_names = _read_part(own)
             labels = table["label"].to_numpy(zero_copy_only=False)
         except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-            [reason, *_] = str(error).splitlines() or [type(error).__name__]
-            raise DataError(f"{origin}: cannot be read as a parquet file ({reason})") from error
+            raise DataError(
+                f"{origin}: cannot be read as a parquet file ({first_line(error)})"
+            ) from error
         names = names or part_names
         found[part] = FileColumn(origin, _bytes_in(table["image"], origin)), labels
     return found, names

@@ -15,6 +15,7 @@ from torch import Tensor
 from relu_nmt.errors import CheckpointError
 from relu_nmt.training.checkpoint import load_weights
 from relu_nmt.vision.base import Grid, VisionModel, resize_positions
+from relu_nmt.vision.image_files import first_line
 from relu_nmt.vision.swin import fit_position_biases
 from relu_nmt.vision.vision_transformer import VisionTransformer
 
@@ -166,8 +167,9 @@ def _read(path: Path) -> dict[str, Tensor]:
     except FileNotFoundError:
         raise CheckpointError(f"--init {path}: no such file") from None
     except (OSError, SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        [reason, *_] = str(error).splitlines() or [type(error).__name__]
-        raise CheckpointError(f"--init {path}: cannot be read as weights ({reason})") from error
+        raise CheckpointError(
+            f"--init {path}: cannot be read as weights ({first_line(error)})"
+        ) from error
     for key in ("model", "state_dict"):  # some authors wrap the weights
         if isinstance(found, dict) and isinstance(found.get(key), dict):
             found = found[key]

@@ -166,7 +166,7 @@ class AugmentationConfig:
 
     @property
     def changes_images(self) -> bool:
-        """True if any setting changes single images."""
+        """Return True if any setting changes single images."""
         return bool(self.rand_augment or self.color_jitter or self.random_erasing)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from relu_nmt.errors import DataError
-from relu_nmt.recipes.evaluate_images import Candidates
+from relu_nmt.recipes.evaluate_images import candidates
 from relu_nmt.vision.images import open_images, with_classes_of
 from tests.unit.vision.made_images import make_squares, write_table
 
@@ -101,6 +101,6 @@ def test_labels_of_tables_match_in_any_unicode_form(tmp_path):
 def test_a_file_of_classes_matches_in_any_unicode_form(tmp_path):
     (tmp_path / "classes.txt").write_text(f"{NFD} a remark\nred\n", encoding="utf-8")
     for known in (NFC, NFD):
-        found = Candidates.among(("red", known), "model", str(tmp_path / "classes.txt"), ())
-        assert found.names == (NFC, "red")
-        assert found.outputs.tolist() == [1, 0]
+        names, outputs = candidates(("red", known), "model", str(tmp_path / "classes.txt"), ())
+        assert names == (NFC, "red")
+        assert outputs.tolist() == [1, 0]
