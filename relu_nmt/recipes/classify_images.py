@@ -48,6 +48,7 @@ def run(settings: Settings, *, progress: bool = True) -> Classified:
     while chunk := list(itertools.islice(remaining, BATCH_SIZE)):
         errors: list[DataError] = []
         results = classifier.classify(chunk, options.top_k, damaged=errors.append)
+        # Errors come in the order of the pictures without classes.
         damaged = [image for image, classes in zip(chunk, results, strict=True) if not classes]
         own = dict(zip(damaged, map(str, errors), strict=False))
         for image, classes in zip(chunk, results, strict=True):

@@ -149,7 +149,8 @@ def grid_of(size: tuple[int, int], sides: tuple[int, int]) -> Grid:
 
 def map_of(tokens: Tensor, grid: Grid) -> Tensor:
     """Return the patches, the last of the tokens [B, N, D], as a map [B, D, height, width]."""
-    return tokens[:, -grid.num_patches :].transpose(1, 2).unflatten(2, grid)
+    patches = tokens[:, -grid.num_patches :]  # [B, height * width, D]
+    return patches.transpose(1, 2).unflatten(2, grid)
 
 
 def resize_positions(positions: Tensor, old: Grid, new: Grid) -> Tensor:
@@ -166,7 +167,7 @@ def resize_positions(positions: Tensor, old: Grid, new: Grid) -> Tensor:
     picture = patches.float().T.unflatten(1, old)[None]  # [1, D, height, width]
     picture = F.interpolate(picture, tuple(new), mode="bicubic", antialias=True)
     patches = picture[0].flatten(1).T.to(positions.dtype)  # [new patches, D]
-    return torch.cat([tokens, patches])
+    return torch.cat([tokens, patches])  # [T + new patches, D]
 
 
 def pre_norm(

@@ -191,6 +191,7 @@ class VisionTransformerConfig(TransformerOptions):
         """Compare the sizes with each other."""
         check_sides(self, "image_size")
         check_sides(self, "patch_size")
+        # All heads together are as wide as the model, or as its first stage.
         if self.family in _alike[1:] and self.embed_dim % self.heads:
             raise ConfigError(
                 f"--embed-dim {self.embed_dim} must be a multiple of --heads {self.heads}"
@@ -315,6 +316,7 @@ _SHORT = {
     if f"{family}_{size}" in shapes
 }
 
+# Big Vision's form of ViT.
 _BIG_VISION = {"big_vision": True, "feed_forward": "gelu-tanh"}
 _BIG_VISION_FORMS = {  # the settings of its ImageNet-1k and ImageNet-21k trainings
     "bigvision_i1k": {**_BIG_VISION, "tanh_layer": True, "head_bias": -6.9},

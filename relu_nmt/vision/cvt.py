@@ -81,7 +81,7 @@ class ConvolutionalAttention(MultiheadAttention):
 
         def heads(convolution: nn.Module, linear: nn.Module) -> Tensor:
             tokens = convolution(image).flatten(2).transpose(1, 2)  # [B, N or N / 4, D]
-            return self.split(linear(torch.cat([first, tokens], dim=1)))
+            return self.split(linear(torch.cat([first, tokens], dim=1)))  # [B, H, N', d]
 
         q = self.attention.map_queries(heads(self.q_convolution, self.q))
         k = self.attention.map_keys(heads(self.k_convolution, self.k))
@@ -180,7 +180,9 @@ class ConvolutionalTransformer(VisionModel):
         for embedding, stage in zip(self.embeddings, self.stages, strict=True):
             x, grid = embedding(image)  # [B, N, D]
             if stage is self.stages[-1]:
-                x = torch.cat([self.class_token.expand(x.size(0), -1, -1), x], dim=1)
+                x = torch.cat(
+                    [self.class_token.expand(x.size(0), -1, -1), x], dim=1
+                )  # [B, 1 + N, D]
             x = self.dropout(x)
             # Each token attends to all keys, a quarter of the tokens.
             for block in stage:

@@ -105,6 +105,7 @@ class ChannelNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [B, C, height, width] to the same shape."""
+        # The norm acts on the last axis: [B, height, width, C].
         return self.norm(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
 

@@ -85,10 +85,11 @@ class Windows:
     def take(self, x: Tensor) -> Tensor:
         """Return the windows [B W, N', C] of a map [B, N, C], with zeros for padding."""
         (top, left), (bottom, right) = self.before, self.after
+        # Pad the map: [B, padded height, padded width, C].
         x = F.pad(x.unflatten(1, self.grid), (0, 0, left, right, top, bottom))
-        # [B, rows of windows, window height, columns of windows, window width, C]
+        # Cut it: [B, rows of windows, window height, columns of windows, window width, C].
         x = x.unflatten(2, (-1, self.sides[1])).unflatten(1, (-1, self.sides[0]))
-        return x.transpose(2, 3).flatten(3, 4).flatten(0, 2)
+        return x.transpose(2, 3).flatten(3, 4).flatten(0, 2)  # [B W, N', C]
 
     def put(self, rows: Tensor) -> Tensor:
         """Return the map [B, N, C] of windows [B W, N', C]."""
@@ -98,7 +99,7 @@ class Windows:
         # [B, rows of windows, window height, columns of windows, window width, C]
         x = rows.unflatten(1, self.sides).unflatten(0, (self.batch, -1, across)).transpose(2, 3)
         x = x.flatten(3, 4).flatten(1, 2)  # [B, padded height, padded width, C]
-        return x[:, top : top + height, left : left + width].flatten(1, 2)
+        return x[:, top : top + height, left : left + width].flatten(1, 2)  # without padding
 
     @cached_property
     def visibility(self) -> Visibility:
@@ -127,7 +128,7 @@ class Windows:
         """
         # Codes of the tokens: the difference of two codes is the index of their offset.
         height, width = (torch.arange(side, device=self.device) for side in self.sides)
-        codes = (height[:, None] * (2 * self.size - 1) + width).flatten()[None]
+        codes = (height[:, None] * (2 * self.size - 1) + width).flatten()[None]  # [1, N']
         return ScoreBias(table, codes, codes, zero=2 * self.size * (self.size - 1))
 
 
@@ -255,12 +256,12 @@ class PatchMerging(nn.Module):
     def forward(self, x: Tensor, grid: Grid) -> tuple[Tensor, Grid]:
         """Map [B, N, D] to [B, about N / 4, D'], and return the new grid."""
         height, width = grid
-        x = F.pad(x.unflatten(1, grid), (0, 0, 0, width % 2, 0, height % 2))
+        x = F.pad(x.unflatten(1, grid), (0, 0, 0, width % 2, 0, height % 2))  # [B, Y, X, D]
         x = x.unflatten(2, (-1, 2)).unflatten(1, (-1, 2))  # [B, Y/2, 2, X/2, 2, D]
         # Join four patches, column by column as in the public weights: [B, Y/2, X/2, 4 D].
         x = x.permute(0, 1, 3, 4, 2, 5).flatten(3)
         grid = Grid(x.size(1), x.size(2))
-        return self.reduction(self.norm(x.flatten(1, 2))), grid
+        return self.reduction(self.norm(x.flatten(1, 2))), grid  # [B, Y/2 X/2, D']
 
 
 @vision_models.register("swin")

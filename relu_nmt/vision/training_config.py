@@ -98,6 +98,7 @@ class PreprocessingConfig:
             image_size: the longer side, in pixels.
             preset: the settings of the recipe; they are allowed at every size.
         """
+        # Padding belongs to one kind of crop, and the smallest area to the other.
         crop = self.crop_of(image_size)
         for needed, name in (("padded", "crop_padding"), ("resized", "crop_min_area")):
             entry, value = options_of(PreprocessingConfig)[name], getattr(self, name)
@@ -170,6 +171,7 @@ class AugmentationConfig:
         return bool(self.rand_augment or self.color_jitter or self.random_erasing)
 
 
+# The parts that several recipes share: RandAugment, the trainings of timm, those of Big Vision.
 _RAND_AUGMENT: dict[str, Any] = {
     "rand_augment": 2,
     "rand_augment_magnitude": 9.0,

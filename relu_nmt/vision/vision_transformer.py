@@ -68,7 +68,7 @@ class PatchEmbedding(nn.Module):
         # Flatten each patch in the order of a convolution's weight: [B, Y/P, X/Q, 3 P Q].
         patches = patches.permute(0, 2, 4, 1, 3, 5).flatten(3)
         grid = Grid(patches.size(1), patches.size(2))
-        return self.projection(patches.flatten(1, 2)), grid
+        return self.projection(patches.flatten(1, 2)), grid  # [B, N, D]
 
 
 @vision_blocks.register("transformer")

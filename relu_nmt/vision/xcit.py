@@ -168,7 +168,7 @@ def fourier_positions(grid: Grid, device: torch.device) -> Tensor:
     # Repeat the waves of rows along columns and those of columns along rows: [height, width, 32].
     rows = waves[0][:, None].expand(-1, grid.width, -1)
     columns = waves[1][None].expand(grid.height, -1, -1)
-    return torch.cat([rows, columns], 2).flatten(0, 1)
+    return torch.cat([rows, columns], 2).flatten(0, 1)  # [N, 64]
 
 
 class LocalPatchInteraction(nn.Module):
@@ -189,7 +189,7 @@ class LocalPatchInteraction(nn.Module):
         """Map patches [B, N, D] of the grid to [B, N, D]."""
         picture = map_of(x, grid)  # [B, D, height, width]
         picture = self.second(self.norm(self.activation(self.first(picture))))
-        return picture.flatten(2).transpose(1, 2)
+        return picture.flatten(2).transpose(1, 2)  # [B, N, D]
 
 
 def _feed_forward(config: VisionTransformerConfig) -> nn.Module:
@@ -264,6 +264,7 @@ class ClassBlock(nn.Module):
 
     def __init__(self, config: VisionTransformerConfig, layer: int) -> None:
         super().__init__()
+        # The attention has heads as wide as those of the other blocks, but may be another.
         placement = pre_norm(config, config.embed_dim, drop_path=0.0)
         spec = AttentionSpec.parse(config.xcit.class_attention)
         head_dim = config.embed_dim // config.heads
