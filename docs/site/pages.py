@@ -30,7 +30,12 @@ log = get_plugin_logger("pages")
 
 API = {
     "Translation": ["relu_nmt.Translator", "relu_nmt.translation.search.translations"],
-    "Images": ["relu_nmt.ImageClassifier", "relu_nmt.vision.base", "relu_nmt.vision.blocks"],
+    "Images": [
+        "relu_nmt.ImageClassifier",
+        "relu_nmt.vision.base",
+        "relu_nmt.vision.vision_transformer",
+        "relu_nmt.vision.gated_attention_unit",
+    ],
     "Attention": [
         "relu_nmt.attention",
         "relu_nmt.attention.spec",

@@ -16,8 +16,8 @@ from relu_nmt.config.shared import BatchLimits
 from relu_nmt.data.batches import plan_batches
 from relu_nmt.errors import DataError, MissingExtraError
 from relu_nmt.vision.batches import sample_generator
-from relu_nmt.vision.data_config import IMAGES
 from relu_nmt.vision.image_files import read_image
+from relu_nmt.vision.training_config import IMAGES
 
 if TYPE_CHECKING:
     from pycocotools.coco import COCO

@@ -13,8 +13,9 @@ from relu_nmt.config import option, settings
 from relu_nmt.errors import ConfigError, MissingExtraError
 from relu_nmt.modules.objective import LossOutput, Metric
 from relu_nmt.vision.base import build_vision_model, exempt_from_decay
-from relu_nmt.vision.config import IMAGENET_MEAN, IMAGENET_STD, VisionTransformerConfig
+from relu_nmt.vision.config import VisionTransformerConfig
 from relu_nmt.vision.pyramid import FeaturePyramid
+from relu_nmt.vision.training_config import IMAGENET_MEAN, IMAGENET_STD
 
 PYRAMID_DIM = 256
 RATIOS = (0.5, 1.0, 2.0)

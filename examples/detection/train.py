@@ -41,14 +41,13 @@ from relu_nmt.training.checkpoint import load_checkpoint, load_weights, read_met
 from relu_nmt.training.config import ValidationConfig
 from relu_nmt.training.results import TrainingResult
 from relu_nmt.training.trainer import Trainer
-from relu_nmt.vision.architectures import architectures
-from relu_nmt.vision.config import (
+from relu_nmt.vision.config import VisionTransformerConfig, architectures
+from relu_nmt.vision.loading import classes_of
+from relu_nmt.vision.training_config import (
     VisionOptimizerConfig,
     VisionScheduleConfig,
     VisionTrainerConfig,
-    VisionTransformerConfig,
 )
-from relu_nmt.vision.loading import classes_of
 
 TASK_NAME = "detection"
 SETTINGS: dict[str, dict[str, Any]] = {

@@ -42,18 +42,16 @@ from relu_nmt.training.config import DistributedConfig, ValidationConfig
 from relu_nmt.training.optimization import OptimizerConfig
 from relu_nmt.training.results import TrainingResult
 from relu_nmt.training.trainer import Trainer
-from relu_nmt.vision.architectures import architectures
-from relu_nmt.vision.config import (
+from relu_nmt.vision.config import VisionTransformerConfig, architectures, shown_sides
+from relu_nmt.vision.images import open_images
+from relu_nmt.vision.training_config import (
     IMAGENET_MEAN,
     IMAGENET_STD,
     PreprocessingConfig,
     VisionOptimizerConfig,
     VisionScheduleConfig,
     VisionTrainerConfig,
-    VisionTransformerConfig,
-    shown_sides,
 )
-from relu_nmt.vision.images import open_images
 
 LAST, TEACHER = "checkpoint_last.safetensors", "teacher.safetensors"
 _COMMON: dict[str, Any] = {"clip_norm": 3.0, "min_lr": 1e-6}

@@ -14,8 +14,8 @@ from relu_nmt.data.batches import plan_batches
 from relu_nmt.errors import ConfigError
 from relu_nmt.vision.augmentation import operations
 from relu_nmt.vision.batches import random_box, resized_part, sample_generator
-from relu_nmt.vision.config import PreprocessingConfig
 from relu_nmt.vision.images import ImageSet
+from relu_nmt.vision.training_config import PreprocessingConfig
 
 if TYPE_CHECKING:
     from PIL.Image import Image

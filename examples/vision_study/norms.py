@@ -28,8 +28,8 @@ from relu_nmt.config.files import WRITTEN, Files
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.recipes.images import evaluation_sets, write_results
 from relu_nmt.training.checkpoint import read_metadata
-from relu_nmt.vision.data_config import IMAGES
 from relu_nmt.vision.loading import ImageClassifier
+from relu_nmt.vision.training_config import IMAGES
 
 
 @settings

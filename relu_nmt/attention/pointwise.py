@@ -176,7 +176,7 @@ class ScaledPointwiseAttention(PointwiseAttention):
     Reference: Wortsman et al. 2023, "Replacing softmax with ReLU in vision transformers",
     section 3 and Figs. 1-4; relu with alpha = 1 is its main model. What its Fig. 4 calls gated is
     read as an output gate here; the other reading is
-    :class:`relu_nmt.vision.blocks.GatedAttentionUnit`.
+    :class:`relu_nmt.vision.gated_attention_unit.GatedAttentionUnit`.
 
     Example:
         >>> from relu_nmt.attention.masks import Visibility

@@ -19,13 +19,15 @@ from relu_nmt.modules.config import arch_option
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.translation.config import TransformerConfig, architectures
 from relu_nmt.translation.search.config import GenerationConfig
-from relu_nmt.vision.config import (
+from relu_nmt.vision.config import VisionTransformerConfig
+from relu_nmt.vision.training_config import (
+    IMAGES,
+    RECIPES,
+    AugmentationConfig,
     ImageTaskOptions,
     PreprocessingConfig,
     VisionTrainerConfig,
-    VisionTransformerConfig,
 )
-from relu_nmt.vision.data_config import IMAGES, RECIPES, AugmentationConfig
 
 NUMBERED = r"checkpoint(\d+|_\d+_\d+)\.safetensors"
 """Names of the checkpoints that are saved by epochs and by updates."""

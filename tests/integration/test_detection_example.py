@@ -14,8 +14,7 @@ from relu_nmt.cli import vision_train
 from relu_nmt.config import add_settings, read_settings
 from relu_nmt.errors import DataError, MissingExtraError
 from relu_nmt.training.checkpoint import load_checkpoint
-from relu_nmt.vision.architectures import architectures
-from relu_nmt.vision.config import VisionTransformerConfig
+from relu_nmt.vision.config import VisionTransformerConfig, architectures
 from tests.example_modules import example_modules
 from tests.unit.vision.made_images import make_squares
 

@@ -59,7 +59,7 @@ def test_both_orders_of_sima_are_the_same_attention(example, tokens, width):
     torch.testing.assert_close(first, shares[0] @ shares[1].transpose(-1, -2) @ v)
 
 
-def test_times_of_all_attentions_reach_table_and_page(example, tmp_path, capsys):
+def test_the_table_and_the_page_have_the_times_of_all_attentions(example, tmp_path, capsys):
     words = ["--cpu", "--runs", "2", "--tokens", "9,200", "--widths", "16,24", "--out"]
     assert example.timings.main([*words, str(tmp_path)]) == 0, capsys.readouterr()
     rows = list(csv.DictReader((tmp_path / "timings.csv").open()))
@@ -82,12 +82,12 @@ def test_times_of_all_attentions_reach_table_and_page(example, tmp_path, capsys)
     assert page.count("<img") == 1
 
 
-def test_widths_that_no_head_divides_are_told(example, capsys):
+def test_widths_that_are_no_multiple_of_a_head_are_errors(example, capsys):
     assert example.timings.main(["--widths", "12"]) == 2
     assert "--widths 12 must be a multiple of --heads 8" in capsys.readouterr().err
 
 
-def test_a_wrong_name_is_told_the_others_which_commas_part(example, capsys):
+def test_an_unknown_name_is_an_error_that_lists_the_others(example, capsys):
     assert example.timings.main(["--attentions", "SimA"]) == 2
     [line] = capsys.readouterr().err.splitlines()
     _, _, names = line.partition("--attentions SimA: expected one of ")
@@ -105,7 +105,7 @@ def test_lengths_are_over_all_channels_of_the_patches(example):
         assert found.shape == (2, 1, 2, 3)
 
 
-def test_overlays_go_from_0_to_1_in_each_image(example):
+def test_overlays_range_from_0_to_1_in_each_image(example):
     sizes = torch.tensor([[[2.0, 4.0], [2.0, 4.0]], [[5.0, 5.0], [5.0, 5.0]]])
     mask = example.pictures.saliency(sizes, (4, 8))
     assert mask.shape == (2, 4, 8)
@@ -137,7 +137,7 @@ def test_pictures_of_several_models(example, trained, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("count", [5, 8, 20])
-def test_images_are_from_all_over_the_set(example, trained, count):
+def test_images_are_spread_over_the_set(example, trained, count):
     images, paths = trained
     classifier = ImageClassifier.from_checkpoint(paths["sima"])
     pixels = example.norms.pixels_of(classifier, str(images), count)
@@ -157,7 +157,7 @@ def test_images_are_from_all_over_the_set(example, trained, count):
         ("sima", ["--heat-maps", "first"], "--heat-maps first"),
     ],
 )
-def test_mistakes_are_told_in_a_line(example, trained, tmp_path, capsys, name, words, message):
+def test_mistakes_are_one_line(example, trained, tmp_path, capsys, name, words, message):
     images, paths = trained
     words = [paths[name], "--data", str(images), "--out", str(tmp_path / "o"), *words]
     assert example.pictures.main(words) == 2

@@ -72,7 +72,7 @@ def names_of_studies():
 
 @pytest.mark.parametrize("setting", ["small", "paper"])
 @pytest.mark.parametrize("name", names_of_studies())
-def test_every_flag_is_taken_and_does_something(example, images, tmp_path, capsys, name, setting):
+def test_every_flag_is_accepted_and_has_an_effect(example, images, tmp_path, capsys, name, setting):
     words = (name, str(images), "--setting", setting, "--save-dir", str(tmp_path))
     steps = example.run.plan(settings_of(example, *words))
     assert len(steps) == len(example.studies.STUDIES[name].names(setting))
@@ -97,7 +97,7 @@ def test_the_names_of_studies_are_in_the_readme(example):
 
 @pytest.mark.parametrize("setting", ["small", "paper"])
 @pytest.mark.parametrize("name", names_of_studies())
-def test_variants_of_a_model_differ_in_nothing_but_the_attention(example, images, name, setting):
+def test_variants_of_a_model_differ_only_in_the_attention(example, images, name, setting):
     study = example.studies.STUDIES[name]
     steps = example.run.plan(settings_of(example, name, str(images), "--setting", setting))
     found = {step.model.attention: trained(step) for step in steps}
@@ -109,11 +109,11 @@ def test_variants_of_a_model_differ_in_nothing_but_the_attention(example, images
 
 
 @pytest.mark.parametrize("name", names_of_studies())
-def test_the_attentions_fit_the_models(example, images, name):
+def test_every_attention_fits_its_model(example, images, name):
     parser = make_parser("relu-nmt-vision-train", "")
     add_settings(parser, ImageTrainingSettings)
     steps = example.run.plan(settings_of(example, name, str(images)))
-    # Of a study over an axis one a line is enough.
+    # One variant of each line is enough in a study over an axis.
     variants = example.studies.STUDIES[name].variants
     wanted = {variants[s.model.attention].line or s.model.attention: s for s in steps}
     for step in wanted.values():
@@ -125,7 +125,7 @@ def test_the_attentions_fit_the_models(example, images, name):
         assert output.logits.isfinite().all()
 
 
-def test_updates_and_flags_reach_every_training(example, images):
+def test_updates_and_flags_are_passed_to_every_training(example, images):
     words = ("comparison", str(images), "--updates", "2000", "--seeds", "4", "5")
     settings = settings_of(example, *words, "--train-flags", "--patch-size 4 --warmup-updates 7")
     steps = example.run.plan(settings)
@@ -141,9 +141,7 @@ def test_updates_and_flags_reach_every_training(example, images):
 
 
 @pytest.mark.parametrize("name", names_of_studies())
-def test_updates_of_the_papers_have_their_images_and_rates_as_the_readme_starts_them(
-    example, images, name
-):
+def test_commands_of_the_readme_have_the_batches_and_rates_of_the_papers(example, images, name):
     readme = (EXAMPLE / "README.md").read_text("utf-8")
     processes = int(re.search(r"--gpus 0,1,2,3 --training-processes (\d+)", readme)[1])
     words = (name, str(images), "--setting", "paper", "--training-processes", str(processes))
@@ -161,7 +159,7 @@ def test_updates_of_the_papers_have_their_images_and_rates_as_the_readme_starts_
 
 
 def make_training(folder, name, seed, accuracy, status=DONE, entropy=None):
-    """Write what a training leaves: state, results, log, accuracy."""
+    """Write the files of a training: state, results, log, accuracy."""
     model = SweepModel(name, seed, ())
     step = Step(model, None, folder / model.name)
     step.folder.mkdir()
@@ -213,7 +211,7 @@ def test_the_report_has_means_intervals_and_gains(example, tmp_path):
     assert means["XCiT SimA"]["status"] == "1 started, 1 done"
     assert means["XCiT SimA"]["gain"] == ""  # its baseline is not there
     page = (tmp_path / "report.html").read_text("utf-8")
-    # Three seeds are shown, as an interval of so few is wider than what it measures.
+    # Three seeds are listed: an interval of so few would be too wide.
     shown = "85.00<small>seeds 83.00, 84.00, 88.00</small>"
     assert re.search(rf'<th scope="row">SimA</th>\s*<td>{shown}</td>', page)
     assert "<td>+3.00<small>seeds +3.00, +2.00, +4.00</small></td>" in page
@@ -231,7 +229,7 @@ def test_the_report_has_means_intervals_and_gains(example, tmp_path):
     assert sorted(entropies) == [(f"softmax seed {seed}", seed + 0.5) for seed in (1, 2, 3)]
 
 
-def test_the_report_names_the_baselines_of_models_that_are_in_it(example, tmp_path):
+def test_the_report_names_the_baselines_of_its_models(example, tmp_path):
     make_training(tmp_path, "XCiT SimA", 1, 50.0)
     make_training(tmp_path, "SimA", 1, 50.0)
     example.report.write_report(tmp_path, example.studies.STUDIES["sima"])
@@ -239,7 +237,7 @@ def test_the_report_names_the_baselines_of_models_that_are_in_it(example, tmp_pa
     assert "baselines of the models are ViT: softmax; XCiT: XCiT XCA. Differences" in page
 
 
-def test_curves_are_means_over_seeds_at_updates_that_all_have_reached(example, tmp_path):
+def test_curves_are_means_over_seeds_at_common_updates(example, tmp_path):
     for seed in (1, 2):
         make_training(tmp_path, "softmax", seed, 50.0)
     trainings = example.report.read_trainings(tmp_path, example.studies.STUDIES["comparison"])
@@ -270,7 +268,7 @@ def test_plots_over_the_axis_have_a_line_for_each_map(example, tmp_path):
     assert page.count("<img") == 1 and "Over alpha" in page
 
 
-def test_intervals_are_of_four_seeds_and_end_at_100_percent(example, tmp_path):
+def test_intervals_of_four_seeds_end_at_100_percent(example, tmp_path):
     scores = [80.0, 99.0, 99.0, 99.0]
     for seed, accuracy in enumerate(scores, 1):
         make_training(tmp_path, "relu / L^1", seed, accuracy)
@@ -279,7 +277,7 @@ def test_intervals_are_of_four_seeds_and_end_at_100_percent(example, tmp_path):
     trainings = example.report.read_trainings(tmp_path, study)
     means = example.report.averages(trainings, study)
     accuracy, _ = example.report.axis_panels(means, study, trainings)
-    # By Student's t: 3.182 of 3 degrees of freedom.
+    # Student's t for 3 degrees of freedom is 3.182.
     interval = 3.182 * statistics.stdev(scores) / 2
     assert accuracy.lines[0].errors[1] == pytest.approx((interval, 100 - 94.25))
     assert not accuracy.lines[0].dots
@@ -288,7 +286,7 @@ def test_intervals_are_of_four_seeds_and_end_at_100_percent(example, tmp_path):
     assert f"94.25<small>{94.25 - interval:.2f} to 100.00 seeds</small>" in page
 
 
-def test_the_divisors_are_those_of_the_names(example, images):
+def test_divisors_match_the_names(example, images):
     study = example.studies.STUDIES["scale"]
     for setting, counts in (("small", (64, 16, 8, 4)), ("paper", (256, 64, 16, 8, 4))):
         assert {f"N = {n}" for n in counts} == study.settings[setting].models.keys()
@@ -307,7 +305,7 @@ def test_the_divisors_are_those_of_the_names(example, images):
             assert variant.model == f"N = {tokens - 1}"  # without the class token
 
 
-def test_degrees_are_those_of_the_paper_with_its_numbers(example, images):
+def test_degrees_and_their_settings_match_the_paper(example, images):
     study = example.studies.STUDIES["degrees"]
     steps = example.run.plan(settings_of(example, "degrees", str(images), "--setting", "paper"))
     found = {step.model.attention: trained(step) for step in steps}
@@ -340,7 +338,7 @@ def test_degrees_are_those_of_the_paper_with_its_numbers(example, images):
         "reluformer:gamma=2",
     ],
 )
-def test_the_norms_are_those_of_the_jacobian_by_autograd(example, spec):
+def test_norms_match_the_jacobian_by_autograd(example, spec):
     torch.manual_seed(1)
     attention = build_attention(AttentionSpec.parse(spec), "encoder", 0, 2, 5, dropout=0.0)
     if getattr(attention, "scale", None) is not None:
@@ -369,7 +367,7 @@ def test_the_norms_are_those_of_the_jacobian_by_autograd(example, spec):
     assert size == pytest.approx(expected, rel=1e-6)
 
 
-def test_norms_of_all_checkpoints_reach_the_report(example, images, tmp_path, capsys):
+def test_the_report_has_the_norms_of_all_checkpoints(example, images, tmp_path, capsys):
     words = ["norms", str(images), "--updates", "20", "--save-dir", str(tmp_path)]
     words += ["--variants", "x^3 unscaled", "--", *TINY.replace("--layers 1", "--layers 2").split()]
     own = [word for word in words if word != "--"]
@@ -405,7 +403,7 @@ def test_checkpoints_without_a_training_state_are_not_measured(example, tmp_path
     assert "no checkpoints there" in capsys.readouterr().err
 
 
-def test_it_trains_evaluates_and_goes_on(example, images, tmp_path, capsys, monkeypatch):
+def test_the_study_trains_evaluates_and_resumes(example, images, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("relu_nmt.applications.sweep.runner.POLL_SECONDS", 0.02)
     words = ["comparison", str(images), "--updates", "10", "--save-dir", str(tmp_path)]
     words += ["--jobs", "2", "--variants", "relu/L", "XCiT SimA", "--", *TINY.split()]
@@ -442,7 +440,7 @@ def test_it_trains_evaluates_and_goes_on(example, images, tmp_path, capsys, monk
         (["--report-only"], "no training of this study there"),
     ],
 )
-def test_mistakes_are_told_in_a_line_before_anything_runs(
+def test_mistakes_are_one_line_before_anything_runs(
     example, images, tmp_path, capsys, words, message
 ):
     code = example.run.main(["comparison", str(images), "--save-dir", str(tmp_path / "s"), *words])
@@ -452,7 +450,7 @@ def test_mistakes_are_told_in_a_line_before_anything_runs(
     assert not (tmp_path / "s").exists()
 
 
-def test_missing_images_are_told(example, tmp_path, capsys):
+def test_missing_images_are_an_error(example, tmp_path, capsys):
     assert example.run.main(["comparison", str(tmp_path), "--save-dir", str(tmp_path / "s")]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert "expected train or train.zip" in line

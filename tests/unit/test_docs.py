@@ -13,10 +13,9 @@ from relu_nmt.attention.kernels import CPU_LEAST_LENGTH, GPU_LEAST_PAIRS
 from relu_nmt.attention.softmax import CPU_HALF_FUSED_LENGTH
 from relu_nmt.attention.spec import AttentionSpec
 from relu_nmt.config import from_flat
-from relu_nmt.vision.architectures import architectures
 from relu_nmt.vision.base import build_vision_model
-from relu_nmt.vision.config import VisionTransformerConfig
-from relu_nmt.vision.data_config import RECIPES
+from relu_nmt.vision.config import VisionTransformerConfig, architectures
+from relu_nmt.vision.training_config import RECIPES
 from tests.chromium import PROGRAM, Chromium
 from tests.markdown import code_blocks
 

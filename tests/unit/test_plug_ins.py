@@ -49,7 +49,7 @@ class LogDistance(DistanceBias):
 BLOCK = """
 from torch import nn
 from relu_nmt.vision import vision_blocks, vision_models
-from relu_nmt.vision.blocks import TransformerBlock
+from relu_nmt.vision.vision_transformer import TransformerBlock
 
 @vision_blocks.register("mine")
 class LocalBlock(nn.Module):
