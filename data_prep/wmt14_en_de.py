@@ -269,7 +269,7 @@ def make_parser() -> argparse.ArgumentParser:
         type=int,
         choices=sorted(NEWS_COMMENTARY),
         default=9,
-        help="version: 9 is WMT14's own, 12 is what many recipes take (default: 9)",
+        help="version: 9 is WMT14's own, many recipes take 12 (default: 9)",
     )
     parser.add_argument(
         "--bpe", type=int, default=32_000, help="merges; another usual choice: 40000 (32000)"

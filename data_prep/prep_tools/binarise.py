@@ -72,17 +72,17 @@ def binarise(
 
 
 def check_size(
-    what: str, found: int, expected: int, strict: bool, unit: str = "sentence pairs"
+    name: str, found: int, expected: int, strict: bool, unit: str = "sentence pairs"
 ) -> None:
-    """Compare the size of a set with the one that the recipe is known to give.
+    """Compare the size of a set with the known size of the recipe's set.
 
     Raises:
-        PrepError: it differs and ``strict`` is set.
+        PrepError: the size differs and ``strict`` is set.
     """
     if found == expected:
-        say(f"  {what}: {found:,} {unit}, as expected")
+        say(f"  {name}: {found:,} {unit}, as expected")
         return
-    message = f"{what}: {found:,} {unit}, expected {expected:,}"
+    message = f"{name}: {found:,} {unit}, expected {expected:,}"
     if strict:
         raise PrepError(f"{message}; another archive or another version of the tokeniser?")
     say(f"  NOTE: {message}")

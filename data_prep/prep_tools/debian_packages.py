@@ -23,7 +23,7 @@ class NoPackages(PrepError):
 
 
 def _run(command: Sequence[str], folder: Path) -> str:
-    """Run a program in ``folder`` and return what it printed.
+    """Run a program in ``folder`` and return its output.
 
     Raises:
         NoPackages: it is missing, failed, or took too long.
@@ -88,7 +88,7 @@ class _Fetcher:
         settings = (f"Dir::State::lists={lists}", f"Dir::Cache={cache}")
         for setting in (*settings, f"APT::Sandbox::User={user}"):
             self._options = [*self._options, "-o", setting]
-        # By default apt-get update succeeds without a network.
+        # Without this setting, apt-get update succeeds even without a network.
         update = ["apt-get", "update", "-o", "APT::Update::Error-Mode=any", *self._options]
         _run(update, self.scratch)
         self._lists_are_fresh = True

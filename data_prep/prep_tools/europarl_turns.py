@@ -86,7 +86,7 @@ def align_sitting(files: tuple[Path, Path], unit: str) -> list[Document]:
 
     Args:
         files: the file in both languages.
-        unit: what a document is: ``turns``, ``chapters`` or ``sittings``. The files of a divided
+        unit: unit of a document: ``turns``, ``chapters`` or ``sittings``. The files of a divided
             sitting give documents of the same name, see :func:`join_documents`.
     """
     sources, targets = (read_turns(path) for path in files)

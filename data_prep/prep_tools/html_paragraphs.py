@@ -14,7 +14,7 @@ _HIDDEN_CLASSES = _CODE | {"embedded", "image", "imageintable", "youtube_consent
 _SWITCHES = frozenset({"switch", "switchinline"})
 _SYSTEMS = frozenset({"MAC", "WIN", "UNIX"})
 _PARAGRAPH_IDS = ("par_", "hd_")
-# What a picture before a full stop or comma leaves behind.
+# The space that a removed picture leaves before a full stop or comma.
 _LOOSE_MARK = re.compile(r" ([.,])(?= |$)")
 
 
@@ -115,8 +115,8 @@ def _paragraphs(node: Node) -> Iterator[tuple[str, str]]:
 def read_paragraphs(html: str) -> list[tuple[str, str]]:
     """Return the page's own paragraphs in reading order.
 
-    Left out are paragraphs embedded from other pages, code, pictures, and all but one variant of
-    what differs between systems.
+    Paragraphs embedded from other pages, code and pictures are left out. Of variants for different
+    systems only one is kept.
 
     Args:
         html: the page.

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from relu_nmt.config.shared import BatchLimits
-from relu_nmt.data.batches import plan_batches
+from relu_nmt.data.batch_plan import plan_batches
 from relu_nmt.errors import DataError
 from relu_nmt.vision.augmentation import Augmentation
 from relu_nmt.vision.config import PreprocessingConfig
