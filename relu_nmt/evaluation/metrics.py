@@ -38,6 +38,8 @@ SCRIPTS = {
     "char": "thai laoo khmr mymr tibt lana talu tale java bali",
 }
 """Tokenisers by ISO 15924 code of the script, which precedes the code of the language."""
+WITH_SPACES = (DEFAULT_TOKENIZER, "ko-mecab")
+"""Tokenisers of languages with spaces between words."""
 INSTEAD = {"ja-mecab": "char", "ko-mecab": DEFAULT_TOKENIZER}
 """Replacements of tokenisers whose package is not installed."""
 LONGEST_WORDS = 15
@@ -272,21 +274,6 @@ def _explained(tokenizer: str) -> Iterator[None]:
         socket.setdefaulttimeout(patience)
 
 
-@dataclass(frozen=True)
-class ChosenTokenizer:
-    """A tokeniser of BLEU that the language has chosen.
-
-    Args:
-        name: as ``--sacrebleu-tokenizer`` takes it.
-        note: one line for the user; may be empty.
-        has_spaces: the language has spaces between words.
-    """
-
-    name: str
-    note: str
-    has_spaces: bool
-
-
 def recommended_tokenizer(language: str) -> str:
     """Return the tokeniser that sacreBLEU's documentation recommends for a language.
 
@@ -308,12 +295,14 @@ def recommended_tokenizer(language: str) -> str:
     return DEFAULT_TOKENIZER
 
 
-def choose_tokenizer(language: str, references: Sequence[str]) -> ChosenTokenizer:
-    """Return the tokeniser for a language, or the next best if its package is not installed.
+def choose_tokenizer(language: str, references: Sequence[str]) -> tuple[str, str]:
+    """Return the tokeniser for a language and a note for the user, which may be empty.
+
+    If its package is not installed, the next best is returned.
 
     Args:
         language: its code; empty if unknown.
-        references: a note warns if they lack spaces that the language should have.
+        references: the note warns if they lack spaces that the language should have.
     """
     name = wanted = recommended_tokenizer(language)
     note = f"BLEU of {language} uses the tokeniser {name}" if name != DEFAULT_TOKENIZER else ""
@@ -327,7 +316,7 @@ def choose_tokenizer(language: str, references: Sequence[str]) -> ChosenTokenize
         lengths = [len(word) for line in references for word in line.split()]
         if sum(lengths) > LONGEST_WORDS * len(lengths):
             note = "the references have hardly any spaces; --sacrebleu-tokenizer char suits them"
-    return ChosenTokenizer(name, note, wanted in (DEFAULT_TOKENIZER, "ko-mecab"))
+    return name, note
 
 
 def comet_score(

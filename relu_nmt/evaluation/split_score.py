@@ -22,6 +22,7 @@ from relu_nmt.evaluation.document_scores import (
 )
 from relu_nmt.evaluation.metrics import (
     COMPOUND,
+    WITH_SPACES,
     MetricConfig,
     Score,
     ScoringConfig,
@@ -109,11 +110,11 @@ class SplitScorer:
     def _choose_tokenizer(self) -> str:
         """Return the tokeniser for the target language; set :attr:`note`."""
         pipeline = self._task.target_text
-        chosen = choose_tokenizer(pipeline.language, self._references)
-        if chosen.has_spaces and pipeline.keeps_text and pipeline.detokenizer == "none":
+        name, note = choose_tokenizer(pipeline.language, self._references)
+        if name in WITH_SPACES and pipeline.keeps_text and pipeline.detokenizer == "none":
             return "none"
-        self.note = chosen.note
-        return chosen.name
+        self.note = note
+        return name
 
     def score(
         self,

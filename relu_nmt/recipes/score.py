@@ -235,8 +235,7 @@ class _Texts:
         """Return the tokeniser of BLEU, and a note about it."""
         if given := self._scoring.sacrebleu_tokenizer:
             return given, ""
-        chosen = choose_tokenizer(self._scoring.language, self.references[0])
-        return chosen.name, chosen.note
+        return choose_tokenizer(self._scoring.language, self.references[0])
 
     def baseline(self, path: str) -> list[str]:
         """Return the segments of the other system."""

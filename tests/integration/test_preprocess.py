@@ -12,7 +12,6 @@ from collections import Counter
 import pytest
 
 from relu_nmt.cli.preprocess import main
-from relu_nmt.data import alignments as alignments_module
 from relu_nmt.data import binarize as binarize_module
 from relu_nmt.data.indexed_dataset import AlignmentDataset
 from relu_nmt.io import text_lines
@@ -307,8 +306,8 @@ def test_interrupted_alignments_are_continued(corpus, monkeypatch):
     flags = ["--align-suffix", "align", "--workers", "1"]
     assert run(corpus, *flags, dest="whole") == 0
     with monkeypatch.context() as patch:
-        parse = fail_after(4, alignments_module._parse_chunk)
-        patch.setattr(alignments_module, "_parse_chunk", parse)
+        parse = fail_after(4, binarize_module._parse_chunk)
+        patch.setattr(binarize_module, "_parse_chunk", parse)
         assert run(corpus, *flags) == 130
     assert not list((corpus / "data").glob("*.tmp"))
     assert run(corpus, *flags) == 0

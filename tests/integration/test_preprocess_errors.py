@@ -104,8 +104,8 @@ def test_an_alignment_between_documents_is_an_error(corpus, capsys):
     ("flags", "told"),
     [
         ("", "train.align: no such file; it is to hold the word alignments (--align-suffix align)"),
-        ("--tokenizer moses", "which --tokenizer moses would divide otherwise; split the text"),
-        ("--subword subword-nmt", "which --subword subword-nmt would divide otherwise"),
+        ("--tokenizer moses", "which --tokenizer moses would change; split the text"),
+        ("--subword subword-nmt", "which --subword subword-nmt would change"),
         ("--dict-only", "--align-suffix align does nothing with --dict-only"),
         ("--only-source", "--align-suffix align does nothing with --only-source"),
         ("--align-suffix de", "--align-suffix 'de': expected another ending than those of the"),
