@@ -18,16 +18,16 @@ stand in valid or test:
         --validpref maruf/dev --testpref maruf/test
 
 Turns are short: few are longer than 1,024 tokens. For the long variant, --documents chapters or
---documents sittings joins consecutive turns, so that groups of 2,048 tokens are really that long:
+--documents sittings joins consecutive turns, so that groups can reach 2,048 tokens:
 
     python data_prep/europarl_documents.py --out europarl-long --documents chapters \
         --validpref maruf/dev --testpref maruf/test
 
-Its valid and test are whole chapters (or sittings) held out of the release; the published test
-set is there as well, as ``test-turns``, the second of the test sets that are binarised. Turns of
-it and of the published valid set are left out of training as before: a chapter is cut in two there.
+Its valid and test are whole chapters (or sittings) held out of the release. ``test-turns``, the
+second test set, is the published one. The training text leaves out turns of the published valid and
+test sets as before, and chapters are cut in two there.
 
-Without --validpref and --testpref, whole documents are held out in any case. The last step is
+Without --validpref and --testpref, the script always holds out whole documents. The last step is
 relu-nmt-preprocess: Moses tokens, case kept, 32,000 joint BPE merges.
 """
 

@@ -57,7 +57,7 @@ def download_help(languages: Sequence[str], scratch: Path) -> dict[str, Path]:
         Language to package file.
 
     Raises:
-        NoPackages: there is no apt, no network, or no such language.
+        NoPackages: apt or the network is missing, or no such language exists.
     """
     names = {language: PACKAGE.format(language) for language in languages}
     try:

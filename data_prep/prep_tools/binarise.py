@@ -49,12 +49,12 @@ def binarise(
     """Run relu-nmt-preprocess on the corpus, or only show the command.
 
     Args:
-        arguments: those of :func:`add_output_options`.
-        flags: languages, text steps and dictionaries; files and folders are added here.
-        tests: prefixes of the test sets, if there are several.
+        arguments: the arguments of :func:`add_output_options`.
+        flags: languages, text steps and dictionaries; this function adds files and folders.
+        tests: prefixes of several test sets.
 
     Raises:
-        PrepError: it is not installed, or failed.
+        PrepError: relu-nmt-preprocess is not installed, or failed.
     """
     out: Path = arguments.out
     command = [PROGRAM, *map(str, flags)]

@@ -164,13 +164,13 @@ def _fetch_from(url: str, path: Path) -> None:
 
 
 def fetch(urls: Sequence[str], path: Path, sha256: str | None = None) -> Path:
-    """Fetch a file from the first address that has it, unless it is there.
+    """Fetch a file from the first address that has it, unless it exists already.
 
-    A download that was interrupted goes on where it stopped.
+    An interrupted download continues where it stopped.
 
     Args:
         urls: addresses of the same file, the best first.
-        path: where it goes; its folder is made.
+        path: the file to write; its folder is made.
         sha256: its checksum, if known.
 
     Returns:

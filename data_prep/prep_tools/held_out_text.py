@@ -127,12 +127,12 @@ def without_held_out(
 ) -> tuple[list[Document], dict[str, int]]:
     """Cut held-out documents out of the training documents; all others stay whole.
 
-    A document that goes on after a held-out stretch becomes two.
+    A held-out stretch in the middle cuts a document in two.
 
     Args:
         documents: training documents.
-        held_out: those of valid and test.
-        fewest: pieces with fewer pairs are left out.
+        held_out: documents of valid and test.
+        fewest: fewest pairs of a piece that is kept.
 
     Returns:
         The documents, and counts of found and left out documents.

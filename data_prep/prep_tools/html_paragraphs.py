@@ -32,7 +32,7 @@ class Node:
         return set(self.attributes.get("class", "").split())
 
     def is_hidden(self) -> bool:
-        """Say whether nothing inside belongs to the page's own text."""
+        """Return whether nothing inside belongs to the page's own text."""
         return self.tag in _HIDDEN_TAGS or not self.classes.isdisjoint(_HIDDEN_CLASSES)
 
 
@@ -74,10 +74,10 @@ def join_pieces(pieces: Iterable[str]) -> str:
 
 
 def _visible_children(node: Node) -> list["Node | str"]:
-    """Return the children; of the variants of a switch (per system or application) only one.
+    """Return the children, with only one variant of a switch between systems or applications.
 
-    The default variant is taken, or the first one that is not for a particular system. Empty
-    list if there are only variants for particular systems.
+    This is the default variant, or the first that is not for a particular system. The list is
+    empty if all variants are for particular systems.
     """
     if node.classes.isdisjoint(_SWITCHES):
         return node.children

@@ -160,7 +160,7 @@ class _PageReader:
                 self._lines[-1] += words[0]
 
     def _skipped(self, line: str, name: str | None) -> bool:
-        """Say whether the line is inside of code, a definition or a condition."""
+        """Return whether the line is inside of code, a definition or a condition."""
         if self._depth:
             self._depth += line.count("\\{") - line.count("\\}")
             return True
@@ -191,7 +191,7 @@ class _PageReader:
 
 
 def is_alias(page: str) -> bool:
-    """Say whether the page only names another one."""
+    """Return whether the page only names another one."""
     return len(page) < 2_000 and _ALIAS.search(page) is not None
 
 

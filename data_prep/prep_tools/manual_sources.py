@@ -34,13 +34,13 @@ class Manual:
 
     Attributes:
         name: name in ``--source`` and in the names of documents.
-        packages: names of the packages, ``{lang}`` for the language; those of the original too.
+        packages: names of the packages of translation and original, ``{lang}`` for the language.
         english: pattern of the original's pages below the packages' root.
-        translated: pattern of the translation's pages; in both, the part of a path that ``*``
-            stands for, ``{lang}`` and ``**`` removed, identifies the page.
+        translated: pattern of the translation's pages; in both, the part of a path that matches
+            ``*``, without ``{lang}`` and ``**``, identifies the page.
         align: reads both sides of a page and returns the texts that correspond.
-        license: of the texts.
-        optional: packages that are not in every release; without one its pages are missing.
+        license: license of the texts.
+        optional: packages that some releases lack; their pages are then missing.
         left_out: pattern of pages that repeat others.
     """
 
@@ -195,11 +195,11 @@ def page_pairs(manual: Manual, roots: list[Path], language: str) -> list[tuple[s
 
     Args:
         manual: the manual.
-        roots: the folders that its packages were unpacked in.
-        language: of the translation.
+        roots: the folders of its unpacked packages.
+        language: language of the translation.
 
     Raises:
-        NoPages: there is none.
+        NoPages: no page exists in both languages.
     """
     originals = _pages(roots, manual.english, "en")
     translations = _pages(roots, manual.translated, language)

@@ -33,7 +33,7 @@ def _numbers(text: str) -> Counter[str]:
 
 
 def lengths_differ(source: str, target: str) -> bool:
-    """Say whether one text is too long for a translation of the other."""
+    """Return whether one text is too long for a translation of the other."""
     short, long = sorted((width(source), width(target)))
     return long > LARGEST_RATIO * short + LEEWAY_LETTERS
 

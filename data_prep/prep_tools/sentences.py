@@ -28,7 +28,7 @@ _LAST_WORD = re.compile(r"[^\s(\[\"'“„«»‘/]+$")
 
 
 def _ends_abbreviation(before: str) -> bool:
-    """Say whether the text up to and without the full stop ends in an abbreviation."""
+    """Return whether the text up to and without the full stop ends in an abbreviation."""
     match = _LAST_WORD.search(before)
     if match is None:
         return True  # a lone full stop, as in "the . and the , signs"
