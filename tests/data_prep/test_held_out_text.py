@@ -13,7 +13,7 @@ def sentences(name, number, words=12):
 
 
 def letters(number):
-    """A number in letters: digits are not what tells words apart."""
+    """Return a number in letters, since digits do not distinguish words."""
     return "".join(chr(97 + int(digit)) for digit in str(number))
 
 

@@ -1,4 +1,4 @@
-"""What the corpus scripts write has the lines that the toolkit reads, and no others."""
+"""The toolkit reads the same lines that the corpus scripts write."""
 
 import json
 from pathlib import Path
@@ -60,7 +60,7 @@ def made_pairs(mark):
 
 
 def written_pairs(folder):
-    """Return all pairs of a corpus, and the number that its report tells."""
+    """Return all pairs of a corpus, and their number in its report."""
     report = json.loads((folder / "corpus.json").read_text("utf-8"))
     pairs = [
         list(pair)

@@ -114,10 +114,12 @@ def test_text_comes_back_and_old_folders_keep_their_words(corpus, capsys):
         (corpus / f"train.{language}").write_text(lines, "utf-8")
     flags = ["--tokenizer", "moses", "--lowercase", "--subword", "subword-nmt"]
     assert run(corpus, *flags, splits=["train"]) == 0
-    told = capsys.readouterr().out
+    printed = capsys.readouterr().out
     for language in ("de", "en"):
-        assert f"[{language}] 11 of 11 sampled lines (100.0%) come back from their tokens" in told
-    assert "sentencepiece" not in told
+        assert (
+            f"[{language}] 11 of 11 sampled lines (100.0%) come back from their tokens" in printed
+        )
+    assert "sentencepiece" not in printed
     path = corpus / "data/manifest.json"
     text = TranslationTask.from_data_folder(corpus / "data").target_text
     assert text.decode(text.encode(line)) == line.lower()
@@ -260,9 +262,9 @@ def test_alignments_equal_those_of_fairseq(corpus, workers, capsys):
     (corpus / "train.align").write_text("0-2 1-1  2-0\n\n1-0\n")
     flags = ["--align-suffix", "align", "--workers", workers]
     assert run(corpus, *flags, splits=("train", "valid")) == 0
-    told = capsys.readouterr().out
-    assert f"[alignments] {corpus}/train.align: 3 sents, 4 pairs\n" in told
-    assert f"[alignments] {corpus}/valid.align: no such file, so that valid has none\n" in told
+    printed = capsys.readouterr().out
+    assert f"[alignments] {corpus}/train.align: 3 sents, 4 pairs\n" in printed
+    assert f"[alignments] {corpus}/valid.align: no such file, so that valid has none\n" in printed
     data = corpus / "data"
     assert (data / "train.align.de-en.bin").read_bytes() == struct.pack(
         "<8I", *(0, 2, 1, 1, 2, 0), *(1, 0)
@@ -350,7 +352,7 @@ def test_an_interrupted_run_is_continued(corpus, monkeypatch, capsys, at):
 
 
 def fail_after(calls, function):
-    """A function that works so many times and is interrupted then."""
+    """Return a function that is interrupted after some calls."""
     left = [calls]
 
     def wrapper(task):

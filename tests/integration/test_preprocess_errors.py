@@ -72,7 +72,7 @@ def test_text_that_is_not_utf8_is_an_error(corpus, capsys):
 
 
 @pytest.mark.parametrize(
-    ("number", "line", "told"),
+    ("number", "line", "message"),
     [
         (3, "0-0 1_1", ":3: '1_1' is no pair of positions; a line is like 0-0 1-2 2-1"),
         (1, "0-0 -1-1", ":1: '-1-1' is no pair of positions"),
@@ -83,12 +83,12 @@ def test_text_that_is_not_utf8_is_an_error(corpus, capsys):
         (10, "0-0\n0-0", " has 11; both sides must be parallel, line by line"),
     ],
 )
-def test_a_wrong_alignment_is_an_error(corpus, capsys, number, line, told):
+def test_a_wrong_alignment_is_an_error(corpus, capsys, number, line, message):
     lines = ["0-0 1-1"] * 10
     lines[number - 1] = line
     (corpus / "train.align").write_text("\n".join(lines), encoding="utf-8")
     error = error_of(corpus, capsys, "--align-suffix", "align")
-    assert f"{corpus}/train.align{told}" in error
+    assert f"{corpus}/train.align{message}" in error
     assert not list((corpus / "data").glob("*.align.*"))
 
 
@@ -101,7 +101,7 @@ def test_an_alignment_between_documents_is_an_error(corpus, capsys):
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "message"),
     [
         ("", "train.align: no such file; it is to hold the word alignments (--align-suffix align)"),
         ("--tokenizer moses", "which --tokenizer moses would change; split the text"),
@@ -111,8 +111,8 @@ def test_an_alignment_between_documents_is_an_error(corpus, capsys):
         ("--align-suffix de", "--align-suffix 'de': expected another ending than those of the"),
     ],
 )
-def test_impossible_alignments_are_errors(corpus, capsys, flags, told):
-    assert told in error_of(corpus, capsys, "--align-suffix", "align", *flags.split())
+def test_impossible_alignments_are_errors(corpus, capsys, flags, message):
+    assert message in error_of(corpus, capsys, "--align-suffix", "align", *flags.split())
 
 
 def test_sides_with_different_documents_are_an_error(corpus, capsys):
@@ -234,7 +234,7 @@ def test_an_interrupt_from_the_keyboard_ends_the_command(corpus):
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        # What a shell starts in the background ignores Ctrl-C, and so would all that it starts.
+        # Programs that a shell starts in the background ignore Ctrl-C, and so do their children.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     deadline = time.monotonic() + 30

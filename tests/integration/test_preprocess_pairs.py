@@ -59,8 +59,8 @@ def run(corpus, ending, dest, *flags):
 )
 def test_sentences_of_a_pair_file_equal_those_of_two_files(corpus, ending, flags, capsys):
     assert run(corpus, ending, "data", *flags) == 0
-    told = capsys.readouterr().out
-    assert ("1 pairs left out, as a side is missing or empty" in told) == (ending == ".tmx")
+    printed = capsys.readouterr().out
+    assert ("1 pairs left out, as a side is missing or empty" in printed) == (ending == ".tmx")
     assert run(corpus, "", "plain", *flags) == 0
     assert contents(corpus / "data") == contents(corpus / "plain")
     assert run(corpus, ending, "data", *flags) == 0

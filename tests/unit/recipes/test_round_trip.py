@@ -38,17 +38,17 @@ def test_advice_comes_only_if_many_lines_change(tmp_path, number):
     lines = ["Ja."] * number + ["10:30"] * (1000 - number)
     path = tmp_path / "text"
     path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
-    told = describe_round_trip(EARLIER, scan_text(str(path)), "none")
-    assert told.startswith(f"{number} of 1,000 sampled lines ({number / 10}%) {UNCHANGED}")
-    assert ("sentencepiece" in told) == (number == 989)
+    report = describe_round_trip(EARLIER, scan_text(str(path)), "none")
+    assert report.startswith(f"{number} of 1,000 sampled lines ({number / 10}%) {UNCHANGED}")
+    assert ("sentencepiece" in report) == (number == 989)
 
 
 def test_the_sample_is_bounded_and_spread(tmp_path):
-    told = described(tmp_path, ["Ja."] * 30_000 + ["10:30"] * 30_000, EARLIER)
-    kept, _, total, *_ = told.split()
+    report = described(tmp_path, ["Ja."] * 30_000 + ["10:30"] * 30_000, EARLIER)
+    kept, _, total, *_ = report.split()
     assert 300 < int(total) <= 1000 and 0.45 < int(kept) / int(total) < 0.55
 
 
 def test_the_sample_of_long_lines_is_bounded(tmp_path):
-    told = described(tmp_path, ["wort " * 50_000] * 20, TextPipeline("de", "moses"))
-    assert told.startswith("5 of 5 sampled lines")
+    report = described(tmp_path, ["wort " * 50_000] * 20, TextPipeline("de", "moses"))
+    assert report.startswith("5 of 5 sampled lines")

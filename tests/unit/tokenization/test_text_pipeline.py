@@ -26,7 +26,7 @@ def normal_sentences(draw):
             break
         if len(wrap) == 2:
             words[i] = wrap[0] + words[i] + wrap[1]
-            break  # Moses tells opening from closing marks by counting: one pair suffices here.
+            break  # Moses finds opening and closing marks by counting, so that one pair suffices.
         words[i] += wrap
     return " ".join(words) + draw(st.sampled_from([".", "!", "?"]))
 
