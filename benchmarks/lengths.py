@@ -40,7 +40,7 @@ from measuring import peak_resident
 from relu_nmt.attention import attentions
 from relu_nmt.attention.kernels import set_attention_backend
 from relu_nmt.attention.spec import AttentionRegularizerConfig, AttentionSpec
-from relu_nmt.data.batches import TranslationBatch, collate
+from relu_nmt.data.translation_batches import TranslationBatch, collate
 from relu_nmt.engine import FastDecoder, native
 from relu_nmt.io.safe_write import replacing
 from relu_nmt.translation.config import TransformerConfig

@@ -5,7 +5,7 @@ from relu_nmt.config.files import READ, WRITTEN, Files
 from relu_nmt.config.shared import LanguageOptions
 from relu_nmt.data.data_folder import DATA_FILES
 from relu_nmt.errors import ConfigError
-from relu_nmt.tokenization.preprocess_config import PreprocessConfig
+from relu_nmt.recipes.preprocess_settings import PreprocessSettings
 
 MARIAN_NAMES = (
     r"model\.safetensors|pytorch_model\.bin|(tokenizer_)?config\.json|vocab\.json"
@@ -37,15 +37,15 @@ class ImportFairseqSettings:
         "do harm may yet find a way",
     )
     tokenizer: str = like(
-        PreprocessConfig,
+        PreprocessSettings,
         "tokenizer",
         "none",
         "how the training text was tokenised, so that the model takes raw text",
     )
-    lowercase: bool = like(PreprocessConfig, "lowercase", False, "it was lower-cased")
-    subword: str = like(PreprocessConfig, "subword", "none", "how its words were split")
+    lowercase: bool = like(PreprocessSettings, "lowercase", False, "it was lower-cased")
+    subword: str = like(PreprocessSettings, "subword", "none", "how its words were split")
     subword_model: str | None = like(
-        PreprocessConfig,
+        PreprocessSettings,
         "subword_model",
         None,
         "codes of subword-nmt, or a model of SentencePiece, which split them",

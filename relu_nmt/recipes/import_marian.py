@@ -6,7 +6,7 @@ from pathlib import Path
 from relu_nmt.applications.conversion.marian import MarianModel
 from relu_nmt.recipes.conversion_settings import ImportMarianSettings as Settings
 from relu_nmt.recipes.import_fairseq import save_model
-from relu_nmt.recipes.output_checkpoint import output_path
+from relu_nmt.recipes.output_files import output_path
 from relu_nmt.tokenization.base import load_subword
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.translation.task import TranslationTask

@@ -12,9 +12,9 @@ from relu_nmt.config import REQUIRED, checked_by, from_flat, group, like, option
 from relu_nmt.config.files import WRITTEN, Files
 from relu_nmt.config.shared import BatchingConfig, FairseqOptions, LanguageOptions
 from relu_nmt.data.data_folder import DATA_FILES
-from relu_nmt.data.groups import DocumentConfig
+from relu_nmt.data.documents import DocumentConfig
 from relu_nmt.errors import ConfigError
-from relu_nmt.evaluation.bleu import TokenizerOptions
+from relu_nmt.evaluation.metrics import TokenizerOptions
 from relu_nmt.modules.config import arch_option
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.translation.config import TransformerConfig, architectures

@@ -13,7 +13,7 @@ from relu_nmt.modules.objective import LossOutput, Metric, RegularizedObjective
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 
 if TYPE_CHECKING:
-    from relu_nmt.data.batches import TranslationBatch
+    from relu_nmt.data.translation_batches import TranslationBatch
 
 
 BLOCK_TOKENS = 2048

@@ -11,7 +11,7 @@ import torch
 
 from relu_nmt.attention import attentions
 from relu_nmt.attention.spec import AttentionSpec
-from relu_nmt.data.batches import collate
+from relu_nmt.data.translation_batches import collate
 from relu_nmt.errors import CheckpointError
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.translation.config import TransformerConfig

@@ -9,7 +9,7 @@ import pytest
 from relu_nmt.cli.fairseq_flags import NEAREST
 from relu_nmt.config.fields import all_options
 from relu_nmt.recipes import preprocess
-from relu_nmt.tokenization.preprocess_config import PreprocessConfig
+from relu_nmt.recipes.preprocess_settings import PreprocessSettings
 from tests.commands import run_here
 
 NAMES = ("train", "train1", "valid", "test")
@@ -27,7 +27,7 @@ def data(tmp_path_factory):
         )
         for language in ("de", "en"):
             (folder / f"{split}.{language}").write_text(text)
-    config = PreprocessConfig(
+    config = PreprocessSettings(
         source_lang="de",
         target_lang="en",
         trainpref=str(folder / "train"),
@@ -230,7 +230,7 @@ def test_what_is_refused_is_no_flag_of_ours():
     from relu_nmt.recipes import scoring_settings, split_settings, training_settings
     from relu_nmt.recipes.translation_settings import TranslateLinesSettings
 
-    classes = [training_settings.TranslationTrainingSettings, PreprocessConfig]
+    classes = [training_settings.TranslationTrainingSettings, PreprocessSettings]
     classes += [split_settings.TranslateSplitSettings, scoring_settings.ScoreSettings]
     classes += [TranslateLinesSettings]
     own = set()

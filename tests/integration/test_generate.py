@@ -15,9 +15,9 @@ import torch
 
 from relu_nmt.applications.analysis.memories import memory_statistics
 from relu_nmt.config import to_dict
-from relu_nmt.evaluation.bleu import MetricConfig
+from relu_nmt.evaluation.metrics import MetricConfig
 from relu_nmt.recipes import preprocess, translate_documents, translate_lines, translate_split
-from relu_nmt.tokenization.preprocess_config import PreprocessConfig
+from relu_nmt.recipes.preprocess_settings import PreprocessSettings
 from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.loading import build_model
@@ -77,8 +77,8 @@ def folder(tmp_path_factory):
         "joined_dictionary": True,
     }
     raw = {"tokenizer": "moses", "lowercase": True, "subword": "subword-nmt", "subword_size": 20}
-    preprocess.run(PreprocessConfig(**shared, **raw, destdir=str(folder / "raw-bin")))
-    preprocess.run(PreprocessConfig(**shared, destdir=str(folder / "plain-bin")))
+    preprocess.run(PreprocessSettings(**shared, **raw, destdir=str(folder / "raw-bin")))
+    preprocess.run(PreprocessSettings(**shared, destdir=str(folder / "plain-bin")))
     for kept in [*(folder / "plain-bin").glob("*.raw"), folder / "plain-bin/manifest.json"]:
         kept.unlink()  # what is left is what fairseq-preprocess makes
     task = TranslationTask.from_data_folder(folder / "raw-bin")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from relu_nmt.recipes import preprocess
-from relu_nmt.tokenization.preprocess_config import PreprocessConfig
+from relu_nmt.recipes.preprocess_settings import PreprocessSettings
 from tests.commands import run_here
 
 FILES = Path(__file__).parents[1] / "compat/files/checkpoints"
@@ -22,7 +22,7 @@ def data(tmp_path_factory):
         for language in ("de", "en"):
             (folder / f"{split}.{language}").write_text("".join(f"{line}\n" for line in lines))
     prefixes = {f"{split}pref": str(folder / split) for split in ("train", "valid")}
-    config = PreprocessConfig(
+    config = PreprocessSettings(
         source_lang="de",
         target_lang="en",
         destdir=str(folder / "bin"),

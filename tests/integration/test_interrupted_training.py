@@ -12,7 +12,7 @@ import pytest
 
 from relu_nmt.io.file_lock import acquire_lock
 from relu_nmt.recipes import preprocess
-from relu_nmt.tokenization.preprocess_config import PreprocessConfig
+from relu_nmt.recipes.preprocess_settings import PreprocessSettings
 from relu_nmt.training.checkpoint import read_metadata
 from tests.commands import run_here
 
@@ -30,7 +30,7 @@ def data(tmp_path_factory):
         for language in ("de", "en"):
             (folder / f"{split}.{language}").write_text("".join(f"{line}\n" for line in lines))
     prefixes = {f"{split}pref": str(folder / split) for split in ("train", "valid")}
-    config = PreprocessConfig(
+    config = PreprocessSettings(
         source_lang="de", target_lang="en", destdir=str(folder / "bin"), **prefixes
     )
     preprocess.run(config, progress=False)

@@ -12,7 +12,7 @@ import pytest
 from relu_nmt.data.indexed_dataset import IndexedDataset
 from relu_nmt.errors import DataError
 from relu_nmt.recipes import preprocess
-from relu_nmt.tokenization.preprocess_config import PreprocessConfig
+from relu_nmt.recipes.preprocess_settings import PreprocessSettings
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator
 from tests.commands import run_here
@@ -49,7 +49,7 @@ def write_sides(folder, split, mark, end="\n"):
 
 def prepared(folder, **settings):
     """Preprocess, and return the tokens of both sides of the training pairs."""
-    config = PreprocessConfig(
+    config = PreprocessSettings(
         source_lang="de",
         target_lang="en",
         trainpref=str(folder / "train"),
@@ -113,7 +113,7 @@ def sacrebleu(*words):
 
 
 @pytest.mark.parametrize("mark", WITHIN_LINES)
-def test_bleu_is_that_of_sacrebleu(tmp_path, mark):
+def test_bleu_equals_that_of_sacrebleu(tmp_path, mark):
     reference = numbered_lines("en", 1)
     write(tmp_path / "ref", with_mark(reference, 200, mark))
     write(tmp_path / "sys", with_mark(reference, 10, mark), "\r\n")
@@ -178,7 +178,7 @@ def test_files_beside_the_input_have_the_same_lines(model, tmp_path):
     assert found.count("\n") == 2
 
 
-def test_results_of_a_split_have_as_many_lines_as_the_split(model, tmp_path):
+def test_results_and_split_have_the_same_number_of_lines(model, tmp_path):
     words = (model / "bin", "--results-path", tmp_path, "--gen-subset", "test")
     translated(model, "generate", *words)
     lines = (tmp_path / "generate-test.txt").read_bytes().decode().split("\n")

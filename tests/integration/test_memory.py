@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from relu_nmt.config.shared import BatchLimits
-from relu_nmt.data.batches import TranslationBatches
 from relu_nmt.data.indexed_dataset import IndexedDataset
 from relu_nmt.data.split import Split
+from relu_nmt.data.translation_batches import TranslationBatches
 from relu_nmt.recipes import preprocess
-from relu_nmt.tokenization.preprocess_config import PreprocessConfig
+from relu_nmt.recipes.preprocess_settings import PreprocessSettings
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from tests.commands import run_here
 
@@ -28,7 +28,7 @@ def data(tmp_path_factory):
         for language in ("de", "en"):
             (folder / f"{split}.{language}").write_text("".join(f"{line}\n" for line in lines))
     prefixes = {f"{split}pref": str(folder / split) for split in ("train", "valid")}
-    config = PreprocessConfig(
+    config = PreprocessSettings(
         source_lang="de", target_lang="en", destdir=str(folder / "bin"), **prefixes
     )
     preprocess.run(config, progress=False)

@@ -18,8 +18,8 @@ from relu_nmt.applications.sweep.runner import StepRunner
 from relu_nmt.applications.sweep.steps import StepState
 from relu_nmt.cli import score, sweep
 from relu_nmt.recipes import preprocess
+from relu_nmt.recipes.preprocess_settings import PreprocessSettings
 from relu_nmt.recipes.sweep import SweepResult
-from relu_nmt.tokenization.preprocess_config import PreprocessConfig
 
 TRAIN = "--arch transformer_tiny --cpu --max-tokens 64 --warmup-updates 4 --sentence-separator"
 GENERATE = "--beam 2 --max-len-b 8 --max-len-a 0.5 --cpu"
@@ -42,7 +42,7 @@ def make_data(folder, between, **options):
         for language in ("de", "en"):
             (folder / f"{split}.{language}").write_text(text + "\n")
     preprocess.run(
-        PreprocessConfig(
+        PreprocessSettings(
             source_lang="de",
             target_lang="en",
             trainpref=str(folder / "train"),

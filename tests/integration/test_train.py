@@ -16,7 +16,7 @@ import torch
 
 from relu_nmt.cli import train
 from relu_nmt.recipes import preprocess
-from relu_nmt.tokenization.preprocess_config import PreprocessConfig
+from relu_nmt.recipes.preprocess_settings import PreprocessSettings
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.translator import Translator
 
@@ -45,7 +45,7 @@ def folder(tmp_path_factory):
         (folder / f"{split}.en").write_text("".join(f"{line} .\n" for line in lines))
     for name, joined in (("joined", True), ("apart", False)):
         preprocess.run(
-            PreprocessConfig(
+            PreprocessSettings(
                 source_lang="de",
                 target_lang="en",
                 trainpref=str(folder / "train"),
@@ -204,7 +204,7 @@ def shard(folder):
     for language in ("de", "en"):
         (folder / f"more.{language}").write_text("".join(f"{line}\n" for line in lines))
     words = str(folder / "joined/dict.de.txt")
-    settings = PreprocessConfig(
+    settings = PreprocessSettings(
         source_lang="de",
         target_lang="en",
         trainpref=str(folder / "more"),
@@ -344,7 +344,7 @@ def test_a_checkpoint_with_another_dictionary_is_refused(folder, tmp_path, capsy
         for language in ("de", "en"):
             text = "a b c\n" if language == "de" else "1 2\n"
             (tmp_path / f"{split}.{language}").write_text(text)
-    config = PreprocessConfig(
+    config = PreprocessSettings(
         source_lang="de",
         target_lang="en",
         trainpref=str(tmp_path / "train"),

@@ -9,7 +9,7 @@ import torch
 
 from relu_nmt.cli import generate, train, translate_document
 from relu_nmt.recipes import preprocess
-from relu_nmt.tokenization.preprocess_config import PreprocessConfig
+from relu_nmt.recipes.preprocess_settings import PreprocessSettings
 from relu_nmt.training.checkpoint import load_checkpoint, load_weights
 from relu_nmt.translation.loading import build_model, load_model, start_weights
 from relu_nmt.translation.search.generator import Generator
@@ -37,7 +37,7 @@ def folder(tmp_path_factory):
             (folder / f"{split}-flat.{language}").write_text(flat + "\n")
     for name, ending, separator in (("data", "", "blank"), ("flat", "-flat", "none")):
         preprocess.run(
-            PreprocessConfig(
+            PreprocessSettings(
                 source_lang="de",
                 target_lang="en",
                 trainpref=str(folder / f"train{ending}"),

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from relu_nmt.recipes import preprocess
-from relu_nmt.tokenization.preprocess_config import PreprocessConfig
+from relu_nmt.recipes.preprocess_settings import PreprocessSettings
 from tests.commands import run_here
 
 LONG = {"source": 17, "target": 23}
@@ -23,7 +23,7 @@ def data(tmp_path_factory):
         for language, lines in zip(("de", "en"), sides, strict=True):
             (folder / f"{split}.{language}").write_text("".join(f"{line}\n" for line in lines))
     prefixes = {f"{split}pref": str(folder / split) for split in ("train", "valid")}
-    config = PreprocessConfig(
+    config = PreprocessSettings(
         source_lang="de", target_lang="en", destdir=str(folder / "bin"), **prefixes
     )
     preprocess.run(config, progress=False)

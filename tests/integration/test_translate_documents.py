@@ -17,12 +17,12 @@ import torch
 
 from relu_nmt.cli import generate, interactive, score, translate_document
 from relu_nmt.config import to_dict
-from relu_nmt.data.groups import DocumentConfig
+from relu_nmt.data.documents import DocumentConfig
 from relu_nmt.errors import MissingExtraError
 from relu_nmt.evaluation.significance import SegmentStatistics
 from relu_nmt.recipes import preprocess, translate_documents
-from relu_nmt.tokenization.preprocess_config import PreprocessConfig
-from relu_nmt.tokenization.sentences import sentence_splitter
+from relu_nmt.recipes.preprocess_settings import PreprocessSettings
+from relu_nmt.tokenization.base import sentence_splitter
 from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.loading import build_model
@@ -66,7 +66,7 @@ def folder(tmp_path_factory):
             (folder / f"flat-{split}.{language}").write_text(text.replace("\n\n", "\n"))
     for name, beginning, separator in (("data", "", "blank"), ("flat", "flat-", "none")):
         preprocess.run(
-            PreprocessConfig(
+            PreprocessSettings(
                 source_lang="de",
                 target_lang="en",
                 trainpref=str(folder / f"{beginning}train"),

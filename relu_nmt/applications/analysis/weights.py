@@ -21,8 +21,8 @@ from relu_nmt.attention.base import NULL_SUM, Attention, Need
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.records import AttentionRecord, record_attention
 from relu_nmt.attention.spec import SLOTS
-from relu_nmt.data.batches import pad_rows
 from relu_nmt.data.dictionary import EOS, SENTENCE_SEPARATOR, SPECIAL_SYMBOLS, Dictionary
+from relu_nmt.data.translation_batches import pad_rows
 from relu_nmt.translation.attention_maps import input_batches, single_model
 from relu_nmt.translation.search.ensemble import Ensemble
 

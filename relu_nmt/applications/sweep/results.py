@@ -25,7 +25,7 @@ from relu_nmt.applications.sweep.steps import (
 )
 from relu_nmt.data.groups import LENGTHS_FILE
 from relu_nmt.errors import DataError, ReluNmtError
-from relu_nmt.evaluation.buckets import DEFAULT_EDGES, length_buckets
+from relu_nmt.evaluation.document_scores import DEFAULT_EDGES, length_buckets
 from relu_nmt.evaluation.significance import SegmentStatistics
 from relu_nmt.training.results import TrainingResult
 

@@ -12,9 +12,9 @@ from relu_nmt.config import checked_by, flag_of, group, like, option, settings
 from relu_nmt.config.files import READ, Files
 from relu_nmt.config.shared import ClusterOptions, SubsetOptions
 from relu_nmt.data.data_folder import DATA_FILES
-from relu_nmt.data.groups import DocumentConfig
+from relu_nmt.data.documents import DocumentConfig
 from relu_nmt.errors import ConfigError
-from relu_nmt.evaluation.bleu import TokenizerOptions
+from relu_nmt.evaluation.metrics import TokenizerOptions
 from relu_nmt.io.worker_pool import available_cores
 
 REPORTS = r"report\.html|results\.csv|card\.json|sweep\.json|\.lock|models/.*"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from relu_nmt.data.batches import longest_first
+from relu_nmt.data.batch_plan import longest_first
 from relu_nmt.translation.search.config import GenerationConfig
 
 DEFAULT_MAX_TOKENS = 12000

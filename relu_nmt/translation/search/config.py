@@ -5,7 +5,7 @@ import math
 from relu_nmt.config import like, option, settings
 from relu_nmt.config.files import READ
 from relu_nmt.config.shared import BatchSizeOptions, SeedOptions
-from relu_nmt.data.groups import SINGLE_SENTENCES, DocumentConfig
+from relu_nmt.data.documents import SINGLE_SENTENCES, DocumentConfig
 from relu_nmt.errors import ConfigError
 
 STOP_RULES = ("ahead", "full", "exact")

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from relu_nmt.data.batches import shift_right
 from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.data.translation_batches import shift_right
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.ensemble import Ensemble
 from relu_nmt.translation.search.hypotheses import Hypothesis, LengthPenalty

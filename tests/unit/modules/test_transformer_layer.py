@@ -7,7 +7,7 @@ from relu_nmt.attention.base import Need, build_attention
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.records import record_attention
 from relu_nmt.attention.spec import AttentionRegularizerConfig, AttentionSpec
-from relu_nmt.data.batches import collate
+from relu_nmt.data.translation_batches import collate
 from relu_nmt.modules.config import TransformerOptions
 from relu_nmt.modules.multihead import CrossAttention, SelfAttention
 from relu_nmt.modules.transformer_layer import LayerConfig, Residual, TransformerLayer

@@ -13,7 +13,7 @@ from relu_nmt.applications.analysis.weights import PERCENTS, STATISTICS, WeightS
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.records import record_attention
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.data.split import sentence_numbers
+from relu_nmt.data.groups import sentence_numbers
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import EncoderDecoder

@@ -142,7 +142,7 @@ def _write_evaluation(step, counts, lines):
 
 def make_scores(path, counts, lines, length):
     from relu_nmt.evaluation import document_scores as docs
-    from relu_nmt.evaluation.bleu import MetricConfig
+    from relu_nmt.evaluation.metrics import MetricConfig
     from relu_nmt.evaluation.significance import SegmentStatistics
 
     references = docs.cut_by_counts(lines, counts, "lines")

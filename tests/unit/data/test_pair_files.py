@@ -7,9 +7,9 @@ from collections import Counter
 
 import pytest
 
+from relu_nmt.data.pair_files import LEFT_OUT, pair_format, read_pairs, scan_pairs
 from relu_nmt.errors import DataError
 from relu_nmt.io.text_lines import read_chunk
-from relu_nmt.tokenization.pair_files import LEFT_OUT, pair_format, read_pairs, scan_pairs
 
 HEADER = (
     '<header srclang="en-US" datatype="xml" segtype="sentence"><prop type="x-filename">all</prop>'
@@ -66,19 +66,19 @@ def only_source(folder, segment):
         ("你好，世界。", "你好，世界。"),
     ],
 )
-def test_segments(tmp_path, segment, text):
+def test_texts_of_segments_are_read_without_codes(tmp_path, segment, text):
     assert only_source(tmp_path, segment) == text
 
 
 @pytest.mark.parametrize("codes", [("de", "en"), ("DE-DE", "EN_US"), ("de_AT", "en-gb")])
 @pytest.mark.parametrize("attribute", ["xml:lang", "lang"])
-def test_language_codes(tmp_path, codes, attribute):
+def test_language_codes_are_matched(tmp_path, codes, attribute):
     other = tuv("fr-FR", "f", attribute)
     unit = tuv(codes[1], "e", attribute) + other + tuv(codes[0], "d", attribute)
     assert read(write(tmp_path, memory(unit))) == ([("", ("d", "e"))], 0)
 
 
-def test_the_code_itself_comes_before_its_regions(tmp_path):
+def test_the_exact_code_precedes_its_regions(tmp_path):
     unit = tuv("de-AT", "a") + tuv("de", "d") + tuv("de", "later") + tuv("en", "e")
     path = write(tmp_path, memory(unit))
     assert read(path)[0] == [("", ("d", "e"))]
@@ -86,7 +86,7 @@ def test_the_code_itself_comes_before_its_regions(tmp_path):
     assert read(path, ("en",))[0] == [("", ("e",))]
 
 
-def test_a_language_that_is_not_there(tmp_path):
+def test_a_missing_language_is_an_error(tmp_path):
     path = write(tmp_path, memory(tuv("de-DE", "d") + tuv("en", "e") + tuv("den", "x")))
     with pytest.raises(DataError, match=r"no pair of 'de' and 'fr'.*'de-DE', 'en', 'den'"):
         read(path, ("de", "fr"))
@@ -103,13 +103,13 @@ def test_a_language_that_is_not_there(tmp_path):
         ("windows-1252", "windows-1252"),
     ],
 )
-def test_encodings(tmp_path, encoding, declared):
+def test_all_encodings_of_xml_are_read(tmp_path, encoding, declared):
     start = f'<?xml version="1.0" encoding="{declared}"?>' if declared else "\ufeff"
     text = memory(tuv("de", "Größe") + tuv("en", "size"), start=start)
     assert read(write(tmp_path, text, encoding=encoding))[0] == [("", ("Größe", "size"))]
 
 
-def test_a_compressed_memory(tmp_path):
+def test_compressed_memories_are_read(tmp_path):
     path = tmp_path / "Memory.TMX.gz"
     path.write_bytes(gzip.compress(memory(tuv("de", "d") + tuv("en", "e")).encode()))
     assert pair_format(path) == ".tmx"
@@ -123,7 +123,7 @@ def test_a_compressed_memory(tmp_path):
         *("x-sourcefile", "x-xtm:filename", "x-memoq:document"),
     ],
 )
-def test_documents(tmp_path, kind):
+def test_properties_name_the_documents(tmp_path, kind):
     def unit(document, text):
         properties = f'<prop type="project">p</prop><prop type="{kind}"> {document} </prop>'
         return properties + tuv("de", text) + tuv("en", text)
@@ -169,14 +169,14 @@ def test_entities_are_refused(tmp_path, start, segment, message):
     assert "\n" not in str(caught.value)
 
 
-def test_names_of_html_beside_the_usual_dtd(tmp_path):
+def test_named_entities_of_html_are_read(tmp_path):
     start = '<?xml version="1.0"?><!DOCTYPE tmx SYSTEM "tmx14.dtd">'
     path = write(tmp_path, memory(tuv("de", "10&nbsp;%") + tuv("en", "e"), start=start))
     assert read(path)[0] == [("", ("10\u00a0%", "e"))]
 
 
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.9, 0.999])
-def test_a_memory_that_is_cut_short(tmp_path, share):
+def test_a_truncated_memory_is_an_error(tmp_path, share):
     whole = memory(*[tuv("de", f"Satz {n}") + tuv("en", f"text {n}") for n in range(50)])
     path = write(tmp_path, whole[: int(share * len(whole))])
     line = whole[: int(share * len(whole))].count("\n") + 1
@@ -196,7 +196,7 @@ def test_a_memory_that_is_cut_short(tmp_path, share):
         (b"<tmx><body/></tmx>", "no pair of 'de' and 'en' in it"),
     ],
 )
-def test_what_is_no_memory(tmp_path, content, message):
+def test_other_files_are_no_memories(tmp_path, content, message):
     path = tmp_path / "memory.tmx"
     path.write_bytes(content)
     with pytest.raises(DataError, match=message):
@@ -218,7 +218,7 @@ def test_what_is_no_memory(tmp_path, content, message):
         ("a\u2028b\x0cc\td\x85e\n", [("", "a\u2028b\x0cc", "d\x85e")]),
     ],
 )
-def test_tables(tmp_path, text, pairs):
+def test_tables_are_read(tmp_path, text, pairs):
     path = write(tmp_path, text, "table.tsv")
     assert [(document, *pair) for document, pair in read(path)[0]] == pairs
 
@@ -234,12 +234,12 @@ def test_tables(tmp_path, text, pairs):
         ("a\t \n \tb\n", "no pair of 'de' and 'en'"),
     ],
 )
-def test_tables_that_are_refused(tmp_path, text, message):
+def test_wrong_tables_are_errors(tmp_path, text, message):
     with pytest.raises(DataError, match=message):
         read(write(tmp_path, text, "table.tsv"))
 
 
-def test_a_table_that_is_not_utf_8(tmp_path):
+def test_a_table_that_is_not_utf_8_is_an_error(tmp_path):
     with pytest.raises(DataError, match=r"table\.tsv:2: not UTF-8"):
         read(write(tmp_path, "a\tb\nGröße\tsize\n", "table.tsv", "iso-8859-1"))
 
@@ -261,7 +261,7 @@ def test_sides_are_read_as_text_files(tmp_path, separator, lines):
         assert side.num_lines == len(found)
 
 
-def test_a_file_that_changes_meanwhile(tmp_path):
+def test_a_file_that_changes_meanwhile_is_an_error(tmp_path):
     path = write(tmp_path, "a\tA\nb\tB\n", "table.tsv")
     [source, _] = scan_pairs(str(path), ("de", "en"), "none")
     path.write_text("a\tA\n", "utf-8")
@@ -272,7 +272,7 @@ def test_a_file_that_changes_meanwhile(tmp_path):
 READ = """
 import resource, sys
 from collections import Counter
-from relu_nmt.tokenization.pair_files import read_pairs
+from relu_nmt.data.pair_files import read_pairs
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 count = sum(1 for _ in read_pairs(sys.argv[1], ("de", "en"), Counter()))
 print(count, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)

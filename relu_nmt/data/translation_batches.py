@@ -1,10 +1,10 @@
-"""Batches of sentence pairs for training and validation, planned from the lengths alone.
+"""Batches of sentence pairs for training and validation.
 
-A row of a batch is a group of consecutive sentences. Single sentences are groups of one; where
-several lengths are mixed, the groups are planned anew each epoch.
+A row of a batch is a group of consecutive sentences, or a single sentence, a group of one. If
+several lengths are mixed, each epoch has other groups.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,39 +13,35 @@ import torch
 from torch import Tensor
 
 from relu_nmt.config.shared import BatchLimits
+from relu_nmt.data.batch_plan import least_limit, plan_batches
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.data.groups import Groups, describe_lengths
-from relu_nmt.data.split import Pair, Split, longer_side
+from relu_nmt.data.groups import Groups, describe_lengths, longer_side
+from relu_nmt.data.split import Pair, Split
 from relu_nmt.errors import DataError
 
 FIRST_EPOCH = 1
 PAIRS_AS_TOKEN = 1024
 DRAW = 1
-"""Makes the random numbers that weights draw others than those that shuffle."""
+"""Seed of the random numbers that corpus weights draw, apart from those that shuffle."""
 
 Longest = tuple[int | None, int | None]
-"""The longest source and target that a model can take, in tokens, ``</s>`` included; None: any."""
-
-
-def least_limit(limits: Iterable[int | None]) -> int | None:
-    """Return the least of limits, of which None is none; None if all are."""
-    return min((limit for limit in limits if limit is not None), default=None)
+"""Longest source and target that a model accepts, in tokens with ``</s>``; None is no limit."""
 
 
 @dataclass(frozen=True)
 class TranslationBatch:
-    """Pairs of sentences or of groups of them, padded on the right with the pad symbol.
+    """Pairs of sentences or groups, padded on the right with the pad symbol.
 
     Args:
         ids: [B] int64, number of each row's (first) sentence in the split.
         src_tokens: [B, S] int64, ending in ``</s>``.
         tgt_tokens: [B, T] int64, ending in ``</s>``; None for source-only data.
-        prev_output_tokens: [B, T] int64, the target moved right by one, ``</s>`` first; None for
+        prev_output_tokens: [B, T] int64, the target shifted right by one, ``</s>`` first; None for
             source-only data.
         num_tokens: target tokens without padding (``</s>`` included); 0 for source-only data.
         num_sentences: B.
         alignments: [P, 3] int64, row of the batch, source and target position of each pair of
-            aligned tokens; None if they are not known.
+            aligned tokens; None if unknown.
     """
 
     ids: Tensor
@@ -57,7 +53,7 @@ class TranslationBatch:
     alignments: Tensor | None = None
 
     def to(self, device: torch.device | str) -> "TranslationBatch":
-        """Return the batch on ``device``; from pinned memory the copy does not block."""
+        """Return the batch on ``device``; a copy from pinned memory does not block."""
         return self._with_each(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pin_memory(self) -> "TranslationBatch":
@@ -71,7 +67,7 @@ class TranslationBatch:
 
 
 def pad_rows(rows: Sequence[np.ndarray], pad_index: int) -> Tensor:
-    """Return the rows as int64 [B, longest], filled up on the right with ``pad_index``."""
+    """Return the rows as int64 [B, longest], padded on the right with ``pad_index``."""
     table = np.full((len(rows), max(map(len, rows), default=0)), pad_index, dtype=np.int64)
     for row, ids in zip(table, rows, strict=True):
         row[: len(ids)] = ids
@@ -79,12 +75,12 @@ def pad_rows(rows: Sequence[np.ndarray], pad_index: int) -> Tensor:
 
 
 def shift_right(tgt_tokens: Tensor, pad_index: int, eos_index: int) -> Tensor:
-    """Return what the decoder reads where it is to predict the target, int64 [B, T].
+    """Return the decoder input that predicts the target, int64 [B, T].
 
     Args:
         tgt_tokens: [B, T] int64, each row ending in ``</s>`` and padded on the right.
         pad_index: id of the pad symbol.
-        eos_index: id of ``</s>``, which comes first.
+        eos_index: id of ``</s>``, the first input.
 
     Example:
         >>> shift_right(torch.tensor([[7, 8, 2], [9, 2, 1]]), pad_index=1, eos_index=2)
@@ -93,7 +89,7 @@ def shift_right(tgt_tokens: Tensor, pad_index: int, eos_index: int) -> Tensor:
     """
     shifted = tgt_tokens.roll(1, dims=1)
     shifted[:, 0] = eos_index
-    # Shorter rows now have their </s> behind their last prediction, where padding belongs.
+    # In shorter rows, replace the </s> after the last prediction by padding.
     return shifted.masked_fill_(tgt_tokens == pad_index, pad_index)
 
 
@@ -102,7 +98,7 @@ def collate(
     ids: Sequence[int] | np.ndarray,
     alignments: Sequence[np.ndarray] | None = None,
 ) -> TranslationBatch:
-    """Join pairs of one split to a batch.
+    """Make a batch of pairs of one split.
 
     Args:
         pairs: source and target token ids, both ending in ``</s>``; the target is None in
@@ -117,10 +113,14 @@ def collate(
     """
     sources = [source for source, _ in pairs]
     targets = [target for _, target in pairs if target is not None]
-    tgt_tokens = prev_output_tokens = None
+    tgt_tokens = prev_output_tokens = numbered = None
     if targets:
         tgt_tokens = pad_rows(targets, Dictionary.pad_index)
         prev_output_tokens = shift_right(tgt_tokens, Dictionary.pad_index, Dictionary.eos_index)
+    if alignments is not None:
+        # Put the number of the row before the positions, int64 [P, 3].
+        rows = np.repeat(np.arange(len(alignments)), [len(own) for own in alignments])
+        numbered = torch.from_numpy(np.column_stack([rows, np.concatenate(alignments)]))
     return TranslationBatch(
         ids=torch.tensor(ids, dtype=torch.int64),
         src_tokens=pad_rows(sources, Dictionary.pad_index),
@@ -128,110 +128,15 @@ def collate(
         prev_output_tokens=prev_output_tokens,
         num_tokens=sum(map(len, targets)),
         num_sentences=len(pairs),
-        alignments=None if alignments is None else _numbered(alignments),
+        alignments=numbered,
     )
 
 
-def _numbered(alignments: Sequence[np.ndarray]) -> Tensor:
-    """Return all of them, each with its row before it, int64 [P, 3]."""
-    rows = np.repeat(np.arange(len(alignments)), [len(own) for own in alignments])
-    return torch.from_numpy(np.column_stack([rows, np.concatenate(alignments)]))
-
-
-def plan_batches(
-    source_sizes: np.ndarray,
-    target_sizes: np.ndarray | None,
-    limits: BatchLimits,
-    shuffle_seed: tuple[int, int] | None = None,
-) -> list[np.ndarray]:
-    """Return the batches of an epoch, each the numbers of sentences of like lengths, int64.
-
-    Only this plan is kept (8 bytes a sentence), so an epoch is resumed by going on at a batch
-    number.
-
-    Sentences are sorted by the longer side, then source, then target length, so that neither side
-    is padded much. A sentence longer than ``max_tokens`` gets a batch of its own.
-
-    Args:
-        source_sizes: int [N], tokens of each source sentence.
-        target_sizes: int [N], tokens of each target sentence; None for source-only data.
-        limits: what a batch may hold.
-        shuffle_seed: (seed, epoch) for the order of the batches and of equally long sentences;
-            None keeps batches and sentences in order of length.
-
-    Example:
-        >>> [one.tolist() for one in plan_batches(np.array([3, 5, 4]), None, BatchLimits(10))]
-        [[0, 2], [1]]
-    """
-    count = len(source_sizes)
-    targets = source_sizes if target_sizes is None else target_sizes
-    longer = longer_side(source_sizes, target_sizes)
-    if shuffle_seed is None:
-        generator = None
-        order = np.lexsort((targets, source_sizes, longer))
-    else:
-        generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence(shuffle_seed)))
-        shuffled = generator.permutation(count)
-        # lexsort is stable, so equal lengths stay in the random order.
-        keys = (targets[shuffled], source_sizes[shuffled], longer[shuffled])
-        order = shuffled[np.lexsort(keys)]
-    starts = _cut(longer[order], limits)
-    visit = np.arange(len(starts) - 1)
-    if generator is not None:
-        generator.shuffle(visit)
-    order = order.astype(np.int64, copy=False)
-    return [order[starts[batch] : starts[batch + 1]] for batch in visit]
-
-
-def _cut(sorted_sizes: np.ndarray, limits: BatchLimits) -> np.ndarray:
-    """Return where batches begin, each as large as the limits allow.
-
-    The cost of a batch, its last (longest) sentence x its sentences, only grows with its end, so
-    the end is found by binary search.
-    """
-    count = len(sorted_sizes)
-    sizes = sorted_sizes.tolist()
-    starts = [0]
-    while starts[-1] < count:
-        start = starts[-1]
-        most = count - start
-        if limits.max_sentences is not None:
-            most = min(most, limits.max_sentences)
-        if limits.max_tokens is not None:
-            # Every sentence is at least as long as the first.
-            most = min(most, max(1, limits.max_tokens // max(1, sizes[start])))
-            fits = 1
-            while fits < most:
-                middle = (fits + most + 1) // 2
-                if middle * sizes[start + middle - 1] <= limits.max_tokens:
-                    fits = middle
-                else:
-                    most = middle - 1
-        if limits.multiple < most < count - start:
-            most -= most % limits.multiple
-        starts.append(start + most)
-    return np.array(starts, dtype=np.int64)
-
-
-def longest_first(lengths: np.ndarray, most: Callable[[int], int]) -> Iterator[np.ndarray]:
-    """Yield the numbers of the sentences of each batch, those of the longest first.
-
-    Args:
-        lengths: tokens of each sentence, int [N].
-        most: returns how many sentences of so many tokens a batch may hold; it holds one anyway.
-    """
-    order, first = np.argsort(-lengths, kind="stable"), 0
-    while first < len(order):
-        last = first + max(1, most(max(1, int(lengths[order[first]]))))
-        yield order[first:last]
-        first = last
-
-
 def refuse_too_long(split: Split, max_tokens: int | None) -> None:
-    """Stop if a sentence does not fit into a batch.
+    """Check that every sentence fits into a batch.
 
     Raises:
-        DataError: a sentence is longer than ``max_tokens``; names the first one and the count.
+        DataError: a sentence is longer than ``max_tokens``.
     """
     longest = longer_side(split.source_sizes, split.target_sizes)
     if max_tokens is None or longest.max(initial=0) <= max_tokens:
@@ -248,30 +153,30 @@ def refuse_too_long(split: Split, max_tokens: int | None) -> None:
 class TranslationBatches:
     """The batches of a split, epoch by epoch, each loaded by its number.
 
-    The groups and batches of an epoch follow from ``seed`` and its number, so that an epoch is
-    resumed by planning it again.
+    ``seed`` and the number of an epoch determine its groups and batches, so that a resumed training
+    plans the same epoch again.
 
     Args:
         split: the sentence pairs, and document boundaries if sentences are joined.
-        limits: what a batch may hold.
-        lengths: how sentences are joined, see :meth:`Split.groups`: limits in tokens, 1 for single
-            sentences; with several, each epoch deals them out anew. None at all: single sentences.
-        seed: shuffles batches and deals lengths; sentences longer than their group's limit are
-            left out. None (validation) keeps batches in order of length, and such sentences whole.
-        skip_too_long: leave out groups that are longer than the model can take, and for training
-            than ``limits.max_tokens``; otherwise the former are an error, and each of the latter
-            gets a batch of its own. :attr:`num_skipped` counts them.
-        longest: what the model can take.
-        weights: how often each corpus of the split is read in an epoch; of a fraction as much is
-            drawn anew in each. None at all: everything once.
+        limits: most tokens and sentences of a batch.
+        lengths: limits of a group in tokens, see :meth:`Split.groups`; 1 for single sentences.
+            With several, each epoch draws one for each document. Empty: single sentences.
+        seed: shuffles batches and draws lengths; sentences over the limit of their group are left
+            out. None (validation) sorts batches by length and keeps such sentences.
+        skip_too_long: leave out groups that are longer than the model accepts, and in training
+            those longer than ``limits.max_tokens``. Otherwise the former are an error, and each of
+            the latter gets a batch of its own. :attr:`num_skipped` counts them.
+        longest: longest source and target that the model accepts.
+        weights: number of times that an epoch reads each corpus of the split; for a fraction each
+            epoch draws documents. Empty: every corpus once.
 
     Attributes:
-        groups: all groups of the planned epoch, at first of epoch 1; left out ones included.
-        num_skipped: groups (single sentences) of the epoch that are longer than a batch.
+        groups: all groups of the planned epoch (at first, of epoch 1), left out ones included.
+        num_skipped: groups of the epoch that were left out as too long.
 
     Raises:
-        DataError: there is no sentence left, or one that the model cannot take, in this epoch or
-            any other; or no document boundaries are known to join within.
+        DataError: no sentence is left, or the model does not accept one, in any epoch; or joining
+            needs document boundaries, which are unknown.
 
     Example:
         >>> import tempfile
@@ -309,12 +214,12 @@ class TranslationBatches:
         self._divide(FIRST_EPOCH)
 
     def _refuse_unreadable(self) -> None:
-        """See that the model can take the groups of every epoch: each length may be dealt to all.
+        """Check that the model accepts the groups of every epoch.
 
         Raises:
-            DataError: it cannot.
+            DataError: a group is longer than the model accepts.
         """
-        # None at all are single sentences, as length 1 is.
+        # Try each length for all documents, as any epoch may draw it.
         plans = [self._lengths[i : i + 1] for i in range(max(1, len(self._lengths)))]
         for lengths in plans:
             groups = self._usable(self.split.groups(lengths))
@@ -326,20 +231,20 @@ class TranslationBatches:
                     continue
                 first, *others = np.flatnonzero(sizes > most)
                 more = f" (and {len(others):,} more)" if others else ""
-                what = "sentence" if groups.count[first] == 1 else "the group from sentence"
+                name = "sentence" if groups.count[first] == 1 else "the group from sentence"
                 raise DataError(
-                    f"{self.split.stem}: {what} {groups.first[first]} has {sizes[first]:,} {side} "
+                    f"{self.split.stem}: {name} {groups.first[first]} has {sizes[first]:,} {side} "
                     f"tokens{more}, but the model can take {most:,} (--max-{side}-positions, or "
                     "what its attention bounds); raise that, or leave such sentences out with "
                     "--skip-invalid-size-inputs-valid-test"
                 )
 
     def _usable(self, groups: Groups) -> Groups:
-        """Return what is left of groups without those that are too long for their limit."""
+        """Return the groups; in training, without those that exceed their limit."""
         return groups if self._seed is None else groups.select(~groups.over_long)
 
     def _drawn(self, groups: Groups, epoch: int) -> Groups:
-        """Return the groups as often as the weights of their corpora say, documents as a whole."""
+        """Repeat or drop the groups by the weights of their corpora, whole documents at a time."""
         corpora = self.split.corpora
         if not len(self._weights) or corpora is None:
             return groups
@@ -350,9 +255,10 @@ class TranslationBatches:
         return groups.select(np.repeat(np.arange(len(groups)), times.astype(np.int64)))
 
     def _divide(self, epoch: int) -> None:
-        """Divide the split into the groups of an epoch, and leave out those that are too long."""
+        """Divide the split into the groups of an epoch, and leave out too long ones."""
         self._epoch = epoch
         self.groups = used = self.split.groups(self._lengths, (self._seed or 0, epoch))
+        # In training, leave out over-long sentences, and draw corpora by their weights.
         used = self._usable(used)
         if len(self.groups) and not len(used):
             raise DataError(
@@ -360,6 +266,7 @@ class TranslationBatches:
                 f"{max(self._lengths)} tokens; raise --max-doc-tokens"
             )
         used = self._drawn(used, epoch)
+        # Leave out groups that do not fit into the model or, in training, into a batch.
         sizes = self.split.group_sizes(used)
         fits = np.ones(len(used), dtype=bool)
         if self._skip_too_long:
@@ -399,8 +306,8 @@ class TranslationBatches:
     def largest(self) -> int:
         """Return the number of the batch of the planned epoch that takes the most memory.
 
-        Memory grows with the padded tokens, and with the pairs of them in attention, of which
-        PAIRS_AS_TOKEN take as much as what else is kept of a token.
+        Memory grows with the padded tokens and with the pairs of tokens in attention.
+        PAIRS_AS_TOKEN pairs take as much memory as one token.
         """
         assert self._plan is not None, "begin_epoch comes first"
         rows = np.array([len(members) for members in self._plan])
@@ -414,7 +321,7 @@ class TranslationBatches:
         return int(cost.argmax())
 
     def load(self, index: int) -> TranslationBatch:
-        """Read batch ``index`` of the planned epoch; its ids are the groups' first sentences."""
+        """Read batch ``index`` of the planned epoch."""
         assert self._plan is not None, "begin_epoch comes first"
         members = self._plan[index]
         groups = [self._used.sentences(member) for member in members.tolist()]
@@ -423,3 +330,41 @@ class TranslationBatches:
             alignments = [self.split.aligned(group) for group in groups]
         pairs = [self.split.joined(group) for group in groups]
         return collate(pairs, self._used.first[members], alignments)
+
+
+class ShardedBatches:
+    """The batches of several data folders; each epoch reads one of them, in turn, as in fairseq.
+
+    Only the plan of this folder is in memory. The number of the epoch determines the folder, so
+    that a resumed training continues in the right one.
+
+    Args:
+        folders: the data folders.
+        make: checks a folder and returns its batches; all folders are checked at the start.
+
+    Attributes:
+        batches: those of the current epoch, at first of epoch 1.
+    """
+
+    def __init__(self, folders: Sequence[str], make: Callable[[str], TranslationBatches]) -> None:
+        self._folders = folders
+        self._make = make
+        for folder in reversed(folders):
+            self.batches = make(folder)
+        self._epoch = FIRST_EPOCH
+
+    def begin_epoch(self, epoch: int) -> int:
+        """Plan ``epoch`` (from 1) and return its number of batches."""
+        folder, before = (self._folders[(e - 1) % len(self._folders)] for e in (epoch, self._epoch))
+        if folder != before:
+            self.batches = self._make(folder)
+        self._epoch = epoch
+        return self.batches.begin_epoch(epoch)
+
+    def load(self, index: int) -> TranslationBatch:
+        """Read batch ``index`` of the planned epoch."""
+        return self.batches.load(index)
+
+    def largest(self) -> int:
+        """Return the number of the planned epoch's batch that takes the most memory."""
+        return self.batches.largest()

@@ -1,8 +1,8 @@
-"""The part of relu-nmt-preprocess between the raw text and the tokens, by all cores.
+"""The text steps of relu-nmt-preprocess, from raw text to tokens, computed by all cores.
 
-Training text whose subword model is to be learnt goes through two steps, raw text to words and
-words to pieces, with the learning between them; all other text goes through one. Text that comes
-prepared is not copied.
+If a subword model is learnt, the training text goes through two steps: raw text to words, and words
+to pieces. Learning takes place between them. All other text goes through one step, and tokenised
+text is not copied.
 """
 
 import hashlib
@@ -15,27 +15,31 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from relu_nmt.data.binarize import Advance
 from relu_nmt.data.data_folder import Journal, split_path
-from relu_nmt.data.groups import DOCUMENT_TAG, SEPARATOR_TESTS, write_documents
-from relu_nmt.data.split import check_parallel
+from relu_nmt.data.documents import (
+    DOCUMENT_TAG,
+    SEPARATOR_TESTS,
+    Boundaries,
+    check_parallel,
+    document_sizes,
+    write_documents,
+)
 from relu_nmt.errors import DataError
 from relu_nmt.io.progress_bar import progress_bar
 from relu_nmt.io.safe_write import safe_writer
 from relu_nmt.io.text_lines import Chunk, TextFile, encode_lines, read_chunk, scan_text
 from relu_nmt.io.worker_pool import ordered_map
-from relu_nmt.tokenization.base import load_subword, subword_file_name, subword_models, tokenizers
+from relu_nmt.recipes.preprocess_inputs import SideKey, describe_round_trip
+from relu_nmt.recipes.preprocess_settings import PreprocessSettings
+from relu_nmt.tokenization.base import (
+    LearningText,
+    load_subword,
+    subword_file_name,
+    subword_models,
+    tokenizers,
+)
 from relu_nmt.tokenization.pipeline import TextPipeline
-from relu_nmt.tokenization.preprocess_config import PreprocessConfig
-from relu_nmt.tokenization.round_trip import describe_round_trip
-from relu_nmt.tokenization.training_text import TrainingText
-
-SideKey = tuple[str, str]
-"""Split and language: ("train", "de")."""
-Boundaries = list[tuple[int, int]]
-"""For each separator line, the number of sentences before it and its line number in the file."""
 
 
 @dataclass(frozen=True)
@@ -43,15 +47,15 @@ class Conversion:
     """A text file to be converted.
 
     Args:
-        side: whose text it is; the language chooses the pipeline.
+        side: split and language; the language chooses the pipeline.
         text: the scanned text file.
         step: ``words`` (tokenise and lower-case), ``pieces`` (split words into subwords),
             ``tokens`` (both) or ``keep``.
-        separator: which lines separate documents and are left out, see
-            :data:`relu_nmt.data.groups.SEPARATOR_TESTS`.
-        output: where the result goes, one sentence per line; None for nowhere.
-        raw_output: where the sentences as they were go; None for nowhere.
-        sampling: how far from the usual way words are split, and the seed; None: not at all.
+        separator: the kind of separator lines, which are left out, see
+            :data:`relu_nmt.data.documents.SEPARATOR_TESTS`.
+        output: file of the result, one sentence per line; None for no file.
+        raw_output: file of the unchanged sentences; None for no file.
+        sampling: strength and seed of random subword splits; None for the usual split.
     """
 
     side: SideKey
@@ -64,11 +68,11 @@ class Conversion:
 
     @property
     def name(self) -> str:
-        """What the journal calls it: "train.de.words"."""
+        """The name in the journal: "train.de.words"."""
         return ".".join((*self.side, self.step))
 
 
-# Set up in every worker by _prepare_pipelines.
+# _prepare_pipelines fills it in every worker.
 _pipelines: dict[str, TextPipeline] = {}
 
 
@@ -77,22 +81,10 @@ def _prepare_pipelines(states: dict[str, Any]) -> None:
     _pipelines.update((name, TextPipeline.from_state(state)) for name, state in states.items())
 
 
-def _converter(
-    pipeline: TextPipeline, step: str, split: Callable[[Sequence[str]], list[str]]
-) -> Callable[[str], str]:
-    steps: dict[str, Callable[[str], str]] = {
-        "words": lambda line: " ".join(pipeline.words(line)),
-        "pieces": lambda line: " ".join(split(line.split())),
-        "tokens": lambda line: " ".join(split(pipeline.words(line))),
-        "keep": lambda line: line,
-    }
-    return steps[step]
-
-
 def _convert_chunk(
     task: tuple[int, Conversion, Chunk],
 ) -> tuple[int, Boundaries, dict[Path, bytes]]:
-    """Return the number of sentences in a chunk, its boundaries, and what goes into each file."""
+    """Return a chunk's number of sentences, its boundaries, and the bytes of each output file."""
     _, conversion, chunk = task
     separates = SEPARATOR_TESTS[conversion.separator]
     sentences: list[str] = []
@@ -102,18 +94,24 @@ def _convert_chunk(
             boundaries.append((len(sentences), number))
         else:
             sentences.append(line)
+    # Convert the sentences for each output file.
     pipeline = _pipelines[conversion.side[1]]
     split = pipeline.subword.split
     if conversion.sampling is not None:
         strength, seed = conversion.sampling
-        # Of each chunk, so that the result does not depend on who converts what.
+        # One seed for each chunk, so that the result does not depend on the number of workers.
         draws = random.Random(f"{seed} {conversion.side} {chunk.first_line}")
         split = partial(pipeline.subword.sample, strength=strength, draws=draws)
+    steps: dict[str, Callable[[str], str]] = {
+        "words": lambda line: " ".join(pipeline.words(line)),
+        "pieces": lambda line: " ".join(split(line.split())),
+        "tokens": lambda line: " ".join(split(pipeline.words(line))),
+        "keep": lambda line: line,
+    }
     parts = {}
     for path, step in ((conversion.output, conversion.step), (conversion.raw_output, "keep")):
         if path is not None:
-            convert = _converter(pipeline, step, split)
-            parts[path] = encode_lines([*map(convert, sentences)], chunk.first_line)
+            parts[path] = encode_lines([*map(steps[step], sentences)], chunk.first_line)
     return len(sentences), boundaries, parts
 
 
@@ -123,23 +121,23 @@ def convert_texts(
     workers: int,
     advance: Advance,
 ) -> Iterator[tuple[Conversion, dict[str, Any], dict[Path, str]]]:
-    """Convert text files; yield each when its results are complete.
+    """Convert text files; yield each conversion when its files are complete.
 
     Args:
-        conversions: what to convert; no empty files.
+        conversions: conversions of texts that are not empty.
         pipelines: the pipelines by language.
         workers: processes; the result does not depend on their number.
         advance: called with the number of bytes done.
 
     Returns:
-        Yields the conversion; its ``sentences`` (their number) and ``boundaries``
-        (:data:`Boundaries`), as JSON values; the SHA-256 of the files written, by path.
+        Yields the conversion; its number of ``sentences`` and its ``boundaries``
+        (:data:`Boundaries`), as JSON values; the SHA-256 of the written files, by path.
 
     Raises:
-        DataError: a text cannot be read any more.
+        DataError: a text can no longer be read.
     """
     states = {language: pipeline.to_state() for language, pipeline in pipelines.items()}
-    # The list of chunks stays here: sending it along with every task would cost much.
+    # Send the conversions without their lists of chunks, which are large.
     light = [replace(c, text=TextFile(c.text.path)) for c in conversions]
     tasks = (
         (i, light[i], chunk)
@@ -148,6 +146,7 @@ def convert_texts(
     )
     results = ordered_map(_convert_chunk, tasks, workers, _prepare_pipelines, states)
     for i, pieces in groupby(results, key=lambda result: result[0][0]):
+        # Write the parts of all chunks in order, and hash them on the way.
         outputs = (conversions[i].output, conversions[i].raw_output)
         hashes = {path: hashlib.sha256() for path in outputs if path is not None}
         sentences, boundaries = 0, []
@@ -164,66 +163,25 @@ def convert_texts(
         yield conversions[i], found, {path: hashes[path].hexdigest() for path in hashes}
 
 
-def document_sizes(sides: Sequence[tuple[str, int, Boundaries]]) -> np.ndarray:
-    """Return the number of sentences of each document, after comparing the sides.
-
-    Separator lines that follow each other, and those at the beginning and the end, count once or
-    not at all: no document is empty.
-
-    Args:
-        sides: for each side the file's path, its sentences, and for each separator line the
-            sentences before it and its line number.
-
-    Returns:
-        int64 [documents].
-
-    Raises:
-        DataError: the sides differ; the message gives the lines.
-    """
-    inner = []
-    for _, sentences, boundaries in sides:
-        # A later line with the same number of sentences before it replaces an earlier one.
-        lines = {before: line for before, line in boundaries if 0 < before < sentences}
-        inner.append(sorted(lines.items()))
-    (path, sentences, _), first = sides[0], inner[0]
-    for (other_path, _, _), other in zip(sides[1:], inner[1:], strict=True):
-        for number, (mine, theirs) in enumerate(zip(first, other, strict=False), 2):
-            if mine[0] != theirs[0]:
-                raise DataError(
-                    f"{path}:{mine[1]}: document {number} begins after {mine[0]:,} sentences, but "
-                    f"at {other_path}:{theirs[1]} after {theirs[0]:,}; the boundaries of both "
-                    "sides must agree"
-                )
-        if len(first) != len(other):
-            longer = (path, first) if len(first) > len(other) else (other_path, other)
-            extra = longer[1][min(len(first), len(other))]
-            raise DataError(
-                f"{longer[0]}:{extra[1]}: a document boundary after {extra[0]:,} sentences that "
-                "the other side does not have; the boundaries of both sides must agree"
-            )
-    edges = [0, *(before for before, _ in first), sentences]
-    return np.diff(np.array(edges, dtype=np.int64))
-
-
 @dataclass
 class TextSteps:
-    """Turns all input texts into tokens between spaces.
+    """The steps that turn all input texts into tokens between spaces.
 
     Args:
         config: the settings of the whole job.
         folder: the data folder.
         workers: processes.
-        journal: the finished steps; its folder takes the texts between the steps.
-        say: told in one line what was made.
+        journal: the finished steps; its folder holds the texts between the steps.
+        say: prints a line of the report.
         inputs: the scanned input texts.
 
     Attributes:
-        num_documents: documents of each split whose boundaries are known.
-        separators: numbers of the lines of each split's source text that separate documents.
-        model_paths: the subword model of each language, if there is one.
+        num_documents: number of documents of each split with known boundaries.
+        separators: line numbers of the separators in each split's source text.
+        model_paths: file of the subword model of each language, if any.
     """
 
-    config: PreprocessConfig
+    config: PreprocessSettings
     folder: Path
     workers: int
     journal: Journal
@@ -238,9 +196,10 @@ class TextSteps:
 
         Raises:
             DataError: the sides differ in sentences or document boundaries.
-            ConfigError: the subword model cannot be learnt as asked for.
+            ConfigError: the settings do not suit the learning of the subword model.
         """
         config = self.config
+        # Learn the subword model on the words of the training text, or copy a given one.
         todo = {key: text for key, text in self.inputs.items() if key[0] == "train"}
         done: dict[SideKey, TextFile] = {}
         if config.learns_subwords:
@@ -250,25 +209,26 @@ class TextSteps:
             todo = {}
         elif config.subword_model is not None:
             self._copy_model(config.subword_model)
+        # Take the rest of the text through all steps at once.
         if not config.dict_only:
             todo = {key: text for key, text in self.inputs.items() if key not in done}
         done |= self._through(todo, "tokens")
         for language, pipeline in self._pipelines().items():
             if not pipeline.keeps_text:
                 text = next(text for (_, own), text in self.inputs.items() if own == language)
-                told = describe_round_trip(pipeline, text, config.document_separator)
-                self.say(f"[{language}] {told}")
+                report = describe_round_trip(pipeline, text, config.document_separator)
+                self.say(f"[{language}] {report}")
         return done
 
     def kept_files(self) -> list[Path]:
-        """Return the files, other than dictionaries and binarised data, that stay."""
+        """Return the files of the data folder other than dictionaries and binarised data."""
         kept = [*self.model_paths.values()]
         kept += [self._path(split, "documents") for split in self.num_documents]
         kept += [self._path(key[0], f"{key[1]}.raw") for key in self.inputs if key[0] != "train"]
         return list(dict.fromkeys(kept))
 
     def descriptions(self) -> dict[str, dict[str, Any]]:
-        """Return each language's pipeline as the manifest describes it."""
+        """Return the description of each language's pipeline for the manifest."""
         return {
             language: {
                 "tokenizer": self.config.tokenizer,
@@ -284,7 +244,7 @@ class TextSteps:
         return split_path(self.folder, split, self.config.pair, ending)
 
     def _pipelines(self) -> dict[str, TextPipeline]:
-        """Return the text steps of each language; without subwords before the models are there."""
+        """Return the text steps of each language, without subwords before a model is learnt."""
         config = self.config
         return {
             language: TextPipeline(
@@ -297,19 +257,22 @@ class TextSteps:
         }
 
     def _through(self, texts: Mapping[SideKey, TextFile], step: str) -> dict[SideKey, TextFile]:
-        """Take texts through a step; those that it would not change stay where they are."""
+        """Take texts through a step; return the input itself for texts that it does not change."""
         pipelines = self._pipelines()
         result = dict(texts)
+        # Plan the conversions; texts without one stay the same.
         planned = []
         for key, text in texts.items():
             conversion = self._plan(key, text, pipelines[key[1]], step)
             if conversion is not None:
                 planned.append(conversion)
+        # Convert, and read through the results.
         found = self._convert(planned, pipelines)
         written = [str(conversion.output or conversion.raw_output) for conversion in planned]
         scanned = ordered_map(scan_text, written, self.workers)
         for conversion, (_, text) in zip(planned, scanned, strict=True):
             result[conversion.side] = text
+        # Compare the sides once, in the step that removes separators.
         if step != "pieces":
             for split in dict.fromkeys(conversion.side[0] for conversion in planned):
                 self._check_sides(split, found)
@@ -318,7 +281,7 @@ class TextSteps:
     def _plan(
         self, key: SideKey, text: TextFile, pipeline: TextPipeline, step: str
     ) -> Conversion | None:
-        """Return what is to be done with a text; None if nothing."""
+        """Return the conversion that a text needs; None if it needs none."""
         split, language = key
         separator = "none" if step == "pieces" else self.config.document_separator
         is_train = split == "train"
@@ -328,7 +291,7 @@ class TextSteps:
                 return None
         output: Path | None = self.journal.folder / f"{split}.{language}.{step}"
         if step == "keep" and not is_train:
-            output = None  # The raw sentences that are kept anyway are the tokens.
+            output = None  # the raw sentences, which are kept anyway, are the tokens
         raw_output = None if is_train else self._path(split, f"{language}.raw")
         sampling = None
         if is_train and self.config.subword_sampling:
@@ -338,7 +301,7 @@ class TextSteps:
     def _convert(
         self, conversions: Sequence[Conversion], pipelines: Mapping[str, TextPipeline]
     ) -> dict[SideKey, dict[str, Any]]:
-        """Do the conversions that are not done yet; return sentences and boundaries of each."""
+        """Do the conversions that are not in the journal; return sentences and boundaries."""
         known = {c.side: self.journal.result(c.name) for c in conversions}
         todo = [c for c in conversions if known[c.side] is None]
         if todo:
@@ -353,7 +316,7 @@ class TextSteps:
         return known
 
     def _check_sides(self, split: str, found: Mapping[SideKey, Mapping[str, Any]]) -> None:
-        """Compare sentences and document boundaries of a split; write the latter down."""
+        """Compare sentences and document boundaries of a split's sides; write the boundaries."""
         sides = {
             self.inputs[split, language].path: found[split, language]
             for language in self.config.languages
@@ -366,6 +329,7 @@ class TextSteps:
                     f"{path}: no line {DOCUMENT_TAG} in it, but --document-separator tag expects "
                     "one before each document"
                 )
+        # Write the document boundaries.
         if self.config.document_separator != "none":
             sizes = document_sizes(
                 [(path, side["sentences"], side["boundaries"]) for path, side in sides.items()]
@@ -377,7 +341,7 @@ class TextSteps:
         check_parallel({path: side["sentences"] for path, side in sides.items()}, "sentences")
 
     def _copy_model(self, given: str) -> None:
-        """Copy the given model into the folder, after checking that it is one."""
+        """Copy the given model into the folder after checking it."""
         load_subword(self.config.subword, given)
         path = self.folder / subword_file_name(self.config.subword, None)
         content = Path(given).read_bytes()
@@ -386,7 +350,7 @@ class TextSteps:
         self.model_paths = dict.fromkeys(self.config.languages, path)
 
     def _learn(self, words: Mapping[SideKey, TextFile]) -> None:
-        """Learn the subword models on the tokenised training text: joint, or one a language."""
+        """Learn a joint subword model, or one a language, on the tokenised training text."""
         config = self.config
         for group in config.sharing:
             language = None if config.joined_dictionary else group[0]
@@ -398,7 +362,7 @@ class TextSteps:
     def _learn_one(self, path: Path, texts: Sequence[TextFile]) -> bool:
         config = self.config
         self.say(f"learning {config.subword_size} subwords for {path.name}")
-        text = TrainingText(texts, self.workers)
+        text = LearningText(texts, self.workers)
         content = subword_models.get(config.subword).learn(text, config.subword_size, config.seed)
         with safe_writer(path) as file:
             file.write(content)

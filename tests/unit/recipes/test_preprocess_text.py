@@ -2,10 +2,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from relu_nmt.data.documents import document_sizes
 from relu_nmt.errors import DataError
 from relu_nmt.io.text_lines import scan_text
+from relu_nmt.recipes.preprocess_text import Conversion, convert_texts
 from relu_nmt.tokenization.pipeline import TextPipeline
-from relu_nmt.tokenization.text_steps import Conversion, convert_texts, document_sizes
 
 
 def convert(tmp_path, text, step, separator="none", chunk_bytes=20, workers=1):
@@ -26,7 +27,7 @@ def convert(tmp_path, text, step, separator="none", chunk_bytes=20, workers=1):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_lines_stay_lines(tmp_path, workers):
+def test_conversions_keep_the_lines(tmp_path, workers):
     text = "It's A dog.\n\n \t\nTwo\u2028lines?\r\nNo end" + "\nA cat!" * 30
     output, raw, done = convert(tmp_path, text, "words", workers=workers)
     assert output == "it &apos;s a dog .\n\n\ntwo lines ?\nno end" + "\na cat !" * 30 + "\n"
@@ -59,12 +60,12 @@ def mark(sizes, extra):
     st.lists(st.integers(1, 5), min_size=1, max_size=8),
     st.lists(st.integers(0, 2), min_size=1, max_size=3),
 )
-def test_sizes_are_found_whatever_is_repeated(sizes, extra):
+def test_repeated_separators_do_not_change_document_sizes(sizes, extra):
     first, second = mark(sizes, [0]), mark(sizes, extra)
     assert document_sizes([("a", *first), ("b", *second)]).tolist() == sizes
 
 
-def test_sides_differ():
+def test_sides_with_different_boundaries_are_an_error():
     first, second = mark([3, 2, 4], [0]), mark([3, 3, 3], [1])
     with pytest.raises(DataError) as caught:
         document_sizes([("a", *first), ("b", *second)])
@@ -73,7 +74,7 @@ def test_sides_differ():
     )
 
 
-def test_one_side_has_more():
+def test_an_extra_boundary_on_one_side_is_an_error():
     first, second = mark([3, 2], [0]), mark([3, 2, 1], [0])
     for sides in ([("a", *first), ("b", *second)], [("b", *second), ("a", *first)]):
         with pytest.raises(DataError, match=r"b:8: a document boundary after 5 sentences that"):

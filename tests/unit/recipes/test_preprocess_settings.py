@@ -1,7 +1,7 @@
 import pytest
 
 from relu_nmt.errors import ConfigError
-from relu_nmt.tokenization.preprocess_config import PreprocessConfig
+from relu_nmt.recipes.preprocess_settings import PreprocessSettings
 
 BASE = {"source_lang": "de", "target_lang": "en", "trainpref": "corpus/train"}
 
@@ -22,7 +22,7 @@ BASE = {"source_lang": "de", "target_lang": "en", "trainpref": "corpus/train"}
         ({"padding_factor": 0}, "--padding-factor 0"),
         ({"subword_size": 0}, "--subword-size 0"),
         ({"workers": -1}, "--workers -1"),
-        ({"subword_model": "m"}, "--subword-model: say of which kind"),
+        ({"subword_model": "m"}, "--subword-model: give its kind"),
         (
             {"trainpref": None, "testpref": "t", "srcdict": "d", "tgtdict": "d"}
             | {"subword": "subword-nmt"},
@@ -30,13 +30,13 @@ BASE = {"source_lang": "de", "target_lang": "en", "trainpref": "corpus/train"}
         ),
     ],
 )
-def test_contradictions(changes, message):
+def test_contradictory_settings_are_errors(changes, message):
     with pytest.raises(ConfigError, match=message):
-        PreprocessConfig(**(BASE | changes))
+        PreprocessSettings(**(BASE | changes))
 
 
 def test_splits_are_named_as_in_fairseq():
-    config = PreprocessConfig(**BASE, validpref="a,b", testpref="c,d,e")
+    config = PreprocessSettings(**BASE, validpref="a,b", testpref="c,d,e")
     assert config.splits() == {
         "train": "corpus/train",
         "valid": "a",
@@ -49,6 +49,6 @@ def test_splits_are_named_as_in_fairseq():
 
 def test_dictionaries_may_replace_the_training_text():
     config = {"source_lang": "de", "target_lang": "en", "testpref": "t"}
-    PreprocessConfig(**config, joined_dictionary=True, tgtdict="d")
-    PreprocessConfig(**config, srcdict="d", tgtdict="e")
-    PreprocessConfig(source_lang="de", testpref="t", only_source=True, srcdict="d")
+    PreprocessSettings(**config, joined_dictionary=True, tgtdict="d")
+    PreprocessSettings(**config, srcdict="d", tgtdict="e")
+    PreprocessSettings(source_lang="de", testpref="t", only_source=True, srcdict="d")

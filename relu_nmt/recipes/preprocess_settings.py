@@ -1,4 +1,4 @@
-"""The settings of relu-nmt-preprocess, and which of them go together."""
+"""The settings of relu-nmt-preprocess."""
 
 from dataclasses import replace
 from typing import Any
@@ -13,19 +13,19 @@ from relu_nmt.config.shared import (
     SeedOptions,
 )
 from relu_nmt.data.data_folder import DATA_FILES, dictionary_path, pair_name
-from relu_nmt.data.groups import SEPARATORS
+from relu_nmt.data.documents import SEPARATORS
 from relu_nmt.errors import ConfigError
 from relu_nmt.tokenization.base import subword_file_name, subword_models, tokenizers
 
 DEFAULT_SUBWORDS = 10000
 TEXTS = Files(beside=r"NAME\.[^.-]+(\.(gz|xz|bz2|zst))?", separator=",")
 GIVEN = Files(part_of=("destdir",))
-"""Files that may be in the folder already, which keeps them."""
+"""Files that the data folder may contain already, and keeps."""
 
 
 @settings
-class PreprocessConfig(ClusterOptions):
-    """What to make a data folder of, and how; the flags' help describes each field.
+class PreprocessSettings(ClusterOptions):
+    """All settings of :mod:`relu_nmt.recipes.preprocess`.
 
     Raises:
         ConfigError: two settings contradict each other, or one is missing.
@@ -111,7 +111,7 @@ class PreprocessConfig(ClusterOptions):
     )
     subword_size: int = option(
         DEFAULT_SUBWORDS,
-        "what to learn: merges for subword-nmt, pieces for sentencepiece",
+        "number of merges (subword-nmt) or pieces (sentencepiece) to learn",
         least=1,
         metavar="N",
         needs=[("subword", "subword-nmt", "sentencepiece"), ("subword_model", None)],
@@ -125,9 +125,9 @@ class PreprocessConfig(ClusterOptions):
         0.0,
         "split training text at random instead of in the likeliest way: probability of dropping a "
         "merge (subword-nmt; 0.1 is usual), or power of the probabilities (sentencepiece; 0.2). "
-        "Each of several --trainpref has draws of its own: --trainpref train,train,train makes "
-        "three samples of one text, of which relu-nmt-train DIR/shard0:DIR/shard1:DIR/shard2 takes "
-        "another one each epoch",
+        "Each of several --trainpref has its own draws: --trainpref train,train,train makes three "
+        "samples of one text, and relu-nmt-train DIR/shard0:DIR/shard1:DIR/shard2 reads another "
+        "one each epoch",
         least=0,
         most=1,
         metavar="X",
@@ -135,14 +135,14 @@ class PreprocessConfig(ClusterOptions):
     )
     document_separator: str = option(
         "none",
-        "what stands between documents: a blank line, or a line <d> before each (tag)",
+        "line between documents: a blank line, or a line <d> before each document (tag)",
         choices=SEPARATORS,
     )
     align_suffix: str | None = option(
         None,
-        "word alignments of the text, for relu-nmt-train --load-alignments, are in files with this "
-        "ending (train.align): for each line of the source text, pairs 0-0 1-2 of the positions of "
-        "source and target tokens; validation and test text may be without",
+        "ending of files with word alignments (train.align), for relu-nmt-train --load-alignments: "
+        "for each line of the source text, pairs 0-0 1-2 of the positions of source and target "
+        "tokens; validation and test text need none",
         metavar="SUFFIX",
         needs=[("only_source", False), ("dict_only", False)],
     )
@@ -158,7 +158,7 @@ class PreprocessConfig(ClusterOptions):
         SeedOptions,
         "seed",
         1,
-        "of the sample that a subword model is learnt on",
+        "seed of the sample on which a subword model is learnt",
         needs=("subword", "subword-nmt", "sentencepiece"),
         no_effect="no subword model is learnt",
     )
@@ -179,11 +179,12 @@ class PreprocessConfig(ClusterOptions):
             )
         if self.source_lang == self.target_lang and not self.only_source:
             raise ConfigError(f"--source-lang and --target-lang are both '{self.source_lang}'")
+        # Languages become part of file names.
         for language in (self.source_lang, self.target_lang):
             if language and set(language) & set("./-"):
                 raise ConfigError(
-                    f"language '{language}': '.', '-' and '/' cannot stand in it, as file names "
-                    "like train.de-en.de are made of it; rename the files"
+                    f"language '{language}': it must not contain '.', '-' or '/', since it is part "
+                    "of file names like train.de-en.de; rename the files"
                 )
         if not (self.trainpref or self.validpref or self.testpref):
             raise ConfigError("no text: give --trainpref, --validpref or --testpref")
@@ -203,9 +204,9 @@ class PreprocessConfig(ClusterOptions):
         for flag, value in (("--tokenizer", self.tokenizer), ("--subword", self.subword)):
             if value != "none":
                 raise ConfigError(
-                    f"--align-suffix: alignments are of the tokens between the spaces of the text, "
-                    f"which {flag} {value} would divide otherwise; split the text before it is "
-                    f"aligned, and leave {flag} out"
+                    f"--align-suffix: alignments belong to the tokens between spaces of the text, "
+                    f"which {flag} {value} would change; split the text before you align it, and "
+                    f"leave {flag} out"
                 )
 
     def _check_dictionaries(self) -> None:
@@ -222,7 +223,7 @@ class PreprocessConfig(ClusterOptions):
     def _check_subwords(self) -> None:
         if self.subword == "none" and self.subword_model:
             raise ConfigError(
-                "--subword-model: say of which kind it is with --subword "
+                "--subword-model: give its kind with --subword "
                 + " or ".join(name for name in subword_models.names() if name != "none")
             )
         if self.subword != "none" and not self.subword_model and not self.trainpref:
@@ -252,8 +253,8 @@ class PreprocessConfig(ClusterOptions):
         """The prefixes of the training text, one for each shard."""
         return self.trainpref.split(",") if self.trainpref else []
 
-    def shards(self) -> list["PreprocessConfig"]:
-        """Return the settings of each shard's folder; validation and test text go to the first."""
+    def shards(self) -> list["PreprocessSettings"]:
+        """Return the settings of each shard; the first also gets validation and test text."""
         folders = [f"{self.destdir}/shard{i}" for i in range(len(self.training_texts))]
         own = replace(self, cluster=None, cluster_parameters=None, trainpref=self.training_texts[0])
         source, *target = (str(dictionary_path(folders[0], group[0])) for group in self.sharing)
@@ -263,7 +264,7 @@ class PreprocessConfig(ClusterOptions):
             language = None if self.joined_dictionary else self.languages[0]
             name = subword_file_name(self.subword, language)
             others |= {"subword_model": f"{folders[0]}/{name}", "subword_size": DEFAULT_SUBWORDS}
-        # One text given several times is to be in other pieces each time.
+        # With sampling, each shard has a seed of its own, as several may have the same text.
         step = 1 if self.subword_sampling else 0
         return [
             replace(
@@ -284,7 +285,7 @@ class PreprocessConfig(ClusterOptions):
 
     @property
     def sharing(self) -> tuple[tuple[str, ...], ...]:
-        """The languages that share a dictionary and a subword model: all of them, or each alone."""
+        """The groups of languages that share a dictionary and a subword model."""
         if self.joined_dictionary:
             return (self.languages,)
         return tuple((language,) for language in self.languages)
