@@ -10,8 +10,7 @@ from pathlib import Path
 import europarl_documents
 import pytest
 
-from relu_nmt.applications.sweep.plan import SweepPlan
-from relu_nmt.applications.sweep.published import read_published
+from relu_nmt.applications.sweep.plan import SweepPlan, read_published
 from relu_nmt.applications.sweep.settings import SweepSettings
 from relu_nmt.cli import analyze, sweep
 from relu_nmt.cli.command import make_parser

@@ -9,8 +9,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from relu_nmt.applications.sweep.plan import arguments_of
-from relu_nmt.applications.sweep.steps import DIVERGED, DONE, STARTED, Step, StepState, SweepModel
+from relu_nmt.applications.sweep.steps import (
+    DIVERGED,
+    DONE,
+    STARTED,
+    Step,
+    StepState,
+    SweepModel,
+    arguments_of,
+)
 from relu_nmt.attention.base import Need, build_attention
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.records import record_attention

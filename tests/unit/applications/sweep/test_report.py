@@ -13,8 +13,14 @@ from html.parser import HTMLParser
 
 import pytest
 
-from relu_nmt.applications.sweep.plan import models_in, read_description, write_description
-from relu_nmt.applications.sweep.published import Published, read_published
+from relu_nmt.applications.sweep.figures import lines_over_lengths
+from relu_nmt.applications.sweep.plan import (
+    Published,
+    models_in,
+    read_description,
+    read_published,
+    write_description,
+)
 from relu_nmt.applications.sweep.report import write_report
 from relu_nmt.applications.sweep.report_data import read_report
 from relu_nmt.applications.sweep.results import PENDING
@@ -498,7 +504,7 @@ def test_a_length_alone_makes_no_chart(tmp_path):
 def test_few_seeds_are_dots_without_interval_and_bold(tmp_path, seeds):
     description = make_sweep(tmp_path, lengths=(128, 256), seeds=seeds, trouble=False)
     data = read_report(tmp_path, description)
-    lines = data._lines_over_lengths("d_bleu", 1.0)
+    lines = lines_over_lengths(data, "d_bleu", 1.0)
     for line, system in zip(lines, data.systems, strict=True):
         own = [c for c in data.cells if c.system == system]
         places = {128: 0, 256: 1}
@@ -530,7 +536,7 @@ def test_no_interval_of_a_score_reaches_below_0(tmp_path):
     high = 6.5 + 3.182 * statistics.stdev(by_seed) / 2
     table = Tables(page_of(tmp_path, description)).tables[0]
     assert table[1][1].startswith(f"6.50|0.00 to {high:.2f} seeds|")
-    [line, *_] = read_report(tmp_path, description)._lines_over_lengths("d_bleu", 1.0)
+    [line, *_] = lines_over_lengths(read_report(tmp_path, description), "d_bleu", 1.0)
     assert line.errors[0] == pytest.approx((6.5, high - 6.5))
     assert not line.dots
 

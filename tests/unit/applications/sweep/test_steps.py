@@ -62,7 +62,7 @@ def test_another_command_is_an_error_that_names_the_difference(tmp_path, status,
 
 @pytest.mark.parametrize(("kind", "advice"), [(TRAIN, ""), (EVALUATE, "/evaluate-128.json")])
 def test_to_evaluate_anew_nobody_has_to_delete_the_model(tmp_path, kind, advice):
-    with pytest.raises(ConfigError, match=f"or delete {tmp_path}{advice} to run it anew$"):
+    with pytest.raises(ConfigError, match=f"or delete {tmp_path}{advice} to run it again$"):
         check_same_commands(make_step(tmp_path, kind), StepState(DONE, (OLD,), MODEL))
 
 
