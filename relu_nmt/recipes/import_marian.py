@@ -1,4 +1,4 @@
-"""Make a checkpoint of a Marian model that Hugging Face's transformers keep."""
+"""Convert a Marian model in the format of Hugging Face's transformers into a checkpoint."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -16,12 +16,12 @@ def run(settings: Settings, *, progress: bool = True) -> Path:
     """Write a checkpoint with the weights, dictionary and SentencePiece models of a folder.
 
     Args:
-        settings: the folder.
-        progress: print on standard output what was written.
+        settings: the folder, the target language, and the checkpoint to write.
+        progress: print the path and the size of the checkpoint.
 
     Raises:
-        CheckpointError: a file is damaged or missing, or there is no such model here.
-        ConfigError: a target language that the model has not, or none where it has several.
+        CheckpointError: a file is damaged or missing, or relu_nmt has no such model.
+        ConfigError: the model lacks the target language, or has several and none is given.
         DataError: a SentencePiece model is missing or damaged, or the checkpoint cannot be
             written.
     """
