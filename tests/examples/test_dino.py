@@ -1,7 +1,6 @@
 """examples/dino: views, loss, the teacher after each update, and training by the trainer."""
 
 import doctest
-import json
 import math
 import os
 import subprocess
@@ -21,6 +20,7 @@ from relu_nmt.vision import vision_models
 from relu_nmt.vision.config import PreprocessingConfig, VisionTransformerConfig
 from tests.commands import run_here
 from tests.example_modules import example_modules
+from tests.tiny import json_lines, weights
 from tests.unit.vision.families import SMALL, UNFIT
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "dino"
@@ -65,8 +65,7 @@ def words(images, folder, *flags):
 def command(dino, images, folder, capsys, *flags):
     code = dino.train.main(words(images, folder, *flags))
     output = capsys.readouterr()
-    lines = [json.loads(line) for line in output.out.splitlines() if line.startswith("{")]
-    return code, lines, output.err
+    return code, json_lines(output.out), output.err
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -329,10 +328,6 @@ def test_it_learns_without_collapse(dino):
     best = (found - objective.model.centre).argmax(-1).view(6, 20)
     pure = [(row == row.mode().values).float().mean().item() for row in best]
     assert min(pure) > 0.6 and len(best.mode().values.unique()) >= 3, best
-
-
-def weights(folder):
-    return load_checkpoint(folder / "checkpoint_last.safetensors").model_tensors
 
 
 def test_a_stopped_training_goes_on_bit_for_bit_and_its_teacher_is_a_classifier(

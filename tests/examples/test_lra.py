@@ -16,9 +16,9 @@ from PIL import Image
 from relu_nmt.attention import attentions
 from relu_nmt.config import from_flat
 from relu_nmt.errors import DataError
-from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.training.results import TrainingResult
 from tests.example_modules import example_modules
+from tests.tiny import json_lines, weights
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "lra"
 MODULES = ("listops", "pathfinder", "tasks", "classifier", "train", "table")
@@ -281,12 +281,7 @@ def command(lra, folder, capsys, *flags):
     ).split()
     code = lra.train.main(flags)
     output = capsys.readouterr()
-    lines = [json.loads(line) for line in output.out.splitlines() if line.startswith("{")]
-    return code, lines, output.err
-
-
-def weights(folder):
-    return load_checkpoint(folder / "checkpoint_last.safetensors").model_tensors
+    return code, json_lines(output.out), output.err
 
 
 def test_the_trainer_trains_resumes_and_the_table_tells(lra, tmp_path, capsys):

@@ -21,6 +21,7 @@ from relu_nmt.translation.search.translations import SourceSentence
 from relu_nmt.translator import Translator
 from relu_nmt.vision.loading import ImageClassifier
 from tests.commands import run_here
+from tests.tiny import tiny_model
 
 CHECKPOINTS = Path(__file__).parents[1] / "compat" / "files" / "checkpoints"
 LINES = ["drei , acht und zwölf .", "elf .", "fünf und xyz , Sieben !"]
@@ -160,14 +161,8 @@ SLOTS = [
 
 def small_model(**settings):
     """Return a model of one layer, and the task that it is for."""
-    torch.manual_seed(0)
     task = Translator.from_checkpoint(CHECKPOINTS / "softmax.safetensors", "cpu").task
-    shape = {"embed_dim": 16, "ffn_embed_dim": 24, "layers": 1, "attention_heads": 2}
-    config = TransformerConfig(
-        **settings,
-        **{f"{side}_{name}": n for side in ("encoder", "decoder") for name, n in shape.items()},
-    )
-    return build_model(config, task).eval(), task
+    return tiny_model(task, 0, {"ffn_embed_dim": 24}, **settings).eval(), task
 
 
 def compare_at_all_lengths(model, task, folder):

@@ -17,9 +17,8 @@ from relu_nmt.applications.sweep.plan import SweepPlan
 from relu_nmt.applications.sweep.runner import StepRunner
 from relu_nmt.applications.sweep.steps import StepState
 from relu_nmt.cli import score, sweep
-from relu_nmt.recipes import preprocess
 from relu_nmt.recipes.sweep import SweepResult
-from relu_nmt.tokenization.preprocess_config import PreprocessConfig
+from tests.tiny import digit_documents, preprocessed, write_documents
 
 TRAIN = "--arch transformer_tiny --cpu --max-tokens 64 --warmup-updates 4 --sentence-separator"
 GENERATE = "--beam 2 --max-len-b 8 --max-len-a 0.5 --cpu"
@@ -34,27 +33,9 @@ def data(tmp_path_factory):
 def make_data(folder, between, **options):
     rng = random.Random(0)
     for split, count in (("train", 20), ("valid", 3), ("test", 4)):
-        documents = [
-            [" ".join(rng.choices("0123456789", k=rng.randint(1, 9))) for _ in range(1 + i % 6)]
-            for i in range(count)
-        ]
-        text = between.join("\n".join(document) for document in documents)
-        for language in ("de", "en"):
-            (folder / f"{split}.{language}").write_text(text + "\n")
-    preprocess.run(
-        PreprocessConfig(
-            source_lang="de",
-            target_lang="en",
-            trainpref=str(folder / "train"),
-            validpref=str(folder / "valid"),
-            testpref=str(folder / "test"),
-            destdir=str(folder / "data"),
-            joined_dictionary=True,
-            **options,
-        ),
-        progress=False,
-    )
-    return folder / "data"
+        write_documents(folder, split, digit_documents(rng, count), between)
+    splits = ("train", "valid", "test")
+    return preprocessed(folder, "data", splits, joined_dictionary=True, **options)
 
 
 def words(data, folder, flags, train=""):
@@ -180,7 +161,7 @@ def test_two_processes_train_a_model_and_memories_are_measured(data, tmp_path):
 
 @pytest.mark.slow
 def test_documents_start_from_a_sweep_of_sentences(data, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("relu_nmt.recipes.sweep.probe", environment._look)  # PyTorch is here
+    monkeypatch.setattr("relu_nmt.recipes.sweep.probe", environment._inspect)  # PyTorch is here
     sentences, documents = tmp_path / "sentences", tmp_path / "documents"
     flags = "--attentions softmax --budget 4u --lengths"
     assert sweep.main(words(data, sentences, f"{flags} 1", "--lr-scheduler fixed --lr 0.01")) == 0
@@ -233,7 +214,7 @@ def test_documents_start_from_a_sweep_of_sentences(data, tmp_path, capsys, monke
         (
             "--budget 4m --checkpoint average:2",
             "--save-interval-updates 2",
-            "--checkpoint average:2: how many checkpoints a --budget in time gives is not known",
+            "--checkpoint average:2: a --budget in time gives an unknown number of checkpoints",
         ),
         (
             "--budget 4u --generate-flags=--memory-stats=m.json",
